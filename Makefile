@@ -1,0 +1,86 @@
+# Every target sets up what it needs: a virtual environment in .venv, and what pyproject.toml names.
+# `make help` lists the targets.
+
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+TIMED := .ci/timed
+
+# Spark starts its Python workers, and the process that looks for data sources, with these.
+# Without them it takes the first python3 on PATH, which has none of our packages.
+export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
+export PYSPARK_DRIVER_PYTHON := $(CURDIR)/$(BIN)/python
+# One name for this machine: local Spark then needs no resolvable host name and no network.
+export SPARK_LOCAL_IP ?= 127.0.0.1
+PYTEST := $(BIN)/python -m pytest
+
+.PHONY: help
+help:  ## this list
+	@awk -F ':.*## *' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || { \
+	  echo "Python 3.10 or newer is needed; say which with 'make PYTHON=/path/to/python3.11'." >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { \
+	  echo "$(PYTHON) has no venv module; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	@$(TIMED) environment bash -c '$(PYTHON) -m venv $(VENV) \
+	  && $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[test]"'
+	@touch $@
+
+.PHONY: venv
+venv: $(READY)  ## the virtual environment in .venv
+
+.PHONY: jdk
+jdk:
+	@.ci/need-jdk
+
+.PHONY: demo
+demo: jdk $(READY)  ## replay a real broker's store through local Spark, and look at what came out
+	@$(BIN)/python -m jobs.demo
+
+.PHONY: lint
+lint: $(READY)  ## style of the code
+	@$(TIMED) lint bash -c '$(BIN)/ruff check . && $(BIN)/ruff format --check .'
+
+.PHONY: types
+types: $(READY)  ## mypy, strict
+	@$(TIMED) types $(BIN)/mypy
+
+.PHONY: fast
+fast: jdk $(READY)
+	@$(TIMED) "fast tests" $(PYTEST) -m "not live and not campaign"
+
+.PHONY: test
+test: jdk lint types fast  ## style, types, all fast tests and the examples of the docs
+
+.PHONY: campaigns
+campaigns: jdk $(READY)
+	@$(TIMED) campaigns $(PYTEST) -m "campaign and not live"
+
+.PHONY: live
+live: jdk $(READY)  ## tests that start a real broker (Maven fetches it)
+	@$(TIMED) "live brokers" $(PYTEST) -m live
+
+.PHONY: test-all
+test-all: test  ## make test, then the long campaigns and the real brokers
+	@$(MAKE) --no-print-directory campaigns
+	@$(MAKE) --no-print-directory live
+
+.PHONY: bench
+bench: jdk $(READY)  ## how fast reading and writing are on this machine
+	@$(BIN)/python -m benchmarks.core
+
+.PHONY: format
+format: $(READY)  ## rewrite the code in the house's style
+	@$(BIN)/ruff check --fix . && $(BIN)/ruff format .
+
+.PHONY: clean
+clean:  ## remove the environment and everything that tools left
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf demo-out benchmarks/out spark-warehouse metastore_db derby.log
+	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
