@@ -1,0 +1,83 @@
+"""What differs between releases of the broker: one table whose rows say since and until."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from rmq_store.errors import InvalidArgumentError
+
+Version = tuple[int, int, int]
+
+OLDEST: Version = (4, 3, 0)
+NEWEST: Version = (5, 5, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Trait:
+    """A habit of the releases `since` (included) to `until` (excluded; None: still so)."""
+
+    name: str
+    since: Version
+    until: Version | None
+    meaning: str
+
+    def holds_in(self, release: Version) -> bool:
+        """Whether `release` has this habit."""
+        return self.since <= release and (self.until is None or release < self.until)
+
+
+TRAITS: tuple[Trait, ...] = (
+    Trait("no_last_separator", (4, 9, 1), (5, 2, 0), "the last property does not end in 0x02"),
+    Trait(
+        "batch_outer_properties", (4, 8, 0), (5, 3, 4), "members of a MessageBatch carry its own"
+    ),
+    Trait("slot_count_is_item_count", OLDEST, (4, 7, 1), "hashSlotCount counts items, not slots"),
+    Trait("ipv6_hosts", (4, 6, 0), None, "hosts of 20 bytes, by two bits of sysFlag"),
+    Trait("compression_types", (4, 9, 4), None, "bits of sysFlag name LZ4, zstd or zlib"),
+    Trait("size_limit_on_body", (4, 9, 4), None, "maxMessageSize limits the body, not the record"),
+    Trait("overflow_to_min", OLDEST, (4, 9, 4), "getMessage far beyond max begins anew at min 0"),
+    Trait("batch_queues", (5, 0, 0), None, "topics of queue.type BatchCQ; inner batches"),
+    Trait("abort_holds_pid", (5, 0, 0), None, "abort holds the process id; abort.bak stays behind"),
+    Trait("json_data_version", (5, 0, 0), None, "config files carry dataVersion and attributes"),
+    Trait("v2_magic", (5, 1, 0), None, "topics over 127 characters, as records of magic V2"),
+    Trait("confirm_offset", (5, 1, 1), None, "checkpoint@32 confirmPhyOffset"),
+    Trait("record_crc", (5, 2, 0), None, "enabledAppendPropCRC: __CRC32# at the record's end"),
+    Trait("tag_items", (5, 4, 0), None, "the index holds topic#T#tags of every message with TAGS"),
+    Trait("fastjson2", (5, 4, 0), None, "config files: every entry of a map on a line of its own"),
+    Trait("checkpoint_48", (5, 5, 0), None, "checkpoint@40 logicsPhysicalOffset"),
+)
+_BY_NAME = {trait.name: trait for trait in TRAITS}
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How one release writes."""
+
+    release: Version
+
+    def has(self, name: str) -> bool:
+        """Whether the release has the trait `name` of the table."""
+        return _BY_NAME[name].holds_in(self.release)
+
+    def __str__(self) -> str:
+        return ".".join(map(str, self.release))
+
+
+def dialect(release: str | None = None) -> Dialect:
+    """The dialect of a release such as "4.9.7"; of the newest one by default.
+
+    Raises InvalidArgumentError for what is no release, or one before 4.3.
+    """
+    if release is None:
+        return Dialect(NEWEST)
+    match = re.fullmatch(r"(\d+)\.(\d+)(?:\.(\d+))?", str(release))
+    version = match and (int(match[1]), int(match[2]), int(match[3] or 0))
+    if not version or version < OLDEST:
+        raise InvalidArgumentError(
+            None,
+            reason=f"release {release!r} is not one this writes",
+            expected="4.3 or later, such as '4.9.7'",
+            advice=f"Leave it out for the newest, {Dialect(NEWEST)}",
+        )
+    return Dialect(version)

@@ -1,0 +1,212 @@
+"""Every constant, structure, folder and file name of the store's format; no I/O here.
+
+All integers on disk are big-endian. `docs/format.md` says the same facts in words; the class of the
+broker that defines each one is named beside it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+# --- folders and files (StorePathConfigHelper, BrokerPathConfigHelper) -----------------------------
+COMMITLOG_DIR: Final = "commitlog"
+CONSUMEQUEUE_DIR: Final = "consumequeue"
+BATCH_CONSUMEQUEUE_DIR: Final = "batchconsumequeue"
+CONSUMEQUEUE_EXT_DIR: Final = "consumequeue_ext"
+INDEX_DIR: Final = "index"
+CONFIG_DIR: Final = "config"
+CHECKPOINT_FILE: Final = "checkpoint"
+ABORT_FILE: Final = "abort"
+ABORT_BACKUP_FILE: Final = "abort.bak"  # empty, left behind by every 5.x; says nothing else
+LOCK_FILE: Final = "lock"
+LOCK_CONTENT: Final = b"lock"
+SEGMENT_NAME_DIGITS: Final = 20  # UtilAll#offset2FileName
+INDEX_NAME_DIGITS: Final = 17  # yyyyMMddHHmmssSSS, the broker's own time zone
+
+# --- CommitLog records (MessageExtEncoder, CommitLog#checkMessageAndReturnSize) --------------------
+MAGIC_V1: Final = 0xDAA320A7
+MAGIC_V2: Final = 0xDAA320AB  # the topic's length takes two bytes
+MAGIC_BLANK: Final = 0xCBD43194
+
+# The fixed front of a record whose hosts are both IPv4. With an IPv6 host the fields behind it move
+# by V6_EXTRA; up to bornTimestamp every record is alike.
+RECORD_HEAD: Final = np.dtype(
+    [
+        ("total_size", ">i4"),  # whole record, bytes, this field included
+        ("magic", ">u4"),
+        ("body_crc", ">i4"),  # crc32 of the stored body, bit 31 dropped; 0 without a body
+        ("queue_id", ">i4"),
+        ("flag", ">i4"),  # the application's
+        ("queue_offset", ">i8"),  # the broker's counter when it was written
+        ("physical_offset", ">i8"),  # where the record says it stands in the log
+        ("sys_flag", ">i4"),
+        ("born_timestamp", ">i8"),  # ms, the producer's clock
+        ("born_ip", "V4"),
+        ("born_port", ">i4"),
+        ("store_timestamp", ">i8"),  # ms, the broker's clock
+        ("store_ip", "V4"),
+        ("store_port", ">i4"),
+        ("reconsume_times", ">i4"),
+        (
+            "prepared_transaction_offset",
+            ">i8",
+        ),  # log offset of the half message of a commit, else 0
+        ("body_length", ">i4"),
+    ]
+)
+HEAD_SIZE: Final = RECORD_HEAD.itemsize
+assert HEAD_SIZE == 88
+V6_EXTRA: Final = 12
+BORN_HOST_AT: Final = 48  # where bornHost starts; all before it is fixed
+HOST_V4_SIZE: Final = 8
+HOST_V6_SIZE: Final = 20
+PROPERTIES_LENGTH_SIZE: Final = 2
+MAX_PROPERTIES_LENGTH: Final = 32767
+MAX_TOPIC_LENGTH_V1: Final = 127  # characters; longer topics are written as V2
+MAX_TOPIC_LENGTH: Final = 255  # bytes
+MIN_RECORD_SIZE: Final = HEAD_SIZE + 1 + PROPERTIES_LENGTH_SIZE
+
+# The end of a full file: 8 bytes, the rest of the file is unspecified.
+BLANK_HEAD: Final = np.dtype([("size", ">i4"), ("magic", ">u4")])
+BLANK_SIZE: Final = BLANK_HEAD.itemsize
+
+CRC_MASK: Final = 0x7FFFFFFF
+NAME_VALUE_SEPARATOR: Final = 0x01
+PROPERTY_SEPARATOR: Final = 0x02
+
+# The record CRC: the last 20 bytes of the properties (MessageDecoder#createCrc32).
+CRC_PROPERTY: Final = "__CRC32#"
+CRC_DIGITS: Final = 10
+CRC_ITEM_SIZE: Final = len(CRC_PROPERTY) + 1 + CRC_DIGITS + 1
+
+
+class SysFlag:
+    """Bits of sysFlag (MessageSysFlag)."""
+
+    COMPRESSED: Final = 0x001
+    MULTI_TAGS: Final = 0x002
+    TRANSACTION_MASK: Final = 0x00C
+    TRANSACTION_PREPARED: Final = 0x004
+    TRANSACTION_COMMIT: Final = 0x008
+    TRANSACTION_ROLLBACK: Final = 0x00C
+    BORN_HOST_V6: Final = 0x010
+    STORE_HOST_V6: Final = 0x020
+    NEED_UNWRAP: Final = 0x040
+    INNER_BATCH: Final = 0x080
+    COMPRESSION_MASK: Final = 0x700
+    COMPRESSION_LZ4: Final = 0x100
+    COMPRESSION_ZSTD: Final = 0x200
+    COMPRESSION_ZLIB: Final = 0x300
+
+
+class Property:
+    """Names of properties that the store itself looks at (MessageConst)."""
+
+    KEYS: Final = "KEYS"
+    TAGS: Final = "TAGS"
+    UNIQ_KEY: Final = "UNIQ_KEY"
+    DELAY: Final = "DELAY"
+    INNER_NUM: Final = "INNER_NUM"
+    INNER_BASE: Final = "INNER_BASE"
+    INNER_MULTI_DISPATCH: Final = "INNER_MULTI_DISPATCH"
+    INNER_MULTI_QUEUE_OFFSET: Final = "INNER_MULTI_QUEUE_OFFSET"
+
+
+KEY_SEPARATOR: Final = " "
+TAG_SEPARATOR: Final = "||"
+MULTI_DISPATCH_SEPARATOR: Final = ","
+
+# --- ConsumeQueue (ConsumeQueue, BatchConsumeQueue, ConsumeQueueExt) -------------------------------
+QUEUE_ENTRY: Final = np.dtype(
+    [
+        ("log_offset", ">i8"),  # where the record starts in the CommitLog, bytes
+        ("size", ">i4"),  # of the whole record, bytes
+        ("tags_code", ">i8"),  # Java hash of TAGS; deliver time of a delay topic; or an ext address
+    ]
+)
+FILLER_SIZE: Final = 0x7FFFFFFF  # the size in the entries before a queue's first offset
+
+BATCH_QUEUE_ENTRY: Final = np.dtype(
+    [
+        ("log_offset", ">i8"),
+        ("size", ">i4"),
+        ("tags_code", ">i8"),
+        ("store_timestamp", ">i8"),  # ms
+        ("base_offset", ">i8"),  # queue offset of the first message inside
+        ("batch_size", ">i2"),  # how many messages are inside
+        ("compacted_offset", ">i4"),  # -1: none
+        ("reserved", ">i4"),
+    ]
+)
+
+EXT_HEAD: Final = np.dtype(
+    [
+        ("size", ">i2"),  # of the unit, bytes
+        ("tags_code", ">i8"),
+        ("store_timestamp", ">i8"),
+        ("bitmap_length", ">i2"),
+    ]
+)
+EXT_MAX_ADDRESS: Final = -(2**31) - 1  # ConsumeQueueExt#MAX_ADDR: tagsCode up to here is an address
+EXT_ADDRESS_BASE: Final = -(2**63)
+
+# --- IndexFile (IndexHeader, IndexFile) ------------------------------------------------------------
+INDEX_HEADER: Final = np.dtype(
+    [
+        ("begin_timestamp", ">i8"),
+        ("end_timestamp", ">i8"),
+        ("begin_log_offset", ">i8"),
+        ("end_log_offset", ">i8"),
+        ("hash_slot_count", ">i4"),  # slots in use; before 4.7.1 the number of items
+        ("index_count", ">i4"),  # number of the next item: items + 1
+    ]
+)
+INDEX_SLOT: Final = np.dtype(">i4")
+INDEX_ITEM: Final = np.dtype(
+    [
+        ("key_hash", ">i4"),
+        ("log_offset", ">i8"),
+        ("time_diff", ">i4"),  # whole seconds since begin_timestamp
+        ("previous", ">i4"),  # number of the item before it in the same slot, 0 at the end
+    ]
+)
+INDEX_TAG_TYPE: Final = "T"  # items of TAGS: topic#T#tags
+
+# --- checkpoint (StoreCheckpoint) ------------------------------------------------------------------
+CHECKPOINT: Final = np.dtype(
+    [
+        ("physic_msg_timestamp", ">i8"),
+        ("logics_msg_timestamp", ">i8"),
+        ("index_msg_timestamp", ">i8"),
+        ("master_flushed_offset", ">i8"),
+        ("confirm_phy_offset", ">i8"),
+        ("logics_physical_offset", ">i8"),  # from 5.5.0 on
+    ]
+)
+CHECKPOINT_FILE_SIZE: Final = 4096
+
+# --- defaults of the broker (MessageStoreConfig) ---------------------------------------------------
+DEFAULT_COMMITLOG_FILE_SIZE: Final = 1 << 30
+DEFAULT_QUEUE_FILE_SIZE: Final = 300_000 * QUEUE_ENTRY.itemsize
+DEFAULT_BATCH_QUEUE_FILE_SIZE: Final = 300_000 * BATCH_QUEUE_ENTRY.itemsize
+DEFAULT_MAX_HASH_SLOTS: Final = 5_000_000
+DEFAULT_MAX_INDEX_ITEMS: Final = 20_000_000
+DEFAULT_MAX_MESSAGE_SIZE: Final = 4 << 20
+DEFAULT_DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+
+
+def segment_name(offset: int) -> str:
+    """The file name of a segment that starts at byte `offset` of its stream."""
+    return f"{offset:0{SEGMENT_NAME_DIGITS}d}"
+
+
+def index_file_size(slots: int, items: int) -> int:
+    """Bytes of an index file with `slots` hash slots and room for `items` items."""
+    return INDEX_HEADER.itemsize + slots * INDEX_SLOT.itemsize + items * INDEX_ITEM.itemsize
+
+
+def index_item_at(slots: int, number: int) -> int:
+    """Byte position of item `number` in an index file with `slots` hash slots."""
+    return INDEX_HEADER.itemsize + slots * INDEX_SLOT.itemsize + number * INDEX_ITEM.itemsize

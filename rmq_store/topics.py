@@ -1,0 +1,58 @@
+"""Which topics are the system's own, and which names the broker takes."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
+LMQ_PREFIX: Final = "%LMQ%"
+RETRY_PREFIX: Final = "%RETRY%"
+DLQ_PREFIX: Final = "%DLQ%"
+
+# TopicValidator, TimerMessageStore, BrokerController and what brokers make for themselves.
+_NAMES = frozenset(
+    (
+        SCHEDULE_TOPIC,
+        TIMER_TOPIC,
+        "TBW102",
+        "SELF_TEST_TOPIC",
+        "BenchmarkTest",
+        "OFFSET_MOVED_EVENT",
+        "DefaultHeartBeatSyncerTopic",
+        "RMQ_SYS_TRACE_TOPIC",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC",
+        "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "CHECKPOINT_TOPIC",
+    )
+)
+# `rmq_sys_` is what TopicValidator reserves; the queues of %LMQ% show records of other topics again.
+_PREFIXES = ("rmq_sys_", "RMQ_SYS_", RETRY_PREFIX, DLQ_PREFIX, LMQ_PREFIX)
+_REPLY_SUFFIX = "_REPLY_TOPIC"
+
+_ALLOWED = re.compile(r"[%|a-zA-Z0-9_-]+")
+
+
+def is_system_topic(topic: str, cluster: str | None = None, broker: str | None = None) -> bool:
+    """Whether `topic` is the broker's own and not one that a user made.
+
+    Retry, dead-letter, delay, timer, transaction, trace and pop topics; `%LMQ%` queues, whose
+    records stand in a topic of the user's too; and, where their names are given, the topics that a
+    broker makes of its cluster's name and its own.
+    """
+    if topic in _NAMES or topic.startswith(_PREFIXES):
+        return True
+    own = [name for name in (cluster, broker) if name]
+    return topic in own or topic in [name + _REPLY_SUFFIX for name in own]
+
+
+def forbidden_character(topic: str) -> str | None:
+    """The first character of `topic` that the broker does not take (TopicValidator), or None."""
+    for character in topic:
+        if not _ALLOWED.fullmatch(character):
+            return character
+    return None
