@@ -1,0 +1,236 @@
+"""The CommitLog: one stream of records in files of one size (CommitLog, MappedFileQueue)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from rmq_store.errors import CorruptRecordError, MissingFileError, StoreError
+from rmq_store.files import Bytes, MappingCache, SegmentChain, SegmentFile
+from rmq_store.headers import Headers, Ints, wrong_crc_rows
+from rmq_store.layout import BLANK_SIZE, MAGIC_BLANK
+from rmq_store.message import Gap, Record, decode_record
+from rmq_store.walk import follow, next_record
+
+_FIRST: Ints = np.zeros(1, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """A piece of the log, [start, stop) in log offsets: a record, or a gap with its name.
+
+    `reason` says what was wrong where `gap` is Gap.DAMAGED or Gap.TORN.
+    """
+
+    start: int
+    stop: int
+    record: Record | None = None
+    gap: Gap | None = None
+    reason: str | None = None
+
+
+class CommitLog:
+    """The records of a store by log offset. Opens files to read only."""
+
+    def __init__(
+        self,
+        folders: Sequence[str | Path],
+        *,
+        file_size: int | None = None,
+        mappings: MappingCache | None = None,
+    ) -> None:
+        self.chain = SegmentChain(folders, file_size=file_size, mappings=mappings)
+
+    @property
+    def start(self) -> int:
+        """minPhyOffset: where the first file begins."""
+        return self.chain.start
+
+    def path_at(self, offset: int) -> str:
+        """The file that holds `offset`, for messages; the folder where none does."""
+        segment = self.chain.segment_at(offset)
+        return self.chain.folders[0] if segment is None else segment.path
+
+    def record_at(self, offset: int) -> Record:
+        """The record at `offset`, all of it checked.
+
+        Raises MissingFileError where no file holds it, CorruptRecordError where none starts there.
+        """
+        found = self._decode(offset)
+        if isinstance(found, Record):
+            return found
+        raise CorruptRecordError(
+            self.path_at(offset),
+            offset=offset,
+            reason=f"no record starts here: {found.value}",
+            advice="The offset counts from the start of the log; scan() lists what is where",
+        )
+
+    def _decode(self, offset: int) -> Record | Gap:
+        segment = self.chain.segment_at(offset)
+        if segment is None:
+            raise MissingFileError(
+                self.chain.folders[0],
+                offset=offset,
+                reason="no file of the CommitLog holds this offset",
+                expected=f"{self.start} to {self.chain.stop}",
+                advice="It expired and was deleted, or was never written",
+            )
+        window = self.chain.window(offset, self.chain.segment_end(segment))
+        return decode_record(window.data, 0, offset, segment.path)
+
+    def window_of(self, segment: SegmentFile) -> Bytes:
+        """The whole of one file, zeros where it was cut short."""
+        return self.chain.window(segment.base, self.chain.segment_end(segment))
+
+    def is_record(self, offset: int, size: int | None = None) -> bool:
+        """Whether a whole record of `size` bytes, whatever its CRC, stands at `offset`."""
+        segment = self.chain.segment_at(offset)
+        if segment is None or offset < 0:
+            return False
+        window = self.chain.window(offset, self.chain.segment_end(segment))
+        headers = Headers(window, _FIRST, offset)
+        return bool(headers.valid[0]) and (size is None or int(headers.total[0]) == size)
+
+    def end_from(self, offset: int) -> int:
+        """Where the run of records that starts at `offset` ends, through file after file.
+
+        Steps over ghosts that have real records behind them. Each record is checked whole, CRC too.
+        """
+        end = offset
+        for positions, stop in self._runs_to_the_end(offset):
+            end = stop if len(positions) else end
+        return end
+
+    def runs_from(self, offset: int) -> Iterator[tuple[SegmentFile, Bytes, Ints]]:
+        """The records from `offset` to the end of the log: file, its bytes, positions in them.
+
+        As `end_from`; the last position's record is whole.
+        """
+        for positions, _ in self._runs_to_the_end(offset):
+            if not len(positions):
+                continue
+            segment = self.chain.segment_at(int(positions[0]))
+            assert segment is not None
+            yield segment, self.window_of(segment), positions - segment.base
+
+    def _runs_to_the_end(self, offset: int) -> Iterator[tuple[Ints, int]]:
+        """Log offsets of records, run by run, and where each run ends."""
+        at = offset
+        while (segment := self.chain.segment_at(at)) is not None:
+            window = self.window_of(segment)
+            base = segment.base
+            run = follow(window, base, at - base, len(window))
+            sound = self._sound_until(window, base, run.at)
+            yield (
+                run.at[:sound] + base,
+                (int(run.at[sound]) if sound < len(run.at) else run.stop) + base,
+            )
+            if sound < len(run.at):
+                return
+            at = base + run.stop
+            match self._what_stands(window, base, run.stop):
+                case Gap.FILLER:
+                    at = base + self.chain.file_size
+                case Gap.GHOST:
+                    at += int.from_bytes(window[run.stop : run.stop + 4].tobytes(), "big")
+                case _:
+                    return
+
+    def _sound_until(self, window: Bytes, base: int, at: Ints) -> int:
+        """How many of the records at `at` come before the first that is not whole or has a wrong CRC."""
+        broken = np.flatnonzero(~Headers(window, at, base).valid)
+        upto = int(broken[0]) if len(broken) else len(at)
+        wrong = wrong_crc_rows(Headers(window, at[:upto], base))
+        return int(wrong[0]) if len(wrong) else upto
+
+    def _what_stands(self, window: Bytes, base: int, at: int) -> Gap | None:
+        """The gap at a position of a file; None for what is no record."""
+        if at >= len(window):
+            return Gap.FILLER
+        try:
+            found = decode_record(window.data, at, base + at)
+        except CorruptRecordError:
+            return None
+        return found if isinstance(found, Gap) else None
+
+    def last_record_file(self) -> SegmentFile | None:
+        """The last file that begins with a record (or a blank): the log ends in it.
+
+        Behind it stands at most the file of zeros that the broker makes ahead.
+        """
+        for segment in reversed(self.chain.segments):
+            window = self.chain.window(segment.base, self.chain.segment_end(segment))
+            front = Headers(window, _FIRST, segment.base)
+            blank = int.from_bytes(window[4:BLANK_SIZE].tobytes(), "big") == MAGIC_BLANK
+            if front.valid[0] or blank:
+                return segment
+        return None
+
+    def extents(self, start: int | None = None) -> Iterator[Extent]:
+        """Every byte from `start` (default: the first) to the end of the last file, piece by piece.
+
+        Raises MissingFileError where `start` lies in no file.
+        """
+        first = self.start if start is None else start
+        if self.chain.segments and self.chain.segment_at(first) is None:
+            self._decode(first)  # raises
+        expected = first
+        for segment in self.chain.segments_from(first):
+            if segment.base > expected:
+                yield Extent(expected, segment.base, gap=Gap.MISSING)
+            yield from self._extents_of(segment, max(first, segment.base))
+            expected = self.chain.segment_end(segment)
+
+    def _extents_of(self, segment: SegmentFile, start: int) -> Iterator[Extent]:
+        window = self.window_of(segment).data
+        at, end = start, self.chain.segment_end(segment)
+        while at < end:
+            try:
+                found = decode_record(window, at - segment.base, at, segment.path)
+            except CorruptRecordError as error:
+                extent = self._damage(segment, at, end, error)
+            else:
+                extent = self._extent(segment, at, end, found)
+            yield extent
+            at = extent.stop
+
+    def _extent(self, segment: SegmentFile, at: int, end: int, found: Record | Gap) -> Extent:
+        if isinstance(found, Record):
+            return Extent(at, at + found.total_size, record=found)
+        if found is Gap.GHOST:
+            window = self.chain.window(at, at + 4)
+            return Extent(at, at + int.from_bytes(window.tobytes(), "big"), gap=Gap.GHOST)
+        if found is Gap.FILLER:
+            return Extent(at, end, gap=Gap.FILLER)
+        return self._zeros(segment, at, end)
+
+    def _zeros(self, segment: SegmentFile, at: int, end: int) -> Extent:
+        """Zeros: to the end of the file; or a hole with something behind it."""
+        window = self.chain.window(at, end)
+        if not window.any():
+            return Extent(at, end, gap=Gap.UNWRITTEN)
+        behind = next_record(
+            self.window_of(segment), segment.base, at - segment.base, end - segment.base
+        )
+        if behind is None:
+            return Extent(at, end, gap=Gap.STALE, reason="zeros, then bytes that are no record")
+        return Extent(at, segment.base + behind, gap=Gap.DAMAGED, reason="zeros before a record")
+
+    def _damage(self, segment: SegmentFile, at: int, end: int, error: StoreError) -> Extent:
+        """Bytes that are no record: damage up to the next record; the torn end of the log without."""
+        reason = f"{error.reason}: expected {error.expected}, found {error.actual}"
+        window, base = self.window_of(segment), segment.base
+        behind = next_record(window, base, at - base + 1, end - base)
+        if behind is not None:
+            return Extent(at, base + behind, gap=Gap.DAMAGED, reason=reason)
+        if self._log_goes_on(segment):
+            return Extent(at, end, gap=Gap.DAMAGED, reason=reason)
+        return Extent(at, end, gap=Gap.TORN, reason=reason)
+
+    def _log_goes_on(self, segment: SegmentFile) -> bool:
+        last = self.last_record_file()
+        return last is not None and last.base > segment.base

@@ -1,0 +1,254 @@
+"""Where bytes come from: a chain of fixed-size segment files, mapped and read-only.
+
+A chain is one byte stream cut into files of one size; a file's name is the offset of its first byte
+(MappedFileQueue). Views are windows on the mapped file and must not be kept: copy what is to stay.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from rmq_store.errors import (
+    InvalidArgumentError,
+    MissingFileError,
+    TruncatedFileError,
+    from_os_error,
+)
+from rmq_store.layout import SEGMENT_NAME_DIGITS
+
+Bytes = npt.NDArray[np.uint8]
+
+# Mapped files kept at once by a chain of its own: a pass along the log needs two.
+_MAPPINGS_KEPT = 2
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFile:
+    """One file of a chain: `base` is the stream offset of its first byte, `size` its size now."""
+
+    path: str
+    base: int
+    size: int
+
+
+def list_segments(folders: Sequence[str | os.PathLike[str]]) -> list[SegmentFile]:
+    """The segment files in `folders` in stream order; empty files and other names are passed over.
+
+    A folder that does not exist holds none. Of one name in two folders the first folder's counts.
+    """
+    found: dict[int, SegmentFile] = {}
+    for folder in folders:
+        try:
+            entries = list(os.scandir(folder))
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise from_os_error(folder, error, "listing segment files") from error
+        for entry in entries:
+            name = entry.name
+            if len(name) != SEGMENT_NAME_DIGITS or not (name.isascii() and name.isdigit()):
+                continue
+            try:
+                size = entry.stat().st_size
+            except FileNotFoundError:  # deleted by the broker since the listing
+                continue
+            if size and int(name) not in found and entry.is_file():
+                found[int(name)] = SegmentFile(entry.path, int(name), size)
+    return [found[base] for base in sorted(found)]
+
+
+def infer_file_size(segments: Sequence[SegmentFile]) -> int:
+    """The size all files of a chain were made with; 0 for an empty chain.
+
+    The last file may be cut short (a copied snapshot), and so may others of a damaged store; the
+    names then tell more than the sizes.
+    """
+    if not segments:
+        return 0
+    largest = max(segment.size for segment in segments)
+    bases = [segment.base for segment in segments]
+    steps = [after - before for before, after in pairwise(bases)]
+    if all(base % largest == 0 for base in bases) and all(step >= largest for step in steps):
+        return largest
+    return math.gcd(*(number for number in bases + steps if number)) or largest
+
+
+class MappingCache:
+    """The files mapped last, at most `limit` of them: thousands of queues share one cache."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._kept: OrderedDict[str, _Mapping] = OrderedDict()
+
+    def get(self, segment: SegmentFile) -> _Mapping:
+        """The mapping of `segment`, made where it is not kept."""
+        mapping = self._kept.get(segment.path)
+        if mapping is None:
+            mapping = self._kept[segment.path] = _Mapping(segment)
+            if len(self._kept) > self.limit:
+                self._kept.popitem(last=False)
+        else:
+            self._kept.move_to_end(segment.path)
+        return mapping
+
+    def clear(self) -> None:
+        """Give up all of them; a file is unmapped once no view on it is left."""
+        self._kept.clear()
+
+
+class SegmentChain:
+    """A byte stream in segment files, read through mapped windows.
+
+    `file_size` overrules what the files tell. Not for several threads at once.
+    """
+
+    def __init__(
+        self,
+        folders: Sequence[str | os.PathLike[str]],
+        *,
+        file_size: int | None = None,
+        segments: Sequence[SegmentFile] | None = None,
+        mappings: MappingCache | None = None,
+    ) -> None:
+        self.folders = [os.fspath(folder) for folder in folders]
+        self.segments = list(list_segments(folders) if segments is None else segments)
+        self.file_size = file_size or infer_file_size(self.segments)
+        self._bases = [segment.base for segment in self.segments]
+        self._mappings = mappings or MappingCache(_MAPPINGS_KEPT)
+
+    def __repr__(self) -> str:
+        return f"SegmentChain({self.folders}, {len(self.segments)} files of {self.file_size})"
+
+    @property
+    def start(self) -> int:
+        """Stream offset of the first byte of the first file; 0 of an empty chain."""
+        return self._bases[0] if self._bases else 0
+
+    @property
+    def stop(self) -> int:
+        """Stream offset behind the last file, had it its full size."""
+        return self._bases[-1] + self.file_size if self._bases else 0
+
+    def close(self) -> None:
+        """Give up all mapped files."""
+        self._mappings.clear()
+
+    def segment_at(self, offset: int) -> SegmentFile | None:
+        """The file that holds `offset`, or None in a hole and outside."""
+        at = bisect_right(self._bases, offset) - 1
+        if at < 0 or offset >= self._bases[at] + self.file_size:
+            return None
+        return self.segments[at]
+
+    def segments_from(self, offset: int) -> Iterator[SegmentFile]:
+        """The file that holds `offset`, if any, and all behind it."""
+        for segment in self.segments[max(0, bisect_right(self._bases, offset) - 1) :]:
+            if segment.base + self.file_size > offset:
+                yield segment
+
+    def segment_end(self, segment: SegmentFile) -> int:
+        """Stream offset behind `segment`, had it its full size."""
+        return segment.base + self.file_size
+
+    def window(self, start: int, stop: int) -> Bytes:
+        """Bytes `start` to `stop` of the stream, all in one file; zeros where that file is short.
+
+        A view on the mapped file where it can be. Raises MissingFileError where no file holds
+        them, TruncatedFileError where the file shrank since it was listed.
+        """
+        segment = self.segment_at(start)
+        if segment is None or stop > segment.base + self.file_size:
+            raise self._missing(start, stop)
+        mapping = self._mappings.get(segment)
+        first, last = start - segment.base, stop - segment.base
+        mapping.check(min(last, segment.size), segment)
+        if last <= segment.size:
+            return mapping.bytes[first:last]
+        padded = np.zeros(last - first, dtype=np.uint8)
+        there = mapping.bytes[first : segment.size]
+        padded[: len(there)] = there
+        return padded
+
+    def _missing(self, start: int, stop: int) -> MissingFileError:
+        held = f"{self.start} to {self.stop}" if self.segments else "no files"
+        return MissingFileError(
+            self.folders[0],
+            offset=start,
+            reason=f"no file holds bytes {start} to {stop}",
+            expected=held,
+            advice="The range expired and was deleted, or its file was not copied along",
+        )
+
+
+class _Mapping:
+    """One mapped file. It is unmapped when the last view on it is gone."""
+
+    def __init__(self, segment: SegmentFile) -> None:
+        try:
+            self._fd = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise from_os_error(segment.path, error, "opening") from error
+        try:
+            size = os.fstat(self._fd).st_size
+            if size < segment.size:
+                raise _shrunk(segment, size)
+            # Not more than was listed: what is behind belongs to a later snapshot.
+            mapped = mmap.mmap(self._fd, segment.size, access=mmap.ACCESS_READ)
+        except OSError as error:
+            os.close(self._fd)
+            raise from_os_error(segment.path, error, "mapping") from error
+        except BaseException:
+            os.close(self._fd)
+            raise
+        self.bytes: Bytes = np.frombuffer(mapped, dtype=np.uint8)
+
+    def check(self, size: int, segment: SegmentFile) -> None:
+        """Reading behind the end of a file that was cut kills the process (SIGBUS): look first."""
+        actual = os.fstat(self._fd).st_size
+        if actual < size:
+            raise _shrunk(segment, actual)
+
+    def __del__(self) -> None:
+        fd = getattr(self, "_fd", None)
+        if fd is not None:
+            try:
+                os.close(fd)
+            except OSError:  # pragma: no cover - closed with the interpreter
+                return
+
+
+def _shrunk(segment: SegmentFile, actual: int) -> TruncatedFileError:
+    return TruncatedFileError(
+        segment.path,
+        offset=actual,
+        reason="the file was cut while it was being read",
+        expected=f"{segment.size} bytes",
+        actual=f"{actual} bytes",
+        advice="Open the store anew to read what is left of it",
+    )
+
+
+def read_file(path: str | os.PathLike[str]) -> bytes:
+    """A small file whole. Raises our error where it cannot be read."""
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise from_os_error(path, error, "reading") from error
+
+
+def require_positive(name: str, value: int) -> int:
+    """`value`, or InvalidArgumentError where it is not above zero."""
+    if value <= 0:
+        raise InvalidArgumentError(None, reason=f"{name} must be above 0", actual=value)
+    return value
