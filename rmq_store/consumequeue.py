@@ -1,0 +1,279 @@
+"""ConsumeQueue and BatchConsumeQueue: the queues of a topic as entries that point into the CommitLog.
+
+A queue is a cache of the log: an entry is believed only once its record has been looked at.
+`file_stop` (behind the last entry that is there at all) is not stored anywhere and is found by
+bisection; so is the first entry that still has its record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rmq_store.files import MappingCache, SegmentChain, SegmentFile
+from rmq_store.headers import Ints
+from rmq_store.layout import (
+    BATCH_QUEUE_ENTRY,
+    EXT_ADDRESS_BASE,
+    EXT_HEAD,
+    EXT_MAX_ADDRESS,
+    FILLER_SIZE,
+    QUEUE_ENTRY,
+)
+
+
+class QueueId(NamedTuple):
+    """A queue: its topic and its number in it."""
+
+    topic: str
+    queue_id: int
+
+
+@dataclass(slots=True)
+class Entries:
+    """n queue entries in the machine's byte order, each an int64 array of n.
+
+    `offset` is the queue offset of the (first) message, `count` how many messages the record holds.
+    """
+
+    offset: Ints
+    log_offset: Ints
+    size: Ints
+    tags_code: Ints
+    count: Ints
+
+    def __len__(self) -> int:
+        return len(self.offset)
+
+    def take(self, rows: Any) -> Entries:
+        """Some of the entries: a mask, an index array or a slice."""
+        return Entries(
+            self.offset[rows],
+            self.log_offset[rows],
+            self.size[rows],
+            self.tags_code[rows],
+            self.count[rows],
+        )
+
+    @property
+    def points_to_record(self) -> npt.NDArray[np.bool_]:
+        """Which entries point anywhere at all: filler and zeros do not."""
+        points: npt.NDArray[np.bool_] = (self.size > 0) & (self.size != FILLER_SIZE)
+        return points & (self.log_offset >= 0)
+
+
+def no_entries() -> Entries:
+    """No entries."""
+    return Entries(*(np.zeros(0, dtype=np.int64) for _ in range(5)))
+
+
+def concat_entries(parts: Sequence[Entries]) -> Entries:
+    """The entries of `parts` one behind the other."""
+    if len(parts) == 1:
+        return parts[0]
+    if not parts:
+        return no_entries()
+    return Entries(
+        np.concatenate([part.offset for part in parts]),
+        np.concatenate([part.log_offset for part in parts]),
+        np.concatenate([part.size for part in parts]),
+        np.concatenate([part.tags_code for part in parts]),
+        np.concatenate([part.count for part in parts]),
+    )
+
+
+class QueueFiles:
+    """The files of one queue as numbered units: unit i stands at byte i * unit size of the stream.
+
+    In a ConsumeQueue the unit's number is the queue offset; in a BatchConsumeQueue (`batch`) a unit
+    holds a range of queue offsets and its number means nothing outside.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        *,
+        batch: bool = False,
+        file_size: int | None = None,
+        mappings: MappingCache | None = None,
+    ) -> None:
+        self.folder = folder
+        self.batch = batch
+        self.dtype = BATCH_QUEUE_ENTRY if batch else QUEUE_ENTRY
+        self.chain = SegmentChain([folder], file_size=file_size, mappings=mappings)
+
+    @property
+    def first_unit(self) -> int:
+        """Number of the first unit of the first file."""
+        return self.chain.start // self.dtype.itemsize
+
+    @property
+    def units_per_file(self) -> int:
+        """How many whole units a file holds."""
+        return self.chain.file_size // self.dtype.itemsize
+
+    def raw(self, start: int, stop: int) -> npt.NDArray[Any]:
+        """Units `start` to `stop` as they are stored; zeros where no file holds them."""
+        width = self.dtype.itemsize
+        pieces: list[npt.NDArray[Any]] = []
+        at = start
+        while at < stop:
+            segment = self.chain.segment_at(at * width)
+            if segment is None:
+                pieces.append(np.zeros(self._hole(at, stop) - at, dtype=self.dtype))
+            else:
+                last = min(stop, (segment.base + self.chain.file_size) // width)
+                window = self.chain.window(at * width, last * width)
+                pieces.append(window.view(self.dtype).copy())
+            at += len(pieces[-1])
+        return pieces[0] if len(pieces) == 1 else np.concatenate([*pieces, self._none()])
+
+    def _none(self) -> npt.NDArray[Any]:
+        return np.zeros(0, dtype=self.dtype)
+
+    def _hole(self, at: int, stop: int) -> int:
+        """The first unit from `at` on that a file holds, at most `stop`."""
+        for segment in self.chain.segments_from(at * self.dtype.itemsize):
+            return min(stop, segment.base // self.dtype.itemsize)
+        return stop
+
+    def entries(self, start: int, stop: int) -> Entries:
+        """Units `start` to `stop` as entries."""
+        raw = self.raw(start, stop)
+        log_offset = raw["log_offset"].astype(np.int64)
+        size = raw["size"].astype(np.int64)
+        tags_code = raw["tags_code"].astype(np.int64)
+        if self.batch:
+            offset = raw["base_offset"].astype(np.int64)
+            count = raw["batch_size"].astype(np.int64)
+        else:
+            offset = np.arange(start, start + len(raw), dtype=np.int64)
+            count = np.ones(len(raw), dtype=np.int64)
+        return Entries(offset, log_offset, size, tags_code, count)
+
+    def unit(self, number: int) -> tuple[int, int]:
+        """Log offset and size in unit `number`."""
+        width = self.dtype.itemsize
+        window = self.chain.window(number * width, (number + 1) * width)
+        item = window.view(self.dtype)[0]
+        return int(item["log_offset"]), int(item["size"])
+
+    def find_stop(self) -> int:
+        """Behind the last unit that was ever written, as far as it shows: size above 0.
+
+        Zeros in front of a file that holds entries behind them (a write that was lost) do not end
+        the queue.
+        """
+        for segment in reversed(self.chain.segments):
+            first = segment.base // self.dtype.itemsize
+            filled = self._filled_units(segment, first)
+            if filled:
+                return first + filled
+        return self.first_unit
+
+    def _filled_units(self, segment: SegmentFile, first: int) -> int:
+        """How many units of a file count as written: up to the last one of the first filled run."""
+        count = min(self.units_per_file, segment.size // self.dtype.itemsize)
+        if count and self.unit(first + count - 1)[1] > 0:
+            return count
+        known = bisect_first(0, count, lambda place: self.unit(first + place)[1] <= 0)
+        if known == 0:
+            return self._filled_behind_zeros(first, count)
+        return known
+
+    def _filled_behind_zeros(self, first: int, count: int) -> int:
+        """The same where the file begins with zeros: look at all of it."""
+        filled = np.flatnonzero(self.raw(first, first + count)["size"] > 0)
+        return int(filled[-1]) + 1 if len(filled) else 0
+
+    def find_unit_at_log(self, log_offset: int, start: int, stop: int) -> int:
+        """The first unit in [start, stop) that points to `log_offset` or behind it; else `stop`."""
+        return bisect_first(start, stop, lambda unit: self._points_behind(unit, log_offset))
+
+    def _points_behind(self, unit: int, log_offset: int) -> bool:
+        if self.chain.segment_at(unit * self.dtype.itemsize) is None:
+            return False  # a hole in front; what comes behind decides
+        where, size = self.unit(unit)
+        return size != FILLER_SIZE and size > 0 and where >= log_offset
+
+    def stop_before_log(self, log_end: int, stop: int) -> int:
+        """The unit behind the last one whose record ends at `log_end` or before.
+
+        Entries behind the log's end are left from before the log was cut, or the log was copied
+        before its queue: they do not count. Log offsets ascend, so they are all at the end.
+        """
+
+        def beyond(unit: int) -> bool:
+            if self.chain.segment_at(unit * self.dtype.itemsize) is None:
+                return False
+            where, size = self.unit(unit)
+            return size != FILLER_SIZE and where + size > log_end
+
+        if stop <= self.first_unit or not beyond(stop - 1):
+            return stop
+        return bisect_first(self.first_unit, stop, beyond)
+
+
+def bisect_first(start: int, stop: int, test: Callable[[int], bool]) -> int:
+    """The first number in [start, stop) that passes `test`, where all behind it do; else `stop`."""
+    while start < stop:
+        middle = (start + stop) // 2
+        if test(middle):
+            stop = middle
+        else:
+            start = middle + 1
+    return start
+
+
+class ExtUnit(NamedTuple):
+    """What the extension of a queue holds for one entry (ConsumeQueueExt.CqExtUnit)."""
+
+    tags_code: int
+    store_timestamp: int
+    bitmap: bytes
+
+
+class QueueExt:
+    """ConsumeQueueExt: units that tagsCode of a queue entry leads to where it is an address."""
+
+    def __init__(self, folder: str, *, file_size: int | None = None) -> None:
+        self.chain = SegmentChain([folder], file_size=file_size)
+
+    @staticmethod
+    def is_address(tags_code: int) -> bool:
+        """Whether a tagsCode is an address into the extension (ConsumeQueueExt#isExtAddr)."""
+        return tags_code <= EXT_MAX_ADDRESS
+
+    def unit(self, tags_code: int) -> ExtUnit | None:
+        """The unit at the address `tags_code`; None where it is missing, as the broker takes it."""
+        at = tags_code - EXT_ADDRESS_BASE
+        segment = self.chain.segment_at(at)
+        if segment is None or at + EXT_HEAD.itemsize > self.chain.segment_end(segment):
+            return None
+        head = self.chain.window(at, at + EXT_HEAD.itemsize).view(EXT_HEAD)[0]
+        size, bitmap = int(head["size"]), int(head["bitmap_length"])
+        behind = at + EXT_HEAD.itemsize + bitmap
+        if (
+            size != EXT_HEAD.itemsize + bitmap
+            or bitmap < 0
+            or behind > self.chain.segment_end(segment)
+        ):
+            return None
+        bits = self.chain.window(at + EXT_HEAD.itemsize, behind).tobytes()
+        return ExtUnit(int(head["tags_code"]), int(head["store_timestamp"]), bits)
+
+    def tags_codes(self, codes: Ints) -> Ints:
+        """`codes` with addresses replaced by the tagsCode they lead to, where it is there."""
+        rows = np.flatnonzero(codes <= EXT_MAX_ADDRESS)
+        if not len(rows):
+            return codes
+        found: Ints = codes.copy()
+        for row in rows.tolist():
+            unit = self.unit(int(codes[row]))
+            if unit is not None:
+                found[row] = unit.tags_code
+        return found
