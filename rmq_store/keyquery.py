@@ -1,0 +1,140 @@
+"""queryMessage: messages by a word of KEYS or by UNIQ_KEY, through the index and what it misses.
+
+An index item is a hint: every hit is held against its record. What no index file covers (its tail,
+a gap after a crash, a store without index) is read from the log, once, and kept for later look-ups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from rmq_store.columns import stored_topics
+from rmq_store.commitlog import CommitLog
+from rmq_store.config import StoreConfig
+from rmq_store.errors import CorruptIndexError, IndexGeometryError, StoreError
+from rmq_store.files import MappingCache
+from rmq_store.hashing import index_key, index_key_hash
+from rmq_store.headers import Headers
+from rmq_store.indexfile import IndexFile, list_index_files
+from rmq_store.layout import INDEX_DIR, KEY_SEPARATOR, Property, SysFlag
+from rmq_store.message import Record
+from rmq_store.properties import decode_property_columns, slices
+from rmq_store.strings import decode_properties, decode_utf8
+
+_INDEX_FILES_MAPPED = 16
+
+
+def has_key(record: Record, topic: str, key: str) -> bool:
+    """Whether the broker indexes this record under topic and key (IndexService#buildIndex)."""
+    if record.transaction == SysFlag.TRANSACTION_ROLLBACK or decode_utf8(record.topic) != topic:
+        return False
+    properties = decode_properties(record.properties)
+    words = properties.get(Property.KEYS, "").split(KEY_SEPARATOR)
+    return key == properties.get(Property.UNIQ_KEY) or key in words
+
+
+@dataclass(slots=True)
+class _Uncovered:
+    """Records with keys in a part of the log that the index does not cover."""
+
+    log_offsets: np.ndarray
+    topics: pa.Array
+    keys: pa.Array
+    uniq_keys: pa.Array
+
+    def find(self, topic: str, key: str) -> list[int]:
+        """Log offsets of records that may have the key."""
+        word = pa.compute.match_substring(self.keys.fill_null(""), key)
+        hits = pa.compute.or_(word, pa.compute.equal(self.uniq_keys.fill_null(""), key))
+        hits = pa.compute.and_(hits, pa.compute.equal(self.topics, topic))
+        found: list[int] = self.log_offsets[hits.to_numpy(zero_copy_only=False)].tolist()
+        return found
+
+
+class KeyIndex:
+    """The index of one store, and what it leaves out."""
+
+    def __init__(self, root: Path, log: CommitLog, log_end: int, config: StoreConfig) -> None:
+        self._log = log
+        self._log_end = log_end
+        self.files: list[IndexFile] = []
+        self.unreadable: list[StoreError] = []
+        mappings = MappingCache(_INDEX_FILES_MAPPED)
+        for segment in list_index_files(root / INDEX_DIR):
+            try:
+                self.files.append(
+                    IndexFile(
+                        segment,
+                        slots=config.maxHashSlotNum,
+                        items=config.maxIndexNum,
+                        mappings=mappings,
+                    )
+                )
+            except IndexGeometryError as error:
+                if config.maxHashSlotNum is not None or config.maxIndexNum is not None:
+                    raise
+                self.unreadable.append(error)  # its range is read from the log instead
+        self._uncovered: list[_Uncovered] | None = None
+
+    def candidates(self, topic: str, key: str) -> list[int]:
+        """Log offsets, ascending, of records that may have the key; each may be in vain."""
+        wanted = index_key_hash(index_key(topic, key))
+        found: set[int] = set()
+        for file in list(self.files):
+            try:
+                found.update(file.log_offsets(wanted))
+            except CorruptIndexError as error:
+                self.files.remove(file)
+                self.unreadable.append(error)
+                self._uncovered = None
+        for part in self._read_uncovered():
+            found.update(part.find(topic, key))
+        return sorted(found)
+
+    def _read_uncovered(self) -> list[_Uncovered]:
+        if self._uncovered is None:
+            self._uncovered = [
+                part for start, stop in self._gaps() for part in self._keys_between(start, stop)
+            ]
+        return self._uncovered
+
+    def _gaps(self) -> Iterator[tuple[int, int]]:
+        """Ranges of the log, each from a record on, that no index file covers."""
+        at = self._log.start
+        for file in sorted(self.files, key=lambda file: file.header.begin_log_offset):
+            if not file.header.items:
+                continue
+            if at < file.header.begin_log_offset:
+                yield at, file.header.begin_log_offset
+            at = max(at, file.header.end_log_offset)
+        # The last record of a file is read again: its keys may go on in a file that is not there.
+        if at < self._log_end:
+            yield at, self._log_end
+
+    def _keys_between(self, start: int, stop: int) -> Iterator[_Uncovered]:
+        if self._log.chain.segment_at(start) is None:
+            return
+        for segment, window, at in self._log.runs_from(start):
+            at = at[at + segment.base < stop]
+            if not len(at):
+                return
+            yield _keys_of(Headers(window, at, segment.base))
+
+
+def _keys_of(headers: Headers) -> _Uncovered:
+    stored = slices(headers.window, headers.properties_at, headers.properties_length, pa.binary())
+    columns = decode_property_columns(stored, with_map=False)
+    some = pa.compute.or_(columns.keys.is_valid(), columns.uniq_key.is_valid())
+    rows = np.flatnonzero(some.to_numpy(zero_copy_only=False))
+    picked = pa.array(rows)
+    return _Uncovered(
+        headers.at[rows] + headers.base,
+        stored_topics(headers).take(picked),
+        columns.keys.take(picked),
+        columns.uniq_key.take(picked),
+    )

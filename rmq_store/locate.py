@@ -1,0 +1,145 @@
+"""Is this folder a store, and one that is read here? If not, where is the store?"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from rmq_store.config import PATH_SPLITTER, StoreConfig
+from rmq_store.errors import NotAStoreError, UnsupportedStoreError, from_os_error
+from rmq_store.files import list_segments
+from rmq_store.layout import (
+    BATCH_CONSUMEQUEUE_DIR,
+    COMMITLOG_DIR,
+    CONSUMEQUEUE_DIR,
+    CONSUMEQUEUE_EXT_DIR,
+    INDEX_DIR,
+)
+
+_PARTS = (
+    COMMITLOG_DIR,
+    CONSUMEQUEUE_DIR,
+    BATCH_CONSUMEQUEUE_DIR,
+    CONSUMEQUEUE_EXT_DIR,
+    INDEX_DIR,
+)
+_ROCKSDB_MARK = "CURRENT"
+_ROCKSDB_QUEUE_DIRS = (CONSUMEQUEUE_DIR, "consumequeue_rocksdb")
+_DLEDGER_PREFIX = "dledger-"
+_TIERED_DIRS = ("tieredstore", "rmq_tiered_store")
+
+
+def require_store(path: str | os.PathLike[str], config: StoreConfig) -> Path:
+    """`path` as a store's root folder.
+
+    Raises NotAStoreError, with the store nearby where there is one, or UnsupportedStoreError for
+    DLedger, queues in RocksDB and tiered stores.
+    """
+    root = Path(path)
+    try:
+        if not root.exists():
+            raise _not_a_store(root, "there is no such folder", _nearest_existing(root))
+        if not root.is_dir():
+            raise _not_a_store(
+                root, "this is a file, not the folder of a store", _store_above(root)
+            )
+        _refuse_other_kinds(root)
+    except PermissionError as error:
+        raise from_os_error(path, error, "looking into the folder") from error
+    if any((Path(folder).is_dir()) for folder in commitlog_folders(root, config)):
+        return root
+    reason = "the folder holds no commitlog/"
+    if list_segments([root]):
+        reason = "these are the segment files of one part of a store, not its root"
+    raise _not_a_store(root, reason, _store_above(root) or _store_below(root))
+
+
+def commitlog_folders(root: Path, config: StoreConfig) -> list[Path]:
+    """The folders of the CommitLog: `commitlog/`, or all of storePathCommitLog and the read-only ones.
+
+    Relative paths count from the store's root. A configured folder that is not there any more (the
+    store was copied elsewhere) gives way to the folder of the same name under the root.
+    """
+    named = [
+        part.strip()
+        for text in (config.storePathCommitLog, config.readOnlyCommitLogStorePaths)
+        for part in (text or "").split(PATH_SPLITTER)
+        if part.strip()
+    ]
+    folders = [_under(root, Path(name)) for name in named]
+    return [folder for folder in folders if folder.is_dir()] or [root / COMMITLOG_DIR]
+
+
+def _under(root: Path, folder: Path) -> Path:
+    if not folder.is_absolute():
+        return root / folder
+    return folder if folder.is_dir() else root / folder.name
+
+
+def _not_a_store(root: Path, reason: str, nearby: Path | None) -> NotAStoreError:
+    advice = "A store is the folder with commitlog/ and consumequeue/ in it (storePathRootDir)"
+    if nearby is not None:
+        advice = f"Did you mean {nearby}?"
+    return NotAStoreError(root, reason=reason, advice=advice)
+
+
+def _is_store(folder: Path) -> bool:
+    return (folder / COMMITLOG_DIR).is_dir()
+
+
+def _store_above(root: Path) -> Path | None:
+    absolute = root.absolute()
+    return next((folder for folder in list(absolute.parents)[:4] if _is_store(folder)), None)
+
+
+def _store_below(root: Path) -> Path | None:
+    """A store in the folder, or one level further down."""
+    try:
+        inside = sorted(child for child in root.iterdir() if child.is_dir())[:200]
+        for folder in inside:
+            if _is_store(folder):
+                return folder
+        for folder in inside[:50]:
+            for deeper in sorted(child for child in folder.iterdir() if child.is_dir())[:50]:
+                if _is_store(deeper):
+                    return deeper
+    except OSError:
+        return None
+    return None
+
+
+def _nearest_existing(root: Path) -> Path | None:
+    """A store above or beside a path that is not there."""
+    for folder in list(root.absolute().parents)[:2]:
+        if _is_store(folder):
+            return folder
+        if folder.is_dir():
+            return _store_below(folder)
+    return None
+
+
+def _refuse_other_kinds(root: Path) -> None:
+    for name in _ROCKSDB_QUEUE_DIRS:
+        if (root / name / _ROCKSDB_MARK).is_file():
+            raise UnsupportedStoreError(
+                root / name,
+                reason="the queues of this store are in RocksDB (storeType=defaultRocksDB)",
+                advice="Only queues in files are read; have the broker write those as well with "
+                "rocksdbCQDoubleWriteEnable=true",
+            )
+    if (root / COMMITLOG_DIR).is_dir():
+        return
+    names = sorted(child.name for child in root.iterdir() if child.is_dir())
+    for name in names:
+        if name.startswith(_DLEDGER_PREFIX):
+            raise UnsupportedStoreError(
+                root / name,
+                reason="this is the store of a broker in DLedger mode; its log is not read",
+                advice="Read the store of a broker that runs without enableDLegerCommitLog",
+            )
+        if name in _TIERED_DIRS:
+            raise UnsupportedStoreError(
+                root / name,
+                reason="this is a tiered store; its files are not read",
+                advice="Read the broker's own store, where the newest messages are",
+            )

@@ -1,0 +1,729 @@
+"""MessageStore: a store's messages by queue, by key, by time and by place in the log."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from rmq_store.bodies import DEFAULT_MAX_BODY_BYTES, decompress
+from rmq_store.commitlog import CommitLog, Extent
+from rmq_store.config import ConsumerOffsets, StoreConfig, read_consumer_offsets
+from rmq_store.consumequeue import (
+    Entries,
+    QueueExt,
+    QueueId,
+    bisect_first,
+    concat_entries,
+    no_entries,
+)
+from rmq_store.dialects import Dialect, dialect
+from rmq_store.errors import (
+    CorruptRecordError,
+    InvalidArgumentError,
+    MissingFileError,
+    ReadOnlyStoreError,
+    UnknownQueueError,
+    nearest,
+)
+from rmq_store.getmessage import (
+    GetMessageResult,
+    GetMessageStatus,
+    broker_position,
+    get_as_broker,
+    get_exact,
+    parse_tags,
+)
+from rmq_store.keyquery import KeyIndex, has_key
+from rmq_store.layout import (
+    ABORT_BACKUP_FILE,
+    CONSUMEQUEUE_EXT_DIR,
+    HOST_V4_SIZE,
+    HOST_V6_SIZE,
+    MULTI_DISPATCH_SEPARATOR,
+    PROPERTY_SEPARATOR,
+    Property,
+)
+from rmq_store.locate import commitlog_folders, require_store
+from rmq_store.message import Message, Record, to_message
+from rmq_store.planning import QueueSlice
+from rmq_store.reading import BATCH_BYTES, BATCH_ROWS, OnDamage, ReadOptions, SliceReader
+from rmq_store.schema import column_names
+from rmq_store.snapshot import QueueFolders, QueueState, StoreSnapshot, take_snapshot
+from rmq_store.strings import decode_properties, decode_utf8
+from rmq_store.timesearch import offset_by_time
+from rmq_store.topics import is_system_topic
+
+if TYPE_CHECKING:
+    from rmq_store.writer import StoreWriter
+
+ConfigLike = StoreConfig | Mapping[str, Any] | str | os.PathLike[str] | None
+
+
+class MessageStore:
+    """A store opened to read: no file is opened with a write flag, and none is left behind.
+
+    What it holds is resolved once, at `open`, and does not change afterwards though a broker may go
+    on writing. A context manager; not for several threads at once; not picklable (its snapshot is).
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        config: StoreConfig,
+        broker_name: str,
+        snapshot: StoreSnapshot | None,
+        release: str | None = None,
+    ) -> None:
+        """Use `open`."""
+        self.path = root
+        self.config = config
+        self.broker_name = broker_name
+        self._log = CommitLog(
+            commitlog_folders(root, config), file_size=config.mappedFileSizeCommitLog
+        )
+        self._folders = QueueFolders(root, config)
+        self._snapshot = snapshot or take_snapshot(root, self._log, self._folders, config)
+        self._key_index: KeyIndex | None = None
+        self._exts: dict[QueueId, QueueExt] = {}
+        self._release = release
+        self._closed = False
+
+    # --- opening and closing -----------------------------------------------------------------------
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        broker_name: str | None = None,
+        broker_conf: str | os.PathLike[str] | None = None,
+        config: ConfigLike = None,
+        snapshot: StoreSnapshot | None = None,
+        release: str | None = None,
+    ) -> MessageStore:
+        """Open the store in the folder `path` (storePathRootDir) to read.
+
+        The files record neither the broker's name nor their geometry. The name is `broker_name`,
+        else that of `broker_conf`, else the folder's. Sizes are found from the files; `broker_conf`
+        (a file) and `config` (the broker's own names; it has precedence) overrule that.
+        With a `snapshot` the store shows what it held when that was taken. `release` is asked for
+        only where `as_broker` answers differ between releases; by default it is guessed.
+
+        Raises NotAStoreError, UnsupportedStoreError, AccessError, or InvalidArgumentError for an
+        unknown name in `config`.
+        """
+        known = StoreConfig.of(config)
+        if broker_conf is not None:
+            known = known.with_defaults_of(StoreConfig.read(broker_conf))
+        root = require_store(path, known)
+        name = broker_name or known.brokerName or root.absolute().name
+        return cls(root, known, name, snapshot, release)
+
+    @staticmethod
+    def create(
+        path: str | os.PathLike[str],
+        config: ConfigLike = None,
+        *,
+        release: str | None = None,
+        broker_name: str | None = None,
+    ) -> StoreWriter:
+        """Make a new store in `path` (a folder that is not there yet, or empty) and write to it.
+
+        See `rmq_store.writer.StoreWriter`. `release`: write as that release of the broker does.
+        """
+        from rmq_store.writer import StoreWriter
+
+        return StoreWriter.create(path, config, release=release, broker_name=broker_name)
+
+    @staticmethod
+    def append_to(
+        path: str | os.PathLike[str],
+        config: ConfigLike = None,
+        *,
+        release: str | None = None,
+        broker_name: str | None = None,
+    ) -> StoreWriter:
+        """Open a store that was closed cleanly, to write behind what it holds.
+
+        See `rmq_store.writer.StoreWriter`.
+        """
+        from rmq_store.writer import StoreWriter
+
+        return StoreWriter.append_to(path, config, release=release, broker_name=broker_name)
+
+    def close(self) -> None:
+        """Give up all files. Closing twice is fine."""
+        self._closed = True
+        self._log.chain.close()
+        self._folders.close()
+        self._key_index = None
+
+    def __enter__(self) -> MessageStore:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"MessageStore({str(self.path)!r}, broker_name={self.broker_name!r})"
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a MessageStore is not picklable: send its path and snapshot() instead")
+
+    def _open_log(self) -> CommitLog:
+        if self._closed:
+            raise ReadOnlyStoreError(
+                self.path, reason="the store was closed", advice="Open it anew"
+            )
+        return self._log
+
+    @property
+    def dialect(self) -> Dialect:
+        """How the broker of this store writes and answers, by the release given or a guess.
+
+        No file names the release. 5.x leaves abort.bak behind; of 4.x those up to 4.9.0 end the
+        last property with 0x02 and later ones do not.
+        """
+        if self._release is None and not (self.path / ABORT_BACKUP_FILE).exists():
+            self._release = _guess_old_release(self._open_log())
+        return dialect(self._release)
+
+    # --- what is there -----------------------------------------------------------------------------
+
+    def snapshot(self) -> StoreSnapshot:
+        """What this store shows: frozen and picklable."""
+        return self._snapshot
+
+    def log_range(self) -> tuple[int, int]:
+        """CommitLog offsets: where the first file begins and where the last record ends."""
+        return self._snapshot.log_start, self._snapshot.log_end
+
+    def topics(self, include_system: bool = True) -> list[str]:
+        """Names of all topics that have a queue, sorted; without the system's own if so asked."""
+        names = sorted({queue.topic for queue in self._snapshot.queues})
+        return [name for name in names if include_system or not self.is_system_topic(name)]
+
+    def is_system_topic(self, topic: str) -> bool:
+        """Whether a topic is the broker's own: `rmq_store.is_system_topic` with this broker's names."""
+        return is_system_topic(topic, self.config.brokerClusterName, self.broker_name)
+
+    def queues(self, topic: str | None = None) -> list[QueueId]:
+        """All queues, or those of one topic, sorted."""
+        return [queue for queue in self._snapshot.queues if topic in (None, queue.topic)]
+
+    def min_offset(self, topic: str, queue_id: int, *, as_broker: bool = False) -> int:
+        """The first queue offset that still has a message; max_offset if there is none.
+
+        `as_broker`: what a broker says right after its start, which can be too low. Raises
+        UnknownQueueError.
+        """
+        queue = QueueId(topic, queue_id)
+        state = self._state(queue)
+        return self._broker_min(queue, state) if as_broker else state.min_offset
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """The queue offset behind the last message. Raises UnknownQueueError."""
+        return self._state(QueueId(topic, queue_id)).max_offset
+
+    def _state(self, queue: QueueId) -> QueueState:
+        """The state of a queue; one without files in a topic that is there is empty, as for a broker."""
+        state = self._snapshot.queues.get(queue)
+        if state is not None:
+            return state
+        topics = self.topics()
+        if queue.topic in topics:
+            return _EMPTY
+        advice = nearest(queue.topic, topics) if topics else "The store has no queues at all"
+        raise UnknownQueueError(
+            self.path, reason=f"there is no topic {queue.topic!r}", advice=advice
+        )
+
+    def consumer_offsets(self) -> ConsumerOffsets:
+        """Committed offsets, group -> topic -> queueId -> next offset, as of now.
+
+        Raises CorruptConfigError where the file and its .bak are both damaged.
+        """
+        return read_consumer_offsets(self.path)
+
+    # --- entries -----------------------------------------------------------------------------------
+
+    def entries(self, queue: QueueId, start: int, stop: int) -> Entries:
+        """The entries of queue offsets [start, stop): from its files, and of undispatched records.
+
+        An inner batch is one entry, given where any of its messages is in the range.
+        """
+        self._open_log()
+        state = self._state(queue)
+        if state.batch:
+            listed = self._batch_entries(queue, state, start, stop)
+        else:
+            first, last = max(start, state.file_start), min(stop, state.file_stop)
+            listed = (
+                self._folders.files(queue).entries(first, last) if first < last else no_entries()
+            )
+        if state.tail is None or stop <= int(state.tail.offset[0]):
+            return listed
+        tail = state.tail
+        inside = (tail.offset + tail.count > start) & (tail.offset < stop)
+        return concat_entries([listed, tail.take(inside)])
+
+    def _batch_entries(self, queue: QueueId, state: QueueState, start: int, stop: int) -> Entries:
+        files = self._folders.files(queue, batch=True)
+
+        def behind(unit: int, offset: int) -> bool:
+            one = files.entries(unit, unit + 1)
+            return int(one.offset[0] + one.count[0]) > offset
+
+        first = bisect_first(state.file_start, state.file_stop, lambda unit: behind(unit, start))
+        last = bisect_first(first, state.file_stop, lambda unit: behind(unit, stop - 1))
+        entries = files.entries(first, min(last + 1, state.file_stop))
+        return entries.take(entries.offset < stop)
+
+    def log_offset_of(self, queue: QueueId, queue_offset: int) -> int:
+        """Where the entry at `queue_offset` points in the log; the log's end for max_offset."""
+        state = self._state(queue)
+        if queue_offset >= state.max_offset:
+            return self._snapshot.log_end
+        entries = self.entries(queue, queue_offset, queue_offset + 1)
+        return int(entries.log_offset[0]) if len(entries) else self._snapshot.log_end
+
+    def offset_at_log(self, queue: QueueId, commit_log_offset: int) -> int:
+        """The first queue offset whose record stands at that log offset or behind; else max_offset."""
+        state = self._state(queue)
+        return bisect_first(
+            state.min_offset,
+            state.max_offset,
+            lambda offset: self.log_offset_of(queue, offset) >= commit_log_offset,
+        )
+
+    # --- reading -----------------------------------------------------------------------------------
+
+    def read_slices(
+        self,
+        slices: Sequence[QueueSlice],
+        *,
+        columns: Sequence[str] | None = None,
+        tags: str | Sequence[str] | None = None,
+        batch_rows: int = BATCH_ROWS,
+        batch_bytes: int = BATCH_BYTES,
+        first_batch_rows: int | None = None,
+        check_crc: bool = True,
+        max_body_bytes: int = DEFAULT_MAX_BODY_BYTES,
+        on_damage: OnDamage | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Arrow batches of queue slices, all of them together in the order of the log.
+
+        Batches have at most `batch_rows` rows and about `batch_bytes` stored bytes, the first at
+        most `first_batch_rows`; their schema is `schema.arrow_schema(columns)`. `tags`: "a || b" or
+        a list, compared as text. Columns that stand in the queue entry are taken from there, and
+        with no other asked for the CommitLog is not opened.
+
+        An entry that does not lead to a sound record of its queue is handed to `on_damage` and left
+        out; by default its error is raised: CorruptRecordError, CorruptQueueError, MissingFileError,
+        BodyError; a file that is cut meanwhile is a TruncatedFileError in any case.
+        """
+        self._open_log()
+        options = ReadOptions(
+            column_names(columns),
+            parse_tags(tags),
+            _positive("batch_rows", batch_rows),
+            _positive("batch_bytes", batch_bytes),
+            first_batch_rows,
+            check_crc,
+            max_body_bytes,
+            on_damage,
+        )
+        reader = SliceReader(
+            self._log, self._slice_entries, self.broker_name, self._snapshot.log_end, options
+        )
+        return reader.read(slices)
+
+    def _slice_entries(self, queue: QueueId, start: int, stop: int) -> Entries:
+        """Entries whose first message is in the range, so that no record comes twice."""
+        entries = self.entries(queue, start, stop)
+        if len(entries) and int(entries.offset[0]) < start:
+            entries = entries.take(entries.offset >= start)
+        return self._with_ext(queue, entries)
+
+    def _with_ext(self, queue: QueueId, entries: Entries) -> Entries:
+        """The entries with the tagsCode that those in the queue's extension lead to."""
+        ext = self._ext(queue)
+        if ext is not None:
+            entries.tags_code = ext.tags_codes(entries.tags_code)
+        return entries
+
+    def _ext(self, queue: QueueId) -> QueueExt | None:
+        if queue not in self._exts:
+            folder = self.path / CONSUMEQUEUE_EXT_DIR / queue.topic / str(queue.queue_id)
+            if not folder.is_dir():
+                return None
+            self._exts[queue] = QueueExt(str(folder))
+        return self._exts[queue]
+
+    def read_batches(
+        self,
+        topics: str | Sequence[str] | None = None,
+        queue_ids: Collection[int] | None = None,
+        start: int | None = None,
+        stop: int | None = None,
+        tags: str | Sequence[str] | None = None,
+        columns: Sequence[str] | None = None,
+        *,
+        include_system_topics: bool = False,
+        batch_rows: int = BATCH_ROWS,
+        batch_bytes: int = BATCH_BYTES,
+        check_crc: bool = True,
+        max_body_bytes: int = DEFAULT_MAX_BODY_BYTES,
+        on_damage: OnDamage | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Arrow batches of the messages of `topics` (a name, several, or all user topics).
+
+        `start` and `stop`: queue offsets, half-open, cut to what each queue has. The rest as in
+        `read_slices`. Raises UnknownQueueError for a topic that is not there.
+        """
+        slices = [
+            QueueSlice(queue, max(low, start or 0), high if stop is None else min(high, stop))
+            for queue, low, high in self._selected(topics, queue_ids, include_system_topics)
+        ]
+        return self.read_slices(
+            slices,
+            columns=columns,
+            tags=tags,
+            batch_rows=batch_rows,
+            batch_bytes=batch_bytes,
+            check_crc=check_crc,
+            max_body_bytes=max_body_bytes,
+            on_damage=on_damage,
+        )
+
+    def _selected(
+        self,
+        topics: str | Sequence[str] | None,
+        queue_ids: Collection[int] | None,
+        include_system: bool,
+    ) -> Iterator[tuple[QueueId, int, int]]:
+        named = [topics] if isinstance(topics, str) else topics
+        there = set(self.topics())
+        for name in named or ():
+            if name not in there:
+                self._state(QueueId(name, 0))  # raises
+        wanted = set(self.topics(include_system) if named is None else named)
+        for queue, state in self._snapshot.queues.items():
+            if queue.topic in wanted and (queue_ids is None or queue.queue_id in queue_ids):
+                yield queue, state.min_offset, state.max_offset
+
+    def get_message(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_messages: int = 32,
+        tags: str | Sequence[str] | None = None,
+        as_broker: bool = False,
+    ) -> GetMessageResult:
+        """Messages of a queue from `offset` on.
+
+        On to `max_messages`, tags compared as text, with the first offset that has a message as
+        min. `as_broker`: as DefaultMessageStore#getMessage answers: at most 32 messages and 256 KiB,
+        no further than the end of a queue file, tags by hash alone, its own min offset.
+
+        Raises CorruptRecordError, with its place, for a record in the way that is damaged; by
+        `as_broker` that too is left to the reader.
+        """
+        log = self._open_log()
+        queue = QueueId(topic, queue_id)
+        wanted = parse_tags(tags)
+        state = self._snapshot.queues.get(queue)
+        if state is None:
+            status = GetMessageStatus.NO_MATCHED_LOGIC_QUEUE
+            return GetMessageResult(
+                GetMessageStatus.NO_MESSAGE_IN_QUEUE if as_broker else status, 0, 0, 0
+            )
+        if not as_broker:
+            return get_exact(
+                offset,
+                state.min_offset,
+                state.max_offset,
+                _positive("max_messages", max_messages),
+                wanted,
+                lambda start, stop: self.entries(queue, start, stop),
+                lambda entries, row: self._message_of(queue, entries, row),
+            )
+        files = self._folders.files(queue, batch=state.batch)
+        return get_as_broker(
+            offset,
+            self._broker_min(queue, state),
+            state.max_offset,
+            max_messages,
+            wanted,
+            lambda start, stop: self._with_ext(queue, self._to_file_end(queue, state, start, stop)),
+            files.dtype.itemsize,
+            log,
+            self._snapshot.log_end,
+            lambda entries, row: self._any_message_at(queue, entries, row),
+            overflow_to_min=self.dialect.has("overflow_to_min"),
+        )
+
+    def _broker_min(self, queue: QueueId, state: QueueState) -> int:
+        """minLogicOffset after a start (ConsumeQueue#correctMinOffset): looks at the first file only."""
+        files = self._folders.files(queue, batch=state.batch)
+        first, stop = files.first_unit, state.file_stop
+        if state.batch:
+            return state.min_offset
+        if first >= stop:
+            return state.max_offset if state.tail is None else state.min_offset
+        if state.tail is None and files.unit(stop - 1)[0] < self._snapshot.log_start:
+            return state.max_offset
+        in_file = min(stop, (files.chain.start + files.chain.file_size) // files.dtype.itemsize)
+        found = bisect_first(
+            first, in_file, lambda unit: files.unit(unit)[0] >= self._snapshot.log_start
+        )
+        return found if found < in_file else 0
+
+    def _to_file_end(self, queue: QueueId, state: QueueState, start: int, stop: int) -> Entries:
+        """Entries from `start` to the end of the queue file that holds it."""
+        files = self._folders.files(queue, batch=state.batch)
+        per_file = files.units_per_file or stop
+        if not state.batch:
+            return self._raw_entries(
+                queue, state, start, min(stop, start - start % per_file + per_file)
+            )
+        entries = self.entries(queue, start, stop)
+        if not len(entries):
+            return entries
+        unit = bisect_first(
+            state.file_start,
+            state.file_stop,
+            lambda unit: int(files.entries(unit, unit + 1).offset[0]) >= int(entries.offset[0]),
+        )
+        return entries.take(slice(0, per_file - unit % per_file))
+
+    def _raw_entries(self, queue: QueueId, state: QueueState, start: int, stop: int) -> Entries:
+        """Entries with those before min_offset too, which the broker may look at."""
+        files = self._folders.files(queue)
+        first, last = max(start, files.first_unit), min(stop, state.file_stop)
+        listed = files.entries(first, last) if first < last else no_entries()
+        if state.tail is None:
+            return listed
+        inside = (state.tail.offset >= start) & (state.tail.offset < stop)
+        return concat_entries([listed, state.tail.take(inside)])
+
+    # --- single messages ---------------------------------------------------------------------------
+
+    def _message_of(self, queue: QueueId, entries: Entries, row: int) -> Message | None:
+        """The message of an entry; None where the entry does not lead to a record of its queue.
+
+        Raises CorruptRecordError where a record of that size stands there and is damaged.
+        """
+        where, size = int(entries.log_offset[row]), int(entries.size[row])
+        points = bool(entries.points_to_record[row])
+        if not points or where + size > self._snapshot.log_end or where < self._snapshot.log_start:
+            return None
+        try:
+            record = self._log.record_at(where)
+        except CorruptRecordError:
+            if self._log.is_record(where, size):
+                raise
+            return None
+        if record.total_size != size or not self._belongs(record, queue):
+            return None
+        return self._to_message(
+            record, queue, int(entries.offset[row]), int(entries.tags_code[row])
+        )
+
+    def _any_message_at(self, queue: QueueId, entries: Entries, row: int) -> Message | None:
+        """What the broker would hand out for an entry, as far as it is a record."""
+        where = broker_position(self._log, int(entries.log_offset[row]))
+        try:
+            record = self._log.record_at(where)
+        except (CorruptRecordError, MissingFileError):
+            return None
+        return self._to_message(
+            record, queue, int(entries.offset[row]), int(entries.tags_code[row])
+        )
+
+    @staticmethod
+    def _belongs(record: Record, queue: QueueId) -> bool:
+        if decode_utf8(record.topic) == queue.topic and record.queue_id == queue.queue_id:
+            return True
+        found = decode_properties(record.properties).get(Property.INNER_MULTI_DISPATCH, "")
+        return queue.topic in found.split(MULTI_DISPATCH_SEPARATOR)
+
+    def _to_message(
+        self,
+        record: Record,
+        queue: QueueId | None = None,
+        queue_offset: int | None = None,
+        code: int | None = None,
+    ) -> Message:
+        body = decompress(
+            record.body,
+            record.sys_flag,
+            path=self._log.path_at(record.physical_offset),
+            log_offset=record.physical_offset,
+        )
+        return to_message(
+            record,
+            broker_name=self.broker_name,
+            body=body,
+            topic=None if queue is None else queue.topic,
+            queue_id=None if queue is None else queue.queue_id,
+            queue_offset=queue_offset,
+            tags_code=code,
+        )
+
+    def message_at(self, commit_log_offset: int) -> Message:
+        """The message whose record starts at a log offset; queue_offset is null if no queue lists it.
+
+        Raises CorruptRecordError where none starts there, MissingFileError where no file holds it.
+        """
+        return self._in_its_queue(self._open_log().record_at(commit_log_offset))
+
+    def _in_its_queue(self, record: Record) -> Message:
+        """The message of a record with its position in its own queue, found by its log offset."""
+        queue = QueueId(decode_utf8(record.topic), record.queue_id)
+        if queue not in self._snapshot.queues:
+            return self._to_message(record)
+        at = self.offset_at_log(queue, record.physical_offset)
+        entries = self.entries(queue, at, at + 1)
+        if not len(entries) or int(entries.log_offset[0]) != record.physical_offset:
+            return self._to_message(record)
+        return self._to_message(record, queue, int(entries.offset[0]), int(entries.tags_code[0]))
+
+    def message_by_id(self, message_id: str) -> list[Message]:
+        """Messages by offsetMsgId (32 or 56 hex digits) or by UNIQ_KEY, in the order of the log.
+
+        A UNIQ_KEY may name several: retries, and members of one batch. Empty where there is none.
+        """
+        found = {m.commit_log_offset: m for m in self._by_offset_id(message_id)}
+        for topic in self.topics():
+            for message in self.query_message(topic, message_id):
+                if message.uniq_key == message_id:
+                    found[message.commit_log_offset] = message
+        return [found[offset] for offset in sorted(found)]
+
+    def _by_offset_id(self, message_id: str) -> list[Message]:
+        if len(message_id) not in (2 * HOST_V4_SIZE + 16, 2 * HOST_V6_SIZE + 16):
+            return []
+        try:
+            offset = int.from_bytes(bytes.fromhex(message_id)[-8:], "big", signed=True)
+            message = self.message_at(offset)
+        except (ValueError, CorruptRecordError, MissingFileError):
+            return []
+        return [message] if message.msg_id == message_id.upper() else []
+
+    # --- keys and time -----------------------------------------------------------------------------
+
+    def query_message(
+        self,
+        topic: str,
+        key: str,
+        max_messages: int = 64,
+        begin: int = 0,
+        end: int | None = None,
+    ) -> list[Message]:
+        """Messages of a topic by one word of KEYS or by UNIQ_KEY, stored in [begin, end] (ms).
+
+        The newest `max_messages` of them, oldest first. Every one was held against its record: no
+        hash collisions, no duplicates; what is behind the index or in a gap of it is found too.
+        """
+        log = self._open_log()
+        if self._key_index is None:
+            self._key_index = KeyIndex(self.path, log, self._snapshot.log_end, self.config)
+        found: list[Message] = []
+        for offset in reversed(self._key_index.candidates(topic, key)):
+            if not self._snapshot.log_start <= offset < self._snapshot.log_end:
+                continue
+            try:
+                record = log.record_at(offset)
+            except (CorruptRecordError, MissingFileError):
+                continue  # an item that dangles
+            in_time = begin <= record.store_timestamp and (
+                end is None or record.store_timestamp <= end
+            )
+            if in_time and has_key(record, topic, key):
+                found.append(self._in_its_queue(record))
+                if len(found) == max_messages:
+                    break
+        return found[::-1]
+
+    def offset_by_time(
+        self, topic: str, queue_id: int, timestamp: int, boundary: str = "LOWER"
+    ) -> int:
+        """The queue offset for a point in time (ms since the epoch).
+
+        LOWER: the first message stored then or later, else max_offset. UPPER: the last one stored
+        then or earlier; without one the offset before the first, if the queue still has an entry
+        there, else the first. In a queue of inner batches an offset is that of a batch, and beyond
+        the last one it is the last one's. All as the broker answers since 5.1.1. Raises
+        UnknownQueueError.
+        """
+        queue = QueueId(topic, queue_id)
+        state = self._state(queue)
+        if state.batch:
+            return self._batch_by_time(queue, state, timestamp, boundary)
+        return offset_by_time(
+            self._broker_min(queue, state) if boundary == "UPPER" else state.min_offset,
+            state.max_offset,
+            timestamp,
+            boundary,
+            lambda offset: self._store_time(queue, offset),
+        )
+
+    def _batch_by_time(
+        self, queue: QueueId, state: QueueState, timestamp: int, boundary: str
+    ) -> int:
+        """The same where an entry holds many messages: a search over entries, not offsets.
+
+        Source: BatchConsumeQueue#getOffsetInQueueByTime, whose UPPER differs from LOWER only among
+        batches stored at that very time.
+        """
+        entries = self.entries(queue, state.min_offset, state.max_offset)
+        if not len(entries):
+            return state.max_offset
+
+        def time_at(row: int) -> int | None:
+            return self._store_time(queue, int(entries.offset[row]))
+
+        found = offset_by_time(0, len(entries), timestamp, "LOWER", time_at)
+        if boundary == "UPPER" and found < len(entries) and time_at(found) == timestamp:
+            found = offset_by_time(0, len(entries), timestamp, boundary, time_at)
+        return int(entries.offset[min(found, len(entries) - 1)])
+
+    def _store_time(self, queue: QueueId, offset: int) -> int | None:
+        entries = self.entries(queue, offset, offset + 1)
+        if not len(entries) or not entries.points_to_record[0]:
+            return None
+        try:
+            return self._log.record_at(int(entries.log_offset[0])).store_timestamp
+        except (CorruptRecordError, MissingFileError):
+            return None
+
+    def scan(self, start: int | None = None) -> Iterator[Extent]:
+        """The log from `start` (default: its first byte) to the end of its last file.
+
+        Every byte is in exactly one Extent: a whole record, or a gap with the name of how the bytes
+        end (filler, unwritten, torn, ghost, stale, damaged, missing).
+        """
+        return self._open_log().extents(start)
+
+
+_EMPTY = QueueState(0, 0, 0, 0)
+
+
+def _guess_old_release(log: CommitLog) -> str | None:
+    for extent in log.extents():
+        if extent.record is not None and extent.record.properties:
+            ends = extent.record.properties[-1] == PROPERTY_SEPARATOR
+            return "4.9.0" if ends else "4.9.7"
+    return None
+
+
+def _positive(name: str, value: int) -> int:
+    if value < 1:
+        raise InvalidArgumentError(None, reason=f"{name} must be at least 1", actual=value)
+    return value
