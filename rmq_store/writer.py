@@ -1,0 +1,655 @@
+"""Writing a store: records to the log, and from there to queue and index, as a broker does."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from rmq_store import single
+from rmq_store.checkpoint import Checkpoint
+from rmq_store.columns import stored_topics
+from rmq_store.commitlog import CommitLog
+from rmq_store.config import PATH_SPLITTER, StoreConfig, batch_topics, read_topic_configs
+from rmq_store.consumequeue import QueueId
+from rmq_store.dialects import Dialect, dialect
+from rmq_store.dispatch import dispatch
+from rmq_store.encoding import LOOPBACK, Prepared, assemble, prepare
+from rmq_store.errors import (
+    InvalidArgumentError,
+    InvalidMessageError,
+    NotAStoreError,
+    ReadOnlyStoreError,
+    UncleanStoreError,
+    from_os_error,
+)
+from rmq_store.files import Bytes
+from rmq_store.headers import Headers, Ints
+from rmq_store.indexfile import Geometry, Header, IndexFile, list_index_files
+from rmq_store.indexwriter import IndexWriter
+from rmq_store.layout import (
+    ABORT_BACKUP_FILE,
+    ABORT_FILE,
+    BLANK_HEAD,
+    BLANK_SIZE,
+    CHECKPOINT,
+    CHECKPOINT_FILE,
+    COMMITLOG_DIR,
+    CONFIG_DIR,
+    CONSUMEQUEUE_DIR,
+    INDEX_DIR,
+    MAGIC_BLANK,
+    Property,
+    SysFlag,
+)
+from rmq_store.locate import commitlog_folders, require_store
+from rmq_store.lock import StoreLock
+from rmq_store.message import Message, Record, encode_record
+from rmq_store.properties import decode_property_columns, slices
+from rmq_store.queuewriter import QueueWriter
+from rmq_store.segmentwriter import OpenFiles, SegmentWriter
+from rmq_store.snapshot import QueueFolders, QueueState, StoreSnapshot, take_snapshot
+from rmq_store.strings import decode_properties, decode_utf8
+from rmq_store.topicconfig import update_topics
+
+_BYTES_AT_A_TIME = 16 << 20  # of records put together before they are written
+_RUNS_AT_A_TIME = 1024  # appends whose queue and index entries are written together
+_CHECKPOINT_BYTES_BEFORE_48 = 40
+
+
+@dataclass(frozen=True, slots=True)
+class AppendResult:
+    """Where messages went; arrays of n for a batch, in its order. Timestamps in ms."""
+
+    queue_offset: Ints
+    commit_log_offset: Ints
+    store_size: Ints
+    store_timestamp: Ints
+
+    def __len__(self) -> int:
+        return len(self.commit_log_offset)
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """Where one message went."""
+
+    queue_offset: int
+    commit_log_offset: int
+    store_size: int
+    store_timestamp: int
+    msg_id: str
+
+
+class StoreWriter:
+    """A store open for writing; from `MessageStore.create` or `MessageStore.append_to`.
+
+    Messages are in the log when `append` returns, and in queue and index too; `close` leaves what a
+    broker leaves after a clean stop. One writer at a time, held off by the broker's `lock` file. A
+    context manager that closes cleanly, also after an exception, unless writing itself failed: then
+    `abort` stays and tells the broker to recover.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        config: StoreConfig,
+        lock: StoreLock,
+        how: Dialect,
+        broker_name: str,
+        snapshot: StoreSnapshot,
+    ) -> None:
+        """Use `create` or `append_to`."""
+        self.path = root
+        self.config = config
+        self.dialect = how
+        self.broker_name = broker_name
+        self._lock = lock
+        self._failed = False
+        self._closed = False
+        self._log_start = snapshot.log_start
+        self._log_end = snapshot.log_end
+        self._last_record = 0
+        self._last_timestamp = 0
+        self._offsets = {queue: state.max_offset for queue, state in snapshot.queues.items()}
+        self._min_offsets = {queue: state.min_offset for queue, state in snapshot.queues.items()}
+        self._declared: dict[str, dict[str, Any]] = {}
+        self._pending: list[tuple[Bytes, Ints]] = []
+        self._pending_bytes = 0
+        self._batch_topics = batch_topics(read_topic_configs(root)) | {
+            queue.topic for queue, state in snapshot.queues.items() if state.batch
+        }
+        self._files = OpenFiles()
+        folders = commitlog_folders(root, config)
+        size = config.commitlog_file_size
+        self._log = SegmentWriter(
+            self._files, lambda base: folders[base // size % len(folders)], size
+        )
+        ends = {queue: state.file_stop for queue, state in snapshot.queues.items()}
+        self._queues = QueueWriter(root, config, self._files, ends)
+        self._index = self._open_index()
+        self._write_abort()
+
+    # --- opening ------------------------------------------------------------------------------------
+
+    @classmethod
+    def create(
+        cls,
+        path: str | os.PathLike[str],
+        config: Any = None,
+        *,
+        release: str | None = None,
+        broker_name: str | None = None,
+    ) -> StoreWriter:
+        """Make a store in a folder that is not there or empty; `release`: of the broker to write as.
+
+        `config`: the broker's names (StoreConfig, a mapping, or a broker.conf); defaults are the
+        broker's. Raises NotAStoreError where the folder has content, AccessError, StoreLockedError.
+        """
+        known, how, root = StoreConfig.of(config), dialect(release), Path(path)
+        try:
+            if root.exists() and (not root.is_dir() or any(root.iterdir())):
+                raise NotAStoreError(
+                    root,
+                    reason="there is something here already",
+                    advice="Name a folder that is not there yet, or use append_to for a store",
+                )
+            for name in (CONSUMEQUEUE_DIR, INDEX_DIR, CONFIG_DIR):
+                (root / name).mkdir(parents=True, exist_ok=True)
+            for folder in _new_commitlog_folders(root, known):
+                folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise from_os_error(root, error, "making the store's folders") from error
+        name = broker_name or known.brokerName or root.absolute().name
+        return cls(root, known, StoreLock(root), how, name, StoreSnapshot(0, 0))
+
+    @classmethod
+    def append_to(
+        cls,
+        path: str | os.PathLike[str],
+        config: Any = None,
+        *,
+        release: str | None = None,
+        broker_name: str | None = None,
+    ) -> StoreWriter:
+        """Open a store that was closed cleanly, to go on behind its last message.
+
+        Sizes that `config` does not say are those of the files there are. Raises UncleanStoreError
+        for a store with `abort`, an unreadable tail or records that are in no queue yet;
+        InvalidArgumentError where `config` contradicts the files; StoreLockedError.
+        """
+        said, how = StoreConfig.of(config), dialect(release)
+        root = require_store(path, said)
+        lock = StoreLock(root)
+        try:
+            _refuse_abort(root)
+            folders = QueueFolders(root, said)
+            log = CommitLog(commitlog_folders(root, said), file_size=said.mappedFileSizeCommitLog)
+            snapshot = take_snapshot(root, log, folders, said)
+            _refuse_unclean(root, log, folders, snapshot)
+            known = said.with_defaults_of(_geometry_found(root, log, folders, snapshot))
+            _refuse_contradiction(root, known, log, folders, snapshot)
+            name = broker_name or known.brokerName or root.absolute().name
+            writer = cls(root, known, lock, how, name, snapshot)
+            writer._remember_last(log)
+        except BaseException:
+            lock.release()
+            raise
+        return writer
+
+    def _remember_last(self, log: CommitLog) -> None:
+        """Time and place of the last record, to go on from."""
+        last = log.last_record_file()
+        if last is None:
+            return
+        for segment, window, at in log.runs_from(last.base):
+            headers = Headers(window, at[-1:], segment.base)
+            self._last_record = int(at[-1]) + segment.base
+            self._last_timestamp = int(headers.field("store_timestamp", np.int64)[0])
+
+    def _open_index(self) -> IndexWriter | None:
+        if self.config.messageIndexEnable is False:
+            return None
+        geometry = Geometry(self.config.index_slots, self.config.index_items)
+        files = list_index_files(self.path / INDEX_DIR)
+        header: Header | None = None
+        if files:
+            header = IndexFile(files[-1], slots=geometry.slots, items=geometry.items).header
+        last = Path(files[-1].path) if files else None
+        return IndexWriter(self.path, geometry, self.dialect, last, header)
+
+    def _write_abort(self) -> None:
+        """The mark of a store in use: its absence says that the last stop was clean."""
+        pid = str(os.getpid()) if self.dialect.has("abort_holds_pid") else ""
+        try:
+            (self.path / ABORT_FILE).write_text(pid)
+            if self.dialect.has("abort_holds_pid"):
+                (self.path / ABORT_BACKUP_FILE).touch()
+        except OSError as error:
+            raise from_os_error(self.path / ABORT_FILE, error, "writing") from error
+
+    # --- what is there ------------------------------------------------------------------------------
+
+    def log_range(self) -> tuple[int, int]:
+        """CommitLog offsets: where the first file begins and where the last record ends."""
+        return self._log_start, self._log_end
+
+    def queues(self, topic: str | None = None) -> list[QueueId]:
+        """All queues, or those of one topic, sorted."""
+        return sorted(queue for queue in self._offsets if topic in (None, queue.topic))
+
+    def topics(self) -> list[str]:
+        """All topics that have a queue, sorted."""
+        return sorted({queue.topic for queue in self._offsets})
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """The first queue offset; 0 of a queue that is not there yet."""
+        return self._min_offsets.get(QueueId(topic, queue_id), 0)
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """The queue offset that the next message gets."""
+        return self._offsets.get(QueueId(topic, queue_id), 0)
+
+    def declare_topic(self, topic: str, **settings: Any) -> None:
+        """Settings of a topic for topics.json, by the broker's names: readQueueNums, perm, order,
+        attributes={"queue.type": "BatchCQ"}, ..."""
+        self._declared[topic] = settings
+        if (settings.get("attributes") or {}).get("queue.type") == "BatchCQ":
+            if not self.dialect.has("batch_queues"):
+                raise InvalidArgumentError(
+                    self.path, reason=f"release {self.dialect} has no queue.type BatchCQ"
+                )
+            self._batch_topics.add(topic)
+
+    # --- appending ----------------------------------------------------------------------------------
+
+    def append(self, message: Message | Record | Mapping[str, Any]) -> Appended:
+        """Append one message: a Message, a Record as stored, or a mapping of column names.
+
+        As `append_batch` with one row, by the readable encoder. A Message goes as it was stored:
+        raw_body, sysFlag, hosts and born time are kept; its store time is not, nor are its offsets.
+        """
+        self._check_open()
+        record = single.to_record(message, self.dialect, self.config)
+        queue, count = QueueId(decode_utf8(record.topic), record.queue_id), single.messages_in(record)
+        listed = record.transaction in (0, SysFlag.TRANSACTION_COMMIT)
+        record = replace(
+            record,
+            queue_offset=self._offsets.get(queue, 0) if listed else 0,
+            store_timestamp=record.store_timestamp or self._now(),
+        )
+        try:
+            record = self._write_record(record)
+        except BaseException:
+            self._failed = True
+            raise
+        if listed:
+            self._offsets[queue] = record.queue_offset + count
+        self._last_timestamp = max(self._last_timestamp, record.store_timestamp)
+        return Appended(
+            record.queue_offset,
+            record.physical_offset,
+            record.total_size,
+            record.store_timestamp,
+            record.offset_msg_id(),
+        )
+
+    def _write_record(self, record: Record) -> Record:
+        """Write one record at the end of the log; returns it with its place."""
+        if not self._fit(np.array([record.total_size]), False):
+            self._end_file()
+        record = replace(record, physical_offset=self._log_end)
+        raw = encode_record(record, with_record_crc=self._with_record_crc)
+        self._write_run(np.frombuffer(raw, dtype=np.uint8), np.array([self._log_end]))
+        return record
+
+    @property
+    def _with_record_crc(self) -> bool:
+        return bool(self.config.enabledAppendPropCRC and self.dialect.has("record_crc"))
+
+    def append_batch(self, batch: pa.RecordBatch, *, keep_together: bool = False) -> AppendResult:
+        """Append the messages of an Arrow batch in its order; all of them, or none where one cannot be.
+
+        Columns `topic`, `queueId` and `body` (bytes as they are to be stored), and as wanted
+        `properties` (map), or `tags`, `keys`, `uniqKey`, or `rawProperties` (bytes as stored); `flag`,
+        `sysFlag`, `bornTimestamp`, `bornHost`, `storeTimestamp` (0: now), `storeHost`,
+        `reconsumeTimes`, `preparedTransactionOffset`. The queue offset is assigned by the store.
+        `keep_together`: all in one file of the log, as the messages of a MessageBatch are.
+
+        Raises InvalidMessageError, naming the row, before a byte is written: a body or properties too
+        large, a topic that the broker (of this release) would refuse. AccessError where the disk is
+        full or the like; the store then needs a recovery.
+        """
+        self._check_open()
+        if batch.num_rows == 0:
+            nothing = np.zeros(0, dtype=np.int64)
+            return AppendResult(nothing, nothing, nothing, nothing)
+        prepared = prepare(batch, self.config, self.dialect, LOOPBACK)
+        if keep_together and int(prepared.total.sum()) + BLANK_SIZE > self.config.commitlog_file_size:
+            raise InvalidMessageError(None, reason="the batch does not fit into one file of the log")
+        self._check_lmq(prepared)
+        counts = self._message_counts(prepared)
+        queue_offset = self._assign_offsets(prepared, counts)
+        stamps = self._stamps(prepared)
+        try:
+            places = self._write_records(prepared, queue_offset, stamps, keep_together)
+        except BaseException:
+            self._failed = True
+            raise
+        self._last_timestamp = max(self._last_timestamp, int(stamps.max()))
+        return AppendResult(queue_offset, places, prepared.total, stamps)
+
+    def _check_open(self) -> None:
+        if self._closed or self._failed:
+            raise ReadOnlyStoreError(
+                self.path,
+                reason="writing failed before; the store needs a recovery" if self._failed else "the store was closed",
+                advice="Start a broker on it, which recovers it, or write to a new folder"
+                if self._failed
+                else "Open it anew with append_to",
+            )
+
+    def _check_lmq(self, prepared: Prepared) -> None:
+        """Queue offsets in further queues are given by a broker while it appends; here they must be
+        in the message already."""
+        if not (self.config.enableLmq and self.config.enableMultiDispatch):
+            return
+        for row, raw in enumerate(prepared.properties.to_pylist()):
+            if Property.INNER_MULTI_DISPATCH.encode() not in raw:
+                continue
+            found = decode_properties(raw)
+            if Property.INNER_MULTI_DISPATCH in found and Property.INNER_MULTI_QUEUE_OFFSET not in found:
+                raise InvalidMessageError(
+                    None,
+                    reason=f"message {row} of the batch: {Property.INNER_MULTI_DISPATCH} without "
+                    f"{Property.INNER_MULTI_QUEUE_OFFSET}",
+                    advice="Give its offset in each of the queues. Nothing of the batch was written",
+                )
+
+    def _message_counts(self, prepared: Prepared) -> Ints:
+        """How many messages each record holds: more than one only in an inner batch."""
+        counts = np.ones(len(prepared), dtype=np.int64)
+        inner = np.flatnonzero(prepared.numbers["sysFlag"] & SysFlag.INNER_BATCH)
+        for row in inner.tolist():
+            found = decode_properties(prepared.properties[row].as_py())
+            number = found.get(Property.INNER_NUM, "")
+            if not number.isdigit() or not int(number):
+                raise InvalidMessageError(
+                    None,
+                    reason=f"message {row} of the batch: an inner batch without {Property.INNER_NUM}",
+                    advice="Nothing of the batch was written",
+                )
+            counts[row] = int(number)
+        return counts
+
+    def _assign_offsets(self, prepared: Prepared, counts: Ints) -> Ints:
+        """queueOffset of each record: the queue's counter; 0 of what enters no queue."""
+        transaction = prepared.transaction
+        listed = (transaction == 0) | (transaction == SysFlag.TRANSACTION_COMMIT)
+        keys = prepared.topic_code << 32 | prepared.queue_id
+        offsets = np.zeros(len(prepared), dtype=np.int64)
+        order = np.flatnonzero(listed)[np.argsort(keys[listed], kind="stable")]
+        if not len(order):
+            return offsets
+        ordered = keys[order]
+        first = np.r_[0, np.flatnonzero(np.diff(ordered)) + 1]
+        before = np.cumsum(counts[order]) - counts[order]
+        sizes = np.diff(np.r_[first, len(order)])
+        starts = np.empty(len(first), dtype=np.int64)
+        for place, (at, size) in enumerate(zip(first.tolist(), sizes.tolist(), strict=True)):
+            row = int(order[at])
+            queue = QueueId(prepared.topics[int(prepared.topic_code[row])], int(prepared.queue_id[row]))
+            starts[place] = self._offsets.get(queue, 0)
+            self._offsets[queue] = int(starts[place] + counts[order[at : at + size]].sum())
+        offsets[order] = before + np.repeat(starts - before[first], sizes)
+        return offsets
+
+    def _stamps(self, prepared: Prepared) -> Ints:
+        """Store times: given, else now, never before the one before."""
+        given: Ints = prepared.numbers["storeTimestamp"]
+        return np.where(given > 0, given, self._now())
+
+    def _now(self) -> int:
+        return max(time.time_ns() // 1_000_000, self._last_timestamp)
+
+    def _write_records(
+        self, prepared: Prepared, queue_offset: Ints, stamps: Ints, together: bool
+    ) -> Ints:
+        places = np.empty(len(prepared), dtype=np.int64)
+        at = 0
+        while at < len(prepared):
+            count = self._fit(prepared.total[at:], together)
+            if not count:
+                self._end_file()
+                continue
+            rows = slice(at, at + count)
+            sizes = prepared.total[rows]
+            places[rows] = self._log_end + np.cumsum(sizes) - sizes
+            data = assemble(prepared, rows, queue_offset[rows], places[rows], stamps[rows])
+            self._write_run(data, places[rows])
+            at += count
+        return places
+
+    def _write_run(self, data: Bytes, places: Ints) -> None:
+        """Write records that stand at `places` at the end of the log, and take them down for dispatch.
+
+        Queue and index are written in larger pieces: what is not there yet when a writer dies is
+        found again from the log, by a broker and by a reader alike.
+        """
+        self._log.write(self._log_end, data)
+        self._log_end += len(data)
+        self._last_record = int(places[-1])
+        self._pending.append((data, places))
+        self._pending_bytes += len(data)
+        if self._pending_bytes >= _BYTES_AT_A_TIME or len(self._pending) >= _RUNS_AT_A_TIME:
+            self.dispatch()
+
+    def _fit(self, sizes: Ints, together: bool) -> int:
+        """How many of the next records go into the current file, at most a handful of megabytes.
+
+        A record fits where room for a blank stays behind it (DefaultAppendMessageCallback#doAppend).
+        """
+        size = self.config.commitlog_file_size
+        room = size - self._log_end % size - BLANK_SIZE
+        ends = np.cumsum(sizes[: 1 << 20])
+        fit = int(np.searchsorted(ends, room, side="right"))
+        if together:
+            return fit if fit == len(sizes) else 0
+        return min(fit, max(1, int(np.searchsorted(ends, _BYTES_AT_A_TIME, side="right"))))
+
+    def _end_file(self) -> None:
+        """A blank record to the end of the file; the log goes on in the next one."""
+        self.dispatch()  # what is pending must be one piece
+        size = self.config.commitlog_file_size
+        left = size - self._log_end % size
+        blank = np.array([(left, MAGIC_BLANK)], dtype=BLANK_HEAD)
+        self._log.write(self._log_end, blank.view(np.uint8))
+        self._log_end += left
+
+    def dispatch(self) -> None:
+        """Write queue and index entries of all that was appended; `close` does it too."""
+        if not self._pending:
+            return
+        runs, self._pending, self._pending_bytes = self._pending, [], 0
+        base = int(runs[0][1][0])
+        data = runs[0][0] if len(runs) == 1 else np.concatenate([run for run, _ in runs])
+        places = np.concatenate([places for _, places in runs])
+        try:
+            self._dispatch(Headers(data, places - base, base))
+        except BaseException:
+            self._failed = True
+            raise
+
+    def _dispatch(self, headers: Headers) -> None:
+        """Queue before index: a reader may miss a key for a moment, never a message."""
+        topics = stored_topics(headers)
+        stored = slices(headers.window, headers.properties_at, headers.properties_length, pa.binary())
+        properties = decode_property_columns(stored, with_map=False)
+        found = dispatch(
+            headers,
+            delay_levels_ms=self.config.delay_levels_ms,
+            batch_topics=self._batch_topics,
+            topics=topics,
+            properties=properties,
+        )
+        self._queues.append(found)
+        for queue in found.queues:
+            self._offsets.setdefault(queue, 0)
+            self._min_offsets.setdefault(queue, 0)
+        self._note_lmq(found.queues)
+        if self._index is not None:
+            self._index.append(headers, topics, properties)
+
+    def _note_lmq(self, queues: list[QueueId]) -> None:
+        """Further queues of a record are not counted at append; their end is that of their file."""
+        for queue in queues:
+            self._offsets[queue] = max(self._offsets[queue], self._queues.end_of(queue))
+
+    # --- closing ------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Flush all files, write checkpoint and topics.json, take `abort` away, free the lock."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            if not self._failed:
+                self.dispatch()
+            if self._index is not None:
+                self._index.close()
+            self._files.close()
+            if not self._failed:
+                self._finish()
+        finally:
+            self._lock.release()
+
+    def _finish(self) -> None:
+        update_topics(self.path, self.dialect, list(self._offsets), self._declared)
+        full_until = 0 if self._index is None else self._index.full_until
+        before = Checkpoint.read(self.path / CHECKPOINT_FILE)
+        checkpoint = Checkpoint(
+            physic_msg_timestamp=self._last_timestamp,
+            logics_msg_timestamp=self._last_timestamp,
+            index_msg_timestamp=full_until or (0 if before is None else before.index_msg_timestamp),
+            master_flushed_offset=0 if before is None else before.master_flushed_offset,
+            confirm_phy_offset=self._last_record if self.dialect.has("confirm_offset") else 0,
+            logics_physical_offset=self._last_record,
+        )
+        used = CHECKPOINT.itemsize if self.dialect.has("checkpoint_48") else _CHECKPOINT_BYTES_BEFORE_48
+        try:
+            (self.path / CHECKPOINT_FILE).write_bytes(checkpoint.encode(used=used))
+            (self.path / ABORT_FILE).unlink(missing_ok=True)
+        except OSError as error:
+            raise from_os_error(self.path / CHECKPOINT_FILE, error, "closing the store") from error
+
+    def __enter__(self) -> StoreWriter:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"StoreWriter({str(self.path)!r}, release={str(self.dialect)!r})"
+
+
+def _new_commitlog_folders(root: Path, config: StoreConfig) -> list[Path]:
+    """Where a new store keeps its log: under its root, whatever the paths of another machine were."""
+    named = [part.strip() for part in (config.storePathCommitLog or "").split(PATH_SPLITTER)]
+    folders = [Path(name) for name in named if name] or [Path(COMMITLOG_DIR)]
+    return [root / (folder.name if folder.is_absolute() else folder) for folder in folders]
+
+
+# --- what append_to refuses -----------------------------------------------------------------------
+
+
+def _refuse_abort(root: Path) -> None:
+    if (root / ABORT_FILE).exists():
+        raise UncleanStoreError(
+            root / ABORT_FILE,
+            reason="the store was not closed cleanly, or a broker has it open",
+            advice="Let a broker start on it and stop it in order, which recovers it; then append",
+        )
+
+
+def _refuse_unclean(
+    root: Path, log: CommitLog, folders: QueueFolders, snapshot: StoreSnapshot
+) -> None:
+    _refuse_tail(log, snapshot.log_end)
+    for queue, state in snapshot.queues.items():
+        if state.tail is not None or _left_behind(folders, queue, state):
+            raise UncleanStoreError(
+                root,
+                reason=f"queue {queue.topic}/{queue.queue_id} and the log do not end together",
+                expected=f"its last entry to be unit {state.file_stop - 1}",
+                advice="The store needs a recovery: let a broker start on it and stop it in order",
+            )
+
+
+def _refuse_tail(log: CommitLog, log_end: int) -> None:
+    """Behind the last record there may be a blank, or zeros, and nothing else."""
+    segment = log.chain.segment_at(log_end)
+    if segment is None:
+        return
+    window = log.chain.window(log_end, log.chain.segment_end(segment))
+    if len(window) >= BLANK_SIZE and window[: BLANK_SIZE].view(BLANK_HEAD)[0]["magic"] == MAGIC_BLANK:
+        return
+    if window.any():
+        raise UncleanStoreError(
+            segment.path,
+            offset=log_end,
+            reason="bytes that are no record stand behind the last record",
+            expected="zeros",
+            advice="The store needs a recovery: let a broker start on it and stop it in order",
+        )
+
+
+def _left_behind(folders: QueueFolders, queue: QueueId, state: QueueState) -> bool:
+    """Whether units stand behind the last one that counts."""
+    files = folders.files(queue, batch=state.batch)
+    return files.find_stop() > state.file_stop
+
+
+def _geometry_found(
+    root: Path, log: CommitLog, folders: QueueFolders, snapshot: StoreSnapshot
+) -> StoreConfig:
+    """The sizes that the files were made with."""
+    plain = [queue for queue, state in snapshot.queues.items() if not state.batch]
+    batch = [queue for queue, state in snapshot.queues.items() if state.batch]
+    index = list_index_files(root / INDEX_DIR)
+    geometry = IndexFile(index[-1]).geometry if index else None
+    return StoreConfig(
+        mappedFileSizeCommitLog=log.chain.file_size or None,
+        mappedFileSizeConsumeQueue=folders.files(plain[0]).chain.file_size or None if plain else None,
+        mapperFileSizeBatchConsumeQueue=(
+            folders.files(batch[0], batch=True).chain.file_size or None if batch else None
+        ),
+        maxHashSlotNum=geometry and geometry.slots,
+        maxIndexNum=geometry and geometry.items,
+    )
+
+
+def _refuse_contradiction(
+    root: Path, config: StoreConfig, log: CommitLog, folders: QueueFolders, snapshot: StoreSnapshot
+) -> None:
+    """The broker does not load a store whose files are not of the configured size."""
+    sizes = [("mappedFileSizeCommitLog", config.commitlog_file_size, log.chain.segments)]
+    for queue, state in snapshot.queues.items():
+        name = "mapperFileSizeBatchConsumeQueue" if state.batch else "mappedFileSizeConsumeQueue"
+        size = config.batch_queue_file_size if state.batch else config.queue_file_size
+        sizes.append((name, size, folders.files(queue, batch=state.batch).chain.segments))
+    for name, size, segments in sizes:
+        for segment in segments:
+            if segment.size != size:
+                raise InvalidArgumentError(
+                    segment.path,
+                    reason=f"{name} is not what the files of this store were made with",
+                    expected=f"{size} bytes",
+                    actual=f"{segment.size} bytes",
+                    advice="Leave it out, or take the broker.conf of the broker that made them",
+                )
