@@ -389,7 +389,7 @@ def assemble(
     count = len(head_lengths)
     starts = np.arange(count, dtype=np.int64) * _HEAD_MAX
     properties = prepared.properties[rows]
-    size_field = lengths(_contiguous(properties)).astype(">i2").view(np.uint8)
+    size_field = lengths(properties).astype(">i2").view(np.uint8)
     records = pc.binary_join_element_wise(
         slices(heads.reshape(-1), starts, head_lengths, pa.binary()),
         prepared.body[rows],
@@ -410,7 +410,7 @@ def _heads(
 ) -> tuple[npt.NDArray[np.uint8], Ints]:
     """The fixed fields, 88 to 112 bytes a record, each in a row of 112; and how many are used."""
     count = len(log_offset)
-    body = _contiguous(prepared.body[rows])
+    body = prepared.body[rows]
     head = np.zeros(count, dtype=RECORD_HEAD)
     head["total_size"] = prepared.total[rows]
     head["magic"] = prepared.magic[rows]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -601,7 +602,7 @@ class MessageStore:
         """
         found = {m.commit_log_offset: m for m in self._by_offset_id(message_id)}
         for topic in self.topics():
-            for message in self.query_message(topic, message_id):
+            for message in self.query_message(topic, message_id, sys.maxsize):
                 if message.uniq_key == message_id:
                     found[message.commit_log_offset] = message
         return [found[offset] for offset in sorted(found)]

@@ -29,6 +29,7 @@ _MAGIC_AT = 4
 _MANY_FROM = 4 << 20
 _BYTES_A_LANE = 16 << 10
 _MOST_LANES = 1024
+_PROBE = 64 << 10
 _SEARCH = 8 << 10  # how far behind its mark a lane looks for a record to set out from
 
 
@@ -63,8 +64,12 @@ def follow_one(window: Bytes, base: int, start: int, stop: int) -> Run:
 
 def follow(window: Bytes, base: int, start: int, stop: int) -> Run:
     """As `follow_one`, in lockstep along many lanes where the range is long."""
-    pieces: list[Ints] = []
-    at = start
+    # The end of the log, in a file made far larger, is found by stepping.
+    first = follow_one(window, base, start, min(stop, start + _PROBE))
+    if first.stop < min(stop, start + _PROBE):
+        return first
+    pieces: list[Ints] = [first.at]
+    at = first.stop
     while stop - at >= _MANY_FROM:
         run = _follow_lanes(window, base, at, stop)
         pieces.append(run.at)

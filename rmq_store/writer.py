@@ -58,7 +58,8 @@ from rmq_store.snapshot import QueueFolders, QueueState, StoreSnapshot, take_sna
 from rmq_store.strings import decode_properties, decode_utf8
 from rmq_store.topicconfig import update_topics
 
-_BYTES_AT_A_TIME = 16 << 20  # of records put together before they are written
+_BYTES_AT_A_TIME = 4 << 20  # of records put together before they are written: they stay in the cache
+_BYTES_UNDISPATCHED = 1 << 20  # appended before queue and index entries are written
 _RUNS_AT_A_TIME = 1024  # appends whose queue and index entries are written together
 _CHECKPOINT_BYTES_BEFORE_48 = 40
 
@@ -447,7 +448,7 @@ class StoreWriter:
         self._last_record = int(places[-1])
         self._pending.append((data, places))
         self._pending_bytes += len(data)
-        if self._pending_bytes >= _BYTES_AT_A_TIME or len(self._pending) >= _RUNS_AT_A_TIME:
+        if self._pending_bytes >= _BYTES_UNDISPATCHED or len(self._pending) >= _RUNS_AT_A_TIME:
             self.dispatch()
 
     def _fit(self, sizes: Ints, together: bool) -> int:

@@ -1,0 +1,189 @@
+"""The storage core against the broker's own store classes: both sides in one run, medians, ratios.
+
+    python -m benchmarks.core                    # 1 KiB and 100 B bodies, a log of at least 1 GiB
+    python -m benchmarks.core --log-bytes 200e6  # a quick look
+
+One core a side, page cache warm, the sides in turn. Java reads the very store that we wrote.
+`read` is queue to Arrow batches against getMessage and decode; `append` writes log, queue and index.
+The body CRC is checked by default; Java's reader does not, so that the first row leaves it out on
+both sides and the second has it on both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from benchmarks.javabench import Verb, run_bench
+from rmq_store import MessageStore
+from rmq_store.commitlog import CommitLog
+from rmq_store.config import StoreConfig
+from rmq_store.dispatch import dispatch
+from rmq_store.headers import Headers
+from rmq_store.layout import COMMITLOG_DIR
+from rmq_store.queuewriter import QueueWriter
+from rmq_store.schema import DEFAULT_NAMES
+from rmq_store.segmentwriter import OpenFiles
+
+TOPICS, QUEUES = 4, 4
+BATCH = 8192
+RECORD_OVERHEAD = 210  # bytes of a record besides its body, about
+FEW = ("topic", "queueId", "queueOffset", "tags", "storeTimestamp")
+NO_BODY = tuple(name for name in DEFAULT_NAMES if name != "body")
+ROUNDS = 5
+
+
+@dataclass
+class Row:
+    """One comparison: messages a second of either side, round by round."""
+
+    name: str
+    ours: list[float] = field(default_factory=list)
+    java: list[float] = field(default_factory=list)
+    mb: float = 0.0  # megabytes of records a message, to tell MB/s
+
+    def line(self) -> str:
+        """As one line of the table."""
+        ours = statistics.median(self.ours)
+        text = f"{self.name:<34}{ours / 1e3:>9.0f} k/s {ours * self.mb:>7.0f} MB/s"
+        if self.java:
+            java = statistics.median(self.java)
+            text += f"{java / 1e3:>9.0f} k/s {ours / java:>7.2f} x"
+        return text
+
+
+def messages(count: int, body_bytes: int) -> Iterator[pa.RecordBatch]:
+    """What the Java side puts: the same topics, queues, tags, keys and ids, bodies of random bytes."""
+    body = np.random.default_rng(1).bytes(body_bytes)
+    for start in range(0, count, BATCH):
+        number = np.arange(start, min(start + BATCH, count))
+        digits = pc.cast(pa.array(number), pa.string())
+        yield pa.RecordBatch.from_pydict(
+            {
+                "topic": pa.array([f"order-topic-{i}" for i in range(TOPICS)]).take(
+                    pa.array(number % TOPICS)
+                ),
+                "queueId": pa.array((number // TOPICS % QUEUES).astype(np.int32)),
+                "body": pa.array([body], pa.binary()).take(pa.array(np.zeros(len(number), np.int32))),
+                "tags": pa.array([f"Tag{i}" for i in range(5)]).take(pa.array(number % 5)),
+                "keys": pc.binary_join_element_wise("ORDER_", digits, ""),
+                "uniqKey": pc.binary_join_element_wise(
+                    "7F000001", pc.utf8_lpad(digits, 24, "0"), ""
+                ),
+                "bornTimestamp": pa.array(np.full(len(number), 1_700_000_000_000)),
+            }
+        )
+
+
+def timed(work: Callable[[], int]) -> float:
+    """Messages a second of one pass."""
+    start = time.perf_counter()
+    count = work()
+    return count / (time.perf_counter() - start)
+
+
+def append_all(store: Path, batches: list[pa.RecordBatch]) -> int:
+    """Write all batches with queue and index to a new store."""
+    shutil.rmtree(store, ignore_errors=True)
+    with MessageStore.create(store) as writer:
+        return sum(len(writer.append_batch(batch)) for batch in batches)
+
+
+def read_all(store: Path, columns: tuple[str, ...] | None, check_crc: bool) -> int:
+    """Read every message of every queue."""
+    with MessageStore.open(store) as reader:
+        batches = reader.read_batches(columns=columns, check_crc=check_crc)
+        return sum(batch.num_rows for batch in batches)
+
+
+def rebuild_queues(store: Path, target: Path) -> int:
+    """Every queue written anew from the log alone."""
+    shutil.rmtree(target, ignore_errors=True)
+    files = OpenFiles()
+    queues = QueueWriter(target, StoreConfig(), files, {})
+    count = 0
+    for segment, window, at in CommitLog([store / COMMITLOG_DIR]).runs_from(0):
+        for start in range(0, len(at), 1 << 16):
+            headers = Headers(window, at[start : start + (1 << 16)], segment.base)
+            found = dispatch(headers, delay_levels_ms={})
+            queues.append(found)
+            count += len(found)
+    files.close()
+    return count
+
+
+def compare(body_bytes: int, log_bytes: int, work: Path, with_java: bool) -> list[Row]:
+    """All rows of the table for one size of bodies."""
+    count = int(log_bytes // (body_bytes + RECORD_OVERHEAD))
+    batches = list(messages(count, body_bytes))
+    store, other = work / "ours", work / "java"
+    sizes = body_bytes + RECORD_OVERHEAD
+    rows = {
+        "all": Row("read, all columns", mb=sizes / 1e6),
+        "crc": Row("read, all columns, body CRC", mb=sizes / 1e6),
+        "no body": Row("read, without body", mb=sizes / 1e6),
+        "few": Row(f"read, {len(FEW)} columns", mb=sizes / 1e6),
+        "append": Row("append with queue and index", mb=sizes / 1e6),
+        "rebuild": Row("queues from the log", mb=sizes / 1e6),
+    }
+
+    def java(name: str, verb: Verb, path: Path, **more: Any) -> None:
+        if with_java:
+            rows[name].java += [one.rate for one in run_bench(verb, path, **more)]
+
+    for _ in range(ROUNDS):
+        rows["append"].ours.append(timed(lambda: append_all(store, batches)))
+    java("append", "put", other, warmups=2, passes=3, messages=count // 4, body_bytes=body_bytes)
+    shutil.rmtree(other, ignore_errors=True)
+    read_all(store, None, False)  # warms the page cache
+    for name, columns, check, verb in (
+        ("all", None, False, "read"),
+        ("crc", None, True, "read-crc"),
+        ("no body", NO_BODY, False, "read-nobody"),
+        ("few", FEW, False, None),
+    ):
+        for round_ in range(ROUNDS):
+            rows[name].ours.append(timed(lambda c=columns, k=check: read_all(store, c, k)))  # type: ignore[misc]
+            if verb is not None and round_ in (1, 3):
+                java(name, verb, store, warmups=3, passes=3)  # type: ignore[arg-type]
+    for _ in range(3):
+        rows["rebuild"].ours.append(timed(lambda: rebuild_queues(store, other)))
+    shutil.rmtree(other, ignore_errors=True)
+    java("rebuild", "redispatch", store, warmups=0, passes=2)
+    return list(rows.values())
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--log-bytes", type=float, default=1.1 * 2**30, help="size of the log")
+    parser.add_argument("--bodies", type=int, nargs="*", default=[1024, 100], help="bytes")
+    parser.add_argument("--no-java", action="store_true", help="our side alone")
+    parser.add_argument("--folder", type=Path, help="where the stores are made")
+    chosen = parser.parse_args()
+    for body_bytes in chosen.bodies:
+        with tempfile.TemporaryDirectory(dir=chosen.folder) as work:
+            rows = compare(body_bytes, int(chosen.log_bytes), Path(work), not chosen.no_java)
+        print(f"\nbodies of {body_bytes} bytes{'':>20}ours{'':>26}store classes   ours/theirs")
+        for row in rows:
+            print(row.line())
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(f"\npeak memory of our side, mapped pages included: {peak:.0f} MiB")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,301 @@
+import java.io.File;
+import java.io.IOException;
+import java.io.PrintStream;
+import java.net.InetAddress;
+import java.net.InetSocketAddress;
+import java.nio.ByteBuffer;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Properties;
+import java.util.Random;
+import java.util.TreeMap;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ConcurrentMap;
+import org.apache.rocketmq.common.BrokerConfig;
+import org.apache.rocketmq.common.MixAll;
+import org.apache.rocketmq.common.UtilAll;
+import org.apache.rocketmq.common.message.MessageAccessor;
+import org.apache.rocketmq.common.message.MessageConst;
+import org.apache.rocketmq.common.message.MessageDecoder;
+import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.common.message.MessageExtBrokerInner;
+import org.apache.rocketmq.store.DefaultMessageStore;
+import org.apache.rocketmq.store.GetMessageResult;
+import org.apache.rocketmq.store.PutMessageResult;
+import org.apache.rocketmq.store.SelectMappedBufferResult;
+import org.apache.rocketmq.store.config.MessageStoreConfig;
+import org.apache.rocketmq.store.queue.ConsumeQueueInterface;
+import org.apache.rocketmq.store.stats.BrokerStatsManager;
+
+/**
+ * The other side of the benchmarks: the store classes of Apache RocketMQ 5.5, timed in the same work.
+ *
+ * <pre>
+ * Bench read        STORE WARMUPS PASSES               every message of every queue, decoded with its body
+ * Bench read-nobody STORE WARMUPS PASSES               the same without the bodies
+ * Bench read-crc    STORE WARMUPS PASSES               the same with the bodies and their CRC checked
+ * Bench put         STORE WARMUPS PASSES COUNT LENGTH  COUNT messages of LENGTH bytes, until all are in queues and index
+ * Bench redispatch  STORE WARMUPS PASSES               DELETES queues, index and checkpoint and makes them anew
+ * </pre>
+ *
+ * One JSON line for each timed pass. Any setting of a broker's store can be given as -Dstore.NAME=VALUE; the sizes must
+ * be those that an existing store was written with.
+ */
+public class Bench {
+
+    private static final int BATCH = 1024;
+    private static final int TOPICS = 4;
+    private static final int QUEUES = 4;
+    private static final int TAGS = 5;
+    // The checkpoint too: it would tell the store that all but the newest file has been dispatched.
+    private static final List<String> DERIVED = List.of("consumequeue", "index", "checkpoint");
+    private static final String SETTING_PREFIX = "store.";
+
+    private final PrintStream out;
+    private final String verb;
+    private final File folder;
+
+    private Bench(PrintStream out, String verb, File folder) {
+        this.out = out;
+        this.verb = verb;
+        this.folder = folder;
+    }
+
+    public static void main(String[] args) {
+        int status = 1;
+        try {
+            Bench bench = new Bench(System.out, args[0], new File(args[1]).getAbsoluteFile());
+            // The store's logging may write to standard output, which is for results.
+            System.setOut(System.err);
+            bench.run(Integer.parseInt(args[2]), Integer.parseInt(args[3]), args);
+            status = 0;
+        } catch (Throwable problem) {
+            problem.printStackTrace();
+        }
+        Runtime.getRuntime().halt(status);
+    }
+
+    private void run(int warmups, int passes, String[] args) throws Exception {
+        switch (verb) {
+            case "read":
+            case "read-nobody":
+            case "read-crc":
+                read(warmups, passes);
+                break;
+            case "put":
+                put(warmups, passes, Integer.parseInt(args[4]), Integer.parseInt(args[5]));
+                break;
+            case "redispatch":
+                redispatch(warmups, passes);
+                break;
+            default:
+                throw new IllegalArgumentException("unknown verb " + verb);
+        }
+    }
+
+    // --- read ---
+
+    private void read(int warmups, int passes) throws Exception {
+        DefaultMessageStore store = open();
+        store.start();
+        for (int pass = -warmups; pass < passes; pass++) {
+            long start = System.nanoTime();
+            Totals totals = new Totals();
+            for (Map.Entry<String, ConcurrentMap<Integer, ConsumeQueueInterface>> topic : queues(store).entrySet()) {
+                for (Integer queue : new TreeMap<>(topic.getValue()).keySet()) {
+                    readQueue(store, topic.getKey(), queue, totals);
+                }
+            }
+            report(pass, totals, System.nanoTime() - start, "");
+        }
+    }
+
+    private void readQueue(DefaultMessageStore store, String topic, int queue, Totals totals) throws Exception {
+        long offset = store.getMinOffsetInQueue(topic, queue);
+        long end = store.getMaxOffsetInQueue(topic, queue);
+        while (offset < end) {
+            GetMessageResult result = store.getMessage("bench", topic, queue, offset, BATCH, null);
+            for (SelectMappedBufferResult record : result.getMessageMapedList()) {
+                MessageExt message = decode(record.getByteBuffer());
+                if (message == null) {
+                    throw new IllegalStateException("not decodable: the record at " + record.getStartOffset());
+                }
+                totals.add(message);
+            }
+            result.release();
+            if (result.getNextBeginOffset() <= offset) {
+                String place = topic + "@" + queue + " at " + offset;
+                throw new IllegalStateException("stuck in " + place + ": " + result.getStatus());
+            }
+            offset = result.getNextBeginOffset();
+        }
+    }
+
+    /** Bodies stay as they are stored: inflating them is not what is measured. */
+    private MessageExt decode(ByteBuffer record) {
+        switch (verb) {
+            case "read-nobody":
+                return MessageDecoder.decode(record, false, false);
+            case "read-crc":
+                return MessageDecoder.decode(record, true, false, false, false, true);
+            default:
+                return MessageDecoder.decode(record, true, false);
+        }
+    }
+
+    // --- put ---
+
+    private void put(int warmups, int passes, int count, int length) throws Exception {
+        DefaultMessageStore store = open();
+        store.start();
+        byte[] body = new byte[length];
+        new Random(1).nextBytes(body);
+        for (int pass = -warmups; pass < passes; pass++) {
+            long before = store.getMaxPhyOffset();
+            long start = System.nanoTime();
+            for (int i = 0; i < count; i++) {
+                PutMessageResult result = store.putMessage(message(i, body));
+                if (!result.isOk()) {
+                    throw new IllegalStateException("refused: " + result.getPutMessageStatus());
+                }
+            }
+            long appended = System.nanoTime() - start;
+            awaitDispatch(store);
+            long dispatched = System.nanoTime() - start;
+            Totals totals = new Totals();
+            totals.messages = count;
+            totals.bytes = store.getMaxPhyOffset() - before;
+            report(pass, totals, dispatched, ",\"appendSeconds\":" + seconds(appended));
+        }
+        store.shutdown();
+    }
+
+    private static MessageExtBrokerInner message(int i, byte[] body) {
+        MessageExtBrokerInner message = new MessageExtBrokerInner();
+        message.setTopic("order-topic-" + i % TOPICS);
+        message.setQueueId(i / TOPICS % QUEUES);
+        message.setBody(body);
+        message.setBornTimestamp(System.currentTimeMillis());
+        message.setBornHost(new InetSocketAddress(InetAddress.getLoopbackAddress(), 1));
+        message.setStoreHost(message.getBornHost());
+        MessageAccessor.setProperties(message, new HashMap<>());
+        message.setTags("Tag" + i % TAGS);
+        message.setKeys("ORDER_" + i);
+        String uniqueId = String.format("7F000001%024X", i);
+        MessageAccessor.putProperty(message, MessageConst.PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX, uniqueId);
+        message.setPropertiesString(MessageDecoder.messageProperties2String(message.getProperties()));
+        return message;
+    }
+
+    // --- redispatch ---
+
+    /**
+     * From load, which recovers the log and dispatches what no queue has, until all is dispatched. So a pass also reads
+     * the whole log once and checks its bodies, as a broker does (-Dstore.checkCRCOnRecover=false leaves that out).
+     */
+    private void redispatch(int warmups, int passes) throws Exception {
+        for (int pass = -warmups; pass < passes; pass++) {
+            for (String name : DERIVED) {
+                UtilAll.deleteFile(new File(folder, name));
+            }
+            long start = System.nanoTime();
+            DefaultMessageStore store = open();
+            store.start();
+            awaitDispatch(store);
+            long taken = System.nanoTime() - start;
+            report(pass, dispatched(store), taken, "");
+            store.shutdown();
+        }
+    }
+
+    private Totals dispatched(DefaultMessageStore store) {
+        Totals totals = new Totals();
+        totals.bytes = store.getMaxPhyOffset() - store.getMinPhyOffset();
+        for (ConcurrentMap<Integer, ConsumeQueueInterface> topic : queues(store).values()) {
+            for (ConsumeQueueInterface queue : topic.values()) {
+                totals.messages += queue.getMaxOffsetInQueue() - queue.getMinOffsetInQueue();
+            }
+        }
+        return totals;
+    }
+
+    // --- common ---
+
+    private DefaultMessageStore open() throws IOException {
+        BrokerStatsManager statistics = new BrokerStatsManager("bench", false);
+        DefaultMessageStore store =
+            new DefaultMessageStore(config(), statistics, null, new BrokerConfig(), new ConcurrentHashMap<>());
+        if (!store.load()) {
+            throw new IllegalStateException("the store does not load: " + folder);
+        }
+        return store;
+    }
+
+    private MessageStoreConfig config() {
+        MessageStoreConfig config = new MessageStoreConfig();
+        config.setStorePathRootDir(folder.getPath());
+        config.setStorePathCommitLog(new File(folder, "commitlog").getPath());
+        config.setHaListenPort(0);
+        // Large batches, whether or not the records count as being in memory: per-call costs are not what is measured.
+        config.setMaxTransferCountOnMessageInMemory(BATCH);
+        config.setMaxTransferBytesOnMessageInMemory(1 << 24);
+        config.setMaxTransferCountOnMessageInDisk(BATCH);
+        config.setMaxTransferBytesOnMessageInDisk(1 << 24);
+        // Otherwise only the last ten files would be dispatched again.
+        config.setCommitLogRecoverMaxNum(Integer.MAX_VALUE);
+        // No file is deleted for its age or for lack of space.
+        config.setCleanFileForciblyEnable(false);
+        config.setFileReservedTime(100_000);
+        config.setDiskMaxUsedSpaceRatio(95);
+        MixAll.properties2Object(settings(), config);
+        return config;
+    }
+
+    private static Properties settings() {
+        Properties settings = new Properties();
+        for (String name : System.getProperties().stringPropertyNames()) {
+            if (name.startsWith(SETTING_PREFIX)) {
+                settings.setProperty(name.substring(SETTING_PREFIX.length()), System.getProperty(name));
+            }
+        }
+        return settings;
+    }
+
+    private static Map<String, ConcurrentMap<Integer, ConsumeQueueInterface>> queues(DefaultMessageStore store) {
+        return new TreeMap<>(store.getConsumeQueueTable());
+    }
+
+    private static void awaitDispatch(DefaultMessageStore store) throws InterruptedException {
+        while (store.dispatchBehindBytes() > 0) {
+            Thread.sleep(1);
+        }
+    }
+
+    private void report(int pass, Totals totals, long nanos, String more) {
+        if (pass < 0) {
+            return;
+        }
+        out.println("{\"verb\":\"" + verb + "\",\"pass\":" + pass + ",\"messages\":" + totals.messages
+            + ",\"seconds\":" + seconds(nanos) + ",\"bytes\":" + totals.bytes + more + "}");
+        out.flush();
+    }
+
+    private static String seconds(long nanos) {
+        return String.format("%.6f", nanos / 1e9);
+    }
+
+    /** What a pass went through: bytes of whole records, and a use of each part that was decoded. */
+    private static final class Totals {
+
+        private long messages;
+        private long bytes;
+        private long used;
+
+        private void add(MessageExt message) {
+            messages++;
+            bytes += message.getStoreSize();
+            used += message.getProperties().size() + (message.getBody() == null ? 0 : message.getBody().length);
+        }
+    }
+}

@@ -1,0 +1,120 @@
+"""Times the store classes of Apache RocketMQ itself, to have something to compare with.
+
+    python -m benchmarks.javabench put STORE --messages 200000
+    python -m benchmarks.javabench read STORE
+
+Needs a JDK, and Maven the first time (see tests/live/java.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from tests.live.harness import Conf, java_value
+from tests.live.java import JVM_OPENS, class_path, jdk_tool, run
+
+RELEASE = "5.5.0"
+SOURCE = Path(__file__).resolve().parent / "java/Bench.java"
+# Enough for every verb, and fixed, so that figures of one machine compare.
+JVM = ("-Xms1g", "-Xmx2g", "-XX:MaxDirectMemorySize=1g")
+
+Verb = Literal["read", "read-nobody", "read-crc", "put", "redispatch"]
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One timed pass; warm-up passes are not told."""
+
+    verb: Verb
+    number: int  # from 0
+    messages: int
+    seconds: float
+    bytes: int  # of whole records
+    append_seconds: float | None = None  # put only: until the last message was in the log
+
+    @property
+    def rate(self) -> float:
+        """Messages a second."""
+        return self.messages / self.seconds
+
+
+def compile_bench() -> str:
+    """Compile Bench.java, unless that was done before; the class path to run it with."""
+    return class_path(SOURCE, RELEASE)
+
+
+def run_bench(
+    verb: Verb,
+    store: Path,
+    *,
+    warmups: int = 5,
+    passes: int = 5,
+    messages: int = 200_000,
+    body_bytes: int = 1024,
+    settings: Conf | None = None,
+    jvm: Sequence[str] = JVM,
+) -> list[Pass]:
+    """Run one verb; its timed passes.
+
+    `put` appends `messages` in each pass, to a new store if there is none; `redispatch` deletes
+    queues, index and checkpoint; `read` changes what a starting broker changes. So give it a copy
+    of anything that matters. `settings` are a broker's (`mappedFileSizeCommitLog`, ...); the sizes
+    must be those that the store was written with.
+    """
+    arguments = [verb, str(store), str(warmups), str(passes)]
+    if verb == "put":
+        arguments += [str(messages), str(body_bytes)]
+    with tempfile.TemporaryDirectory() as home:  # RocketMQ logs below user.home
+        options = [*jvm, *JVM_OPENS, f"-Duser.home={home}", *_properties(settings or {})]
+        output = run([jdk_tool("java"), *options, "-cp", compile_bench(), "Bench", *arguments])
+    return [_pass(json.loads(line)) for line in output.splitlines()]
+
+
+def _properties(settings: Mapping[str, str | int | bool]) -> list[str]:
+    return [f"-Dstore.{name}={java_value(value)}" for name, value in settings.items()]
+
+
+def _pass(line: dict[str, Any]) -> Pass:
+    return Pass(
+        verb=line["verb"],
+        number=line["pass"],
+        messages=line["messages"],
+        seconds=line["seconds"],
+        bytes=line["bytes"],
+        append_seconds=line.get("appendSeconds"),
+    )
+
+
+def main() -> None:
+    """Run one verb from the command line; prints JSON lines."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("verb", choices=get_args(Verb))
+    parser.add_argument("store", type=Path)
+    parser.add_argument("--warmups", type=int, default=5)
+    parser.add_argument("--passes", type=int, default=5)
+    parser.add_argument("--messages", type=int, default=200_000, help="of one put pass")
+    parser.add_argument("--body-bytes", type=int, default=1024)
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
+    chosen = parser.parse_args()
+    for timed in run_bench(
+        chosen.verb,
+        chosen.store,
+        warmups=chosen.warmups,
+        passes=chosen.passes,
+        messages=chosen.messages,
+        body_bytes=chosen.body_bytes,
+        settings=dict(setting.split("=", 1) for setting in chosen.set),
+    ):
+        print(json.dumps({**asdict(timed), "rate": round(timed.rate)}))
+
+
+if __name__ == "__main__":
+    main()
