@@ -76,7 +76,9 @@ def messages(count: int, body_bytes: int) -> Iterator[pa.RecordBatch]:
                     pa.array(number % TOPICS)
                 ),
                 "queueId": pa.array((number // TOPICS % QUEUES).astype(np.int32)),
-                "body": pa.array([body], pa.binary()).take(pa.array(np.zeros(len(number), np.int32))),
+                "body": pa.array([body], pa.binary()).take(
+                    pa.array(np.zeros(len(number), np.int32))
+                ),
                 "tags": pa.array([f"Tag{i}" for i in range(5)]).take(pa.array(number % 5)),
                 "keys": pc.binary_join_element_wise("ORDER_", digits, ""),
                 "uniqKey": pc.binary_join_element_wise(

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from rmq_store.bodies import DEFAULT_MAX_BODY_BYTES, decompress
 from rmq_store.headers import Headers, Ints
-from rmq_store.layout import HOST_V4_SIZE, HOST_V6_SIZE, SysFlag
+from rmq_store.layout import HOST_V6_SIZE, SysFlag
 from rmq_store.properties import PropertyColumns, as_java_reads, decode_property_columns, slices
 from rmq_store.schema import BY_NAME, arrow_schema, column_names
 from rmq_store.strings import format_host
@@ -183,10 +183,10 @@ def stored_topics(headers: Headers) -> pa.Array:
 def message_ids(headers: Headers) -> pa.Array:
     """offsetMsgId: hex of the store host and the log offset, upper case."""
     count = len(headers)
-    raw = np.empty((count, 16), dtype=np.uint8)
-    raw[:, :HOST_V4_SIZE] = headers.hosts("store").view(np.uint8).reshape(count, HOST_V4_SIZE)
-    offsets = headers.head["physical_offset"]
-    raw[:, HOST_V4_SIZE:] = np.ascontiguousarray(offsets).view(np.uint8).reshape(count, 8)
+    words = np.empty((count, 2), dtype=np.uint64)
+    words[:, 0] = headers.hosts("store")
+    words[:, 1] = headers.physical_offset_bytes()
+    raw = words.view(np.uint8)
     ends = np.arange(0, 32 * count + 1, 32, dtype=np.int32)
     ids = pa.Array.from_buffers(
         pa.string(), count, [None, pa.py_buffer(ends), pa.py_buffer(_HEX[raw])]
@@ -194,6 +194,7 @@ def message_ids(headers: Headers) -> pa.Array:
     rows, at = headers.host_rows_v6("store") if headers.has_v6 else (_NO_ROWS, _NO_ROWS)
     if not len(rows):
         return ids
+    offsets = headers.head["physical_offset"]
     window = headers.window
     long_ids = [
         (window[p : p + HOST_V6_SIZE].tobytes() + int(offsets[row]).to_bytes(8, "big"))
@@ -221,7 +222,7 @@ def _number(column: str, field: str) -> _Maker:
 
 
 def _constant(text: str, count: int) -> pa.Array:
-    return pa.array([text], pa.string()).take(pa.array(np.zeros(count, dtype=np.int32)))
+    return pa.repeat(pa.scalar(text, pa.string()), count)
 
 
 def _queue_offsets(builder: BatchBuilder, rows: Rows, headers: Headers | None) -> pa.Array:

@@ -25,6 +25,8 @@ from rmq_store.layout import (
     QUEUE_ENTRY,
 )
 
+_LAST_BASE_OFFSET = 2**62  # beyond it lies damage, and arithmetic overflows
+
 
 class QueueId(NamedTuple):
     """A queue: its topic and its number in it."""
@@ -117,7 +119,10 @@ class QueueFiles:
         return self.chain.file_size // self.dtype.itemsize
 
     def raw(self, start: int, stop: int) -> npt.NDArray[Any]:
-        """Units `start` to `stop` as they are stored; zeros where no file holds them."""
+        """Units `start` to `stop` as they are stored; zeros where no file holds them.
+
+        A batch unit that cannot be (BatchConsumeQueue#recover) loses its size and so counts as none.
+        """
         width = self.dtype.itemsize
         pieces: list[npt.NDArray[Any]] = []
         at = start
@@ -130,7 +135,11 @@ class QueueFiles:
                 window = self.chain.window(at * width, last * width)
                 pieces.append(window.view(self.dtype).copy())
             at += len(pieces[-1])
-        return pieces[0] if len(pieces) == 1 else np.concatenate([*pieces, self._none()])
+        units = pieces[0] if len(pieces) == 1 else np.concatenate([*pieces, self._none()])
+        if self.batch:
+            base = units["base_offset"]
+            units["size"][(base < 0) | (base > _LAST_BASE_OFFSET) | (units["batch_size"] < 1)] = 0
+        return units
 
     def _none(self) -> npt.NDArray[Any]:
         return np.zeros(0, dtype=self.dtype)
@@ -148,8 +157,8 @@ class QueueFiles:
         size = raw["size"].astype(np.int64)
         tags_code = raw["tags_code"].astype(np.int64)
         if self.batch:
-            offset = raw["base_offset"].astype(np.int64)
-            count = raw["batch_size"].astype(np.int64)
+            offset = raw["base_offset"].astype(np.int64).clip(0, _LAST_BASE_OFFSET)
+            count = raw["batch_size"].astype(np.int64).clip(0)
         else:
             offset = np.arange(start, start + len(raw), dtype=np.int64)
             count = np.ones(len(raw), dtype=np.int64)
@@ -158,8 +167,10 @@ class QueueFiles:
     def unit(self, number: int) -> tuple[int, int]:
         """Log offset and size in unit `number`."""
         width = self.dtype.itemsize
-        window = self.chain.window(number * width, (number + 1) * width)
-        item = window.view(self.dtype)[0]
+        if self.batch:
+            item = self.raw(number, number + 1)[0]
+        else:
+            item = self.chain.window(number * width, (number + 1) * width).view(self.dtype)[0]
         return int(item["log_offset"]), int(item["size"])
 
     def find_stop(self) -> int:

@@ -7,6 +7,7 @@ before the first byte is made, so a batch is written whole or not at all.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -60,7 +61,15 @@ NUMBER_COLUMNS = {
 _REQUIRED = ("topic", "queueId", "body")
 PROPERTY_WORDS = {"keys": Property.KEYS, "tags": Property.TAGS, "uniqKey": Property.UNIQ_KEY}
 KNOWN_COLUMNS = frozenset(
-    (*_REQUIRED, *NUMBER_COLUMNS, *PROPERTY_WORDS, "properties", "rawProperties", "bornHost", "storeHost")
+    (
+        *_REQUIRED,
+        *NUMBER_COLUMNS,
+        *PROPERTY_WORDS,
+        "properties",
+        "rawProperties",
+        "bornHost",
+        "storeHost",
+    )
 )
 
 
@@ -105,7 +114,9 @@ def prepare(
     columns = _columns_of(batch)
     topics, topic_code = _topics(columns["topic"], dialect, config)
     properties = _property_strings(columns, dialect, config)
-    numbers = {name: _number(columns, name, kind, len(batch)) for name, kind in NUMBER_COLUMNS.items()}
+    numbers = {
+        name: _number(columns, name, kind, len(batch)) for name, kind in NUMBER_COLUMNS.items()
+    }
     born_host, born_v6 = _hosts(columns.get("bornHost"), len(batch), default_host)
     store_host, store_v6 = _hosts(columns.get("storeHost"), len(batch), default_host)
     if (born_v6 | store_v6).any() and not dialect.has("ipv6_hosts"):
@@ -228,10 +239,14 @@ def _number(columns: dict[str, pa.Array], name: str, kind: Any, count: int) -> n
     if column is None:
         return np.zeros(count, dtype=kind)
     if column.null_count:
-        raise _invalid(int(np.argmax(column.is_null().to_numpy(zero_copy_only=False))), f"{name} is null")
+        raise _invalid(
+            int(np.argmax(column.is_null().to_numpy(zero_copy_only=False))), f"{name} is null"
+        )
     if pa.types.is_timestamp(column.type):
         column = _cast(column, pa.timestamp("ms", tz=column.type.tz), name).view(pa.int64())
-    return _cast(column, pa.from_numpy_dtype(kind), name).to_numpy(zero_copy_only=False)
+    numbers = _cast(column, pa.from_numpy_dtype(kind), name)
+    values: npt.NDArray[Any] = numbers.to_numpy(zero_copy_only=False)
+    return values
 
 
 def _hosts(
@@ -362,7 +377,12 @@ def _check_sizes(
     _refuse(properties > MAX_PROPERTIES_LENGTH, properties, "the properties", MAX_PROPERTIES_LENGTH)
     limited = body if dialect.has("size_limit_on_body") else prepared.total
     what = "the body" if limited is body else "the record"
-    _refuse(limited > config.max_message_size, limited, f"{what} (maxMessageSize)", config.max_message_size)
+    _refuse(
+        limited > config.max_message_size,
+        limited,
+        f"{what} (maxMessageSize)",
+        config.max_message_size,
+    )
     room = config.commitlog_file_size - BLANK_SIZE
     _refuse(prepared.total > room, prepared.total, "the record in a file of the log", room)
     negative = np.flatnonzero(prepared.queue_id < 0)
@@ -374,7 +394,10 @@ def _refuse(wrong: npt.NDArray[np.bool_], sizes: Ints, what: str, limit: int) ->
     if wrong.any():
         row = int(np.argmax(wrong))
         raise _invalid(
-            row, f"{what} is too large", expected=f"at most {limit} bytes", actual=f"{int(sizes[row])}"
+            row,
+            f"{what} is too large",
+            expected=f"at most {limit} bytes",
+            actual=f"{int(sizes[row])}",
         )
 
 
@@ -461,17 +484,15 @@ def body_crcs(body: pa.Array) -> Ints:
     ends, raw = buffers(body)
     view = raw.data
     edges = ends.tolist()
-    found = [crc32(view[a:b]) for a, b in zip(edges, edges[1:], strict=False)]
+    found = [crc32(view[a:b]) for a, b in pairwise(edges)]
     return np.array(found, dtype=np.int64) & CRC_MASK
 
 
 def _with_record_crcs(data: Bytes, ends: npt.NDArray[np.int32]) -> Bytes:
-    filled = data.copy()
+    filled: Bytes = data.copy()
     view = memoryview(filled.data)
     edges = ends.tolist()
-    for start, end in zip(edges, edges[1:], strict=False):
+    for start, end in pairwise(edges):
         item = crc_item(crc32(view[start : end - CRC_ITEM_SIZE]) & CRC_MASK)
         view[end - CRC_ITEM_SIZE : end] = item
     return filled
-
-

@@ -13,7 +13,6 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +27,11 @@ from rmq_store.errors import (
 from rmq_store.layout import SEGMENT_NAME_DIGITS
 
 Bytes = npt.NDArray[np.uint8]
+
+LARGEST_FILE = 2**31 - 1
+"""Bytes of the largest file that a broker can be set to write: the setting is a Java int."""
+
+_LAST_BASE = 2**63 - 1 - LARGEST_FILE
 
 # Mapped files kept at once by a chain of its own: a pass along the log needs two.
 _MAPPINGS_KEPT = 2
@@ -63,6 +67,8 @@ def list_segments(folders: Sequence[str | os.PathLike[str]]) -> list[SegmentFile
                 size = entry.stat().st_size
             except FileNotFoundError:  # deleted by the broker since the listing
                 continue
+            if int(name) > _LAST_BASE:  # no broker counts that far, nor do 64 bits
+                continue
             if size and int(name) not in found and entry.is_file():
                 found[int(name)] = SegmentFile(entry.path, int(name), size)
     return [found[base] for base in sorted(found)]
@@ -72,16 +78,16 @@ def infer_file_size(segments: Sequence[SegmentFile]) -> int:
     """The size all files of a chain were made with; 0 for an empty chain.
 
     The last file may be cut short (a copied snapshot), and so may others of a damaged store; the
-    names then tell more than the sizes.
+    names then tell more than the sizes, as far as they make sense.
     """
     if not segments:
         return 0
     largest = max(segment.size for segment in segments)
     bases = [segment.base for segment in segments]
-    steps = [after - before for before, after in pairwise(bases)]
-    if all(base % largest == 0 for base in bases) and all(step >= largest for step in steps):
+    if all(base % largest == 0 for base in bases) or len(bases) == 1:
         return largest
-    return math.gcd(*(number for number in bases + steps if number)) or largest
+    by_name = math.gcd(*bases)
+    return by_name if largest <= by_name <= LARGEST_FILE else largest
 
 
 class MappingCache:
@@ -122,8 +128,10 @@ class SegmentChain:
         mappings: MappingCache | None = None,
     ) -> None:
         self.folders = [os.fspath(folder) for folder in folders]
-        self.segments = list(list_segments(folders) if segments is None else segments)
-        self.file_size = file_size or infer_file_size(self.segments)
+        listed = list(list_segments(folders) if segments is None else segments)
+        _refuse_sizes(listed, file_size)
+        self.file_size = file_size or infer_file_size(listed)
+        self.segments = _without_overlaps(listed, self.file_size)
         self._bases = [segment.base for segment in self.segments]
         self._mappings = mappings or MappingCache(_MAPPINGS_KEPT)
 
@@ -189,6 +197,30 @@ class SegmentChain:
             expected=held,
             advice="The range expired and was deleted, or its file was not copied along",
         )
+
+
+def _refuse_sizes(segments: Sequence[SegmentFile], said: int | None) -> None:
+    """Raises InvalidArgumentError where a file is larger than all are said to be, or than can be."""
+    largest = max(segments, key=lambda segment: segment.size, default=None)
+    if largest is not None and largest.size > (said or LARGEST_FILE):
+        raise InvalidArgumentError(
+            largest.path,
+            reason="the file is larger than the files of its kind are said to be"
+            if said
+            else "the file is larger than any that a broker can write",
+            expected=f"at most {said or LARGEST_FILE} bytes",
+            actual=largest.size,
+            advice="Leave the size out to have it found from the files, or take it from broker.conf",
+        )
+
+
+def _without_overlaps(segments: Sequence[SegmentFile], file_size: int) -> list[SegmentFile]:
+    """Without files whose name puts them inside the one before: such a name is wrong."""
+    kept: list[SegmentFile] = []
+    for segment in segments:
+        if not kept or segment.base >= kept[-1].base + file_size:
+            kept.append(segment)
+    return kept
 
 
 class _Mapping:

@@ -100,6 +100,7 @@ def get_exact(
         entries = entries_of(at, min(high, at + max(_CHUNK, max_messages - len(found))))
         if not len(entries):
             break
+        begun = at
         for row in range(len(entries)):
             message = message_at(entries, row)
             at = max(at, int(entries.offset[row] + max(1, entries.count[row])))
@@ -107,8 +108,10 @@ def get_exact(
                 found.append(message)
                 if len(found) == max_messages:
                     break
+        if at == begun:  # entries that lead nowhere on: a damaged queue
+            break
     status = GetMessageStatus.FOUND if found else GetMessageStatus.NO_MATCHED_MESSAGE
-    return GetMessageResult(status, at, low, high, found)
+    return GetMessageResult(status, min(at, high), low, high, found)
 
 
 @dataclass(slots=True)

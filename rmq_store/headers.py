@@ -14,7 +14,9 @@ from rmq_store.files import Bytes
 from rmq_store.hashing import crc32
 from rmq_store.layout import (
     BORN_HOST_AT,
+    CRC_ITEM_SIZE,
     CRC_MASK,
+    CRC_PROPERTY,
     HEAD_SIZE,
     HOST_V4_SIZE,
     MAGIC_V1,
@@ -25,11 +27,23 @@ from rmq_store.layout import (
     V6_EXTRA,
     SysFlag,
 )
+from rmq_store.message import record_crc_of
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 _BODY_LENGTH_SIZE = 4
+_CRC_NAME = int.from_bytes(CRC_PROPERTY.encode(), "big")
+STORE_HOST_AT = BORN_HOST_AT + HOST_V4_SIZE + 8  # with an IPv4 bornHost: behind storeTimestamp
+# Fields of eight bytes that are copied, not counted with.
+_HEAD_WORDS = np.dtype(
+    {
+        "names": ["physical", "born", "store"],
+        "formats": ["u8", "u8", "u8"],
+        "offsets": [28, BORN_HOST_AT, STORE_HOST_AT],
+        "itemsize": HEAD_SIZE,
+    }
+)
 # The fields behind bornHost, from its end to the end of the head, for records with IPv6 hosts.
 _V6_BITS = SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
 
@@ -77,13 +91,14 @@ class Headers:
         """Positions and lengths of body, topic and properties; rows that do not add up fall out."""
         shift = self._v6_shift()
         self.body_length = self._body_lengths(shift)
-        sound &= (self.body_length >= 0) & (self.body_length <= self.total)
+        sound &= self.body_length >= 0
         self.body_at = self.at + (HEAD_SIZE + shift)
-        topic_field = self._clip(self.body_at + self.body_length)
-        self.topic_length, width = self._topic_lengths(topic_field)
+        topic_field = self.body_at + self.body_length
+        # A length that leads out of the window is read inside it, and then the sum is wrong.
+        self.topic_length, width = self._topic_lengths(self._clip(topic_field))
         sound &= self.topic_length >= 0
         self.topic_at = topic_field + width
-        properties_field = self._clip(self.topic_at + self.topic_length)
+        properties_field = self.topic_at + self.topic_length
         self.properties_length = self._big16(properties_field)
         sound &= self.properties_length >= 0
         self.properties_at = properties_field + PROPERTIES_LENGTH_SIZE
@@ -107,6 +122,8 @@ class Headers:
         return lengths
 
     def _topic_lengths(self, field: Ints) -> tuple[Ints, Ints | int]:
+        if not len(self.window):
+            return np.zeros(len(field), dtype=np.int64), 1
         one = self.window[field].view(np.int8).astype(np.int64)
         is_v2 = self.magic == MAGIC_V2
         if not is_v2.any():
@@ -157,17 +174,20 @@ class Headers:
 
         Rows whose host is IPv6 hold rubbish; `host_rows_v6` says which.
         """
-        at = BORN_HOST_AT if name == "born" else BORN_HOST_AT + HOST_V4_SIZE + 8
-        packed = self.head.view(np.uint8).reshape(len(self), HEAD_SIZE)[:, at : at + HOST_V4_SIZE]
-        values = np.ascontiguousarray(packed).view(np.uint64).reshape(len(self))
+        words = self.head.view(_HEAD_WORDS)
+        values: npt.NDArray[np.uint64] = np.ascontiguousarray(words[name])
         if name == "store" and self.has_v6:
             rows = np.flatnonzero((self.sys_flag & SysFlag.BORN_HOST_V6) != 0)
             every = np.ndarray(
                 (len(self.window) - HOST_V4_SIZE + 1,), np.uint64, self.window, strides=(1,)
             )
-            field = self._safe[rows] + at + V6_EXTRA
+            field = self._safe[rows] + STORE_HOST_AT + V6_EXTRA
             values[rows] = every[np.clip(field, 0, len(every) - 1)]
         return values
+
+    def physical_offset_bytes(self) -> npt.NDArray[np.uint64]:
+        """The eight bytes of physicalOffset as they are stored, as one number per record."""
+        return np.ascontiguousarray(self.head.view(_HEAD_WORDS)["physical"])
 
     def host_rows_v6(self, name: str) -> tuple[Ints, Ints]:
         """Rows whose host is IPv6, and where that field stands in the window."""
@@ -176,7 +196,7 @@ class Headers:
         at = self._safe[rows] + BORN_HOST_AT
         if name == "store":
             born_v6 = (self.sys_flag[rows] & SysFlag.BORN_HOST_V6) != 0
-            at = at + HOST_V4_SIZE + 8 + born_v6 * V6_EXTRA
+            at = at + (STORE_HOST_AT - BORN_HOST_AT) + born_v6 * V6_EXTRA
         return rows, at
 
 
@@ -192,7 +212,8 @@ _BEHIND_STORE_HOST = _BEHIND_BORN_HOST - {"store_timestamp"}
 
 
 def wrong_crc_rows(headers: Headers) -> Ints:
-    """Rows whose stored body does not have the CRC that the record says; empty bodies have none.
+    """Rows, all valid, whose stored body has not the CRC that the record says, or which have not
+    their own record CRC. Empty bodies have none.
 
     The one loop per message of the fast path: there is no vector form of a CRC, and `crc32` runs
     at memory speed; what costs is the call.
@@ -200,10 +221,27 @@ def wrong_crc_rows(headers: Headers) -> Ints:
     view = headers.window.data
     starts = headers.body_at
     rows = np.flatnonzero(headers.body_length)
+    wrong_records = _wrong_record_crc_rows(headers)
     if not len(rows):
-        return rows
+        return wrong_records
     ends = (starts + headers.body_length)[rows].tolist()
     found = [crc32(view[start:end]) for start, end in zip(starts[rows].tolist(), ends, strict=True)]
     computed = np.array(found, dtype=np.int64) & CRC_MASK
     wrong: Ints = rows[computed != headers.head["body_crc"][rows]]
-    return wrong
+    return np.union1d(wrong, wrong_records) if len(wrong_records) else wrong
+
+
+def _wrong_record_crc_rows(headers: Headers) -> Ints:
+    """Rows whose properties end in a record CRC that is not that of the rest of the record."""
+    ends = headers.properties_at + headers.properties_length
+    named = headers.integers_at(ends - CRC_ITEM_SIZE, ">i8") == _CRC_NAME
+    rows = np.flatnonzero(named & (headers.properties_length >= CRC_ITEM_SIZE))
+    window = headers.window
+    wrong: list[int] = []
+    for row in rows.tolist():
+        start, end = int(headers.properties_at[row]), int(ends[row])
+        stored = record_crc_of(window[start:end].tobytes())
+        covered = window.data[int(headers.at[row]) : end - CRC_ITEM_SIZE]
+        if stored is not None and stored != crc32(covered) & CRC_MASK:
+            wrong.append(row)
+    return np.array(wrong, dtype=np.int64)

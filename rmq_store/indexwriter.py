@@ -39,7 +39,12 @@ class IndexWriter:
     """The index files of one store, of which the last is being filled."""
 
     def __init__(
-        self, root: Path, geometry: Geometry, dialect: Dialect, last: Path | None, header: Header | None
+        self,
+        root: Path,
+        geometry: Geometry,
+        dialect: Dialect,
+        last: Path | None,
+        header: Header | None,
     ) -> None:
         """`last` and `header`: the newest file there is, to go on with."""
         self._folder = root / INDEX_DIR

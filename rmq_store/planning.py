@@ -9,7 +9,7 @@ neither with the messages nor with queues times slices.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -187,11 +187,3 @@ def pieces_of(
         if start < stop:
             pieces.append(QueueSlice(part.queue, start, stop))
     return pieces
-
-
-def count_entries(wanted: Iterable[QueueSlice]) -> Mapping[QueueId, int]:
-    """How many entries of each queue are selected."""
-    counts: dict[QueueId, int] = {}
-    for part in wanted:
-        counts[part.queue] = counts.get(part.queue, 0) + len(part)
-    return counts

@@ -21,6 +21,8 @@ from rmq_store.strings import decode_utf8
 
 Ints = npt.NDArray[np.int64]
 
+_WORD = 8  # bytes
+_SHORT = 64  # bytes
 LOOKED_AT = (Property.TAGS, Property.KEYS, Property.UNIQ_KEY)
 
 
@@ -30,6 +32,9 @@ def slices(source: Bytes, starts: Ints, lengths: Ints, kind: pa.DataType) -> pa.
     The bytes are copied, so nothing keeps `source` alive. `source` must be smaller than 2 GiB.
     """
     count = len(starts)
+    length = int(lengths[0]) if count else 0
+    if 0 < length <= _SHORT and (lengths == length).all():
+        return _slices_of_one_length(source, starts, length, kind)
     offsets = np.empty(2 * count + 1, dtype=np.int32)
     offsets[0:-1:2] = starts
     offsets[1::2] = starts + lengths
@@ -40,6 +45,17 @@ def slices(source: Bytes, starts: Ints, lengths: Ints, kind: pa.DataType) -> pa.
         kind, 2 * count, [None, pa.py_buffer(offsets), pa.py_buffer(source)]
     )
     return both.take(pa.array(np.arange(0, 2 * count, 2, dtype=np.int32)))
+
+
+def _slices_of_one_length(source: Bytes, starts: Ints, length: int, kind: pa.DataType) -> pa.Array:
+    """Ids and the like: one fancy index over items of that length.
+
+    Not for long ones: numpy asks the system for memory anew each time, Arrow's pool does not.
+    """
+    every = np.ndarray((len(source) - length + 1,), dtype=f"V{length}", buffer=source, strides=(1,))
+    offsets = np.arange(0, len(starts) * length + 1, length, dtype=np.int32)
+    data = pa.py_buffer(every[starts].view(np.uint8))
+    return pa.Array.from_buffers(kind, len(starts), [None, pa.py_buffer(offsets), data])
 
 
 def buffers(array: pa.Array) -> tuple[npt.NDArray[np.int32], Bytes]:
@@ -114,7 +130,7 @@ def _regular_items(ends: npt.NDArray[np.int32], raw: Bytes) -> _Items | None:
     """
     first, last = int(ends[0]), int(ends[-1])
     used = raw[first:last]
-    separators = np.flatnonzero((used - np.uint8(1)) < 2)
+    separators = np.flatnonzero(used <= PROPERTY_SEPARATOR)
     if len(separators) % 2 or not len(separators):
         return None
     kinds = used[separators]
@@ -229,10 +245,16 @@ def _one_shape(items: _Items, rows: int) -> list[bytes] | None:
 
 
 def _all_equal(raw: Bytes, at: Ints, length: int) -> bool:
-    """Whether the `length` bytes at all positions `at` are the same."""
-    every = np.ndarray((len(raw) - length + 1,), dtype=f"V{length}", buffer=raw, strides=(1,))
-    found = every[at].view(np.uint8).reshape(len(at), length)
-    return bool((found == found[0]).all())
+    """Whether the `length` bytes at all positions `at` are the same; eight are compared at a time."""
+    if length < _WORD:
+        every = np.ndarray((len(raw) - length + 1, length), np.uint8, raw, strides=(1, 1))
+        return bool((every[at] == every[at[0]]).all())
+    words = np.ndarray((len(raw) - _WORD + 1,), dtype=np.uint64, buffer=raw, strides=(1,))
+    for step in (*range(0, length - _WORD, _WORD), length - _WORD):
+        found = words[at + step]
+        if not (found == found[0]).all():
+            return False
+    return True
 
 
 def _columns_of_one_shape(

@@ -57,12 +57,15 @@ class _Cursor:
         self._block = self._next_block()
 
     def _next_block(self) -> Entries | None:
-        if self._at >= self.part.stop:
-            return None
-        upto = min(self.part.stop, self._at + _ENTRIES_READ)
-        block = self._entries_of(self.part.queue, self._at, upto)
-        self._at = upto
-        return block if len(block) else self._next_block()
+        step = _ENTRIES_READ
+        while self._at < self.part.stop:
+            upto = min(self.part.stop, self._at + step)
+            block = self._entries_of(self.part.queue, self._at, upto)
+            self._at = upto
+            if len(block):
+                return block
+            step *= 2  # a queue of batches may have offsets far apart
+        return None
 
     @property
     def next_log_offset(self) -> int | None:

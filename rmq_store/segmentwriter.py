@@ -55,19 +55,19 @@ class OpenFiles:
 
     def close(self) -> None:
         """Flush and close all."""
+        path = Path()
         try:
             while self._fds:
-                self._close(next(iter(self._fds)))
+                path = next(iter(self._fds))
+                self._close(path)
         except OSError as error:
-            raise from_os_error(None or ".", error, "flushing") from error
+            raise from_os_error(path, error, "flushing") from error
 
 
 class SegmentWriter:
     """One stream over segment files of `file_size` bytes; `folder_of` tells where a file goes."""
 
-    def __init__(
-        self, files: OpenFiles, folder_of: Callable[[int], Path], file_size: int
-    ) -> None:
+    def __init__(self, files: OpenFiles, folder_of: Callable[[int], Path], file_size: int) -> None:
         self._files = files
         self._folder_of = folder_of
         self.file_size = file_size

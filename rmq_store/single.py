@@ -140,7 +140,9 @@ def _properties(values: Mapping[str, Any], how: Dialect, config: StoreConfig) ->
     if values.get("rawProperties") is not None:
         raw = bytes(values["rawProperties"])
     else:
-        raw = encode_properties(_property_map(values), last_separator=not how.has("no_last_separator"))
+        raw = encode_properties(
+            _property_map(values), last_separator=not how.has("no_last_separator")
+        )
     if config.enabledAppendPropCRC and how.has("record_crc"):
         raw = with_crc_place(raw)
     return raw

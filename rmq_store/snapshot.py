@@ -330,7 +330,8 @@ def _state(one: _Listed, tail: Entries | None, log_start: int) -> QueueState:
     start = begin_of_tail
     if first < one.stop:
         start = int(one.files.entries(first, first + 1).offset[0])
-    return QueueState(start, last, first, one.stop, one.batch, tail)
+    # Offsets of a damaged queue of batches may run backwards.
+    return QueueState(min(start, last), max(start, last), first, one.stop, one.batch, tail)
 
 
 def _state_of_tail(tail: Entries) -> QueueState:

@@ -589,18 +589,33 @@ class MessageStore:
         queue = QueueId(decode_utf8(record.topic), record.queue_id)
         if queue not in self._snapshot.queues:
             return self._to_message(record)
-        at = self.offset_at_log(queue, record.physical_offset)
-        entries = self.entries(queue, at, at + 1)
-        if not len(entries) or int(entries.log_offset[0]) != record.physical_offset:
+        # Nearly always it is where the record says; else it is searched for.
+        entries = self._entry_of(queue, record.queue_offset, record)
+        if entries is None:
+            at = self.offset_at_log(queue, record.physical_offset)
+            entries = self._entry_of(queue, at, record)
+        if entries is None:
             return self._to_message(record)
         return self._to_message(record, queue, int(entries.offset[0]), int(entries.tags_code[0]))
+
+    def _entry_of(self, queue: QueueId, offset: int, record: Record) -> Entries | None:
+        """The entry at `offset` where it leads to `record`."""
+        state = self._state(queue)
+        if not state.min_offset <= offset < state.max_offset:
+            return None
+        entries = self.entries(queue, offset, offset + 1)
+        listed = len(entries) and int(entries.log_offset[0]) == record.physical_offset
+        return entries if listed else None
 
     def message_by_id(self, message_id: str) -> list[Message]:
         """Messages by offsetMsgId (32 or 56 hex digits) or by UNIQ_KEY, in the order of the log.
 
         A UNIQ_KEY may name several: retries, and members of one batch. Empty where there is none.
         """
-        found = {m.commit_log_offset: m for m in self._by_offset_id(message_id)}
+        named = self._by_offset_id(message_id)
+        if named:
+            return named
+        found: dict[int, Message] = {}
         for topic in self.topics():
             for message in self.query_message(topic, message_id, sys.maxsize):
                 if message.uniq_key == message_id:

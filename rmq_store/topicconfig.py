@@ -67,6 +67,4 @@ def _entry(
 
 def to_fastjson(value: Any) -> str:
     """JSON as the broker writes it: indented by tabs, names in order, no space behind a colon."""
-    return json.dumps(
-        value, indent="\t", sort_keys=True, ensure_ascii=False, separators=(",", ":")
-    )
+    return json.dumps(value, indent="\t", sort_keys=True, ensure_ascii=False, separators=(",", ":"))

@@ -58,7 +58,9 @@ from rmq_store.snapshot import QueueFolders, QueueState, StoreSnapshot, take_sna
 from rmq_store.strings import decode_properties, decode_utf8
 from rmq_store.topicconfig import update_topics
 
-_BYTES_AT_A_TIME = 4 << 20  # of records put together before they are written: they stay in the cache
+_BYTES_AT_A_TIME = (
+    4 << 20
+)  # of records put together before they are written: they stay in the cache
 _BYTES_UNDISPATCHED = 1 << 20  # appended before queue and index entries are written
 _RUNS_AT_A_TIME = 1024  # appends whose queue and index entries are written together
 _CHECKPOINT_BYTES_BEFORE_48 = 40
@@ -278,7 +280,10 @@ class StoreWriter:
         """
         self._check_open()
         record = single.to_record(message, self.dialect, self.config)
-        queue, count = QueueId(decode_utf8(record.topic), record.queue_id), single.messages_in(record)
+        queue, count = (
+            QueueId(decode_utf8(record.topic), record.queue_id),
+            single.messages_in(record),
+        )
         listed = record.transaction in (0, SysFlag.TRANSACTION_COMMIT)
         record = replace(
             record,
@@ -332,8 +337,13 @@ class StoreWriter:
             nothing = np.zeros(0, dtype=np.int64)
             return AppendResult(nothing, nothing, nothing, nothing)
         prepared = prepare(batch, self.config, self.dialect, LOOPBACK)
-        if keep_together and int(prepared.total.sum()) + BLANK_SIZE > self.config.commitlog_file_size:
-            raise InvalidMessageError(None, reason="the batch does not fit into one file of the log")
+        if (
+            keep_together
+            and int(prepared.total.sum()) + BLANK_SIZE > self.config.commitlog_file_size
+        ):
+            raise InvalidMessageError(
+                None, reason="the batch does not fit into one file of the log"
+            )
         self._check_lmq(prepared)
         counts = self._message_counts(prepared)
         queue_offset = self._assign_offsets(prepared, counts)
@@ -348,13 +358,11 @@ class StoreWriter:
 
     def _check_open(self) -> None:
         if self._closed or self._failed:
-            raise ReadOnlyStoreError(
-                self.path,
-                reason="writing failed before; the store needs a recovery" if self._failed else "the store was closed",
-                advice="Start a broker on it, which recovers it, or write to a new folder"
-                if self._failed
-                else "Open it anew with append_to",
-            )
+            reason, advice = "the store was closed", "Open it anew with append_to"
+            if self._failed:
+                reason = "writing failed before; the store needs a recovery"
+                advice = "Start a broker on it, which recovers it, or write to a new folder"
+            raise ReadOnlyStoreError(self.path, reason=reason, advice=advice)
 
     def _check_lmq(self, prepared: Prepared) -> None:
         """Queue offsets in further queues are given by a broker while it appends; here they must be
@@ -365,7 +373,10 @@ class StoreWriter:
             if Property.INNER_MULTI_DISPATCH.encode() not in raw:
                 continue
             found = decode_properties(raw)
-            if Property.INNER_MULTI_DISPATCH in found and Property.INNER_MULTI_QUEUE_OFFSET not in found:
+            if (
+                Property.INNER_MULTI_DISPATCH in found
+                and Property.INNER_MULTI_QUEUE_OFFSET not in found
+            ):
                 raise InvalidMessageError(
                     None,
                     reason=f"message {row} of the batch: {Property.INNER_MULTI_DISPATCH} without "
@@ -405,7 +416,9 @@ class StoreWriter:
         starts = np.empty(len(first), dtype=np.int64)
         for place, (at, size) in enumerate(zip(first.tolist(), sizes.tolist(), strict=True)):
             row = int(order[at])
-            queue = QueueId(prepared.topics[int(prepared.topic_code[row])], int(prepared.queue_id[row]))
+            queue = QueueId(
+                prepared.topics[int(prepared.topic_code[row])], int(prepared.queue_id[row])
+            )
             starts[place] = self._offsets.get(queue, 0)
             self._offsets[queue] = int(starts[place] + counts[order[at : at + size]].sum())
         offsets[order] = before + np.repeat(starts - before[first], sizes)
@@ -490,7 +503,9 @@ class StoreWriter:
     def _dispatch(self, headers: Headers) -> None:
         """Queue before index: a reader may miss a key for a moment, never a message."""
         topics = stored_topics(headers)
-        stored = slices(headers.window, headers.properties_at, headers.properties_length, pa.binary())
+        stored = slices(
+            headers.window, headers.properties_at, headers.properties_length, pa.binary()
+        )
         properties = decode_property_columns(stored, with_map=False)
         found = dispatch(
             headers,
@@ -542,7 +557,11 @@ class StoreWriter:
             confirm_phy_offset=self._last_record if self.dialect.has("confirm_offset") else 0,
             logics_physical_offset=self._last_record,
         )
-        used = CHECKPOINT.itemsize if self.dialect.has("checkpoint_48") else _CHECKPOINT_BYTES_BEFORE_48
+        used = (
+            CHECKPOINT.itemsize
+            if self.dialect.has("checkpoint_48")
+            else _CHECKPOINT_BYTES_BEFORE_48
+        )
         try:
             (self.path / CHECKPOINT_FILE).write_bytes(checkpoint.encode(used=used))
             (self.path / ABORT_FILE).unlink(missing_ok=True)
@@ -598,7 +617,10 @@ def _refuse_tail(log: CommitLog, log_end: int) -> None:
     if segment is None:
         return
     window = log.chain.window(log_end, log.chain.segment_end(segment))
-    if len(window) >= BLANK_SIZE and window[: BLANK_SIZE].view(BLANK_HEAD)[0]["magic"] == MAGIC_BLANK:
+    if (
+        len(window) >= BLANK_SIZE
+        and window[:BLANK_SIZE].view(BLANK_HEAD)[0]["magic"] == MAGIC_BLANK
+    ):
         return
     if window.any():
         raise UncleanStoreError(
@@ -626,12 +648,14 @@ def _geometry_found(
     geometry = IndexFile(index[-1]).geometry if index else None
     return StoreConfig(
         mappedFileSizeCommitLog=log.chain.file_size or None,
-        mappedFileSizeConsumeQueue=folders.files(plain[0]).chain.file_size or None if plain else None,
+        mappedFileSizeConsumeQueue=folders.files(plain[0]).chain.file_size or None
+        if plain
+        else None,
         mapperFileSizeBatchConsumeQueue=(
             folders.files(batch[0], batch=True).chain.file_size or None if batch else None
         ),
-        maxHashSlotNum=geometry and geometry.slots,
-        maxIndexNum=geometry and geometry.items,
+        maxHashSlotNum=None if geometry is None else geometry.slots,
+        maxIndexNum=None if geometry is None else geometry.items,
     )
 
 

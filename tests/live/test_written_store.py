@@ -7,7 +7,6 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -123,7 +122,7 @@ def test_a_broker_hands_out_every_message_by_offset(written: Written) -> None:
         assert base64.b64decode(row["body"]) == message["body"]
         assert row["properties"] == dict(message["properties"])
         for name in ("topic", "queueId", "bornTimestamp", "bornHost", "storeHost", "flag"):
-            assert row[name] == message[name], name  # type: ignore[literal-required]
+            assert row[name] == message[name], name
 
 
 def test_a_broker_finds_messages_by_key(written: Written) -> None:
