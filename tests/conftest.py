@@ -1,0 +1,54 @@
+"""What all tests share: stores that real brokers wrote, unpacked once, and one Spark."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.golden import GoldenStore as GoldenStore
+from tests.support.golden import in_a_queue as in_a_queue
+from tests.support.golden import unpack as unpack
+from tests.support.golden import user_topic as user_topic
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def golden(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], GoldenStore]:
+    """`golden(name)` is that store, unpacked once a run; it must not be changed."""
+    folder = tmp_path_factory.mktemp("golden")
+    known: dict[str, GoldenStore] = {}
+
+    def get(name: str) -> GoldenStore:
+        if name not in known:
+            known[name] = unpack(name, folder)
+        return known[name]
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A local Spark of two cores whose workers are this Python."""
+    # Read when the JVM starts: too late to set once there is a session.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    from pyspark.sql import SparkSession
+
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("rmqstore tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
+        .getOrCreate()
+    )
+    yield session
+    session.stop()

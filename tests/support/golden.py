@@ -1,0 +1,176 @@
+"""Stores that real brokers wrote, and what the broker's own classes read in them."""
+
+from __future__ import annotations
+
+import base64
+import json
+import tarfile
+import zlib
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from rmq_store import MessageStore, QueueId
+from rmq_store.layout import Property, SysFlag
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+STORES = sorted(path.name.removesuffix(".tar.xz") for path in GOLDEN.glob("*.tar.xz"))
+# Of these the truth is what survived the broker's own recovery.
+UNCLEAN = [name for name in STORES if name.startswith(("crash-", "hot-"))]
+CLEAN = [name for name in STORES if name not in UNCLEAN]
+
+Truth = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class GoldenStore:
+    """A store of a real broker, and what its own classes said is in it."""
+
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        """Such as clean-5.3.3."""
+        return self.folder.name
+
+    @property
+    def path(self) -> str:
+        """The store's root."""
+        return str(self.folder / "store")
+
+    @property
+    def conf(self) -> str:
+        """The configuration the broker ran with."""
+        return str(self.folder / "broker.conf")
+
+    def lines(self, name: str) -> list[dict[str, Any]]:
+        """The objects of a file of JSON lines: `truth` or `answers`."""
+        return _lines(self.folder / f"{name}.jsonl")
+
+    @property
+    def truth(self) -> list[Truth]:
+        """Every record in the order of the log, as the release's own decoder read it."""
+        return self.lines("truth")
+
+    @property
+    def by_log_offset(self) -> Mapping[int, Truth]:
+        """The truth by commitLogOffset."""
+        return _by_log_offset(self.folder)
+
+    @property
+    def by_queue(self) -> Mapping[QueueId, list[Truth]]:
+        """The truth of every queue in its order; light queues (LMQ) list records of other topics."""
+        return _by_queue(self.folder)
+
+    def answers(self, call: str) -> list[dict[str, Any]]:
+        """What the broker answered to one kind of question."""
+        return [answer for answer in self.lines("answers") if answer["call"] == call]
+
+    def open(self, **how: Any) -> MessageStore:
+        """The store, opened to read; where its log has folders of its own, with their names."""
+        facts = json.loads((self.folder / "golden.json").read_text("utf-8"))
+        if "commitLogPaths" in facts:
+            how.setdefault("config", {"storePathCommitLog": ",".join(facts["commitLogPaths"])})
+        return MessageStore.open(self.path, **how)
+
+    def fingerprint(self) -> dict[str, tuple[int, int, int]]:
+        """Of every file and folder: size, mtime and a checksum of the bytes."""
+        found = {}
+        for path in sorted(Path(self.path).rglob("*")):
+            stat = path.stat()
+            crc = zlib.crc32(path.read_bytes()) if path.is_file() else 0
+            found[str(path)] = (stat.st_size if path.is_file() else 0, stat.st_mtime_ns, crc)
+        return found
+
+
+@cache
+def _lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+@cache
+def _by_log_offset(folder: Path) -> dict[int, Truth]:
+    return {record["commitLogOffset"]: record for record in _lines(folder / "truth.jsonl")}
+
+
+@cache
+def _by_queue(folder: Path) -> dict[QueueId, list[Truth]]:
+    queues: dict[QueueId, list[Truth]] = defaultdict(list)
+    for record in _lines(folder / "truth.jsonl"):
+        if in_a_queue(record):
+            for queue in queues_of(record):
+                queues[queue].append(record)
+    return queues
+
+
+def queues_of(record: Truth) -> Iterator[QueueId]:
+    """The queue of a record, and the light queues that list it as well."""
+    yield QueueId(record["topic"], record["queueId"])
+    properties = record["properties"]
+    if Property.INNER_MULTI_QUEUE_OFFSET in properties:
+        for name in properties[Property.INNER_MULTI_DISPATCH].split(","):
+            yield QueueId(name, 0 if name.startswith("%LMQ%") else record["queueId"])
+
+
+def in_a_queue(record: Truth) -> bool:
+    """Prepared and rolled-back records are in the log, and no queue lists them."""
+    kind = record["sysFlag"] & SysFlag.TRANSACTION_MASK
+    return kind in (0, SysFlag.TRANSACTION_COMMIT)
+
+
+def user_topic(record: Truth) -> bool:
+    """Whether a message is listed in a queue of a topic that the golden broker's users made."""
+    system = ("%", "RMQ_SYS_", "rmq_sys_", "SCHEDULE_TOPIC_XXXX")
+    return in_a_queue(record) and not record["topic"].startswith(system)
+
+
+def messages_in(record: Truth) -> int:
+    """How many messages a record holds: more than one in an inner batch."""
+    return int(record["properties"].get(Property.INNER_NUM, 1))
+
+
+def bodies_of(record: Truth) -> tuple[bytes, bytes]:
+    """The body as the consumer gets it, and as it is stored."""
+    stored = base64.b64decode(record["body"] or "")
+    return base64.b64decode(record.get("bodyDecompressed") or record["body"] or ""), stored
+
+
+def columns_of(record: Truth) -> dict[str, Any]:
+    """What the columns of a record must hold, but for the queue it was found by; times in ms."""
+    same = (
+        "commitLogOffset",
+        "storeSize",
+        "tags",
+        "keys",
+        "uniqKey",
+        "flag",
+        "sysFlag",
+        "bornTimestamp",
+        "bornHost",
+        "storeTimestamp",
+        "storeHost",
+        "reconsumeTimes",
+        "preparedTransactionOffset",
+        "bodyCrc",
+        "properties",
+    )
+    body, stored = bodies_of(record)
+    found = {name: record[name] for name in same}
+    return {**found, "msgId": record["offsetMsgId"], "body": body, "rawBody": stored}
+
+
+def keys_of(record: Truth) -> set[str]:
+    """The words a record is indexed under; a rolled-back one is not."""
+    if record["sysFlag"] & SysFlag.TRANSACTION_MASK == SysFlag.TRANSACTION_ROLLBACK:
+        return set()
+    return {word for word in (*(record["keys"] or "").split(" "), record["uniqKey"]) if word}
+
+
+def unpack(name: str, target: Path) -> GoldenStore:
+    """A fresh copy of the golden store `name` under `target`, to be changed at will."""
+    with tarfile.open(GOLDEN / f"{name}.tar.xz") as archive:
+        archive.extractall(target, filter="data")
+    return GoldenStore(target / name)
