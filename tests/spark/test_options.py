@@ -1,0 +1,101 @@
+"""Options: strings to typed values, and what a wrong one is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rmq_store.consumequeue import QueueId
+from rmq_store.errors import InvalidArgumentError
+from spark_source.options import OPTIONS, SourceOptions, parse_options
+
+
+def parsed(**raw: str) -> SourceOptions:
+    return parse_options({"path": "/store", **raw})
+
+
+def test_a_path_is_enough() -> None:
+    assert parsed() == SourceOptions(path="/store")
+    assert parsed().max_bytes_per_partition == 128 * 1024 * 1024
+
+
+def test_the_case_of_a_name_does_not_matter() -> None:
+    assert parsed(includesystemtopics="TRUE").include_system_topics
+    assert parsed(MAXBYTESPERPARTITION="1").max_bytes_per_partition == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "field", "expected"),
+    [
+        ("topic", "orders", "topics", ("orders",)),
+        ("topic", " orders, payments ,orders", "topics", ("orders", "payments")),
+        ("assign", '{"a": [1, 0], "b": ["2"]}', "assign", (("a", 1), ("a", 0), ("b", 2))),
+        ("columns", "topic, body, topic", "columns", ("topic", "body")),
+        ("tags", "a || b|| a", "tags", ("a", "b")),
+        ("tags", "*", "tags", None),
+        ("startingOffsets", "earliest", "starting_offsets", {}),
+        ("startingOffsets", '{"a": {"0": 23}}', "starting_offsets", {QueueId("a", 0): 23}),
+        ("endingOffsets", '{"a": {"0": -1}}', "ending_offsets", {QueueId("a", 0): -1}),
+        ("endingOffsets", "Latest", "ending_offsets", {}),
+        ("startingTimestamp", "1700000000123", "starting_timestamp", 1700000000123),
+        ("startingTimestamp", "2023-11-14T22:13:20.123Z", "starting_timestamp", 1700000000123),
+        ("endingTimestamp", "2023-11-15T06:13:20+08:00", "ending_timestamp", 1700000000000),
+        ("endingTimestamp", "1969-12-31T23:59:59.999Z", "ending_timestamp", -1),
+        ("maxBytesPerPartition", "64m", "max_bytes_per_partition", 64 << 20),
+        ("maxBytesPerPartition", "1 GiB", "max_bytes_per_partition", 1 << 30),
+        ("brokerName", "broker-a", "broker_name", "broker-a"),
+        ("brokerConf", "/etc/broker.conf", "broker_conf", "/etc/broker.conf"),
+    ],
+)
+def test_a_value_becomes_what_it_means(name: str, value: str, field: str, expected: Any) -> None:
+    assert getattr(parsed(**{name: value}), field) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("includeSystemTopics", "yes", "neither true nor false"),
+        ("maxBytesPerPartition", "0", "not a number of bytes"),
+        ("maxBytesPerPartition", "lots", "not a number of bytes"),
+        ("topic", " , ", "names nothing"),
+        ("tags", "||", "names no tag"),
+        ("columns", "topics", "Did you mean 'topic'"),
+        ("startingTimestamp", "2026-05-01T10:00:00", "no time zone"),
+        ("startingTimestamp", "yesterday", "neither milliseconds"),
+        ("startingOffsets", "latest", "cannot be 'latest'"),
+        ("startingOffsets", "{", "not JSON"),
+        ("startingOffsets", "[]", "not an object"),
+        ("startingOffsets", '{"a": 5}', "no offsets by queue id"),
+        ("startingOffsets", '{"a": {"0": -3}}', "-3"),
+        ("startingOffsets", '{"a": {"x": 3}}', "'x' for a queue id"),
+        ("assign", '{"a": 0}', "no list of queue ids"),
+        ("assign", "{}", "names no queue"),
+        ("brokerName", " ", "is empty"),
+    ],
+)
+def test_a_bad_value_is_refused_by_name(name: str, value: str, message: str) -> None:
+    with pytest.raises(InvalidArgumentError) as refused:
+        parsed(**{name: value})
+    assert message in str(refused.value)
+    assert "RMQSTORE_INVALID_ARGUMENT" in str(refused.value)
+
+
+def test_an_unknown_option_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(InvalidArgumentError, match="Did you mean 'includeSystemTopics'"):
+        parsed(includesystemtopic="true")
+
+
+def test_no_path_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="no path"):
+        parse_options({})
+
+
+def test_topic_and_assign_exclude_each_other() -> None:
+    with pytest.raises(InvalidArgumentError, match="exclude each other"):
+        parsed(topic="a", assign='{"a": [0]}')
+
+
+def test_every_option_fills_a_field_of_its_own() -> None:
+    fields = [option.field for option in OPTIONS]
+    assert sorted(fields) == sorted(SourceOptions.__dataclass_fields__)
