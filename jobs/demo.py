@@ -1,0 +1,181 @@
+"""`make demo`: a store that a real broker wrote, replayed through local Spark, and looked at."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tarfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+from rich.console import Console
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from jobs.replay import run
+from jobs.replay_rows import ORIGIN_PREFIX
+from jobs.replay_spec import ReplaySpec
+from jobs.report import show
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+GOLDEN = "clean-5.5.0"
+BAR_WIDTH = 24
+SAMPLE_ROWS = 6
+BODY_SHOWN = 32
+
+
+def main() -> int:
+    """Unpack, replay, show. Returns the exit code."""
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    out = CHECKOUT / "demo-out"
+    source = unpack(out)
+    release = json.loads((source.parent / "golden.json").read_text("utf-8"))["release"]
+    console.print(_welcome(release))
+    spark = session()
+    spec = ReplaySpec(
+        source=os.path.relpath(source),
+        to_store=os.path.relpath(out / "store"),
+        to_parquet=os.path.relpath(out / "parquet"),
+        broker_conf=os.path.relpath(source.parent / "broker.conf"),
+        target_conf=os.path.relpath(source.parent / "broker.conf"),
+    )
+    report = run(spark, spec)
+    show(report, console)
+    replayed = spark.read.format("rmqstore").load(str(out / "store"))
+    console.print(by_topic(replayed))
+    console.print(some_messages(replayed))
+    console.print(_next_steps(spec))
+    spark.stop()
+    return 0 if report.ok else 1
+
+
+def unpack(out: Path) -> Path:
+    """The golden store, fresh under `out`, which is emptied first; returns the store's root."""
+    shutil.rmtree(out, ignore_errors=True)
+    (out.parent / (out.name + ".replay.json")).unlink(missing_ok=True)
+    with tarfile.open(CHECKOUT / "tests" / "golden" / f"{GOLDEN}.tar.xz") as archive:
+        archive.extractall(out, filter="data")
+    return out / GOLDEN / "store"
+
+
+def session() -> SparkSession:
+    """A local Spark that says nothing but errors."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    logging = (CHECKOUT / "jobs" / "log4j2.properties").as_uri()
+    return (
+        SparkSession.builder.master("local[*]")
+        .appName("rmqstore demo")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={logging}")
+        .getOrCreate()
+    )
+
+
+def _welcome(release: str) -> Panel:
+    return Panel(
+        f"The files of an Apache RocketMQ broker, release [bold]{release}[/], read without a "
+        "broker and without its Java:\nCommitLog and ConsumeQueue to Arrow to Spark, "
+        "into a [bold]new store[/] and into [bold]Parquet[/].",
+        title="rmqstore",
+        border_style="cyan",
+    )
+
+
+def by_topic(messages: DataFrame) -> Table:
+    """Who fills the store: messages, queues and bytes of every topic, largest first."""
+    stored = F.sum("storeSize").alias("stored")
+    rows = (
+        messages.groupBy("topic")
+        .agg(
+            F.count(F.lit(1)).alias("messages"),
+            F.count_distinct("queueId").alias("queues"),
+            F.count_distinct("tags").alias("tags"),
+            F.count_if((F.col("sysFlag") % 2) == 1).alias("compressed"),
+            stored,
+        )
+        .orderBy(F.desc("stored"))
+        .collect()
+    )
+    table = Table(title="the new store, read back", title_justify="left")
+    table.add_column("topic", style="bold")
+    for name in ("messages", "queues", "tags", "compressed", "bytes"):
+        table.add_column(name, justify="right")
+    table.add_column("share of the bytes")
+    largest = max((row.stored for row in rows), default=1)
+    for row in rows:
+        numbers = (row.messages, row.queues, row.tags, row.compressed, row.stored)
+        bar = "█" * max(1, round(BAR_WIDTH * row.stored / largest))
+        table.add_row(row.topic, *(f"{n:,}" for n in numbers), Text(bar, style="cyan"))
+    return table
+
+
+def some_messages(messages: DataFrame) -> Table:
+    """A few messages of the new store, and where each stood in the old one."""
+    origin = F.col("properties")
+    rows = (
+        messages.where("topic = 'orders' AND tags IS NOT NULL AND keys IS NOT NULL")
+        .where(F.is_valid_utf8(F.col("body").cast("string")))
+        .orderBy("commitLogOffset")
+        .limit(SAMPLE_ROWS)
+        .select(
+            F.concat_ws("/", "topic", "queueId", "queueOffset").alias("place"),
+            "tags",
+            "keys",
+            F.date_format("bornTimestamp", "HH:mm:ss.SSS").alias("born"),
+            F.col("body").cast("string").alias("body"),
+            F.concat_ws(
+                "/",
+                *(
+                    origin[ORIGIN_PREFIX + part]
+                    for part in ("BROKER", "TOPIC", "QUEUE_ID", "QUEUE_OFFSET")
+                ),
+            ).alias("origin"),
+        )
+        .collect()
+    )
+    table = Table(title="a few orders, and where they came from", title_justify="left")
+    styles: dict[str, dict[str, Any]] = {
+        "place": {"style": "bold"},
+        "tag": {"style": "magenta"},
+        "keys": {},
+        "born": {"style": "dim"},
+        "body": {"style": "green", "no_wrap": True},
+        "origin": {"style": "dim"},
+    }
+    for name, style in styles.items():
+        table.add_column(name, **style)
+    for row in rows:
+        table.add_row(*_cells(row))
+    return table
+
+
+def _cells(row: Row) -> Sequence[Text]:
+    body = row.body if len(row.body) <= BODY_SHOWN else row.body[: BODY_SHOWN - 1] + "…"
+    return [Text(str(cell)) for cell in (row.place, row.tags, row.keys, row.born, body, row.origin)]
+
+
+def _next_steps(spec: ReplaySpec) -> Panel:
+    return Panel(
+        Text(
+            f"new store   {spec.to_store}\n"
+            f"Parquet     {spec.to_parquet}\n"
+            f"ledger      {spec.to_store}.replay.json\n\n"
+            f"try         .venv/bin/python jobs/replay.py {spec.source} \\\n"
+            "                --topic orders --tag cancelled --to-store demo-out/cancelled\n"
+            "or          .venv/bin/python jobs/replay.py --help"
+        ),
+        title="what is left here",
+        border_style="cyan",
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

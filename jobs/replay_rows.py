@@ -1,0 +1,214 @@
+"""The rows of some queue ranges as the target of a replay wants them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
+
+from jobs.replay_spec import ReplaySpec
+from rmq_store.consumequeue import QueueId
+from rmq_store.layout import CRC_PROPERTY, Property
+from rmq_store.planning import QueueSlice
+from rmq_store.topics import LMQ_PREFIX
+from spark_source.options import parse_time
+from spark_source.reader import ReadPlan
+from spark_source.schema import spark_schema
+
+ORIGIN_PREFIX = "REPLAY_ORIGIN_"
+ORIGIN: Mapping[str, str] = {  # property -> column of the source
+    ORIGIN_PREFIX + "BROKER": "brokerName",
+    ORIGIN_PREFIX + "TOPIC": "topic",
+    ORIGIN_PREFIX + "QUEUE_ID": "queueId",
+    ORIGIN_PREFIX + "QUEUE_OFFSET": "queueOffset",
+    ORIGIN_PREFIX + "LOG_OFFSET": "commitLogOffset",
+    ORIGIN_PREFIX + "STORE_TIMESTAMP": "storeTimestamp",  # milliseconds
+}
+_LIGHT_QUEUES = (Property.INNER_MULTI_DISPATCH, Property.INNER_MULTI_QUEUE_OFFSET)
+READ = "read"
+OTHER_TIME = "stored at another time"
+OTHER_KEY = "other keys"
+READ_FOR_STORE = (
+    "brokerName",
+    "topic",
+    "queueId",
+    "queueOffset",
+    "commitLogOffset",
+    "keys",
+    "uniqKey",
+    "flag",
+    "sysFlag",
+    "bornTimestamp",
+    "bornHost",
+    "storeTimestamp",
+    "reconsumeTimes",
+    "properties",
+    "rawBody",
+)
+
+
+def source_options(spec: ReplaySpec, ranges: Sequence[QueueSlice] = ()) -> dict[str, str]:
+    """The options of the Spark source that select what the spec selects.
+
+    With `ranges` exactly these, which the spec was resolved to before.
+    """
+    options: dict[str, str | None] = {
+        "path": spec.source,
+        "tags": " || ".join(spec.tags),
+        "brokerName": spec.broker_name,
+        "brokerConf": spec.broker_conf,
+    }
+    if ranges:
+        return {**_given(options), **range_options(ranges)}
+    queues = tuple(dict.fromkeys((*spec.queues, *spec.offsets)))
+    options |= {
+        "topic": ",".join(spec.topics),
+        "assign": _assign_json(queues) if queues else None,
+        "startingTimestamp": spec.since,
+        "endingTimestamp": spec.until,
+        "includeSystemTopics": "true" if spec.include_system_topics else None,
+    }
+    if spec.offsets:
+        options["startingOffsets"] = _offsets_json({q: s[0] for q, s in spec.offsets.items()})
+        options["endingOffsets"] = _offsets_json({q: s[1] for q, s in spec.offsets.items()})
+    return _given(options)
+
+
+def _given(options: Mapping[str, str | None]) -> dict[str, str]:
+    return {name: value for name, value in options.items() if value}
+
+
+def range_options(ranges: Sequence[QueueSlice]) -> dict[str, str]:
+    """The options that select `ranges`, of which there is at least one and one a queue."""
+    return {
+        "assign": _assign_json(part.queue for part in ranges),
+        "startingOffsets": _offsets_json({part.queue: part.start for part in ranges}),
+        "endingOffsets": _offsets_json({part.queue: part.stop for part in ranges}),
+    }
+
+
+def _assign_json(queues: Iterable[QueueId]) -> str:
+    by_topic: dict[str, list[int]] = {}
+    for topic, queue_id in queues:
+        by_topic.setdefault(topic, []).append(queue_id)
+    return json.dumps(by_topic)
+
+
+def _offsets_json(offsets: Mapping[QueueId, int]) -> str:
+    by_topic: dict[str, dict[str, int]] = {}
+    for (topic, queue_id), offset in offsets.items():
+        by_topic.setdefault(topic, {})[str(queue_id)] = offset
+    return json.dumps(by_topic)
+
+
+class Rows:
+    """The rows of queue ranges as the target wants them: matched, remapped, with their origin."""
+
+    def __init__(self, spark: SparkSession, spec: ReplaySpec, plan: ReadPlan) -> None:
+        self.spark = spark
+        self.spec = spec
+        self.plan = plan
+        self.since, self.until = (
+            None if text is None else parse_time(text) for text in (spec.since, spec.until)
+        )
+
+    def frame(
+        self, ranges: Sequence[QueueSlice], columns: Sequence[str], partition_bytes: int
+    ) -> tuple[DataFrame, Observation | None]:
+        """The matching rows, and what will have been counted once they were read.
+
+        Rows come in the order of the log.
+        """
+        if not ranges:
+            return self.spark.createDataFrame([], spark_schema(columns)), None
+        options = {
+            **range_options(ranges),
+            "columns": ",".join(columns),
+            "brokerName": self.plan.store.broker_name,
+            "maxBytesPerPartition": str(partition_bytes),
+        }
+        if self.plan.store.broker_conf is not None:
+            options["brokerConf"] = self.plan.store.broker_conf
+        if self.plan.tags is not None:
+            options["tags"] = " || ".join(self.plan.tags)
+        rows = self.spark.read.format("rmqstore").options(**options).load(self.plan.store.path)
+        counted = Observation()
+        in_time, has_key = self._in_time(), self._has_key()
+        rows = rows.observe(
+            counted,
+            F.count(F.lit(1)).alias(READ),
+            F.count_if(~in_time).alias(OTHER_TIME),
+            F.count_if(in_time & ~has_key).alias(OTHER_KEY),
+        )
+        return self._remapped(rows.where(in_time & has_key)), counted
+
+    def _in_time(self) -> Column:
+        """Queues are in order of time only as far as the broker's clock was."""
+        stored = F.unix_millis("storeTimestamp")
+        wanted = F.lit(True)
+        if self.since is not None:
+            wanted = wanted & (stored >= self.since)
+        if self.until is not None:
+            wanted = wanted & (stored < self.until)
+        return wanted
+
+    def _has_key(self) -> Column:
+        if not self.spec.keys:
+            return F.lit(True)
+        words = F.split(F.coalesce("keys", F.lit("")), " ")
+        asked = F.array(*(F.lit(key) for key in self.spec.keys))
+        unique = F.coalesce(F.col("uniqKey").isin(*self.spec.keys), F.lit(False))
+        return F.arrays_overlap(words, asked) | unique
+
+    def _remapped(self, rows: DataFrame) -> DataFrame:
+        return rows.withColumns(
+            {
+                "properties": _with_origin(),
+                "topic": self._new_topic(),
+                "queueId": self._new_queue(),
+            }
+        )
+
+    def _new_topic(self) -> Column:
+        return _cases([(F.col("topic") == a, b) for a, b in self.spec.topic_map.items()], "topic")
+
+    def _new_queue(self) -> Column:
+        # What is said of one topic counts before what is said of all.
+        ordered = sorted(self.spec.queue_map.items(), key=lambda item: item[0][0] is None)
+        cases = [
+            ((F.col("queueId") == old) & (F.lit(topic is None) | (F.col("topic") == topic)), new)
+            for (topic, old), new in ordered
+        ]
+        return _cases(cases, "queueId")
+
+
+def _cases(cases: Iterable[tuple[Column, Any]], otherwise: str) -> Column:
+    """The value of the first condition that holds, else the column `otherwise`."""
+    chosen: Column | None = None
+    for condition, value in cases:
+        literal = F.lit(value)
+        chosen = F.when(condition, literal) if chosen is None else chosen.when(condition, literal)
+    return F.col(otherwise) if chosen is None else chosen.otherwise(F.col(otherwise))
+
+
+def _with_origin() -> Column:
+    """The properties, with where the message came from; an older origin gives way.
+
+    The CRC of the whole record is dropped: the target's writer computes its own where it has one.
+    So are the names of light queues in what was read from one of them, where it would arrive twice.
+    """
+    stale = (*ORIGIN, CRC_PROPERTY)
+    light = F.col("topic").startswith(LMQ_PREFIX)
+    kept = F.map_filter(
+        "properties",
+        lambda name, _: ~name.isin(*stale) & ~(light & name.isin(*_LIGHT_QUEUES)),
+    )
+    values = {
+        name: F.unix_millis(column) if column == "storeTimestamp" else F.col(column)
+        for name, column in ORIGIN.items()
+    }
+    pairs = [part for name, value in values.items() for part in (F.lit(name), value.cast("string"))]
+    return F.map_concat(kept, F.create_map(*pairs))

@@ -1,0 +1,128 @@
+"""What a job did: numbers, what was read and with what, as a table for people and as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """What was read: enough to tell later what the numbers are about."""
+
+    store: str
+    broker_name: str
+    log_range: tuple[int, int]  # CommitLog offsets of the snapshot, half-open
+    queues: Mapping[str, Mapping[int, tuple[int, int]]]  # topic -> queue id -> [start, stop) read
+    options: Mapping[str, Any]
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class TargetRange:
+    """Where the messages of a queue went: offsets [start, stop) of the target."""
+
+    topic: str
+    queue_id: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Numbers of messages, and the provenance. `ok` is what the exit code says."""
+
+    job: str
+    run_id: str
+    ok: bool
+    resumed: bool
+    selected: int  # queue entries in the selected ranges
+    read: int  # messages that the source delivered for them
+    matched: int
+    written: Mapping[str, int]  # target -> messages
+    skipped: Mapping[str, int]  # reason -> messages
+    source: Provenance
+    seconds: float
+    target_queues: tuple[TargetRange, ...] = ()
+    stopped_by: str | None = None  # why it ended early; running it again goes on
+    problems: tuple[str, ...] = field(default=())
+
+    def to_json(self) -> str:
+        """The report as one JSON object."""
+        return json.dumps(asdict(self), indent=1, ensure_ascii=False)
+
+    def save(self, path: str) -> None:
+        """Write the JSON to a file."""
+        Path(path).write_text(self.to_json() + "\n", encoding="utf-8")
+
+
+def show(report: Report, console: Console | None = None) -> None:
+    """Print the report for a person."""
+    console = console or Console()
+    console.print(_numbers(report))
+    if report.target_queues:
+        console.print(_targets(report.target_queues))
+    console.print(_source(report))
+    for problem in report.problems:
+        console.print(Text(f"! {problem}", style="bold red"))
+    console.print(_verdict(report))
+
+
+def _numbers(report: Report) -> Table:
+    table = Table(title=f"{report.job}: what became of the messages", title_justify="left")
+    table.add_column("")
+    table.add_column("messages", justify="right")
+    table.add_row("selected", f"{report.selected:,}")
+    table.add_row("read", f"{report.read:,}")
+    table.add_row("matched", f"{report.matched:,}")
+    for target, count in report.written.items():
+        table.add_row(Text(f"written to {target}", style="green"), f"{count:,}")
+    for reason, count in report.skipped.items():
+        table.add_row(Text(f"skipped: {reason}", style="yellow"), f"{count:,}")
+    return table
+
+
+def _targets(ranges: tuple[TargetRange, ...]) -> Table:
+    table = Table(title="where they went", title_justify="left")
+    for name in ("topic", "queue", "from offset", "to before"):
+        table.add_column(name, justify="left" if name == "topic" else "right")
+    for part in ranges:
+        table.add_row(Text(part.topic), str(part.queue_id), f"{part.start:,}", f"{part.stop:,}")
+    return table
+
+
+def _source(report: Report) -> Table:
+    source = report.source
+    table = Table(title="what was read", title_justify="left", show_header=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    table.add_row("store", Text(source.store))
+    table.add_row("broker", Text(source.broker_name))
+    table.add_row("log at that moment", "{:,} to {:,}".format(*source.log_range))
+    for topic, queues in source.queues.items():
+        parts = (f"{queue}: {start:,} to {stop:,}" for queue, (start, stop) in queues.items())
+        table.add_row(Text(f"offsets of {topic}"), "  ".join(parts))
+    # Brackets in names are text here, and not the markup of the table.
+    for name, value in source.options.items():
+        if value not in (None, [], {}, False) and name != "source":
+            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            table.add_row(name.replace("_", " "), Text(text))
+    table.add_row("rmqstore", source.version)
+    return table
+
+
+def _verdict(report: Report) -> Text:
+    took = f"in {report.seconds:.1f} s, run {report.run_id}"
+    again = " (going on where an earlier run stopped)" if report.resumed else ""
+    if report.stopped_by is not None:
+        return Text(f"stopped {took}{again}: {report.stopped_by}", style="bold red")
+    if report.ok:
+        return Text(f"all went well {took}{again}", style="bold green")
+    return Text(f"finished, but not all went well, {took}{again}", style="bold yellow")
