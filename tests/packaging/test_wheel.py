@@ -1,0 +1,148 @@
+"""What `pip install` of the wheel brings, in an environment of its own that nobody activated."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import site
+import subprocess
+import sys
+import venv
+import zipfile
+from collections.abc import Callable, Mapping
+from email.parser import HeaderParser
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import GoldenStore
+
+CHECKOUT = Path(__file__).parents[2]
+READ = """
+import sys
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+frame = spark.read.format("rmqstore").load(sys.argv[1])
+print("topics:", sorted(row.topic for row in frame.select("topic").distinct().collect()))
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*build, "--no-deps", "-w", str(folder), str(CHECKOUT)], check=True)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The interpreter of an environment with the wheel and what it depends on, and nothing else.
+
+    The dependencies are those of this environment; a plain path in a .pth file shows them and not
+    the editable install beside them.
+    """
+    folder = tmp_path_factory.mktemp("environment")
+    venv.create(folder, with_pip=True)
+    interpreter = folder / "bin" / "python"
+    pip = [str(interpreter), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, "--no-deps", str(wheel)], check=True)
+    (packages,) = (folder / "lib").glob("python*/site-packages")
+    (packages / "dependencies.pth").write_text("\n".join(site.getsitepackages()) + "\n")
+    return interpreter
+
+
+def members(wheel: Path) -> list[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        return archive.namelist()
+
+
+def test_it_installs_three_names_and_no_common_one(wheel: Path) -> None:
+    tops = {name.split("/")[0] for name in members(wheel)}
+    assert {name for name in tops if not name.endswith(".dist-info")} == {
+        "rmq_store",
+        "spark_source",
+        "pyspark_rmqstore.py",
+    }
+
+
+def test_it_is_typed(wheel: Path) -> None:
+    assert {"rmq_store/py.typed", "spark_source/py.typed"} <= set(members(wheel))
+
+
+def test_it_depends_on_what_it_imports(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        (metadata,) = [name for name in names if name.endswith(".dist-info/METADATA")]
+        headers = HeaderParser().parsestr(archive.read(metadata).decode())
+        sources = [archive.read(name).decode() for name in names if name.endswith(".py")]
+    needed = {name for source in sources for name in imported_names(source)}
+    own = {"rmq_store", "spark_source", "pyspark_rmqstore"}
+    declared = {
+        re.split(r"[^\w-]", requirement)[0]
+        for requirement in headers.get_all("Requires-Dist", [])
+        if "extra ==" not in requirement
+    }
+    assert needed - own - sys.stdlib_module_names == declared
+
+
+def imported_names(source: str) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found.update(alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            found.add(node.module.split(".")[0])
+    return found
+
+
+def test_the_core_needs_no_spark(python: Path, golden: Callable[[str], GoldenStore]) -> None:
+    script = (
+        "import sys; sys.modules['pyspark'] = None\n"
+        "from rmq_store import MessageStore\n"
+        "with MessageStore.open(sys.argv[1]) as store: print(store.topics(include_system=False))"
+    )
+    done = run(python, script, golden("clean-5.5.0").path, {})
+    assert "orders" in done.stdout, done.stderr
+
+
+def test_an_environment_that_is_not_activated_reads_with_pyspark_python_set(
+    python: Path, golden: Callable[[str], GoldenStore]
+) -> None:
+    done = run(python, READ, golden("clean-5.5.0").path, {"PYSPARK_PYTHON": str(python)})
+    assert done.returncode == 0, done.stderr
+    assert "'orders'" in done.stdout
+
+
+def test_without_it_spark_asks_the_first_python3_of_the_path(
+    python: Path, golden: Callable[[str], GoldenStore], tmp_path: Path
+) -> None:
+    """The README says what to set because of this; where this fails, the README can be shorter."""
+    bare = tmp_path / "bare"
+    venv.create(bare, with_pip=False)
+    done = run(
+        python, READ, golden("clean-5.5.0").path, {"PATH": f"{bare}/bin:{os.environ['PATH']}"}
+    )
+    assert done.returncode != 0
+    assert "DATA_SOURCE_NOT_FOUND" in done.stderr or "No module named" in done.stderr
+
+
+def run(
+    python: Path, script: str, store: str, extra: Mapping[str, str]
+) -> subprocess.CompletedProcess[str]:
+    """Run `script` outside of the checkout, in an environment that points nowhere near it."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PYSPARK_", "PYTHON", "VIRTUAL_ENV", "SPARK_HOME"))
+    }
+    return subprocess.run(
+        [str(python), "-c", script, store],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=python.parent,
+        env={**kept, "SPARK_LOCAL_IP": "127.0.0.1", **extra},
+    )
