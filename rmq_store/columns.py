@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from rmq_store.bodies import DEFAULT_MAX_BODY_BYTES, decompress
 from rmq_store.headers import Headers, Ints
@@ -168,7 +169,7 @@ def other_topic_rows(rows: Rows, headers: Headers) -> npt.NDArray[np.bool_]:
     stored = slices(headers.window, headers.topic_at, headers.topic_length, pa.binary())
     names = pa.array(list(rows.topics), pa.string()).view(pa.binary())
     wanted = names.take(pa.array(rows.topic_code))
-    same = pa.compute.equal(stored, wanted).to_numpy(zero_copy_only=False)
+    same = pc.equal(stored, wanted).to_numpy(zero_copy_only=False)
     result: npt.NDArray[np.bool_] = ~same | (headers.field("queue_id", np.int32) != rows.queue_id)
     return result
 

@@ -13,7 +13,7 @@ from rmq_store.files import Bytes, MappingCache, SegmentChain, SegmentFile
 from rmq_store.headers import Headers, Ints, wrong_crc_rows
 from rmq_store.layout import BLANK_SIZE, MAGIC_BLANK
 from rmq_store.message import Gap, Record, decode_record
-from rmq_store.walk import follow, next_record
+from rmq_store.walk import Run, follow, next_record
 
 _FIRST: Ints = np.zeros(1, dtype=np.int64)
 
@@ -30,6 +30,19 @@ class Extent:
     record: Record | None = None
     gap: Gap | None = None
     reason: str | None = None
+
+
+def _require_whole(found: Record | Gap, segment: SegmentFile, offset: int) -> None:
+    """A file that was cut reads as if zeros followed, but a record it ends in is none."""
+    if isinstance(found, Record) and offset + found.total_size > segment.base + segment.size:
+        raise CorruptRecordError(
+            segment.path,
+            offset=offset,
+            reason="the file ends inside the record",
+            expected=f"{found.total_size} bytes",
+            actual=f"{segment.base + segment.size - offset} bytes",
+            advice="The file was cut or copied in part; the whole file holds the rest",
+        )
 
 
 class CommitLog:
@@ -80,7 +93,9 @@ class CommitLog:
                 advice="It expired and was deleted, or was never written",
             )
         window = self.chain.window(offset, self.chain.segment_end(segment))
-        return decode_record(window.data, 0, offset, segment.path)
+        found = decode_record(window.data, 0, offset, segment.path)
+        _require_whole(found, segment, offset)
+        return found
 
     def window_of(self, segment: SegmentFile) -> Bytes:
         """The whole of one file, zeros where it was cut short."""
@@ -93,7 +108,9 @@ class CommitLog:
             return False
         window = self.chain.window(offset, self.chain.segment_end(segment))
         headers = Headers(window, _FIRST, offset)
-        return bool(headers.valid[0]) and (size is None or int(headers.total[0]) == size)
+        total = int(headers.total[0])
+        whole = bool(headers.valid[0]) and offset + total <= segment.base + segment.size
+        return whole and (size is None or total == size)
 
     def end_from(self, offset: int) -> int:
         """Where the run of records that starts at `offset` ends, through file after file.
@@ -124,7 +141,7 @@ class CommitLog:
             window = self.window_of(segment)
             base = segment.base
             run = follow(window, base, at - base, len(window))
-            sound = self._sound_until(window, base, run.at)
+            sound = self._sound_until(window, segment, run)
             yield (
                 run.at[:sound] + base,
                 (int(run.at[sound]) if sound < len(run.at) else run.stop) + base,
@@ -140,8 +157,11 @@ class CommitLog:
                 case _:
                     return
 
-    def _sound_until(self, window: Bytes, base: int, at: Ints) -> int:
-        """How many of the records at `at` come before the first that is not whole or has a wrong CRC."""
+    def _sound_until(self, window: Bytes, segment: SegmentFile, run: Run) -> int:
+        """How many records of a run come before the first that is not whole or has a wrong CRC."""
+        base, at = segment.base, run.at
+        if run.stop > segment.size:  # the file was cut inside the last one
+            at = at[:-1]
         broken = np.flatnonzero(~Headers(window, at, base).valid)
         upto = int(broken[0]) if len(broken) else len(at)
         wrong = wrong_crc_rows(Headers(window, at[:upto], base))
@@ -191,6 +211,7 @@ class CommitLog:
         while at < end:
             try:
                 found = decode_record(window, at - segment.base, at, segment.path)
+                _require_whole(found, segment, at)
             except CorruptRecordError as error:
                 extent = self._damage(segment, at, end, error)
             else:

@@ -7,7 +7,7 @@ bisection; so is the first entry that still has its record.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -25,6 +25,7 @@ from rmq_store.layout import (
     QUEUE_ENTRY,
 )
 
+_LAST_LOOK = 200  # units, about a page of a ConsumeQueue
 _LAST_BASE_OFFSET = 2**62  # beyond it lies damage, and arithmetic overflows
 
 
@@ -71,6 +72,12 @@ class Entries:
 def no_entries() -> Entries:
     """No entries."""
     return Entries(*(np.zeros(0, dtype=np.int64) for _ in range(5)))
+
+
+def _hole(at: int) -> Entries:
+    """The entry that stands for units from `at` on which no file holds."""
+    nothing = np.zeros(1, dtype=np.int64)
+    return Entries(nothing + at, nothing, nothing, nothing, nothing + 1)
 
 
 def concat_entries(parts: Sequence[Entries]) -> Entries:
@@ -121,37 +128,43 @@ class QueueFiles:
     def raw(self, start: int, stop: int) -> npt.NDArray[Any]:
         """Units `start` to `stop` as they are stored; zeros where no file holds them.
 
+        Not to be asked across a hole between files, which can be of any width: `entries` may.
         A batch unit that cannot be (BatchConsumeQueue#recover) loses its size and so counts as none.
         """
-        width = self.dtype.itemsize
-        pieces: list[npt.NDArray[Any]] = []
-        at = start
-        while at < stop:
-            segment = self.chain.segment_at(at * width)
-            if segment is None:
-                pieces.append(np.zeros(self._hole(at, stop) - at, dtype=self.dtype))
-            else:
-                last = min(stop, (segment.base + self.chain.file_size) // width)
-                window = self.chain.window(at * width, last * width)
-                pieces.append(window.view(self.dtype).copy())
-            at += len(pieces[-1])
-        units = pieces[0] if len(pieces) == 1 else np.concatenate([*pieces, self._none()])
+        units = np.zeros(stop - start, dtype=self.dtype)
+        for first, last in self._held(start, stop):
+            window = self.chain.window(first * units.itemsize, last * units.itemsize)
+            units[first - start : last - start] = window.view(self.dtype)
         if self.batch:
             base = units["base_offset"]
             units["size"][(base < 0) | (base > _LAST_BASE_OFFSET) | (units["batch_size"] < 1)] = 0
         return units
 
-    def _none(self) -> npt.NDArray[Any]:
-        return np.zeros(0, dtype=self.dtype)
-
-    def _hole(self, at: int, stop: int) -> int:
-        """The first unit from `at` on that a file holds, at most `stop`."""
-        for segment in self.chain.segments_from(at * self.dtype.itemsize):
-            return min(stop, segment.base // self.dtype.itemsize)
-        return stop
+    def _held(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """The ranges of units in [start, stop) that lie in files, one a file."""
+        width = self.dtype.itemsize
+        for segment in self.chain.segments_from(start * width):
+            first = max(start, -(-segment.base // width))
+            last = min(stop, self.chain.segment_end(segment) // width)
+            if segment.base >= stop * width:
+                return
+            if first < last:
+                yield first, last
 
     def entries(self, start: int, stop: int) -> Entries:
-        """Units `start` to `stop` as entries."""
+        """Units `start` to `stop` as entries; a hole between files is one entry that leads nowhere."""
+        parts: list[Entries] = []
+        at = start
+        for first, last in self._held(start, stop):
+            if at < first:
+                parts.append(_hole(at))
+            parts.append(self._entries_held(first, last))
+            at = last
+        if at < stop:
+            parts.append(_hole(at))
+        return concat_entries(parts)
+
+    def _entries_held(self, start: int, stop: int) -> Entries:
         raw = self.raw(start, stop)
         log_offset = raw["log_offset"].astype(np.int64)
         size = raw["size"].astype(np.int64)
@@ -189,8 +202,11 @@ class QueueFiles:
     def _filled_units(self, segment: SegmentFile, first: int) -> int:
         """How many units of a file count as written: up to the last one of the first filled run."""
         count = min(self.units_per_file, segment.size // self.dtype.itemsize)
-        if count and self.unit(first + count - 1)[1] > 0:
-            return count
+        # A full file, or one with no more than its last page to go, needs no search.
+        front = max(0, count - _LAST_LOOK)
+        filled = np.flatnonzero(self.raw(first + front, first + count)["size"] > 0)
+        if len(filled):
+            return front + int(filled[-1]) + 1
         known = bisect_first(0, count, lambda place: self.unit(first + place)[1] <= 0)
         if known == 0:
             return self._filled_behind_zeros(first, count)
@@ -203,6 +219,8 @@ class QueueFiles:
 
     def find_unit_at_log(self, log_offset: int, start: int, stop: int) -> int:
         """The first unit in [start, stop) that points to `log_offset` or behind it; else `stop`."""
+        if start < stop and self._points_behind(start, log_offset):
+            return start  # nothing has expired
         return bisect_first(start, stop, lambda unit: self._points_behind(unit, log_offset))
 
     def _points_behind(self, unit: int, log_offset: int) -> bool:

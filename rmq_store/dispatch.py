@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from rmq_store.columns import stored_topics
 from rmq_store.consumequeue import QueueId
@@ -117,7 +118,7 @@ def tags_codes(tags: pa.Array) -> Ints:
 
 
 def _rows_with_lmq(stored: pa.Array) -> Ints:
-    hits = pa.compute.match_substring(stored, Property.INNER_MULTI_QUEUE_OFFSET)
+    hits = pc.match_substring(stored, Property.INNER_MULTI_QUEUE_OFFSET)
     return np.flatnonzero(hits.to_numpy(zero_copy_only=False))
 
 

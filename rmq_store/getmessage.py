@@ -95,12 +95,12 @@ def get_exact(
     if answer is not None:
         return answer
     found: list[Message] = []
-    at = offset
+    at, step = offset, _CHUNK
     while at < high and len(found) < max_messages:
-        entries = entries_of(at, min(high, at + max(_CHUNK, max_messages - len(found))))
-        if not len(entries):
-            break
-        begun = at
+        upto = min(high, at + max(step, max_messages - len(found)))
+        entries = entries_of(at, upto)
+        # Offsets may be far apart in a queue of batches, and files may be missing in any.
+        step = _CHUNK if len(entries) > 1 else 2 * step
         for row in range(len(entries)):
             message = message_at(entries, row)
             at = max(at, int(entries.offset[row] + max(1, entries.count[row])))
@@ -108,8 +108,8 @@ def get_exact(
                 found.append(message)
                 if len(found) == max_messages:
                     break
-        if at == begun:  # entries that lead nowhere on: a damaged queue
-            break
+        else:
+            at = max(at, upto)
     status = GetMessageStatus.FOUND if found else GetMessageStatus.NO_MATCHED_MESSAGE
     return GetMessageResult(status, min(at, high), low, high, found)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from rmq_store.columns import stored_topics
 from rmq_store.commitlog import CommitLog
@@ -49,9 +50,9 @@ class _Uncovered:
 
     def find(self, topic: str, key: str) -> list[int]:
         """Log offsets of records that may have the key."""
-        word = pa.compute.match_substring(self.keys.fill_null(""), key)
-        hits = pa.compute.or_(word, pa.compute.equal(self.uniq_keys.fill_null(""), key))
-        hits = pa.compute.and_(hits, pa.compute.equal(self.topics, topic))
+        word = pc.match_substring(self.keys.fill_null(""), key)
+        hits = pc.or_(word, pc.equal(self.uniq_keys.fill_null(""), key))
+        hits = pc.and_(hits, pc.equal(self.topics, topic))
         found: list[int] = self.log_offsets[hits.to_numpy(zero_copy_only=False)].tolist()
         return found
 
@@ -129,7 +130,7 @@ class KeyIndex:
 def _keys_of(headers: Headers) -> _Uncovered:
     stored = slices(headers.window, headers.properties_at, headers.properties_length, pa.binary())
     columns = decode_property_columns(stored, with_map=False)
-    some = pa.compute.or_(columns.keys.is_valid(), columns.uniq_key.is_valid())
+    some = pc.or_(columns.keys.is_valid(), columns.uniq_key.is_valid())
     rows = np.flatnonzero(some.to_numpy(zero_copy_only=False))
     picked = pa.array(rows)
     return _Uncovered(

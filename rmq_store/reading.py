@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from rmq_store.bodies import DEFAULT_MAX_BODY_BYTES
 from rmq_store.columns import BatchBuilder, Rows, needs_log, other_topic_rows, stored_topics
@@ -197,7 +198,7 @@ class SliceReader:
         properties: PropertyColumns | None = None
         if self._options.tags is not None:
             properties = self._builder.properties(headers)
-            hits = pa.compute.is_in(properties.tags, pa.array(sorted(self._options.tags)))
+            hits = pc.is_in(properties.tags, pa.array(sorted(self._options.tags)))
             kept = np.flatnonzero(hits.to_numpy(zero_copy_only=False))
             if len(kept) < len(rows):
                 rows, headers, properties = rows.take(kept), _take(headers, kept), None

@@ -607,7 +607,14 @@ class MessageStore:
         listed = len(entries) and int(entries.log_offset[0]) == record.physical_offset
         return entries if listed else None
 
-    def message_by_id(self, message_id: str) -> list[Message]:
+    def message_by_id(self, message_id: str) -> Message | None:
+        """The message with an offsetMsgId (32 or 56 hex digits) or a UNIQ_KEY; None where none has it.
+
+        Of several with one UNIQ_KEY the one stored first, as the broker's admin tools show it.
+        """
+        return next(iter(self.messages_by_id(message_id)), None)
+
+    def messages_by_id(self, message_id: str) -> list[Message]:
         """Messages by offsetMsgId (32 or 56 hex digits) or by UNIQ_KEY, in the order of the log.
 
         A UNIQ_KEY may name several: retries, and members of one batch. Empty where there is none.

@@ -195,7 +195,7 @@ def judge_keys(store: MessageStore, judge: Judge, random_: random.Random) -> Non
         for message in tolerant(partial(store.query_message, record["topic"], key)) or ():
             judge.message(message, by_queue=False)
             assert key in (message.keys or "").split(" ") or key == message.uniq_key
-    for message in tolerant(lambda: store.message_by_id(keyed[0]["offsetMsgId"])) or ():
+    for message in tolerant(lambda: store.messages_by_id(keyed[0]["offsetMsgId"])) or ():
         judge.message(message, by_queue=False)
 
 

@@ -427,9 +427,11 @@ def test_a_message_is_found_by_its_place_and_host(
     golden = untouched(name)
     with golden.open() as store:
         for record in golden.truth[:: max(1, len(golden.truth) // 20)]:
-            (message,) = store.message_by_id(record["offsetMsgId"])
+            (message,) = store.messages_by_id(record["offsetMsgId"])
             assert message == store.message_at(record["commitLogOffset"])
-        assert store.message_by_id("0" * 32) == []
+            assert message == store.message_by_id(record["offsetMsgId"])
+        assert store.messages_by_id("0" * 32) == []
+        assert store.message_by_id("0" * 32) is None
 
 
 @pytest.mark.parametrize("name", STORES)
@@ -443,7 +445,7 @@ def test_messages_are_found_by_the_id_their_producer_gave(
             wanted = [
                 other["commitLogOffset"] for other in named if other["uniqKey"] == record["uniqKey"]
             ]
-            found = [m.commit_log_offset for m in store.message_by_id(record["uniqKey"])]
+            found = [m.commit_log_offset for m in store.messages_by_id(record["uniqKey"])]
             assert [offset for offset in found if offset < log_end_of(golden)] == wanted
         assert named
 
