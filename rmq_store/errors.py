@@ -39,9 +39,9 @@ class StoreError(Exception):
     def _sentence(self) -> str:
         where = "" if self.path is None else f"{self.path}: "
         at = "" if self.offset is None else f" at offset {self.offset}"
-        sides = ""
-        if self.expected is not None or self.actual is not None:
-            sides = f" (expected {self.expected}, found {self.actual})"
+        both = (("expected", self.expected), ("found", self.actual))
+        said = ", ".join(f"{side} {value}" for side, value in both if value is not None)
+        sides = f" ({said})" if said else ""
         todo = "" if self.advice is None else f". {self.advice}"
         return f"[{self.code}] {where}{self.reason}{at}{sides}{todo}"
 

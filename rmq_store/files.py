@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import mmap
 import os
+import weakref
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -228,36 +229,31 @@ class _Mapping:
 
     def __init__(self, segment: SegmentFile) -> None:
         try:
-            self._fd = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
             raise from_os_error(segment.path, error, "opening") from error
         try:
-            size = os.fstat(self._fd).st_size
+            size = os.fstat(fd).st_size
             if size < segment.size:
                 raise _shrunk(segment, size)
             # Not more than was listed: what is behind belongs to a later snapshot.
-            mapped = mmap.mmap(self._fd, segment.size, access=mmap.ACCESS_READ)
+            mapped = mmap.mmap(fd, segment.size, access=mmap.ACCESS_READ)
         except OSError as error:
-            os.close(self._fd)
+            os.close(fd)
             raise from_os_error(segment.path, error, "mapping") from error
         except BaseException:
-            os.close(self._fd)
+            os.close(fd)
             raise
         self.bytes: Bytes = np.frombuffer(mapped, dtype=np.uint8)
+        self._fd = fd
+        # Closed once and only once: the number may belong to another file a moment later.
+        weakref.finalize(self, os.close, fd)
 
     def check(self, size: int, segment: SegmentFile) -> None:
         """Reading behind the end of a file that was cut kills the process (SIGBUS): look first."""
         actual = os.fstat(self._fd).st_size
         if actual < size:
             raise _shrunk(segment, actual)
-
-    def __del__(self) -> None:
-        fd = getattr(self, "_fd", None)
-        if fd is not None:
-            try:
-                os.close(fd)
-            except OSError:  # pragma: no cover - closed with the interpreter
-                return
 
 
 def _shrunk(segment: SegmentFile, actual: int) -> TruncatedFileError:
