@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.bodies import DEFAULT_MAX_BODY_BYTES, decompress
+from rmq_store.errors import BodyError
 from rmq_store.headers import Headers, Ints
 from rmq_store.layout import HOST_V6_SIZE, SysFlag
 from rmq_store.properties import PropertyColumns, as_java_reads, decode_property_columns, slices
@@ -124,6 +125,17 @@ class BatchBuilder:
         at = np.arange(len(rows))
         at[packed] = len(rows) + np.arange(len(packed))
         return pa.concat_arrays([stored, opened]).take(pa.array(at))
+
+    def unopenable(self, rows: Rows, headers: Headers) -> dict[int, BodyError]:
+        """Rows whose body does not decompress, each with its error."""
+        stored = stored_bodies(headers)
+        found: dict[int, BodyError] = {}
+        for row in np.flatnonzero(headers.sys_flag & SysFlag.COMPRESSED).tolist():
+            try:
+                self._open(stored, rows, headers, row)
+            except BodyError as error:
+                found[row] = error
+        return found
 
     def _open(self, stored: pa.Array, rows: Rows, headers: Headers, row: int) -> bytes:
         return decompress(

@@ -7,6 +7,7 @@ bisection; so is the first entry that still has its record.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from rmq_store.errors import from_os_error
 from rmq_store.files import MappingCache, SegmentChain, SegmentFile
 from rmq_store.headers import Ints
 from rmq_store.layout import (
@@ -93,6 +95,26 @@ def concat_entries(parts: Sequence[Entries]) -> Entries:
         np.concatenate([part.tags_code for part in parts]),
         np.concatenate([part.count for part in parts]),
     )
+
+
+class Glance(NamedTuple):
+    """First and last entry of a queue, each as log offset and size, and the unit behind the last."""
+
+    first: tuple[int, int]
+    last: tuple[int, int]
+    stop: int
+
+
+def _read(segment: SegmentFile, start: int, stop: int) -> bytes:
+    """Bytes of a file without mapping it; fewer where it is short."""
+    try:
+        fd = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.pread(fd, stop - start, start)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise from_os_error(segment.path, error, "reading") from error
 
 
 class QueueFiles:
@@ -186,6 +208,34 @@ class QueueFiles:
             item = self.chain.window(number * width, (number + 1) * width).view(self.dtype)[0]
         return int(item["log_offset"]), int(item["size"])
 
+    def glance(self) -> Glance | None:
+        """The first entry, and the last one where it stands on the last page of the last file.
+
+        Two short reads and nothing mapped, for stores of many thousand queues. None where that does
+        not tell: a queue of batches or without files, or a last file with its last page empty.
+        """
+        segments, width = self.chain.segments, self.dtype.itemsize
+        if self.batch or not segments:
+            return None
+        front = _read(segments[0], 0, width)
+        count = min(self.units_per_file, segments[-1].size // width)
+        skipped = max(0, count - _LAST_LOOK)
+        page = _read(segments[-1], skipped * width, count * width)
+        if len(front) < width or len(page) < (count - skipped) * width:
+            return None
+        units = np.frombuffer(page, dtype=self.dtype)
+        filled = np.flatnonzero(units["size"] > 0)
+        if not len(filled):
+            return None
+        last = units[filled[-1]]
+        stop = segments[-1].base // width + skipped + int(filled[-1]) + 1
+        first = np.frombuffer(front, dtype=self.dtype)[0]
+        return Glance(
+            (int(first["log_offset"]), int(first["size"])),
+            (int(last["log_offset"]), int(last["size"])),
+            stop,
+        )
+
     def find_stop(self) -> int:
         """Behind the last unit that was ever written, as far as it shows: size above 0.
 
@@ -202,7 +252,8 @@ class QueueFiles:
     def _filled_units(self, segment: SegmentFile, first: int) -> int:
         """How many units of a file count as written: up to the last one of the first filled run."""
         count = min(self.units_per_file, segment.size // self.dtype.itemsize)
-        # A full file, or one with no more than its last page to go, needs no search.
+        # A full file, or one with no more than its last page to go, needs no search; nor do holes
+        # before that page, in a sparse copy, mislead one.
         front = max(0, count - _LAST_LOOK)
         filled = np.flatnonzero(self.raw(first + front, first + count)["size"] > 0)
         if len(filled):
@@ -226,8 +277,7 @@ class QueueFiles:
     def _points_behind(self, unit: int, log_offset: int) -> bool:
         if self.chain.segment_at(unit * self.dtype.itemsize) is None:
             return False  # a hole in front; what comes behind decides
-        where, size = self.unit(unit)
-        return size != FILLER_SIZE and size > 0 and where >= log_offset
+        return is_behind(*self.unit(unit), log_offset)
 
     def stop_before_log(self, log_end: int, stop: int) -> int:
         """The unit behind the last one whose record ends at `log_end` or before.
@@ -245,6 +295,11 @@ class QueueFiles:
         if stop <= self.first_unit or not beyond(stop - 1):
             return stop
         return bisect_first(self.first_unit, stop, beyond)
+
+
+def is_behind(where: int, size: int, log_offset: int) -> bool:
+    """Whether an entry leads to a record at `log_offset` or behind it."""
+    return size != FILLER_SIZE and size > 0 and where >= log_offset
 
 
 def bisect_first(start: int, stop: int, test: Callable[[int], bool]) -> int:

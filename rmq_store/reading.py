@@ -14,7 +14,7 @@ from rmq_store.bodies import DEFAULT_MAX_BODY_BYTES
 from rmq_store.columns import BatchBuilder, Rows, needs_log, other_topic_rows, stored_topics
 from rmq_store.commitlog import CommitLog
 from rmq_store.consumequeue import Entries, QueueId, concat_entries
-from rmq_store.errors import CorruptQueueError, StoreError
+from rmq_store.errors import BodyError, CorruptQueueError, StoreError
 from rmq_store.hashing import tags_code
 from rmq_store.headers import Headers, Ints, wrong_crc_rows
 from rmq_store.layout import EXT_MAX_ADDRESS, FILLER_SIZE, MULTI_DISPATCH_SEPARATOR, Property
@@ -163,7 +163,7 @@ class SliceReader:
 
     def _wanted(self, queue: QueueId, entries: Entries) -> Entries:
         """Without entries that lead nowhere, or whose tag hash rules them out."""
-        leads = entries.points_to_record & (entries.log_offset + entries.size <= self._log_end)
+        leads = entries.points_to_record & (entries.log_offset <= self._log_end - entries.size)
         if not leads.all():
             self._report_dead_ends(queue, entries.take(~leads))
             entries = entries.take(leads)
@@ -204,7 +204,23 @@ class SliceReader:
                 rows, headers, properties = rows.take(kept), _take(headers, kept), None
                 if not len(rows):
                     return _empty(self._builder)
-        return self._builder.build(rows, headers, properties)
+        return self._built(rows, headers, properties)
+
+    def _built(
+        self, rows: Rows, headers: Headers, properties: PropertyColumns | None
+    ) -> pa.RecordBatch:
+        try:
+            return self._builder.build(rows, headers, properties)
+        except BodyError:
+            if self._options.on_damage is None:
+                raise
+        bad = self._builder.unopenable(rows, headers)
+        for error in bad.values():
+            self._damaged(error)
+        keep = np.setdiff1d(np.arange(len(rows)), list(bad))
+        if not len(keep):
+            return _empty(self._builder)
+        return self._builder.build(rows.take(keep), _take(headers, keep))
 
     def _located(self, rows: Rows) -> tuple[Rows, Headers]:
         """The rows whose records are there and sound, with their headers; others are damage."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from rmq_store.commitlog import CommitLog
 from rmq_store.config import StoreConfig, batch_topics, read_topic_configs
-from rmq_store.consumequeue import Entries, QueueFiles, QueueId, concat_entries
+from rmq_store.consumequeue import Entries, QueueFiles, QueueId, concat_entries, is_behind
 from rmq_store.dispatch import Dispatched, dispatch
 from rmq_store.errors import CorruptConfigError
 from rmq_store.files import MappingCache
@@ -126,6 +126,7 @@ class _Listed:
     batch: bool
     first: int
     stop: int
+    min_unit: int  # the first that still has its record
     log_stop: int = -1  # behind the record of the last entry; -1 without entries
     last_log_offset: int = -1
 
@@ -135,7 +136,7 @@ def take_snapshot(
 ) -> StoreSnapshot:
     """Resolve a store as its files are now. Reads no more of the log than its undispatched end."""
     listed = {
-        queue: _look_at(folders.files(queue, batch=batch), batch)
+        queue: _look_at(folders.files(queue, batch=batch), batch, log.start)
         for queue, batch in folders.listed().items()
     }
     dispatched, log_end = _find_log_end(log, listed.values())
@@ -143,15 +144,21 @@ def take_snapshot(
         _cut_to_log(one, log_end)
     unclean = (root / ABORT_FILE).exists()
     tails = _find_strays(root, log, listed, config, dispatched, log_end, unclean)
-    states = {
-        queue: _state(one, tails.pop(queue, None), log.start) for queue, one in listed.items()
-    }
+    states = {queue: _state(one, tails.pop(queue, None)) for queue, one in listed.items()}
     states.update({queue: _state_of_tail(tail) for queue, tail in tails.items()})
     return StoreSnapshot(log.start, log_end, dict(sorted(states.items())))
 
 
-def _look_at(files: QueueFiles, batch: bool) -> _Listed:
-    one = _Listed(files, batch, files.first_unit, files.find_stop())
+def _look_at(files: QueueFiles, batch: bool, log_start: int) -> _Listed:
+    """All that is to be seen in a queue's files, at once: of many queues none stays mapped."""
+    seen = files.glance()
+    if seen is not None and is_behind(*seen.first, log_start):
+        one = _Listed(files, batch, files.first_unit, seen.stop, files.first_unit)
+        _note(one, *seen.last)
+        return one
+    first, stop = files.first_unit, files.find_stop()
+    min_unit = files.find_unit_at_log(log_start, first, stop)
+    one = _Listed(files, batch, first, stop, min_unit)
     _note_last(one)
     return one
 
@@ -160,9 +167,12 @@ def _note_last(one: _Listed) -> None:
     """Take down the end of the record that the last entry leads to; filler leads to none."""
     one.log_stop = one.last_log_offset = -1
     if one.stop > one.first:
-        where, size = one.files.unit(one.stop - 1)
-        if size != FILLER_SIZE:
-            one.log_stop, one.last_log_offset = where + size, where
+        _note(one, *one.files.unit(one.stop - 1))
+
+
+def _note(one: _Listed, where: int, size: int) -> None:
+    if size != FILLER_SIZE:
+        one.log_stop, one.last_log_offset = where + size, where
 
 
 def _find_log_end(log: CommitLog, listed: Iterable[_Listed]) -> tuple[int, int]:
@@ -318,8 +328,8 @@ def _end_offset(one: _Listed) -> int:
 # --- from units to offsets ------------------------------------------------------------------------
 
 
-def _state(one: _Listed, tail: Entries | None, log_start: int) -> QueueState:
-    first = one.files.find_unit_at_log(log_start, one.first, one.stop)
+def _state(one: _Listed, tail: Entries | None) -> QueueState:
+    first = min(one.min_unit, one.stop)
     end = _end_offset(one) if one.stop > one.first else one.stop
     if tail is not None and len(tail):
         begin_of_tail = int(tail.offset[0])
@@ -329,7 +339,7 @@ def _state(one: _Listed, tail: Entries | None, log_start: int) -> QueueState:
         tail = None
     start = begin_of_tail
     if first < one.stop:
-        start = int(one.files.entries(first, first + 1).offset[0])
+        start = int(one.files.entries(first, first + 1).offset[0]) if one.batch else first
     # Offsets of a damaged queue of batches may run backwards.
     return QueueState(min(start, last), max(start, last), first, one.stop, one.batch, tail)
 

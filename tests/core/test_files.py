@@ -585,6 +585,28 @@ def test_damage_is_reported_with_its_place_and_both_sides(tmp_path: Path) -> Non
         assert record["commitLogOffset"] not in found
 
 
+def test_a_body_that_does_not_open_is_damage_like_any_other(tmp_path: Path) -> None:
+    golden = unpack("clean-5.2.0", tmp_path)
+    record = next(r for r in golden.truth if r["body"] and in_a_queue(r) and not r["sysFlag"])
+    path = next(p for p in reversed(log_files(golden)) if int(p.name) <= record["commitLogOffset"])
+    raw = bytearray(path.read_bytes())
+    raw[record["commitLogOffset"] - int(path.name) + 39] |= 1  # sysFlag: compressed
+    path.write_bytes(raw)
+    with golden.open() as store:
+        with pytest.raises(BodyError):
+            list(store.read_batches(record["topic"]))
+        damage: list[StoreError] = []
+        batches = list(store.read_batches(record["topic"], on_damage=damage.append))
+        found = [at for batch in batches for at in batch.column("commitLogOffset").to_pylist()]
+        assert [(type(error), error.offset) for error in damage] == [
+            (BodyError, record["commitLogOffset"])
+        ]
+        others = [r for r in golden.truth if r["topic"] == record["topic"] and in_a_queue(r)]
+        assert len(found) == len(others) - 1
+        raw_rows = store.read_batches(record["topic"], columns=["rawBody"])
+        assert sum(batch.num_rows for batch in raw_rows) == len(others)
+
+
 def test_a_bomb_in_a_body_is_stopped(golden: Callable[[str], GoldenStore]) -> None:
     store = golden("clean-5.3.3")
     packed = max(

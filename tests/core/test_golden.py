@@ -28,21 +28,23 @@ from tests.support.golden import (
 
 EVERY_COLUMN = tuple(BY_NAME)
 Expected = dict[str, Any]
+BEFORE: dict[GoldenStore, dict[str, tuple[int, int, int]]] = {}  # as first seen in this run
 
 
 @pytest.fixture
 def untouched(golden: Callable[[str], GoldenStore]) -> Iterator[Callable[[str], GoldenStore]]:
     """`golden`, with the promise that reading left the files, their bytes and times as they were."""
-    before: dict[GoldenStore, dict[str, tuple[int, int, int]]] = {}
+    used: set[GoldenStore] = set()
 
     def get(name: str) -> GoldenStore:
         store = golden(name)
-        before.setdefault(store, store.fingerprint())
+        BEFORE.setdefault(store, store.fingerprint())
+        used.add(store)
         return store
 
     yield get
-    for store, fingerprint in before.items():
-        assert store.fingerprint() == fingerprint, f"reading changed {store.name}"
+    for store in used:
+        assert store.fingerprint() == BEFORE[store], f"reading changed {store.name}"
 
 
 def expected_message(record: Truth) -> Expected:
@@ -269,7 +271,7 @@ def test_get_message_compares_tags_as_text(
     with golden.open() as store:
         end = log_end_of(golden)
         for queue, records in golden.by_queue.items():
-            for tag in sorted({record["tags"] for record in records if record["tags"]})[:3]:
+            for tag in sorted({record["tags"] for record in records if record["tags"]})[:2]:
                 if "||" in tag or tag.strip() != tag or tag == "*":
                     continue  # an expression, not a tag
                 wanted = [r["commitLogOffset"] for r in records if r["tags"] == tag]
@@ -408,7 +410,7 @@ def test_a_key_query_finds_what_a_search_of_the_truth_finds(
 ) -> None:
     golden = untouched(name)
     answers = golden.answers("queryMessage")
-    assert_key_queries_are_right(golden, answers[:: max(1, len(answers) // 100)])
+    assert_key_queries_are_right(golden, answers[:: max(1, len(answers) // 60)])
 
 
 @pytest.mark.campaign
