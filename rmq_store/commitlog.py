@@ -55,7 +55,9 @@ class CommitLog:
         file_size: int | None = None,
         mappings: MappingCache | None = None,
     ) -> None:
-        self.chain = SegmentChain(folders, file_size=file_size, mappings=mappings)
+        self.chain = SegmentChain(
+            folders, file_size=file_size, mappings=mappings, setting="mappedFileSizeCommitLog"
+        )
 
     @property
     def start(self) -> int:

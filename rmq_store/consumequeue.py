@@ -135,7 +135,12 @@ class QueueFiles:
         self.folder = folder
         self.batch = batch
         self.dtype = BATCH_QUEUE_ENTRY if batch else QUEUE_ENTRY
-        self.chain = SegmentChain([folder], file_size=file_size, mappings=mappings)
+        self.chain = SegmentChain(
+            [folder],
+            file_size=file_size,
+            mappings=mappings,
+            setting="mapperFileSizeBatchConsumeQueue" if batch else "mappedFileSizeConsumeQueue",
+        )
 
     @property
     def first_unit(self) -> int:

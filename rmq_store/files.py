@@ -14,6 +14,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -127,10 +128,12 @@ class SegmentChain:
         file_size: int | None = None,
         segments: Sequence[SegmentFile] | None = None,
         mappings: MappingCache | None = None,
+        setting: str = "the file size given",
     ) -> None:
+        """`setting`: what the broker calls `file_size`, for messages."""
         self.folders = [os.fspath(folder) for folder in folders]
         listed = list(list_segments(folders) if segments is None else segments)
-        _refuse_sizes(listed, file_size)
+        _refuse_sizes(listed, file_size, setting)
         self.file_size = file_size or infer_file_size(listed)
         self.segments = _without_overlaps(listed, self.file_size)
         self._bases = [segment.base for segment in self.segments]
@@ -200,19 +203,31 @@ class SegmentChain:
         )
 
 
-def _refuse_sizes(segments: Sequence[SegmentFile], said: int | None) -> None:
-    """Raises InvalidArgumentError where a file is larger than all are said to be, or than can be."""
+_SIZE_ADVICE = "Leave the size out to have it found from the files, or take it from broker.conf"
+
+
+def _refuse_sizes(segments: Sequence[SegmentFile], said: int | None, setting: str) -> None:
+    """Raises InvalidArgumentError where files are not of the size that is said, or of none that can be."""
     largest = max(segments, key=lambda segment: segment.size, default=None)
     if largest is not None and largest.size > (said or LARGEST_FILE):
         raise InvalidArgumentError(
             largest.path,
-            reason="the file is larger than the files of its kind are said to be"
+            reason=f"the file is larger than {setting}"
             if said
             else "the file is larger than any that a broker can write",
             expected=f"at most {said or LARGEST_FILE} bytes",
             actual=largest.size,
-            advice="Leave the size out to have it found from the files, or take it from broker.conf",
+            advice=_SIZE_ADVICE,
         )
+    for before, after in pairwise(segments):
+        if said and after.base < before.base + said:
+            raise InvalidArgumentError(
+                after.path,
+                reason=f"the files are smaller than {setting}",
+                expected=f"{said} bytes from one to the next",
+                actual=after.base - before.base,
+                advice=_SIZE_ADVICE,
+            )
 
 
 def _without_overlaps(segments: Sequence[SegmentFile], file_size: int) -> list[SegmentFile]:

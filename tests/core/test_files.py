@@ -267,11 +267,15 @@ def test_names_that_cannot_be_are_passed_over(tmp_path: Path) -> None:
         assert offsets(store) == wanted(golden)
 
 
-def test_a_size_that_the_files_are_larger_than_is_refused(
-    golden: Callable[[str], GoldenStore],
+@pytest.mark.parametrize("name", ["mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue"])
+def test_a_size_that_the_files_do_not_have_is_refused(
+    golden: Callable[[str], GoldenStore], name: str
 ) -> None:
-    with pytest.raises(InvalidArgumentError, match="larger than the files of its kind"):
-        golden("crc-5.5.0").open(config={"mappedFileSizeCommitLog": 4096})
+    store = golden("geometry-5.5.0")
+    with pytest.raises(InvalidArgumentError, match=f"larger than {name}"):
+        store.open(config={name: 100})
+    with pytest.raises(InvalidArgumentError, match=f"smaller than {name}"):
+        store.open(config={name: 1 << 30})
 
 
 # --- is it a store? --------------------------------------------------------------------------------
