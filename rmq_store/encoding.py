@@ -48,6 +48,13 @@ from rmq_store.topics import forbidden_character
 LOOPBACK = "127.0.0.1:0"
 _HEAD_MAX = HEAD_SIZE + 2 * V6_EXTRA
 _V6_BITS = SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
+# Constants of kernels as Arrow scalars: to make one of a plain value, pyarrow looks for pandas, and
+# where that is not installed each look goes through the import path.
+_BEHIND_NAME = pa.scalar(b"\x01", pa.binary())
+_BEHIND_VALUE = pa.scalar(b"\x02", pa.binary())
+_NOTHING = pa.scalar(b"", pa.binary())
+_NULL = pa.scalar(None, pa.binary())
+_ZERO = pa.scalar(0, pa.int32())
 
 # What a batch may bring besides topic, queueId and body; timestamps in ms or as Arrow timestamps.
 NUMBER_COLUMNS = {
@@ -320,8 +327,7 @@ def _of_map(column: pa.Array) -> pa.Array:
             _row_of_item(column, int(np.argmin(keep.to_numpy(zero_copy_only=False))) + first),
             "a property is null",
         )
-    separators = pa.scalar(b"\x01", pa.binary()), pa.scalar(b"\x02", pa.binary())
-    items = pc.binary_join_element_wise(keys, separators[0], values, separators[1], b"")
+    items = pc.binary_join_element_wise(keys, _BEHIND_NAME, values, _BEHIND_VALUE, _NOTHING)
     item_ends, raw = buffers(items)
     row_ends = item_ends[column.offsets.to_numpy() - first]
     return pa.Array.from_buffers(
@@ -339,12 +345,13 @@ def _of_words(words: dict[str, pa.Array], count: int) -> pa.Array:
     for column, name in PROPERTY_WORDS.items():
         if column in words:
             value = _cast(words[column], pa.string(), column).cast(pa.binary())
-            value = pc.if_else(pc.equal(pc.binary_length(value), 0), None, value)
-            item = pc.binary_join_element_wise(name.encode() + b"\x01", value, b"\x02", b"")
-            parts.append(item.fill_null(b""))
+            value = pc.if_else(pc.equal(pc.binary_length(value), _ZERO), _NULL, value)
+            front = pa.scalar(name.encode() + b"\x01", pa.binary())
+            item = pc.binary_join_element_wise(front, value, _BEHIND_VALUE, _NOTHING)
+            parts.append(item.fill_null(_NOTHING))
     if not parts:
         return pa.array([b""] * count, pa.binary())
-    return pc.binary_join_element_wise(*parts, b"") if len(parts) > 1 else parts[0]
+    return pc.binary_join_element_wise(*parts, _NOTHING) if len(parts) > 1 else parts[0]
 
 
 def _check_agreement(stored: pa.Array, words: dict[str, pa.Array]) -> None:
@@ -419,7 +426,7 @@ def assemble(
         prepared.topic_field[rows],
         slices(size_field, np.arange(count) * 2, np.full(count, 2), pa.binary()),
         properties,
-        b"",
+        _NOTHING,
     )
     ends, data = buffers(records)
     data = data[: int(ends[-1])]

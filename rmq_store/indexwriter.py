@@ -214,7 +214,7 @@ def _words(keys: pa.Array) -> tuple[pa.Array, Ints]:
     split = pc.split_pattern(keys, KEY_SEPARATOR)
     rows = pc.list_parent_indices(split).to_numpy().astype(np.int64)
     words = pc.list_flatten(split)
-    filled = np.flatnonzero(pc.greater(pc.binary_length(words), 0).to_numpy(zero_copy_only=False))
+    filled = np.flatnonzero(np.diff(buffers(words)[0]))
     return words.take(pa.array(filled)), rows[filled]
 
 

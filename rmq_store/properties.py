@@ -16,13 +16,22 @@ import pyarrow as pa
 
 from rmq_store.files import Bytes
 from rmq_store.layout import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, Property
+from rmq_store.propertylayout import (
+    Layout,
+    Table,
+    all_values,
+    layout_of,
+    repeated_names,
+    value_column,
+)
 from rmq_store.schema import PROPERTIES
 from rmq_store.strings import decode_utf8
 
 Ints = npt.NDArray[np.int64]
 
 _WORD = 8  # bytes
-_SHORT = 64  # bytes
+_SHORT = 256  # bytes
+_SMALL = 4 << 20  # bytes
 LOOKED_AT = (Property.TAGS, Property.KEYS, Property.UNIQ_KEY)
 
 
@@ -33,7 +42,7 @@ def slices(source: Bytes, starts: Ints, lengths: Ints, kind: pa.DataType) -> pa.
     """
     count = len(starts)
     length = int(lengths[0]) if count else 0
-    if 0 < length <= _SHORT and (lengths == length).all():
+    if 0 < length <= _SHORT and length * count <= _SMALL and (lengths == length).all():
         return _slices_of_one_length(source, starts, length, kind)
     offsets = np.empty(2 * count + 1, dtype=np.int32)
     offsets[0:-1:2] = starts
@@ -93,10 +102,38 @@ def decode_property_columns(stored: pa.Array, *, with_map: bool) -> PropertyColu
     """The columns of a binary array of stored property strings, without nulls."""
     text = as_java_reads(stored)
     ends, raw = buffers(text)
+    table = _as_table(ends, raw)
+    layout = None if table is None else layout_of(table)
+    if table is not None and layout is not None:
+        return _columns_of_one_layout(table, layout, with_map)
     items = _regular_items(ends, raw)
     if items is None:
         items = _any_items(ends, raw)
     return _columns(items, len(text), with_map)
+
+
+def _as_table(ends: npt.NDArray[np.int32], raw: Bytes) -> Table | None:
+    """The strings as rows of a table of bytes; None where they are not all of one length."""
+    lengths = np.diff(ends)
+    if not len(lengths) or not lengths[0] or (lengths != lengths[0]).any():
+        return None
+    return raw[ends[0] : ends[-1]].reshape(len(lengths), -1)
+
+
+def _columns_of_one_layout(table: Table, layout: Layout, with_map: bool) -> PropertyColumns:
+    rows = len(table)
+    places = dict(zip(layout.names, layout.values, strict=True))
+
+    def one(name: str) -> pa.Array:
+        place = places.get(name.encode())
+        return pa.nulls(rows, pa.string()) if place is None else value_column(table, place)
+
+    entries = None
+    if with_map:
+        per_row = np.full(rows, len(layout.names))
+        entries = _map(per_row, repeated_names(layout.names, rows), all_values(table, layout))
+    tags, keys, uniq_key = (one(name) for name in LOOKED_AT)
+    return PropertyColumns(tags, keys, uniq_key, entries)
 
 
 @dataclass(slots=True)
@@ -275,20 +312,9 @@ def _columns_of_one_shape(
     entries = None
     if with_map:
         values = slices(items.raw, items.value_at, items.value_length, pa.string())
-        entries = _map(items.per_row, _tiled(names, rows), values)
+        entries = _map(items.per_row, repeated_names(tuple(names), rows), values)
     tags, keys, uniq_key = (one(name) for name in LOOKED_AT)
     return PropertyColumns(tags, keys, uniq_key, entries)
-
-
-def _tiled(names: list[bytes], rows: int) -> pa.Array:
-    """The names of one row, `rows` times over."""
-    text = b"".join(names)
-    ends = np.cumsum([len(name) for name in names])
-    offsets = np.zeros(rows * len(names) + 1, dtype=np.int32)
-    offsets[1:] = (np.arange(rows)[:, None] * len(text) + ends).reshape(-1)
-    return pa.Array.from_buffers(
-        pa.string(), rows * len(names), [None, pa.py_buffer(offsets), pa.py_buffer(text * rows)]
-    )
 
 
 def _last_of_each_name(items: _Items, codes: npt.NDArray[Any]) -> tuple[_Items, npt.NDArray[Any]]:

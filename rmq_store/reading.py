@@ -25,8 +25,13 @@ from rmq_store.topics import SCHEDULE_TOPIC
 
 BATCH_ROWS = 8192
 BATCH_BYTES = 16 << 20
-_SPAN = 32 << 20  # bytes of the log whose entries are put in order at a time
-_ENTRIES_READ = 4096  # of a queue at a time
+_FIRST_SPAN = 32 << 20  # bytes of the log whose entries are put in order at a time
+_WIDEST_SPAN = 256 << 20
+_SPAN_ENTRIES = 1 << 16  # so many are put in order at a time, about
+_SPAN_ENTRIES_A_QUEUE = 16  # and at least so many of each queue, for a step costs as much with few
+_ENTRIES_HELD = 1 << 20  # of all queues together, read ahead
+_MOST_ENTRIES_READ = 1 << 14  # of a queue at a time
+_LEAST_ENTRIES_READ = 1 << 6
 _MASK32 = 0xFFFFFFFF
 
 EntriesOf = Callable[[QueueId, int, int], Entries]
@@ -50,15 +55,15 @@ class ReadOptions:
 class _Cursor:
     """A queue range being read: its entries come in blocks, in queue order."""
 
-    def __init__(self, part: QueueSlice, number: int, entries_of: EntriesOf) -> None:
+    def __init__(self, part: QueueSlice, entries_of: EntriesOf, step: int) -> None:
         self.part = part
-        self.number = number
         self._entries_of = entries_of
+        self._step = step
         self._at = part.start
         self._block = self._next_block()
 
     def _next_block(self) -> Entries | None:
-        step = _ENTRIES_READ
+        step = self._step
         while self._at < self.part.stop:
             upto = min(self.part.stop, self._at + step)
             block = self._entries_of(self.part.queue, self._at, upto)
@@ -78,11 +83,12 @@ class _Cursor:
         parts: list[Entries] = []
         while self._block is not None:
             behind = self._block.log_offset >= log_offset
-            count = int(behind.argmax()) if behind.any() else len(behind)
-            parts.append(self._block.take(slice(0, count)))
-            if count < len(behind):
+            count = int(behind.argmax())
+            if behind[count]:
+                parts.append(self._block.take(slice(0, count)))
                 self._block = self._block.take(slice(count, None))
                 break
+            parts.append(self._block)
             self._block = self._next_block()
         return concat_entries(parts)
 
@@ -143,19 +149,24 @@ class SliceReader:
         topics = sorted({part.queue.topic for part in slices})
         code = {topic: number for number, topic in enumerate(topics)}
         parts = [part for part in slices if part.start < part.stop]
-        cursors = [_Cursor(part, number, self._entries_of) for number, part in enumerate(parts)]
+        step = _ENTRIES_HELD // max(1, len(parts))
+        step = min(max(step, _LEAST_ENTRIES_READ), _MOST_ENTRIES_READ)
+        cursors = [_Cursor(part, self._entries_of, step) for part in parts]
         topic_codes = np.array([code[part.queue.topic] for part in parts], dtype=np.int32)
         queue_ids = np.array([part.queue.queue_id for part in parts], dtype=np.int32)
         waiting: list[tuple[int, Entries]] = []
         pending = 0
         heads = _heads(cursors)
+        span, aim = _FIRST_SPAN, max(_SPAN_ENTRIES, _SPAN_ENTRIES_A_QUEUE * len(parts))
         while (heads < _DONE).any():
-            span_end = int(heads.min()) + _SPAN
+            span_end, before = int(heads.min()) + span, pending
             for number in np.flatnonzero(heads < span_end).tolist():
                 entries = cursors[number].take_until(span_end)
                 heads[number] = _head(cursors[number])
                 waiting.append((number, self._wanted(parts[number].queue, entries)))
                 pending += len(waiting[-1][1])
+            # Densities differ between parts of a log: the span follows them.
+            span = _next_span(span, pending - before, aim)
             # A thin selection gathers over several spans, so that batches do not get tiny.
             if pending >= self._options.batch_rows or not (heads < _DONE).any():
                 yield _merged(waiting, topics, topic_codes, queue_ids)
@@ -296,6 +307,13 @@ class SliceReader:
 
 _NO_BYTES = np.zeros(0, dtype=np.uint8)
 _DONE = np.iinfo(np.int64).max
+
+
+def _next_span(span: int, found: int, aim: int) -> int:
+    """Twice as wide where `found` entries are few, half as wide where they are many."""
+    if found < aim // 2:
+        return min(span * 2, _WIDEST_SPAN)
+    return span // 2 if found > 2 * aim and span > 1 else span
 
 
 def _head(cursor: _Cursor) -> int:
