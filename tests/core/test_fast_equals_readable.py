@@ -254,6 +254,36 @@ def check_properties(stored: list[bytes]) -> None:
     assert (bare.tags, bare.keys, bare.uniq_key) == (columns.tags, columns.keys, columns.uniq_key)
 
 
+@st.composite
+def rows_of_one_length(draw: st.DrawFn) -> list[bytes]:
+    """One string several times over, with some bytes of some rows changed, separators among them."""
+    first = draw(property_strings()) or b"TAGS\x01a\x02KEYS\x01bb\x02"
+    rows = [bytearray(first) for _ in range(draw(st.integers(1, 5)))]
+    places = st.tuples(
+        st.integers(0, len(rows) - 1),
+        st.integers(0, len(first) - 1),
+        st.sampled_from(b"\x00\x01\x02aZ\x7f\x80\xc3\xa9"),
+    )
+    for row, at, byte in draw(st.lists(places, max_size=4)):
+        rows[row][at] = byte
+    return [bytes(row) for row in rows]
+
+
+@fast(300)
+@given(rows_of_one_length())
+@example([b"TAGS\x01a\x02", b"TAGS\x01\x02\x02"])
+@example([b"KEYS\x01a\x02TAGS\x01b\x02", b"KEYZ\x01a\x02TAGS\x01b\x02"])
+def test_rows_of_one_length_read_like_any_others(stored: list[bytes]) -> None:
+    check_properties(stored)
+
+
+@pytest.mark.campaign
+@campaign(3000)
+@given(rows_of_one_length())
+def test_rows_of_one_length_read_like_any_others_at_length(stored: list[bytes]) -> None:
+    check_properties(stored)
+
+
 @fast(400)
 @given(st.lists(property_strings(), max_size=6))
 @example([b"", b""])
