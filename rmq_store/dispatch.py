@@ -118,6 +118,9 @@ def tags_codes(tags: pa.Array) -> Ints:
 
 
 def _rows_with_lmq(stored: pa.Array) -> Ints:
+    _, raw = buffers(stored)
+    if Property.INNER_MULTI_QUEUE_OFFSET.encode() not in raw.tobytes():
+        return np.zeros(0, dtype=np.int64)
     hits = pc.match_substring(stored, Property.INNER_MULTI_QUEUE_OFFSET)
     return np.flatnonzero(hits.to_numpy(zero_copy_only=False))
 

@@ -7,7 +7,7 @@ before the first byte is made, so a batch is written whole or not at all.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from rmq_store.config import StoreConfig
 from rmq_store.dialects import Dialect
 from rmq_store.errors import InvalidMessageError, nearest
 from rmq_store.files import Bytes
-from rmq_store.hashing import crc32
+from rmq_store.hashing import crc32, crc32_of_slices
 from rmq_store.headers import Ints
 from rmq_store.layout import (
     BLANK_SIZE,
@@ -341,17 +341,24 @@ def _row_of_item(column: pa.Array, item: int) -> int:
 
 def _of_words(words: dict[str, pa.Array], count: int) -> pa.Array:
     """Only KEYS, TAGS and UNIQ_KEY, each where it is not null or empty."""
-    parts = []
-    for column, name in PROPERTY_WORDS.items():
-        if column in words:
-            value = _cast(words[column], pa.string(), column).cast(pa.binary())
-            value = pc.if_else(pc.equal(pc.binary_length(value), _ZERO), _NULL, value)
-            front = pa.scalar(name.encode() + b"\x01", pa.binary())
-            item = pc.binary_join_element_wise(front, value, _BEHIND_VALUE, _NOTHING)
-            parts.append(item.fill_null(_NOTHING))
-    if not parts:
-        return pa.array([b""] * count, pa.binary())
-    return pc.binary_join_element_wise(*parts, _NOTHING) if len(parts) > 1 else parts[0]
+    given = {
+        name: _cast(words[column], pa.string(), column).cast(pa.binary())
+        for column, name in PROPERTY_WORDS.items()
+        if column in words
+    }
+    if not given:
+        return pa.repeat(_NOTHING, count)
+    pieces = {
+        name: (pa.scalar(name.encode() + b"\x01", pa.binary()), value, _BEHIND_VALUE)
+        for name, value in given.items()
+    }
+    if all(value.null_count == 0 and lengths(value).all() for value in given.values()):
+        return pc.binary_join_element_wise(*chain.from_iterable(pieces.values()), _NOTHING)
+    items = []
+    for front, value, behind in pieces.values():
+        filled = pc.if_else(pc.equal(pc.binary_length(value), _ZERO), _NULL, value)
+        items.append(pc.binary_join_element_wise(front, filled, behind, _NOTHING).fill_null(b""))
+    return pc.binary_join_element_wise(*items, _NOTHING) if len(items) > 1 else items[0]
 
 
 def _check_agreement(stored: pa.Array, words: dict[str, pa.Array]) -> None:
@@ -487,12 +494,10 @@ _HEAD_FIELDS = {
 
 
 def body_crcs(body: pa.Array) -> Ints:
-    """bodyCRC of every body. A loop over calls: there is no vector form of a CRC."""
+    """bodyCRC of every body."""
     ends, raw = buffers(body)
-    view = raw.data
-    edges = ends.tolist()
-    found = [crc32(view[a:b]) for a, b in pairwise(edges)]
-    return np.array(found, dtype=np.int64) & CRC_MASK
+    starts = ends[:-1].astype(np.int64)
+    return crc32_of_slices(raw, starts, np.diff(ends).astype(np.int64)) & CRC_MASK
 
 
 def _with_record_crcs(data: Bytes, ends: npt.NDArray[np.int32]) -> Bytes:

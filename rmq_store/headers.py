@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmq_store.files import Bytes
-from rmq_store.hashing import crc32
+from rmq_store.hashing import crc32, crc32_of_slices
 from rmq_store.layout import (
     BORN_HOST_AT,
     CRC_ITEM_SIZE,
@@ -214,19 +214,13 @@ _BEHIND_STORE_HOST = _BEHIND_BORN_HOST - {"store_timestamp"}
 def wrong_crc_rows(headers: Headers) -> Ints:
     """Rows, all valid, whose stored body has not the CRC that the record says, or which have not
     their own record CRC. Empty bodies have none.
-
-    The one loop per message of the fast path: there is no vector form of a CRC, and `crc32` runs
-    at memory speed; what costs is the call.
     """
-    view = headers.window.data
-    starts = headers.body_at
     rows = np.flatnonzero(headers.body_length)
     wrong_records = _wrong_record_crc_rows(headers)
     if not len(rows):
         return wrong_records
-    ends = (starts + headers.body_length)[rows].tolist()
-    found = [crc32(view[start:end]) for start, end in zip(starts[rows].tolist(), ends, strict=True)]
-    computed = np.array(found, dtype=np.int64) & CRC_MASK
+    found = crc32_of_slices(headers.window, headers.body_at[rows], headers.body_length[rows])
+    computed = found & CRC_MASK
     wrong: Ints = rows[computed != headers.head["body_crc"][rows]]
     return np.union1d(wrong, wrong_records) if len(wrong_records) else wrong
 
