@@ -208,18 +208,22 @@ class CommitLog:
             expected = self.chain.segment_end(segment)
 
     def _extents_of(self, segment: SegmentFile, start: int) -> Iterator[Extent]:
-        window = self.window_of(segment).data
         at, end = start, self.chain.segment_end(segment)
         while at < end:
-            try:
-                found = decode_record(window, at - segment.base, at, segment.path)
-                _require_whole(found, segment, at)
-            except CorruptRecordError as error:
-                extent = self._damage(segment, at, end, error)
-            else:
-                extent = self._extent(segment, at, end, found)
+            extent = self.extent_at(segment, at)
             yield extent
             at = extent.stop
+
+    def extent_at(self, segment: SegmentFile, at: int) -> Extent:
+        """What stands at log offset `at` of a file: one record, or a gap as far as it goes."""
+        end = self.chain.segment_end(segment)
+        window = self.window_of(segment).data
+        try:
+            found = decode_record(window, at - segment.base, at, segment.path)
+            _require_whole(found, segment, at)
+        except CorruptRecordError as error:
+            return self._damage(segment, at, end, error)
+        return self._extent(segment, at, end, found)
 
     def _extent(self, segment: SegmentFile, at: int, end: int, found: Record | Gap) -> Extent:
         if isinstance(found, Record):

@@ -30,6 +30,7 @@ from rmq_store.layout import (
 
 _SAMPLE = 256  # items looked at from either end to prove a geometry
 _OFFSET_IN_ITEM = 4
+_PIECE = 1 << 20  # items
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +234,16 @@ class IndexFile:
         """All items from number 1 on, as stored."""
         found: npt.NDArray[Any] = self._places(self.geometry)[1 : self.header.items + 1].copy()
         return found
+
+    def pieces(self) -> Iterator[tuple[int, npt.NDArray[Any]]]:
+        """All items, some at a time: the number of the first of a piece, and the piece as stored."""
+        places = self._places(self.geometry)
+        for first in range(1, self.header.items + 1, _PIECE):
+            yield first, places[first : min(first + _PIECE, self.header.items + 1)].copy()
+
+    def item_at(self, number: int) -> int:
+        """Where an item stands in the file."""
+        return index_item_at(self.geometry.slots, number)
 
     def chain(self, key_hash: int) -> Iterator[tuple[int, int, int]]:
         """The items of a hash's slot that have this very hash, newest first.

@@ -63,7 +63,7 @@ class IndexWriter:
             return
         stamps = headers.field("store_timestamp", np.int64)
         offsets = headers.at + headers.base
-        row, hashes = self._items(headers, topics, properties)
+        row, hashes = index_items(headers, topics, properties, self._dialect)
         last_record = 0
         at = 0
         while at < len(row):
@@ -77,27 +77,6 @@ class IndexWriter:
         # makes after a full one, or for the first record of all, is there even if it stays empty.
         if self._file is None or (self._is_full() and last_record < len(headers) - 1):
             self._roll()
-
-    def _items(
-        self, headers: Headers, topics: pa.Array, properties: PropertyColumns
-    ) -> tuple[Ints, npt.NDArray[np.int32]]:
-        """Record number and key hash of every item, in the order they go into the file."""
-        codes = topics.dictionary_encode()
-        names = codes.dictionary.to_pylist()
-        code = codes.indices.to_numpy()
-        indexed = (headers.sys_flag & SysFlag.TRANSACTION_MASK) != SysFlag.TRANSACTION_ROLLBACK
-        parts = [
-            _hashed(properties.uniq_key, None, names, code, ""),
-            _hashed(*_words(properties.keys), names, code, ""),
-        ]
-        if self._dialect.has("tag_items"):
-            parts.append(_hashed(properties.tags, None, names, code, INDEX_TAG_TYPE + "#"))
-        rows = np.concatenate([row for row, _ in parts])
-        hashes = np.concatenate([hash_ for _, hash_ in parts])
-        kind = np.repeat(np.arange(len(parts)), [len(row) for row, _ in parts])
-        order = np.argsort(rows * len(parts) + kind, kind="stable")
-        order = order[indexed[rows[order]]]
-        return rows[order], hashes[order]
 
     # --- the file being filled ---------------------------------------------------------------------
 
@@ -207,6 +186,31 @@ class IndexWriter:
             self._write_header()
             self._file.flush()
             self._file = None
+
+
+def index_items(
+    headers: Headers, topics: pa.Array, properties: PropertyColumns, dialect: Dialect
+) -> tuple[Ints, npt.NDArray[np.int32]]:
+    """Record number and key hash of every item that records get, in the order they go into a file.
+
+    UNIQ_KEY, each word of KEYS, and from 5.4.0 on TAGS (IndexService#buildIndex).
+    """
+    codes = topics.dictionary_encode()
+    names = codes.dictionary.to_pylist()
+    code = codes.indices.to_numpy()
+    indexed = (headers.sys_flag & SysFlag.TRANSACTION_MASK) != SysFlag.TRANSACTION_ROLLBACK
+    parts = [
+        _hashed(properties.uniq_key, None, names, code, ""),
+        _hashed(*_words(properties.keys), names, code, ""),
+    ]
+    if dialect.has("tag_items"):
+        parts.append(_hashed(properties.tags, None, names, code, INDEX_TAG_TYPE + "#"))
+    rows = np.concatenate([row for row, _ in parts])
+    hashes = np.concatenate([hash_ for _, hash_ in parts])
+    kind = np.repeat(np.arange(len(parts)), [len(row) for row, _ in parts])
+    order = np.argsort(rows * len(parts) + kind, kind="stable")
+    order = order[indexed[rows[order]]]
+    return rows[order], hashes[order]
 
 
 def _words(keys: pa.Array) -> tuple[pa.Array, Ints]:

@@ -183,6 +183,11 @@ class MessageStore:
         return self._log
 
     @property
+    def log(self) -> CommitLog:
+        """The CommitLog, for whoever looks at places and not at messages."""
+        return self._open_log()
+
+    @property
     def dialect(self) -> Dialect:
         """How the broker of this store writes and answers, by the release given or a guess.
 
@@ -271,6 +276,14 @@ class MessageStore:
         tail = state.tail
         inside = (tail.offset + tail.count > start) & (tail.offset < stop)
         return concat_entries([listed, tail.take(inside)])
+
+    def listed_entries(self, queue: QueueId, start: int, stop: int) -> Entries:
+        """As `entries`, with the tagsCode that those in the queue's extension lead to."""
+        return self._with_ext(queue, self.entries(queue, start, stop))
+
+    def is_record(self, commit_log_offset: int, size: int) -> bool:
+        """Whether a whole record of that size stands there, whatever its CRC."""
+        return self._open_log().is_record(commit_log_offset, size)
 
     def _batch_entries(self, queue: QueueId, state: QueueState, start: int, stop: int) -> Entries:
         files = self._folders.files(queue, batch=True)

@@ -1,0 +1,482 @@
+"""verify: log, queues, index, checkpoint and configuration held against each other. Read-only.
+
+The log is gone through once, file by file; each part can be done by another process, and the parts
+are joined. What is known of the store beforehand is its snapshot, so that all see the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from rmq_store.checkpoint import Checkpoint
+from rmq_store.columns import stored_topics
+from rmq_store.commitlog import Extent
+from rmq_store.config import (
+    batch_topics,
+    read_config_json,
+    read_topic_configs,
+)
+from rmq_store.dialects import dialect
+from rmq_store.dispatch import dispatch
+from rmq_store.errors import CorruptConfigError, StoreError
+from rmq_store.findings import Finding, Findings, Severity
+from rmq_store.headers import Headers
+from rmq_store.indexcheck import (
+    IndexHealth,
+    check_file,
+    items_between,
+    missing_from,
+    open_index_files,
+    pair,
+)
+from rmq_store.indexfile import IndexFile
+from rmq_store.indexwriter import index_items
+from rmq_store.layout import (
+    ABORT_FILE,
+    CHECKPOINT_FILE,
+    CONFIG_DIR,
+    INDEX_DIR,
+)
+from rmq_store.message import Gap
+from rmq_store.properties import decode_property_columns, slices
+from rmq_store.queuecheck import (
+    QueueTally,
+    check_entries,
+    check_listed,
+    queueless_findings,
+    waiting_findings,
+)
+from rmq_store.store import MessageStore
+from rmq_store.sweep import Run, sweep
+
+Progress = Callable[[int], None]  # told how many bytes of the log were gone through
+
+CONFIG_FILES = (
+    "topics.json",
+    "consumerOffset.json",
+    "subscriptionGroup.json",
+    "delayOffset.json",
+    "consumerFilter.json",
+)
+# Whether the index holds items for tags is a matter of the release, which no file tells.
+_WITHOUT_TAG_ITEMS = dialect("5.3.3")
+_SALVAGE = "Salvage what is whole into a new store: rmqstore salvage"
+# How an extent that is no record is told; what is not here needs no telling.
+_LOG_FINDINGS = {
+    Gap.DAMAGED: (
+        Severity.ERROR,
+        "log-damaged",
+        "{size} bytes are no sound record, and the log goes on behind: {reason}. A broker that has "
+        "to recover cuts the log here",
+        _SALVAGE,
+    ),
+    Gap.MISSING: (
+        Severity.ERROR,
+        "log-file-missing",
+        "no file holds these {size} bytes, and the log goes on behind. A broker does not start so",
+        f"Put the file back. {_SALVAGE}",
+    ),
+    Gap.TORN: (
+        Severity.NOTE,
+        "log-torn-tail",
+        "the writer stopped inside a record: {reason}",
+        "Normal after a crash and in a copy of a running store; a broker cuts it off when it starts",
+    ),
+    Gap.GHOST: (
+        Severity.WARNING,
+        "log-ghost",
+        "a whole record of {size} bytes that says it stands elsewhere: left from before the file was "
+        "used again",
+        "Readers pass it over; brokers from 5.5.0 with writeWithoutMmap serve it as a message",
+    ),
+    Gap.STALE: (
+        Severity.NOTE,
+        "log-stale-bytes",
+        "bytes left from before the log was cut here, {size} of them",
+        "Normal after a recovery: the broker writes over them",
+    ),
+}
+
+
+@dataclass(slots=True)
+class LogPart:
+    """What was found in a part of the log. Parts add up; picklable."""
+
+    findings: Findings = field(default_factory=Findings)
+    tally: QueueTally = field(default_factory=QueueTally)
+    records: int = 0
+    record_bytes: int = 0
+    last_timestamp: int = 0  # storeTimestamp, the highest
+    unindexed: int = 0  # records behind the end of the index
+
+    def add(self, other: LogPart) -> None:
+        """Add another part."""
+        self.findings.add_all(other.findings)
+        self.tally.add(other.tally)
+        self.records += other.records
+        self.record_bytes += other.record_bytes
+        self.last_timestamp = max(self.last_timestamp, other.last_timestamp)
+        self.unindexed += other.unindexed
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """What verify looked at and found. `lag`: records that no queue lists yet."""
+
+    path: str
+    broker_name: str
+    log_start: int
+    log_end: int
+    records: int
+    record_bytes: int
+    queues: int
+    lag: int
+    index: Sequence[IndexHealth]
+    findings: Findings
+
+    @property
+    def nothing_wrong(self) -> bool:
+        """Whether there are no findings but notes."""
+        return self.findings.nothing_wrong
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values, to be written as JSON."""
+        plain = {name: getattr(self, name) for name in _PLAIN}
+        return {
+            **plain,
+            "index": [asdict(one) for one in self.index],
+            "nothing_wrong": self.nothing_wrong,
+            "findings": [finding.to_dict() for finding in self.findings],
+        }
+
+
+_PLAIN = (
+    "path",
+    "broker_name",
+    "log_start",
+    "log_end",
+    "records",
+    "record_bytes",
+    "queues",
+    "lag",
+)
+
+
+def verify(store: MessageStore, progress: Progress | None = None) -> VerifyReport:
+    """Examine a whole store.
+
+    Raises StoreError only where it cannot be looked at; damage is findings.
+    """
+    whole = LogPart()
+    for start, stop in log_parts(store):
+        whole.add(check_log(store, start, stop, progress))
+    return conclude(store, whole)
+
+
+def log_parts(store: MessageStore) -> list[tuple[int, int]]:
+    """The log cut into parts that can be checked one by one: its files, holes to those before."""
+    bases = [segment.base for segment in store.log.chain.segments]
+    return list(zip(bases, [*bases[1:], store.log.chain.stop], strict=False))
+
+
+def check_log(
+    store: MessageStore, start: int, stop: int, progress: Progress | None = None
+) -> LogPart:
+    """One part of `log_parts`, with the queue entries and index items that its records ask for."""
+    part = LogPart()
+    index = _IndexPart(store, start, stop)
+    at = start
+    for piece in sweep(store.log, start, stop):
+        if isinstance(piece, Run) and piece.start >= store.log_range()[1]:
+            part.findings.add(_behind_the_end(piece))
+        elif isinstance(piece, Run):
+            _check_run(store, piece, index, part)
+        else:
+            _note_gap(store, piece, part)
+        if progress is not None:
+            progress(piece.stop - at)
+        at = piece.stop
+    index.conclude(part)
+    return part
+
+
+def _check_run(store: MessageStore, run: Run, index: _IndexPart, part: LogPart) -> None:
+    headers = run.headers
+    topics = stored_topics(headers)
+    stored = slices(headers.window, headers.properties_at, headers.properties_length, pa.binary())
+    properties = decode_property_columns(stored, with_map=False)
+    found = dispatch(
+        headers,
+        delay_levels_ms=store.config.delay_levels_ms,
+        batch_topics=_batch_topics(store),
+        topics=topics,
+        properties=properties,
+    )
+    check_listed(store, found, part.tally, part.findings)
+    row, hashes = index_items(headers, topics, properties, index.dialect)
+    index.check(headers, row, hashes.astype(np.int64))
+    part.records += len(headers)
+    part.record_bytes += int(headers.total.sum())
+    part.last_timestamp = max(
+        part.last_timestamp, int(headers.field("store_timestamp", np.int64).max())
+    )
+
+
+def _behind_the_end(run: Run) -> Finding:
+    return Finding(
+        Severity.WARNING,
+        "log-records-behind-end",
+        run.segment.path,
+        f"{len(run.at)} sound records stand behind the end of the log, which no reader reaches: cut "
+        "off by damage before them, or left from before a recovery cut the log",
+        _SALVAGE,
+        int(run.at[0]),
+        run.stop - run.segment.base,
+        len(run.at),
+    )
+
+
+def _batch_topics(store: MessageStore) -> set[str]:
+    try:
+        declared = batch_topics(read_topic_configs(store.path))
+    except CorruptConfigError:
+        declared = set()
+    queues = store.snapshot().queues
+    return declared | {queue.topic for queue, state in queues.items() if state.batch}
+
+
+def _note_gap(store: MessageStore, extent: Extent, part: LogPart) -> None:
+    told = _LOG_FINDINGS.get(extent.gap) if extent.gap is not None else None
+    if told is None:
+        return
+    severity, code, meaning, advice = told
+    segment = store.log.chain.segment_at(extent.start)
+    base = 0 if segment is None else segment.base
+    if extent.start >= store.log_range()[1] and severity is Severity.ERROR:
+        # Behind the end of the log nothing can be damaged: what stands there was cut off.
+        severity, code, meaning, advice = _LOG_FINDINGS[Gap.STALE]
+    part.findings.add(
+        Finding(
+            severity,
+            code,
+            store.log.path_at(extent.start),
+            meaning.format(size=extent.stop - extent.start, reason=extent.reason),
+            advice,
+            extent.start - base,
+            extent.stop - base,
+        )
+    )
+
+
+class _IndexPart:
+    """The index items of one part of the log, and what of it they miss."""
+
+    def __init__(self, store: MessageStore, start: int, stop: int) -> None:
+        files = open_index_files(store.path, store.config)
+        self.dialect = _WITHOUT_TAG_ITEMS
+        self._base = start
+        self._items = items_between(files, start, stop)
+        self._end = _end_of(files)
+        self._there = bool(files)
+        self._path = str(store.path / INDEX_DIR)
+        self._missing = 0
+        self._first_missing = -1
+        self._behind = 0
+
+    def check(self, headers: Headers, row: Any, hashes: Any) -> None:
+        """Hold what records ask for against the items."""
+        if not self._there:
+            return
+        places = headers.at + headers.base
+        behind = places[row] > self._end
+        self._behind += len(np.unique(row[behind]))
+        row, hashes = row[~behind], hashes[~behind]
+        lost = missing_from(pair(places[row] - self._base, hashes), self._items)
+        if lost.any():
+            self._missing += int(lost.sum())
+            if self._first_missing < 0:
+                self._first_missing = int(places[row[lost][0]])
+
+    def conclude(self, part: LogPart) -> None:
+        """Add what was found."""
+        part.unindexed += self._behind
+        if self._missing:
+            part.findings.add(
+                Finding(
+                    Severity.WARNING,
+                    "index-gap",
+                    self._path,
+                    f"{self._missing} keys of records from log offset {self._first_missing} on are "
+                    "in no index file: the broker does not find these messages by key",
+                    "A broker that crashed leaves such gaps. Look-ups of rmq_store read the log "
+                    "there; to mend it, rebuild the index: rmqstore rebuild",
+                    count=self._missing,
+                )
+            )
+
+
+def _end_of(files: Sequence[IndexFile]) -> int:
+    return max((file.header.end_log_offset for file in files if file.header.items), default=-1)
+
+
+def conclude(store: MessageStore, whole: LogPart) -> VerifyReport:
+    """The report of a store all of whose log was checked: adds what is not in the log."""
+    findings = whole.findings
+    try:
+        declared = read_topic_configs(store.path)
+    except CorruptConfigError:
+        declared = {}
+    findings.add_all(waiting_findings(store, whole.tally))
+    findings.add_all(queueless_findings(store, whole.tally, declared))
+    findings.add_all(check_entries(store, whole.tally))
+    closed = not (store.path / ABORT_FILE).exists()
+    health = [
+        check_file(file, store.log_range(), findings, closed=closed)
+        for file in open_index_files(store.path, store.config, findings)
+    ]
+    findings.add_all(_about_index(store, health, whole))
+    findings.add_all(_about_start(store))
+    findings.add_all(_about_checkpoint(store, whole))
+    findings.add_all(_about_config(store))
+    findings.add_all(_about_consumers(store))
+    start, end = store.log_range()
+    return VerifyReport(
+        str(store.path),
+        store.broker_name,
+        start,
+        end,
+        whole.records,
+        whole.record_bytes,
+        len(store.queues()),
+        sum(whole.tally.waiting.values()),
+        health,
+        findings,
+    )
+
+
+def _about_index(
+    store: MessageStore, health: Sequence[IndexHealth], whole: LogPart
+) -> Iterator[Finding]:
+    folder = str(store.path / INDEX_DIR)
+    if not health and whole.records:
+        yield Finding(
+            Severity.NOTE,
+            "index-absent",
+            folder,
+            "there is no index: the broker finds no message by key",
+            "Normal with messageIndexEnable=false, and after a crash before the first file was "
+            "full. rmqstore rebuild makes one",
+        )
+    if whole.unindexed:
+        yield Finding(
+            Severity.NOTE,
+            "not-indexed",
+            folder,
+            f"{whole.unindexed} records with keys stand behind the end of the index",
+            "Normal after a crash and in a copy of a running store",
+            count=whole.unindexed,
+        )
+
+
+def _about_start(store: MessageStore) -> Iterator[Finding]:
+    path = store.path / ABORT_FILE
+    if path.exists():
+        yield Finding(
+            Severity.NOTE,
+            "not-closed",
+            str(path),
+            "a broker has the store open, or did not close it in order",
+            "If none runs, the next start recovers the store",
+        )
+
+
+def _about_checkpoint(store: MessageStore, whole: LogPart) -> Iterator[Finding]:
+    path = store.path / CHECKPOINT_FILE
+    try:
+        checkpoint = Checkpoint.read(path)
+    except StoreError as error:
+        yield Finding(
+            Severity.WARNING, "checkpoint-unreadable", str(path), str(error.reason), _CHECKPOINT
+        )
+        return
+    if checkpoint is None:
+        if whole.records:
+            yield Finding(
+                Severity.NOTE,
+                "checkpoint-absent",
+                str(path),
+                "there is no checkpoint",
+                "A broker that has to recover goes through the whole log then",
+            )
+        return
+    newest = max(checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp)
+    if whole.records and newest > whole.last_timestamp:
+        yield Finding(
+            Severity.ERROR,
+            "checkpoint-ahead",
+            str(path),
+            f"it says that messages up to {newest} ms were on the disk, and the last one in the log "
+            f"is of {whole.last_timestamp} ms: the end of the log is lost",
+            "Look for the missing end in a replica or a copy before a broker starts on this store",
+        )
+
+
+_CHECKPOINT = "Move it away: without it a broker that has to recover goes through the whole log"
+
+
+def _about_config(store: MessageStore) -> Iterator[Finding]:
+    for name in CONFIG_FILES:
+        path = store.path / CONFIG_DIR / name
+        if not path.exists() and not path.with_name(f"{name}.bak").exists():
+            continue
+        try:
+            read_config_json(store.path, name)
+        except CorruptConfigError as error:
+            yield Finding(
+                Severity.ERROR,
+                "config-unreadable",
+                str(path),
+                f"{error.reason}, nor can its .bak be read",
+                error.advice or "Put back a copy",
+            )
+
+
+def _about_consumers(store: MessageStore) -> Iterator[Finding]:
+    try:
+        offsets = store.consumer_offsets()
+    except CorruptConfigError:
+        return  # told already
+    path = str(store.path / CONFIG_DIR / "consumerOffset.json")
+    states = store.snapshot().queues
+    known = {(queue.topic, queue.queue_id): state for queue, state in states.items()}
+    for group, topics in offsets.items():
+        for topic, queues in topics.items():
+            for queue_id, offset in queues.items():
+                state = known.get((topic, queue_id))
+                if state is None or state.min_offset <= offset <= state.max_offset:
+                    continue
+                ahead = offset > state.max_offset
+                yield Finding(
+                    Severity.WARNING,
+                    "consumer-ahead" if ahead else "consumer-behind",
+                    path,
+                    f"group {group} stands at {offset} in {topic}/{queue_id}, which holds "
+                    f"{state.min_offset} to {state.max_offset}"
+                    + (": messages it never saw may be skipped" if ahead else ": it lost messages"),
+                    "rmqstore offsets resets a group while the broker is down"
+                    if ahead
+                    else "The broker moves it to the first message that is left",
+                )
+
+
+def severities(findings: Iterable[Finding]) -> dict[str, int]:
+    """How many findings of each severity."""
+    counts = {severity.value: 0 for severity in Severity}
+    for finding in findings:
+        counts[finding.severity.value] += 1
+    return counts
