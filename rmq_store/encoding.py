@@ -25,6 +25,7 @@ from rmq_store.layout import (
     BLANK_SIZE,
     CRC_ITEM_SIZE,
     CRC_MASK,
+    CRC_PROPERTY,
     HEAD_SIZE,
     HOST_V4_SIZE,
     HOST_V6_SIZE,
@@ -288,15 +289,28 @@ def _property_strings(
         stored = _cast(columns["rawProperties"], pa.binary(), "rawProperties").fill_null(b"")
     else:
         stored = _encoded_properties(columns, dialect)
+    stored = _without_crc_items(stored)
     if config.enabledAppendPropCRC and dialect.has("record_crc"):
         stored = pa.array([with_crc_place(raw) for raw in stored.to_pylist()], pa.binary())
     return stored
 
 
+def _without_crc_items(stored: pa.Array) -> pa.Array:
+    """Without record CRCs: they cover the places of a record, which change when it is written."""
+    _, raw = buffers(stored)
+    if CRC_PROPERTY.encode() not in raw.tobytes():
+        return stored
+    return pa.array([without_crc_item(one) for one in stored.to_pylist()], pa.binary())
+
+
+def without_crc_item(raw: bytes) -> bytes:
+    """A property string without the record CRC at its end."""
+    return raw if record_crc_of(raw) is None else raw[:-CRC_ITEM_SIZE]
+
+
 def with_crc_place(raw: bytes) -> bytes:
     """Room for the record CRC at the end; one that is there already goes."""
-    if record_crc_of(raw) is not None:
-        raw = raw[:-CRC_ITEM_SIZE]
+    raw = without_crc_item(raw)
     if raw and raw[-1] != PROPERTY_SEPARATOR:
         raw += bytes([PROPERTY_SEPARATOR])
     return raw + crc_item(0)

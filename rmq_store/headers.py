@@ -225,11 +225,17 @@ def wrong_crc_rows(headers: Headers) -> Ints:
     return np.union1d(wrong, wrong_records) if len(wrong_records) else wrong
 
 
-def _wrong_record_crc_rows(headers: Headers) -> Ints:
-    """Rows whose properties end in a record CRC that is not that of the rest of the record."""
+def record_crc_rows(headers: Headers) -> Ints:
+    """Rows whose properties end in a record CRC."""
     ends = headers.properties_at + headers.properties_length
     named = headers.integers_at(ends - CRC_ITEM_SIZE, ">i8") == _CRC_NAME
-    rows = np.flatnonzero(named & (headers.properties_length >= CRC_ITEM_SIZE))
+    return np.flatnonzero(named & (headers.properties_length >= CRC_ITEM_SIZE))
+
+
+def _wrong_record_crc_rows(headers: Headers) -> Ints:
+    """Rows whose record CRC is not that of the rest of the record."""
+    ends = headers.properties_at + headers.properties_length
+    rows = record_crc_rows(headers)
     window = headers.window
     wrong: list[int] = []
     for row in rows.tolist():

@@ -14,6 +14,7 @@ from rmq_store.encoding import (
     PROPERTY_WORDS,
     topic_fault,
     with_crc_place,
+    without_crc_item,
 )
 from rmq_store.errors import InvalidMessageError, nearest
 from rmq_store.layout import (
@@ -144,8 +145,8 @@ def _properties(values: Mapping[str, Any], how: Dialect, config: StoreConfig) ->
             _property_map(values), last_separator=not how.has("no_last_separator")
         )
     if config.enabledAppendPropCRC and how.has("record_crc"):
-        raw = with_crc_place(raw)
-    return raw
+        return with_crc_place(raw)
+    return without_crc_item(raw)
 
 
 def _property_map(values: Mapping[str, Any]) -> dict[str, str]:

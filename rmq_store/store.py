@@ -30,6 +30,7 @@ from rmq_store.errors import (
     UnknownQueueError,
     nearest,
 )
+from rmq_store.geometry import geometry_found
 from rmq_store.getmessage import (
     GetMessageResult,
     GetMessageStatus,
@@ -186,6 +187,11 @@ class MessageStore:
     def log(self) -> CommitLog:
         """The CommitLog, for whoever looks at places and not at messages."""
         return self._open_log()
+
+    def geometry(self) -> StoreConfig:
+        """The sizes that the files were made with, as settings; those that cannot be told are None."""
+        log = self._open_log()
+        return geometry_found(self.path, log, self._folders, self._snapshot, damaged_index=True)
 
     @property
     def dialect(self) -> Dialect:

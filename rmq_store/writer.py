@@ -30,6 +30,7 @@ from rmq_store.errors import (
     from_os_error,
 )
 from rmq_store.files import Bytes
+from rmq_store.geometry import geometry_found
 from rmq_store.headers import Headers, Ints
 from rmq_store.indexfile import Geometry, Header, IndexFile, list_index_files
 from rmq_store.indexwriter import IndexWriter
@@ -196,7 +197,7 @@ class StoreWriter:
             log = CommitLog(commitlog_folders(root, said), file_size=said.mappedFileSizeCommitLog)
             snapshot = take_snapshot(root, log, folders, said)
             _refuse_unclean(root, log, folders, snapshot)
-            known = said.with_defaults_of(_geometry_found(root, log, folders, snapshot))
+            known = said.with_defaults_of(geometry_found(root, log, folders, snapshot))
             _refuse_contradiction(root, known, log, folders, snapshot)
             name = broker_name or known.brokerName or root.absolute().name
             writer = cls(root, known, lock, how, name, snapshot)
@@ -636,27 +637,6 @@ def _left_behind(folders: QueueFolders, queue: QueueId, state: QueueState) -> bo
     """Whether units stand behind the last one that counts."""
     files = folders.files(queue, batch=state.batch)
     return files.find_stop() > state.file_stop
-
-
-def _geometry_found(
-    root: Path, log: CommitLog, folders: QueueFolders, snapshot: StoreSnapshot
-) -> StoreConfig:
-    """The sizes that the files were made with."""
-    plain = [queue for queue, state in snapshot.queues.items() if not state.batch]
-    batch = [queue for queue, state in snapshot.queues.items() if state.batch]
-    index = list_index_files(root / INDEX_DIR)
-    geometry = IndexFile(index[-1]).geometry if index else None
-    return StoreConfig(
-        mappedFileSizeCommitLog=log.chain.file_size or None,
-        mappedFileSizeConsumeQueue=folders.files(plain[0]).chain.file_size or None
-        if plain
-        else None,
-        mapperFileSizeBatchConsumeQueue=(
-            folders.files(batch[0], batch=True).chain.file_size or None if batch else None
-        ),
-        maxHashSlotNum=None if geometry is None else geometry.slots,
-        maxIndexNum=None if geometry is None else geometry.items,
-    )
 
 
 def _refuse_contradiction(

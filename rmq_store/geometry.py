@@ -1,0 +1,51 @@
+"""The sizes that the files of a store were made with: no file records them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rmq_store.commitlog import CommitLog
+from rmq_store.config import StoreConfig
+from rmq_store.errors import CorruptIndexError, IndexGeometryError
+from rmq_store.indexfile import Geometry, IndexFile, list_index_files
+from rmq_store.layout import INDEX_DIR
+from rmq_store.snapshot import QueueFolders, StoreSnapshot
+
+
+def geometry_found(
+    root: Path,
+    log: CommitLog,
+    folders: QueueFolders,
+    snapshot: StoreSnapshot,
+    *,
+    damaged_index: bool = False,
+) -> StoreConfig:
+    """The sizes that the files were made with, as settings; None where no file tells.
+
+    Raises IndexGeometryError where the newest index file cannot be told, unless `damaged_index`:
+    then an older one may tell.
+    """
+    plain = [queue for queue, state in snapshot.queues.items() if not state.batch]
+    batch = [queue for queue, state in snapshot.queues.items() if state.batch]
+    geometry = _index_geometry(root, damaged_index)
+    return StoreConfig(
+        mappedFileSizeCommitLog=log.chain.file_size or None,
+        mappedFileSizeConsumeQueue=folders.files(plain[0]).chain.file_size or None
+        if plain
+        else None,
+        mapperFileSizeBatchConsumeQueue=(
+            folders.files(batch[0], batch=True).chain.file_size or None if batch else None
+        ),
+        maxHashSlotNum=None if geometry is None else geometry.slots,
+        maxIndexNum=None if geometry is None else geometry.items,
+    )
+
+
+def _index_geometry(root: Path, damaged: bool) -> Geometry | None:
+    for segment in reversed(list_index_files(root / INDEX_DIR)):
+        try:
+            return IndexFile(segment).geometry
+        except (IndexGeometryError, CorruptIndexError):
+            if not damaged:
+                raise
+    return None
