@@ -234,6 +234,13 @@ class IndexFile:
         found: npt.NDArray[Any] = self._places(self.geometry)[1 : self.header.items + 1].copy()
         return found
 
+    def key_hashes(self, start: int, stop: int) -> Ints:
+        """Hashes of items number `start` + 1 to `stop`: a part of them, so that memory stays flat."""
+        hashes: Ints = self._places(self.geometry)["key_hash"][start + 1 : stop + 1].astype(
+            np.int64
+        )
+        return hashes
+
     def chain(self, key_hash: int) -> Iterator[tuple[int, int, int]]:
         """The items of a hash's slot that have this very hash, newest first.
 
