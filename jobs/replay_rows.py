@@ -129,6 +129,7 @@ class Rows:
             "columns": ",".join(columns),
             "brokerName": self.plan.store.broker_name,
             "maxBytesPerPartition": str(partition_bytes),
+            "unwrapBatches": "false",  # a record goes over as it is stored
         }
         if self.plan.store.broker_conf is not None:
             options["brokerConf"] = self.plan.store.broker_conf

@@ -152,6 +152,11 @@ class QueueFiles:
         """How many whole units a file holds."""
         return self.chain.file_size // self.dtype.itemsize
 
+    @property
+    def has_holes(self) -> bool:
+        """Whether files are missing between the first and the last."""
+        return len(self.chain.segments) * self.chain.file_size != self.chain.stop - self.chain.start
+
     def raw(self, start: int, stop: int) -> npt.NDArray[Any]:
         """Units `start` to `stop` as they are stored; zeros where no file holds them.
 
@@ -161,6 +166,7 @@ class QueueFiles:
         units = np.zeros(stop - start, dtype=self.dtype)
         for first, last in self._held(start, stop):
             window = self.chain.window(first * units.itemsize, last * units.itemsize)
+            self.chain.counts.bytes += len(window)
             units[first - start : last - start] = window.view(self.dtype)
         if self.batch:
             base = units["base_offset"]

@@ -5,7 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, NamedTuple
+
+
+class ListedAt(NamedTuple):
+    """A queue entry: where it stands, and where in the log it leads to."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    log_offset: int
+    size: int  # bytes of the record, as the entry says
 
 
 class StoreError(Exception):
@@ -13,10 +23,12 @@ class StoreError(Exception):
 
     `path` is the file or folder, `offset` a byte position (in the file, or in the CommitLog where
     the reason says so), `expected` and `actual` the two sides of a failed check, `advice` the next
-    step. `code` is stable and meant for machines.
+    step. `code` is stable and meant for machines. `entry` is the queue entry that led there, where
+    damage was met on the way from a queue to the log.
     """
 
     code = "RMQSTORE_ERROR"
+    entry: ListedAt | None = None
 
     def __init__(
         self,
@@ -128,6 +140,12 @@ class UnknownQueueError(StoreError):
     """A topic or queue that this store does not have."""
 
     code = "RMQSTORE_UNKNOWN_QUEUE"
+
+
+class DataLossError(StoreError):
+    """What was asked for has expired, before or while it was read."""
+
+    code = "RMQSTORE_DATA_LOSS"
 
 
 class InvalidArgumentError(StoreError, ValueError):

@@ -13,7 +13,7 @@ import weakref
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
@@ -92,11 +92,20 @@ def infer_file_size(segments: Sequence[SegmentFile]) -> int:
     return by_name if largest <= by_name <= LARGEST_FILE else largest
 
 
+@dataclass(slots=True)
+class ReadCounts:
+    """What was read: files that were opened, each once, and bytes that were asked for."""
+
+    files: dict[str, None] = field(default_factory=dict)
+    bytes: int = 0
+
+
 class MappingCache:
     """The files mapped last, at most `limit` of them: thousands of queues share one cache."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
+        self.counts = ReadCounts()
         self._kept: OrderedDict[str, _Mapping] = OrderedDict()
 
     def get(self, segment: SegmentFile) -> _Mapping:
@@ -104,6 +113,7 @@ class MappingCache:
         mapping = self._kept.get(segment.path)
         if mapping is None:
             mapping = self._kept[segment.path] = _Mapping(segment)
+            self.counts.files[segment.path] = None
             if len(self._kept) > self.limit:
                 self._kept.popitem(last=False)
         else:
@@ -141,6 +151,11 @@ class SegmentChain:
 
     def __repr__(self) -> str:
         return f"SegmentChain({self.folders}, {len(self.segments)} files of {self.file_size})"
+
+    @property
+    def counts(self) -> ReadCounts:
+        """What was read of this chain and of others that share its mappings."""
+        return self._mappings.counts
 
     @property
     def start(self) -> int:

@@ -245,6 +245,13 @@ class IndexFile:
         """Where an item stands in the file."""
         return index_item_at(self.geometry.slots, number)
 
+    def key_hashes(self, start: int, stop: int) -> Ints:
+        """Hashes of items number `start` + 1 to `stop`: a part of them, so that memory stays flat."""
+        hashes: Ints = self._places(self.geometry)["key_hash"][start + 1 : stop + 1].astype(
+            np.int64
+        )
+        return hashes
+
     def chain(self, key_hash: int) -> Iterator[tuple[int, int, int]]:
         """The items of a hash's slot that have this very hash, newest first.
 

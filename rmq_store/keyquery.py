@@ -84,6 +84,13 @@ class KeyIndex:
 
     def candidates(self, topic: str, key: str) -> list[int]:
         """Log offsets, ascending, of records that may have the key; each may be in vain."""
+        found = self.indexed(topic, key)
+        for part in self._read_uncovered():
+            found.update(part.find(topic, key))
+        return sorted(found)
+
+    def indexed(self, topic: str, key: str) -> set[int]:
+        """Log offsets of the index items of a key; each may be in vain. The log is not touched."""
         wanted = index_key_hash(index_key(topic, key))
         found: set[int] = set()
         for file in list(self.files):
@@ -93,19 +100,20 @@ class KeyIndex:
                 self.files.remove(file)
                 self.unreadable.append(error)
                 self._uncovered = None
-        for part in self._read_uncovered():
-            found.update(part.find(topic, key))
-        return sorted(found)
+        return found
 
     def _read_uncovered(self) -> list[_Uncovered]:
         if self._uncovered is None:
             self._uncovered = [
-                part for start, stop in self._gaps() for part in self._keys_between(start, stop)
+                part for start, stop in self.gaps() for part in self._keys_between(start, stop)
             ]
         return self._uncovered
 
-    def _gaps(self) -> Iterator[tuple[int, int]]:
-        """Ranges of the log, each from a record on, that no index file covers."""
+    def gaps(self) -> Iterator[tuple[int, int]]:
+        """Ranges of the log, each from a record on, that no index file covers.
+
+        To be asked after `indexed`, which may find that a file cannot be trusted.
+        """
         at = self._log.start
         for file in sorted(self.files, key=lambda file: file.header.begin_log_offset):
             if not file.header.items:

@@ -72,6 +72,17 @@ MIN_RECORD_SIZE: Final = HEAD_SIZE + 1 + PROPERTIES_LENGTH_SIZE
 BLANK_HEAD: Final = np.dtype([("size", ">i4"), ("magic", ">u4")])
 BLANK_SIZE: Final = BLANK_HEAD.itemsize
 
+# The front of one message in the body of an inner batch (MessageDecoder#encodeMessage).
+MEMBER_HEAD: Final = np.dtype(
+    [
+        ("total_size", ">i4"),  # whole member, bytes, this field included
+        ("magic", ">i4"),  # 0
+        ("body_crc", ">i4"),  # 0
+        ("flag", ">i4"),  # the application's
+        ("body_length", ">i4"),
+    ]
+)
+
 CRC_MASK: Final = 0x7FFFFFFF
 NAME_VALUE_SEPARATOR: Final = 0x01
 PROPERTY_SEPARATOR: Final = 0x02

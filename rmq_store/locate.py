@@ -29,11 +29,13 @@ _DLEDGER_PREFIX = "dledger-"
 _TIERED_DIRS = ("tieredstore", "rmq_tiered_store")
 
 
-def require_store(path: str | os.PathLike[str], config: StoreConfig) -> Path:
+def require_store(
+    path: str | os.PathLike[str], config: StoreConfig, *, queues: bool = True
+) -> Path:
     """`path` as a store's root folder.
 
     Raises NotAStoreError, with the store nearby where there is one, or UnsupportedStoreError for
-    DLedger, queues in RocksDB and tiered stores.
+    DLedger, tiered stores and, where `queues` are wanted, queues in RocksDB.
     """
     root = Path(path)
     try:
@@ -43,7 +45,7 @@ def require_store(path: str | os.PathLike[str], config: StoreConfig) -> Path:
             raise _not_a_store(
                 root, "this is a file, not the folder of a store", _store_above(root)
             )
-        _refuse_other_kinds(root)
+        _refuse_other_kinds(root, queues)
     except PermissionError as error:
         raise from_os_error(path, error, "looking into the folder") from error
     if any((Path(folder).is_dir()) for folder in commitlog_folders(root, config)):
@@ -118,14 +120,15 @@ def _nearest_existing(root: Path) -> Path | None:
     return None
 
 
-def _refuse_other_kinds(root: Path) -> None:
-    for name in _ROCKSDB_QUEUE_DIRS:
+def _refuse_other_kinds(root: Path, queues: bool) -> None:
+    for name in _ROCKSDB_QUEUE_DIRS if queues else ():
         if (root / name / _ROCKSDB_MARK).is_file():
             raise UnsupportedStoreError(
                 root / name,
                 reason="the queues of this store are in RocksDB (storeType=defaultRocksDB)",
-                advice="Only queues in files are read; have the broker write those as well with "
-                "rocksdbCQDoubleWriteEnable=true",
+                advice="Only queues in files are read: have the broker write those as well with "
+                "rocksdbCQDoubleWriteEnable=true, or read the log itself (Spark: "
+                "source=commitlog)",
             )
     if (root / COMMITLOG_DIR).is_dir():
         return

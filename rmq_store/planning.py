@@ -9,6 +9,8 @@ neither with the messages nor with queues times slices.
 
 from __future__ import annotations
 
+import heapq
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -22,7 +24,7 @@ SAMPLES_IN_ALL = 20_000
 SAMPLES_PER_QUEUE = 64
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class QueueSlice:
     """Neighbouring entries of one queue."""
 
@@ -49,6 +51,7 @@ class Stretch(NamedTuple):
     start: int
     stop: int
     selected_bytes: float
+    entries: float = 0.0
 
 
 class Entry(NamedTuple):
@@ -111,24 +114,35 @@ def stretches_of(part: QueueSlice, queues: int, entry_at: EntryAt) -> Iterator[S
     for (offset, here), (end, there) in pairwise(known):
         low, high = sorted((here.log_offset, there.log_offset))
         size = (end - offset) * (here.size + there.size) / 2
-        yield Stretch(low, max(high, low + 1), size)
+        yield Stretch(low, max(high, low + 1), size, end - offset)
     if known:
         last = known[-1][1]
-        yield Stretch(last.log_offset, last.log_offset + max(1, round(last.size)), last.size)
+        yield Stretch(last.log_offset, last.log_offset + max(1, round(last.size)), last.size, 1)
 
 
-def cut_log(stretches: Iterable[Stretch], target_bytes: int, min_slices: int = 1) -> list[LogSlice]:
+def cut_log(
+    stretches: Iterable[Stretch],
+    target_bytes: int,
+    min_slices: int = 1,
+    max_entries: int | None = None,
+) -> list[LogSlice]:
     """Neighbouring slices of the log of about equal selected bytes, each about `target_bytes`.
 
-    None for no stretches. The first and the last slice are open to the outside, so a record is in
-    exactly one slice wherever it lies.
+    With `max_entries` no slice holds more than about so many, and slices are cut closer where
+    entries are small. None for no stretches. The first and the last slice are open to the outside,
+    so a record is in exactly one slice wherever it lies.
     """
-    parts = np.array([tuple(s) for s in stretches], dtype=np.float64).reshape(-1, 3)
+    parts = np.array([tuple(s) for s in stretches], dtype=np.float64).reshape(-1, 4)
     if not len(parts):
         return []
     total = float(parts[:, 2].sum())
-    count = max(min_slices, int(-(-total // target_bytes)), 1)
-    cuts = _quantiles(parts, count)
+    # What fills a slice: its bytes, or its entries where these fill it sooner.
+    filled = parts[:, 2] / target_bytes
+    if max_entries is not None:
+        filled = np.maximum(filled, parts[:, 3] / max_entries)
+    # A sum of shares may miss a whole number by rounding alone.
+    count = max(min_slices, math.ceil(float(filled.sum()) * (1 - 1e-12)), 1)
+    cuts = _quantiles(np.column_stack([parts[:, :2], filled]), count)
     share = round(total / (len(cuts) + 1))
     edges: list[int | None] = [None, *cuts, None]
     return [LogSlice(a, b, share) for a, b in pairwise(edges)]
@@ -156,6 +170,7 @@ def plan_partitions(
     entry_at: EntryAt,
     target_bytes: int,
     min_slices: int = 1,
+    max_entries: int | None = None,
 ) -> list[LogSlice]:
     """Slices of the log that hold the selected entries; none where nothing is selected.
 
@@ -163,7 +178,83 @@ def plan_partitions(
     """
     parts = [part for part in wanted if len(part)]
     found = (s for part in parts for s in stretches_of(part, len(parts), entry_at))
-    return cut_log(found, target_bytes, min_slices)
+    return cut_log(found, target_bytes, min_slices, max_entries)
+
+
+def even_slices(start: int, stop: int, target_bytes: int, min_slices: int = 1) -> list[LogSlice]:
+    """Neighbouring slices of all of [start, stop), which are log offsets; none of nothing."""
+    if start >= stop:
+        return []
+    count = min(max(min_slices, -(-(stop - start) // target_bytes)), stop - start)
+    edges = [start + (stop - start) * number // count for number in range(count + 1)]
+    return [LogSlice(a, b, b - a) for a, b in pairwise(edges)]
+
+
+def with_at_most(
+    slices: Iterable[LogSlice],
+    most: int,
+    pieces_in: Callable[[LogSlice], Sequence[QueueSlice]],
+    log_offset_of: Callable[[QueueId, int], int],
+) -> list[LogSlice]:
+    """The slices, cut again where they hold more than `most` entries.
+
+    `pieces_in` gives what of the selected queues lies in a slice. Entries of several queues that
+    point to one record stay together.
+    """
+    done: list[LogSlice] = []
+    todo = list(slices)[::-1]
+    while todo:
+        piece = todo.pop()
+        parts = pieces_in(piece)
+        cut = None
+        if sum(map(len, parts)) > most:
+            longest = max(parts, key=len)
+            cut = log_offset_of(longest.queue, (longest.start + longest.stop) // 2)
+            first = log_offset_of(longest.queue, longest.start)
+            if cut <= first or (piece.stop is not None and cut >= piece.stop):
+                cut = None
+        if cut is None:
+            done.append(piece)
+            continue
+        half = piece.selected_bytes // 2
+        todo.append(LogSlice(cut, piece.stop, piece.selected_bytes - half))
+        todo.append(LogSlice(piece.start, cut, half))
+    return done
+
+
+def bins_of_queues(
+    sized: Sequence[tuple[QueueSlice, float]],
+    target_bytes: int,
+    min_bins: int = 1,
+    max_entries: int | None = None,
+) -> list[tuple[QueueSlice, ...]]:
+    """Whole ranges of queues put together, so that a bin holds about `target_bytes`.
+
+    `sized`: each range and its bytes. A queue larger than a bin has one for itself. The fullest
+    queues are placed first, each into the emptiest bin (the longest processing time rule).
+    """
+    parts = [(part, size) for part, size in sized if len(part)]
+    if not parts:
+        return []
+    weights = [
+        max(size / target_bytes, len(part) / max_entries if max_entries else 0.0)
+        for part, size in parts
+    ]
+    count = min(len(parts), max(min_bins, math.ceil(sum(min(1.0, w) for w in weights))))
+    bins: list[list[QueueSlice]] = []
+    heap = [(0.0, number) for number in range(count)]
+    bins = [[] for _ in heap]
+    for weight, (part, _) in sorted(zip(weights, parts, strict=True), key=lambda pair: -pair[0]):
+        filled, number = heapq.heappop(heap)
+        # Only an empty bin may overflow: a queue is not split.
+        if bins[number] and max_entries and filled + weight > 1:
+            bins.append([part])
+            heapq.heappush(heap, (filled, number))
+            heapq.heappush(heap, (weight, len(bins) - 1))
+            continue
+        bins[number].append(part)
+        heapq.heappush(heap, (filled + weight, number))
+    return [tuple(sorted(one)) for one in bins if one]
 
 
 def pieces_of(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -14,14 +14,22 @@ from rmq_store.bodies import DEFAULT_MAX_BODY_BYTES
 from rmq_store.columns import BatchBuilder, Rows, needs_log, other_topic_rows, stored_topics
 from rmq_store.commitlog import CommitLog
 from rmq_store.consumequeue import Entries, QueueId, concat_entries
-from rmq_store.errors import BodyError, CorruptQueueError, StoreError
+from rmq_store.errors import BodyError, CorruptQueueError, ListedAt, StoreError
 from rmq_store.hashing import tags_code
 from rmq_store.headers import Headers, Ints, wrong_crc_rows
-from rmq_store.layout import EXT_MAX_ADDRESS, FILLER_SIZE, MULTI_DISPATCH_SEPARATOR, Property
+from rmq_store.keymatch import rows_with_key
+from rmq_store.layout import (
+    EXT_MAX_ADDRESS,
+    FILLER_SIZE,
+    MULTI_DISPATCH_SEPARATOR,
+    Property,
+    SysFlag,
+)
 from rmq_store.planning import QueueSlice
-from rmq_store.properties import PropertyColumns
+from rmq_store.properties import PropertyColumns, decode_property_columns
 from rmq_store.strings import decode_properties
 from rmq_store.topics import SCHEDULE_TOPIC
+from rmq_store.unwrap import Members, members_of
 
 BATCH_ROWS = 8192
 BATCH_BYTES = 16 << 20
@@ -36,11 +44,13 @@ _MASK32 = 0xFFFFFFFF
 
 EntriesOf = Callable[[QueueId, int, int], Entries]
 OnDamage = Callable[[StoreError], None]
+RangesOf = Callable[[QueueId], Sequence[tuple[int, int]]]
+"""The queue offsets of a queue whose messages are wanted, half-open ranges."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """How a read is done; `tags` are compared as text, None takes all."""
+    """How a read is done; `tags` and `keys` are compared as text, None takes all."""
 
     columns: Sequence[str] | None = None
     tags: frozenset[str] | None = None
@@ -50,6 +60,9 @@ class ReadOptions:
     check_crc: bool = True
     max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
     on_damage: OnDamage | None = None  # takes the error of what is left out; None: it is raised
+    keys: frozenset[str] | None = None
+    unwrap: bool = False  # inner batches become their messages
+    verify_queue: bool = False  # look at records also where no column needs them
 
 
 class _Cursor:
@@ -67,6 +80,8 @@ class _Cursor:
         while self._at < self.part.stop:
             upto = min(self.part.stop, self._at + step)
             block = self._entries_of(self.part.queue, self._at, upto)
+            if self._at > self.part.start and len(block) and int(block.offset[0]) < self._at:
+                block = block.take(block.offset >= self._at)  # a batch the last block gave
             self._at = upto
             if len(block):
                 return block
@@ -103,7 +118,11 @@ class SliceReader:
         broker_name: str,
         log_end: int,
         options: ReadOptions,
+        batch_queues: Collection[QueueId] = (),
     ) -> None:
+        """`batch_queues`: those that are BatchConsumeQueues."""
+        self._batch_queues = batch_queues
+        self._damages = 0
         self._log = log
         self._entries_of = entries_of
         self._log_end = log_end
@@ -114,7 +133,10 @@ class SliceReader:
             max_body_bytes=options.max_body_bytes,
             path=log.chain.folders[0],
         )
-        self._reads_log = needs_log(self._builder.names) or options.tags is not None
+        self._reads_bodies = options.check_crc or bool(_BODIES.intersection(self._builder.names))
+        self._filters = options.tags is not None or options.keys is not None
+        self._reads_log = needs_log(self._builder.names) or self._filters or options.verify_queue
+        self.ranges_of: RangesOf = lambda queue: [(0, _DONE)]
         self._hashes = (
             None
             if options.tags is None
@@ -122,15 +144,27 @@ class SliceReader:
         )
 
     def read(self, slices: Sequence[QueueSlice]) -> Iterator[pa.RecordBatch]:
-        """Arrow batches of all slices, rows in the order of the log."""
+        """Arrow batches of all slices, rows in the order of the log.
+
+        Where `on_damage` was told of something a batch may be empty, so that a caller who keeps
+        what it is told can pass it on.
+        """
+        if self._options.unwrap:
+            self.ranges_of = _ranges_of(slices)
+        yield from self.batches_of(self._in_log_order(slices))
+
+    def batches_of(self, pieces: Iterable[Rows]) -> Iterator[pa.RecordBatch]:
+        """Arrow batches of rows that are in the order of the log."""
         rows_next = self._options.first_batch_rows or self._options.batch_rows
-        for rows in self._in_log_order(slices):
+        told = 0
+        for rows in pieces:
             at = 0
             while at < len(rows):
                 upto = self._batch_end(rows, at, rows_next)
                 batch = self._batch(rows.take(slice(at, upto)))
-                if batch.num_rows:
+                if batch.num_rows or self._damages != told:
                     rows_next = self._options.batch_rows
+                    told = self._damages
                     yield batch
                 at = upto
 
@@ -158,12 +192,16 @@ class SliceReader:
         pending = 0
         heads = _heads(cursors)
         span, aim = _FIRST_SPAN, max(_SPAN_ENTRIES, _SPAN_ENTRIES_A_QUEUE * len(parts))
+        ends = np.full(len(parts), -1, dtype=np.int64)
         while (heads < _DONE).any():
             span_end, before = int(heads.min()) + span, pending
             for number in np.flatnonzero(heads < span_end).tolist():
                 entries = cursors[number].take_until(span_end)
                 heads[number] = _head(cursors[number])
-                waiting.append((number, self._wanted(parts[number].queue, entries)))
+                wanted = self._wanted(parts[number].queue, entries)
+                if not self._reads_log and len(wanted):
+                    wanted, ends[number] = self._trusted(parts[number], wanted, int(ends[number]))
+                waiting.append((number, wanted))
                 pending += len(waiting[-1][1])
             # Densities differ between parts of a log: the span follows them.
             span = _next_span(span, pending - before, aim)
@@ -180,8 +218,41 @@ class SliceReader:
             entries = entries.take(leads)
         if self._hashes is None or queue.topic == SCHEDULE_TOPIC:  # there tagsCode is a time
             return entries
+        if self._options.unwrap and queue in self._batch_queues:  # members have tags of their own
+            return entries
         may_match = np.isin(entries.tags_code & _MASK32, self._hashes)
         return entries.take(may_match | (entries.tags_code <= EXT_MAX_ADDRESS))
+
+    def _trusted(self, part: QueueSlice, entries: Entries, end: int) -> tuple[Entries, int]:
+        """Entries that are believed without their record: each has to point behind the one before.
+
+        `end` is the end of the record before them. Also returns the new one.
+        """
+        before = np.append(end, (entries.log_offset + entries.size)[:-1])
+        back = entries.log_offset < np.maximum.accumulate(before)
+        if back.any():
+            for row in np.flatnonzero(back).tolist():
+                where = int(entries.log_offset[row])
+                self._damaged(
+                    CorruptQueueError(
+                        None,
+                        offset=int(entries.offset[row]),
+                        reason=f"an entry of queue {part.queue.topic}/{part.queue.queue_id} points "
+                        "back in the log",
+                        expected=f"log offset {int(before[row])} or more",
+                        actual=where,
+                        advice="The offset is the queue offset. Read with verifyQueue to hold the "
+                        "entries against their records",
+                    ),
+                    _listed(part.queue, entries, row),
+                )
+            entries = entries.take(~back)
+            if not len(entries):
+                return entries, end
+        end = int(entries.log_offset[-1] + entries.size[-1])
+        if self._options.unwrap and part.queue in self._batch_queues:
+            entries = _each_message(entries, part)
+        return entries, end
 
     def _report_dead_ends(self, queue: QueueId, entries: Entries) -> None:
         for row in range(len(entries)):
@@ -195,7 +266,8 @@ class SliceReader:
                     expected=f"a record before log offset {self._log_end}",
                     actual=f"log offset {int(entries.log_offset[row])}, size {size}",
                     advice="The offset is the queue offset. Read with on_damage to pass it over",
-                )
+                ),
+                _listed(queue, entries, row),
             )
 
     # --- one batch ---------------------------------------------------------------------------------
@@ -206,16 +278,128 @@ class SliceReader:
         rows, headers = self._located(rows)
         if not len(rows):
             return _empty(self._builder)
+        if self._options.unwrap:
+            inner = (headers.sys_flag & SysFlag.INNER_BATCH) != 0
+            if inner.any():
+                return self._with_members(rows, headers, inner)
+        return self._whole_records(rows, headers)
+
+    def _whole_records(self, rows: Rows, headers: Headers) -> pa.RecordBatch:
+        """A row for each record that has the tags and keys asked for."""
         properties: PropertyColumns | None = None
-        if self._options.tags is not None:
+        if self._filters:
             properties = self._builder.properties(headers)
-            hits = pc.is_in(properties.tags, pa.array(sorted(self._options.tags)))
-            kept = np.flatnonzero(hits.to_numpy(zero_copy_only=False))
+            kept = np.flatnonzero(self._matches(properties))
             if len(kept) < len(rows):
                 rows, headers, properties = rows.take(kept), _take(headers, kept), None
                 if not len(rows):
                     return _empty(self._builder)
         return self._built(rows, headers, properties)
+
+    def _matches(self, properties: PropertyColumns) -> npt.NDArray[np.bool_]:
+        hits = np.ones(len(properties.tags), dtype=bool)
+        if self._options.tags is not None:
+            tags = pc.is_in(properties.tags, pa.array(sorted(self._options.tags)))
+            hits &= tags.to_numpy(zero_copy_only=False)
+        if self._options.keys is not None:
+            hits &= rows_with_key(properties.keys, properties.uniq_key, self._options.keys)
+        return hits
+
+    # --- inner batches -----------------------------------------------------------------------------
+
+    def _with_members(
+        self, rows: Rows, headers: Headers, inner: npt.NDArray[np.bool_]
+    ) -> pa.RecordBatch:
+        """A row for each message of those records that are inner batches, and one for each other."""
+        plain = np.flatnonzero(~inner)
+        first = (
+            self._whole_records(rows.take(plain), _take(headers, plain))
+            if len(plain)
+            else _empty(self._builder)
+        )
+        batched = np.flatnonzero(inner)
+        second = self._members(rows.take(batched), _take(headers, batched))
+        if not (first.num_rows and second.num_rows):
+            return first if first.num_rows else second
+        both = pa.Table.from_batches([first, second])
+        order = np.argsort(self._places(both), kind="stable")
+        return both.take(pa.array(order)).combine_chunks().to_batches()[0]
+
+    def _places(self, table: pa.Table) -> Ints:
+        if "commitLogOffset" not in table.column_names:
+            return np.arange(len(table))  # no one can tell the order of such rows
+        places: Ints = table.column("commitLogOffset").to_numpy()
+        return places
+
+    def _members(self, rows: Rows, headers: Headers) -> pa.RecordBatch:
+        keep, bodies = self._opened_bodies(rows, headers)
+        if len(keep) < len(rows):
+            rows, headers = rows.take(keep), _take(headers, keep)
+        members, broken = members_of(bodies)
+        for row in broken.tolist():
+            self._damaged(
+                BodyError(
+                    self._log.path_at(int(rows.log_offset[row])),
+                    offset=int(rows.log_offset[row]),
+                    reason="the body of an inner batch does not add up to messages",
+                    advice="Ask for unwrapBatches=false and rawBody to get the bytes as stored",
+                ),
+                _listed_row(rows, row),
+            )
+        members = members.take(np.flatnonzero(self._in_parts(rows, members)))
+        properties = decode_property_columns(
+            members.properties(), with_map="properties" in self._builder.names
+        )
+        if self._filters:
+            hits = np.flatnonzero(self._matches(properties))
+            members = members.take(hits)
+            properties = decode_property_columns(
+                members.properties(), with_map="properties" in self._builder.names
+            )
+        if not len(members):
+            return _empty(self._builder)
+        return self._member_batch(rows, headers, members, properties)
+
+    def _opened_bodies(self, rows: Rows, headers: Headers) -> tuple[Ints, pa.Array]:
+        """The rows whose bodies open, and these."""
+        bad: dict[int, BodyError] = {}
+        if self._options.on_damage is not None:
+            bad = self._builder.unopenable(rows, headers)
+            for row, error in bad.items():
+                self._damaged(error, _listed_row(rows, row))
+        keep = np.setdiff1d(np.arange(len(rows)), list(bad)).astype(np.int64)
+        return keep, self._builder.bodies(rows.take(keep), _take(headers, keep))
+
+    def _in_parts(self, rows: Rows, members: Members) -> npt.NDArray[np.bool_]:
+        """Members whose queue offsets are in the slices asked for: these may begin inside a batch."""
+        offset = rows.queue_offset[members.row] + members.number
+        inside = np.ones(len(members), dtype=bool)
+        queues = set(zip(rows.topic_code.tolist(), rows.queue_id.tolist(), strict=True))
+        for code, queue_id in queues:
+            mine = ((rows.topic_code == code) & (rows.queue_id == queue_id))[members.row]
+            wanted = np.zeros(len(members), dtype=bool)
+            for start, stop in self.ranges_of(QueueId(rows.topics[code], queue_id)):
+                wanted |= (offset >= start) & (offset < stop)
+            inside &= ~mine | wanted
+        return inside
+
+    def _member_batch(
+        self, rows: Rows, headers: Headers, members: Members, properties: PropertyColumns
+    ) -> pa.RecordBatch:
+        bodies = members.bodies() if {"body", "rawBody"} & set(self._builder.names) else None
+        own = {
+            "queueOffset": pa.array(rows.queue_offset[members.row] + members.number),
+            "flag": pa.array(members.flag),
+            "body": bodies,
+            "rawBody": bodies,
+            "tags": properties.tags,
+            "keys": properties.keys,
+            "uniqKey": properties.uniq_key,
+            "properties": properties.properties,
+        }
+        outer = self._builder.build(rows, headers).take(pa.array(members.row))
+        columns = [own.get(name, outer.column(name)) for name in self._builder.names]
+        return pa.RecordBatch.from_arrays(columns, schema=self._builder.schema)
 
     def _built(
         self, rows: Rows, headers: Headers, properties: PropertyColumns | None
@@ -226,8 +410,8 @@ class SliceReader:
             if self._options.on_damage is None:
                 raise
         bad = self._builder.unopenable(rows, headers)
-        for error in bad.values():
-            self._damaged(error)
+        for row, error in bad.items():
+            self._damaged(error, _listed_row(rows, row))
         keep = np.setdiff1d(np.arange(len(rows)), list(bad))
         if not len(keep):
             return _empty(self._builder)
@@ -247,6 +431,9 @@ class SliceReader:
         if not good.all():
             self._explain(rows, np.flatnonzero(~good))
             rows, headers = rows.take(good), _take(headers, np.flatnonzero(good))
+        self._log.chain.counts.bytes += int(headers.total.sum())
+        if not self._reads_bodies:
+            self._log.chain.counts.bytes -= int(headers.body_length.sum())
         return self._believed(rows, headers)
 
     def _believed(self, rows: Rows, headers: Headers) -> tuple[Rows, Headers]:
@@ -257,7 +444,7 @@ class SliceReader:
         ]
         wrong: Ints = np.array(strangers, dtype=np.int64)
         for row in strangers:
-            self._damaged(self._stranger(rows, headers, row))
+            self._damaged(self._stranger(rows, headers, row), _listed_row(rows, row))
         if self._options.check_crc and len(rows):
             bad_crc = wrong_crc_rows(headers)
             self._explain(rows, np.setdiff1d(bad_crc, wrong))
@@ -274,7 +461,7 @@ class SliceReader:
             try:
                 found = self._log.record_at(where)
             except StoreError as error:
-                self._damaged(error)
+                self._damaged(error, _listed_row(rows, row))
                 continue
             self._damaged(
                 CorruptQueueError(
@@ -284,7 +471,8 @@ class SliceReader:
                     expected=size,
                     actual=found.total_size,
                     advice="The entry is left from before the log was cut, or damaged",
-                )
+                ),
+                _listed_row(rows, row),
             )
 
     def _stranger(self, rows: Rows, headers: Headers, row: int) -> CorruptQueueError:
@@ -298,13 +486,15 @@ class SliceReader:
             advice="The entry is left from before the log was cut, or damaged",
         )
 
-    def _damaged(self, error: StoreError) -> None:
+    def _damaged(self, error: StoreError, entry: ListedAt | None) -> None:
+        error.entry = entry
         if self._options.on_damage is None:
             raise error
+        self._damages += 1
         self._options.on_damage(error)
-        return
 
 
+_BODIES = frozenset(("body", "rawBody"))
 _NO_BYTES = np.zeros(0, dtype=np.uint8)
 _DONE = np.iinfo(np.int64).max
 
@@ -344,6 +534,36 @@ def _merged(
         entries.size,
         entries.tags_code,
     )
+
+
+def _ranges_of(slices: Sequence[QueueSlice]) -> RangesOf:
+    ranges: dict[QueueId, list[tuple[int, int]]] = {}
+    for part in slices:
+        ranges.setdefault(part.queue, []).append((part.start, part.stop))
+    return lambda queue: ranges.get(queue, [])
+
+
+def _each_message(entries: Entries, part: QueueSlice) -> Entries:
+    """An entry for each message of those that hold several, as far as `part` goes."""
+    counts = entries.count
+    first = np.repeat(np.cumsum(counts) - counts, counts)
+    many = entries.take(np.repeat(np.arange(len(entries)), counts))
+    offset = many.offset + np.arange(len(many)) - first
+    many = replace(many, offset=offset, count=np.ones_like(offset))
+    return many.take((offset >= part.start) & (offset < part.stop))
+
+
+def _listed(queue: QueueId, entries: Entries, row: int) -> ListedAt:
+    numbers = (entries.offset, entries.log_offset, entries.size)
+    offset, log_offset, size = (int(column[row]) for column in numbers)
+    return ListedAt(*queue, offset, log_offset, size)
+
+
+def _listed_row(rows: Rows, row: int) -> ListedAt:
+    topic = rows.topics[int(rows.topic_code[row])]
+    numbers = (rows.queue_id, rows.queue_offset, rows.log_offset, rows.size)
+    queue_id, offset, log_offset, size = (int(column[row]) for column in numbers)
+    return ListedAt(topic, queue_id, offset, log_offset, size)
 
 
 def _take(headers: Headers, rows: Ints) -> Headers:

@@ -18,7 +18,7 @@ from rmq_store.config import StoreConfig, batch_topics, read_topic_configs
 from rmq_store.consumequeue import Entries, QueueFiles, QueueId, concat_entries, is_behind
 from rmq_store.dispatch import Dispatched, dispatch
 from rmq_store.errors import CorruptConfigError
-from rmq_store.files import MappingCache
+from rmq_store.files import MappingCache, ReadCounts
 from rmq_store.headers import Headers
 from rmq_store.layout import (
     ABORT_FILE,
@@ -72,6 +72,11 @@ class QueueFolders:
         self.config = config
         self._mappings = MappingCache(_QUEUE_FILES_MAPPED)
         self._open: dict[QueueId, QueueFiles] = {}
+
+    @property
+    def counts(self) -> ReadCounts:
+        """What was read of all queues."""
+        return self._mappings.counts
 
     def listed(self) -> dict[QueueId, bool]:
         """Every queue that has a folder -> whether it is a BatchConsumeQueue."""
@@ -233,12 +238,16 @@ def _find_strays(
     return {queue: _placed(entries, listed.get(queue)) for queue, entries in found.items()}
 
 
-def _batch_topics(root: Path, listed: Mapping[QueueId, _Listed]) -> set[str]:
+def declared_batch_topics(root: Path) -> set[str]:
+    """Topics that topics.json says have BatchConsumeQueues; none where it cannot be read."""
     try:
-        declared = batch_topics(read_topic_configs(root))
+        return batch_topics(read_topic_configs(root))
     except CorruptConfigError:
-        declared = set()  # the messages can be read without it
-    return declared | {queue.topic for queue, one in listed.items() if one.batch}
+        return set()  # the messages can be read without it
+
+
+def _batch_topics(root: Path, listed: Mapping[QueueId, _Listed]) -> set[str]:
+    return declared_batch_topics(root) | {q.topic for q, one in listed.items() if one.batch}
 
 
 def _record_start_near(log: CommitLog, wanted: int, otherwise: int) -> int:

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
@@ -30,6 +30,7 @@ from rmq_store.errors import (
     UnknownQueueError,
     nearest,
 )
+from rmq_store.files import ReadCounts, list_segments
 from rmq_store.geometry import geometry_found
 from rmq_store.getmessage import (
     GetMessageResult,
@@ -50,11 +51,18 @@ from rmq_store.layout import (
     Property,
 )
 from rmq_store.locate import commitlog_folders, require_store
+from rmq_store.logreading import Limits, LogReader, QueueLimits, log_end_without_queues
 from rmq_store.message import Message, Record, to_message
 from rmq_store.planning import QueueSlice
 from rmq_store.reading import BATCH_BYTES, BATCH_ROWS, OnDamage, ReadOptions, SliceReader
 from rmq_store.schema import column_names
-from rmq_store.snapshot import QueueFolders, QueueState, StoreSnapshot, take_snapshot
+from rmq_store.snapshot import (
+    QueueFolders,
+    QueueState,
+    StoreSnapshot,
+    declared_batch_topics,
+    take_snapshot,
+)
 from rmq_store.strings import decode_properties, decode_utf8
 from rmq_store.timesearch import offset_by_time
 from rmq_store.topics import is_system_topic
@@ -63,6 +71,20 @@ if TYPE_CHECKING:
     from rmq_store.writer import StoreWriter
 
 ConfigLike = StoreConfig | Mapping[str, Any] | str | os.PathLike[str] | None
+
+
+class StoreReads(NamedTuple):
+    """What was read of a store; bytes of the log without bodies that were not asked for."""
+
+    log: ReadCounts
+    queues: ReadCounts
+
+    def __str__(self) -> str:
+        return (
+            f"read {self.log.bytes} bytes of {len(self.log.files)} files of the log and "
+            f"{self.queues.bytes} bytes of {len(self.queues.files)} files of queues: "
+            + ", ".join((*self.log.files, *self.queues.files))
+        )
 
 
 class MessageStore:
@@ -79,6 +101,7 @@ class MessageStore:
         broker_name: str,
         snapshot: StoreSnapshot | None,
         release: str | None = None,
+        queues: bool = True,
     ) -> None:
         """Use `open`."""
         self.path = root
@@ -88,7 +111,11 @@ class MessageStore:
             commitlog_folders(root, config), file_size=config.mappedFileSizeCommitLog
         )
         self._folders = QueueFolders(root, config)
-        self._snapshot = snapshot or take_snapshot(root, self._log, self._folders, config)
+        if snapshot is None and queues:
+            snapshot = take_snapshot(root, self._log, self._folders, config)
+        self._snapshot = snapshot or StoreSnapshot(
+            self._log.start, log_end_without_queues(self._log)
+        )
         self._key_index: KeyIndex | None = None
         self._exts: dict[QueueId, QueueExt] = {}
         self._release = release
@@ -106,6 +133,7 @@ class MessageStore:
         config: ConfigLike = None,
         snapshot: StoreSnapshot | None = None,
         release: str | None = None,
+        queues: bool = True,
     ) -> MessageStore:
         """Open the store in the folder `path` (storePathRootDir) to read.
 
@@ -114,6 +142,8 @@ class MessageStore:
         (a file) and `config` (the broker's own names; it has precedence) overrule that.
         With a `snapshot` the store shows what it held when that was taken. `release` is asked for
         only where `as_broker` answers differ between releases; by default it is guessed.
+        Without `queues` these are not looked at, and there are none: for `read_log` on a store
+        whose queues are missing, damaged or in RocksDB.
 
         Raises NotAStoreError, UnsupportedStoreError, AccessError, or InvalidArgumentError for an
         unknown name in `config`.
@@ -121,9 +151,9 @@ class MessageStore:
         known = StoreConfig.of(config)
         if broker_conf is not None:
             known = known.with_defaults_of(StoreConfig.read(broker_conf))
-        root = require_store(path, known)
+        root = require_store(path, known, queues=queues)
         name = broker_name or known.brokerName or root.absolute().name
-        return cls(root, known, name, snapshot, release)
+        return cls(root, known, name, snapshot, release, queues)
 
     @staticmethod
     def create(
@@ -213,6 +243,47 @@ class MessageStore:
     def log_range(self) -> tuple[int, int]:
         """CommitLog offsets: where the first file begins and where the last record ends."""
         return self._snapshot.log_start, self._snapshot.log_end
+
+    def log_folders(self) -> list[str]:
+        """The folders of the CommitLog."""
+        return list(self._log.chain.folders)
+
+    def files_of(self, slices: Sequence[QueueSlice], *, with_log: bool) -> list[str]:
+        """The files that reading `slices` opens: of the queues and, `with_log`, of the log."""
+        found: dict[str, None] = {}
+        for part in slices:
+            state = self._state(part.queue)
+            files = self._folders.files(part.queue, batch=state.batch)
+            start, stop = part.start, min(part.stop, state.file_stop)
+            if state.batch:  # offsets there are no places in its files
+                start, stop = state.file_start, state.file_stop
+            width = files.dtype.itemsize
+            for segment in files.chain.segments_from(start * width):
+                if segment.base < stop * width:
+                    found[segment.path] = None
+            if with_log:
+                first = self.log_offset_of(part.queue, part.start)
+                last = self.log_offset_of(part.queue, part.stop - 1)
+                for segment in self._log.chain.segments_from(first):
+                    if segment.base <= last:
+                        found[segment.path] = None
+        return list(found)
+
+    def log_files_between(self, start: int | None, stop: int | None) -> list[str]:
+        """The files of the log that hold a part of [start, stop), log offsets; None is its own end."""
+        first = self._snapshot.log_start if start is None else start
+        last = self._snapshot.log_end if stop is None else stop
+        segments = self._log.chain.segments_from(first)
+        return [segment.path for segment in segments if segment.base < last]
+
+    def log_starts_now(self) -> int:
+        """The log offset of the first file that is there now: what lies before it has expired."""
+        segments = list_segments(self._log.chain.folders)
+        return segments[0].base if segments else 0
+
+    def reads(self) -> StoreReads:
+        """Files opened and bytes asked for so far, of the log and of the queues."""
+        return StoreReads(self._log.chain.counts, self._folders.counts)
 
     def topics(self, include_system: bool = True) -> list[str]:
         """Names of all topics that have a queue, sorted; without the system's own if so asked."""
@@ -314,9 +385,17 @@ class MessageStore:
     def offset_at_log(self, queue: QueueId, commit_log_offset: int) -> int:
         """The first queue offset whose record stands at that log offset or behind; else max_offset."""
         state = self._state(queue)
+        start, stop = state.min_offset, state.max_offset
+        if not state.batch and state.tail is None and start < stop:
+            # Entry after entry in files: no arrays are made to look at one number.
+            files = self._folders.files(queue)
+            if files.first_unit <= start and not files.has_holes:
+                return bisect_first(
+                    start, stop, lambda unit: files.unit(unit)[0] >= commit_log_offset
+                )
         return bisect_first(
-            state.min_offset,
-            state.max_offset,
+            start,
+            stop,
             lambda offset: self.log_offset_of(queue, offset) >= commit_log_offset,
         )
 
@@ -334,17 +413,23 @@ class MessageStore:
         check_crc: bool = True,
         max_body_bytes: int = DEFAULT_MAX_BODY_BYTES,
         on_damage: OnDamage | None = None,
+        keys: Collection[str] | None = None,
+        unwrap_batches: bool = False,
+        verify_queue: bool = False,
     ) -> Iterator[pa.RecordBatch]:
         """Arrow batches of queue slices, all of them together in the order of the log.
 
         Batches have at most `batch_rows` rows and about `batch_bytes` stored bytes, the first at
         most `first_batch_rows`; their schema is `schema.arrow_schema(columns)`. `tags`: "a || b" or
-        a list, compared as text. Columns that stand in the queue entry are taken from there, and
-        with no other asked for the CommitLog is not opened.
+        a list, compared as text. `keys`: messages with one of these words in KEYS, or as UNIQ_KEY.
+        Columns that stand in the queue entry are taken from there, and with no other asked for the
+        CommitLog is not opened, unless `verify_queue` wants every entry held against its record.
+        `unwrap_batches`: a row for each message of an inner batch, not one for its record.
 
         An entry that does not lead to a sound record of its queue is handed to `on_damage` and left
-        out; by default its error is raised: CorruptRecordError, CorruptQueueError, MissingFileError,
-        BodyError; a file that is cut meanwhile is a TruncatedFileError in any case.
+        out (batches may then be empty); by default its error is raised: CorruptRecordError,
+        CorruptQueueError, MissingFileError, BodyError; a file that is cut meanwhile is a
+        TruncatedFileError in any case.
         """
         self._open_log()
         options = ReadOptions(
@@ -356,11 +441,77 @@ class MessageStore:
             check_crc,
             max_body_bytes,
             on_damage,
+            None if keys is None else frozenset(keys),
+            unwrap_batches,
+            verify_queue,
         )
         reader = SliceReader(
-            self._log, self._slice_entries, self.broker_name, self._snapshot.log_end, options
+            self._log,
+            self._message_entries if unwrap_batches else self._slice_entries,
+            self.broker_name,
+            self._snapshot.log_end,
+            options,
+            {part.queue for part in slices if self._state(part.queue).batch},
         )
         return reader.read(slices)
+
+    def read_log(
+        self,
+        start: int | None = None,
+        stop: int | None = None,
+        *,
+        limits: Limits | None = None,
+        columns: Sequence[str] | None = None,
+        tags: str | Sequence[str] | None = None,
+        keys: Collection[str] | None = None,
+        include_unqueued: bool = False,
+        batch_rows: int = BATCH_ROWS,
+        batch_bytes: int = BATCH_BYTES,
+        first_batch_rows: int | None = None,
+        check_crc: bool = True,
+        max_body_bytes: int = DEFAULT_MAX_BODY_BYTES,
+        unwrap_batches: bool = False,
+        on_damage: OnDamage | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Arrow batches of the records that start in [start, stop) of the log, without any queue.
+
+        The rows are those that the queues would give: topic, queue and offset are worked out from
+        the records. `limits` says what of a queue is wanted, by default all of every one.
+        `include_unqueued`: also prepared and rolled-back records, queueOffset null. The rest as in
+        `read_slices`; damage is every stretch of the range that is neither record nor filler.
+        """
+        self._open_log()
+        options = ReadOptions(
+            column_names(columns),
+            parse_tags(tags),
+            _positive("batch_rows", batch_rows),
+            _positive("batch_bytes", batch_bytes),
+            first_batch_rows,
+            check_crc,
+            max_body_bytes,
+            on_damage,
+            None if keys is None else frozenset(keys),
+            unwrap_batches,
+            verify_queue=True,
+        )
+        end = self._snapshot.log_end
+        rows_reader = SliceReader(self._log, _no_queue, self.broker_name, end, options)
+        reader = LogReader(
+            self._log,
+            end,
+            rows_reader,
+            limits or (lambda queue: QueueLimits()),
+            self.config.delay_levels_ms,
+            frozenset(declared_batch_topics(self.path)),
+            include_unqueued,
+            unwrap_batches,
+            on_damage,
+        )
+        return reader.read(start, stop)
+
+    def _message_entries(self, queue: QueueId, start: int, stop: int) -> Entries:
+        """Entries that hold a message in the range, which may begin inside a batch."""
+        return self._with_ext(queue, self.entries(queue, start, stop))
 
     def _slice_entries(self, queue: QueueId, start: int, stop: int) -> Entries:
         """Entries whose first message is in the range, so that no record comes twice."""
@@ -674,10 +825,8 @@ class MessageStore:
         hash collisions, no duplicates; what is behind the index or in a gap of it is found too.
         """
         log = self._open_log()
-        if self._key_index is None:
-            self._key_index = KeyIndex(self.path, log, self._snapshot.log_end, self.config)
         found: list[Message] = []
-        for offset in reversed(self._key_index.candidates(topic, key)):
+        for offset in reversed(self.key_index().candidates(topic, key)):
             if not self._snapshot.log_start <= offset < self._snapshot.log_end:
                 continue
             try:
@@ -692,6 +841,17 @@ class MessageStore:
                 if len(found) == max_messages:
                     break
         return found[::-1]
+
+    def key_index(self) -> KeyIndex:
+        """The index files, and what of the log they do not cover."""
+        log = self._open_log()
+        if self._key_index is None:
+            self._key_index = KeyIndex(self.path, log, self._snapshot.log_end, self.config)
+        return self._key_index
+
+    def is_batch(self, queue: QueueId) -> bool:
+        """Whether a queue is a BatchConsumeQueue. Raises UnknownQueueError."""
+        return self._state(queue).batch
 
     def offset_by_time(
         self, topic: str, queue_id: int, timestamp: int, boundary: str = "LOWER"
@@ -713,7 +873,7 @@ class MessageStore:
             state.max_offset,
             timestamp,
             boundary,
-            lambda offset: self._store_time(queue, offset),
+            lambda offset: self.store_time(queue, offset),
         )
 
     def _batch_by_time(
@@ -729,14 +889,15 @@ class MessageStore:
             return state.max_offset
 
         def time_at(row: int) -> int | None:
-            return self._store_time(queue, int(entries.offset[row]))
+            return self.store_time(queue, int(entries.offset[row]))
 
         found = offset_by_time(0, len(entries), timestamp, "LOWER", time_at)
         if boundary == "UPPER" and found < len(entries) and time_at(found) == timestamp:
             found = offset_by_time(0, len(entries), timestamp, boundary, time_at)
         return int(entries.offset[min(found, len(entries) - 1)])
 
-    def _store_time(self, queue: QueueId, offset: int) -> int | None:
+    def store_time(self, queue: QueueId, offset: int) -> int | None:
+        """When the message at a queue offset was stored (ms); None where its record is not there."""
         entries = self.entries(queue, offset, offset + 1)
         if not len(entries) or not entries.points_to_record[0]:
             return None
@@ -755,6 +916,10 @@ class MessageStore:
 
 
 _EMPTY = QueueState(0, 0, 0, 0)
+
+
+def _no_queue(queue: QueueId, start: int, stop: int) -> Entries:
+    raise AssertionError("the log is read without queues")
 
 
 def _guess_old_release(log: CommitLog) -> str | None:

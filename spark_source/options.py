@@ -2,158 +2,73 @@
 
 from __future__ import annotations
 
-import json
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from typing import Any
 
-from rmq_store.consumequeue import QueueId
+from rmq_store.bodies import DEFAULT_MAX_BODY_BYTES
 from rmq_store.errors import InvalidArgumentError, nearest
-from rmq_store.schema import column_names
+from rmq_store.tables import TABLES
+from spark_source import values
+from spark_source.values import EARLIEST as EARLIEST
+from spark_source.values import LATEST as LATEST
+from spark_source.values import Assignment, ByQueue, Refused
+from spark_source.values import parse_size as parse_size
+from spark_source.values import parse_time as parse_time
 
 DEFAULT_PARTITION_BYTES = 128 << 20
 
-EARLIEST = -2
-LATEST = -1
-_WORDS = {"earliest": EARLIEST, "latest": LATEST}
-_SIZE_UNITS = {"": 0, "b": 0, "k": 10, "m": 20, "g": 30, "t": 40}
-
-OffsetMap = Mapping[QueueId, int]
+FAILFAST, PERMISSIVE, DROPMALFORMED = "FAILFAST", "PERMISSIVE", "DROPMALFORMED"
+CONSUMEQUEUE, COMMITLOG = "consumequeue", "commitlog"
+BY_LOG, BY_QUEUE = "log", "queue"
 
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
     """What was asked for, typed. None is "not said" throughout.
 
-    `starting_offsets` and `ending_offsets` are queue offsets, with EARLIEST and LATEST as Kafka's
-    source writes them; times are milliseconds since the epoch.
+    Offsets are queue offsets, with EARLIEST and LATEST as Kafka's source writes them; times are
+    milliseconds since the epoch.
     """
 
-    path: str
+    paths: tuple[str, ...] = ()
+    stores: Mapping[str, str] | None = None
+    unavailable_stores: str = "fail"
     topics: tuple[str, ...] | None = None
-    assign: tuple[QueueId, ...] | None = None
+    topic_pattern: str | None = None
+    assign: Assignment | None = None
     include_system_topics: bool = False
     columns: tuple[str, ...] | None = None
     tags: tuple[str, ...] | None = None
+    keys: tuple[str, ...] | None = None
     broker_name: str | None = None
     broker_conf: str | None = None
-    starting_offsets: OffsetMap = field(default_factory=dict)
-    ending_offsets: OffsetMap = field(default_factory=dict)
+    starting_offsets: ByQueue = field(default_factory=ByQueue)
+    ending_offsets: ByQueue = field(default_factory=ByQueue)
     starting_timestamp: int | None = None
     ending_timestamp: int | None = None
+    starting_timestamps: ByQueue = field(default_factory=ByQueue)
+    ending_timestamps: ByQueue = field(default_factory=ByQueue)
+    timestamp_strategy: str = "latest"
+    fail_on_data_loss: bool = True
+    source: str = CONSUMEQUEUE
+    include_unqueued: bool = False
+    split_by: str = BY_LOG
+    min_partitions: int = 1
+    max_records_per_partition: int | None = None
     max_bytes_per_partition: int = DEFAULT_PARTITION_BYTES
+    verify_queue: bool = False
+    mode: str = FAILFAST
+    max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
+    unwrap_batches: bool = True
+    table: str | None = None
 
-
-class _Refused(ValueError):
-    """Why a value cannot be; becomes an InvalidArgumentError that names the option."""
-
-
-def _text(value: str) -> str:
-    if not value.strip():
-        raise _Refused("is empty")
-    return value
-
-
-def _flag(value: str) -> bool:
-    known = {"true": True, "false": False}
-    if value.strip().lower() not in known:
-        raise _Refused("is neither true nor false")
-    return known[value.strip().lower()]
-
-
-def _words(value: str) -> tuple[str, ...]:
-    words = tuple(dict.fromkeys(word.strip() for word in value.split(",") if word.strip()))
-    if not words:
-        raise _Refused("names nothing")
-    return words
-
-
-def _columns(value: str) -> tuple[str, ...]:
-    return column_names(_words(value))
-
-
-def _tags(value: str) -> tuple[str, ...] | None:
-    if value.strip() == "*":
-        return None
-    tags = tuple(dict.fromkeys(tag.strip() for tag in value.split("||") if tag.strip()))
-    if not tags:
-        raise _Refused("names no tag; write one, several as 'a || b', or '*' for all")
-    return tags
-
-
-def parse_size(value: str) -> int:
-    """Bytes, of digits with an optional k, m, g or t. Raises ValueError with a reason."""
-    match = re.fullmatch(r"\s*(\d+)\s*([bkmgt]?)(?:i?b)?\s*", value.lower())
-    if match is None or int(match[1]) == 0:
-        raise _Refused("is not a number of bytes such as 134217728, 128m or 1g")
-    return int(match[1]) << _SIZE_UNITS[match[2]]
-
-
-def parse_time(value: str) -> int:
-    """Milliseconds since the epoch, of digits or of ISO 8601 with a zone.
-
-    Raises ValueError with a reason; a time without a zone is refused, since the driver's zone is
-    rarely the broker's.
-    """
-    text = value.strip()
-    if re.fullmatch(r"-?\d+", text):
-        return int(text)
-    try:
-        moment = datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", text))
-    except ValueError:
-        raise _Refused("is neither milliseconds nor a time like 2026-05-01T10:00:00Z") from None
-    if moment.tzinfo is None:
-        raise _Refused("has no time zone; add Z or an offset such as +08:00")
-    since = moment - datetime(1970, 1, 1, tzinfo=timezone.utc)
-    return (since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000
-
-
-def _json_of_topics(value: str, shape: str) -> dict[str, Any]:
-    try:
-        found = json.loads(value)
-    except json.JSONDecodeError as error:
-        raise _Refused(f"is not JSON ({error}); it looks like {shape}") from None
-    if not isinstance(found, dict):
-        raise _Refused(f"is not an object; it looks like {shape}")
-    return found
-
-
-def _queue_number(value: Any, shape: str) -> int:
-    if not re.fullmatch(r"\d+", str(value)) or isinstance(value, bool):
-        raise _Refused(f"has {value!r} for a queue id; it looks like {shape}")
-    return int(value)
-
-
-def _assign(value: str) -> tuple[QueueId, ...]:
-    shape = '{"orders": [0, 1]}'
-    queues: list[QueueId] = []
-    for topic, ids in _json_of_topics(value, shape).items():
-        if not isinstance(ids, list):
-            raise _Refused(f"has no list of queue ids for {topic!r}; it looks like {shape}")
-        queues.extend(QueueId(topic, _queue_number(i, shape)) for i in ids)
-    if not queues:
-        raise _Refused("names no queue")
-    return tuple(dict.fromkeys(queues))
-
-
-def _offsets(value: str, own_end: str) -> OffsetMap:
-    word = value.strip().lower()
-    if word == own_end:
-        return {}
-    if word in _WORDS:
-        raise _Refused(f"cannot be {word!r}; give {own_end!r} or JSON of offsets")
-    shape = '{"orders": {"0": 23, "1": -1}}'
-    offsets: dict[QueueId, int] = {}
-    for topic, by_queue in _json_of_topics(value, shape).items():
-        if not isinstance(by_queue, dict):
-            raise _Refused(f"has no offsets by queue id for {topic!r}; it looks like {shape}")
-        for queue_id, offset in by_queue.items():
-            if not isinstance(offset, int) or isinstance(offset, bool) or offset < EARLIEST:
-                raise _Refused(f"has {offset!r} for an offset of {topic!r}; it looks like {shape}")
-            offsets[QueueId(topic, _queue_number(queue_id, shape))] = offset
-    return offsets
+    @property
+    def path(self) -> str:
+        """The first path, for messages."""
+        return self.paths[0] if self.paths else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,67 +83,191 @@ class Option:
 
 
 OPTIONS: tuple[Option, ...] = (
-    Option("path", "path", _text, "", "the store's folder; `load(path)` sets it"),
-    Option("topic", "topics", _words, "all user topics", "one topic, or several parted by commas"),
+    Option(
+        "path",
+        "paths",
+        lambda value: (values.text(value),),
+        "",
+        "the store's folder, with `*`, `?` and `[...]` those of several; `load(path)` sets it, "
+        "and `load([a, b])` several",
+    ),
+    Option(
+        "stores",
+        "stores",
+        values.names_to_text,
+        "none",
+        'stores by broker name, as JSON: `{"broker-a": "/data/a/store"}`; instead of a path',
+    ),
+    Option(
+        "unavailableStores",
+        "unavailable_stores",
+        values.one_of("fail", "skip"),
+        "fail",
+        "what becomes of a store that cannot be opened: `fail` the query, or `skip` it with a "
+        "warning and a row in `table=plan`",
+    ),
+    Option("topic", "topics", values.words, "all user topics", "short for `subscribe`"),
+    Option(
+        "subscribe",
+        "topics",
+        values.words,
+        "all user topics",
+        "one topic, or several parted by commas; the system's own too where they are named",
+    ),
+    Option(
+        "subscribePattern",
+        "topic_pattern",
+        values.pattern,
+        "none",
+        "topics whose whole name a regular expression matches; of the system's own only with "
+        "includeSystemTopics",
+    ),
     Option(
         "assign",
         "assign",
-        _assign,
+        values.assignment,
         "all queues",
-        'queues by topic, as JSON: `{"orders": [0, 1]}`; instead of `topic`',
+        'queues by topic, as JSON: `{"orders": [0, 1]}`, or of one broker: '
+        '`{"orders": {"broker-a": [0]}}`; instead of `subscribe`',
     ),
     Option(
         "includeSystemTopics",
         "include_system_topics",
-        _flag,
+        values.flag,
         "false",
         "also the topics of the broker's own: delay, retry, dead letters, transactions, trace, ...",
     ),
     Option(
         "columns",
         "columns",
-        _columns,
+        values.columns,
         "all but those on request",
         "columns to read, parted by commas; what is not asked for is not read",
     ),
-    Option("tags", "tags", _tags, "*", "messages with exactly one of these tags: `a || b`"),
+    Option("tags", "tags", values.any_of, "*", "messages with exactly one of these tags: `a || b`"),
+    Option(
+        "keys",
+        "keys",
+        values.keys,
+        "none",
+        "messages that have one of these words in KEYS, or as UNIQ_KEY: `a || b`; found by the "
+        "index, and what it lacks is made good from the log",
+    ),
     Option(
         "startingOffsets",
         "starting_offsets",
-        lambda value: _offsets(value, "earliest"),
+        values.offsets("earliest"),
         "earliest",
-        'first queue offset, as JSON: `{"orders": {"0": 23}}`; -2 is earliest, -1 latest; a queue '
-        "not named goes by startingTimestamp, else starts at its earliest",
+        'first queue offset, as JSON: `{"orders": {"0": 23}}`, or of one broker: '
+        '`{"orders": {"broker-a": {"0": 23}}}`; -2 is earliest, -1 latest; a queue not named '
+        "starts at its earliest",
     ),
     Option(
-        "endingOffsets",
-        "ending_offsets",
-        lambda value: _offsets(value, "latest"),
-        "latest",
-        "queue offset to stop before, in the same form; a queue not named goes by endingTimestamp, "
-        "else ends at its latest",
+        "startingOffsetsByTimestamp",
+        "starting_timestamps",
+        values.timestamps,
+        "none",
+        "milliseconds by queue, as JSON in the same form: the first message stored then or later; "
+        "counts before startingOffsets",
     ),
     Option(
         "startingTimestamp",
         "starting_timestamp",
         parse_time,
         "none",
-        "the first message stored then or later; milliseconds, or ISO 8601 with a zone",
+        "the first message stored then or later, for every queue; milliseconds, or ISO 8601 with "
+        "a zone; counts before startingOffsetsByTimestamp and startingOffsets",
+    ),
+    Option(
+        "startingOffsetsByTimestampStrategy",
+        "timestamp_strategy",
+        values.one_of("latest", "error"),
+        "latest",
+        "of a queue without a message stored then or later: `latest` reads nothing of it, `error` "
+        "fails the query (Kafka's default, but a queue that is quiet is no error in a store)",
+    ),
+    Option(
+        "endingOffsets",
+        "ending_offsets",
+        values.offsets("latest"),
+        "latest",
+        "queue offset to stop before, in the form of startingOffsets",
+    ),
+    Option(
+        "endingOffsetsByTimestamp",
+        "ending_timestamps",
+        values.timestamps,
+        "none",
+        "stop before the first message stored then or later, by queue; counts before endingOffsets",
     ),
     Option(
         "endingTimestamp",
         "ending_timestamp",
         parse_time,
         "none",
-        "stop before the first message stored then or later",
+        "stop before the first message stored then or later, in every queue; counts before the "
+        "other two",
     ),
-    Option("brokerName", "broker_name", _text, "the folder's name", "value of column brokerName"),
+    Option(
+        "failOnDataLoss",
+        "fail_on_data_loss",
+        values.flag,
+        "true",
+        "whether the query fails where what it asks for has expired, before or while it runs; "
+        "else it reads what is left and logs a warning",
+    ),
+    Option(
+        "brokerName",
+        "broker_name",
+        values.text,
+        "that of brokerConf, else the folder's name",
+        "value of column brokerName; only for one store",
+    ),
     Option(
         "brokerConf",
         "broker_conf",
-        _text,
+        values.text,
         "none",
-        "the broker's configuration file: its brokerName, file sizes and cluster are used",
+        "the broker's configuration file: its brokerName, file sizes and cluster are used; for "
+        'several stores, JSON by broker name: `{"broker-a": "/data/a/broker.conf"}`',
+    ),
+    Option(
+        "source",
+        "source",
+        values.one_of(CONSUMEQUEUE, COMMITLOG),
+        CONSUMEQUEUE,
+        "`commitlog` reads the log itself, for stores whose queues are missing, damaged or in "
+        "RocksDB",
+    ),
+    Option(
+        "includeUnqueued",
+        "include_unqueued",
+        values.flag,
+        "false",
+        "with `source=commitlog`: also the records that no queue lists (prepared, rolled back), "
+        "queueOffset null",
+    ),
+    Option(
+        "splitBy",
+        "split_by",
+        values.one_of(BY_LOG, BY_QUEUE),
+        BY_LOG,
+        "`log`: partitions are slices of the log, which is read once; `queue`: a queue is in one "
+        "partition whole and in its order",
+    ),
+    Option(
+        "minPartitions",
+        "min_partitions",
+        values.count,
+        "1",
+        "at least so many partitions, as far as there are messages (with `splitBy=queue`, queues)",
+    ),
+    Option(
+        "maxRecordsPerPartition",
+        "max_records_per_partition",
+        values.count,
+        "none",
+        "at most so many queue entries in a partition; not with `source=commitlog`",
     ),
     Option(
         "maxBytesPerPartition",
@@ -237,44 +276,169 @@ OPTIONS: tuple[Option, ...] = (
         "128m",
         "about how many selected bytes a partition holds; bytes, or with k, m, g",
     ),
+    Option(
+        "verifyQueue",
+        "verify_queue",
+        values.flag,
+        "false",
+        "hold every queue entry against its record also where the columns do not need the log",
+    ),
+    Option(
+        "mode",
+        "mode",
+        values.one_of(FAILFAST, PERMISSIVE, DROPMALFORMED),
+        FAILFAST,
+        "of damage: FAILFAST fails the query, PERMISSIVE gives a row with `corruptRecord`, "
+        "DROPMALFORMED leaves it out, counts it in the log, and `table=damage` lists it",
+    ),
+    Option(
+        "maxBodyBytes",
+        "max_body_bytes",
+        parse_size,
+        "256m",
+        "a body that grows over this when it is decompressed is damage",
+    ),
+    Option(
+        "unwrapBatches",
+        "unwrap_batches",
+        values.flag,
+        "true",
+        "a row for each message of an inner batch; else one for the record as it is stored",
+    ),
+    Option(
+        "table",
+        "table",
+        values.one_of(*TABLES),
+        "messages",
+        "another table than the messages: " + ", ".join(TABLES),
+    ),
 )
 _BY_FOLDED_NAME = {option.name.casefold(): option for option in OPTIONS}
+
+_NO_CLIENT = "the files of a store are read, and no broker is asked"
+_LIVE: Mapping[str, str] = {
+    name.casefold(): why
+    for names, why in (
+        (
+            "nameServer namesrvAddr nameServerAddr nameServerAddress endpoints proxyAddr "
+            "kafka.bootstrap.servers bootstrap.servers",
+            f"{_NO_CLIENT}: give the store's folder as path",
+        ),
+        (
+            "consumerGroup group groupId kafka.group.id group.id groupIdPrefix instanceName clientId",
+            f"{_NO_CLIENT}, and no offset is committed: give startingOffsets; what groups have "
+            "committed is in table=groups",
+        ),
+        (
+            "accessKey secretKey accessKeyId secretAccessKey securityToken sessionToken aclEnable "
+            "useTLS",
+            f"{_NO_CLIENT}: who may read the files may read the messages",
+        ),
+        (
+            "pullTimeout pullTimeoutMs pullBatchSize pullMaxNumsPerQueue pullThresholdForQueue "
+            "consumeTimeout pollTimeoutMs kafkaConsumer.pollTimeoutMs fetchOffset.numRetries "
+            "fetchOffset.retryIntervalMs suspendTimeoutMillis consumeThreadMin consumeThreadMax",
+            f"{_NO_CLIENT}: there is nothing to wait for; maxBytesPerPartition says how much a "
+            "task reads",
+        ),
+        (
+            "maxOffsetsPerTrigger minOffsetsPerTrigger maxTriggerDelay",
+            "a batch has no triggers: maxRecordsPerPartition and maxBytesPerPartition split it",
+        ),
+        (
+            "messageModel consumeFromWhere",
+            f"{_NO_CLIENT}: startingOffsets and startingTimestamp say where to begin",
+        ),
+    )
+    for name in names.split()
+}
+_EXCLUDE_EACH_OTHER = (
+    ("topic", "subscribe", "subscribePattern", "assign"),
+    ("path", "stores"),
+    ("stores", "brokerName"),
+)
 
 
 def parse_options(raw: Mapping[str, str]) -> SourceOptions:
     """The options of a read, typed.
 
     Names are compared without case, since Spark hands them over in lower case. Raises
-    InvalidArgumentError for an unknown name (with the nearest known one), a value that cannot be,
-    no path, and options that exclude each other.
+    InvalidArgumentError for an unknown name (with the nearest known one), one that only a client of
+    a live broker has (with the reason), a value that cannot be, no path, and options that exclude
+    each other.
     """
     fields: dict[str, Any] = {}
+    given: set[str] = set()
     for name, value in raw.items():
-        option = _BY_FOLDED_NAME.get(name.casefold())
-        if option is None:
-            raise InvalidArgumentError(
-                None,
-                reason=f"unknown option {name!r}",
-                advice=nearest(name, [known.name for known in OPTIONS]),
-            )
+        if name.casefold() == "paths":  # how Spark hands over load([a, b])
+            fields["paths"] = _paths(value)
+            given.add("path")
+            continue
+        option = _known(name)
         fields[option.field] = _parsed(option, value)
-    if "path" not in fields:
-        raise InvalidArgumentError(
-            None, reason="no path", advice="Give the store's folder: load('/path/to/store')"
+        given.add(option.name)
+    for group in _EXCLUDE_EACH_OTHER:
+        both = [name for name in group if name in given]
+        if len(both) > 1:
+            raise _invalid(
+                f"options {both[0]!r} and {both[1]!r} exclude each other", "Give one of them"
+            )
+    if not given & {"path", "stores"}:
+        raise _invalid("no path", "Give the store's folder: load('/path/to/store')")
+    asked = SourceOptions(**fields)
+    _check_together(asked, given)
+    return asked
+
+
+def _check_together(asked: SourceOptions, given: set[str]) -> None:
+    if asked.source == COMMITLOG:
+        for name in ("maxRecordsPerPartition", "splitBy", "verifyQueue"):
+            if name in given:
+                raise _invalid(
+                    f"option {name!r} is about queues, which source=commitlog does not read",
+                    "Leave it out; maxBytesPerPartition and minPartitions split the log",
+                )
+    elif asked.include_unqueued:
+        raise _invalid(
+            "includeUnqueued asks for records that no queue lists, and the queues are the source",
+            "Give source=commitlog too",
         )
-    if "topics" in fields and "assign" in fields:
-        raise InvalidArgumentError(
-            None,
-            reason="options 'topic' and 'assign' exclude each other",
-            advice="Give one of them",
+    if asked.table is not None and asked.columns is not None and asked.table != "plan":
+        raise _invalid(
+            f"option 'columns' chooses columns of messages, not of table {asked.table!r}",
+            "Use select(...)",
         )
-    return SourceOptions(**fields)
+
+
+def _known(name: str) -> Option:
+    option = _BY_FOLDED_NAME.get(name.casefold())
+    if option is not None:
+        return option
+    why = _LIVE.get(name.casefold())
+    if why is None and re.match(r"(?i)(kafka|rocketmq)\.", name):
+        why = f"{_NO_CLIENT}: client settings have no meaning here"
+    if why is not None:
+        raise _invalid(f"option {name!r} is of a client of a live broker", why[0].upper() + why[1:])
+    raise _invalid(f"unknown option {name!r}", nearest(name, [known.name for known in OPTIONS]))
+
+
+def _paths(value: str) -> tuple[str, ...]:
+    shape = '["/data/a/store", "/data/b/store"]'
+    try:
+        found = values.json_list(value, shape)
+    except Refused as refused:
+        raise _invalid(f"option 'paths' {refused}", "Give them as load([a, b])") from None
+    return tuple(os.fspath(path) for path in found)
+
+
+def _invalid(reason: str, advice: str) -> InvalidArgumentError:
+    return InvalidArgumentError(None, reason=reason, advice=advice)
 
 
 def _parsed(option: Option, value: str) -> Any:
     try:
         return option.parse(value)
-    except _Refused as refused:
+    except Refused as refused:
         raise InvalidArgumentError(
             None,
             reason=f"option {option.name!r} {refused}",

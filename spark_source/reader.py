@@ -1,101 +1,125 @@
-"""Reads one partition: a slice of the log, and the part of each selected queue that lies in it."""
+"""Plans the shares of a query on the driver, and reads one of them in each task."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import logging
+from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from rmq_store import MessageStore, StoreSnapshot
-from rmq_store.consumequeue import QueueId
-from rmq_store.planning import Entry, LogSlice, QueueSlice, pieces_of, plan_partitions
+from rmq_store import MessageStore
+from rmq_store.planning import LogSlice, QueueSlice, pieces_of
+from spark_source.damage import DamageHandler
+from spark_source.filters import PushFilters, narrowed
+from spark_source.options import PERMISSIVE
+from spark_source.plan import PinnedStore as PinnedStore
+from spark_source.plan import QueryPlan, Share, shares_of
+from spark_source.plan import ReadPlan as ReadPlan
+from spark_source.plan import cut_into_slices as cut_into_slices
 from spark_source.schema import arrow_schema_for, checked_columns, to_spark
 
 FIRST_BATCH_ROWS = 256
 """`show()` wants twenty rows; what it does not want it should not wait for."""
 
-
-@dataclass(frozen=True, slots=True)
-class PinnedStore:
-    """A store and the offsets it had when the source was made; small, and pickles."""
-
-    path: str
-    broker_conf: str | None
-    snapshot: StoreSnapshot
-    broker_name: str
-
-    def open(self) -> MessageStore:
-        """The store, with the offsets it had then."""
-        return MessageStore.open(
-            self.path,
-            broker_name=self.broker_name,
-            broker_conf=self.broker_conf,
-            snapshot=self.snapshot,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class ReadPlan:
-    """Everything a read needs, resolved: no option is looked at behind this point."""
-
-    store: PinnedStore
-    ranges: tuple[QueueSlice, ...]
-    tags: tuple[str, ...] | None
-    partition_bytes: int
-
-
-def cut_into_slices(
-    store: MessageStore, ranges: Sequence[QueueSlice], target_bytes: int
-) -> list[LogSlice]:
-    """Neighbouring slices of the log that hold `ranges`, each of about `target_bytes` of them."""
-
-    def entry_at(queue: QueueId, offset: int) -> Entry | None:
-        found = store.entries(queue, offset, offset + 1)
-        if not len(found) or not found.points_to_record[0]:
-            return None
-        return Entry(int(found.log_offset[0]), int(found.size[0]) / max(1, int(found.count[0])))
-
-    return plan_partitions(ranges, entry_at, target_bytes)
+LOG = logging.getLogger("rmqstore")
+_BODIES = frozenset(("body", "rawBody"))
 
 
 class LogPartition(InputPartition):
-    """A slice of the log as a partition of Spark's."""
+    """A share of a query as a partition of Spark's."""
 
-    def __init__(self, value: LogSlice) -> None:
+    def __init__(self, value: Share | LogSlice) -> None:
         super().__init__(value)
-        self.slice = value
+        self.share = Share(0, value) if isinstance(value, LogSlice) else value
 
 
 class RmqStoreReader(DataSourceReader):
-    """Plans the slices on the driver and reads one of them in each task."""
+    """Plans the shares on the driver and reads one of them in each task."""
 
-    def __init__(self, plan: ReadPlan, schema: StructType) -> None:
-        self.plan = plan
-        self.columns = checked_columns(schema)
+    def __init__(self, plan: QueryPlan | ReadPlan, schema: StructType) -> None:
+        self.plan = QueryPlan((plan,)) if isinstance(plan, ReadPlan) else plan
+        self.permissive = any(store.asked.mode == PERMISSIVE for store in self.plan.stores)
+        self.columns = checked_columns(schema, all_nullable=self.permissive)
         self.spark_schema = schema
 
-    def partitions(self) -> list[InputPartition]:
-        """Neighbouring slices of the log of about equal selected bytes."""
-        with self.plan.store.open() as store:
-            slices = cut_into_slices(store, self.plan.ranges, self.plan.partition_bytes)
-        return [LogPartition(piece) for piece in slices]
+    def _push(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Narrow the plan by the filters; those that Spark must apply as well are given back."""
+        self.plan, left = narrowed(self.plan, filters)
+        return left
+
+    pushFilters = PushFilters(_push)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Shares of about equal selected bytes."""
+        return [LogPartition(share) for share in shares_of(self.plan)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The batches of one slice; rows come in the order of the log."""
+        """The batches of one share; rows come in the order of the log, or queue after queue."""
         # Without a partition Spark plans one of its own, with nothing in it.
         if not isinstance(partition, LogPartition):
             return
-        schema = arrow_schema_for(self.spark_schema)
-        with self.plan.store.open() as store:
-            pieces = pieces_of(self.plan.ranges, partition.slice, store.offset_at_log)
-            batches = store.read_slices(
-                pieces,
+        share, schema = partition.share, arrow_schema_for(self.spark_schema)
+        plan = self.plan.stores[share.store]
+        with plan.store.open() as store:
+            damage = DamageHandler(store, plan.asked)
+            for batch in self._batches(plan, share, store, damage):
+                if batch.num_rows:
+                    yield to_spark(batch, schema)
+                for about_damage in damage.rows(self.columns):
+                    yield to_spark(about_damage, schema)
+            for about_damage in damage.rows(self.columns):
+                yield to_spark(about_damage, schema)
+            damage.log()
+            LOG.debug("%s: %s", plan.store.broker_name, store.reads())
+
+    def _batches(
+        self, plan: ReadPlan, share: Share, store: MessageStore, damage: DamageHandler
+    ) -> Iterator[pa.RecordBatch]:
+        asked = plan.asked
+        checks_bodies = bool(_BODIES.intersection(self.columns))
+        if plan.limits is not None:
+            assert share.slice is not None
+            yield from store.read_log(
+                share.slice.start,
+                share.slice.stop,
+                limits=plan.limits,
                 columns=self.columns,
-                tags=self.plan.tags,
+                tags=asked.tags,
+                keys=asked.keys,
+                include_unqueued=asked.include_unqueued,
                 first_batch_rows=FIRST_BATCH_ROWS,
+                check_crc=checks_bodies,
+                max_body_bytes=asked.max_body_bytes,
+                unwrap_batches=asked.unwrap_batches,
+                on_damage=damage,
             )
-            for batch in batches:
-                yield to_spark(batch, schema)
+            return
+        for slices in pieces_of_share(plan, share, store):
+            yield from store.read_slices(
+                slices,
+                columns=self.columns,
+                tags=asked.tags,
+                keys=asked.keys,
+                first_batch_rows=FIRST_BATCH_ROWS,
+                check_crc=checks_bodies,
+                max_body_bytes=asked.max_body_bytes,
+                unwrap_batches=asked.unwrap_batches,
+                verify_queue=asked.verify_queue,
+                on_damage=damage,
+            )
+
+
+def pieces_of_share(
+    plan: ReadPlan, share: Share, store: MessageStore
+) -> Iterator[Sequence[QueueSlice]]:
+    """The ranges of a share, each list to be read in the order of the log."""
+    if share.ranges is None:
+        assert share.slice is not None
+        yield pieces_of(plan.ranges, share.slice, store.offset_at_log)
+    elif share.in_turn:
+        for part in share.ranges:
+            yield [part]
+    else:
+        yield share.ranges

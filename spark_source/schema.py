@@ -26,6 +26,7 @@ from rmq_store.errors import InvalidArgumentError
 from rmq_store.schema import BY_NAME, PROPERTIES, TIMESTAMP, Column, column_names
 
 SPARK_TIMESTAMP = pa.timestamp("us", tz="UTC")
+CORRUPT = "corruptRecord"
 MAX_MILLIS = (2**63 - 1) // 1000
 """The last millisecond that Spark's microseconds reach, in the year 294247."""
 
@@ -39,19 +40,32 @@ _SPARK_TYPES: dict[pa.DataType, DataType] = {
 }
 
 
-def struct_field(column: Column) -> StructField:
-    """The field of a Spark schema for one of the core's columns; its meaning is the comment."""
+def struct_field(column: Column, *, nullable: bool = False) -> StructField:
+    """The field of a Spark schema for one of the core's columns; its meaning is the comment.
+
+    `nullable`: whether it can be null even where a message always has it.
+    """
     metadata = {"comment": column.meaning}
-    return StructField(column.name, _SPARK_TYPES[column.type], column.nullable, metadata)
+    can_be_null = column.nullable or nullable
+    return StructField(column.name, _SPARK_TYPES[column.type], can_be_null, metadata)
 
 
-def spark_schema(columns: Sequence[str] | None = None) -> StructType:
-    """The Spark schema of `columns`, or of the default ones."""
-    return StructType([struct_field(BY_NAME[name]) for name in column_names(columns)])
+def spark_schema(columns: Sequence[str] | None = None, *, permissive: bool = False) -> StructType:
+    """The Spark schema of `columns`, or of the default ones.
+
+    `permissive`: rows about damage are among them, so that every column can be null, and
+    `corruptRecord` is a default one.
+    """
+    names = column_names(columns)
+    if permissive and columns is None:
+        names = (*names, CORRUPT)
+    return StructType([struct_field(BY_NAME[name], nullable=permissive) for name in names])
 
 
-def checked_columns(schema: StructType) -> tuple[str, ...]:
+def checked_columns(schema: StructType, *, all_nullable: bool = False) -> tuple[str, ...]:
     """The column names of a schema that a user gave with `.schema(...)`, in its order.
+
+    `all_nullable`: rows about damage are to come, in which any column may be null.
 
     Raises InvalidArgumentError for a name that is not known, a wrong type, and a field that may
     not be null where the column can be.
@@ -68,7 +82,7 @@ def checked_columns(schema: StructType) -> tuple[str, ...]:
                 actual=given.dataType.simpleString(),
                 advice="Read it with its own type and cast it in the query",
             )
-        if column.nullable and not given.nullable:
+        if (column.nullable or all_nullable) and not given.nullable:
             raise InvalidArgumentError(
                 None,
                 reason=f"column {given.name!r} can be null and the schema says it cannot",

@@ -16,11 +16,13 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from rmq_store import MessageStore, StoreError
-from spark_source.options import SourceOptions, parse_options
-from spark_source.reader import PinnedStore, ReadPlan, RmqStoreReader
+from rmq_store import StoreError
+from spark_source.options import PERMISSIVE, SourceOptions, parse_options
+from spark_source.plan import QueryPlan, pin_all
+from spark_source.plan import pin as pin
+from spark_source.reader import RmqStoreReader
 from spark_source.schema import spark_schema
-from spark_source.selection import select_ranges
+from spark_source.tables import TableReader, table_schema
 
 
 class UnsupportedOperationError(StoreError):
@@ -40,13 +42,13 @@ class RmqStoreSource(DataSource):
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
         self._asked: SourceOptions | None = None
-        self._plan: ReadPlan | None = None
+        self._plan: QueryPlan | None = None
         self._failure: StoreError | None = None
         # Spark makes the source for writing and for streams as well. There the sentence that says
         # so matters more than what is wrong with an option, so the failure waits for a reader.
         try:
             self._asked = parse_options(options)
-            self._plan = pin(self._asked)
+            self._plan = pin_all(self._asked)
         except StoreError as error:
             self._failure = error
 
@@ -59,12 +61,17 @@ class RmqStoreSource(DataSource):
         """The columns asked for, or the default ones."""
         self._raise_failure()
         assert self._asked is not None
-        return spark_schema(self._asked.columns)
+        if self._asked.table is not None:
+            return table_schema(self._asked.table)
+        return spark_schema(self._asked.columns, permissive=self._asked.mode == PERMISSIVE)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A reader of what was pinned when the source was made."""
         self._raise_failure()
+        assert self._asked is not None
         assert self._plan is not None
+        if self._asked.table is not None:
+            return TableReader(self._plan, self._asked.table, schema)
         return RmqStoreReader(self._plan, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -113,22 +120,3 @@ class _RefusedStream(DataSourceStreamReader):
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
         """Refused."""
         raise self.refusal
-
-
-def pin(options: SourceOptions) -> ReadPlan:
-    """What a read with these options reads, as the store is now."""
-    with MessageStore.open(
-        options.path, broker_name=options.broker_name, broker_conf=options.broker_conf
-    ) as store:
-        ranges = select_ranges(store, options)
-        return ReadPlan(
-            store=PinnedStore(
-                options.path,
-                options.broker_conf,
-                store.snapshot().only(part.queue for part in ranges),
-                store.broker_name,
-            ),
-            ranges=ranges,
-            tags=options.tags,
-            partition_bytes=options.max_bytes_per_partition,
-        )

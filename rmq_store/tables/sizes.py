@@ -1,0 +1,37 @@
+"""Bytes of the records between two queue offsets."""
+
+from __future__ import annotations
+
+from rmq_store.consumequeue import QueueId
+from rmq_store.planning import Entry, QueueSlice, stretches_of
+from rmq_store.store import MessageStore
+
+COUNTED = 1_000_000
+"""So many messages are added up one by one; beyond that samples do."""
+
+_AT_ONCE = 1 << 16
+
+
+def bytes_between(store: MessageStore, queue: QueueId, start: int, stop: int) -> int:
+    """Bytes of the records at queue offsets [start, stop); by samples where these are very many."""
+    if stop - start <= COUNTED:
+        return exact_bytes(store, queue, start, stop)
+
+    def entry_at(queue: QueueId, offset: int) -> Entry | None:
+        found = store.entries(queue, offset, offset + 1)
+        if not len(found) or not found.points_to_record[0]:
+            return None
+        return Entry(int(found.log_offset[0]), int(found.size[0]) / max(1, int(found.count[0])))
+
+    part = QueueSlice(queue, start, stop)
+    return round(sum(stretch.selected_bytes for stretch in stretches_of(part, 1, entry_at)))
+
+
+def exact_bytes(store: MessageStore, queue: QueueId, start: int, stop: int) -> int:
+    """The same added up; an inner batch counts where its first message is."""
+    total = 0
+    for at in range(start, stop, _AT_ONCE):
+        entries = store.entries(queue, at, min(at + _AT_ONCE, stop))
+        mine = entries.points_to_record & (entries.offset >= at)
+        total += int(entries.size[mine].sum())
+    return total

@@ -1,0 +1,95 @@
+"""What becomes of damage that a task meets: an error, a row that says so, or a number."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from rmq_store import MessageStore
+from rmq_store.errors import DataLossError, MissingFileError, StoreError, TruncatedFileError
+from rmq_store.schema import arrow_schema
+from spark_source.options import FAILFAST, PERMISSIVE, SourceOptions
+
+LOG = logging.getLogger("rmqstore")
+
+
+class DamageHandler:
+    """Takes the errors of one task. `mode` says what comes of damage, `failOnDataLoss` of expiry."""
+
+    def __init__(self, store: MessageStore, asked: SourceOptions) -> None:
+        self._store = store
+        self._asked = asked
+        self._waiting: list[StoreError] = []
+        self.counts: Counter[str] = Counter()
+
+    def __call__(self, error: StoreError) -> None:
+        if self._is_expired(error):
+            if self._asked.fail_on_data_loss:
+                raise _data_loss(error) from error
+            self.counts[DataLossError.code] += 1
+            return
+        if self._asked.mode == FAILFAST:
+            raise error
+        self.counts[error.code] += 1
+        if self._asked.mode == PERMISSIVE:
+            self._waiting.append(error)
+
+    def _is_expired(self, error: StoreError) -> bool:
+        """Whether a file that is missed lies before all that are there now: the broker deletes so."""
+        if not isinstance(error, MissingFileError) or isinstance(error, TruncatedFileError):
+            return False
+        return error.offset is not None and error.offset < self._store.log_starts_now()
+
+    def rows(self, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
+        """Rows about the damage met since the last call; none unless the mode is PERMISSIVE."""
+        if self._waiting:
+            waiting, self._waiting = self._waiting, []
+            yield damage_rows(waiting, self._store.broker_name, columns)
+
+    def log(self) -> None:
+        """One line about what a task left out or found damaged, if anything."""
+        if self.counts:
+            what = ", ".join(f"{number} x {code}" for code, number in sorted(self.counts.items()))
+            LOG.warning(
+                "%s (%s): not read, mode=%s: %s",
+                self._store.broker_name,
+                self._store.path,
+                self._asked.mode,
+                what,
+            )
+
+
+def _data_loss(error: StoreError) -> DataLossError:
+    return DataLossError(
+        error.path,
+        offset=error.offset,
+        reason=f"messages expired while they were read: {error.reason}",
+        advice="Read again from what is left, or with failOnDataLoss=false",
+    )
+
+
+def damage_rows(
+    errors: list[StoreError], broker_name: str, columns: tuple[str, ...]
+) -> pa.RecordBatch:
+    """A row for each error: what the queue entry says, `corruptRecord`, and else null."""
+    makers: dict[str, Callable[[StoreError], Any]] = {
+        "brokerName": lambda e: broker_name,
+        "topic": lambda e: e.entry and e.entry.topic,
+        "queueId": lambda e: None if e.entry is None else e.entry.queue_id,
+        "queueOffset": lambda e: None if e.entry is None else e.entry.queue_offset,
+        "commitLogOffset": lambda e: e.offset if e.entry is None else e.entry.log_offset,
+        "storeSize": lambda e: None if e.entry is None else e.entry.size,
+        "corruptRecord": str,
+    }
+    schema = pa.schema([field.with_nullable(True) for field in arrow_schema(columns)])
+    arrays = [
+        pa.array([makers[field.name](error) for error in errors], field.type)
+        if field.name in makers
+        else pa.nulls(len(errors), field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

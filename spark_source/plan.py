@@ -1,0 +1,279 @@
+"""What a query reads, resolved once: which stores, what of each, and how. Plain data that pickles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rmq_store import MessageStore, StoreSnapshot
+from rmq_store.consumequeue import QueueId
+from rmq_store.keyplan import plan_keys
+from rmq_store.planning import (
+    Entry,
+    EntryAt,
+    LogSlice,
+    QueueSlice,
+    bins_of_queues,
+    even_slices,
+    pieces_of,
+    plan_partitions,
+    stretches_of,
+    with_at_most,
+)
+from spark_source.options import BY_QUEUE, COMMITLOG, SourceOptions
+from spark_source.selection import LogLimits, WantedTopics, check_names, select_ranges
+from spark_source.stores import LeftOut, Target, open_all
+
+EXACT_PIECES = 50_000
+"""Up to so many queues times slices, the entries of every slice are counted and not estimated."""
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedStore:
+    """A store and the offsets it had when the source was made; small, and pickles."""
+
+    path: str
+    broker_conf: str | None
+    snapshot: StoreSnapshot
+    broker_name: str
+
+    def open(self) -> MessageStore:
+        """The store, with the offsets it had then."""
+        return MessageStore.open(
+            self.path,
+            broker_name=self.broker_name,
+            broker_conf=self.broker_conf,
+            snapshot=self.snapshot,
+            queues=bool(self.snapshot.queues),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPlan:
+    """What is read of one store. `limits` where the log itself is the source, else `ranges`.
+
+    `words` are keys of which a message must have one in its KEYS or as UNIQ_KEY *because a filter
+    said so*; unlike the option `keys` they only say where to look.
+    """
+
+    store: PinnedStore
+    ranges: tuple[QueueSlice, ...]
+    asked: SourceOptions
+    limits: LogLimits | None = None
+    words: frozenset[str] | None = None
+    nothing: bool = False  # a filter rules out all of it
+
+    @property
+    def tags(self) -> tuple[str, ...] | None:
+        """Tags of which a message must have one."""
+        return self.asked.tags
+
+    @property
+    def places(self) -> frozenset[str] | None:
+        """Words by which the index can tell where to look."""
+        return self.words if self.asked.keys is None else frozenset(self.asked.keys)
+
+
+@dataclass(frozen=True, slots=True)
+class QueryPlan:
+    """What is read of all stores, and those that were left out."""
+
+    stores: tuple[ReadPlan, ...]
+    left_out: tuple[LeftOut, ...] = ()
+
+
+def pin_all(asked: SourceOptions) -> QueryPlan:
+    """What a read with these options reads, as the stores are now."""
+    opened, left_out = open_all(asked)
+    try:
+        if asked.source != COMMITLOG:
+            check_names([store for _, store in opened], asked)
+        plans = tuple(_plan_of(target, store, asked) for target, store in opened)
+    finally:
+        for _, store in opened:
+            store.close()
+    return QueryPlan(plans, tuple(left_out))
+
+
+def pin(asked: SourceOptions) -> ReadPlan:
+    """The same where there is one store: what is read of it."""
+    (plan,) = pin_all(asked).stores
+    return plan
+
+
+def _plan_of(target: Target, store: MessageStore, asked: SourceOptions) -> ReadPlan:
+    limits = None
+    ranges: tuple[QueueSlice, ...] = ()
+    snapshot = store.snapshot()
+    if asked.source == COMMITLOG:
+        limits = LogLimits(WantedTopics.of(store, asked), asked)
+    else:
+        ranges = select_ranges(store, asked)
+        if asked.table is None:
+            snapshot = snapshot.only(part.queue for part in ranges)
+    pinned = PinnedStore(target.path, target.broker_conf, snapshot, store.broker_name)
+    return ReadPlan(pinned, ranges, asked, limits)
+
+
+# --- partitions -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one task reads: of store number `store` a slice of the log, or some ranges of queues.
+
+    `in_turn`: queue after queue, each in its order; else all of them in the order of the log.
+    """
+
+    store: int
+    slice: LogSlice | None = None
+    ranges: tuple[QueueSlice, ...] | None = None
+    in_turn: bool = False
+
+
+def shares_of(plan: QueryPlan) -> list[Share]:
+    """The shares of all stores. Reads some queue entries of each, and for keys the index."""
+    least = plan.stores[0].asked.min_partitions if plan.stores else 1
+    shares = [share for n, one in enumerate(plan.stores) for share in _shares(n, one, 1)]
+    missing = least - len(shares)
+    if missing <= 0 or not shares:
+        return shares
+    # Each store gives more in proportion to what it has now.
+    again: list[Share] = []
+    for number, one in enumerate(plan.stores):
+        own = sum(share.store == number for share in shares)
+        if own:
+            again += _shares(number, one, -(-own * least // len(shares)))
+    return again
+
+
+def _shares(number: int, plan: ReadPlan, least: int) -> list[Share]:
+    if plan.nothing:
+        return []
+    if plan.limits is not None:
+        snapshot = plan.store.snapshot
+        target = plan.asked.max_bytes_per_partition
+        slices = even_slices(snapshot.log_start, snapshot.log_end, target, least)
+        return [Share(number, piece) for piece in slices]
+    if not plan.ranges:
+        return []
+    with plan.store.open() as store:
+        if plan.places is not None:
+            found = _shares_of_keys(number, plan, store, plan.places)
+            if found is not None:
+                return found
+        return _shares_of_ranges(number, plan, store, plan.ranges, least)
+
+
+def _shares_of_ranges(
+    number: int, plan: ReadPlan, store: MessageStore, ranges: Sequence[QueueSlice], least: int
+) -> list[Share]:
+    if plan.asked.split_by == BY_QUEUE:
+        return [
+            Share(number, ranges=bin_, in_turn=True)
+            for bin_ in bins_of_queues(
+                _sized(store, ranges),
+                plan.asked.max_bytes_per_partition,
+                least,
+                plan.asked.max_records_per_partition,
+            )
+        ]
+    slices = cut_into_slices(
+        store,
+        ranges,
+        plan.asked.max_bytes_per_partition,
+        least,
+        plan.asked.max_records_per_partition,
+    )
+    if tuple(ranges) == plan.ranges:
+        return [Share(number, piece) for piece in slices]
+    # Parts of the ranges, as a rule few: they are sent along.
+    return [
+        Share(number, ranges=tuple(pieces))
+        for piece in slices
+        if (pieces := pieces_of(ranges, piece, store.offset_at_log))
+    ]
+
+
+def _shares_of_keys(
+    number: int, plan: ReadPlan, store: MessageStore, words: frozenset[str]
+) -> list[Share] | None:
+    """Index hits, stretches that no index covers, and queues that it does not serve."""
+    found = plan_keys(store, plan.ranges, words)
+    if found is None:
+        return None
+    shares = []
+    most = plan.asked.max_records_per_partition or HITS_PER_SHARE
+    for start in range(0, len(found.hits), most):
+        shares.append(Share(number, ranges=found.hits[start : start + most]))
+    rest = list(found.unindexed)
+    for gap in found.gaps:
+        rest += pieces_of(found.indexed, gap, store.offset_at_log)
+    if rest:
+        shares += _shares_of_ranges(number, plan, store, _disjoint(rest), 1)
+    return shares
+
+
+HITS_PER_SHARE = 2_000
+
+
+def _disjoint(ranges: Sequence[QueueSlice]) -> list[QueueSlice]:
+    """Ranges sorted, those that touch joined, so that a queue's come in order."""
+    joined: list[QueueSlice] = []
+    for part in sorted(ranges):
+        last = joined[-1] if joined else None
+        if last is not None and last.queue == part.queue and part.start <= last.stop:
+            joined[-1] = replace(last, stop=max(last.stop, part.stop))
+        else:
+            joined.append(part)
+    return joined
+
+
+def _sized(store: MessageStore, ranges: Sequence[QueueSlice]) -> list[tuple[QueueSlice, float]]:
+    at = entry_of(store)
+    return [
+        (part, sum(s.selected_bytes for s in stretches_of(part, len(ranges), at)))
+        for part in ranges
+    ]
+
+
+def entry_of(store: MessageStore) -> EntryAt:
+    """Where the message at a queue offset of `store` lies."""
+
+    def entry_at(queue: QueueId, offset: int) -> Entry | None:
+        found = store.entries(queue, offset, offset + 1)
+        if not len(found) or not found.points_to_record[0]:
+            return None
+        return Entry(int(found.log_offset[0]), int(found.size[0]) / max(1, int(found.count[0])))
+
+    return entry_at
+
+
+def cut_into_slices(
+    store: MessageStore,
+    ranges: Sequence[QueueSlice],
+    target_bytes: int,
+    min_slices: int = 1,
+    max_entries: int | None = None,
+) -> list[LogSlice]:
+    """Neighbouring slices of the log that hold `ranges`, each of about `target_bytes` of them.
+
+    With `max_entries` none holds more entries; where counting them would be dear (see
+    EXACT_PIECES) none holds more by estimate.
+    """
+    slices = plan_partitions(ranges, entry_of(store), target_bytes, min_slices, max_entries)
+    if max_entries is None or len(slices) * len(ranges) > EXACT_PIECES:
+        return slices
+    return with_at_most(
+        slices,
+        max_entries,
+        lambda piece: pieces_of(ranges, piece, store.offset_at_log),
+        store.log_offset_of,
+    )
+
+
+def replaced(plan: QueryPlan, **changed: Any) -> QueryPlan:
+    """The plan with some of what was asked changed."""
+    stores = (replace(one, asked=replace(one.asked, **changed)) for one in plan.stores)
+    return replace(plan, stores=tuple(stores))
