@@ -1,13 +1,19 @@
 """The storage core: reads and writes the files of an Apache RocketMQ broker, without the broker."""
 
-from rmq_store.consumequeue import QueueId
-from rmq_store.errors import StoreError
-from rmq_store.getmessage import GetMessageResult, GetMessageStatus
-from rmq_store.message import Gap, Message, Record
-from rmq_store.planning import QueueSlice
-from rmq_store.snapshot import StoreSnapshot
-from rmq_store.store import MessageStore
-from rmq_store.topics import is_system_topic
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rmq_store.consumequeue import QueueId
+    from rmq_store.errors import StoreError
+    from rmq_store.getmessage import GetMessageResult, GetMessageStatus
+    from rmq_store.message import Gap, Message, Record
+    from rmq_store.planning import QueueSlice
+    from rmq_store.snapshot import StoreSnapshot
+    from rmq_store.store import MessageStore
+    from rmq_store.topics import is_system_topic
 
 __version__ = "0.1.0"
 
@@ -24,3 +30,31 @@ __all__ = [
     "StoreSnapshot",
     "is_system_topic",
 ]
+
+# Imported when asked for: a command that looks at a few files does not wait for Arrow.
+_HOME = {
+    "Gap": "message",
+    "GetMessageResult": "getmessage",
+    "GetMessageStatus": "getmessage",
+    "Message": "message",
+    "MessageStore": "store",
+    "QueueId": "consumequeue",
+    "QueueSlice": "planning",
+    "Record": "message",
+    "StoreError": "errors",
+    "StoreSnapshot": "snapshot",
+    "is_system_topic": "topics",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -65,6 +65,21 @@ def _entry(
     return entry
 
 
-def to_fastjson(value: Any) -> str:
-    """JSON as the broker writes it: indented by tabs, names in order, no space behind a colon."""
-    return json.dumps(value, indent="\t", sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+def to_fastjson(value: Any, indent: str = "") -> str:
+    """JSON as the broker writes it: indented by tabs, names in order, no space behind a colon.
+
+    Keys that are integers stand without quotes, which only fastjson reads.
+    """
+    if isinstance(value, Mapping):
+        inner = indent + "\t"
+        parts = [f"{inner}{_key(key)}:{to_fastjson(value[key], inner)}" for key in sorted(value)]
+        return "{" + ("\n" + ",\n".join(parts) + "\n" + indent if parts else "") + "}"
+    if isinstance(value, list):
+        inner = indent + "\t"
+        items = [inner + to_fastjson(item, inner) for item in value]
+        return "[" + ("\n" + ",\n".join(items) + "\n" + indent if items else "") + "]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _key(key: str | int) -> str:
+    return str(key) if isinstance(key, int) else json.dumps(key, ensure_ascii=False)

@@ -1,0 +1,95 @@
+"""`rmqstore`: the commands by name. Each is imported when it is called, so that none waits for all.
+
+Exit codes: 0 all is well; 1 the command looked and found something wrong, or found nothing; 2 it
+could not do what was asked: a wrong option, no store, damage in the way.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from importlib import import_module
+
+import click
+
+from rmq_store.errors import StoreError, nearest
+
+# Command -> the module of this package that has it, and what it does.
+COMMANDS = {
+    "info": ("info", "What store this is: files, range of the log, how it was closed."),
+    "topics": ("tables", "The topics, with their queues and messages."),
+    "queues": ("tables", "The queues: offsets, messages, what is not dispatched yet."),
+    "lag": ("tables", "How far consumer groups are behind, and what they lose next."),
+    "usage": ("usage", "Who fills the disk: bytes by topic, queue and day."),
+    "table": ("tables", "Any of the source's tables by name."),
+    "cat": ("cat", "Messages of a topic."),
+    "find": ("find", "Messages by topic, key, id, tag, property, time or text."),
+    "tail": ("tail", "The newest messages of a topic; -f waits for more."),
+    "trace": ("trace", "One message's life by key or id: retries, DLQ, delay, transaction."),
+    "verify": ("verify", "Whether log, queues, index and configuration agree."),
+    "salvage": ("repair", "The whole messages of a damaged log, into a new store."),
+    "offsets": ("offsets", "Show or reset the offsets of a consumer group, broker down."),
+}
+EXIT_FINDINGS, EXIT_FAILED = 1, 2
+_EXIT_INTERRUPTED = 130
+
+
+class _Commands(click.Group):
+    """A group whose commands are imported when they are called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        known = COMMANDS.get(cmd_name)
+        if known is None:
+            return None
+        module = import_module(f"rmq_store.cli.{known[0]}")
+        command: click.Command = getattr(module, cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        # Told from the table: a list of commands imports none of them.
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, what) for name, (_, what) in COMMANDS.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            ctx.fail(f"there is no command {args[0]!r}. {nearest(args[0], COMMANDS)}")
+        return super().resolve_command(ctx, args)
+
+
+@click.group(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Exit codes: 0 all is well; 1 something wrong was found, or nothing; 2 could not do it.",
+)
+@click.version_option(package_name="rmqstore", prog_name="rmqstore")
+def rmqstore() -> None:
+    """Look at the files of an Apache RocketMQ broker without the broker. Nothing is changed but by
+    the commands that say so."""
+
+
+def main() -> None:
+    """The entry point: runs a command, tells errors in one line each, and ends quietly."""
+    # As other tools of a shell: whoever reads the output and has seen enough ends us, quietly.
+    if hasattr(signal, "SIGPIPE"):
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    try:
+        code = rmqstore.main(standalone_mode=False)
+        sys.stdout.flush()
+    except click.exceptions.Exit as stop:
+        code = stop.exit_code
+    except click.Abort:
+        code = _EXIT_INTERRUPTED
+    except click.ClickException as wrong:
+        wrong.show()
+        code = wrong.exit_code
+    except StoreError as error:
+        click.echo(f"rmqstore: {error}", err=True)
+        code = EXIT_FAILED
+    except KeyboardInterrupt:
+        code = _EXIT_INTERRUPTED
+    sys.exit(code if isinstance(code, int) else 0)

@@ -1,0 +1,106 @@
+"""rmqstore offsets."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from rmq_store.cli.common import (
+    json_option,
+    open_store,
+    parse_time,
+    print_json,
+    print_rows,
+    store_command,
+)
+from rmq_store.cli.main import EXIT_FINDINGS
+from rmq_store.cli.tables import print_named
+
+
+@click.command()
+@store_command
+@click.option("--group", help="Of this consumer group.")
+@click.option("--topic", help="Of this topic alone.")
+@click.option("--queue", "queue_ids", type=int, multiple=True, help="Of these queues alone.")
+@click.option(
+    "--reset-to",
+    "place",
+    metavar="PLACE",
+    help="earliest, latest, a queue offset, or with --reset-to-time a time instead.",
+)
+@click.option(
+    "--reset-to-time",
+    "at",
+    metavar="TIME",
+    help="The first message stored then or later: ms, or ISO 8601.",
+)
+@click.option("--new-group", is_flag=True, help="The group has no offsets yet (needs --topic).")
+@click.option("--apply", "really", is_flag=True, help="Write it; without, it is only shown.")
+@json_option
+def offsets(
+    store: str,
+    broker_conf: str | None,
+    broker_name: str | None,
+    group: str | None,
+    topic: str | None,
+    queue_ids: tuple[int, ...],
+    place: str | None,
+    at: str | None,
+    new_group: bool,
+    really: bool,
+    as_json: bool,
+) -> None:
+    """Show the offsets of consumer groups; reset those of one while the broker is down.
+
+    A reset is shown first and written with --apply, into the broker's file, the old one kept as
+    .bak. It is refused while a broker holds the store's lock. --broker-conf does not matter here.
+    """
+    if place is None and at is None:
+        if really:
+            raise click.UsageError("--apply needs --reset-to or --reset-to-time")
+        print_named("groups", store, broker_conf, broker_name, as_json, topic=topic, group=group)
+        return
+    if group is None:
+        raise click.UsageError("say whose offsets to reset: --group")
+    if place is not None and at is not None:
+        raise click.UsageError("say one of --reset-to and --reset-to-time")
+    from rmq_store.consumeroffsets import apply_reset, plan_reset
+
+    with open_store(store, broker_conf, broker_name) as opened:
+        to: Any = int(place) if place is not None and place.isdigit() else place
+        changes = plan_reset(
+            opened,
+            group,
+            to=to,
+            timestamp=parse_time(at),
+            topic=topic,
+            queue_ids=queue_ids or None,
+            new_group=new_group,
+        )
+        written = apply_reset(opened, changes) if really and changes else None
+    if as_json:
+        for change in changes:
+            print_json({**asdict(change), "written": written is not None})
+    else:
+        print_rows(
+            ["topic", "queueId", "before", "after", "minOffset", "maxOffset"],
+            [
+                [
+                    c.topic,
+                    str(c.queue_id),
+                    "" if c.before is None else str(c.before),
+                    str(c.after),
+                    str(c.min_offset),
+                    str(c.max_offset),
+                ]
+                for c in changes
+            ],
+        )
+        click.echo(
+            f"written to {written}" if written else "nothing was written; --apply does it", err=True
+        )
+    if not changes:
+        sys.exit(EXIT_FINDINGS)

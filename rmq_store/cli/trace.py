@@ -1,0 +1,49 @@
+"""rmqstore trace."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from datetime import datetime, timezone
+
+import click
+
+from rmq_store.cli.common import json_option, open_store, print_json, store_command
+from rmq_store.cli.main import EXIT_FINDINGS
+
+
+@click.command()
+@store_command
+@click.argument("key")
+@click.option("--topic", help="Only messages that were sent to this topic.")
+@json_option
+def trace(
+    store: str,
+    broker_conf: str | None,
+    broker_name: str | None,
+    key: str,
+    topic: str | None,
+    as_json: bool,
+) -> None:
+    """The life of the messages with a KEY (a word of KEYS, a UNIQ_KEY or an offsetMsgId): stored,
+    delayed, retried, dead, prepared, committed or rolled back. Exit code 1 where there are none."""
+    from rmq_store.trace import trace as lives_of
+
+    with open_store(store, broker_conf, broker_name) as opened:
+        lives = lives_of(opened, key, topic)
+    for life in lives:
+        if as_json:
+            for step in life.steps:
+                print_json({**asdict(step), "transaction": life.transaction})
+            continue
+        click.echo(f"message {life.uniqKey or life.steps[0].msgId}: {life.outcome}")
+        for step in life.steps:
+            at = datetime.fromtimestamp(step.storeTimestamp / 1000, timezone.utc)
+            place = f"{step.topic}/{step.queueId}@{step.queueOffset}"
+            if step.queueOffset is None:
+                place = f"{step.topic}/{step.queueId}, in no queue"
+            told = f"  {at:%Y-%m-%dT%H:%M:%S}.{step.storeTimestamp % 1000:03d}Z  {step.step:<12}"
+            click.echo(f"{told}{place}" + (f"  ({step.about})" if step.about else ""))
+    if not lives:
+        click.echo(f"rmqstore: no message has the key {key!r}", err=True)
+        sys.exit(EXIT_FINDINGS)

@@ -1,0 +1,55 @@
+"""rmqstore verify."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from rmq_store.cli.common import Progress, json_option, open_store, print_json, store_command
+from rmq_store.cli.main import EXIT_FINDINGS
+
+_COLOURS = {"note": "cyan", "warning": "yellow", "error": "red"}
+
+
+@click.command()
+@store_command
+@json_option
+def verify(store: str, broker_conf: str | None, broker_name: str | None, as_json: bool) -> None:
+    """Whether log, queues, index, checkpoint and configuration agree. Changes nothing.
+
+    Exit code 0: nothing is wrong; notes alone are nothing wrong. 1: something is. 2: it could not be
+    looked at. With --json a line for each finding, and the summary as the last.
+    """
+    from rmq_store.findings import Severity
+    from rmq_store.verify import severities
+    from rmq_store.verify import verify as examine
+
+    with (
+        open_store(store, broker_conf, broker_name) as opened,
+        Progress("verify", opened.log.chain.stop - opened.log.chain.start) as progress,
+    ):
+        report = examine(opened, progress)
+    told = report.to_dict()
+    findings = told.pop("findings")
+    if as_json:
+        for finding in findings:
+            print_json(finding)
+        print_json({**told, "severities": severities(report.findings)})
+    else:
+        for finding in findings:
+            name = click.style(f"{finding['severity']:<8}", fg=_COLOURS[finding["severity"]])
+            where = "" if finding["start"] is None else f" {finding['start']}..{finding['stop']}"
+            click.echo(f"{name}{finding['code']}: {finding['path']}{where}")
+            click.echo(f"        {finding['meaning']}")
+            click.echo(f"        {finding['advice']}")
+        counts = severities(report.findings)
+        click.echo(
+            f"{report.records} records, {report.queues} queues, {len(report.index)} index files: "
+            + ("nothing is wrong" if report.nothing_wrong else "not all is well")
+            + " ("
+            + ", ".join(f"{counts[one.value]} {one.value}s" for one in reversed(list(Severity)))
+            + ")"
+        )
+    if not report.nothing_wrong:
+        sys.exit(EXIT_FINDINGS)

@@ -1,0 +1,146 @@
+"""Messages by what is known of them: topic, key, id, tag, property, time, text in the body."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmq_store.keyplan import plan_keys
+from rmq_store.logreading import QueueLimits
+from rmq_store.planning import QueueSlice
+from rmq_store.reading import OnDamage
+from rmq_store.schema import column_names
+from rmq_store.store import MessageStore
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What is looked for; all that is given must hold.
+
+    Times are ms, `begin` included and `end` not. `key`: one word of KEYS, or the UNIQ_KEY. `text`:
+    bytes anywhere in the decompressed body.
+    """
+
+    topics: Sequence[str] | None = None
+    queue_ids: Collection[int] | None = None
+    begin: int | None = None
+    end: int | None = None
+    key: str | None = None
+    tags: str | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
+    text: bytes | None = None
+    include_system_topics: bool = False
+
+
+def find(
+    store: MessageStore,
+    search: Search,
+    columns: Sequence[str] | None = None,
+    on_damage: OnDamage | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """The messages, in the order of the log as far as they are found together.
+
+    A key is looked up in the index, and what that does not cover in the log; without a key the
+    selected part of the log is read. Raises UnknownQueueError for a topic that is not there.
+    """
+    wanted = column_names(columns)
+    needed = [*wanted, *(name for name in _needed(search) if name not in wanted)]
+    for batch in _candidates(store, search, needed, on_damage):
+        kept = _matching(batch, search)
+        if kept.num_rows:
+            yield kept.select(wanted)
+
+
+def selected_slices(store: MessageStore, search: Search) -> list[QueueSlice]:
+    """The queue ranges that topics, queues and times leave."""
+    found = []
+    for topic in _topics(store, search):
+        for queue in store.queues(topic):
+            if search.queue_ids is not None and queue.queue_id not in search.queue_ids:
+                continue
+            start, stop = store.min_offset(*queue), store.max_offset(*queue)
+            if search.begin is not None:
+                start = max(start, store.offset_by_time(*queue, search.begin))
+            if search.end is not None and not store.is_batch(queue):
+                stop = min(stop, store.offset_by_time(*queue, search.end))
+            if start < stop:
+                found.append(QueueSlice(queue, start, stop))
+    return found
+
+
+def _topics(store: MessageStore, search: Search) -> list[str]:
+    if search.topics is None:
+        return store.topics(search.include_system_topics)
+    there = store.topics()
+    for topic in search.topics:
+        if topic not in there:
+            store.min_offset(topic, 0)  # raises, with the nearest name
+    return list(search.topics)
+
+
+def _needed(search: Search) -> list[str]:
+    names = ["storeTimestamp"]
+    names += ["properties"] if search.properties else []
+    names += ["body"] if search.text is not None else []
+    return names
+
+
+def _candidates(
+    store: MessageStore, search: Search, columns: Sequence[str], on_damage: OnDamage | None
+) -> Iterator[pa.RecordBatch]:
+    slices = selected_slices(store, search)
+    if search.key is None:
+        yield from store.read_slices(slices, columns=columns, tags=search.tags, on_damage=on_damage)
+        return
+    keys = [search.key]
+    plan = plan_keys(store, slices, keys)
+    if plan is None:  # nearly every message has the key
+        yield from store.read_slices(
+            slices, columns=columns, tags=search.tags, keys=keys, on_damage=on_damage
+        )
+        return
+    if plan.hits or plan.unindexed:
+        yield from store.read_slices(
+            [*plan.hits, *plan.unindexed],
+            columns=columns,
+            tags=search.tags,
+            keys=keys,
+            on_damage=on_damage,
+        )
+    limits = {part.queue: QueueLimits(part.start, part.stop) for part in plan.indexed}
+    for gap in plan.gaps:
+        yield from store.read_log(
+            gap.start,
+            gap.stop,
+            limits=limits.get,
+            columns=columns,
+            tags=search.tags,
+            keys=keys,
+            on_damage=on_damage,
+        )
+
+
+def _matching(batch: pa.RecordBatch, search: Search) -> pa.RecordBatch:
+    kept = np.ones(batch.num_rows, dtype=bool)
+    if search.begin is not None or search.end is not None:
+        stored = batch.column("storeTimestamp").cast(pa.int64()).to_numpy()
+        kept &= stored >= (stored if search.begin is None else search.begin)
+        if search.end is not None:
+            kept &= stored < search.end
+    for name, value in search.properties.items():
+        kept &= _has_property(batch.column("properties"), name, value)
+    if search.text is not None:
+        hits = pc.match_substring(batch.column("body"), search.text)
+        kept &= hits.to_numpy(zero_copy_only=False)
+    return batch if kept.all() else batch.filter(pa.array(kept))
+
+
+def _has_property(properties: pa.Array, name: str, value: str) -> np.ndarray:
+    same = pc.and_(pc.equal(properties.keys, name), pc.equal(properties.items, value))
+    hits = np.concatenate(([0], np.cumsum(same.to_numpy(zero_copy_only=False))))
+    offsets = properties.offsets.to_numpy()
+    return np.asarray(hits[offsets[1:]] > hits[offsets[:-1]])

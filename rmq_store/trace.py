@@ -1,0 +1,182 @@
+"""One message's life: every record of it in the store, and what became of its transaction.
+
+A message keeps its UNIQ_KEY when the broker writes it again: delayed, retried, dead, prepared and
+committed. So its records are found by that key in every topic, the system's own included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmq_store.consumequeue import QueueId
+from rmq_store.layout import SysFlag
+from rmq_store.message import Message
+from rmq_store.planning import QueueSlice
+from rmq_store.store import MessageStore
+from rmq_store.topics import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
+
+# TransactionalMessageUtil, TopicValidator
+HALF_TOPICS = ("RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC")
+OP_TOPICS = {
+    "RMQ_SYS_TRANS_HALF_TOPIC": "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+    "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC": "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC",
+}
+GIVEN_UP_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
+_MOST_RECORDS = 10_000  # of one key
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One record of a message. Times in ms; `about` says what else the record tells."""
+
+    uniqKey: str | None
+    step: str
+    topic: str
+    queueId: int
+    queueOffset: int | None
+    commitLogOffset: int
+    storeTimestamp: int
+    msgId: str
+    reconsumeTimes: int
+    about: str
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """All records of one message, oldest first. `transaction`: None where it was in none."""
+
+    uniqKey: str | None
+    steps: tuple[Step, ...]
+    transaction: str | None
+
+    @property
+    def outcome(self) -> str:
+        """In a few words, how it stands with the message by its last record."""
+        last = self.steps[-1].step
+        return self.transaction if self.transaction and last in _IN_TRANSACTION else last
+
+
+_IN_TRANSACTION = ("prepared", "committed")
+
+
+def trace(store: MessageStore, key: str, topic: str | None = None) -> list[Life]:
+    """The lives of all messages that have `key` as a word of KEYS, as UNIQ_KEY or as offsetMsgId.
+
+    `topic`: only messages that were sent to it. In the order in which they were first stored.
+    """
+    found: dict[int, Message] = {}
+    for message in _named(store, key, topic):
+        for one in _of_same_message(store, message):
+            found[one.commit_log_offset] = one
+    lives: dict[str, list[Message]] = {}
+    for offset in sorted(found):
+        message = found[offset]
+        lives.setdefault(message.uniq_key or message.msg_id, []).append(message)
+    return [_life(store, messages) for messages in lives.values()]
+
+
+def _named(store: MessageStore, key: str, topic: str | None) -> Iterator[Message]:
+    yield from (one for one in store.messages_by_id(key) if _sent_to(one, topic))
+    for name in store.topics():
+        for message in store.query_message(name, key, _MOST_RECORDS):
+            if _sent_to(message, topic):
+                yield message
+
+
+def _sent_to(message: Message, topic: str | None) -> bool:
+    return topic is None or topic in (
+        message.topic,
+        message.properties.get("REAL_TOPIC"),
+        message.properties.get("RETRY_TOPIC"),
+        message.properties.get("DLQ_ORIGIN_TOPIC"),
+    )
+
+
+def _of_same_message(store: MessageStore, message: Message) -> list[Message]:
+    if message.uniq_key is None:
+        return [message]
+    return [message, *store.messages_by_id(message.uniq_key)]
+
+
+def _life(store: MessageStore, messages: list[Message]) -> Life:
+    steps = tuple(_step(message) for message in messages)
+    return Life(messages[0].uniq_key, steps, _transaction(store, messages))
+
+
+def _step(message: Message) -> Step:
+    step, about = _meaning(message)
+    return Step(
+        message.uniq_key,
+        step,
+        message.topic,
+        message.queue_id,
+        message.queue_offset,
+        message.commit_log_offset,
+        message.store_timestamp,
+        message.msg_id,
+        message.reconsume_times,
+        about,
+    )
+
+
+def _meaning(message: Message) -> tuple[str, str]:
+    """What a record is, and what else it says."""
+    properties = message.properties
+    real = properties.get("REAL_TOPIC")
+    if message.topic in HALF_TOPICS:
+        checks = properties.get("TRANSACTION_CHECK_TIMES")
+        return "prepared", f"for {real}" + (f", checked {checks} times" if checks else "")
+    if message.topic == SCHEDULE_TOPIC:
+        return "delayed", f"level {properties.get('DELAY')}, for {real}"
+    if message.topic == TIMER_TOPIC:
+        return "timed", f"until {properties.get('TIMER_OUT_MS')} ms, for {real}"
+    if message.topic == GIVEN_UP_TOPIC:
+        return "given up", "the producer did not answer the broker's checks"
+    origin = properties.get("RETRY_TOPIC") or properties.get("DLQ_ORIGIN_TOPIC")
+    if message.topic.startswith(RETRY_PREFIX):
+        group = message.topic.removeprefix(RETRY_PREFIX)
+        return "retry", f"attempt {message.reconsume_times} of group {group}, from {origin}"
+    if message.topic.startswith(DLQ_PREFIX):
+        group = message.topic.removeprefix(DLQ_PREFIX)
+        return "dead", f"of group {group}, from {origin}, after {message.reconsume_times} attempts"
+    if message.sys_flag & SysFlag.TRANSACTION_MASK == SysFlag.TRANSACTION_COMMIT:
+        return "committed", ""
+    if message.sys_flag & SysFlag.TRANSACTION_MASK == SysFlag.TRANSACTION_ROLLBACK:
+        return "rolled back", ""
+    return "stored", ""
+
+
+def _transaction(store: MessageStore, messages: list[Message]) -> str | None:
+    """committed, rolled back, given up or undecided; None for a message in no transaction."""
+    halves = [message for message in messages if message.topic in HALF_TOPICS]
+    kinds = {_meaning(message)[0] for message in messages}
+    if "committed" in kinds:
+        return "committed"
+    if not halves:
+        return None
+    if "given up" in kinds:
+        return "given up"
+    # A half message that is checked is written again; the last one counts.
+    last = halves[-1]
+    return "rolled back" if _is_decided(store, last) else "undecided"
+
+
+def _is_decided(store: MessageStore, half: Message) -> bool:
+    """Whether an op message names the half message's queue offset: the producer (or a check that
+    found it too old) has ended the transaction."""
+    topic = OP_TOPICS[half.topic]
+    if half.queue_offset is None or topic not in store.topics():
+        return False
+    queue = QueueId(topic, half.queue_id)
+    stop = store.max_offset(*queue)
+    start = store.offset_by_time(*queue, half.store_timestamp)
+    named = rf"(^|,){half.queue_offset}(,|$)"
+    for batch in store.read_slices([QueueSlice(queue, start, stop)], columns=("body",)):
+        texts = batch.column("body").cast(pa.string())
+        if pc.any(pc.match_substring_regex(texts, named)).as_py():
+            return True
+    return False

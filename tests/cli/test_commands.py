@@ -1,0 +1,364 @@
+"""The `rmqstore` command against stores of real brokers: what it prints, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmq_store import MessageStore
+from rmq_store.cli.main import COMMANDS
+from rmq_store.lock import StoreLock
+from tests.support.golden import GoldenStore, Truth, bodies_of, in_a_queue, unpack, user_topic
+
+Golden = Callable[[str], GoldenStore]
+COMMAND = [sys.executable, "-c", "from rmq_store.cli.main import main; main()"]
+
+
+def run(*words: str, expect: int = 0) -> str:
+    """Run a command; its output. What it says of errors comes with the failure."""
+    done = subprocess.run([*COMMAND, *words], capture_output=True, text=True, timeout=120)
+    assert done.returncode == expect, f"{words}: {done.returncode}\n{done.stderr}"
+    return done.stdout if expect in (0, 1) else done.stderr
+
+
+def objects(*words: str, expect: int = 0) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in run(*words, "--json", expect=expect).splitlines()]
+
+
+@pytest.fixture(scope="module")
+def store(golden: Golden) -> GoldenStore:
+    return golden("clean-5.3.3")
+
+
+def sent_to(store: GoldenStore, topic: str) -> list[Truth]:
+    return [one for one in store.truth if one["topic"] == topic and in_a_queue(one)]
+
+
+def test_every_command_tells_its_options() -> None:
+    listed = run("--help")
+    for name in COMMANDS:
+        assert name in listed
+        assert "--json" in run(name, "--help")
+
+
+def test_info_tells_range_and_times(store: GoldenStore) -> None:
+    (info,) = objects("info", store.path)
+    last = store.truth[-1]
+    assert info["logStart"] == 0
+    assert info["logEnd"] == last["commitLogOffset"] + last["storeSize"]
+    assert info["firstStoreTimestamp"] == store.truth[0]["storeTimestamp"]
+    assert info["lastStoreTimestamp"] == last["storeTimestamp"]
+    assert info["closed"] is True
+    with store.open() as opened:
+        assert info["queues"] == len(opened.queues())
+    assert "closed       in order" in run("info", store.path)
+
+
+@pytest.mark.parametrize("name", ["crash-5.3.3", "expired-5.5.0", "nommap-5.5.0", "clean-4.3.2"])
+def test_info_finds_the_end_of_any_log(golden: Golden, name: str) -> None:
+    (info,) = objects("info", golden(name).path)
+    with golden(name).open() as opened:
+        start, end = opened.log_range()
+    assert info["logStart"] == start
+    assert info["logEnd"] >= end or name == "nommap-5.5.0"
+    assert info["closed"] == (not name.startswith("crash"))
+
+
+def test_topics_and_queues_count_messages(store: GoldenStore) -> None:
+    counts = Counter(one["topic"] for one in store.truth if user_topic(one))
+    rows = {row["topic"]: row for row in objects("topics", store.path)}
+    for topic, count in counts.items():
+        if not rows[topic]["batch"]:
+            assert rows[topic]["messages"] == count
+    queues = objects("queues", store.path, "--topic", "orders")
+    assert sum(row["messages"] for row in queues) == counts["orders"]
+    assert run("topics", store.path).splitlines()[0].split("\t")[0] == "topic"
+
+
+def test_cat_prints_each_message_of_a_topic_once(store: GoldenStore) -> None:
+    truth = sent_to(store, "orders")
+    rows = objects("cat", store.path, "--topic", "orders")
+    assert [row["commitLogOffset"] for row in rows] == [one["commitLogOffset"] for one in truth]
+    for row, one in zip(rows, truth, strict=True):
+        assert row["keys"] == one["keys"]
+        assert row["properties"] == one["properties"]
+    lines = run("cat", store.path, "--topic", "orders", "--columns", "queueId,keys,body")
+    assert len(lines.splitlines()) == len(truth)
+
+
+def test_cat_takes_queue_time_tag_and_limit(store: GoldenStore) -> None:
+    truth = sent_to(store, "orders")
+    middle = truth[len(truth) // 2]["storeTimestamp"]
+    later = objects("cat", store.path, "--topic", "orders", "--from", str(middle))
+    assert len(later) == sum(one["storeTimestamp"] >= middle for one in truth)
+    before = objects("cat", store.path, "--topic", "orders", "--to", str(middle))
+    assert len(before) == len(truth) - len(later)
+    one_queue = objects("cat", store.path, "--topic", "orders", "--queue", "1", "--offset", "5")
+    assert len(one_queue) == sum(one["queueId"] == 1 for one in truth) - 5
+    paid = objects("cat", store.path, "--topic", "orders", "--tag", "paid || created")
+    assert len(paid) == sum(one["tags"] in ("paid", "created") for one in truth)
+    assert len(objects("cat", store.path, "--topic", "orders", "--limit", "7")) == 7
+
+
+def test_find_by_key_gives_what_the_truth_has(store: GoldenStore) -> None:
+    by_key: dict[str, list[int]] = defaultdict(list)
+    for one in filter(user_topic, store.truth):
+        for word in (one["keys"] or "").split(" "):
+            if word:
+                by_key[word].append(one["commitLogOffset"])
+    for key in sorted(by_key)[:: max(1, len(by_key) // 12)]:
+        rows = objects("find", store.path, "--key", key)
+        assert sorted(row["commitLogOffset"] for row in rows) == by_key[key], key
+    objects("find", store.path, "--key", "no such key", expect=1)
+
+
+def test_find_by_id_property_text_and_time(store: GoldenStore) -> None:
+    truth = [one for one in store.truth if user_topic(one)]
+    some = next(one for one in truth if one["uniqKey"] and one["topic"] == "orders")
+    for name in ("uniqKey", "offsetMsgId"):
+        rows = objects("find", store.path, "--id", some[name])
+        assert some["commitLogOffset"] in [row["commitLogOffset"] for row in rows]
+    name, value = next(
+        (k, v) for one in truth for k, v in one["properties"].items() if k == "region"
+    )
+    rows = objects("find", store.path, "--property", f"{name}={value}")
+    assert sorted(row["commitLogOffset"] for row in rows) == sorted(
+        one["commitLogOffset"] for one in truth if one["properties"].get(name) == value
+    )
+    word = "order 1"
+    rows = objects("find", store.path, "--text", word, "--topic", "orders")
+    assert sorted(row["commitLogOffset"] for row in rows) == sorted(
+        one["commitLogOffset"]
+        for one in truth
+        if one["topic"] == "orders" and word.encode() in bodies_of(one)[0]
+    )
+    start = truth[100]["storeTimestamp"]
+    rows = objects("find", store.path, "--topic", "orders", "--from", str(start), "--limit", "5")
+    assert all(row["storeTimestamp"] for row in rows)
+    assert len(rows) == 5
+
+
+def test_tail_prints_the_newest_of_each_queue(store: GoldenStore) -> None:
+    rows = objects("tail", store.path, "--topic", "orders", "-n", "2")
+    newest: dict[int, list[int]] = defaultdict(list)
+    for one in sent_to(store, "orders"):
+        newest[one["queueId"]].append(one["commitLogOffset"])
+    wanted = [at for offsets in newest.values() for at in offsets[-2:]]
+    assert [row["commitLogOffset"] for row in rows] == sorted(wanted)
+
+
+def test_tail_follows_what_is_written_meanwhile_and_ends_quietly(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    message = {"topic": "t", "queueId": 0, "body": b"x"}
+    with MessageStore.create(path) as writer:
+        writer.append({**message, "keys": "first"})
+        command = [*COMMAND, "tail", str(path), "-f", "--interval", "0.05", "--columns", "keys"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            try:
+                assert process.stdout.readline() == "first\n"
+                writer.append({**message, "keys": "second"})
+                assert process.stdout.readline() == "second\n"
+                writer.append({**message, "topic": "new", "keys": "third"})
+                assert process.stdout.readline() == "third\n"
+                process.send_signal(signal.SIGINT)
+                assert process.wait(30) == 130
+            finally:
+                process.kill()
+
+
+def test_usage_adds_up_to_the_log(store: GoldenStore) -> None:
+    rows = objects("usage", store.path)
+    sizes: Counter[str] = Counter()
+    for one in store.truth:
+        if in_a_queue(one):
+            sizes[one["topic"]] += one["storeSize"]
+    assert {row["topic"]: row["bytes"] for row in rows} == dict(sizes)
+    assert [row["bytes"] for row in rows] == sorted(sizes.values(), reverse=True)
+    by_day = objects("usage", store.path, "--by", "day")
+    assert sum(row["bytes"] for row in by_day) == sum(sizes.values())
+
+
+def test_lag_tells_what_groups_have_left(store: GoldenStore) -> None:
+    with store.open() as opened:
+        committed = opened.consumer_offsets()["g-slow"]["orders"]
+        wanted = {
+            queue: opened.max_offset("orders", queue) - offset
+            for queue, offset in committed.items()
+        }
+    rows = objects("lag", store.path, "--group", "g-slow", "--topic", "orders")
+    assert {row["queueId"]: row["lag"] for row in rows} == wanted
+
+
+def test_trace_tells_what_became_of_a_transaction(golden: Golden) -> None:
+    store = golden("clean-5.5.0")
+    halves = [one for one in store.truth if one["topic"] == "RMQ_SYS_TRANS_HALF_TOPIC"]
+    committed = {
+        one["uniqKey"] for one in store.truth if one["sysFlag"] & 0xC == 0x8 and one["uniqKey"]
+    }
+    outcomes: Counter[str] = Counter()
+    for half in halves[:12]:
+        steps = objects("trace", store.path, half["uniqKey"])
+        outcome = {step["transaction"] for step in steps}
+        assert len(outcome) == 1
+        assert (outcome == {"committed"}) == (half["uniqKey"] in committed)
+        assert steps[0]["step"] == "prepared"
+        outcomes += Counter(outcome)
+    assert outcomes["committed"]
+    assert len(outcomes) > 1
+
+
+def test_trace_tells_retries_of_a_message(golden: Golden) -> None:
+    store = golden("clean-5.5.0")
+    retry = next(one for one in store.truth if one["topic"].startswith("%RETRY%"))
+    steps = objects("trace", store.path, retry["uniqKey"])
+    kinds = [step["step"] for step in steps]
+    assert kinds[0] == "stored"
+    assert "retry" in kinds
+    assert "retry" in run("trace", store.path, retry["uniqKey"])
+
+
+def test_verify_ends_with_a_code_that_tells(golden: Golden, tmp_path: Path) -> None:
+    store = unpack("clean-5.3.3", tmp_path)
+    assert "nothing is wrong" in run("verify", store.path)
+    summary = objects("verify", store.path)[-1]
+    assert summary["records"] == len(store.truth)
+    file = sorted((Path(store.path) / "commitlog").iterdir())[0]
+    raw = bytearray(file.read_bytes())
+    raw[store.truth[3]["commitLogOffset"] + 95] ^= 4
+    file.write_bytes(raw)
+    *findings, summary = objects("verify", store.path, expect=1)
+    assert "log-damaged" in [finding["code"] for finding in findings]
+    assert summary["nothing_wrong"] is False
+    run("verify", str(tmp_path / "nothing"), expect=2)
+
+
+def test_salvage_makes_a_store_and_tells_what_it_left_out(tmp_path: Path) -> None:
+    store = unpack("clean-5.3.3", tmp_path)
+    one = store.truth[3]
+    file = sorted((Path(store.path) / "commitlog").iterdir())[0]
+    raw = bytearray(file.read_bytes())
+    raw[one["commitLogOffset"] + 95] ^= 4
+    file.write_bytes(raw)
+    (report,) = objects("salvage", store.path, str(tmp_path / "target"), expect=1)
+    assert report["messages"] == len(store.truth) - 1
+    assert [skipped["start"] for skipped in report["skipped"]] == [one["commitLogOffset"]]
+    assert "nothing is wrong" in run("verify", str(tmp_path / "target"))
+
+
+def test_offsets_are_shown_first_and_written_with_apply(tmp_path: Path) -> None:
+    store = unpack("clean-5.3.3", tmp_path)
+    path = Path(store.path) / "config/consumerOffset.json"
+    before = path.read_text("utf-8")
+    reset = ("offsets", store.path, "--group", "g-slow", "--topic", "orders")
+    rows = objects(*reset, "--reset-to", "earliest")
+    assert {row["after"] for row in rows} == {0}
+    assert path.read_text("utf-8") == before
+    middle = sent_to(store, "orders")[300]["storeTimestamp"]
+    rows = objects(*reset, "--reset-to-time", str(middle), "--apply")
+    with store.open() as opened:
+        assert opened.consumer_offsets()["g-slow"]["orders"] == {
+            row["queue_id"]: opened.offset_by_time("orders", row["queue_id"], middle)
+            for row in rows
+        }
+    assert path.with_name(path.name + ".bak").read_text("utf-8") == before
+    assert "\t\t\t0:" in path.read_text("utf-8")  # fastjson's integer keys
+    others = json.loads(json.dumps(objects("lag", store.path, "--group", "g-retry")))
+    assert others
+
+
+def test_a_reset_is_refused_while_the_store_is_locked(tmp_path: Path) -> None:
+    store = unpack("clean-5.3.3", tmp_path)
+    lock = StoreLock(Path(store.path))
+    try:
+        words = ("offsets", store.path, "--group", "g-slow", "--reset-to", "latest")
+        run(*words)
+        assert "RMQSTORE_LOCKED" in run(*words, "--apply", expect=2)
+    finally:
+        lock.release()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["tpics"], "Did you mean 'topics'?"),
+        (["cat", "STORE", "--topic", "ordres"], "Did you mean 'orders'?"),
+        (["cat", "STORE", "--topic", "orders", "--colums", "body"], "--columns"),
+        (["cat", "STORE", "--topic", "orders", "--columns", "bdy"], "Did you mean 'body'?"),
+        (["cat", "STORE", "--topic", "orders", "--from", "yesterday"], "is no time"),
+        (["find", "STORE", "--property", "x"], "is not NAME=VALUE"),
+        (["lag", "STORE", "--group", "g-slo"], "Did you mean 'g-slow'?"),
+        (["table", "fils", "STORE"], "Did you mean 'files'?"),
+        (["info", "/no/such/folder"], "RMQSTORE_NOT_A_STORE"),
+        (["offsets", "STORE", "--apply"], "--reset-to"),
+        (["offsets", "STORE", "--group", "g-slow", "--reset-to", "first"], "Say earliest, latest"),
+        (["offsets", "STORE", "--group", "g-slow", "--reset-to", "99999999"], "has no offset"),
+    ],
+)
+def test_what_is_wrong_is_told_with_what_is_near(
+    store: GoldenStore, words: list[str], told: str
+) -> None:
+    words = [store.path if word == "STORE" else word for word in words]
+    assert told in run(*words, expect=2)
+
+
+def test_a_pipe_that_is_closed_ends_quietly(store: GoldenStore) -> None:
+    with subprocess.Popen(
+        [*COMMAND, "cat", store.path, "--topic", "orders", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.read(10)
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(60) == -signal.SIGPIPE
+
+
+def test_a_damaged_message_is_named_or_left_out_if_asked(tmp_path: Path) -> None:
+    store = unpack("clean-5.3.3", tmp_path)
+    truth = sent_to(store, "orders")
+    file = sorted((Path(store.path) / "commitlog").iterdir())[0]
+    raw = bytearray(file.read_bytes())
+    raw[truth[3]["commitLogOffset"] + 95] ^= 4
+    file.write_bytes(raw)
+    words = ("cat", store.path, "--topic", "orders")
+    assert "RMQSTORE_CORRUPT_RECORD" in run(*words, expect=2)
+    assert len(objects(*words, "--skip-damaged", expect=1)) == len(truth) - 1
+
+
+def test_the_installed_command_completes_words_of_a_shell() -> None:
+    command = shutil.which("rmqstore", path=os.path.dirname(sys.executable))
+    assert command is not None
+    done = subprocess.run(
+        [command],
+        env={
+            **os.environ,
+            "_RMQSTORE_COMPLETE": "bash_complete",
+            "COMP_WORDS": "rmqstore sal",
+            "COMP_CWORD": "1",
+        },
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert "salvage" in done.stdout
+
+
+def test_what_info_needs_does_not_bring_arrow_or_spark() -> None:
+    code = "import sys, rmq_store.cli.main, rmq_store.cli.info; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert "rmq_store.info" in loaded
+    assert not {"pyarrow", "pyspark", "rich"} & loaded
