@@ -53,9 +53,31 @@ class IndexWriter:
         self._file: np.memmap[tuple[int, ...], np.dtype[np.uint8]] | None = None
         self._header = header or _NO_HEADER
         self.full_until = 0  # end timestamp of the last file that is full (indexMsgTimestamp)
+        self.items_written = 0
+        self._resumed: tuple[int, int] | None = None
         self._last_name = "" if last is None else last.name
         if last is not None:
             self._map(last)
+
+    def resume(self) -> int:
+        """Pass over what the last file has already; the log offset of the last record it has.
+
+        The keys of that record may be split over two files, so it is looked at again.
+        """
+        count = self._header.index_count - 1
+        if self._file is None or count < 1:
+            return -1
+        last, done = self._header.end_log_offset, 0
+        while done < count and self._log_offset_of(count - done) == last:
+            done += 1
+        self._resumed = (last, done)
+        return last
+
+    def _log_offset_of(self, number: int) -> int:
+        assert self._file is not None
+        at = index_item_at(self._geometry.slots, number)
+        item = self._file[at : at + INDEX_ITEM.itemsize].view(INDEX_ITEM)[0]
+        return int(item["log_offset"])
 
     def append(self, headers: Headers, topics: pa.Array, properties: PropertyColumns) -> None:
         """Index records: UNIQ_KEY, each word of KEYS, and from 5.4.0 on TAGS."""
@@ -64,6 +86,10 @@ class IndexWriter:
         stamps = headers.field("store_timestamp", np.int64)
         offsets = headers.at + headers.base
         row, hashes = self._items(headers, topics, properties)
+        if self._resumed is not None:
+            row, hashes = self._without_indexed(offsets, row, hashes)
+            if not len(row):
+                return
         last_record = 0
         at = 0
         while at < len(row):
@@ -77,6 +103,17 @@ class IndexWriter:
         # makes after a full one, or for the first record of all, is there even if it stays empty.
         if self._file is None or (self._is_full() and last_record < len(headers) - 1):
             self._roll()
+
+    def _without_indexed(
+        self, offsets: Ints, row: Ints, hashes: npt.NDArray[np.int32]
+    ) -> tuple[Ints, npt.NDArray[np.int32]]:
+        assert self._resumed is not None
+        last, done = self._resumed
+        again = np.flatnonzero(offsets[row] == last)[done:]
+        rows = np.concatenate([again, np.flatnonzero(offsets[row] > last)])
+        if len(offsets) and int(offsets[-1]) > last:
+            self._resumed = None
+        return row[rows], hashes[rows]
 
     def _items(
         self, headers: Headers, topics: pa.Array, properties: PropertyColumns
@@ -186,6 +223,7 @@ class IndexWriter:
             header.index_count + len(hashes),
         )
         self._write_header()
+        self.items_written += len(hashes)
 
     def _time_diffs(self, stamps: Ints) -> Ints:
         """Seconds since the file's begin. In a rolled file the first item still counts from the end

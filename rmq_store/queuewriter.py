@@ -38,6 +38,15 @@ class QueueWriter:
         """The queue offset behind the last unit of a ConsumeQueue; 0 of a BatchConsumeQueue."""
         return 0 if queue in self._batches else self._ends.get(queue, 0)
 
+    def set_end(self, queue: QueueId, units: int | None, *, batch: bool) -> None:
+        """How many units the queue has, by who looked; None: it has none and begins with the next."""
+        if units is None:
+            self._ends.pop(queue, None)
+        else:
+            self._ends[queue] = units
+        if batch:
+            self._batches.add(queue)
+
     def append(self, found: Dispatched) -> None:
         """Append the entries to their queues, each at the end of what it has."""
         order = np.argsort(found.queue, kind="stable")

@@ -147,14 +147,17 @@ class MessageStore:
         *,
         release: str | None = None,
         broker_name: str | None = None,
+        recovery: str = "strict",
     ) -> StoreWriter:
-        """Open a store that was closed cleanly, to write behind what it holds.
+        """Open a store to write behind what it holds; one that was not closed cleanly is recovered.
 
-        See `rmq_store.writer.StoreWriter`.
+        `recovery`: "strict", "broker" or "refuse". See `rmq_store.writer.StoreWriter`.
         """
         from rmq_store.writer import StoreWriter
 
-        return StoreWriter.append_to(path, config, release=release, broker_name=broker_name)
+        return StoreWriter.append_to(
+            path, config, release=release, broker_name=broker_name, recovery=recovery
+        )
 
     def close(self) -> None:
         """Give up all files. Closing twice is fine."""

@@ -26,7 +26,6 @@ from rmq_store.errors import (
     InvalidMessageError,
     NotAStoreError,
     ReadOnlyStoreError,
-    UncleanStoreError,
     from_os_error,
 )
 from rmq_store.files import Bytes
@@ -34,11 +33,8 @@ from rmq_store.headers import Headers, Ints
 from rmq_store.indexfile import Geometry, Header, IndexFile, list_index_files
 from rmq_store.indexwriter import IndexWriter
 from rmq_store.layout import (
-    ABORT_BACKUP_FILE,
-    ABORT_FILE,
     BLANK_HEAD,
     BLANK_SIZE,
-    CHECKPOINT,
     CHECKPOINT_FILE,
     COMMITLOG_DIR,
     CONFIG_DIR,
@@ -53,17 +49,25 @@ from rmq_store.lock import StoreLock
 from rmq_store.message import Message, Record, encode_record
 from rmq_store.properties import decode_property_columns, slices
 from rmq_store.queuewriter import QueueWriter
+from rmq_store.recovery import (
+    RecoveryReport,
+    check_mode,
+    checkpoint_size,
+    recover_locked,
+    remove_abort,
+    write_abort,
+)
 from rmq_store.segmentwriter import OpenFiles, SegmentWriter
-from rmq_store.snapshot import QueueFolders, QueueState, StoreSnapshot, take_snapshot
+from rmq_store.snapshot import QueueFolders, StoreSnapshot, take_snapshot
 from rmq_store.strings import decode_properties, decode_utf8
 from rmq_store.topicconfig import update_topics
+from rmq_store.unclean import refuse_abort, refuse_unclean
 
 _BYTES_AT_A_TIME = (
     4 << 20
 )  # of records put together before they are written: they stay in the cache
 _BYTES_UNDISPATCHED = 1 << 20  # appended before queue and index entries are written
 _RUNS_AT_A_TIME = 1024  # appends whose queue and index entries are written together
-_CHECKPOINT_BYTES_BEFORE_48 = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +141,8 @@ class StoreWriter:
         ends = {queue: state.file_stop for queue, state in snapshot.queues.items()}
         self._queues = QueueWriter(root, config, self._files, ends)
         self._index = self._open_index()
-        self._write_abort()
+        self.recovered: RecoveryReport | None = None
+        write_abort(root, how)
 
     # --- opening ------------------------------------------------------------------------------------
 
@@ -180,26 +185,37 @@ class StoreWriter:
         *,
         release: str | None = None,
         broker_name: str | None = None,
+        recovery: str = "strict",
     ) -> StoreWriter:
-        """Open a store that was closed cleanly, to go on behind its last message.
+        """Open a store to go on behind its last message; one that was not closed cleanly is recovered.
 
-        Sizes that `config` does not say are those of the files there are. Raises UncleanStoreError
-        for a store with `abort`, an unreadable tail or records that are in no queue yet;
+        `recovery`: "strict" or "broker" (see `rmq_store.recovery`), or "refuse", which raises
+        UncleanStoreError for a store with `abort`, an unreadable tail or records that are in no
+        queue yet. Sizes that `config` does not say are those of the files there are. Raises
         InvalidArgumentError where `config` contradicts the files; StoreLockedError.
         """
+        check_mode(recovery, others=("refuse",))
         said, how = StoreConfig.of(config), dialect(release)
         root = require_store(path, said)
         lock = StoreLock(root)
         try:
-            _refuse_abort(root)
+            report = None
+            if recovery == "refuse":
+                refuse_abort(root)
+            else:
+                report = recover_locked(root, said, how, recovery)
             folders = QueueFolders(root, said)
             log = CommitLog(commitlog_folders(root, said), file_size=said.mappedFileSizeCommitLog)
-            snapshot = take_snapshot(root, log, folders, said)
-            _refuse_unclean(root, log, folders, snapshot)
+            if recovery == "broker" and report is not None and report.snapshot is not None:
+                snapshot = report.snapshot
+            else:
+                snapshot = take_snapshot(root, log, folders, said)
+                refuse_unclean(root, log, folders, snapshot)
             known = said.with_defaults_of(_geometry_found(root, log, folders, snapshot))
             _refuse_contradiction(root, known, log, folders, snapshot)
             name = broker_name or known.brokerName or root.absolute().name
             writer = cls(root, known, lock, how, name, snapshot)
+            writer.recovered = report
             writer._remember_last(log)
         except BaseException:
             lock.release()
@@ -226,16 +242,6 @@ class StoreWriter:
             header = IndexFile(files[-1], slots=geometry.slots, items=geometry.items).header
         last = Path(files[-1].path) if files else None
         return IndexWriter(self.path, geometry, self.dialect, last, header)
-
-    def _write_abort(self) -> None:
-        """The mark of a store in use: its absence says that the last stop was clean."""
-        pid = str(os.getpid()) if self.dialect.has("abort_holds_pid") else ""
-        try:
-            (self.path / ABORT_FILE).write_text(pid)
-            if self.dialect.has("abort_holds_pid"):
-                (self.path / ABORT_BACKUP_FILE).touch()
-        except OSError as error:
-            raise from_os_error(self.path / ABORT_FILE, error, "writing") from error
 
     # --- what is there ------------------------------------------------------------------------------
 
@@ -548,25 +554,17 @@ class StoreWriter:
     def _finish(self) -> None:
         update_topics(self.path, self.dialect, list(self._offsets), self._declared)
         full_until = 0 if self._index is None else self._index.full_until
-        before = Checkpoint.read(self.path / CHECKPOINT_FILE)
+        before = Checkpoint.read_or_zero(self.path / CHECKPOINT_FILE)
         checkpoint = Checkpoint(
             physic_msg_timestamp=self._last_timestamp,
             logics_msg_timestamp=self._last_timestamp,
-            index_msg_timestamp=full_until or (0 if before is None else before.index_msg_timestamp),
-            master_flushed_offset=0 if before is None else before.master_flushed_offset,
+            index_msg_timestamp=full_until or before.index_msg_timestamp,
+            master_flushed_offset=before.master_flushed_offset,
             confirm_phy_offset=self._last_record if self.dialect.has("confirm_offset") else 0,
             logics_physical_offset=self._last_record,
         )
-        used = (
-            CHECKPOINT.itemsize
-            if self.dialect.has("checkpoint_48")
-            else _CHECKPOINT_BYTES_BEFORE_48
-        )
-        try:
-            (self.path / CHECKPOINT_FILE).write_bytes(checkpoint.encode(used=used))
-            (self.path / ABORT_FILE).unlink(missing_ok=True)
-        except OSError as error:
-            raise from_os_error(self.path / CHECKPOINT_FILE, error, "closing the store") from error
+        checkpoint.write(self.path / CHECKPOINT_FILE, used=checkpoint_size(self.dialect))
+        remove_abort(self.path)
 
     def __enter__(self) -> StoreWriter:
         return self
@@ -585,57 +583,7 @@ def _new_commitlog_folders(root: Path, config: StoreConfig) -> list[Path]:
     return [root / (folder.name if folder.is_absolute() else folder) for folder in folders]
 
 
-# --- what append_to refuses -----------------------------------------------------------------------
-
-
-def _refuse_abort(root: Path) -> None:
-    if (root / ABORT_FILE).exists():
-        raise UncleanStoreError(
-            root / ABORT_FILE,
-            reason="the store was not closed cleanly, or a broker has it open",
-            advice="Let a broker start on it and stop it in order, which recovers it; then append",
-        )
-
-
-def _refuse_unclean(
-    root: Path, log: CommitLog, folders: QueueFolders, snapshot: StoreSnapshot
-) -> None:
-    _refuse_tail(log, snapshot.log_end)
-    for queue, state in snapshot.queues.items():
-        if state.tail is not None or _left_behind(folders, queue, state):
-            raise UncleanStoreError(
-                root,
-                reason=f"queue {queue.topic}/{queue.queue_id} and the log do not end together",
-                expected=f"its last entry to be unit {state.file_stop - 1}",
-                advice="The store needs a recovery: let a broker start on it and stop it in order",
-            )
-
-
-def _refuse_tail(log: CommitLog, log_end: int) -> None:
-    """Behind the last record there may be a blank, or zeros, and nothing else."""
-    segment = log.chain.segment_at(log_end)
-    if segment is None:
-        return
-    window = log.chain.window(log_end, log.chain.segment_end(segment))
-    if (
-        len(window) >= BLANK_SIZE
-        and window[:BLANK_SIZE].view(BLANK_HEAD)[0]["magic"] == MAGIC_BLANK
-    ):
-        return
-    if window.any():
-        raise UncleanStoreError(
-            segment.path,
-            offset=log_end,
-            reason="bytes that are no record stand behind the last record",
-            expected="zeros",
-            advice="The store needs a recovery: let a broker start on it and stop it in order",
-        )
-
-
-def _left_behind(folders: QueueFolders, queue: QueueId, state: QueueState) -> bool:
-    """Whether units stand behind the last one that counts."""
-    files = folders.files(queue, batch=state.batch)
-    return files.find_stop() > state.file_stop
+# --- the geometry of a store that is there ----------------------------------------------------------
 
 
 def _geometry_found(
