@@ -59,6 +59,11 @@ class IndexWriter:
         if last is not None:
             self._map(last)
 
+    @property
+    def end_log_offset(self) -> int:
+        """Log offset of the last record indexed."""
+        return self._header.end_log_offset
+
     def resume(self) -> int:
         """Pass over what the last file has already; the log offset of the last record it has.
 

@@ -125,21 +125,21 @@ class LogWalk:
     def _half_written(self, headers: Headers) -> Ints:
         """Rows that add up and still are torn: the body's CRC says nothing of topic and properties.
 
-        What did not reach the disk is zero, to the record's end or for a whole sector. Records that
-        were on the disk are not asked: a property may hold a zero of its own.
+        What did not reach the disk is zero, to the record's end or for a whole sector. For sectors
+        records that were on the disk once are not asked: a property may hold zeros of its own.
         """
         window, start = headers.window, headers.properties_at
         end = start + headers.properties_length
-        zero = window[start - PROPERTIES_LENGTH_SIZE - 1] == 0  # the last byte of the topic
-        zero |= (headers.properties_length > 0) & (window[end - 1] == 0)
+        torn = window[start - PROPERTIES_LENGTH_SIZE - 1] == 0  # the last byte of the topic
+        torn |= (headers.properties_length > 0) & (window[end - 1] == 0)
+        fresh = headers.field("store_timestamp", np.int64) > self.flushed_until
         sector = -(-start // _SECTOR) * _SECTOR
-        while (inside := np.flatnonzero(sector < end)).size:
+        while (inside := np.flatnonzero(fresh & (sector < end))).size:
             for row in inside[window[sector[inside]] == 0].tolist():
                 piece = window[int(sector[row]) : min(int(sector[row]) + _SECTOR, int(end[row]))]
-                zero[row] |= not piece.any()
+                torn[row] |= not piece.any()
             sector = sector + _SECTOR
-        fresh = headers.field("store_timestamp", np.int64) > self.flushed_until
-        return np.flatnonzero(zero & fresh)
+        return np.flatnonzero(torn)
 
     def _note(self, headers: Headers) -> None:
         last = int(headers.at[-1]) + headers.base

@@ -360,7 +360,7 @@ def queue_sizes(folders: QueueFolders) -> StoreConfig:
 
 
 def entries_of(
-    headers: Headers, config: StoreConfig, batch: set[str]
+    headers: Headers, config: StoreConfig, batch: set[str], *, lmq: bool = True
 ) -> tuple[Dispatched, pa.Array, PropertyColumns]:
     """Queue entries of records, and what the index needs of them: topics and properties."""
     topics = stored_topics(headers)
@@ -370,6 +370,7 @@ def entries_of(
         headers,
         delay_levels_ms=config.delay_levels_ms,
         batch_topics=batch,
+        lmq=lmq,
         topics=topics,
         properties=properties,
     )
