@@ -244,6 +244,12 @@ class IndexWriter:
         raw = np.array([astuple(self._header)], dtype=INDEX_HEADER)
         self._file[: INDEX_HEADER.itemsize] = raw.view(np.uint8)
 
+    def flush(self) -> None:
+        """Put what there is on the disk."""
+        file = self._file
+        if file is not None:
+            file.flush()
+
     def close(self) -> None:
         """Write the header and flush."""
         if self._file is not None:

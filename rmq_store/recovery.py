@@ -153,15 +153,21 @@ def check_mode(mode: str, *, others: tuple[str, ...] = ()) -> None:
         )
 
 
-def recover_locked(root: Path, config: StoreConfig, how: Dialect, mode: str) -> RecoveryReport:
-    """As `recover`, under the caller's lock; `abort` is there afterwards where it was needed."""
+def recover_locked(
+    root: Path, config: StoreConfig, how: Dialect, mode: str, *, until: int | None = None
+) -> RecoveryReport:
+    """As `recover`, under the caller's lock; `abort` is there afterwards where it was needed.
+
+    `until`: of a store that was not closed cleanly cut the log there, though whole records follow.
+    Raises InvalidArgumentError where no record ends there.
+    """
     begun = time.monotonic()
     if mode == "broker":
         from rmq_store.brokerrecovery import recover_as_broker
 
         report = recover_as_broker(root, config, how)
     else:
-        report = _Strict(root, config, how).run()
+        report = _Strict(root, config, how, until).run()
     report.seconds = time.monotonic() - begun
     return report
 
@@ -193,10 +199,13 @@ def checkpoint_size(how: Dialect) -> int:
 class _Strict:
     """One strict recovery: first where the log ends, then, knowing it, everything else."""
 
-    def __init__(self, root: Path, config: StoreConfig, how: Dialect) -> None:
+    def __init__(
+        self, root: Path, config: StoreConfig, how: Dialect, until: int | None = None
+    ) -> None:
         self.root = root
         self.config = config
         self.how = how
+        self._until = until
         self.report = RecoveryReport(str(root), "strict", not (root / ABORT_FILE).exists())
         self.checkpoint = Checkpoint.read_or_zero(root / CHECKPOINT_FILE)
 
@@ -235,8 +244,8 @@ class _Strict:
         self.report.files.append(FileChange(str(path), what, count))
 
     def _run_from(self, log: CommitLog, start: int) -> None:
-        first = LogWalk(log, start, flushed_until=self.checkpoint.physic_msg_timestamp)
-        end = first.to_the_end().end
+        first = self._first_walk(log, start)
+        start, end = first.start, first.end
         geometry = index_geometry(self.root, self.config)
         index = IndexRecovery(self.root, geometry, self.checkpoint, (log.start, end))
         self.report.scanned_from, self.report.records = start, first.records
@@ -247,6 +256,27 @@ class _Strict:
         begin = start if index.start is None else min(start, index.start)
         self._dispatch_again(log, LogWalk(log, begin, stop=end, damage=first.damage), index)
         self._write_checkpoint(first)
+
+    def _first_walk(self, log: CommitLog, start: int) -> LogWalk:
+        """To the end of the log, or to where the caller wants it to end."""
+        until = self._until
+        if until is not None:
+            before = log.chain.segment_at(max(log.start, until - 1))
+            start = min(start, log.start if before is None else before.base)
+        flushed = self.checkpoint.physic_msg_timestamp
+        walk = LogWalk(log, start, flushed_until=flushed).to_the_end()
+        if until is None or walk.end == until:
+            return walk
+        damage = [one for one in walk.damage if one[1] <= until]
+        shorter = LogWalk(log, start, stop=until, damage=damage).to_the_end()
+        if shorter.end != until:
+            raise InvalidArgumentError(
+                self.root,
+                reason="the log cannot be cut there: no record ends at this offset",
+                offset=until,
+                actual=f"records to {walk.end}",
+            )
+        return shorter
 
     def _extend_report_by(self, index: IndexRecovery) -> None:
         for path, what, count in index.remove_doubtful():

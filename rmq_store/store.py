@@ -148,15 +148,22 @@ class MessageStore:
         release: str | None = None,
         broker_name: str | None = None,
         recovery: str = "strict",
+        until: int | None = None,
     ) -> StoreWriter:
         """Open a store to write behind what it holds; one that was not closed cleanly is recovered.
 
-        `recovery`: "strict", "broker" or "refuse". See `rmq_store.writer.StoreWriter`.
+        `recovery`: "strict", "broker" or "refuse"; `until`: where a recovery is to cut the log.
+        See `rmq_store.writer.StoreWriter`.
         """
         from rmq_store.writer import StoreWriter
 
         return StoreWriter.append_to(
-            path, config, release=release, broker_name=broker_name, recovery=recovery
+            path,
+            config,
+            release=release,
+            broker_name=broker_name,
+            recovery=recovery,
+            until=until,
         )
 
     def close(self) -> None:

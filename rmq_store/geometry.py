@@ -1,0 +1,54 @@
+"""The sizes that a store's files were made with, and whether a configuration agrees with them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rmq_store.commitlog import CommitLog
+from rmq_store.config import StoreConfig
+from rmq_store.errors import InvalidArgumentError
+from rmq_store.indexfile import IndexFile, list_index_files
+from rmq_store.layout import INDEX_DIR
+from rmq_store.snapshot import QueueFolders, StoreSnapshot
+
+
+def geometry_found(
+    root: Path, log: CommitLog, folders: QueueFolders, snapshot: StoreSnapshot
+) -> StoreConfig:
+    """The sizes that the files were made with."""
+    plain = [queue for queue, state in snapshot.queues.items() if not state.batch]
+    batch = [queue for queue, state in snapshot.queues.items() if state.batch]
+    index = list_index_files(root / INDEX_DIR)
+    geometry = IndexFile(index[-1]).geometry if index else None
+    return StoreConfig(
+        mappedFileSizeCommitLog=log.chain.file_size or None,
+        mappedFileSizeConsumeQueue=folders.files(plain[0]).chain.file_size or None
+        if plain
+        else None,
+        mapperFileSizeBatchConsumeQueue=(
+            folders.files(batch[0], batch=True).chain.file_size or None if batch else None
+        ),
+        maxHashSlotNum=None if geometry is None else geometry.slots,
+        maxIndexNum=None if geometry is None else geometry.items,
+    )
+
+
+def refuse_contradiction(
+    root: Path, config: StoreConfig, log: CommitLog, folders: QueueFolders, snapshot: StoreSnapshot
+) -> None:
+    """The broker does not load a store whose files are not of the configured size."""
+    sizes = [("mappedFileSizeCommitLog", config.commitlog_file_size, log.chain.segments)]
+    for queue, state in snapshot.queues.items():
+        name = "mapperFileSizeBatchConsumeQueue" if state.batch else "mappedFileSizeConsumeQueue"
+        size = config.batch_queue_file_size if state.batch else config.queue_file_size
+        sizes.append((name, size, folders.files(queue, batch=state.batch).chain.segments))
+    for name, size, segments in sizes:
+        for segment in segments:
+            if segment.size != size:
+                raise InvalidArgumentError(
+                    segment.path,
+                    reason=f"{name} is not what the files of this store were made with",
+                    expected=f"{size} bytes",
+                    actual=f"{segment.size} bytes",
+                    advice="Leave it out, or take the broker.conf of the broker that made them",
+                )
