@@ -165,6 +165,13 @@ class Flusher:
         )
         self._write_checkpoint(self._checkpoint)
 
+    def flush_all(self) -> None:
+        """Everything there is, at once; the checkpoint says so."""
+        before = self._progress()
+        self._log.sync()
+        self._note(physic=before.last_timestamp)
+        self.flush_queues(before)
+
     def note_log_flushed(self, timestamp: int) -> None:
         """A group commit has put all records stored up to `timestamp` (ms) on the disk."""
         self._note(physic=timestamp)

@@ -5,6 +5,7 @@ Whole columns at a time: the chains of a batch are linked with one stable sort b
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import astuple
 from pathlib import Path
@@ -33,6 +34,7 @@ from rmq_store.properties import PropertyColumns, buffers
 
 _NO_HEADER = Header(0, 0, 0, 0, 0, 1)
 _INT_MAX = 2**31 - 1
+_ROOM_AHEAD = 1 << 20  # bytes of items that the disk sets aside at once
 
 
 class IndexWriter:
@@ -178,7 +180,25 @@ class IndexWriter:
             )
 
     def _map(self, path: Path) -> None:
+        self._path = path
         self._file = np.memmap(path, dtype=np.uint8, mode="r+", shape=(self._geometry.file_size,))
+        self._room_to = 0
+        self._make_room(index_item_at(self._geometry.slots, 0))
+
+    def _make_room(self, upto: int) -> None:
+        """Have the disk set the bytes up to `upto` aside before they are written in memory.
+
+        A mapped write for which a full disk has no room kills the process (SIGBUS).
+        """
+        if upto <= self._room_to:
+            return
+        stop = min(upto + _ROOM_AHEAD, self._geometry.file_size)
+        try:
+            with self._path.open("r+b") as file:
+                os.posix_fallocate(file.fileno(), self._room_to, stop - self._room_to)
+        except OSError as error:
+            raise from_os_error(self._path, error, "making room for the index") from error
+        self._room_to = stop
 
     def _next_name(self) -> str:
         """The time now, to the millisecond, and later than the name before it."""
@@ -194,6 +214,7 @@ class IndexWriter:
         """Items into the file, which has room for them (IndexFile#putKey, many at once)."""
         assert self._file is not None
         header, slots = self._header, self._geometry.slots
+        self._make_room(index_item_at(slots, header.index_count + len(hashes)))
         numbers = header.index_count + np.arange(len(hashes), dtype=np.int64)
         table = self._file[INDEX_HEADER.itemsize : index_item_at(slots, 0)].view(INDEX_SLOT)
         slot = hashes.astype(np.int64) % slots

@@ -41,7 +41,7 @@ from rmq_store.logrecovery import LogWalk, careful_start
 from rmq_store.properties import PropertyColumns, decode_property_columns, slices
 from rmq_store.queuerecovery import LookFurther, QueueRecovery
 from rmq_store.queuewriter import QueueWriter
-from rmq_store.segmentwriter import OpenFiles, clear_from, remove, set_size
+from rmq_store.segmentwriter import OpenFiles, clear_from, remove, set_size, sync_folder
 from rmq_store.snapshot import QueueFolders, StoreSnapshot, take_snapshot
 from rmq_store.unclean import why_unclean
 
@@ -176,9 +176,13 @@ def write_abort(root: Path, how: Dialect) -> None:
     """The mark of a store in use: its absence says that the last stop was clean."""
     pid = str(os.getpid()) if how.has("abort_holds_pid") else ""
     try:
-        (root / ABORT_FILE).write_text(pid)
+        with (root / ABORT_FILE).open("w") as file:
+            file.write(pid)
+            file.flush()
+            os.fsync(file.fileno())
         if how.has("abort_holds_pid"):
             (root / ABORT_BACKUP_FILE).touch()
+        sync_folder(root)  # after a power loss it has to be there
     except OSError as error:
         raise from_os_error(root / ABORT_FILE, error, "writing") from error
 

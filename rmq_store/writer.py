@@ -686,6 +686,16 @@ class StoreWriter:
                 self._listed_to[queue] = end
             self._arrived.notify_all()
 
+    def flush(self) -> None:
+        """Dispatch what was appended, put all of it on the disk, and have the checkpoint say so."""
+        self._check_open()
+        self.dispatch()
+        try:
+            self._flusher.flush_all()
+        except BaseException as error:
+            self._fail(error)
+            raise
+
     # --- closing ------------------------------------------------------------------------------------
 
     def close(self) -> None:
