@@ -180,10 +180,13 @@ class IndexWriter:
             )
 
     def _map(self, path: Path) -> None:
+        self._file = (
+            None  # without room for its slots a file is not to be touched, not even to close
+        )
         self._path = path
-        self._file = np.memmap(path, dtype=np.uint8, mode="r+", shape=(self._geometry.file_size,))
         self._room_to = 0
         self._make_room(index_item_at(self._geometry.slots, 0))
+        self._file = np.memmap(path, dtype=np.uint8, mode="r+", shape=(self._geometry.file_size,))
 
     def _make_room(self, upto: int) -> None:
         """Have the disk set the bytes up to `upto` aside before they are written in memory.
