@@ -8,14 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from jobs.ledger import Ledger, LedgerError, Run
 from rmq_store import MessageStore
 from rmq_store.consumequeue import QueueId
 from rmq_store.errors import InvalidMessageError, StoreError, StoreLockedError
-from rmq_store.layout import MULTI_DISPATCH_SEPARATOR, Property, SysFlag
-from rmq_store.topics import LMQ_PREFIX
 
 if TYPE_CHECKING:
     from rmq_store.writer import StoreWriter
@@ -27,7 +24,8 @@ def open_target(
     """The target store of `run`, open to append.
 
     A store that the run is to create and that is not there yet is created. One that is there must
-    end exactly where the ledger says the run left it. Raises LedgerError otherwise.
+    end exactly where the ledger says the run left it; one that a killed run created, and that nobody
+    has closed since, is cut to that place. Raises LedgerError otherwise.
     """
     if run.created and not has_content(path):
         if run.target_end:
@@ -38,7 +36,13 @@ def open_target(
             )
         return MessageStore.create(path, conf, release=release)
     try:
-        store = MessageStore.append_to(path, conf, release=release)
+        # What stands behind the ledger's mark came from the wave that was cut short, if the store
+        # was made by this very replay; it is replayed again.
+        store = (
+            MessageStore.append_to(path, conf, release=release, until=run.target_end)
+            if run.created and resumed
+            else MessageStore.append_to(path, conf, release=release, recovery="refuse")
+        )
     except StoreError as error:
         if isinstance(error, StoreLockedError) or not resumed:
             raise
@@ -102,7 +106,7 @@ def append_rows(store: StoreWriter, batch: pa.RecordBatch) -> Iterator[InvalidMe
     if batch.num_rows == 0:
         return
     try:
-        store.append_batch(with_places(store, batch))
+        store.append_batch(batch)
     except InvalidMessageError as error:
         if batch.num_rows == 1:
             yield error
@@ -110,47 +114,6 @@ def append_rows(store: StoreWriter, batch: pa.RecordBatch) -> Iterator[InvalidMe
         middle = batch.num_rows // 2
         yield from append_rows(store, batch.slice(0, middle))
         yield from append_rows(store, batch.slice(middle))
-
-
-def with_places(store: StoreWriter, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """`batch` with those properties set anew that repeat a queue offset, as a broker does.
-
-    INNER_BASE of an inner batch is its queue offset; INNER_MULTI_QUEUE_OFFSET are the offsets in
-    the light queues that list the record as well.
-    """
-    flags = batch.column("sysFlag").to_numpy()
-    names = batch.column("properties").keys
-    light = pc.any(pc.equal(names, Property.INNER_MULTI_QUEUE_OFFSET)).as_py()
-    if not light and not (flags & SysFlag.INNER_BATCH).any():
-        return batch
-    ends: dict[QueueId, int] = {}
-
-    def take(queue: QueueId, count: int) -> str:
-        at = ends.get(queue, store.max_offset(*queue))
-        ends[queue] = at + count
-        return str(at)
-
-    rows = []
-    columns = (batch.column(name).to_pylist() for name in ("topic", "queueId", "properties"))
-    for flag, topic, queue_id, pairs in zip(flags.tolist(), *columns, strict=True):
-        found = dict(pairs)
-        inner = bool(flag & SysFlag.INNER_BATCH)
-        number = found.get(Property.INNER_NUM, "") if inner else "1"
-        base = take(QueueId(topic, queue_id), int(number) if number.isdigit() else 1)
-        if inner:
-            found[Property.INNER_BASE] = base
-        if Property.INNER_MULTI_QUEUE_OFFSET in found:
-            further = found.get(Property.INNER_MULTI_DISPATCH, "").split(MULTI_DISPATCH_SEPARATOR)
-            places = [take(_further(name, queue_id), 1) for name in further]
-            found[Property.INNER_MULTI_QUEUE_OFFSET] = MULTI_DISPATCH_SEPARATOR.join(places)
-        rows.append(list(found.items()))
-    at = batch.schema.get_field_index("properties")
-    field = batch.schema.field(at)
-    return batch.set_column(at, field, pa.array(rows, field.type))
-
-
-def _further(name: str, queue_id: int) -> QueueId:
-    return QueueId(name, 0 if name.startswith(LMQ_PREFIX) else queue_id)
 
 
 def queue_ends(store: MessageStore | StoreWriter) -> dict[QueueId, int]:

@@ -7,11 +7,9 @@ from dataclasses import astuple, dataclass
 
 import numpy as np
 
-from rmq_store.errors import CorruptConfigError
+from rmq_store.errors import CorruptConfigError, from_os_error
 from rmq_store.files import read_file
-from rmq_store.layout import CHECKPOINT, CHECKPOINT_FILE_SIZE
-
-_SHORT = 40  # bytes in use before 5.5.0
+from rmq_store.layout import CHECKPOINT, CHECKPOINT_FILE_SIZE, CHECKPOINT_SIZE_BEFORE_48
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +33,11 @@ class Checkpoint:
 
         Raises CorruptConfigError where there are fewer than 40.
         """
-        if len(raw) < _SHORT:
+        if len(raw) < CHECKPOINT_SIZE_BEFORE_48:
             raise CorruptConfigError(
                 path,
                 reason="the checkpoint is too short",
-                expected=f"at least {_SHORT} bytes",
+                expected=f"at least {CHECKPOINT_SIZE_BEFORE_48} bytes",
                 actual=f"{len(raw)} bytes",
                 advice="The broker does without it; move it away",
             )
@@ -54,6 +52,32 @@ class Checkpoint:
         if not os.path.exists(path):
             return None
         return cls.decode(read_file(path), os.fspath(path))
+
+    @classmethod
+    def read_or_zero(cls, path: str | os.PathLike[str]) -> Checkpoint:
+        """The checkpoint in a file; all zero where there is none or it is torn, as for the broker."""
+        try:
+            return cls.read(path) or cls()
+        except CorruptConfigError:
+            return cls()
+
+    def write(self, path: str | os.PathLike[str], *, used: int = CHECKPOINT.itemsize) -> None:
+        """Write the first `used` bytes in place and put them on the disk, as the broker does.
+
+        One write of less than a sector: a crash leaves the old or the new one. Before 5.5.0 the
+        bytes from 40 on are left as they are.
+        """
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                if os.fstat(fd).st_size < CHECKPOINT_FILE_SIZE:
+                    os.ftruncate(fd, CHECKPOINT_FILE_SIZE)
+                os.pwrite(fd, self.encode(used=used)[:used], 0)
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise from_os_error(path, error, "writing") from error
 
     def encode(self, *, used: int = CHECKPOINT.itemsize) -> bytes:
         """The bytes of the file, of which the first `used` are filled (40 before 5.5.0)."""

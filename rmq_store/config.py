@@ -57,6 +57,57 @@ class StoreConfig:
     readOnlyCommitLogStorePaths: str | None = None
     brokerName: str | None = None
     brokerClusterName: str | None = None
+    flushDiskType: str | None = None
+    flushIntervalCommitLog: int | None = None
+    flushCommitLogLeastPages: int | None = None
+    flushCommitLogThoroughInterval: int | None = None
+    flushIntervalConsumeQueue: int | None = None
+    flushConsumeQueueLeastPages: int | None = None
+    flushConsumeQueueThoroughInterval: int | None = None
+    warmMapedFileEnable: bool | None = None
+
+    @property
+    def flushes_each_append(self) -> bool:
+        """Whether an append returns only once the disk has it (flushDiskType=SYNC_FLUSH)."""
+        kind = self.flushDiskType or "ASYNC_FLUSH"
+        if kind not in ("SYNC_FLUSH", "ASYNC_FLUSH"):
+            raise InvalidArgumentError(
+                None,
+                reason="flushDiskType is none",
+                expected="SYNC_FLUSH or ASYNC_FLUSH",
+                actual=kind,
+            )
+        return kind == "SYNC_FLUSH"
+
+    @property
+    def flush_interval_log(self) -> float:
+        """Seconds between two looks at whether the log has enough to flush."""
+        return (self.flushIntervalCommitLog or 500) / 1000
+
+    @property
+    def flush_pages_log(self) -> int:
+        """Pages (4 KiB) that make a flush of a log file worth it."""
+        return self.flushCommitLogLeastPages or 4
+
+    @property
+    def flush_thorough_log(self) -> float:
+        """Seconds after which the log is flushed whatever there is."""
+        return (self.flushCommitLogThoroughInterval or 10_000) / 1000
+
+    @property
+    def flush_interval_queues(self) -> float:
+        """Seconds between two looks at whether queues have enough to flush."""
+        return (self.flushIntervalConsumeQueue or 1000) / 1000
+
+    @property
+    def flush_pages_queues(self) -> int:
+        """Pages (4 KiB) that make a flush of a queue file worth it."""
+        return self.flushConsumeQueueLeastPages or 2
+
+    @property
+    def flush_thorough_queues(self) -> float:
+        """Seconds after which queues, index and checkpoint are flushed whatever there is."""
+        return (self.flushConsumeQueueThoroughInterval or 60_000) / 1000
 
     @property
     def commitlog_file_size(self) -> int:

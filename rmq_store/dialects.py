@@ -44,6 +44,7 @@ TRAITS: tuple[Trait, ...] = (
     Trait("confirm_offset", (5, 1, 1), None, "checkpoint@32 confirmPhyOffset"),
     Trait("record_crc", (5, 2, 0), None, "enabledAppendPropCRC: __CRC32# at the record's end"),
     Trait("tag_items", (5, 4, 0), None, "the index holds topic#T#tags of every message with TAGS"),
+    Trait("recovery_file_limit", (5, 4, 0), None, "recovery looks at no more than 10 log files"),
     Trait("fastjson2", (5, 4, 0), None, "config files: every entry of a map on a line of its own"),
     Trait("checkpoint_48", (5, 5, 0), None, "checkpoint@40 logicsPhysicalOffset"),
 )

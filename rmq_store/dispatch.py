@@ -46,6 +46,20 @@ class Dispatched:
     def __len__(self) -> int:
         return len(self.queue)
 
+    def rows(self, rows: Ints) -> Dispatched:
+        """Some of the entries."""
+        return Dispatched(
+            self.queues,
+            self.queue[rows],
+            self.offset[rows],
+            self.log_offset[rows],
+            self.size[rows],
+            self.tags_code[rows],
+            self.count[rows],
+            self.store_timestamp[rows],
+            self.batch[rows],
+        )
+
 
 def dispatch(
     headers: Headers,

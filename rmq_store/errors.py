@@ -172,6 +172,12 @@ class UncleanStoreError(StoreError):
     code = "RMQSTORE_UNCLEAN"
 
 
+class UnrecoverableStoreError(StoreError):
+    """A store that the broker would refuse to start on, or whose files contradict each other."""
+
+    code = "RMQSTORE_UNRECOVERABLE"
+
+
 class ReadOnlyStoreError(StoreError):
     """A verb of writing on a store that was opened to read, or any verb on a closed one."""
 

@@ -1,4 +1,4 @@
-"""The sizes that the files of a store were made with: no file records them."""
+"""The sizes that a store's files were made with, and whether a configuration agrees with them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rmq_store.commitlog import CommitLog
 from rmq_store.config import StoreConfig
-from rmq_store.errors import CorruptIndexError, IndexGeometryError
+from rmq_store.errors import CorruptIndexError, IndexGeometryError, InvalidArgumentError
 from rmq_store.indexfile import Geometry, IndexFile, list_index_files
 from rmq_store.layout import INDEX_DIR
 from rmq_store.snapshot import QueueFolders, StoreSnapshot
@@ -49,3 +49,24 @@ def _index_geometry(root: Path, damaged: bool) -> Geometry | None:
             if not damaged:
                 raise
     return None
+
+
+def refuse_contradiction(
+    root: Path, config: StoreConfig, log: CommitLog, folders: QueueFolders, snapshot: StoreSnapshot
+) -> None:
+    """The broker does not load a store whose files are not of the configured size."""
+    sizes = [("mappedFileSizeCommitLog", config.commitlog_file_size, log.chain.segments)]
+    for queue, state in snapshot.queues.items():
+        name = "mapperFileSizeBatchConsumeQueue" if state.batch else "mappedFileSizeConsumeQueue"
+        size = config.batch_queue_file_size if state.batch else config.queue_file_size
+        sizes.append((name, size, folders.files(queue, batch=state.batch).chain.segments))
+    for name, size, segments in sizes:
+        for segment in segments:
+            if segment.size != size:
+                raise InvalidArgumentError(
+                    segment.path,
+                    reason=f"{name} is not what the files of this store were made with",
+                    expected=f"{size} bytes",
+                    actual=f"{segment.size} bytes",
+                    advice="Leave it out, or take the broker.conf of the broker that made them",
+                )

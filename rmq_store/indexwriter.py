@@ -5,6 +5,7 @@ Whole columns at a time: the chains of a batch are linked with one stable sort b
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import astuple
 from pathlib import Path
@@ -33,6 +34,7 @@ from rmq_store.properties import PropertyColumns, buffers
 
 _NO_HEADER = Header(0, 0, 0, 0, 0, 1)
 _INT_MAX = 2**31 - 1
+_ROOM_AHEAD = 1 << 20  # bytes of items that the disk sets aside at once
 
 
 class IndexWriter:
@@ -53,9 +55,36 @@ class IndexWriter:
         self._file: np.memmap[tuple[int, ...], np.dtype[np.uint8]] | None = None
         self._header = header or _NO_HEADER
         self.full_until = 0  # end timestamp of the last file that is full (indexMsgTimestamp)
+        self.items_written = 0
+        self._resumed: tuple[int, int] | None = None
         self._last_name = "" if last is None else last.name
         if last is not None:
             self._map(last)
+
+    @property
+    def end_log_offset(self) -> int:
+        """Log offset of the last record indexed."""
+        return self._header.end_log_offset
+
+    def resume(self) -> int:
+        """Pass over what the last file has already; the log offset of the last record it has.
+
+        The keys of that record may be split over two files, so it is looked at again.
+        """
+        count = self._header.index_count - 1
+        if self._file is None or count < 1:
+            return -1
+        last, done = self._header.end_log_offset, 0
+        while done < count and self._log_offset_of(count - done) == last:
+            done += 1
+        self._resumed = (last, done)
+        return last
+
+    def _log_offset_of(self, number: int) -> int:
+        assert self._file is not None
+        at = index_item_at(self._geometry.slots, number)
+        item = self._file[at : at + INDEX_ITEM.itemsize].view(INDEX_ITEM)[0]
+        return int(item["log_offset"])
 
     def append(self, headers: Headers, topics: pa.Array, properties: PropertyColumns) -> None:
         """Index records: UNIQ_KEY, each word of KEYS, and from 5.4.0 on TAGS."""
@@ -64,6 +93,10 @@ class IndexWriter:
         stamps = headers.field("store_timestamp", np.int64)
         offsets = headers.at + headers.base
         row, hashes = index_items(headers, topics, properties, self._dialect)
+        if self._resumed is not None:
+            row, hashes = self._without_indexed(offsets, row, hashes)
+            if not len(row):
+                return
         last_record = 0
         at = 0
         while at < len(row):
@@ -77,6 +110,17 @@ class IndexWriter:
         # makes after a full one, or for the first record of all, is there even if it stays empty.
         if self._file is None or (self._is_full() and last_record < len(headers) - 1):
             self._roll()
+
+    def _without_indexed(
+        self, offsets: Ints, row: Ints, hashes: npt.NDArray[np.int32]
+    ) -> tuple[Ints, npt.NDArray[np.int32]]:
+        assert self._resumed is not None
+        last, done = self._resumed
+        again = np.flatnonzero(offsets[row] == last)[done:]
+        rows = np.concatenate([again, np.flatnonzero(offsets[row] > last)])
+        if len(offsets) and int(offsets[-1]) > last:
+            self._resumed = None
+        return row[rows], hashes[rows]
 
     # --- the file being filled ---------------------------------------------------------------------
 
@@ -115,7 +159,28 @@ class IndexWriter:
             )
 
     def _map(self, path: Path) -> None:
+        self._file = (
+            None  # without room for its slots a file is not to be touched, not even to close
+        )
+        self._path = path
+        self._room_to = 0
+        self._make_room(index_item_at(self._geometry.slots, 0))
         self._file = np.memmap(path, dtype=np.uint8, mode="r+", shape=(self._geometry.file_size,))
+
+    def _make_room(self, upto: int) -> None:
+        """Have the disk set the bytes up to `upto` aside before they are written in memory.
+
+        A mapped write for which a full disk has no room kills the process (SIGBUS).
+        """
+        if upto <= self._room_to:
+            return
+        stop = min(upto + _ROOM_AHEAD, self._geometry.file_size)
+        try:
+            with self._path.open("r+b") as file:
+                os.posix_fallocate(file.fileno(), self._room_to, stop - self._room_to)
+        except OSError as error:
+            raise from_os_error(self._path, error, "making room for the index") from error
+        self._room_to = stop
 
     def _next_name(self) -> str:
         """The time now, to the millisecond, and later than the name before it."""
@@ -131,6 +196,7 @@ class IndexWriter:
         """Items into the file, which has room for them (IndexFile#putKey, many at once)."""
         assert self._file is not None
         header, slots = self._header, self._geometry.slots
+        self._make_room(index_item_at(slots, header.index_count + len(hashes)))
         numbers = header.index_count + np.arange(len(hashes), dtype=np.int64)
         table = self._file[INDEX_HEADER.itemsize : index_item_at(slots, 0)].view(INDEX_SLOT)
         slot = hashes.astype(np.int64) % slots
@@ -165,6 +231,7 @@ class IndexWriter:
             header.index_count + len(hashes),
         )
         self._write_header()
+        self.items_written += len(hashes)
 
     def _time_diffs(self, stamps: Ints) -> Ints:
         """Seconds since the file's begin. In a rolled file the first item still counts from the end
@@ -179,6 +246,12 @@ class IndexWriter:
         assert self._file is not None
         raw = np.array([astuple(self._header)], dtype=INDEX_HEADER)
         self._file[: INDEX_HEADER.itemsize] = raw.view(np.uint8)
+
+    def flush(self) -> None:
+        """Put what there is on the disk."""
+        file = self._file
+        if file is not None:
+            file.flush()
 
     def close(self) -> None:
         """Write the header and flush."""

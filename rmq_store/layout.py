@@ -197,6 +197,7 @@ CHECKPOINT: Final = np.dtype(
     ]
 )
 CHECKPOINT_FILE_SIZE: Final = 4096
+CHECKPOINT_SIZE_BEFORE_48: Final = 40  # bytes in use before 5.5.0
 
 # --- defaults of the broker (MessageStoreConfig) ---------------------------------------------------
 DEFAULT_COMMITLOG_FILE_SIZE: Final = 1 << 30

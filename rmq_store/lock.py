@@ -32,7 +32,13 @@ class StoreLock:
             os.close(self._fd)
             raise _locked(self._path) from error
         _held.add(self._key)
-        os.pwrite(self._fd, LOCK_CONTENT, 0)
+        try:
+            os.pwrite(self._fd, LOCK_CONTENT, 0)
+        except BaseException as error:
+            self.release()
+            if isinstance(error, OSError):
+                raise from_os_error(self._path, error, "writing the lock") from error
+            raise
 
     def release(self) -> None:
         """Let go. The file stays, as the broker leaves it."""

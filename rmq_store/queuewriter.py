@@ -33,13 +33,27 @@ class QueueWriter:
         self._files = files
         self._ends = ends
         self._batches: set[QueueId] = set()
+        self._last_log_offsets: dict[QueueId, int] = {}
 
     def end_of(self, queue: QueueId) -> int:
         """The queue offset behind the last unit of a ConsumeQueue; 0 of a BatchConsumeQueue."""
         return 0 if queue in self._batches else self._ends.get(queue, 0)
 
+    def set_end(self, queue: QueueId, units: int | None, *, batch: bool) -> None:
+        """How many units the queue has, by who looked; None: it has none and begins with the next."""
+        if units is None:
+            self._ends.pop(queue, None)
+        else:
+            self._ends[queue] = units
+        if batch:
+            self._batches.add(queue)
+
     def append(self, found: Dispatched) -> None:
-        """Append the entries to their queues, each at the end of what it has."""
+        """Append the entries to their queues, each at the end of what it has.
+
+        Records that a queue has already, by the place of the last one it was given, are passed over:
+        after a failure the same entries can be given again.
+        """
         order = np.argsort(found.queue, kind="stable")
         edges = np.flatnonzero(np.diff(found.queue[order])) + 1
         for rows in np.split(order, edges):
@@ -47,6 +61,9 @@ class QueueWriter:
                 self._append_to(found.queues[int(found.queue[rows[0]])], found, rows)
 
     def _append_to(self, queue: QueueId, found: Dispatched, rows: Ints) -> None:
+        rows = rows[found.log_offset[rows] > self._last_log_offsets.get(queue, -1)]
+        if not len(rows):
+            return
         batch = bool(found.batch[rows[0]])
         if batch:
             self._batches.add(queue)
@@ -66,6 +83,7 @@ class QueueWriter:
             units["compacted_offset"] = _NOT_COMPACTED
         self._stream(queue, batch).write(end * dtype.itemsize, units.view(np.uint8))
         self._ends[queue] = end + len(rows)
+        self._last_log_offsets[queue] = int(found.log_offset[rows[-1]])
 
     def _fill_front(self, queue: QueueId, first: int) -> int:
         """Filler from the first file's start to the first offset (ConsumeQueue#fillPreBlank)."""

@@ -64,6 +64,16 @@ def to_record(
     return record
 
 
+def check_properties(stored: bytes) -> None:
+    """Raises InvalidMessageError where stored properties are longer than a record can say."""
+    if len(stored) > MAX_PROPERTIES_LENGTH:
+        raise _invalid(
+            "properties are too large",
+            expected=f"at most {MAX_PROPERTIES_LENGTH} bytes",
+            actual=len(stored),
+        )
+
+
 _NUMBER_FIELDS = {
     "queueId": "queue_id",
     "flag": "flag",

@@ -178,14 +178,24 @@ class MessageStore:
         *,
         release: str | None = None,
         broker_name: str | None = None,
+        recovery: str = "strict",
+        until: int | None = None,
     ) -> StoreWriter:
-        """Open a store that was closed cleanly, to write behind what it holds.
+        """Open a store to write behind what it holds; one that was not closed cleanly is recovered.
 
+        `recovery`: "strict", "broker" or "refuse"; `until`: where a recovery is to cut the log.
         See `rmq_store.writer.StoreWriter`.
         """
         from rmq_store.writer import StoreWriter
 
-        return StoreWriter.append_to(path, config, release=release, broker_name=broker_name)
+        return StoreWriter.append_to(
+            path,
+            config,
+            release=release,
+            broker_name=broker_name,
+            recovery=recovery,
+            until=until,
+        )
 
     def close(self) -> None:
         """Give up all files. Closing twice is fine."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -14,32 +15,28 @@ import pyarrow as pa
 
 from rmq_store import single
 from rmq_store.checkpoint import Checkpoint
-from rmq_store.columns import stored_topics
 from rmq_store.commitlog import CommitLog
 from rmq_store.config import PATH_SPLITTER, StoreConfig, batch_topics, read_topic_configs
 from rmq_store.consumequeue import QueueId
 from rmq_store.dialects import Dialect, dialect
-from rmq_store.dispatch import dispatch
+from rmq_store.dispatch import Dispatched
 from rmq_store.encoding import LOOPBACK, Prepared, assemble, prepare
 from rmq_store.errors import (
     InvalidArgumentError,
     InvalidMessageError,
     NotAStoreError,
     ReadOnlyStoreError,
-    UncleanStoreError,
     from_os_error,
 )
 from rmq_store.files import Bytes
-from rmq_store.geometry import geometry_found
+from rmq_store.flush import Flusher, GroupCommit, Progress
+from rmq_store.geometry import geometry_found, refuse_contradiction
 from rmq_store.headers import Headers, Ints
 from rmq_store.indexfile import Geometry, Header, IndexFile, list_index_files
 from rmq_store.indexwriter import IndexWriter
 from rmq_store.layout import (
-    ABORT_BACKUP_FILE,
-    ABORT_FILE,
     BLANK_HEAD,
     BLANK_SIZE,
-    CHECKPOINT,
     CHECKPOINT_FILE,
     COMMITLOG_DIR,
     CONFIG_DIR,
@@ -52,19 +49,29 @@ from rmq_store.layout import (
 from rmq_store.locate import commitlog_folders, require_store
 from rmq_store.lock import StoreLock
 from rmq_store.message import Message, Record, encode_record
-from rmq_store.properties import decode_property_columns, slices
+from rmq_store.places import Places, with_places
 from rmq_store.queuewriter import QueueWriter
+from rmq_store.recovery import (
+    RecoveryReport,
+    check_mode,
+    checkpoint_size,
+    entries_of,
+    recover_locked,
+    remove_abort,
+    write_abort,
+)
+from rmq_store.reput import RETRIES, Reput
 from rmq_store.segmentwriter import OpenFiles, SegmentWriter
-from rmq_store.snapshot import QueueFolders, QueueState, StoreSnapshot, take_snapshot
+from rmq_store.snapshot import QueueFolders, StoreSnapshot, take_snapshot
 from rmq_store.strings import decode_properties, decode_utf8
 from rmq_store.topicconfig import update_topics
+from rmq_store.unclean import refuse_abort, refuse_unclean
 
 _BYTES_AT_A_TIME = (
     4 << 20
 )  # of records put together before they are written: they stay in the cache
 _BYTES_UNDISPATCHED = 1 << 20  # appended before queue and index entries are written
 _RUNS_AT_A_TIME = 1024  # appends whose queue and index entries are written together
-_CHECKPOINT_BYTES_BEFORE_48 = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,16 +136,30 @@ class StoreWriter:
         self._batch_topics = batch_topics(read_topic_configs(root)) | {
             queue.topic for queue, state in snapshot.queues.items() if state.batch
         }
-        self._files = OpenFiles()
+        self._log_files = OpenFiles(warm=bool(config.warmMapedFileEnable))
+        self._queue_files = OpenFiles()
         folders = commitlog_folders(root, config)
         size = config.commitlog_file_size
         self._log = SegmentWriter(
-            self._files, lambda base: folders[base // size % len(folders)], size
+            self._log_files, lambda base: folders[base // size % len(folders)], size
         )
         ends = {queue: state.file_stop for queue, state in snapshot.queues.items()}
-        self._queues = QueueWriter(root, config, self._files, ends)
+        self._queues = QueueWriter(root, config, self._queue_files, ends)
         self._index = self._open_index()
-        self._write_abort()
+        self.recovered: RecoveryReport | None = None
+        self._appending = threading.RLock()  # the broker's putMessageLock
+        self._arrived = threading.Condition()
+        self._listed_to: dict[QueueId, int] = dict(self._offsets)
+        self._waiting = 0
+        self._dispatched_record = self._dispatched_timestamp = 0
+        self._group_commit = (
+            GroupCommit(self._log_files, lambda: self._log_end)
+            if config.flushes_each_append
+            else None
+        )
+        self._flusher = self._make_flusher()
+        self._reput: Reput | None = None
+        write_abort(root, how)
 
     # --- opening ------------------------------------------------------------------------------------
 
@@ -157,6 +178,7 @@ class StoreWriter:
         broker's. Raises NotAStoreError where the folder has content, AccessError, StoreLockedError.
         """
         known, how, root = StoreConfig.of(config), dialect(release), Path(path)
+        _ = known.flushes_each_append  # a kind that is none is refused before a file is made
         try:
             if root.exists() and (not root.is_dir() or any(root.iterdir())):
                 raise NotAStoreError(
@@ -171,7 +193,12 @@ class StoreWriter:
         except OSError as error:
             raise from_os_error(root, error, "making the store's folders") from error
         name = broker_name or known.brokerName or root.absolute().name
-        return cls(root, known, StoreLock(root), how, name, StoreSnapshot(0, 0))
+        lock = StoreLock(root)
+        try:
+            return cls(root, known, lock, how, name, StoreSnapshot(0, 0))
+        except BaseException:
+            lock.release()
+            raise
 
     @classmethod
     def append_to(
@@ -181,26 +208,40 @@ class StoreWriter:
         *,
         release: str | None = None,
         broker_name: str | None = None,
+        recovery: str = "strict",
+        until: int | None = None,
     ) -> StoreWriter:
-        """Open a store that was closed cleanly, to go on behind its last message.
+        """Open a store to go on behind its last message; one that was not closed cleanly is recovered.
 
-        Sizes that `config` does not say are those of the files there are. Raises UncleanStoreError
-        for a store with `abort`, an unreadable tail or records that are in no queue yet;
+        `recovery`: "strict" or "broker" (see `rmq_store.recovery`), or "refuse", which raises
+        UncleanStoreError for a store with `abort`, an unreadable tail or records that are in no
+        queue yet. `until`: a strict recovery cuts the log at that offset, though whole records
+        follow; a store that was closed cleanly is never cut. Sizes that `config` does not say are
+        those of the files there are. Raises
         InvalidArgumentError where `config` contradicts the files; StoreLockedError.
         """
+        check_mode(recovery, others=("refuse",))
         said, how = StoreConfig.of(config), dialect(release)
         root = require_store(path, said)
         lock = StoreLock(root)
         try:
-            _refuse_abort(root)
+            report = None
+            if recovery == "refuse":
+                refuse_abort(root)
+            else:
+                report = recover_locked(root, said, how, recovery, until=until)
             folders = QueueFolders(root, said)
             log = CommitLog(commitlog_folders(root, said), file_size=said.mappedFileSizeCommitLog)
-            snapshot = take_snapshot(root, log, folders, said)
-            _refuse_unclean(root, log, folders, snapshot)
+            if recovery == "broker" and report is not None and report.snapshot is not None:
+                snapshot = report.snapshot
+            else:
+                snapshot = take_snapshot(root, log, folders, said)
+                refuse_unclean(root, log, folders, snapshot)
             known = said.with_defaults_of(geometry_found(root, log, folders, snapshot))
-            _refuse_contradiction(root, known, log, folders, snapshot)
+            refuse_contradiction(root, known, log, folders, snapshot)
             name = broker_name or known.brokerName or root.absolute().name
             writer = cls(root, known, lock, how, name, snapshot)
+            writer.recovered = report
             writer._remember_last(log)
         except BaseException:
             lock.release()
@@ -217,6 +258,100 @@ class StoreWriter:
             self._last_record = int(at[-1]) + segment.base
             self._last_timestamp = int(headers.field("store_timestamp", np.int64)[0])
 
+    def _make_flusher(self) -> Flusher:
+        used = checkpoint_size(self.dialect)
+
+        def write(checkpoint: Checkpoint) -> None:
+            checkpoint.write(self.path / CHECKPOINT_FILE, used=used)
+
+        return Flusher(
+            self.config,
+            self._log_files,
+            self._queue_files,
+            self._progress,
+            lambda: None if self._index is None else self._index.flush(),
+            write,
+            self._fail,
+            Checkpoint.read_or_zero(self.path / CHECKPOINT_FILE),
+        )
+
+    def _progress(self) -> Progress:
+        with self._appending:
+            return Progress(
+                self._log_end,
+                self._last_timestamp,
+                self._dispatched_timestamp,
+                self._dispatched_record,
+                0 if self._index is None else self._index.full_until,
+            )
+
+    def _fail(self, error: BaseException) -> None:
+        """From now on nothing is written any more: what the disk has is no longer known."""
+        self._failed = True
+        with self._arrived:
+            self._arrived.notify_all()
+
+    def follow_in_background(self, *, retries: int = RETRIES, retry_seconds: float = 1.0) -> None:
+        """From now on queue and index entries are written by a thread that follows the log.
+
+        Appending is then no more than writing the log. Entries that cannot be written are tried
+        again `retries` times, `retry_seconds` apart; after that the store takes no more messages.
+        """
+        self._check_open()
+        if self._reput is not None:
+            return
+        self.dispatch()
+        self._reput = Reput(
+            self._log_end,
+            lambda: CommitLog(
+                commitlog_folders(self.path, self.config),
+                file_size=self.config.commitlog_file_size,
+            ),
+            self._readable_range,
+            self._dispatch,
+            self._fail,
+            retries=retries,
+            retry_seconds=retry_seconds,
+        )
+        self._reput.start()
+
+    def _readable_range(self) -> tuple[int, int]:
+        """What may be dispatched: with SYNC_FLUSH no more than the disk has, as the broker has it."""
+        end = self._log_end if self._group_commit is None else self._group_commit.flushed_to
+        return self._log_start, end
+
+    @property
+    def dispatch_behind_bytes(self) -> int:
+        """Bytes of the log whose queue and index entries are not written yet (dispatchBehindBytes)."""
+        if self._reput is not None:
+            return max(0, self._log_end - self._reput.position)
+        return self._pending_bytes
+
+    def wait_for_arrival(
+        self, topic: str, queue_id: int, offset: int, timeout: float | None = None
+    ) -> bool:
+        """Wait until a queue has a message at `offset`, at most `timeout` seconds; whether it has.
+
+        What the broker's long polling does (PullRequestHoldService). Raises ReadOnlyStoreError where
+        the store is closed or fails meanwhile.
+        """
+        queue = QueueId(topic, queue_id)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        self._waiting += 1
+        try:
+            if self._reput is None:
+                self.dispatch()
+            with self._arrived:
+                while self._listed_to.get(queue, 0) <= offset:
+                    self._check_open()
+                    left = None if deadline is None else deadline - time.monotonic()
+                    if left is not None and left <= 0:
+                        return False
+                    self._arrived.wait(left)
+            return True
+        finally:
+            self._waiting -= 1
+
     def _open_index(self) -> IndexWriter | None:
         if self.config.messageIndexEnable is False:
             return None
@@ -227,16 +362,6 @@ class StoreWriter:
             header = IndexFile(files[-1], slots=geometry.slots, items=geometry.items).header
         last = Path(files[-1].path) if files else None
         return IndexWriter(self.path, geometry, self.dialect, last, header)
-
-    def _write_abort(self) -> None:
-        """The mark of a store in use: its absence says that the last stop was clean."""
-        pid = str(os.getpid()) if self.dialect.has("abort_holds_pid") else ""
-        try:
-            (self.path / ABORT_FILE).write_text(pid)
-            if self.dialect.has("abort_holds_pid"):
-                (self.path / ABORT_BACKUP_FILE).touch()
-        except OSError as error:
-            raise from_os_error(self.path / ABORT_FILE, error, "writing") from error
 
     # --- what is there ------------------------------------------------------------------------------
 
@@ -279,26 +404,11 @@ class StoreWriter:
         As `append_batch` with one row, by the readable encoder. A Message goes as it was stored:
         raw_body, sysFlag, hosts and born time are kept; its store time is not, nor are its offsets.
         """
-        self._check_open()
         record = single.to_record(message, self.dialect, self.config)
-        queue, count = (
-            QueueId(decode_utf8(record.topic), record.queue_id),
-            single.messages_in(record),
-        )
-        listed = record.transaction in (0, SysFlag.TRANSACTION_COMMIT)
-        record = replace(
-            record,
-            queue_offset=self._offsets.get(queue, 0) if listed else 0,
-            store_timestamp=record.store_timestamp or self._now(),
-        )
-        try:
-            record = self._write_record(record)
-        except BaseException:
-            self._failed = True
-            raise
-        if listed:
-            self._offsets[queue] = record.queue_offset + count
-        self._last_timestamp = max(self._last_timestamp, record.store_timestamp)
+        with self._appending:
+            self._check_open()
+            record = self._append_record(record)
+        self._wait_for_disk(record.physical_offset + record.total_size, record.store_timestamp)
         return Appended(
             record.queue_offset,
             record.physical_offset,
@@ -306,6 +416,49 @@ class StoreWriter:
             record.store_timestamp,
             record.offset_msg_id(),
         )
+
+    def _append_record(self, record: Record) -> Record:
+        queue = QueueId(decode_utf8(record.topic), record.queue_id)
+        count = single.messages_in(record)
+        listed = record.transaction in (0, SysFlag.TRANSACTION_COMMIT)
+        places = self._places()
+        if places.concern(record.properties, record.sys_flag):
+            stored = places.set(record.properties, record.sys_flag, queue, listed)
+            single.check_properties(stored)
+            record = replace(record, properties=stored)
+        record = replace(
+            record,
+            queue_offset=self._offsets.get(queue, 0) if listed else 0,
+            store_timestamp=record.store_timestamp or self._now(),
+        )
+        try:
+            record = self._write_record(record)
+        except BaseException as error:
+            self._fail(error)
+            raise
+        if listed:
+            self._offsets[queue] = record.queue_offset + count
+        self._offsets.update(places.light)
+        self._last_timestamp = max(self._last_timestamp, record.store_timestamp)
+        return record
+
+    def _places(self) -> Places:
+        return Places(self.config, lambda queue: self._offsets.get(queue, 0))
+
+    def _wait_for_disk(self, log_end: int, timestamp: int) -> None:
+        """With SYNC_FLUSH return once the disk has what was appended."""
+        self._flusher.start()
+        if self._group_commit is not None:
+            try:
+                self._group_commit.wait(log_end)
+            except BaseException as error:
+                self._fail(error)
+                raise
+            self._flusher.note_log_flushed(timestamp)
+        if self._reput is not None:
+            self._reput.wake()
+        elif self._waiting:
+            self.dispatch()
 
     def _write_record(self, record: Record) -> Record:
         """Write one record at the end of the log; returns it with its place."""
@@ -333,27 +486,33 @@ class StoreWriter:
         large, a topic that the broker (of this release) would refuse. AccessError where the disk is
         full or the like; the store then needs a recovery.
         """
-        self._check_open()
         if batch.num_rows == 0:
+            self._check_open()
             nothing = np.zeros(0, dtype=np.int64)
             return AppendResult(nothing, nothing, nothing, nothing)
-        prepared = prepare(batch, self.config, self.dialect, LOOPBACK)
-        if (
-            keep_together
-            and int(prepared.total.sum()) + BLANK_SIZE > self.config.commitlog_file_size
-        ):
+        with self._appending:
+            self._check_open()
+            done = self._append_rows(batch, keep_together)
+        end = int(done.commit_log_offset[-1] + done.store_size[-1])
+        self._wait_for_disk(end, int(done.store_timestamp.max()))
+        return done
+
+    def _append_rows(self, batch: pa.RecordBatch, together: bool) -> AppendResult:
+        light = self._places()
+        prepared = prepare(with_places(batch, light), self.config, self.dialect, LOOPBACK)
+        if together and int(prepared.total.sum()) + BLANK_SIZE > self.config.commitlog_file_size:
             raise InvalidMessageError(
                 None, reason="the batch does not fit into one file of the log"
             )
-        self._check_lmq(prepared)
         counts = self._message_counts(prepared)
         queue_offset = self._assign_offsets(prepared, counts)
         stamps = self._stamps(prepared)
         try:
-            places = self._write_records(prepared, queue_offset, stamps, keep_together)
-        except BaseException:
-            self._failed = True
+            places = self._write_records(prepared, queue_offset, stamps, together)
+        except BaseException as error:
+            self._fail(error)
             raise
+        self._offsets.update(light.light)
         self._last_timestamp = max(self._last_timestamp, int(stamps.max()))
         return AppendResult(queue_offset, places, prepared.total, stamps)
 
@@ -362,28 +521,8 @@ class StoreWriter:
             reason, advice = "the store was closed", "Open it anew with append_to"
             if self._failed:
                 reason = "writing failed before; the store needs a recovery"
-                advice = "Start a broker on it, which recovers it, or write to a new folder"
+                advice = "Close it and open it anew with append_to, which recovers it"
             raise ReadOnlyStoreError(self.path, reason=reason, advice=advice)
-
-    def _check_lmq(self, prepared: Prepared) -> None:
-        """Queue offsets in further queues are given by a broker while it appends; here they must be
-        in the message already."""
-        if not (self.config.enableLmq and self.config.enableMultiDispatch):
-            return
-        for row, raw in enumerate(prepared.properties.to_pylist()):
-            if Property.INNER_MULTI_DISPATCH.encode() not in raw:
-                continue
-            found = decode_properties(raw)
-            if (
-                Property.INNER_MULTI_DISPATCH in found
-                and Property.INNER_MULTI_QUEUE_OFFSET not in found
-            ):
-                raise InvalidMessageError(
-                    None,
-                    reason=f"message {row} of the batch: {Property.INNER_MULTI_DISPATCH} without "
-                    f"{Property.INNER_MULTI_QUEUE_OFFSET}",
-                    advice="Give its offset in each of the queues. Nothing of the batch was written",
-                )
 
     def _message_counts(self, prepared: Prepared) -> Ints:
         """How many messages each record holds: more than one only in an inner batch."""
@@ -460,6 +599,8 @@ class StoreWriter:
         self._log.write(self._log_end, data)
         self._log_end += len(data)
         self._last_record = int(places[-1])
+        if self._reput is not None:
+            return
         self._pending.append((data, places))
         self._pending_bytes += len(data)
         if self._pending_bytes >= _BYTES_UNDISPATCHED or len(self._pending) >= _RUNS_AT_A_TIME:
@@ -486,9 +627,18 @@ class StoreWriter:
         blank = np.array([(left, MAGIC_BLANK)], dtype=BLANK_HEAD)
         self._log.write(self._log_end, blank.view(np.uint8))
         self._log_end += left
+        # A crash can then tear the last file alone, and recovery may cut there and nowhere else.
+        self._log_files.sync()
 
     def dispatch(self) -> None:
         """Write queue and index entries of all that was appended; `close` does it too."""
+        if self._reput is not None:
+            self._reput.catch_up()
+            return
+        with self._appending:
+            self._dispatch_pending()
+
+    def _dispatch_pending(self) -> None:
         if not self._pending:
             return
         runs, self._pending, self._pending_bytes = self._pending, [], 0
@@ -497,36 +647,54 @@ class StoreWriter:
         places = np.concatenate([places for _, places in runs])
         try:
             self._dispatch(Headers(data, places - base, base))
-        except BaseException:
-            self._failed = True
+        except BaseException as error:
+            self._fail(error)
             raise
 
     def _dispatch(self, headers: Headers) -> None:
-        """Queue before index: a reader may miss a key for a moment, never a message."""
-        topics = stored_topics(headers)
-        stored = slices(
-            headers.window, headers.properties_at, headers.properties_length, pa.binary()
-        )
-        properties = decode_property_columns(stored, with_map=False)
-        found = dispatch(
-            headers,
-            delay_levels_ms=self.config.delay_levels_ms,
-            batch_topics=self._batch_topics,
-            topics=topics,
-            properties=properties,
-        )
+        """Queue before index: a reader may miss a key for a moment, never a message.
+
+        The same records can be given again after a failure: both know what they have of them.
+        """
+        found, topics, properties = entries_of(headers, self.config, self._batch_topics)
+        if self._again and self._index is not None:
+            self._index.resume()
+        self._again = True
         self._queues.append(found)
-        for queue in found.queues:
-            self._offsets.setdefault(queue, 0)
-            self._min_offsets.setdefault(queue, 0)
-        self._note_lmq(found.queues)
         if self._index is not None:
             self._index.append(headers, topics, properties)
+        self._again = False
+        self._note_dispatched(headers, found)
 
-    def _note_lmq(self, queues: list[QueueId]) -> None:
-        """Further queues of a record are not counted at append; their end is that of their file."""
-        for queue in queues:
-            self._offsets[queue] = max(self._offsets[queue], self._queues.end_of(queue))
+    _again = False  # whether the last dispatch broke off
+
+    def _note_dispatched(self, headers: Headers, found: Dispatched) -> None:
+        self._dispatched_record = int(headers.at[-1]) + headers.base
+        self._dispatched_timestamp = int(headers.field("store_timestamp", np.int64).max())
+        ends = {}
+        for number, queue in enumerate(found.queues):
+            rows = np.flatnonzero(found.queue == number)
+            if len(rows):
+                ends[queue] = max(
+                    int(found.offset[rows[-1]] + found.count[rows[-1]]),
+                    self._queues.end_of(queue),
+                )
+        with self._arrived:
+            for queue, end in ends.items():
+                self._offsets[queue] = max(self._offsets.get(queue, 0), end)
+                self._min_offsets.setdefault(queue, 0)
+                self._listed_to[queue] = end
+            self._arrived.notify_all()
+
+    def flush(self) -> None:
+        """Dispatch what was appended, put all of it on the disk, and have the checkpoint say so."""
+        self._check_open()
+        self.dispatch()
+        try:
+            self._flusher.flush_all()
+        except BaseException as error:
+            self._fail(error)
+            raise
 
     # --- closing ------------------------------------------------------------------------------------
 
@@ -534,40 +702,39 @@ class StoreWriter:
         """Flush all files, write checkpoint and topics.json, take `abort` away, free the lock."""
         if self._closed:
             return
-        self._closed = True
         try:
             if not self._failed:
                 self.dispatch()
+            if self._reput is not None:
+                self._reput.stop()
+            self._closed = True
+            self._flusher.stop()
             if self._index is not None:
                 self._index.close()
-            self._files.close()
+            self._log_files.close(sync=not self._failed)
+            self._queue_files.close(sync=not self._failed)
             if not self._failed:
                 self._finish()
         finally:
+            self._closed = True
             self._lock.release()
+            with self._arrived:
+                self._arrived.notify_all()
 
     def _finish(self) -> None:
         update_topics(self.path, self.dialect, list(self._offsets), self._declared)
         full_until = 0 if self._index is None else self._index.full_until
-        before = Checkpoint.read(self.path / CHECKPOINT_FILE)
+        before = Checkpoint.read_or_zero(self.path / CHECKPOINT_FILE)
         checkpoint = Checkpoint(
             physic_msg_timestamp=self._last_timestamp,
             logics_msg_timestamp=self._last_timestamp,
-            index_msg_timestamp=full_until or (0 if before is None else before.index_msg_timestamp),
-            master_flushed_offset=0 if before is None else before.master_flushed_offset,
+            index_msg_timestamp=full_until or before.index_msg_timestamp,
+            master_flushed_offset=before.master_flushed_offset,
             confirm_phy_offset=self._last_record if self.dialect.has("confirm_offset") else 0,
             logics_physical_offset=self._last_record,
         )
-        used = (
-            CHECKPOINT.itemsize
-            if self.dialect.has("checkpoint_48")
-            else _CHECKPOINT_BYTES_BEFORE_48
-        )
-        try:
-            (self.path / CHECKPOINT_FILE).write_bytes(checkpoint.encode(used=used))
-            (self.path / ABORT_FILE).unlink(missing_ok=True)
-        except OSError as error:
-            raise from_os_error(self.path / CHECKPOINT_FILE, error, "closing the store") from error
+        checkpoint.write(self.path / CHECKPOINT_FILE, used=checkpoint_size(self.dialect))
+        remove_abort(self.path)
 
     def __enter__(self) -> StoreWriter:
         return self
@@ -584,77 +751,3 @@ def _new_commitlog_folders(root: Path, config: StoreConfig) -> list[Path]:
     named = [part.strip() for part in (config.storePathCommitLog or "").split(PATH_SPLITTER)]
     folders = [Path(name) for name in named if name] or [Path(COMMITLOG_DIR)]
     return [root / (folder.name if folder.is_absolute() else folder) for folder in folders]
-
-
-# --- what append_to refuses -----------------------------------------------------------------------
-
-
-def _refuse_abort(root: Path) -> None:
-    if (root / ABORT_FILE).exists():
-        raise UncleanStoreError(
-            root / ABORT_FILE,
-            reason="the store was not closed cleanly, or a broker has it open",
-            advice="Let a broker start on it and stop it in order, which recovers it; then append",
-        )
-
-
-def _refuse_unclean(
-    root: Path, log: CommitLog, folders: QueueFolders, snapshot: StoreSnapshot
-) -> None:
-    _refuse_tail(log, snapshot.log_end)
-    for queue, state in snapshot.queues.items():
-        if state.tail is not None or _left_behind(folders, queue, state):
-            raise UncleanStoreError(
-                root,
-                reason=f"queue {queue.topic}/{queue.queue_id} and the log do not end together",
-                expected=f"its last entry to be unit {state.file_stop - 1}",
-                advice="The store needs a recovery: let a broker start on it and stop it in order",
-            )
-
-
-def _refuse_tail(log: CommitLog, log_end: int) -> None:
-    """Behind the last record there may be a blank, or zeros, and nothing else."""
-    segment = log.chain.segment_at(log_end)
-    if segment is None:
-        return
-    window = log.chain.window(log_end, log.chain.segment_end(segment))
-    if (
-        len(window) >= BLANK_SIZE
-        and window[:BLANK_SIZE].view(BLANK_HEAD)[0]["magic"] == MAGIC_BLANK
-    ):
-        return
-    if window.any():
-        raise UncleanStoreError(
-            segment.path,
-            offset=log_end,
-            reason="bytes that are no record stand behind the last record",
-            expected="zeros",
-            advice="The store needs a recovery: let a broker start on it and stop it in order",
-        )
-
-
-def _left_behind(folders: QueueFolders, queue: QueueId, state: QueueState) -> bool:
-    """Whether units stand behind the last one that counts."""
-    files = folders.files(queue, batch=state.batch)
-    return files.find_stop() > state.file_stop
-
-
-def _refuse_contradiction(
-    root: Path, config: StoreConfig, log: CommitLog, folders: QueueFolders, snapshot: StoreSnapshot
-) -> None:
-    """The broker does not load a store whose files are not of the configured size."""
-    sizes = [("mappedFileSizeCommitLog", config.commitlog_file_size, log.chain.segments)]
-    for queue, state in snapshot.queues.items():
-        name = "mapperFileSizeBatchConsumeQueue" if state.batch else "mappedFileSizeConsumeQueue"
-        size = config.batch_queue_file_size if state.batch else config.queue_file_size
-        sizes.append((name, size, folders.files(queue, batch=state.batch).chain.segments))
-    for name, size, segments in sizes:
-        for segment in segments:
-            if segment.size != size:
-                raise InvalidArgumentError(
-                    segment.path,
-                    reason=f"{name} is not what the files of this store were made with",
-                    expected=f"{size} bytes",
-                    actual=f"{segment.size} bytes",
-                    advice="Leave it out, or take the broker.conf of the broker that made them",
-                )

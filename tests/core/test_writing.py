@@ -216,9 +216,11 @@ def test_a_write_that_fails_leaves_abort_and_stops_the_writer(
     store.close()
     assert (tmp_path / "s/abort").exists()
     with pytest.raises(UncleanStoreError):
-        MessageStore.append_to(tmp_path / "s")
+        MessageStore.append_to(tmp_path / "s", recovery="refuse")
     with MessageStore.open(tmp_path / "s") as reader:
         assert reader.max_offset("orders", 0) == 1
+    with MessageStore.append_to(tmp_path / "s", SMALL) as store:
+        assert store.append(message()).queue_offset == 1
 
 
 @pytest.mark.parametrize("name", ["crash-5.3.3", "hot-5.5.0"])
@@ -226,7 +228,7 @@ def test_a_store_that_was_not_closed_is_refused_untouched(name: str, tmp_path: P
     store = unpack(name, tmp_path)
     before = store.fingerprint()
     with pytest.raises(UncleanStoreError, match="abort"):
-        MessageStore.append_to(store.path)
+        MessageStore.append_to(store.path, recovery="refuse")
     changed = {path for path, mark in store.fingerprint().items() if before.get(path) != mark}
     assert changed <= {f"{store.path}/lock"}
 
@@ -240,7 +242,7 @@ def test_an_unreadable_tail_is_refused(tmp_path: Path) -> None:
         file.seek(end - int(last.name) + 40)
         file.write(b"torn")
     with pytest.raises(UncleanStoreError, match="no record"):
-        MessageStore.append_to(store.path)
+        MessageStore.append_to(store.path, recovery="refuse")
 
 
 def test_a_geometry_that_contradicts_the_files_is_refused(tmp_path: Path) -> None:

@@ -1,0 +1,225 @@
+"""From the log to queue and index: inline and by a thread, with failures, waits and light queues."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmq_store import MessageStore, QueueId
+from rmq_store.commitlog import CommitLog
+from rmq_store.errors import CorruptRecordError, ReadOnlyStoreError, StoreError
+from rmq_store.headers import Headers
+from rmq_store.reput import Reput
+from rmq_store.strings import decode_properties
+from tests.support.stores import (
+    SMALL,
+    append_many,
+    contents,
+    index_answers,
+    make_store,
+    one_message,
+)
+
+
+def test_a_thread_that_follows_leaves_what_writing_inline_leaves(tmp_path: Path) -> None:
+    make_store(tmp_path / "inline", 400)
+    with MessageStore.create(tmp_path / "thread", SMALL) as store:
+        store.follow_in_background()
+        append_many(store, 400)
+    with (
+        MessageStore.open(tmp_path / "inline") as one,
+        MessageStore.open(tmp_path / "thread") as two,
+    ):
+        assert contents(one) == contents(two)
+        assert index_answers(one) == index_answers(two)
+    assert not (tmp_path / "thread/abort").exists()
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_a_reader_can_wait_for_a_message(background: bool, tmp_path: Path) -> None:
+    with MessageStore.create(tmp_path / "s", SMALL) as store:
+        if background:
+            store.follow_in_background()
+        append_many(store, 10)
+        assert store.wait_for_arrival("orders", 0, 0, timeout=30)
+        assert not store.wait_for_arrival("orders", 0, 50, timeout=0.01)
+        seen: list[bool] = []
+        end = store.max_offset("orders", 1)
+        waiter = threading.Thread(
+            target=lambda: seen.append(store.wait_for_arrival("orders", 1, end, timeout=30))
+        )
+        waiter.start()
+        store.append({"topic": "orders", "queueId": 1, "body": b"late"})
+        waiter.join()
+        assert seen == [True]
+        with MessageStore.open(
+            tmp_path / "s"
+        ) as reader:  # it is in the queue's file, not only said
+            state = reader.snapshot().queues[QueueId("orders", 1)]
+            assert (state.file_stop, state.tail) == (end + 1, None)
+
+
+def test_what_is_behind_is_told_in_bytes(tmp_path: Path) -> None:
+    with MessageStore.create(tmp_path / "s", SMALL) as store:
+        append_many(store, 5)
+        assert store.dispatch_behind_bytes == store.log_range()[1]
+        store.dispatch()
+        assert store.dispatch_behind_bytes == 0
+        store.follow_in_background()
+        append_many(store, 5, first=5)
+        store.dispatch()
+        assert store.dispatch_behind_bytes == 0
+
+
+def test_entries_that_fail_are_tried_again_and_never_doubled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, failures = os.pwrite, iter([False, False, True, False, True, True] + [False] * 10**5)
+
+    def flaky(fd: int, data: Any, at: int) -> int:
+        if "consumequeue" in os.readlink(f"/proc/self/fd/{fd}") and next(failures):
+            raise OSError(errno.EIO, "Input/output error")
+        return real(fd, data, at)
+
+    monkeypatch.setattr(os, "pwrite", flaky)
+    with MessageStore.create(tmp_path / "s", SMALL) as store:
+        store.follow_in_background(retry_seconds=0)
+        append_many(store, 200)
+    monkeypatch.undo()
+    make_store(tmp_path / "whole", 200)
+    with MessageStore.open(tmp_path / "s") as one, MessageStore.open(tmp_path / "whole") as two:
+        assert contents(one) == contents(two)
+        assert index_answers(one) == index_answers(two)
+
+
+def test_after_all_retries_the_store_takes_no_more_and_is_recovered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.pwrite
+
+    def broken(fd: int, data: Any, at: int) -> int:
+        if "consumequeue" in os.readlink(f"/proc/self/fd/{fd}"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(fd, data, at)
+
+    store = MessageStore.create(tmp_path / "s", SMALL)
+    store.follow_in_background(retries=2, retry_seconds=0)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", broken)
+        store.append(one_message(0))
+        with pytest.raises(ReadOnlyStoreError, match="recovers"):
+            store.wait_for_arrival("orders", 0, 0, timeout=60)
+        with pytest.raises(ReadOnlyStoreError):
+            store.append(one_message(1))
+        store.close()
+    assert (tmp_path / "s/abort").exists()
+    with MessageStore.append_to(tmp_path / "s", SMALL) as again:
+        assert again.max_offset("orders", 0) == 1
+
+
+def follow(root: Path, position: int, end: int, *, start: int = 0) -> tuple[Reput, list[int]]:
+    seen: list[int] = []
+
+    def sink(headers: Headers) -> None:
+        seen.extend((headers.at + headers.base).tolist())
+
+    def failed(error: StoreError) -> None:
+        raise AssertionError(error)
+
+    log = [root / "commitlog"]
+    return Reput(position, lambda: CommitLog(log), lambda: (start, end), sink, failed), seen
+
+
+def test_a_position_before_the_log_s_start_jumps_forward(tmp_path: Path) -> None:
+    make_store(tmp_path / "s", 200)
+    with MessageStore.open(tmp_path / "s") as reader:
+        start, end = SMALL["mappedFileSizeCommitLog"], reader.log_range()[1]
+        expected = [extent.start for extent in reader.scan(start) if extent.record]
+    (tmp_path / "s/commitlog/00000000000000000000").unlink()
+    reput, seen = follow(tmp_path / "s", 17, end, start=start)
+    while reput.dispatch_some():
+        pass
+    assert seen == expected
+    assert (reput.position, reput.behind_bytes) == (end, 0)
+
+
+def test_a_log_that_breaks_off_is_not_passed_over(tmp_path: Path) -> None:
+    make_store(tmp_path / "s", 20)
+    with MessageStore.open(tmp_path / "s") as reader:
+        end = reader.log_range()[1]
+    reput, seen = follow(tmp_path / "s", 0, end + 500)
+    while len(seen) < 20:
+        assert reput.dispatch_some()
+    with pytest.raises(CorruptRecordError, match="no record starts there"):
+        reput.dispatch_some()
+
+
+# --- offsets that the store sets --------------------------------------------------------------------
+
+
+LIGHT = {**SMALL, "enableLmq": True, "enableMultiDispatch": True}
+
+
+def light(number: int, queues: str) -> dict[str, Any]:
+    plain = {name: one_message(number)[name] for name in ("topic", "queueId", "body")}
+    return {**plain, "properties": {"INNER_MULTI_DISPATCH": queues}}
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_light_queues_get_their_offsets_as_the_message_is_appended(
+    together: bool, tmp_path: Path
+) -> None:
+    import pyarrow as pa
+
+    rows = [light(0, "%LMQ%a,%LMQ%b"), one_message(1), light(2, "%LMQ%a"), light(3, "%LMQ%b,plain")]
+    with MessageStore.create(tmp_path / "s", LIGHT) as store:
+        if together:
+            for row in rows:
+                row["properties"] = list(row.get("properties", {}).items())
+            schema = pa.schema(
+                [
+                    ("topic", pa.string()),
+                    ("queueId", pa.int32()),
+                    ("body", pa.binary()),
+                    ("properties", pa.map_(pa.string(), pa.string())),
+                ]
+            )
+            store.append_batch(pa.RecordBatch.from_pylist(rows, schema=schema))
+        else:
+            for row in rows:
+                store.append(row)
+        assert store.max_offset("%LMQ%a", 0) == 2
+        assert store.max_offset("%LMQ%b", 0) == 2
+    with MessageStore.open(tmp_path / "s") as reader:
+        said = [
+            decode_properties(e.record.properties).get("INNER_MULTI_QUEUE_OFFSET")
+            for e in reader.scan()
+            if e.record
+        ]
+        assert said == ["0,0", None, "1", "1,"]
+        listed = reader.get_message("%LMQ%a", 0, 0).messages
+        assert [m.body for m in listed] == [rows[0]["body"], rows[2]["body"]]
+
+
+def test_an_inner_batch_is_told_where_it_begins(tmp_path: Path) -> None:
+    with MessageStore.create(tmp_path / "s", SMALL) as store:
+        store.declare_topic("inner", attributes={"queue.type": "BatchCQ"})
+        for count in (3, 2):
+            store.append(
+                {
+                    "topic": "inner",
+                    "queueId": 0,
+                    "body": b"members",
+                    "sysFlag": 0xC0,
+                    "properties": {"INNER_NUM": str(count)},
+                }
+            )
+        assert store.max_offset("inner", 0) == 5
+    with MessageStore.open(tmp_path / "s") as reader:
+        said = [decode_properties(e.record.properties) for e in reader.scan() if e.record]
+        assert [found["INNER_BASE"] for found in said] == ["0", "3"]

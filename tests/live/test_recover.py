@@ -1,0 +1,240 @@
+"""Damaged copies of real brokers' stores, recovered by the real store classes and by us as they do it."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmq_store.config import StoreConfig, batch_topics, read_properties, read_topic_configs
+from rmq_store.errors import UnrecoverableStoreError
+from rmq_store.recovery import RecoveryReport, recover
+from tests.live.harness import HarnessUnavailable, jars
+from tests.live.java import JVM_OPENS, class_path, jdk_tool
+from tests.support.golden import unpack
+
+pytestmark = [pytest.mark.live, pytest.mark.campaign]
+
+SOURCE = Path(__file__).resolve().parent / "Recover.java"
+RELEASE = "5.5.0"
+SEED = 20261122
+COPIES = 30  # of each store
+STORES = [
+    "clean-5.5.0",
+    "crash-5.5.0",
+    "crash-5.3.3",
+    "crash-4.9.7",
+    "hot-5.5.0",
+    "expired-5.5.0",
+    "geometry-5.5.0",
+    "nommap-5.5.0",
+    "tsp-5.5.0",
+    "lmq-5.3.3",
+]
+PASSED_ON = (
+    "mappedFileSizeCommitLog",
+    "mappedFileSizeConsumeQueue",
+    "mapperFileSizeBatchConsumeQueue",
+    "maxHashSlotNum",
+    "maxIndexNum",
+    "enableLmq",
+    "enableMultiDispatch",
+)
+
+
+# --- damage -----------------------------------------------------------------------------------------
+
+
+def used_of(path: Path) -> int:
+    return max(1, len(path.read_bytes().rstrip(b"\0")))
+
+
+def patch(path: Path, at: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(data)
+
+
+def files_of(root: Path, part: str) -> list[Path]:
+    return sorted(path for path in (root / part).rglob("*") if path.is_file())
+
+
+def flip(chance: random.Random, root: Path, part: str) -> None:
+    path = chance.choice(files_of(root, part))
+    at = chance.randrange(used_of(path))
+    patch(path, at, bytes([path.read_bytes()[at] ^ 1 << chance.randrange(8)]))
+
+
+def flip_near_the_end(chance: random.Random, root: Path, part: str) -> None:
+    path = max((p for p in files_of(root, part) if p.read_bytes().strip(b"\0")), default=None)
+    if path is None:
+        return
+    at = max(0, used_of(path) - chance.randrange(1, 600))
+    patch(path, at, bytes([path.read_bytes()[at] ^ 1 << chance.randrange(8)]))
+
+
+def zero(chance: random.Random, root: Path, part: str) -> None:
+    path = chance.choice(files_of(root, part))
+    at = chance.randrange(used_of(path))
+    patch(path, at, bytes(min(chance.choice((1, 20, 200, 4096)), path.stat().st_size - at)))
+
+
+def zero_the_rest(chance: random.Random, root: Path, part: str) -> None:
+    """As a file looks whose last pages were not written."""
+    path = chance.choice(files_of(root, part)[-2:])
+    at = chance.randrange(used_of(path))
+    patch(path, at, bytes(path.stat().st_size - at))
+
+
+def zero_in_front(chance: random.Random, root: Path, part: str) -> None:
+    patch(chance.choice(files_of(root, part)), 0, bytes(chance.choice((20, 46, 100))))
+
+
+def cut(chance: random.Random, root: Path, part: str) -> None:
+    path = chance.choice(files_of(root, part))
+    with path.open("r+b") as file:
+        file.truncate(chance.choice((0, chance.randrange(path.stat().st_size))))
+
+
+def lose(chance: random.Random, root: Path, part: str) -> None:
+    chance.choice(files_of(root, part)).unlink()
+
+
+def lose_last(chance: random.Random, root: Path, part: str) -> None:
+    files_of(root, part)[-1].unlink()
+
+
+def lose_folder(chance: random.Random, root: Path, part: str) -> None:
+    folders = sorted({path.parent for path in files_of(root, part)})
+    shutil.rmtree(chance.choice(folders))
+
+
+def lose_all(chance: random.Random, root: Path, part: str) -> None:
+    shutil.rmtree(root / part)
+
+
+def stale_tail(chance: random.Random, root: Path, part: str) -> None:
+    """The log breaks off earlier, and what was behind is still there: an old cut of the broker's."""
+    path = max((p for p in files_of(root, part) if p.read_bytes().strip(b"\0")), default=None)
+    if path is None:
+        return
+    at = chance.randrange(used_of(path))
+    patch(path, at, chance.randbytes(chance.choice((4, 30))))
+
+
+DAMAGE: list[tuple[Callable[[random.Random, Path, str], None], tuple[str, ...]]] = [
+    (flip, ("commitlog", "consumequeue")),
+    (flip_near_the_end, ("commitlog", "consumequeue")),
+    (zero, ("commitlog", "consumequeue")),
+    (zero_the_rest, ("commitlog", "consumequeue", "batchconsumequeue")),
+    (zero_in_front, ("commitlog", "consumequeue", "batchconsumequeue")),
+    (cut, ("commitlog", "consumequeue", "index")),
+    (lose, ("commitlog", "consumequeue", "index")),
+    (lose_last, ("commitlog", "consumequeue", "batchconsumequeue")),
+    (lose_folder, ("consumequeue",)),
+    (lose_all, ("consumequeue", "index")),
+    (stale_tail, ("commitlog",)),
+]
+
+
+def hurt(chance: random.Random, root: Path) -> str:
+    """Damage a store in one or two ways; what was done."""
+    done = []
+    for _ in range(chance.choice((1, 1, 1, 2))):
+        kind, parts = chance.choice(DAMAGE)
+        there = [part for part in parts if files_of(root, part)]
+        if there:
+            part = chance.choice(there)
+            kind(chance, root, part)
+            done.append(f"{kind.__name__} {part}")
+    abort = root / "abort"
+    if chance.random() < 0.5:
+        abort.unlink(missing_ok=True) if abort.exists() else abort.touch()
+        done.append("abort" if abort.exists() else "no abort")
+    if chance.random() < 0.2:
+        (root / "checkpoint").unlink(missing_ok=True)
+        done.append("no checkpoint")
+    return ", ".join(done)
+
+
+# --- both sides ---------------------------------------------------------------------------------------
+
+
+def java(stores: list[Path], settings: dict[str, str]) -> list[dict[str, Any]]:
+    lines = []
+    for store in stores:
+        lines.append("\t".join([str(store), *sorted(batch_topics(read_topic_configs(store)))]))
+    program = ["-cp", class_path(SOURCE, RELEASE), "Recover"]
+    with tempfile.TemporaryDirectory() as home:
+        options = [f"-Dstore.{name}={value}" for name, value in settings.items()]
+        done = subprocess.run(
+            [jdk_tool("java"), *JVM_OPENS, f"-Duser.home={home}", *options, *program],
+            input="\n".join(lines),
+            capture_output=True,
+            encoding="utf-8",
+            timeout=500,
+            check=True,
+        )
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def ours(store: Path, config: StoreConfig) -> RecoveryReport | None:
+    try:
+        return recover(store, config, mode="broker", release=RELEASE)
+    except UnrecoverableStoreError:
+        return None
+
+
+def difference(theirs: dict[str, Any], mine: RecoveryReport | None) -> str:
+    """Where the two do not agree; empty where they do."""
+    if not theirs.get("loaded"):
+        return "" if mine is None else f"the broker does not start: {theirs}"
+    if mine is None:
+        return "the broker starts"
+    if theirs["end"] != mine.log_end:
+        return f"end of log: broker {theirs['end']}, we {mine.log_end}"
+    queues = {f"{q.topic}@{q.queue_id}": list(ends) for q, ends in mine.queues.items()}
+    differ = {
+        name: (theirs["queues"].get(name), queues.get(name))
+        for name in sorted(theirs["queues"].keys() | queues.keys())
+        if theirs["queues"].get(name) != queues.get(name)
+    }
+    return f"queues (broker, we): {differ}" if differ else ""
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_damaged_stores_are_recovered_as_by_the_broker(name: str, tmp_path: Path) -> None:
+    try:
+        jars(RELEASE)
+    except HarnessUnavailable as missing:
+        pytest.skip(str(missing))
+    print(f"seed {SEED}")
+    golden = unpack(name, tmp_path)
+    settings = {k: v for k, v in read_properties(golden.conf).items() if k in PASSED_ON}
+    pairs, said = [], []
+    for number in range(COPIES):
+        first, second = tmp_path / f"java{number}", tmp_path / f"ours{number}"
+        shutil.copytree(golden.path, first, ignore=shutil.ignore_patterns("rocksdbstore"))
+        said.append(hurt(random.Random(f"{SEED} {name} {number}"), first))
+        shutil.copytree(first, second)
+        pairs.append((first, second))
+    answers = java([first for first, _ in pairs], settings)
+    config = StoreConfig.of(settings)
+    wrong = []
+    for number, (theirs, (_, second)) in enumerate(zip(answers, pairs, strict=True)):
+        told = difference(theirs, ours(second, config))
+        if told:
+            wrong.append(f"copy {number} ({said[number]}): {told}")
+    assert not wrong, "\n".join(wrong)
+    started = [answer for answer in answers if answer.get("loaded")]
+    ends = {(answer["end"], json.dumps(answer["queues"])) for answer in started}
+    print(f"{name}: {len(started)} of {COPIES} copies start, to {len(ends)} different ends")
+    assert len(started) >= COPIES // 2
+    assert len(ends) >= COPIES // 5

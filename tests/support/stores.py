@@ -1,0 +1,66 @@
+"""Small stores of our own with many files, and what is in them as plain values."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rmq_store import MessageStore, QueueId
+from rmq_store.writer import StoreWriter
+
+SMALL = {
+    "mappedFileSizeCommitLog": 8192,
+    "mappedFileSizeConsumeQueue": 400,
+    "maxHashSlotNum": 11,
+    "maxIndexNum": 64,
+    "maxMessageSize": 4000,
+}
+TOPICS = ("orders", "payments")
+QUEUES = 3
+
+
+def one_message(number: int) -> dict[str, Any]:
+    """Message `number` of a series: topic, queue, body, keys and tags follow from it."""
+    return {
+        "topic": TOPICS[number % 7 == 3],
+        "queueId": number % QUEUES,
+        "body": b"%06d" % number + b"." * (number * 31 % 60),
+        "keys": f"k{number}",
+        "tags": f"t{number % 3}",
+    }
+
+
+def append_many(store: StoreWriter, count: int, first: int = 0) -> None:
+    """Append messages `first`, `first + 1`, ... one by one."""
+    for number in range(first, first + count):
+        store.append(one_message(number))
+
+
+def make_store(folder: Path, count: int, release: str | None = None) -> None:
+    """A store of `count` messages in small files, closed cleanly."""
+    with MessageStore.create(folder, SMALL, release=release) as store:
+        append_many(store, count)
+
+
+def contents(store: MessageStore) -> dict[QueueId, list[tuple[int, int, int, bytes]]]:
+    """Queue offset, log offset, size and body of every message, by queue."""
+    return {
+        queue: [
+            (m.queue_offset or 0, m.commit_log_offset, m.store_size, m.body)
+            for m in store.get_message(
+                *queue, store.min_offset(*queue), max_messages=10**6
+            ).messages
+        ]
+        for queue in store.queues()
+    }
+
+
+def index_answers(store: MessageStore) -> set[tuple[str, int]]:
+    """What the index files themselves list: key hash and log offset."""
+    from rmq_store.indexfile import IndexFile, list_index_files
+
+    return {
+        (str(item["key_hash"]), int(item["log_offset"]))
+        for segment in list_index_files(store.path / "index")
+        for item in IndexFile(segment).items()
+    }
