@@ -7,7 +7,7 @@ is, and the log goes on behind it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -78,10 +78,11 @@ class LogWalk:
         last = self.log.last_record_file()
         self._last_base = self.log.start if last is None else last.base
 
-    def to_the_end(self) -> LogWalk:
-        """Walk, and let the records be."""
-        for _ in self.pieces():
-            pass
+    def to_the_end(self, progress: Callable[[int], None] | None = None) -> LogWalk:
+        """Walk, and let the records be; `progress` is told bytes of records."""
+        for headers in self.pieces():
+            if progress is not None:
+                progress(int(headers.total.sum()))
         return self
 
     def pieces(self) -> Iterator[Headers]:

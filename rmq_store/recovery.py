@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from rmq_store.checkpoint import Checkpoint
@@ -46,6 +47,7 @@ from rmq_store.snapshot import QueueFolders, StoreSnapshot, take_snapshot
 from rmq_store.unclean import why_unclean
 
 MODES = ("strict", "broker")
+_BYTES_BETWEEN_MARKS = 1 << 30  # of the log, dispatched
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,12 +156,19 @@ def check_mode(mode: str, *, others: tuple[str, ...] = ()) -> None:
 
 
 def recover_locked(
-    root: Path, config: StoreConfig, how: Dialect, mode: str, *, until: int | None = None
+    root: Path,
+    config: StoreConfig,
+    how: Dialect,
+    mode: str,
+    *,
+    until: int | None = None,
+    progress: Callable[[int], None] | None = None,
 ) -> RecoveryReport:
     """As `recover`, under the caller's lock; `abort` is there afterwards where it was needed.
 
-    `until`: of a store that was not closed cleanly cut the log there, though whole records follow.
-    Raises InvalidArgumentError where no record ends there.
+    `progress` is told bytes of the log, each of which is gone through twice. `until`: of a store
+    that was not closed cleanly cut the log there, though whole records follow. Raises
+    InvalidArgumentError where no record ends there.
     """
     begun = time.monotonic()
     if mode == "broker":
@@ -167,7 +176,7 @@ def recover_locked(
 
         report = recover_as_broker(root, config, how)
     else:
-        report = _Strict(root, config, how, until).run()
+        report = _Strict(root, config, how, until, progress).run()
     report.seconds = time.monotonic() - begun
     return report
 
@@ -204,8 +213,14 @@ class _Strict:
     """One strict recovery: first where the log ends, then, knowing it, everything else."""
 
     def __init__(
-        self, root: Path, config: StoreConfig, how: Dialect, until: int | None = None
+        self,
+        root: Path,
+        config: StoreConfig,
+        how: Dialect,
+        until: int | None = None,
+        progress: Callable[[int], None] | None = None,
     ) -> None:
+        self._progress = progress
         self.root = root
         self.config = config
         self.how = how
@@ -268,7 +283,7 @@ class _Strict:
             before = log.chain.segment_at(max(log.start, until - 1))
             start = min(start, log.start if before is None else before.base)
         flushed = self.checkpoint.physic_msg_timestamp
-        walk = LogWalk(log, start, flushed_until=flushed).to_the_end()
+        walk = LogWalk(log, start, flushed_until=flushed).to_the_end(self._progress)
         if until is None or walk.end == until:
             return walk
         damage = [one for one in walk.damage if one[1] <= until]
@@ -313,12 +328,20 @@ class _Strict:
         batch = declared_batch_topics(self.root) | {
             queue.topic for queue, is_batch in folders.listed().items() if is_batch
         }
+        unmarked = 0
         try:
             for headers in walk.pieces():
                 found, topics, properties = entries_of(headers, known, batch)
                 queues.take(found, walk.end)
                 if indexer is not None:
                     indexer.append(headers, topics, properties)
+                if self._progress is not None:
+                    self._progress(int(headers.total.sum()))
+                unmarked += int(headers.total.sum())
+                if unmarked >= _BYTES_BETWEEN_MARKS:
+                    files.sync()
+                    self._mark(headers, 0 if indexer is None else indexer.full_until)
+                    unmarked = 0
             queues.finish()
             self.report.entries_cut = queues.changes.cut
             self.report.entries_rebuilt = queues.changes.rebuilt
@@ -332,6 +355,20 @@ class _Strict:
                 indexer.close()
 
     _full_until = 0
+
+    def _mark(self, headers: Headers, full_until: int) -> None:
+        """Put down how far this has come: a recovery that is killed and done again starts there."""
+        stamp = int(headers.field("store_timestamp", np.int64)[-1])
+        old = self.checkpoint
+        fresh = Checkpoint(
+            physic_msg_timestamp=max(old.physic_msg_timestamp, stamp),
+            logics_msg_timestamp=max(old.logics_msg_timestamp, stamp),
+            index_msg_timestamp=max(old.index_msg_timestamp, full_until),
+            master_flushed_offset=old.master_flushed_offset,
+            confirm_phy_offset=old.confirm_phy_offset,
+            logics_physical_offset=int(headers.at[-1]) + headers.base,
+        )
+        fresh.write(self.root / CHECKPOINT_FILE, used=checkpoint_size(self.how))
 
     def _write_checkpoint(self, walk: LogWalk) -> None:
         old = self.checkpoint
