@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +34,7 @@ class _Queue:
     stop: int
     last_log_offset: int = -1
     end: int = 0  # the queue offset behind unit `at - 1`
+    begun: bool = False  # entries were added
 
     @property
     def compared(self) -> bool:
@@ -81,7 +83,7 @@ class QueueRecovery:
         """Units that lie before the walk are taken as right, but for a hole among the last of them."""
         stop, first = files.find_stop(), files.first_unit
         at = files.find_unit_at_log(self._start, first, stop)
-        at = min(at, _first_hole(files, at))
+        at = min(at, _first_hole(files, at), _first_missing_file(files, stop))
         if at > first and self._only_filler(files, first, at):
             at = first
         one = _Queue(files, batch, at, stop)
@@ -103,7 +105,7 @@ class QueueRecovery:
     def _note_end(self, one: _Queue) -> None:
         if one.at <= one.files.first_unit:
             one.last_log_offset = -1
-            one.end = 0 if one.batch else one.at
+            one.end = 0  # it may begin with any offset
             return
         last = one.files.entries(one.at - 1, one.at)
         one.last_log_offset = int(last.log_offset[0]) if last.points_to_record[0] else -1
@@ -149,6 +151,9 @@ class QueueRecovery:
             batch = bool(found.batch[rows[0]])
             one = _Queue(self._folders.files(queue, batch=batch), batch, 0, 0)
             self._queues[queue] = one
+        if not one.compared and self._lacks_front(one, found, rows):
+            one.at = one.files.first_unit
+            self._cut(one)
         if not one.compared:
             self._compare(one, queue, found.log_offset[rows], found.size[rows], upto)
         if not one.compared:
@@ -166,8 +171,26 @@ class QueueRecovery:
         one.at = one.stop = one.at + len(rows)
         return rows
 
+    def _lacks_front(self, one: _Queue, found: Dispatched, rows: Ints) -> bool:
+        """Whether the files that these records were listed in are gone, though later ones are there.
+
+        A broker deletes files of a queue only once their records are gone.
+        """
+        first = one.files.first_unit
+        if one.at != first or not first:
+            return False
+        where, size = one.files.unit(first)
+        before = rows[found.log_offset[rows] < where]
+        if one.batch or not len(before) or not self._log.is_record(where, size):
+            return bool(one.batch and len(before))
+        shifted = self._log.record_at(where).queue_offset != first
+        return not shifted and bool((found.offset[before] < first).any())
+
     def _begin(self, one: _Queue, queue: QueueId, first: int) -> None:
         """Tell the writer where the queue goes on; one without entries begins at its first offset."""
+        if one.begun:
+            return
+        one.begun = True
         if one.at <= one.files.first_unit:
             self._writer.set_end(queue, None, batch=one.batch)
             one.end = first
@@ -231,3 +254,12 @@ def _first_hole(files: QueueFiles, stop: int) -> int:
         return stop
     holes = np.flatnonzero(files.raw(start, stop)["size"] <= 0)
     return start + int(holes[0]) if len(holes) else stop
+
+
+def _first_missing_file(files: QueueFiles, stop: int) -> int:
+    """The first unit of a file that is not there, though later ones are; else `stop`."""
+    width, size = files.dtype.itemsize, files.chain.file_size
+    for before, after in pairwise(files.chain.segments):
+        if after.base != before.base + size:
+            return (before.base + size) // width
+    return stop

@@ -222,7 +222,8 @@ class _Strict:
     ) -> None:
         self._progress = progress
         self.root = root
-        self.config = config
+        # Of a queue with a single file that was cut, the other queues tell what its size was.
+        self.config = config.with_defaults_of(queue_sizes(QueueFolders(root, config)))
         self.how = how
         self._until = until
         self.report = RecoveryReport(str(root), "strict", not (root / ABORT_FILE).exists())
@@ -248,9 +249,12 @@ class _Strict:
         """Files that were cut get their size back, zeros at the end: a broker loads no others."""
         folders = QueueFolders(self.root, self.config)
         chains = [log.chain]
-        chains += [folders.files(q, batch=batch).chain for q, batch in folders.listed().items()]
-        for chain in chains:
-            refuse_smaller(chain)
+        listed = folders.listed()
+        chains += [folders.files(queue, batch=batch).chain for queue, batch in listed.items()]
+        refuse_smaller([log.chain])
+        for kind in (False, True):
+            mine = [queue for queue, batch in listed.items() if batch is kind]
+            refuse_smaller([folders.files(queue, batch=kind).chain for queue in mine])
         for chain in chains:
             for segment in chain.segments:
                 if segment.size < chain.file_size <= LARGEST_FILE:
@@ -316,7 +320,7 @@ class _Strict:
     def _dispatch_again(self, log: CommitLog, walk: LogWalk, index: IndexRecovery) -> None:
         files = OpenFiles()
         folders = QueueFolders(self.root, self.config)
-        known = self.config.with_defaults_of(queue_sizes(folders))
+        known = self.config
         writer = QueueWriter(self.root, known, files, {})
         queues = QueueRecovery(
             log, folders, writer, (log.start, walk.stop or 0), start=walk.start, damage=walk.damage
@@ -398,14 +402,15 @@ class _Strict:
         return self.report
 
 
-def refuse_smaller(chain: SegmentChain) -> None:
-    """Raises InvalidArgumentError where no file has the size that is configured."""
-    largest = max(chain.segments, key=lambda segment: segment.size, default=None)
-    if largest is not None and largest.size < chain.file_size:
+def refuse_smaller(chains: list[SegmentChain]) -> None:
+    """Raises InvalidArgumentError where no file of all these has the size that is configured."""
+    files = [segment for chain in chains for segment in chain.segments]
+    largest = max(files, key=lambda segment: segment.size, default=None)
+    if largest is not None and largest.size < chains[0].file_size:
         raise InvalidArgumentError(
             largest.path,
             reason="all files are smaller than the configuration says",
-            expected=f"{chain.file_size} bytes",
+            expected=f"{chains[0].file_size} bytes",
             actual=f"{largest.size} bytes",
             advice="Leave the size out, or take the broker.conf of the broker that made them",
         )
@@ -420,13 +425,13 @@ def declared_batch_topics(root: Path) -> set[str]:
 
 
 def queue_sizes(folders: QueueFolders) -> StoreConfig:
-    """The sizes that the queue files there are were made with."""
-    sizes: dict[bool, int | None] = {False: None, True: None}
+    """The sizes that the queue files there are were made with: none is larger than that."""
+    sizes = {False: 0, True: 0}
     for queue, batch in folders.listed().items():
-        if sizes[batch] is None:
-            sizes[batch] = folders.files(queue, batch=batch).chain.file_size or None
+        sizes[batch] = max(sizes[batch], folders.files(queue, batch=batch).chain.file_size)
     return StoreConfig(
-        mappedFileSizeConsumeQueue=sizes[False], mapperFileSizeBatchConsumeQueue=sizes[True]
+        mappedFileSizeConsumeQueue=sizes[False] or None,
+        mapperFileSizeBatchConsumeQueue=sizes[True] or None,
     )
 
 

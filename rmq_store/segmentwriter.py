@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -61,6 +62,8 @@ class OpenFiles:
 
     def _make(self, path: Path, size: int) -> int:
         path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists():
+            own(path)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             if os.fstat(fd).st_size < size:
@@ -179,9 +182,18 @@ class SegmentWriter:
 # --- cutting ----------------------------------------------------------------------------------------
 
 
+def own(path: Path) -> None:
+    """Make a file that has another name too (a rebuilt store may share its log) one's own to write."""
+    if path.stat().st_nlink > 1:
+        part = path.with_name(path.name + ".part")
+        shutil.copy2(path, part)
+        part.replace(path)
+
+
 def set_size(path: Path, size: int) -> None:
     """Make a file as long as it was to be; zeros follow what it has."""
     try:
+        own(path)
         with path.open("r+b") as file:
             file.truncate(size)
             os.fsync(file.fileno())
@@ -196,6 +208,7 @@ def clear_from(path: Path, at: int) -> int:
     size tells nothing any more.
     """
     try:
+        own(path)
         with path.open("r+b") as file:
             size = os.fstat(file.fileno()).st_size
             used = _used_until(file.fileno(), at, size)

@@ -26,6 +26,12 @@ POWER_LOSSES = 1000
 _ACK = struct.Struct(">qq")
 
 
+def message(number: int) -> dict[str, Any]:
+    """Message `number`; every fourth has a body of several sectors, which can be torn in its middle."""
+    plain = one_message(number)
+    return plain if number % 4 else {**plain, "body": plain["body"] + b"#" * 1700}
+
+
 # --- a writer in a process of its own -----------------------------------------------------------------
 
 
@@ -36,7 +42,7 @@ def write_until_killed(root: Path, config: dict[str, Any], first: int, out: int,
         store.follow_in_background()
     number = first
     while True:
-        done = store.append(one_message(number))
+        done = store.append(message(number))
         os.write(out, _ACK.pack(number, done.commit_log_offset))
         number += 1
         if way == 2 and number % 7 == 0:
@@ -91,8 +97,8 @@ def check(root: Path, acknowledged: dict[int, int], *, damaged: bool = False) ->
         assert [m[0] for m in messages] == list(range(len(messages))), queue
         for _, at, _, body in messages:
             number = int(body[:6])
-            assert body == one_message(number)["body"]
-            assert (one_message(number)["topic"], one_message(number)["queueId"]) == queue
+            assert body == message(number)["body"]
+            assert (message(number)["topic"], message(number)["queueId"]) == queue
             assert number not in places, f"message {number} is there twice"
             places[number] = at
     missing = {n: at for n, at in acknowledged.items() if places.get(n) != at}
@@ -250,7 +256,7 @@ def power_losses(folder: Path, config: dict[str, Any], points: int, chance: rand
                 # This message is written and not flushed: that is when the power goes.
                 with pytest.MonkeyPatch.context() as inner:
                     inner.setattr(store, "_wait_for_disk", lambda *_: None)
-                    done = store.append(one_message(number))
+                    done = store.append(message(number))
                     if chance.random() < 0.5:
                         store.dispatch()
                 target = folder / f"lost{number}"
@@ -258,7 +264,7 @@ def power_losses(folder: Path, config: dict[str, Any], points: int, chance: rand
                 images.append((target, dict(acknowledged)))
                 store._log_files.sync()
             else:
-                done = store.append(one_message(number))
+                done = store.append(message(number))
             acknowledged[number] = done.commit_log_offset
             if chance.random() < 0.03:
                 store.flush()

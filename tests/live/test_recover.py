@@ -16,9 +16,11 @@ import pytest
 from rmq_store.config import StoreConfig, batch_topics, read_properties, read_topic_configs
 from rmq_store.errors import UnrecoverableStoreError
 from rmq_store.recovery import RecoveryReport, recover
+from tests.life.test_crash import kill_rounds
 from tests.live.harness import HarnessUnavailable, jars
 from tests.live.java import JVM_OPENS, class_path, jdk_tool
 from tests.support.golden import unpack
+from tests.support.stores import SMALL
 
 pytestmark = [pytest.mark.live, pytest.mark.campaign]
 
@@ -238,3 +240,36 @@ def test_damaged_stores_are_recovered_as_by_the_broker(name: str, tmp_path: Path
     print(f"{name}: {len(started)} of {COPIES} copies start, to {len(ends)} different ends")
     assert len(started) >= COPIES // 2
     assert len(ends) >= COPIES // 5
+
+
+KILLED = 10
+
+
+@pytest.mark.parametrize("kind", ["SYNC_FLUSH", "ASYNC_FLUSH"])
+def test_the_broker_starts_on_stores_of_killed_writers(kind: str, tmp_path: Path) -> None:
+    """As they were left, and after we recovered them: then it has what we have, and changes nothing."""
+    try:
+        jars(RELEASE)
+    except HarnessUnavailable as missing:
+        pytest.skip(str(missing))
+    print(f"seed {SEED}")
+    config = {**SMALL, "flushDiskType": kind}
+    left, mended, promised = [], [], []
+    rounds = kill_rounds(tmp_path, config, KILLED * 3, f"{SEED} {kind}")
+    for number, (root, acknowledged) in enumerate(rounds):
+        if number % 3 == 2:
+            left.append(tmp_path / f"left{number}")
+            mended.append(tmp_path / f"mended{number}")
+            promised.append(max(acknowledged.values(), default=-1))
+            shutil.copytree(root, left[-1])
+            shutil.copytree(root, mended[-1])
+    settings = {name: str(value) for name, value in SMALL.items()}
+    ours = [recover(store, config) for store in mended]
+    for report, theirs in zip(ours, java(mended, settings), strict=True):
+        assert theirs["loaded"]
+        queues = {f"{q.topic}@{q.queue_id}": list(ends) for q, ends in report.queues.items()}
+        assert theirs["queues"] == queues
+        assert theirs["end"] == report.log_end
+    for theirs, last in zip(java(left, settings), promised, strict=True):
+        assert theirs["loaded"]
+        assert theirs["end"] > last

@@ -1,0 +1,122 @@
+"""How long a recovery takes, and how many messages a second SYNC_FLUSH acknowledges on this disk.
+
+python -m benchmarks.life [--folder /where/the/disk/is] [--log-mib 512]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from rmq_store import MessageStore
+from rmq_store.recovery import recover
+
+BODY = 1024
+BATCH = 4096
+PASSES = 3
+SYNC_SECONDS = 3.0
+
+
+def fill(root: Path, log_bytes: int) -> None:
+    """A store of about so many bytes of log, its bodies random, that was never closed."""
+    body = np.random.default_rng(7).bytes(BODY)
+    number = 0
+    store = MessageStore.create(root)
+    while store.log_range()[1] < log_bytes:
+        names = [f"{number + row:09d}" for row in range(BATCH)]
+        store.append_batch(
+            pa.RecordBatch.from_pydict(
+                {
+                    "topic": ["orders"] * BATCH,
+                    "queueId": pa.array(np.arange(BATCH) % 8, pa.int32()),
+                    "body": [body] * BATCH,
+                    "keys": names,
+                    "tags": ["a"] * BATCH,
+                }
+            )
+        )
+        number += BATCH
+    store.close()
+    (root / "abort").touch()
+    (root / "checkpoint").unlink()  # nothing is known to be on the disk: all is walked
+
+
+def recovery(folder: Path, log_bytes: int) -> None:
+    """Time to recover a crashed store whose checkpoint says nothing, page cache warm."""
+    root = folder / "recovery"
+    fill(root, log_bytes)
+    for number in range(PASSES):
+        (root / "abort").touch()
+        (root / "checkpoint").unlink(missing_ok=True)
+        report = recover(root)
+        rate = report.log_end / report.seconds / 2**20
+        print(
+            f"recovery {number}: {report.log_end >> 20} MiB, {report.records} records of {BODY} B, "
+            f"{report.index_items_rebuilt} index items: {report.seconds:.2f} s, {rate:.0f} MiB/s"
+        )
+
+
+def fsync_rate(folder: Path) -> float:
+    """Flushes a second of a file that is written at its end, as a log is."""
+    with (folder / "fsync").open("w+b", buffering=0) as file:
+        file.truncate(64 << 20)
+        done, begun = 0, time.perf_counter()
+        while time.perf_counter() - begun < SYNC_SECONDS:
+            os.pwrite(file.fileno(), bytes(BODY), done * BODY % (64 << 20))
+            os.fsync(file.fileno())
+            done += 1
+        return done / (time.perf_counter() - begun)
+
+
+def sync_appends(folder: Path, threads: int) -> float:
+    """Messages a second, each acknowledged once it is on the disk."""
+    counts = [0] * threads
+    until = [0.0]
+    with MessageStore.create(folder / f"sync{threads}", {"flushDiskType": "SYNC_FLUSH"}) as store:
+        message = {"topic": "orders", "queueId": 0, "body": bytes(BODY), "keys": "k"}
+        for _ in range(50):
+            store.append(message)
+
+        def work(which: int) -> None:
+            while time.perf_counter() < until[0]:
+                store.append(message)
+                counts[which] += 1
+
+        begun = time.perf_counter()
+        until[0] = begun + SYNC_SECONDS
+        workers = [threading.Thread(target=work, args=(n,)) for n in range(threads)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        return sum(counts) / (time.perf_counter() - begun)
+
+
+def main() -> None:
+    """Run all of it; prints lines."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--folder", help="on the disk to be measured; default: where temporary files go"
+    )
+    parser.add_argument("--log-mib", type=int, default=512)
+    chosen = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=chosen.folder) as name:
+        folder = Path(name)
+        for number in range(PASSES):
+            alone = fsync_rate(folder)
+            print(f"fsync {number}: {alone:.0f} a second")
+            for threads in (1, 8):
+                rate = sync_appends(folder / str(number), threads)
+                print(f"SYNC_FLUSH {number}: {threads} threads {rate:.0f} messages a second")
+        recovery(folder, chosen.log_mib << 20)
+
+
+if __name__ == "__main__":
+    main()
