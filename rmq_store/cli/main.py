@@ -27,7 +27,9 @@ COMMANDS = {
     "tail": ("tail", "The newest messages of a topic; -f waits for more."),
     "trace": ("trace", "One message's life by key or id: retries, DLQ, delay, transaction."),
     "verify": ("verify", "Whether log, queues, index and configuration agree."),
+    "rebuild": ("repair", "Queues and index made anew from the log, in a new store."),
     "salvage": ("repair", "The whole messages of a damaged log, into a new store."),
+    "recover": ("repair", "Make a store that was not closed cleanly whole, in place."),
     "offsets": ("offsets", "Show or reset the offsets of a consumer group, broker down."),
 }
 EXIT_FINDINGS, EXIT_FAILED = 1, 2

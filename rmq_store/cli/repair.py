@@ -1,4 +1,4 @@
-"""rmqstore salvage: commands that make a sound store out of another one."""
+"""rmqstore rebuild, salvage, recover: commands that make a store sound."""
 
 from __future__ import annotations
 
@@ -46,4 +46,85 @@ def salvage(
             f"{report.skipped_bytes} left out, {report.no_loss_bytes} filler and unwritten"
         )
     if report.skipped_ranges:
+        sys.exit(EXIT_FINDINGS)
+
+
+@click.command()
+@click.argument("store", type=click.Path())
+@click.argument("target", type=click.Path())
+@click.option("--copy", "log", flag_value="copy", default=True, help="Copy the log (the default).")
+@click.option(
+    "--link",
+    "log",
+    flag_value="link",
+    help="Link the full files of the log; the last one is copied. On the same file system.",
+)
+@click.option("--release", help="As this release of the broker does; by default the newest.")
+@click.option("--config", "broker_conf", type=click.Path(), help="The broker.conf it ran with.")
+@json_option
+def rebuild(
+    store: str,
+    target: str,
+    log: str,
+    release: str | None,
+    broker_conf: str | None,
+    as_json: bool,
+) -> None:
+    """Queues and index of STORE made anew from its log, in the new store TARGET.
+
+    TARGET is complete and a broker can start on it. STORE is not changed. Killed half-way, the same
+    command goes on. Exit code 1 where the log is damaged: what is whole is there all the same.
+    """
+    from rmq_store.rebuild import rebuild as make
+    from rmq_store.rebuild import work_of
+    from rmq_store.store import MessageStore
+
+    with MessageStore.open(store, broker_conf=broker_conf) as opened:
+        total = work_of(opened)
+    with Progress("rebuild", total) as progress:
+        report = make(
+            store, target, log=log, release=release, config=broker_conf, progress=progress
+        )
+    if as_json:
+        print_json(report.to_dict())
+    else:
+        found = report.recovery
+        click.echo(
+            f"{report.target}: {found.records} records, {len(found.queues)} queues, "
+            f"{found.entries_rebuilt} entries and {found.index_items_rebuilt} index items made"
+            + (", going on with what was begun before" if report.resumed else "")
+        )
+        for start, stop in found.damage:
+            click.echo(
+                f"damaged: {start} to {stop} of the log; a broker cannot send what was there"
+            )
+    if not report.all_well:
+        sys.exit(EXIT_FINDINGS)
+
+
+@click.command()
+@click.argument("store", type=click.Path())
+@click.option(
+    "--mode",
+    type=click.Choice(["strict", "broker"]),
+    default="strict",
+    show_default=True,
+    help="Ours, or as a broker would.",
+)
+@click.option("--release", help="Of the broker that is to start on it; by default the newest.")
+@click.option("--config", "broker_conf", type=click.Path(), help="The broker.conf it ran with.")
+@json_option
+def recover(
+    store: str, mode: str, release: str | None, broker_conf: str | None, as_json: bool
+) -> None:
+    """Bring a store that was not closed cleanly into the state of a clean stop. CHANGES THE STORE.
+
+    The log is cut behind its last whole record, queues and index are made to agree with it. Refused
+    while a broker has the store open. `verify` looks first and changes nothing.
+    """
+    from rmq_store.recovery import recover as mend
+
+    report = mend(store, broker_conf, mode=mode, release=release)
+    click.echo(report.to_json() if as_json else str(report))
+    if report.damage:
         sys.exit(EXIT_FINDINGS)

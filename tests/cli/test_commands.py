@@ -256,6 +256,28 @@ def test_salvage_makes_a_store_and_tells_what_it_left_out(tmp_path: Path) -> Non
     assert "nothing is wrong" in run("verify", str(tmp_path / "target"))
 
 
+def test_rebuild_makes_the_queues_anew(golden: Golden, tmp_path: Path) -> None:
+    store = golden("clean-5.3.3")
+    target = str(tmp_path / "target")
+    (report,) = objects("rebuild", store.path, target, "--link", "--config", store.conf)
+    assert report["records"] == len(store.truth)
+    for path in sorted(Path(store.path, "consumequeue").rglob("0*")):
+        if path.is_file():
+            copy = Path(target, path.relative_to(store.path))
+            assert copy.read_bytes() == path.read_bytes()
+    assert "nothing is wrong" in run("verify", target)
+    assert "never rebuilt in place" in run("rebuild", store.path, target, expect=2)
+
+
+def test_recover_makes_a_crashed_store_whole(tmp_path: Path) -> None:
+    store = unpack("crash-5.3.3", tmp_path)
+    assert "not-dispatched" in run("verify", store.path)
+    (report,) = objects("recover", store.path)
+    assert report["clean"] is False
+    assert report["entries_rebuilt"] == 3
+    assert run("verify", store.path).endswith("(0 errors, 0 warnings, 0 notes)\n")
+
+
 def test_offsets_are_shown_first_and_written_with_apply(tmp_path: Path) -> None:
     store = unpack("clean-5.3.3", tmp_path)
     path = Path(store.path) / "config/consumerOffset.json"
