@@ -65,6 +65,11 @@ class StoreConfig:
     flushConsumeQueueLeastPages: int | None = None
     flushConsumeQueueThoroughInterval: int | None = None
     warmMapedFileEnable: bool | None = None
+    fileReservedTime: int | None = None
+    deleteWhen: str | None = None
+    diskMaxUsedSpaceRatio: int | None = None
+    diskSpaceCleanForciblyRatio: int | None = None
+    deleteFileBatchMax: int | None = None
 
     @property
     def flushes_each_append(self) -> bool:

@@ -16,6 +16,7 @@ from rmq_store.config import ConsumerOffsets, StoreConfig, read_consumer_offsets
 from rmq_store.consumequeue import (
     Entries,
     QueueExt,
+    QueueFiles,
     QueueId,
     bisect_first,
     concat_entries,
@@ -253,6 +254,10 @@ class MessageStore:
     def log_range(self) -> tuple[int, int]:
         """CommitLog offsets: where the first file begins and where the last record ends."""
         return self._snapshot.log_start, self._snapshot.log_end
+
+    def queue_files(self, queue: QueueId) -> QueueFiles:
+        """The files of a queue. Raises UnknownQueueError."""
+        return self._folders.files(queue, batch=self._state(queue).batch)
 
     def log_folders(self) -> list[str]:
         """The folders of the CommitLog."""

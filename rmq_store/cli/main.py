@@ -26,6 +26,7 @@ COMMANDS = {
     "find": ("find", "Messages by topic, key, id, tag, property, time or text."),
     "tail": ("tail", "The newest messages of a topic; -f waits for more."),
     "trace": ("trace", "One message's life by key or id: retries, DLQ, delay, transaction."),
+    "retention": ("retention", "What the broker would delete now, and who loses by it."),
     "verify": ("verify", "Whether log, queues, index and configuration agree."),
     "rebuild": ("repair", "Queues and index made anew from the log, in a new store."),
     "salvage": ("repair", "The whole messages of a damaged log, into a new store."),

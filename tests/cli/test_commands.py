@@ -278,6 +278,21 @@ def test_recover_makes_a_crashed_store_whole(tmp_path: Path) -> None:
     assert run("verify", store.path).endswith("(0 errors, 0 warnings, 0 notes)\n")
 
 
+def test_retention_is_shown_first_and_applied_when_said(tmp_path: Path) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    files = sorted((Path(store.path) / "commitlog").iterdir())
+    words = ("retention", store.path, "--keep-from", "2100-01-01T00:00:00Z")
+    (plan,) = objects(*words)
+    assert [one["path"] for one in plan["log"]] == [str(path) for path in files[:-1]]
+    assert all(path.exists() for path in files)
+    assert "g-slow" in run(*words)
+    (done,) = objects(*words, "--apply")
+    assert done["freed"] == plan["bytes"]
+    assert [path.exists() for path in files] == [False] * (len(files) - 1) + [True]
+    *findings, _ = objects("verify", store.path, expect=1)
+    assert {finding["code"] for finding in findings} == {"consumer-behind"}
+
+
 def test_offsets_are_shown_first_and_written_with_apply(tmp_path: Path) -> None:
     store = unpack("clean-5.3.3", tmp_path)
     path = Path(store.path) / "config/consumerOffset.json"
