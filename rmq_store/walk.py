@@ -30,6 +30,7 @@ _MANY_FROM = 4 << 20
 _BYTES_A_LANE = 16 << 10
 _MOST_LANES = 1024
 _PROBE = 64 << 10
+_LARGEST_PIECE = 16 << 20
 _SEARCH = 8 << 10  # how far behind its mark a lane looks for a record to set out from
 
 
@@ -128,6 +129,17 @@ def _lane_starts(window: Bytes, base: int, start: int, stop: int) -> Ints:
 
 def next_record(window: Bytes, base: int, start: int, stop: int) -> int | None:
     """The first position in [start, stop) where a record seems to stand that says it stands there."""
+    piece = _SEARCH  # what is looked for is mostly near; pieces overlap by what a record begins with
+    while start < stop:
+        upto = min(start + piece, stop)
+        found = _next_in_piece(window, base, start, upto)
+        if found is not None:
+            return found
+        start, piece = upto, min(2 * piece, _LARGEST_PIECE)
+    return None
+
+
+def _next_in_piece(window: Bytes, base: int, start: int, stop: int) -> int | None:
     raw = window[start : min(stop + _FRONT.size, len(window))].tobytes()
     at = raw.find(MAGIC_FRONT, _MAGIC_AT)
     while at >= 0:

@@ -6,13 +6,18 @@ could not do what was asked: a wrong option, no store, damage in the way.
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from importlib import import_module
 
 import click
 
-from rmq_store.errors import StoreError, nearest
+# numpy's linear algebra makes a thread a core when it is loaded, which no command needs and each
+# would wait for.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+from rmq_store.errors import StoreError, nearest  # noqa: E402
 
 # Command -> the module of this package that has it, and what it does.
 COMMANDS = {
