@@ -129,7 +129,9 @@ def _lane_starts(window: Bytes, base: int, start: int, stop: int) -> Ints:
 
 def next_record(window: Bytes, base: int, start: int, stop: int) -> int | None:
     """The first position in [start, stop) where a record seems to stand that says it stands there."""
-    piece = _SEARCH  # what is looked for is mostly near; pieces overlap by what a record begins with
+    piece = (
+        _SEARCH  # what is looked for is mostly near; pieces overlap by what a record begins with
+    )
     while start < stop:
         upto = min(start + piece, stop)
         found = _next_in_piece(window, base, start, upto)

@@ -17,7 +17,7 @@ import click
 # would wait for.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-from rmq_store.errors import StoreError, nearest  # noqa: E402
+from rmq_store.errors import StoreError, nearest
 
 # Command -> the module of this package that has it, and what it does.
 COMMANDS = {
