@@ -371,11 +371,11 @@ class StoreWriter:
 
     def queues(self, topic: str | None = None) -> list[QueueId]:
         """All queues, or those of one topic, sorted."""
-        return sorted(queue for queue in self._offsets if topic in (None, queue.topic))
+        return sorted(queue for queue in list(self._offsets) if topic in (None, queue.topic))
 
     def topics(self) -> list[str]:
         """All topics that have a queue, sorted."""
-        return sorted({queue.topic for queue in self._offsets})
+        return sorted({queue.topic for queue in list(self._offsets)})
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """The first queue offset; 0 of a queue that is not there yet."""
@@ -621,7 +621,7 @@ class StoreWriter:
 
     def _end_file(self) -> None:
         """A blank record to the end of the file; the log goes on in the next one."""
-        self.dispatch()  # what is pending must be one piece
+        self._dispatch_pending()  # what is pending must be one piece
         size = self.config.commitlog_file_size
         left = size - self._log_end % size
         blank = np.array([(left, MAGIC_BLANK)], dtype=BLANK_HEAD)
@@ -679,11 +679,12 @@ class StoreWriter:
                     int(found.offset[rows[-1]] + found.count[rows[-1]]),
                     self._queues.end_of(queue),
                 )
-        with self._arrived:
+        with self._appending:  # who appends meanwhile counts on the same numbers
             for queue, end in ends.items():
                 self._offsets[queue] = max(self._offsets.get(queue, 0), end)
                 self._min_offsets.setdefault(queue, 0)
-                self._listed_to[queue] = end
+        with self._arrived:
+            self._listed_to.update(ends)
             self._arrived.notify_all()
 
     def flush(self) -> None:

@@ -7,6 +7,8 @@ import random
 import select
 import signal
 import struct
+import sys
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -63,7 +65,10 @@ def killed_writer(
         try:
             os.close(readable)
             write_until_killed(root, config, first, writable, way)
+        except BaseException:
+            traceback.print_exc()
         finally:
+            sys.stderr.flush()
             os._exit(1)
     os.close(writable)
     # Some are killed while they recover or before their first message, most among messages.
