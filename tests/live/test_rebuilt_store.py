@@ -1,0 +1,88 @@
+"""What rebuild and salvage make, held against the real store classes, and a broker that starts on it."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.javabench import run_bench
+from rmq_store.rebuild import rebuild
+from rmq_store.salvage import salvage
+from tests.core.test_rebuild import index_of, queues_of, rebuilt, settings_of
+from tests.live.harness import HarnessUnavailable, boot_copy, jars, read_all
+from tests.support.golden import GoldenStore, user_topic
+
+pytestmark = pytest.mark.live
+
+RELEASE = "5.5.0"
+TOPICS = ["orders", "payments", "documents", "retrying"]
+
+Golden = Callable[[str], GoldenStore]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _jars() -> None:
+    try:
+        jars(RELEASE)
+    except HarnessUnavailable as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.mark.parametrize("name", ["expired-5.5.0", "tsp-5.5.0"])
+def test_rebuild_makes_what_the_real_classes_make_of_the_same_log(
+    golden: Golden, tmp_path: Path, name: str
+) -> None:
+    store = golden(name)
+    theirs = tmp_path / "theirs"
+    shutil.copytree(store.path, theirs)
+    run_bench("redispatch", theirs, warmups=0, passes=1, settings=settings_of(store))
+    rebuilt(store, tmp_path / "ours")
+    assert queues_of(tmp_path / "ours") == queues_of(theirs)
+    assert index_of(tmp_path / "ours") == index_of(theirs)
+
+
+def served(
+    rows: Sequence[Mapping[str, Any]],
+) -> dict[tuple[str, int, int], tuple[str, dict[str, str]]]:
+    return {
+        (row["topic"], row["queueId"], row["queueOffset"]): (
+            row.get("bodyDecompressed") or row["body"] or "",
+            row["properties"],
+        )
+        for row in rows
+    }
+
+
+def test_a_broker_serves_a_rebuilt_store(golden: Golden, tmp_path: Path) -> None:
+    store = golden("clean-5.5.0")
+    settings = settings_of(store)
+    rebuild(store.path, tmp_path / "target", log="link", release=RELEASE, config=settings)
+    with boot_copy(tmp_path / "target", tmp_path / "run", RELEASE, settings) as broker:
+        rows = read_all(broker, TOPICS)
+    check_served(rows, store)
+
+
+def check_served(rows: Sequence[Mapping[str, Any]], store: GoldenStore) -> None:
+    """All of the truth, each once; behind it may stand what the broker delivers when it starts."""
+    truth = served([one for one in store.truth if user_topic(one) and one["topic"] in TOPICS])
+    found = served(rows)
+    assert len(found) == len(rows)
+    assert {place: body for place, (body, _) in found.items() if place in truth} == {
+        place: body for place, (body, _) in truth.items()
+    }
+    ends = Counter((topic, queue) for topic, queue, _ in truth)
+    assert all(offset >= ends[topic, queue] for topic, queue, offset in set(found) - set(truth))
+
+
+def test_a_broker_serves_a_salvaged_store(golden: Golden, tmp_path: Path) -> None:
+    store = golden("clean-5.3.3")
+    report = salvage(store.path, tmp_path / "target", release=RELEASE)
+    with boot_copy(tmp_path / "target", tmp_path / "run", RELEASE, settings_of(store)) as broker:
+        rows = read_all(broker, TOPICS)
+    assert report.messages == len(store.truth)
+    check_served(rows, store)
