@@ -13,9 +13,10 @@ from rmq_store.files import Bytes, MappingCache, SegmentChain, SegmentFile
 from rmq_store.headers import Headers, Ints, wrong_crc_rows
 from rmq_store.layout import BLANK_SIZE, MAGIC_BLANK
 from rmq_store.message import Gap, Record, decode_record
-from rmq_store.walk import Run, follow, next_record
+from rmq_store.walk import follow, next_record
 
 _FIRST: Ints = np.zeros(1, dtype=np.int64)
+_ROWS = 1 << 16  # records looked at at a time, so that memory stays flat
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,36 +121,35 @@ class CommitLog:
         Steps over ghosts that have real records behind them. Each record is checked whole, CRC too.
         """
         end = offset
-        for positions, stop in self._runs_to_the_end(offset):
-            end = stop if len(positions) else end
+        for _, stop in self._runs_to_the_end(offset):
+            end = stop
         return end
 
     def runs_from(self, offset: int) -> Iterator[tuple[SegmentFile, Bytes, Ints]]:
         """The records from `offset` to the end of the log: file, its bytes, positions in them.
 
-        As `end_from`; the last position's record is whole.
+        As `end_from`; some ten thousand at a time, never none.
         """
         for positions, _ in self._runs_to_the_end(offset):
-            if not len(positions):
-                continue
             segment = self.chain.segment_at(int(positions[0]))
             assert segment is not None
             yield segment, self.window_of(segment), positions - segment.base
 
     def _runs_to_the_end(self, offset: int) -> Iterator[tuple[Ints, int]]:
-        """Log offsets of records, run by run, and where each run ends."""
+        """Log offsets of records, some of a run at a time, and where the last of them ends."""
         at = offset
         while (segment := self.chain.segment_at(at)) is not None:
             window = self.window_of(segment)
             base = segment.base
             run = follow(window, base, at - base, len(window))
-            sound = self._sound_until(window, segment, run)
-            yield (
-                run.at[:sound] + base,
-                (int(run.at[sound]) if sound < len(run.at) else run.stop) + base,
-            )
-            if sound < len(run.at):
-                return
+            ends = np.append(run.at[1:], run.stop)
+            for first in range(0, len(run.at), _ROWS):
+                places = run.at[first : first + _ROWS]
+                sound = self._sound_until(window, segment, places, ends[first : first + _ROWS])
+                if sound:
+                    yield places[:sound] + base, int(ends[first + sound - 1]) + base
+                if sound < len(places):
+                    return
             at = base + run.stop
             match self._what_stands(window, base, run.stop):
                 case Gap.FILLER:
@@ -159,15 +159,14 @@ class CommitLog:
                 case _:
                     return
 
-    def _sound_until(self, window: Bytes, segment: SegmentFile, run: Run) -> int:
+    def _sound_until(self, window: Bytes, segment: SegmentFile, at: Ints, ends: Ints) -> int:
         """How many records of a run come before the first that is not whole or has a wrong CRC."""
-        base, at = segment.base, run.at
-        if run.stop > segment.size:  # the file was cut inside the last one
-            at = at[:-1]
-        broken = np.flatnonzero(~Headers(window, at, base).valid)
-        upto = int(broken[0]) if len(broken) else len(at)
-        wrong = wrong_crc_rows(Headers(window, at[:upto], base))
-        return int(wrong[0]) if len(wrong) else upto
+        headers = Headers(window, at, segment.base)
+        broken = np.flatnonzero(~headers.valid | (ends > segment.size))
+        if len(broken):
+            headers = Headers(window, at[: int(broken[0])], segment.base)
+        wrong = wrong_crc_rows(headers)
+        return int(wrong[0]) if len(wrong) else len(headers)
 
     def _what_stands(self, window: Bytes, base: int, at: int) -> Gap | None:
         """The gap at a position of a file; None for what is no record."""
