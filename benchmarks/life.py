@@ -1,12 +1,17 @@
-"""How long a recovery takes, and how many messages a second SYNC_FLUSH acknowledges on this disk.
+"""The life of a store in figures: rebuild, recovery, and messages a second under SYNC_FLUSH.
 
-python -m benchmarks.life [--folder /where/the/disk/is] [--log-mib 512]
+    python -m benchmarks.life [--folder /where/the/disk/is] [--log-mib 1024]
+
+Rebuild makes queues and index anew from the log alone, which is read twice (first where it ends,
+CRCs computed); beside it the real store classes do the same, in the same run, in turn.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import shutil
+import statistics
 import tempfile
 import threading
 import time
@@ -15,7 +20,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from benchmarks.core import RECORD_OVERHEAD, append_all, messages
+from benchmarks.javabench import run_bench
 from rmq_store import MessageStore
+from rmq_store.rebuild import rebuild
 from rmq_store.recovery import recover
 
 BODY = 1024
@@ -63,6 +71,26 @@ def recovery(folder: Path, log_bytes: int) -> None:
         )
 
 
+def rebuilding(folder: Path, log_bytes: int, body_bytes: int, *, with_java: bool) -> None:
+    """Queues and index from the log: ours, and the real classes' dispatch of the same log."""
+    store, target = folder / "source", folder / "target"
+    count = log_bytes // (body_bytes + RECORD_OVERHEAD)
+    append_all(store, messages(count, body_bytes))
+    ours, java = [], []
+    for _ in range(PASSES):
+        shutil.rmtree(target, ignore_errors=True)
+        report = rebuild(store, target, log="link")
+        ours.append(report.recovery.records / report.recovery.seconds)
+        if with_java:
+            java += [one.rate for one in run_bench("redispatch", store, warmups=0, passes=1)]
+    rate = statistics.median(ours)
+    line = f"rebuild, bodies of {body_bytes} B, {count:,} messages: {rate / 1e3:.0f} k/s"
+    if java:
+        theirs = statistics.median(java)
+        line += f", store classes {theirs / 1e3:.0f} k/s, {rate / theirs:.2f} x"
+    print(line, flush=True)
+
+
 def fsync_rate(folder: Path) -> float:
     """Flushes a second of a file that is written at its end, as a log is."""
     with (folder / "fsync").open("w+b", buffering=0) as file:
@@ -105,8 +133,15 @@ def main() -> None:
     parser.add_argument(
         "--folder", help="on the disk to be measured; default: where temporary files go"
     )
-    parser.add_argument("--log-mib", type=int, default=512)
+    parser.add_argument("--log-mib", type=int, default=1024)
+    parser.add_argument("--no-java", action="store_true", help="our side alone")
+    parser.add_argument("--rebuild-only", action="store_true")
     chosen = parser.parse_args()
+    for body_bytes in (1024, 100):
+        with tempfile.TemporaryDirectory(dir=chosen.folder) as name:
+            rebuilding(Path(name), chosen.log_mib << 20, body_bytes, with_java=not chosen.no_java)
+    if chosen.rebuild_only:
+        return
     with tempfile.TemporaryDirectory(dir=chosen.folder) as name:
         folder = Path(name)
         for number in range(PASSES):

@@ -30,6 +30,7 @@ _MANY_FROM = 4 << 20
 _BYTES_A_LANE = 16 << 10
 _MOST_LANES = 1024
 _PROBE = 64 << 10
+_FIRST_PIECE = 512
 _LARGEST_PIECE = 16 << 20
 _SEARCH = 8 << 10  # how far behind its mark a lane looks for a record to set out from
 
