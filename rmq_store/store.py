@@ -857,6 +857,22 @@ class MessageStore:
             lambda offset: self.store_time(queue, offset),
         )
 
+    def first_since(self, queue: QueueId, timestamp: int) -> int:
+        """The first queue offset whose message was stored at `timestamp` (ms) or later; max_offset
+        without one.
+
+        As `offset_by_time` with LOWER, but exact in queues of inner batches too. Raises
+        UnknownQueueError.
+        """
+        state = self._state(queue)
+        return offset_by_time(
+            state.min_offset,
+            state.max_offset,
+            timestamp,
+            "LOWER",
+            lambda offset: self.store_time(queue, offset),
+        )
+
     def _batch_by_time(
         self, queue: QueueId, state: QueueState, timestamp: int, boundary: str
     ) -> int:

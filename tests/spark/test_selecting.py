@@ -742,3 +742,17 @@ def test_stores_are_opened_to_look_and_left_as_they_were(tmp_path: Path) -> None
         rows_of(options_of(store, table=table))
     rows_of(options_of(store, source="commitlog"))
     assert store.fingerprint() == before
+
+
+def test_times_are_exact_in_queues_of_batches(golden: Golden) -> None:
+    store = golden(NAME)
+    batches = [r for r in store.truth if r["sysFlag"] & SysFlag.INNER_BATCH and in_a_queue(r)]
+    topic, last = batches[0]["topic"], batches[-1]["storeTimestamp"]
+    mine = [r for r in store.truth if r["topic"] == topic]
+    for moment in (mine[0]["storeTimestamp"], mine[len(mine) // 2]["storeTimestamp"], last + 1):
+        for option, wanted in (
+            ("startingTimestamp", [r for r in mine if r["storeTimestamp"] >= moment]),
+            ("endingTimestamp", [r for r in mine if r["storeTimestamp"] < moment]),
+        ):
+            rows = rows_of(options_of(store, topic=topic, **{option: str(moment)}, **PLACE))
+            assert places(rows) == Counter(r["commitLogOffset"] for r in wanted), (option, moment)
