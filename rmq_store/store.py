@@ -43,6 +43,7 @@ from rmq_store.keyquery import KeyIndex, has_key
 from rmq_store.layout import (
     ABORT_BACKUP_FILE,
     CONSUMEQUEUE_EXT_DIR,
+    FILLER_SIZE,
     HOST_V4_SIZE,
     HOST_V6_SIZE,
     MULTI_DISPATCH_SEPARATOR,
@@ -52,7 +53,7 @@ from rmq_store.layout import (
 from rmq_store.locate import commitlog_folders, require_store
 from rmq_store.logreading import Limits, LogReader, QueueLimits, log_end_without_queues
 from rmq_store.message import Message, Record, to_message
-from rmq_store.planning import QueueSlice
+from rmq_store.planning import Entry, QueueSlice
 from rmq_store.reading import BATCH_BYTES, BATCH_ROWS, OnDamage, ReadOptions, SliceReader
 from rmq_store.schema import column_names
 from rmq_store.snapshot import (
@@ -354,6 +355,20 @@ class MessageStore:
         last = bisect_first(first, state.file_stop, lambda unit: behind(unit, stop - 1))
         entries = files.entries(first, min(last + 1, state.file_stop))
         return entries.take(entries.offset < stop)
+
+    def entry_at(self, queue: QueueId, offset: int) -> Entry | None:
+        """Where the message at a queue offset lies and how much it takes; None if it leads nowhere."""
+        state = self._state(queue)
+        if not state.batch and state.file_start <= offset < state.file_stop:
+            found = self._folders.files(queue).peek(offset)
+            if found is None or found[1] <= 0 or found[1] == FILLER_SIZE or found[0] < 0:
+                return None
+            return Entry(*found)
+        entries = self.entries(queue, offset, offset + 1)
+        if not len(entries) or not entries.points_to_record[0]:
+            return None
+        share = int(entries.size[0]) / max(1, int(entries.count[0]))
+        return Entry(int(entries.log_offset[0]), share)
 
     def log_offset_of(self, queue: QueueId, queue_offset: int) -> int:
         """Where the entry at `queue_offset` points in the log; the log's end for max_offset."""

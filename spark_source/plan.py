@@ -7,11 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rmq_store import MessageStore, StoreSnapshot
-from rmq_store.consumequeue import QueueId
 from rmq_store.keyplan import plan_keys
 from rmq_store.planning import (
-    Entry,
-    EntryAt,
     LogSlice,
     QueueSlice,
     bins_of_queues,
@@ -231,23 +228,10 @@ def _disjoint(ranges: Sequence[QueueSlice]) -> list[QueueSlice]:
 
 
 def _sized(store: MessageStore, ranges: Sequence[QueueSlice]) -> list[tuple[QueueSlice, float]]:
-    at = entry_of(store)
     return [
-        (part, sum(s.selected_bytes for s in stretches_of(part, len(ranges), at)))
+        (part, sum(s.selected_bytes for s in stretches_of(part, len(ranges), store.entry_at)))
         for part in ranges
     ]
-
-
-def entry_of(store: MessageStore) -> EntryAt:
-    """Where the message at a queue offset of `store` lies."""
-
-    def entry_at(queue: QueueId, offset: int) -> Entry | None:
-        found = store.entries(queue, offset, offset + 1)
-        if not len(found) or not found.points_to_record[0]:
-            return None
-        return Entry(int(found.log_offset[0]), int(found.size[0]) / max(1, int(found.count[0])))
-
-    return entry_at
 
 
 def cut_into_slices(
@@ -262,7 +246,7 @@ def cut_into_slices(
     With `max_entries` none holds more entries; where counting them would be dear (see
     EXACT_PIECES) none holds more by estimate.
     """
-    slices = plan_partitions(ranges, entry_of(store), target_bytes, min_slices, max_entries)
+    slices = plan_partitions(ranges, store.entry_at, target_bytes, min_slices, max_entries)
     if max_entries is None or len(slices) * len(ranges) > EXACT_PIECES:
         return slices
     return with_at_most(
