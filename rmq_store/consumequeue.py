@@ -26,6 +26,7 @@ from rmq_store.layout import (
     FILLER_SIZE,
     QUEUE_ENTRY,
 )
+from rmq_store.remote import shadow_of
 
 _LAST_LOOK = 200  # units, about a page of a ConsumeQueue
 _LAST_BASE_OFFSET = 2**62  # beyond it lies damage, and arithmetic overflows
@@ -107,6 +108,9 @@ class Glance(NamedTuple):
 
 def _read(segment: SegmentFile, start: int, stop: int) -> bytes:
     """Bytes of a file without mapping it; fewer where it is short."""
+    shadow = shadow_of(segment.path)
+    if shadow is not None:
+        return shadow.read(segment.path, start, stop)
     try:
         fd = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)
         try:

@@ -414,6 +414,9 @@ class SliceReader:
             self._explain(rows, np.arange(len(rows)))
             return rows.take(slice(0, 0)), Headers(_NO_BYTES, rows.log_offset[:0], 0)
         stop = min(self._log.chain.segment_end(segment), int((rows.log_offset + rows.size).max()))
+        self._log.chain.need(
+            rows.log_offset, np.minimum(rows.log_offset + rows.size, stop), fresh=True
+        )
         window = self._log.chain.window(first, stop)
         headers = Headers(window, rows.log_offset - first, first)
         good = headers.valid & (headers.total == rows.size)

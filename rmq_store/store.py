@@ -55,6 +55,7 @@ from rmq_store.logreading import Limits, LogReader, QueueLimits, log_end_without
 from rmq_store.message import Message, Record, to_message
 from rmq_store.planning import Entry, QueueSlice
 from rmq_store.reading import BATCH_BYTES, BATCH_ROWS, OnDamage, ReadOptions, SliceReader
+from rmq_store.remote import Listing, Shadow, is_uri, open_shadow
 from rmq_store.schema import column_names
 from rmq_store.snapshot import (
     QueueFolders,
@@ -120,6 +121,7 @@ class MessageStore:
         self._exts: dict[QueueId, QueueExt] = {}
         self._release = release
         self._closed = False
+        self._shadow: Shadow | None = None
 
     # --- opening and closing -----------------------------------------------------------------------
 
@@ -134,6 +136,8 @@ class MessageStore:
         snapshot: StoreSnapshot | None = None,
         release: str | None = None,
         queues: bool = True,
+        storage_options: Mapping[str, str] | None = None,
+        listing: Listing | None = None,
     ) -> MessageStore:
         """Open the store in the folder `path` (storePathRootDir) to read.
 
@@ -144,6 +148,9 @@ class MessageStore:
         only where `as_broker` answers differ between releases; by default it is guessed.
         Without `queues` these are not looked at, and there are none: for `read_log` on a store
         whose queues are missing, damaged or in RocksDB.
+        `path` may be a URI of a file system that pyarrow.fs knows (s3://bucket/store): ranges are
+        read from it. `storage_options` are what that is opened with, else the environment says;
+        with a `listing` (see `listing()`) the files are those that were there then.
 
         Raises NotAStoreError, UnsupportedStoreError, AccessError, or InvalidArgumentError for an
         unknown name in `config`.
@@ -151,9 +158,22 @@ class MessageStore:
         known = StoreConfig.of(config)
         if broker_conf is not None:
             known = known.with_defaults_of(StoreConfig.read(broker_conf))
-        root = require_store(path, known, queues=queues)
-        name = broker_name or known.brokerName or root.absolute().name
-        return cls(root, known, name, snapshot, release, queues)
+        if not is_uri(path) or os.fspath(path).startswith("file://"):
+            local = os.fspath(path).removeprefix("file://")
+            root = require_store(local, known, queues=queues)
+            name = broker_name or known.brokerName or root.absolute().name
+            return cls(root, known, name, snapshot, release, queues)
+        uri = os.fspath(path).rstrip("/")
+        shadow = open_shadow(uri, storage_options, listing)
+        try:
+            root = require_store(shadow.folder, known, queues=queues)
+            name = broker_name or known.brokerName or uri.rpartition("/")[2]
+            store = cls(root, known, name, snapshot, release, queues)
+        except BaseException:
+            shadow.close()
+            raise
+        store._shadow = shadow
+        return store
 
     @staticmethod
     def create(
@@ -193,6 +213,8 @@ class MessageStore:
         self._log.chain.close()
         self._folders.close()
         self._key_index = None
+        if self._shadow is not None:
+            self._shadow.close()
 
     def __enter__(self) -> MessageStore:
         return self
@@ -229,6 +251,14 @@ class MessageStore:
     def snapshot(self) -> StoreSnapshot:
         """What this store shows: frozen and picklable."""
         return self._snapshot
+
+    def listing(self) -> Listing | None:
+        """The files of a store in an object store, for `open` elsewhere; None of a local one."""
+        return None if self._shadow is None else self._shadow.listing
+
+    def remote_reads(self) -> tuple[int, int]:
+        """Requests made to an object store so far, and bytes that they brought."""
+        return (0, 0) if self._shadow is None else (self._shadow.requests, self._shadow.fetched)
 
     def log_range(self) -> tuple[int, int]:
         """CommitLog offsets: where the first file begins and where the last record ends."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from rmq_store.bodies import DEFAULT_MAX_BODY_BYTES
 from rmq_store.errors import InvalidArgumentError, nearest
+from rmq_store.remote import StorageOptions
 from rmq_store.tables import TABLES
 from spark_source import values
 from spark_source.values import EARLIEST as EARLIEST
@@ -64,6 +65,7 @@ class SourceOptions:
     max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
     unwrap_batches: bool = True
     table: str | None = None
+    storage_options: StorageOptions | None = None
 
     @property
     def path(self) -> str:
@@ -306,6 +308,14 @@ OPTIONS: tuple[Option, ...] = (
         "a row for each message of an inner batch; else one for the record as it is stored",
     ),
     Option(
+        "storageOptions",
+        "storage_options",
+        values.storage_options,
+        "the environment",
+        "for a path such as `s3://bucket/store`: what its class in pyarrow.fs is opened with, as "
+        'JSON: `{"region": "eu-central-1"}`; it is shown nowhere',
+    ),
+    Option(
         "table",
         "table",
         values.one_of(*TABLES),
@@ -442,6 +452,6 @@ def _parsed(option: Option, value: str) -> Any:
         raise InvalidArgumentError(
             None,
             reason=f"option {option.name!r} {refused}",
-            actual=repr(value),
+            actual=None if option.name == "storageOptions" else repr(value),
             advice=f"It means: {option.meaning}",
         ) from None

@@ -18,6 +18,7 @@ from rmq_store.planning import (
     stretches_of,
     with_at_most,
 )
+from rmq_store.remote import Listing, StorageOptions
 from spark_source.options import BY_QUEUE, COMMITLOG, SourceOptions
 from spark_source.selection import LogLimits, WantedTopics, check_names, select_ranges
 from spark_source.stores import LeftOut, Target, open_all
@@ -34,6 +35,8 @@ class PinnedStore:
     broker_conf: str | None
     snapshot: StoreSnapshot
     broker_name: str
+    storage_options: StorageOptions | None = None
+    listing: Listing | None = None  # of a store in an object store: its files then
 
     def open(self) -> MessageStore:
         """The store, with the offsets it had then."""
@@ -43,6 +46,8 @@ class PinnedStore:
             broker_conf=self.broker_conf,
             snapshot=self.snapshot,
             queues=bool(self.snapshot.queues),
+            storage_options=self.storage_options,
+            listing=self.listing,
         )
 
 
@@ -109,7 +114,14 @@ def _plan_of(target: Target, store: MessageStore, asked: SourceOptions) -> ReadP
         ranges = select_ranges(store, asked)
         if asked.table is None:
             snapshot = snapshot.only(part.queue for part in ranges)
-    pinned = PinnedStore(target.path, target.broker_conf, snapshot, store.broker_name)
+    pinned = PinnedStore(
+        target.path,
+        target.broker_conf,
+        snapshot,
+        store.broker_name,
+        asked.storage_options,
+        store.listing(),
+    )
     return ReadPlan(pinned, ranges, asked, limits)
 
 
