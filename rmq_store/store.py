@@ -252,6 +252,11 @@ class MessageStore:
         """What this store shows: frozen and picklable."""
         return self._snapshot
 
+    def queue_starts_now(self, queue: QueueId) -> int:
+        """The first queue offset that the files of a queue (no BatchConsumeQueue) have now."""
+        files = self._folders.files(queue, batch=self._state(queue).batch)
+        return files.first_unit
+
     def listing(self) -> Listing | None:
         """The files of a store in an object store, for `open` elsewhere; None of a local one."""
         return None if self._shadow is None else self._shadow.listing

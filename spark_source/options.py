@@ -394,7 +394,11 @@ def parse_options(raw: Mapping[str, str]) -> SourceOptions:
                 f"options {both[0]!r} and {both[1]!r} exclude each other", "Give one of them"
             )
     if not given & {"path", "stores"}:
-        raise _invalid("no path", "Give the store's folder: load('/path/to/store')")
+        raise _invalid(
+            "no path",
+            "Give the store's folder: load('/path/to/store'). In SQL use CREATE TEMPORARY VIEW; "
+            "Spark does not hand over the options of CREATE TABLE",
+        )
     asked = SourceOptions(**fields)
     _check_together(asked, given)
     return asked

@@ -198,3 +198,27 @@ def test_rows_about_damage_make_every_column_nullable_and_filters_are_not_claime
     assert schema.fieldNames()[-1] == "corruptRecord"
     one = EqualTo(("topic",), "orders")
     assert list(source.reader(schema).pushFilters([one])) == [one]
+
+
+def test_queue_files_that_expire_with_the_log_are_data_loss_too(tmp_path: Path) -> None:
+    """Queue files of 7 entries: the oldest goes together with the log it leads to."""
+    store = unpack("geometry-5.5.0", tmp_path)
+    folders = [
+        p for p in (Path(store.path) / "consumequeue").glob("*/*") if len(list(p.iterdir())) > 2
+    ]
+    folder = folders[0]
+    assign = f'{{"{folder.parent.name}": [{folder.name}]}}'
+    options = {"path": store.path, "assign": assign, "columns": "queueOffset"}
+    reader_of: dict[str, Any] = {}
+    for fail in ("true", "false"):
+        source = RmqStoreSource({**options, "failondataloss": fail})
+        reader_of[fail] = source.reader(source.schema())
+    whole = [b for p in reader_of["true"].partitions() for b in reader_of["true"].read(p)]
+    offsets = [row for b in whole for row in b.column("queueOffset").to_pylist()]
+    partitions = list(reader_of["true"].partitions())
+    sorted(folder.iterdir())[0].unlink()
+    with pytest.raises(DataLossError):
+        [b for p in partitions for b in reader_of["true"].read(p)]
+    left = [b for p in partitions for b in reader_of["false"].read(p)]
+    found = [row for b in left for row in b.column("queueOffset").to_pylist()]
+    assert found == offsets[7 - offsets[0] % 7 :]
