@@ -756,3 +756,40 @@ def test_times_are_exact_in_queues_of_batches(golden: Golden) -> None:
         ):
             rows = rows_of(options_of(store, topic=topic, **{option: str(moment)}, **PLACE))
             assert places(rows) == Counter(r["commitLogOffset"] for r in wanted), (option, moment)
+
+
+@pytest.mark.parametrize("harm", ["newer item", "item never written"])
+def test_keys_behind_a_slot_that_is_ahead_of_the_header_are_found(
+    tmp_path: Path, harm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that writes links an item before it counts it; a crash may keep the link alone."""
+    from rmq_store.hashing import index_key, index_key_hash
+    from rmq_store.indexfile import IndexFile, list_index_files
+    from rmq_store.layout import INDEX_HEADER, index_item_at
+
+    # In a file of the usual size hardly any slot is looked at to prove its geometry.
+    monkeypatch.setattr("rmq_store.indexfile._SAMPLE", 0)
+    store = unpack(NAME, tmp_path)
+    segments = list_index_files(Path(store.path) / "index")
+    fits = [one for one in map(IndexFile, segments) if one.header.items + 2 < one.geometry.items]
+    file = fits[-1]
+    segment = next(one for one in segments if one.path == file.path)
+    slots, count = file.geometry.slots, file.header.index_count
+    assert count + 1 < file.geometry.items
+    first, last = file.header.begin_log_offset, file.header.end_log_offset
+    inside = [r for r in store.truth if first < r["commitLogOffset"] < last and in_a_queue(r)]
+    record = [r for r in inside if r["uniqKey"] and messages_in(r) == 1][-1]
+    topic = record["topic"]
+    key_hash = index_key_hash(index_key(topic, record["uniqKey"]))
+    assert record["commitLogOffset"] in file.log_offsets(key_hash)
+    slot_at = INDEX_HEADER.itemsize + key_hash % slots * 4
+    raw = bytearray(Path(segment.path).read_bytes())
+    (head,) = struct.unpack_from(">i", raw, slot_at)
+    struct.pack_into(">i", raw, slot_at, count + 1)
+    if harm == "newer item":
+        struct.pack_into(">iqii", raw, index_item_at(slots, count + 1), key_hash, 2**40, 0, head)
+    Path(segment.path).write_bytes(raw)
+    found = places(rows_of(options_of(store, topic=topic, keys=record["uniqKey"], **PLACE)))
+    assert found == truth_where(
+        store, lambda r: r["topic"] == topic and record["uniqKey"] in keys_of(r)
+    )
