@@ -63,8 +63,11 @@ class ReadOptions:
 class _Cursor:
     """A queue range being read: its entries come in blocks, in queue order."""
 
-    def __init__(self, part: QueueSlice, number: int, entries_of: EntriesOf) -> None:
+    def __init__(
+        self, part: QueueSlice, number: int, entries_of: EntriesOf, *, batch: bool
+    ) -> None:
         self.part = part
+        self._batch = batch
         self.number = number
         self._entries_of = entries_of
         self._at = part.start
@@ -77,6 +80,8 @@ class _Cursor:
             block = self._entries_of(self.part.queue, self._at, upto)
             if self._at > self.part.start and len(block) and int(block.offset[0]) < self._at:
                 block = block.take(block.offset >= self._at)  # a batch the last block gave
+            if not self._batch and 0 < len(block) < upto - self._at:
+                block = _without_holes(block, self._at, upto)
             self._at = upto
             if len(block):
                 return block
@@ -177,7 +182,10 @@ class SliceReader:
         topics = sorted({part.queue.topic for part in slices})
         code = {topic: number for number, topic in enumerate(topics)}
         parts = [part for part in slices if part.start < part.stop]
-        cursors = [_Cursor(part, number, self._entries_of) for number, part in enumerate(parts)]
+        cursors = [
+            _Cursor(part, number, self._entries_of, batch=part.queue in self._batch_queues)
+            for number, part in enumerate(parts)
+        ]
         topic_codes = np.array([code[part.queue.topic] for part in parts], dtype=np.int32)
         queue_ids = np.array([part.queue.queue_id for part in parts], dtype=np.int32)
         waiting: list[tuple[int, Entries]] = []
@@ -519,6 +527,22 @@ def _merged(
         entries.size,
         entries.tags_code,
     )
+
+
+def _without_holes(block: Entries, start: int, stop: int) -> Entries:
+    """A block in which one entry stands for a missing file, with an entry for each queue offset.
+
+    So each of them is accounted for, and not the file as one. Blocks are short.
+    """
+    if (block.points_to_record | (block.size != 0)).all():
+        return block
+    whole = Entries(
+        np.arange(start, stop), *(np.zeros(stop - start, dtype=np.int64) for _ in range(4))
+    )
+    at = block.offset - start
+    whole.log_offset[at], whole.size[at] = block.log_offset, block.size
+    whole.tags_code[at], whole.count[:] = block.tags_code, 1
+    return whole
 
 
 def _ranges_of(slices: Sequence[QueueSlice]) -> RangesOf:

@@ -222,3 +222,39 @@ def test_queue_files_that_expire_with_the_log_are_data_loss_too(tmp_path: Path) 
     left = [b for p in partitions for b in reader_of["false"].read(p)]
     found = [row for b in left for row in b.column("queueOffset").to_pylist()]
     assert found == offsets[7 - offsets[0] % 7 :]
+
+
+def test_every_entry_of_a_queue_file_that_is_gone_is_accounted_for(tmp_path: Path) -> None:
+    store = unpack("geometry-5.5.0", tmp_path)
+    folders = (Path(store.path) / "consumequeue").glob("*/*")
+    folder = next(path for path in sorted(folders) if len(list(path.iterdir())) > 3)
+    assign = f'{{"{folder.parent.name}": [{folder.name}]}}'
+    options = {"path": store.path, "assign": assign, "columns": "queueOffset,body,corruptRecord"}
+    whole = rows_of(options)
+    gone = sorted(folder.iterdir())[1]
+    lost = range(int(gone.name) // 20, int(gone.name) // 20 + 7)
+    gone.unlink()
+    told = rows_of({**options, "mode": "PERMISSIVE"})
+    assert len(told) == len(whole)
+    assert sorted(r["queueOffset"] for r in told if r["corruptRecord"]) == list(lost)
+    left = rows_of({**options, "mode": "DROPMALFORMED"})
+    assert left == [r for r in whole if r["queueOffset"] not in lost]
+
+
+def test_what_a_task_has_opened_and_read_is_in_the_debug_log(
+    golden: Golden, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = golden(NAME)
+    size = sum(r["storeSize"] for r in orders(store))
+    with caplog.at_level(logging.DEBUG, "rmqstore"):
+        rows_of(options_of(store))
+    (line,) = [r.getMessage() for r in caplog.records if " bytes of " in r.getMessage()]
+    assert f"read {size} bytes of" in line
+    assert "/commitlog/" in line
+    assert "/consumequeue/orders/" in line
+    caplog.clear()
+    with caplog.at_level(logging.DEBUG, "rmqstore"):
+        rows_of(options_of(store, columns="topic,queueOffset"))
+    (line,) = [r.getMessage() for r in caplog.records if " bytes of " in r.getMessage()]
+    assert "read 0 bytes of 0 files of the log" in line
+    assert "/commitlog/" not in line

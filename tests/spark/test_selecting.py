@@ -586,6 +586,22 @@ def test_offsets_and_queues_can_be_those_of_one_broker(two: dict[str, str]) -> N
         rows_of({**plain, "startingoffsets": '{"orders": {"broker-x": {"0": 1}}}'})
 
 
+def test_several_stores_have_a_configuration_each(
+    two: dict[str, str], golden: Golden, tmp_path: Path
+) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text("mappedFileSizeCommitLog=1000\n")
+    options = {"stores": json.dumps(two), **PLACE}
+    good = {"broker-a": golden(NAME).conf, "broker-b": golden("clean-5.4.0").conf}
+    assert rows_of({**options, "brokerconf": json.dumps(good)})
+    with pytest.raises(Exception, match="mappedFileSizeCommitLog"):
+        rows_of({**options, "brokerconf": json.dumps({**good, "broker-b": str(conf)})})
+    with pytest.raises(InvalidArgumentError, match="Did you mean 'broker-b'"):
+        rows_of({**options, "brokerconf": json.dumps({"broker-bb": str(conf)})})
+    with pytest.raises(InvalidArgumentError, match="JSON by broker name"):
+        rows_of({**options, "brokerconf": str(conf)})
+
+
 def test_two_of_one_name_are_refused_with_the_fix(golden: Golden) -> None:
     paths = [golden(NAME).path, golden("clean-5.4.0").path]  # both folders are called store
     with pytest.raises(InvalidArgumentError, match="two stores have the broker name 'store'") as e:
