@@ -15,6 +15,11 @@ from rmq_store.layout import BLANK_SIZE, MAGIC_BLANK
 from rmq_store.message import Gap, Record, decode_record
 from rmq_store.walk import follow, next_record
 
+_SIZE_FIELD = 4
+_LEAST_LOOK = 64 << 10
+_LARGEST_RECORD = 32 << 20
+_RUN_STEP = 8 << 20  # more than a record, so that none hides behind zeros in a body
+
 _FIRST: Ints = np.zeros(1, dtype=np.int64)
 _ROWS = 1 << 16  # records looked at at a time, so that memory stays flat
 
@@ -95,10 +100,31 @@ class CommitLog:
                 expected=f"{self.start} to {self.chain.stop}",
                 advice="It expired and was deleted, or was never written",
             )
+        self._need_record(offset, segment)
         window = self.chain.window(offset, self.chain.segment_end(segment))
         found = decode_record(window.data, 0, offset, segment.path)
         _require_whole(found, segment, offset)
         return found
+
+    def _need_record(self, offset: int, segment: SegmentFile) -> None:
+        """Where files are remote: fetch as much as the record at `offset` says it takes."""
+        if not self.chain.is_remote:
+            return
+        end = self.chain.segment_end(segment)
+        front = self.chain.window(offset, min(offset + _SIZE_FIELD, end)).tobytes()
+        said = int.from_bytes(front, "big", signed=True)
+        self.chain.need([offset], [min(end, offset + min(max(said, _LEAST_LOOK), _LARGEST_RECORD))])
+
+    def _need_run(self, offset: int, segment: SegmentFile) -> None:
+        """The same for a run of records that ends nobody knows where: up to a stretch of zeros."""
+        end = self.chain.segment_end(segment)
+        at = offset
+        while self.chain.is_remote and at < end:
+            upto = min(end, at + _RUN_STEP)
+            self.chain.need([at], [upto])
+            if not self.chain.window(max(at, upto - _LEAST_LOOK), upto).any():
+                return
+            at = upto
 
     def window_of(self, segment: SegmentFile) -> Bytes:
         """The whole of one file, zeros where it was cut short."""
@@ -109,6 +135,7 @@ class CommitLog:
         segment = self.chain.segment_at(offset)
         if segment is None or offset < 0:
             return False
+        self._need_record(offset, segment)
         window = self.chain.window(offset, self.chain.segment_end(segment))
         headers = Headers(window, _FIRST, offset)
         total = int(headers.total[0])
@@ -139,6 +166,7 @@ class CommitLog:
         """Log offsets of records, some of a run at a time, and where the last of them ends."""
         at = offset
         while (segment := self.chain.segment_at(at)) is not None:
+            self._need_run(at, segment)
             window = self.window_of(segment)
             base = segment.base
             run = follow(window, base, at - base, len(window))
@@ -184,6 +212,7 @@ class CommitLog:
         Behind it stands at most the file of zeros that the broker makes ahead.
         """
         for segment in reversed(self.chain.segments):
+            self._need_record(segment.base, segment)
             window = self.chain.window(segment.base, self.chain.segment_end(segment))
             front = Headers(window, _FIRST, segment.base)
             blank = int.from_bytes(window[4:BLANK_SIZE].tobytes(), "big") == MAGIC_BLANK
@@ -236,6 +265,7 @@ class CommitLog:
 
     def _zeros(self, segment: SegmentFile, at: int, end: int) -> Extent:
         """Zeros: to the end of the file; or a hole with something behind it."""
+        self.chain.need([at], [end])
         window = self.chain.window(at, end)
         if not window.any():
             return Extent(at, end, gap=Gap.UNWRITTEN)
@@ -249,6 +279,7 @@ class CommitLog:
     def _damage(self, segment: SegmentFile, at: int, end: int, error: StoreError) -> Extent:
         """Bytes that are no record: damage up to the next record; the torn end of the log without."""
         reason = f"{error.reason}: expected {error.expected}, found {error.actual}"
+        self.chain.need([at], [end])
         window, base = self.window_of(segment), segment.base
         behind = next_record(window, base, at - base + 1, end - base)
         if behind is not None:

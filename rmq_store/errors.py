@@ -7,6 +7,16 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
+SHOWN_AS: dict[str, str] = {}
+"""Local folders that stand for something elsewhere -> what messages call them."""
+
+
+def _shown(path: str) -> str:
+    for folder, name in SHOWN_AS.items():
+        if path == folder or path.startswith(folder + os.sep):
+            return name + path[len(folder) :].replace(os.sep, "/")
+    return path
+
 
 class ListedAt(NamedTuple):
     """A queue entry: where it stands, and where in the log it leads to."""
@@ -40,7 +50,7 @@ class StoreError(Exception):
         actual: Any = None,
         advice: str | None = None,
     ) -> None:
-        self.path = None if path is None else os.fspath(path)
+        self.path = None if path is None else _shown(os.fspath(path))
         self.offset = offset
         self.reason = reason
         self.expected = expected

@@ -12,7 +12,7 @@ import os
 import weakref
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -27,6 +27,7 @@ from rmq_store.errors import (
     from_os_error,
 )
 from rmq_store.layout import SEGMENT_NAME_DIGITS
+from rmq_store.remote import RemoteMapping, Shadow, shadow_of
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -100,19 +101,26 @@ class ReadCounts:
     bytes: int = 0
 
 
+ALWAYS_FETCHED = 32 << 20
+"""A window up to so many bytes is fetched whole where files are remote; of a larger one only what
+was asked for by `SegmentChain.need`."""
+
+
 class MappingCache:
     """The files mapped last, at most `limit` of them: thousands of queues share one cache."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.counts = ReadCounts()
-        self._kept: OrderedDict[str, _Mapping] = OrderedDict()
+        self._kept: OrderedDict[str, _Mapping | _RemoteFile] = OrderedDict()
 
-    def get(self, segment: SegmentFile) -> _Mapping:
+    def get(self, segment: SegmentFile) -> _Mapping | _RemoteFile:
         """The mapping of `segment`, made where it is not kept."""
         mapping = self._kept.get(segment.path)
         if mapping is None:
-            mapping = self._kept[segment.path] = _Mapping(segment)
+            shadow = shadow_of(segment.path)
+            mapping = _Mapping(segment) if shadow is None else _RemoteFile(shadow, segment)
+            self._kept[segment.path] = mapping
             self.counts.files[segment.path] = None
             if len(self._kept) > self.limit:
                 self._kept.popitem(last=False)
@@ -200,12 +208,35 @@ class SegmentChain:
         mapping = self._mappings.get(segment)
         first, last = start - segment.base, stop - segment.base
         mapping.check(min(last, segment.size), segment)
+        if isinstance(mapping, _RemoteFile) and last - first <= ALWAYS_FETCHED:
+            mapping.need(np.array([first]), np.array([last]), fresh=False)
         if last <= segment.size:
             return mapping.bytes[first:last]
         padded = np.zeros(last - first, dtype=np.uint8)
         there = mapping.bytes[first : segment.size]
         padded[: len(there)] = there
         return padded
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the files are in an object store."""
+        return bool(self.segments) and shadow_of(self.segments[0].path) is not None
+
+    def need(self, starts: Iterable[int], stops: Iterable[int], *, fresh: bool = False) -> None:
+        """Fetch ranges of the stream, all in one file, that are about to be looked at in a window.
+
+        Nothing to do for local files. `fresh`: no window is in use.
+        """
+        if not self.is_remote:
+            return
+        begin = np.asarray(list(starts), dtype=np.int64)
+        end = np.asarray(list(stops), dtype=np.int64)
+        segment = self.segment_at(int(begin[0])) if len(begin) else None
+        if segment is None:
+            return
+        mapping = self._mappings.get(segment)
+        if isinstance(mapping, _RemoteFile):
+            mapping.need(begin - segment.base, end - segment.base, fresh=fresh)
 
     def _missing(self, start: int, stop: int) -> MissingFileError:
         held = f"{self.start} to {self.stop}" if self.segments else "no files"
@@ -252,6 +283,16 @@ def _without_overlaps(segments: Sequence[SegmentFile], file_size: int) -> list[S
         if not kept or segment.base >= kept[-1].base + file_size:
             kept.append(segment)
     return kept
+
+
+class _RemoteFile(RemoteMapping):
+    """A remote file in the place of a mapped one."""
+
+    def __init__(self, shadow: Shadow, segment: SegmentFile) -> None:
+        super().__init__(shadow, segment.path, segment.size)
+
+    def check(self, size: int, segment: SegmentFile) -> None:
+        """Objects are not cut while they are read: what is short is seen when it is fetched."""
 
 
 class _Mapping:

@@ -260,11 +260,13 @@ class IndexFile:
         """
         places = self._places(self.geometry)
         number = int(self._slots(self.geometry)[key_hash % self.geometry.slots])
-        if number > self.header.index_count:
-            return  # written since the header was read, or rubbish; both are not ours
         while number > 0:
+            # An item written since the header was read is not ours, but older ones hang behind it.
+            is_ours = number <= self.header.index_count
+            if not is_ours:
+                self._require_written(number)
             item = places[number]
-            if int(item["key_hash"]) == key_hash:
+            if is_ours and int(item["key_hash"]) == key_hash:
                 yield number, int(item["log_offset"]), int(item["time_diff"])
             previous = int(item["previous"])
             if previous >= number or previous < 0:
@@ -277,6 +279,20 @@ class IndexFile:
                     advice="Delete the index file's copy and rebuild the index from the log",
                 )
             number = previous
+
+    def _require_written(self, number: int) -> None:
+        """A slot that leads to an item that is not there has lost the items behind it."""
+        there = number < self.geometry.items
+        if there and self._places(self.geometry)[number].tobytes().strip(b"\0"):
+            return
+        raise CorruptIndexError(
+            self.path,
+            offset=index_item_at(self.geometry.slots, min(number, self.geometry.items)),
+            reason="a slot leads to an item that was never written",
+            expected=f"1 to {self.header.index_count}",
+            actual=number,
+            advice="Delete the index file's copy and rebuild the index from the log",
+        )
 
     def log_offsets(self, key_hash: int) -> list[int]:
         """Log offsets of all items with this hash, newest first."""

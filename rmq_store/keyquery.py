@@ -66,7 +66,10 @@ class KeyIndex:
         self.files: list[IndexFile] = []
         self.unreadable: list[StoreError] = []
         mappings = MappingCache(_INDEX_FILES_MAPPED)
-        for segment in list_index_files(root / INDEX_DIR):
+        # In an object store a look-up would be a request for each item of a chain; and the proof of
+        # a file's geometry many. There the log is searched instead.
+        segments = [] if log.chain.is_remote else list_index_files(root / INDEX_DIR)
+        for segment in segments:
             try:
                 self.files.append(
                     IndexFile(

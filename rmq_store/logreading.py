@@ -26,6 +26,7 @@ from rmq_store.reading import OnDamage, SliceReader
 from rmq_store.walk import follow, next_record
 
 _STEP = 32 << 20  # bytes of the log that are walked at a time
+_LARGEST_RECORD = 8 << 20  # bytes; twice what a broker takes by default
 _LOOK_BACK = (
     16 << 20
 )  # how far before a cut a walk sets out, so that it comes to it record by record
@@ -91,6 +92,8 @@ class LogReader:
         at = start - base
         while at + base < stop:
             upto = min(at + _STEP, stop - base)
+            end = min(upto + _LARGEST_RECORD, len(window))
+            self.log.chain.need([at + base], [end + base], fresh=True)
             run = follow(window, base, at, upto)
             if len(run.at):
                 yield from self._rows_at(window, segment, run.at)
@@ -119,13 +122,16 @@ class LogReader:
         found = dispatch(
             headers, delay_levels_ms=self.delay_levels_ms, batch_topics=self.batch_topics
         )
-        yield from self._in_limits(found)
+        # All before the first is given away: whoever reads it may give up fetched bytes.
+        pieces = list(self._in_limits(found))
         if self.include_unqueued:
             transaction = headers.sys_flag & SysFlag.TRANSACTION_MASK
             unlisted = (transaction != 0) & (transaction != SysFlag.TRANSACTION_COMMIT)
             rows = np.flatnonzero(unlisted)
             if len(rows):
-                yield from self._unqueued(Headers(headers.window, headers.at[rows], headers.base))
+                unqueued = Headers(headers.window, headers.at[rows], headers.base)
+                pieces += self._unqueued(unqueued)
+        yield from pieces
 
     def _in_limits(self, found: Dispatched) -> Iterator[Rows]:
         limits = [self._limits_of(queue) for queue in found.queues]
@@ -190,6 +196,8 @@ class LogReader:
             return cut
         window, base = self.log.window_of(segment), segment.base
         goal, size = cut - base, len(window)
+        low, high = max(0, goal - _LOOK_BACK - _LARGEST_RECORD), min(size, goal + _LARGEST_RECORD)
+        self.log.chain.need([base + low], [base + high])
         at: int | None = 0
         if goal > _LOOK_BACK:
             at = next_record(window, base, goal - _LOOK_BACK, size)
@@ -265,6 +273,7 @@ def log_end_without_queues(log: CommitLog) -> int:
         return log.start
     window = log.window_of(last)
     end = log.end_from(last.base)
+    log.chain.need([end], [log.chain.segment_end(last)])
     while end < log.chain.segment_end(last):
         behind = next_record(window, last.base, end - last.base + 1, len(window))
         if behind is None:

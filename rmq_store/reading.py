@@ -68,8 +68,9 @@ class ReadOptions:
 class _Cursor:
     """A queue range being read: its entries come in blocks, in queue order."""
 
-    def __init__(self, part: QueueSlice, entries_of: EntriesOf, step: int) -> None:
+    def __init__(self, part: QueueSlice, entries_of: EntriesOf, step: int, *, batch: bool) -> None:
         self.part = part
+        self._batch = batch
         self._entries_of = entries_of
         self._step = step
         self._at = part.start
@@ -82,6 +83,8 @@ class _Cursor:
             block = self._entries_of(self.part.queue, self._at, upto)
             if self._at > self.part.start and len(block) and int(block.offset[0]) < self._at:
                 block = block.take(block.offset >= self._at)  # a batch the last block gave
+            if not self._batch and 0 < len(block) < upto - self._at:
+                block = _without_holes(block, self._at, upto)
             self._at = upto
             if len(block):
                 return block
@@ -185,7 +188,10 @@ class SliceReader:
         parts = [part for part in slices if part.start < part.stop]
         step = _ENTRIES_HELD // max(1, len(parts))
         step = min(max(step, _LEAST_ENTRIES_READ), _MOST_ENTRIES_READ)
-        cursors = [_Cursor(part, self._entries_of, step) for part in parts]
+        cursors = [
+            _Cursor(part, self._entries_of, step, batch=part.queue in self._batch_queues)
+            for part in parts
+        ]
         topic_codes = np.array([code[part.queue.topic] for part in parts], dtype=np.int32)
         queue_ids = np.array([part.queue.queue_id for part in parts], dtype=np.int32)
         waiting: list[tuple[int, Entries]] = []
@@ -425,6 +431,9 @@ class SliceReader:
             self._explain(rows, np.arange(len(rows)))
             return rows.take(slice(0, 0)), Headers(_NO_BYTES, rows.log_offset[:0], 0)
         stop = min(self._log.chain.segment_end(segment), int((rows.log_offset + rows.size).max()))
+        self._log.chain.need(
+            rows.log_offset, np.minimum(rows.log_offset + rows.size, stop), fresh=True
+        )
         window = self._log.chain.window(first, stop)
         headers = Headers(window, rows.log_offset - first, first)
         good = headers.valid & (headers.total == rows.size)
@@ -534,6 +543,22 @@ def _merged(
         entries.size,
         entries.tags_code,
     )
+
+
+def _without_holes(block: Entries, start: int, stop: int) -> Entries:
+    """A block in which one entry stands for a missing file, with an entry for each queue offset.
+
+    So each of them is accounted for, and not the file as one. Blocks are short.
+    """
+    if (block.points_to_record | (block.size != 0)).all():
+        return block
+    whole = Entries(
+        np.arange(start, stop), *(np.zeros(stop - start, dtype=np.int64) for _ in range(4))
+    )
+    at = block.offset - start
+    whole.log_offset[at], whole.size[at] = block.log_offset, block.size
+    whole.tags_code[at], whole.count[:] = block.tags_code, 1
+    return whole
 
 
 def _ranges_of(slices: Sequence[QueueSlice]) -> RangesOf:

@@ -258,7 +258,9 @@ def _record_start_near(log: CommitLog, wanted: int, otherwise: int) -> int:
             break
         window = log.window_of(segment)
         first = max(at, segment.base) - segment.base
-        place = next_record(window, segment.base, first, min(len(window), otherwise - segment.base))
+        stop = min(len(window), otherwise - segment.base)
+        log.chain.need([segment.base + first], [segment.base + stop])
+        place = next_record(window, segment.base, first, stop)
         if place is not None:
             return segment.base + place
     return otherwise

@@ -45,6 +45,7 @@ from rmq_store.keyquery import KeyIndex, has_key
 from rmq_store.layout import (
     ABORT_BACKUP_FILE,
     CONSUMEQUEUE_EXT_DIR,
+    FILLER_SIZE,
     HOST_V4_SIZE,
     HOST_V6_SIZE,
     MULTI_DISPATCH_SEPARATOR,
@@ -54,8 +55,9 @@ from rmq_store.layout import (
 from rmq_store.locate import commitlog_folders, require_store
 from rmq_store.logreading import Limits, LogReader, QueueLimits, log_end_without_queues
 from rmq_store.message import Message, Record, to_message
-from rmq_store.planning import QueueSlice
+from rmq_store.planning import Entry, QueueSlice
 from rmq_store.reading import BATCH_BYTES, BATCH_ROWS, OnDamage, ReadOptions, SliceReader
+from rmq_store.remote import Listing, Shadow, is_uri, open_shadow
 from rmq_store.schema import column_names
 from rmq_store.snapshot import (
     QueueFolders,
@@ -121,6 +123,7 @@ class MessageStore:
         self._exts: dict[QueueId, QueueExt] = {}
         self._release = release
         self._closed = False
+        self._shadow: Shadow | None = None
 
     # --- opening and closing -----------------------------------------------------------------------
 
@@ -135,6 +138,8 @@ class MessageStore:
         snapshot: StoreSnapshot | None = None,
         release: str | None = None,
         queues: bool = True,
+        storage_options: Mapping[str, str] | None = None,
+        listing: Listing | None = None,
     ) -> MessageStore:
         """Open the store in the folder `path` (storePathRootDir) to read.
 
@@ -145,6 +150,9 @@ class MessageStore:
         only where `as_broker` answers differ between releases; by default it is guessed.
         Without `queues` these are not looked at, and there are none: for `read_log` on a store
         whose queues are missing, damaged or in RocksDB.
+        `path` may be a URI of a file system that pyarrow.fs knows (s3://bucket/store): ranges are
+        read from it. `storage_options` are what that is opened with, else the environment says;
+        with a `listing` (see `listing()`) the files are those that were there then.
 
         Raises NotAStoreError, UnsupportedStoreError, AccessError, or InvalidArgumentError for an
         unknown name in `config`.
@@ -152,9 +160,22 @@ class MessageStore:
         known = StoreConfig.of(config)
         if broker_conf is not None:
             known = known.with_defaults_of(StoreConfig.read(broker_conf))
-        root = require_store(path, known, queues=queues)
-        name = broker_name or known.brokerName or root.absolute().name
-        return cls(root, known, name, snapshot, release, queues)
+        if not is_uri(path) or os.fspath(path).startswith("file://"):
+            local = os.fspath(path).removeprefix("file://")
+            root = require_store(local, known, queues=queues)
+            name = broker_name or known.brokerName or root.absolute().name
+            return cls(root, known, name, snapshot, release, queues)
+        uri = os.fspath(path).rstrip("/")
+        shadow = open_shadow(uri, storage_options, listing)
+        try:
+            root = require_store(shadow.folder, known, queues=queues)
+            name = broker_name or known.brokerName or uri.rpartition("/")[2]
+            store = cls(root, known, name, snapshot, release, queues)
+        except BaseException:
+            shadow.close()
+            raise
+        store._shadow = shadow
+        return store
 
     @staticmethod
     def create(
@@ -204,6 +225,8 @@ class MessageStore:
         self._log.chain.close()
         self._folders.close()
         self._key_index = None
+        if self._shadow is not None:
+            self._shadow.close()
 
     def __enter__(self) -> MessageStore:
         return self
@@ -250,6 +273,19 @@ class MessageStore:
     def snapshot(self) -> StoreSnapshot:
         """What this store shows: frozen and picklable."""
         return self._snapshot
+
+    def queue_starts_now(self, queue: QueueId) -> int:
+        """The first queue offset that the files of a queue (no BatchConsumeQueue) have now."""
+        files = self._folders.files(queue, batch=self._state(queue).batch)
+        return files.first_unit
+
+    def listing(self) -> Listing | None:
+        """The files of a store in an object store, for `open` elsewhere; None of a local one."""
+        return None if self._shadow is None else self._shadow.listing
+
+    def remote_reads(self) -> tuple[int, int]:
+        """Requests made to an object store so far, and bytes that they brought."""
+        return (0, 0) if self._shadow is None else (self._shadow.requests, self._shadow.fetched)
 
     def log_range(self) -> tuple[int, int]:
         """CommitLog offsets: where the first file begins and where the last record ends."""
@@ -388,6 +424,20 @@ class MessageStore:
         last = bisect_first(first, state.file_stop, lambda unit: behind(unit, stop - 1))
         entries = files.entries(first, min(last + 1, state.file_stop))
         return entries.take(entries.offset < stop)
+
+    def entry_at(self, queue: QueueId, offset: int) -> Entry | None:
+        """Where the message at a queue offset lies and how much it takes; None if it leads nowhere."""
+        state = self._state(queue)
+        if not state.batch and state.file_start <= offset < state.file_stop:
+            found = self._folders.files(queue).peek(offset)
+            if found is None or found[1] <= 0 or found[1] == FILLER_SIZE or found[0] < 0:
+                return None
+            return Entry(*found)
+        entries = self.entries(queue, offset, offset + 1)
+        if not len(entries) or not entries.points_to_record[0]:
+            return None
+        share = int(entries.size[0]) / max(1, int(entries.count[0]))
+        return Entry(int(entries.log_offset[0]), share)
 
     def log_offset_of(self, queue: QueueId, queue_offset: int) -> int:
         """Where the entry at `queue_offset` points in the log; the log's end for max_offset."""
@@ -888,6 +938,22 @@ class MessageStore:
             state.max_offset,
             timestamp,
             boundary,
+            lambda offset: self.store_time(queue, offset),
+        )
+
+    def first_since(self, queue: QueueId, timestamp: int) -> int:
+        """The first queue offset whose message was stored at `timestamp` (ms) or later; max_offset
+        without one.
+
+        As `offset_by_time` with LOWER, but exact in queues of inner batches too. Raises
+        UnknownQueueError.
+        """
+        state = self._state(queue)
+        return offset_by_time(
+            state.min_offset,
+            state.max_offset,
+            timestamp,
+            "LOWER",
             lambda offset: self.store_time(queue, offset),
         )
 

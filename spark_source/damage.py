@@ -10,7 +10,8 @@ from typing import Any
 import pyarrow as pa
 
 from rmq_store import MessageStore
-from rmq_store.errors import DataLossError, MissingFileError, StoreError, TruncatedFileError
+from rmq_store.consumequeue import QueueId
+from rmq_store.errors import DataLossError, MissingFileError, StoreError
 from rmq_store.schema import arrow_schema
 from spark_source.options import FAILFAST, PERMISSIVE, SourceOptions
 
@@ -40,7 +41,12 @@ class DamageHandler:
 
     def _is_expired(self, error: StoreError) -> bool:
         """Whether a file that is missed lies before all that are there now: the broker deletes so."""
-        if not isinstance(error, MissingFileError) or isinstance(error, TruncatedFileError):
+        entry = error.entry
+        if entry is not None and entry.size <= 0:  # no file of the queue holds the entry
+            queue = QueueId(entry.topic, entry.queue_id)
+            is_plain = not self._store.is_batch(queue)
+            return is_plain and entry.queue_offset < self._store.queue_starts_now(queue)
+        if not isinstance(error, MissingFileError):
             return False
         return error.offset is not None and error.offset < self._store.log_starts_now()
 

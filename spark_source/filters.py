@@ -191,14 +191,11 @@ def _store_time(plan: QueryPlan, one: Any) -> tuple[QueryPlan, bool]:
         with plan.store.open() as store:
             parts = []
             for part in plan.ranges:
-                if store.is_batch(part.queue):
-                    parts.append(part)  # their search answers with batches, not with messages
-                    continue
                 start, stop = part.start, part.stop
                 if low is not None:
-                    start = max(start, store.offset_by_time(*part.queue, low))
+                    start = max(start, store.first_since(part.queue, low))
                 if high is not None:
-                    stop = min(stop, store.offset_by_time(*part.queue, high))
+                    stop = min(stop, store.first_since(part.queue, high))
                 if start < stop:
                     parts.append(QueueSlice(part.queue, start, stop))
         return replace(plan, ranges=tuple(parts))

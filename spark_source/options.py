@@ -10,6 +10,7 @@ from typing import Any
 
 from rmq_store.bodies import DEFAULT_MAX_BODY_BYTES
 from rmq_store.errors import InvalidArgumentError, nearest
+from rmq_store.remote import StorageOptions
 from rmq_store.tables import TABLES
 from spark_source import values
 from spark_source.values import EARLIEST as EARLIEST
@@ -64,6 +65,7 @@ class SourceOptions:
     max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
     unwrap_batches: bool = True
     table: str | None = None
+    storage_options: StorageOptions | None = None
 
     @property
     def path(self) -> str:
@@ -306,6 +308,14 @@ OPTIONS: tuple[Option, ...] = (
         "a row for each message of an inner batch; else one for the record as it is stored",
     ),
     Option(
+        "storageOptions",
+        "storage_options",
+        values.storage_options,
+        "the environment",
+        "for a path such as `s3://bucket/store`: what its class in pyarrow.fs is opened with, as "
+        'JSON: `{"region": "eu-central-1"}`; it is shown nowhere',
+    ),
+    Option(
         "table",
         "table",
         values.one_of(*TABLES),
@@ -384,7 +394,11 @@ def parse_options(raw: Mapping[str, str]) -> SourceOptions:
                 f"options {both[0]!r} and {both[1]!r} exclude each other", "Give one of them"
             )
     if not given & {"path", "stores"}:
-        raise _invalid("no path", "Give the store's folder: load('/path/to/store')")
+        raise _invalid(
+            "no path",
+            "Give the store's folder: load('/path/to/store'). In SQL use CREATE TEMPORARY VIEW; "
+            "Spark does not hand over the options of CREATE TABLE",
+        )
     asked = SourceOptions(**fields)
     _check_together(asked, given)
     return asked
@@ -442,6 +456,6 @@ def _parsed(option: Option, value: str) -> Any:
         raise InvalidArgumentError(
             None,
             reason=f"option {option.name!r} {refused}",
-            actual=repr(value),
+            actual=None if option.name == "storageOptions" else repr(value),
             advice=f"It means: {option.meaning}",
         ) from None

@@ -7,11 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rmq_store import MessageStore, StoreSnapshot
-from rmq_store.consumequeue import QueueId
 from rmq_store.keyplan import plan_keys
 from rmq_store.planning import (
-    Entry,
-    EntryAt,
     LogSlice,
     QueueSlice,
     bins_of_queues,
@@ -21,6 +18,7 @@ from rmq_store.planning import (
     stretches_of,
     with_at_most,
 )
+from rmq_store.remote import Listing, StorageOptions
 from spark_source.options import BY_QUEUE, COMMITLOG, SourceOptions
 from spark_source.selection import LogLimits, WantedTopics, check_names, select_ranges
 from spark_source.stores import LeftOut, Target, open_all
@@ -37,6 +35,8 @@ class PinnedStore:
     broker_conf: str | None
     snapshot: StoreSnapshot
     broker_name: str
+    storage_options: StorageOptions | None = None
+    listing: Listing | None = None  # of a store in an object store: its files then
 
     def open(self) -> MessageStore:
         """The store, with the offsets it had then."""
@@ -46,6 +46,8 @@ class PinnedStore:
             broker_conf=self.broker_conf,
             snapshot=self.snapshot,
             queues=bool(self.snapshot.queues),
+            storage_options=self.storage_options,
+            listing=self.listing,
         )
 
 
@@ -112,7 +114,14 @@ def _plan_of(target: Target, store: MessageStore, asked: SourceOptions) -> ReadP
         ranges = select_ranges(store, asked)
         if asked.table is None:
             snapshot = snapshot.only(part.queue for part in ranges)
-    pinned = PinnedStore(target.path, target.broker_conf, snapshot, store.broker_name)
+    pinned = PinnedStore(
+        target.path,
+        target.broker_conf,
+        snapshot,
+        store.broker_name,
+        asked.storage_options,
+        store.listing(),
+    )
     return ReadPlan(pinned, ranges, asked, limits)
 
 
@@ -231,23 +240,10 @@ def _disjoint(ranges: Sequence[QueueSlice]) -> list[QueueSlice]:
 
 
 def _sized(store: MessageStore, ranges: Sequence[QueueSlice]) -> list[tuple[QueueSlice, float]]:
-    at = entry_of(store)
     return [
-        (part, sum(s.selected_bytes for s in stretches_of(part, len(ranges), at)))
+        (part, sum(s.selected_bytes for s in stretches_of(part, len(ranges), store.entry_at)))
         for part in ranges
     ]
-
-
-def entry_of(store: MessageStore) -> EntryAt:
-    """Where the message at a queue offset of `store` lies."""
-
-    def entry_at(queue: QueueId, offset: int) -> Entry | None:
-        found = store.entries(queue, offset, offset + 1)
-        if not len(found) or not found.points_to_record[0]:
-            return None
-        return Entry(int(found.log_offset[0]), int(found.size[0]) / max(1, int(found.count[0])))
-
-    return entry_at
 
 
 def cut_into_slices(
@@ -262,7 +258,7 @@ def cut_into_slices(
     With `max_entries` none holds more entries; where counting them would be dear (see
     EXACT_PIECES) none holds more by estimate.
     """
-    slices = plan_partitions(ranges, entry_of(store), target_bytes, min_slices, max_entries)
+    slices = plan_partitions(ranges, store.entry_at, target_bytes, min_slices, max_entries)
     if max_entries is None or len(slices) * len(ranges) > EXACT_PIECES:
         return slices
     return with_at_most(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
@@ -64,15 +65,26 @@ class RmqStoreReader(DataSourceReader):
         plan = self.plan.stores[share.store]
         with plan.store.open() as store:
             damage = DamageHandler(store, plan.asked)
-            for batch in self._batches(plan, share, store, damage):
-                if batch.num_rows:
-                    yield to_spark(batch, schema)
-                for about_damage in damage.rows(self.columns):
-                    yield to_spark(about_damage, schema)
-            for about_damage in damage.rows(self.columns):
-                yield to_spark(about_damage, schema)
+            yield from _one_ahead(self._in_spark(plan, share, store, damage, schema))
             damage.log()
             LOG.debug("%s: %s", plan.store.broker_name, store.reads())
+
+    def _in_spark(
+        self,
+        plan: ReadPlan,
+        share: Share,
+        store: MessageStore,
+        damage: DamageHandler,
+        schema: pa.Schema,
+    ) -> Iterator[pa.RecordBatch]:
+        """The batches as Spark takes them, rows about damage behind the batch they were met in."""
+        for batch in self._batches(plan, share, store, damage):
+            if batch.num_rows:
+                yield to_spark(batch, schema)
+            for about_damage in damage.rows(self.columns):
+                yield to_spark(about_damage, schema)
+        for about_damage in damage.rows(self.columns):
+            yield to_spark(about_damage, schema)
 
     def _batches(
         self, plan: ReadPlan, share: Share, store: MessageStore, damage: DamageHandler
@@ -109,6 +121,19 @@ class RmqStoreReader(DataSourceReader):
                 verify_queue=asked.verify_queue,
                 on_damage=damage,
             )
+
+
+def _one_ahead(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The batches, each made while Spark takes the one before.
+
+    A worker spends most of its time in handing a batch to the JVM, and waits there. The store is
+    used by the one thread alone; an error is raised where its batch would have come.
+    """
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        coming = pool.submit(next, batches, None)
+        while (batch := coming.result()) is not None:
+            coming = pool.submit(next, batches, None)
+            yield batch
 
 
 def pieces_of_share(

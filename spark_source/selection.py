@@ -150,16 +150,13 @@ def _check_all_selected(stores: Sequence[MessageStore], asked: SourceOptions) ->
 def _range_of(store: MessageStore, queue: QueueId, asked: SourceOptions) -> QueueSlice:
     limits = store.min_offset(*queue), store.max_offset(*queue)
 
-    def by_time(queue: QueueId, moment: int) -> int:
-        return store.offset_by_time(queue.topic, queue.queue_id, moment)
-
     name = store.broker_name
     from_time = _first(asked.starting_timestamp, asked.starting_timestamps.of(name, queue))
     to_time = _first(asked.ending_timestamp, asked.ending_timestamps.of(name, queue))
     start = Bound(time_ms=from_time)
     if from_time is None:
         start = _bound(store, queue, asked.starting_offsets.of(name, queue), limits, asked)
-    elif asked.timestamp_strategy == "error" and by_time(queue, from_time) >= limits[1]:
+    elif asked.timestamp_strategy == "error" and store.first_since(queue, from_time) >= limits[1]:
         raise InvalidArgumentError(
             store.path,
             reason=f"queue {queue.queue_id} of topic {queue.topic!r} has no message stored at "
@@ -169,7 +166,7 @@ def _range_of(store: MessageStore, queue: QueueId, asked: SourceOptions) -> Queu
     stop = Bound(time_ms=to_time)
     if to_time is None:
         stop = _bound(store, queue, asked.ending_offsets.of(name, queue), limits, asked)
-    return resolve(queue, limits, start, stop, by_time)
+    return resolve(queue, limits, start, stop, store.first_since)
 
 
 def _first(*values: int | None) -> int | None:

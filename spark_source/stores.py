@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from rmq_store import MessageStore
 from rmq_store.errors import InvalidArgumentError, StoreError, nearest
+from rmq_store.remote import is_uri
 from spark_source.options import COMMITLOG, SourceOptions
 
 LOG = logging.getLogger("rmqstore")
@@ -66,7 +67,7 @@ def targets(asked: SourceOptions) -> list[Target]:
 
 def _expanded(path: str) -> Iterator[str]:
     """The folders that a pattern finds; the path itself where it is none, or is there as it is."""
-    if not any(sign in path for sign in _MAGIC) or os.path.isdir(path):
+    if not any(sign in path for sign in _MAGIC) or is_uri(path) or os.path.isdir(path):
         yield path
         return
     found = sorted(glob.glob(path))
@@ -140,6 +141,7 @@ def _open(target: Target, asked: SourceOptions) -> MessageStore:
         broker_name=target.broker_name,
         broker_conf=target.broker_conf,
         queues=asked.source != COMMITLOG,
+        storage_options=asked.storage_options,
     )
 
 

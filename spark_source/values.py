@@ -10,6 +10,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from rmq_store.consumequeue import QueueId
+from rmq_store.remote import StorageOptions, parse_storage_options
 from rmq_store.schema import column_names
 
 EARLIEST = -2
@@ -266,3 +267,11 @@ def json_list(value: str, shape: str) -> list[str]:
     if not isinstance(found, list) or not all(isinstance(one, str) and one for one in found):
         raise Refused(f"is not a list of paths; it looks like {shape}")
     return found
+
+
+def storage_options(value: str) -> StorageOptions:
+    """What a file system is opened with, as a JSON object."""
+    try:
+        return parse_storage_options(value)
+    except ValueError as error:
+        raise Refused(str(error)) from None

@@ -23,7 +23,7 @@ def _usage(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterator
             day = 0 if stored is None else stored // _DAY_MS
             upto = part.stop
             if stored is not None:
-                behind = store.offset_by_time(*part.queue, (day + 1) * _DAY_MS)
+                behind = store.first_since(part.queue, (day + 1) * _DAY_MS)
                 upto = min(part.stop, behind) if behind > at else part.stop
             yield {
                 "topic": part.queue.topic,

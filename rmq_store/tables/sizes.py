@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rmq_store.consumequeue import QueueId
-from rmq_store.planning import Entry, QueueSlice, stretches_of
+from rmq_store.planning import QueueSlice, stretches_of
 from rmq_store.store import MessageStore
 
 COUNTED = 1_000_000
@@ -17,14 +17,8 @@ def bytes_between(store: MessageStore, queue: QueueId, start: int, stop: int) ->
     if stop - start <= COUNTED:
         return exact_bytes(store, queue, start, stop)
 
-    def entry_at(queue: QueueId, offset: int) -> Entry | None:
-        found = store.entries(queue, offset, offset + 1)
-        if not len(found) or not found.points_to_record[0]:
-            return None
-        return Entry(int(found.log_offset[0]), int(found.size[0]) / max(1, int(found.count[0])))
-
     part = QueueSlice(queue, start, stop)
-    return round(sum(stretch.selected_bytes for stretch in stretches_of(part, 1, entry_at)))
+    return round(sum(stretch.selected_bytes for stretch in stretches_of(part, 1, store.entry_at)))
 
 
 def exact_bytes(store: MessageStore, queue: QueueId, start: int, stop: int) -> int:

@@ -12,6 +12,7 @@ import pytest
 
 from jobs.replay_rows import ORIGIN
 from rmq_store.schema import COLUMNS
+from rmq_store.tables import TABLES
 from spark_source.options import OPTIONS
 from spark_source.schema import struct_field
 from tests.conftest import unpack
@@ -53,6 +54,12 @@ def test_the_columns_are_those_of_the_code() -> None:
         for column in COLUMNS
     ]
     assert table("columns.md", "column") == expected
+
+
+@pytest.mark.parametrize("name", list(TABLES))
+def test_the_tables_are_those_of_the_code(name: str) -> None:
+    expected = [[f"`{c.name}`", str(c.type), c.meaning] for c in TABLES[name].columns]
+    assert table("tables.md", f"column of `{name}`") == expected
 
 
 def test_the_origin_properties_are_those_of_the_code() -> None:

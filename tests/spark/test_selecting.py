@@ -586,6 +586,22 @@ def test_offsets_and_queues_can_be_those_of_one_broker(two: dict[str, str]) -> N
         rows_of({**plain, "startingoffsets": '{"orders": {"broker-x": {"0": 1}}}'})
 
 
+def test_several_stores_have_a_configuration_each(
+    two: dict[str, str], golden: Golden, tmp_path: Path
+) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text("mappedFileSizeCommitLog=1000\n")
+    options = {"stores": json.dumps(two), **PLACE}
+    good = {"broker-a": golden(NAME).conf, "broker-b": golden("clean-5.4.0").conf}
+    assert rows_of({**options, "brokerconf": json.dumps(good)})
+    with pytest.raises(Exception, match="mappedFileSizeCommitLog"):
+        rows_of({**options, "brokerconf": json.dumps({**good, "broker-b": str(conf)})})
+    with pytest.raises(InvalidArgumentError, match="Did you mean 'broker-b'"):
+        rows_of({**options, "brokerconf": json.dumps({"broker-bb": str(conf)})})
+    with pytest.raises(InvalidArgumentError, match="JSON by broker name"):
+        rows_of({**options, "brokerconf": str(conf)})
+
+
 def test_two_of_one_name_are_refused_with_the_fix(golden: Golden) -> None:
     paths = [golden(NAME).path, golden("clean-5.4.0").path]  # both folders are called store
     with pytest.raises(InvalidArgumentError, match="two stores have the broker name 'store'") as e:
@@ -742,3 +758,54 @@ def test_stores_are_opened_to_look_and_left_as_they_were(tmp_path: Path) -> None
         rows_of(options_of(store, table=table))
     rows_of(options_of(store, source="commitlog"))
     assert store.fingerprint() == before
+
+
+def test_times_are_exact_in_queues_of_batches(golden: Golden) -> None:
+    store = golden(NAME)
+    batches = [r for r in store.truth if r["sysFlag"] & SysFlag.INNER_BATCH and in_a_queue(r)]
+    topic, last = batches[0]["topic"], batches[-1]["storeTimestamp"]
+    mine = [r for r in store.truth if r["topic"] == topic]
+    for moment in (mine[0]["storeTimestamp"], mine[len(mine) // 2]["storeTimestamp"], last + 1):
+        for option, wanted in (
+            ("startingTimestamp", [r for r in mine if r["storeTimestamp"] >= moment]),
+            ("endingTimestamp", [r for r in mine if r["storeTimestamp"] < moment]),
+        ):
+            rows = rows_of(options_of(store, topic=topic, **{option: str(moment)}, **PLACE))
+            assert places(rows) == Counter(r["commitLogOffset"] for r in wanted), (option, moment)
+
+
+@pytest.mark.parametrize("harm", ["newer item", "item never written"])
+def test_keys_behind_a_slot_that_is_ahead_of_the_header_are_found(
+    tmp_path: Path, harm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that writes links an item before it counts it; a crash may keep the link alone."""
+    from rmq_store.hashing import index_key, index_key_hash
+    from rmq_store.indexfile import IndexFile, list_index_files
+    from rmq_store.layout import INDEX_HEADER, index_item_at
+
+    # In a file of the usual size hardly any slot is looked at to prove its geometry.
+    monkeypatch.setattr("rmq_store.indexfile._SAMPLE", 0)
+    store = unpack(NAME, tmp_path)
+    segments = list_index_files(Path(store.path) / "index")
+    fits = [one for one in map(IndexFile, segments) if one.header.items + 2 < one.geometry.items]
+    file = fits[-1]
+    segment = next(one for one in segments if one.path == file.path)
+    slots, count = file.geometry.slots, file.header.index_count
+    assert count + 1 < file.geometry.items
+    first, last = file.header.begin_log_offset, file.header.end_log_offset
+    inside = [r for r in store.truth if first < r["commitLogOffset"] < last and in_a_queue(r)]
+    record = [r for r in inside if r["uniqKey"] and messages_in(r) == 1][-1]
+    topic = record["topic"]
+    key_hash = index_key_hash(index_key(topic, record["uniqKey"]))
+    assert record["commitLogOffset"] in file.log_offsets(key_hash)
+    slot_at = INDEX_HEADER.itemsize + key_hash % slots * 4
+    raw = bytearray(Path(segment.path).read_bytes())
+    (head,) = struct.unpack_from(">i", raw, slot_at)
+    struct.pack_into(">i", raw, slot_at, count + 1)
+    if harm == "newer item":
+        struct.pack_into(">iqii", raw, index_item_at(slots, count + 1), key_hash, 2**40, 0, head)
+    Path(segment.path).write_bytes(raw)
+    found = places(rows_of(options_of(store, topic=topic, keys=record["uniqKey"], **PLACE)))
+    assert found == truth_where(
+        store, lambda r: r["topic"] == topic and record["uniqKey"] in keys_of(r)
+    )
