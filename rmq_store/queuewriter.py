@@ -33,6 +33,7 @@ class QueueWriter:
         self._files = files
         self._ends = ends
         self._batches: set[QueueId] = set()
+        self._streams: dict[tuple[QueueId, bool], SegmentWriter] = {}
         self._last_log_offsets: dict[QueueId, int] = {}
 
     def end_of(self, queue: QueueId) -> int:
@@ -97,6 +98,12 @@ class QueueWriter:
         return first
 
     def _stream(self, queue: QueueId, batch: bool) -> SegmentWriter:
+        stream = self._streams.get((queue, batch))
+        if stream is None:
+            stream = self._streams[queue, batch] = self._new_stream(queue, batch)
+        return stream
+
+    def _new_stream(self, queue: QueueId, batch: bool) -> SegmentWriter:
         kind = BATCH_CONSUMEQUEUE_DIR if batch else CONSUMEQUEUE_DIR
         folder = self._root / kind / queue.topic / str(queue.queue_id)
         size = self._config.batch_queue_file_size if batch else self._config.queue_file_size

@@ -166,6 +166,13 @@ class SegmentWriter:
         self._files = files
         self._folder_of = folder_of
         self.file_size = file_size
+        self._last: tuple[int, Path] | None = None
+
+    def _path_of(self, base: int) -> Path:
+        """The file that begins at `base`; mostly that of the write before."""
+        if self._last is None or self._last[0] != base:
+            self._last = base, self._folder_of(base) / segment_name(base)
+        return self._last[1]
 
     def write(self, offset: int, data: Bytes) -> None:
         """Write at a stream offset, on through as many files as it takes."""
@@ -174,7 +181,7 @@ class SegmentWriter:
         while at < len(raw):
             base = (offset + at) // self.file_size * self.file_size
             count = min(len(raw) - at, base + self.file_size - (offset + at))
-            path = self._folder_of(base) / segment_name(base)
+            path = self._path_of(base)
             self._files.write(path, self.file_size, offset + at - base, raw[at : at + count].data)
             at += count
 
