@@ -176,6 +176,12 @@ class StoreLockedError(StoreError):
     code = "RMQSTORE_LOCKED"
 
 
+class UndispatchedError(StoreError):
+    """So many records are in no queue that a list of them would not fit into memory."""
+
+    code = "RMQSTORE_UNDISPATCHED"
+
+
 class UncleanStoreError(StoreError):
     """The store was not closed cleanly; writing to it needs a recovery first."""
 

@@ -13,20 +13,16 @@ from rmq_store.snapshot import QueueFolders, StoreSnapshot
 
 
 def geometry_found(
-    root: Path,
-    log: CommitLog,
-    folders: QueueFolders,
-    snapshot: StoreSnapshot,
-    *,
-    damaged_index: bool = False,
+    root: Path, log: CommitLog, folders: QueueFolders, *, damaged_index: bool = False
 ) -> StoreConfig:
     """The sizes that the files were made with, as settings; None where no file tells.
 
     Raises IndexGeometryError where the newest index file cannot be told, unless `damaged_index`:
     then an older one may tell.
     """
-    plain = [queue for queue, state in snapshot.queues.items() if not state.batch]
-    batch = [queue for queue, state in snapshot.queues.items() if state.batch]
+    listed = folders.listed()
+    plain = [queue for queue, is_batch in listed.items() if not is_batch]
+    batch = [queue for queue, is_batch in listed.items() if is_batch]
     geometry = _index_geometry(root, damaged_index)
     return StoreConfig(
         mappedFileSizeCommitLog=log.chain.file_size or None,

@@ -106,7 +106,7 @@ def rebuild(
             None, reason=f"the log cannot be taken by {log!r}", expected=" or ".join(LOG_MODES)
         )
     known, how, root = StoreConfig.of(config), dialect(release), Path(target)
-    with MessageStore.open(source, config=known) as store:
+    with MessageStore.open(source, config=known, queues=False) as store:
         settings = known.with_defaults_of(store.geometry())
         state = {"source": str(store.path.absolute()), "log": log, "release": str(how)}
         resumed = _begin(root, state)

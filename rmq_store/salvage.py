@@ -86,7 +86,7 @@ def salvage(
     opening and writing raise; a target that could not be finished keeps its `abort`.
     """
     known = StoreConfig.of(config)
-    with MessageStore.open(source, config=known) as store:
+    with MessageStore.open(source, config=known, queues=False) as store:
         if Path(target).absolute() == store.path.absolute():
             raise InvalidArgumentError(
                 target, reason="the target is the source", advice="Name a new folder"
@@ -117,7 +117,7 @@ def _declared(store: MessageStore) -> Iterator[tuple[str, dict[str, Any]]]:
     except CorruptConfigError:
         topics = {}
     wanted = batch_topics(topics) | {
-        queue.topic for queue, state in store.snapshot().queues.items() if state.batch
+        queue.topic for queue, batch in store.queue_folders().items() if batch
     }
     for topic in sorted(wanted):
         yield topic, {"attributes": {"queue.type": "BatchCQ"}}

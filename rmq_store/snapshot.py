@@ -17,7 +17,7 @@ from rmq_store.commitlog import CommitLog
 from rmq_store.config import StoreConfig, batch_topics, read_topic_configs
 from rmq_store.consumequeue import Entries, QueueFiles, QueueId, concat_entries, is_behind
 from rmq_store.dispatch import Dispatched, dispatch
-from rmq_store.errors import CorruptConfigError
+from rmq_store.errors import CorruptConfigError, UndispatchedError
 from rmq_store.files import MappingCache, ReadCounts
 from rmq_store.headers import Headers
 from rmq_store.layout import (
@@ -28,6 +28,8 @@ from rmq_store.layout import (
 )
 from rmq_store.walk import next_record
 
+MOST_UNDISPATCHED = 30_000_000
+"""Records that no queue lists are kept in memory, some 40 bytes each, up to so many."""
 _QUEUE_FILES_MAPPED = 64
 _RECORDS_TRIED = 64  # last entries of queues that are held against the log to find its end
 _LOOK_BACK = (
@@ -139,7 +141,10 @@ class _Listed:
 def take_snapshot(
     root: Path, log: CommitLog, folders: QueueFolders, config: StoreConfig
 ) -> StoreSnapshot:
-    """Resolve a store as its files are now. Reads no more of the log than its undispatched end."""
+    """Resolve a store as its files are now. Reads no more of the log than its undispatched end.
+
+    Raises UndispatchedError where too many records are in no queue.
+    """
     listed = {
         queue: _look_at(folders.files(queue, batch=batch), batch, log.start)
         for queue, batch in folders.listed().items()
@@ -276,6 +281,7 @@ def _strays_in(
 ) -> dict[QueueId, Entries]:
     """Entries of the records in [start, stop) that lie behind the last entry of their queue."""
     parts: dict[QueueId, list[Entries]] = {}
+    count = 0
     if start >= stop:
         return {}
     for segment, window, at in log.runs_from(start):
@@ -289,6 +295,15 @@ def _strays_in(
         )
         for queue, entries in _by_queue(found, listed):
             parts.setdefault(queue, []).append(entries)
+            count += len(entries)
+        if count > MOST_UNDISPATCHED:
+            raise UndispatchedError(
+                segment.path,
+                offset=int(at[-1]) + segment.base,
+                reason=f"over {MOST_UNDISPATCHED:,} records are in the log and in no queue",
+                advice="The queues are lost or far behind. Make them anew in another store with "
+                "rmqstore rebuild, or read the log itself with source=commitlog",
+            )
     return {queue: concat_entries(entries) for queue, entries in parts.items()}
 
 

@@ -154,8 +154,8 @@ class MessageStore:
         read from it. `storage_options` are what that is opened with, else the environment says;
         with a `listing` (see `listing()`) the files are those that were there then.
 
-        Raises NotAStoreError, UnsupportedStoreError, AccessError, or InvalidArgumentError for an
-        unknown name in `config`.
+        Raises NotAStoreError, UnsupportedStoreError, AccessError, UndispatchedError where the
+        queues are lost, or InvalidArgumentError for an unknown name in `config`.
         """
         known = StoreConfig.of(config)
         if broker_conf is not None:
@@ -255,7 +255,7 @@ class MessageStore:
     def geometry(self) -> StoreConfig:
         """The sizes that the files were made with, as settings; those that cannot be told are None."""
         log = self._open_log()
-        return geometry_found(self.path, log, self._folders, self._snapshot, damaged_index=True)
+        return geometry_found(self.path, log, self._folders, damaged_index=True)
 
     @property
     def dialect(self) -> Dialect:
@@ -290,6 +290,10 @@ class MessageStore:
     def log_range(self) -> tuple[int, int]:
         """CommitLog offsets: where the first file begins and where the last record ends."""
         return self._snapshot.log_start, self._snapshot.log_end
+
+    def queue_folders(self) -> dict[QueueId, bool]:
+        """Every queue that has a folder -> whether it is a BatchConsumeQueue."""
+        return self._folders.listed()
 
     def queue_files(self, queue: QueueId) -> QueueFiles:
         """The files of a queue. Raises UnknownQueueError."""

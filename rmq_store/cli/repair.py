@@ -28,7 +28,7 @@ def salvage(
     from rmq_store.salvage import salvage as save
     from rmq_store.store import MessageStore
 
-    with MessageStore.open(store, broker_conf=broker_conf) as opened:
+    with MessageStore.open(store, broker_conf=broker_conf, queues=False) as opened:
         total = opened.log.chain.stop - opened.log.chain.start
     with Progress("salvage", total) as progress:
         report = save(store, target, config=broker_conf, release=release, progress=progress)
@@ -79,7 +79,7 @@ def rebuild(
     from rmq_store.rebuild import work_of
     from rmq_store.store import MessageStore
 
-    with MessageStore.open(store, broker_conf=broker_conf) as opened:
+    with MessageStore.open(store, broker_conf=broker_conf, queues=False) as opened:
         total = work_of(opened)
     with Progress("rebuild", total) as progress:
         report = make(

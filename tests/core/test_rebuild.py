@@ -16,7 +16,7 @@ import pytest
 
 from rmq_store import MessageStore
 from rmq_store.config import StoreConfig
-from rmq_store.errors import InvalidArgumentError, NotAStoreError
+from rmq_store.errors import InvalidArgumentError, NotAStoreError, UndispatchedError
 from rmq_store.layout import SysFlag
 from rmq_store.rebuild import STATE_FILE, RebuildReport, rebuild
 from rmq_store.verify import verify
@@ -100,6 +100,20 @@ def test_records_of_a_store_without_anything_but_its_log_are_all_there(tmp_path:
     users = {r["topic"] for r in store.truth if in_a_queue(r) and not r["topic"].isupper()}
     assert {"orders", "payments"} <= users
     assert {"orders", "payments"} <= set(topics["topicConfigTable"])
+
+
+def test_queues_that_are_lost_altogether_are_refused_where_they_do_not_fit_into_memory(
+    golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rmq_store.snapshot.MOST_UNDISPATCHED", 500)
+    store = unpack("clean-5.3.3", tmp_path)
+    for folder in ("consumequeue", "batchconsumequeue"):
+        for path in sorted((Path(store.path) / folder).rglob("*"), reverse=True):
+            path.rmdir() if path.is_dir() else path.unlink()
+    with pytest.raises(UndispatchedError, match="rmqstore rebuild"):
+        store.open()
+    rebuilt(store, tmp_path / "target")
+    assert queues_of(tmp_path / "target") == queues_of(golden("clean-5.3.3").path)
 
 
 def test_a_crashed_store_is_made_whole(golden: Golden, tmp_path: Path) -> None:
