@@ -396,8 +396,8 @@ def parse_options(raw: Mapping[str, str]) -> SourceOptions:
     if not given & {"path", "stores"}:
         raise _invalid(
             "no path",
-            "Give the store's folder: load('/path/to/store'). In SQL use CREATE TEMPORARY VIEW; "
-            "Spark does not hand over the options of CREATE TABLE",
+            "Give the store's folder: load('/path/to/store'), or in SQL CREATE TEMPORARY VIEW … "
+            "USING rmqstore OPTIONS (path '/path/to/store')",
         )
     asked = SourceOptions(**fields)
     _check_together(asked, given)
@@ -425,6 +425,11 @@ def _check_together(asked: SourceOptions, given: set[str]) -> None:
 
 
 def _known(name: str) -> Option:
+    if name.casefold() == "location":  # how Spark hands over the path of a table of its catalog
+        raise _invalid(
+            "CREATE TABLE is not supported: Spark keeps its path and loses the other options",
+            "Use CREATE TEMPORARY VIEW … USING rmqstore OPTIONS (path '…')",
+        )
     option = _BY_FOLDED_NAME.get(name.casefold())
     if option is not None:
         return option
