@@ -75,6 +75,10 @@ test-all: test  ## make test, then the long campaigns and the real brokers
 bench: jdk $(READY)  ## how fast reading and writing are on this machine
 	@$(BIN)/python -m benchmarks.core
 
+.PHONY: bench-spark
+bench-spark: jdk $(READY)  ## how fast the Spark source is beside the floor of its API and Parquet
+	@$(BIN)/python -m benchmarks.spark
+
 .PHONY: format
 format: $(READY)  ## rewrite the code in the house's style
 	@$(BIN)/ruff check --fix . && $(BIN)/ruff format .

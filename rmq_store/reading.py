@@ -27,6 +27,7 @@ from rmq_store.layout import (
 )
 from rmq_store.planning import QueueSlice
 from rmq_store.properties import PropertyColumns, decode_property_columns
+from rmq_store.schema import column_names
 from rmq_store.strings import decode_properties
 from rmq_store.topics import SCHEDULE_TOPIC
 from rmq_store.unwrap import Members, members_of
@@ -130,12 +131,16 @@ class SliceReader:
         self._entries_of = entries_of
         self._log_end = log_end
         self._options = options
+        self._asked = column_names(options.columns)
+        # Messages of batches are put back in the order of the log by where their record stands.
+        ordered = options.unwrap and _PLACE not in self._asked
         self._builder = BatchBuilder(
             broker_name,
-            options.columns,
+            (*self._asked, _PLACE) if ordered else self._asked,
             max_body_bytes=options.max_body_bytes,
             path=log.chain.folders[0],
         )
+        self._hides_place = ordered
         self._reads_bodies = options.check_crc or bool(_BODIES.intersection(self._builder.names))
         self._filters = options.tags is not None or options.keys is not None
         self._reads_log = needs_log(self._builder.names) or self._filters or options.verify_queue
@@ -168,7 +173,7 @@ class SliceReader:
                 if batch.num_rows or self._damages != told:
                     rows_next = self._options.batch_rows
                     told = self._damages
-                    yield batch
+                    yield batch.select(self._asked) if self._hides_place else batch
                 at = upto
 
     def _batch_end(self, rows: Rows, at: int, most: int) -> int:
@@ -328,14 +333,8 @@ class SliceReader:
         if not (first.num_rows and second.num_rows):
             return first if first.num_rows else second
         both = pa.Table.from_batches([first, second])
-        order = np.argsort(self._places(both), kind="stable")
+        order = np.argsort(both.column(_PLACE).to_numpy(), kind="stable")
         return both.take(pa.array(order)).combine_chunks().to_batches()[0]
-
-    def _places(self, table: pa.Table) -> Ints:
-        if "commitLogOffset" not in table.column_names:
-            return np.arange(len(table))  # no one can tell the order of such rows
-        places: Ints = table.column("commitLogOffset").to_numpy()
-        return places
 
     def _members(self, rows: Rows, headers: Headers) -> pa.RecordBatch:
         keep, bodies = self._opened_bodies(rows, headers)
@@ -503,6 +502,7 @@ class SliceReader:
         self._options.on_damage(error)
 
 
+_PLACE = "commitLogOffset"
 _BODIES = frozenset(("body", "rawBody"))
 _NO_BYTES = np.zeros(0, dtype=np.uint8)
 _DONE = np.iinfo(np.int64).max

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +12,7 @@ from rmq_store.errors import InvalidArgumentError, nearest
 from rmq_store.remote import StorageOptions
 from rmq_store.tables import TABLES
 from spark_source import values
+from spark_source.liveclient import why_only_a_client
 from spark_source.values import EARLIEST as EARLIEST
 from spark_source.values import LATEST as LATEST
 from spark_source.values import Assignment, ByQueue, Refused
@@ -325,43 +325,6 @@ OPTIONS: tuple[Option, ...] = (
 )
 _BY_FOLDED_NAME = {option.name.casefold(): option for option in OPTIONS}
 
-_NO_CLIENT = "the files of a store are read, and no broker is asked"
-_LIVE: Mapping[str, str] = {
-    name.casefold(): why
-    for names, why in (
-        (
-            "nameServer namesrvAddr nameServerAddr nameServerAddress endpoints proxyAddr "
-            "kafka.bootstrap.servers bootstrap.servers",
-            f"{_NO_CLIENT}: give the store's folder as path",
-        ),
-        (
-            "consumerGroup group groupId kafka.group.id group.id groupIdPrefix instanceName clientId",
-            f"{_NO_CLIENT}, and no offset is committed: give startingOffsets; what groups have "
-            "committed is in table=groups",
-        ),
-        (
-            "accessKey secretKey accessKeyId secretAccessKey securityToken sessionToken aclEnable "
-            "useTLS",
-            f"{_NO_CLIENT}: who may read the files may read the messages",
-        ),
-        (
-            "pullTimeout pullTimeoutMs pullBatchSize pullMaxNumsPerQueue pullThresholdForQueue "
-            "consumeTimeout pollTimeoutMs kafkaConsumer.pollTimeoutMs fetchOffset.numRetries "
-            "fetchOffset.retryIntervalMs suspendTimeoutMillis consumeThreadMin consumeThreadMax",
-            f"{_NO_CLIENT}: there is nothing to wait for; maxBytesPerPartition says how much a "
-            "task reads",
-        ),
-        (
-            "maxOffsetsPerTrigger minOffsetsPerTrigger maxTriggerDelay",
-            "a batch has no triggers: maxRecordsPerPartition and maxBytesPerPartition split it",
-        ),
-        (
-            "messageModel consumeFromWhere",
-            f"{_NO_CLIENT}: startingOffsets and startingTimestamp say where to begin",
-        ),
-    )
-    for name in names.split()
-}
 _EXCLUDE_EACH_OTHER = (
     ("topic", "subscribe", "subscribePattern", "assign"),
     ("path", "stores"),
@@ -396,8 +359,8 @@ def parse_options(raw: Mapping[str, str]) -> SourceOptions:
     if not given & {"path", "stores"}:
         raise _invalid(
             "no path",
-            "Give the store's folder: load('/path/to/store'). In SQL use CREATE TEMPORARY VIEW; "
-            "Spark does not hand over the options of CREATE TABLE",
+            "Give the store's folder: load('/path/to/store'), or in SQL CREATE TEMPORARY VIEW … "
+            "USING rmqstore OPTIONS (path '/path/to/store')",
         )
     asked = SourceOptions(**fields)
     _check_together(asked, given)
@@ -425,12 +388,15 @@ def _check_together(asked: SourceOptions, given: set[str]) -> None:
 
 
 def _known(name: str) -> Option:
+    if name.casefold() == "location":  # how Spark hands over the path of a table of its catalog
+        raise _invalid(
+            "CREATE TABLE is not supported: Spark keeps its path and loses the other options",
+            "Use CREATE TEMPORARY VIEW … USING rmqstore OPTIONS (path '…')",
+        )
     option = _BY_FOLDED_NAME.get(name.casefold())
     if option is not None:
         return option
-    why = _LIVE.get(name.casefold())
-    if why is None and re.match(r"(?i)(kafka|rocketmq)\.", name):
-        why = f"{_NO_CLIENT}: client settings have no meaning here"
+    why = why_only_a_client(name)
     if why is not None:
         raise _invalid(f"option {name!r} is of a client of a live broker", why[0].upper() + why[1:])
     raise _invalid(f"unknown option {name!r}", nearest(name, [known.name for known in OPTIONS]))

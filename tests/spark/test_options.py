@@ -145,6 +145,7 @@ def test_every_option_fills_a_field_of_its_own() -> None:
         ({"table": "queue"}, "none of topics"),
         ({"minPartitions": "0"}, "above 0"),
         ({"startingOffsetsByTimestamp": '{"a": {"0": -1}}'}, "for a timestamp"),
+        ({"location": "/x"}, "CREATE TEMPORARY VIEW"),
         ({"nameServer": "localhost:9876"}, "client of a live broker"),
         ({"kafka.bootstrap.servers": "x"}, "client of a live broker"),
         ({"consumerGroup": "g"}, "table=groups"),

@@ -511,6 +511,17 @@ def test_inner_batches_come_message_by_message(
     assert without_log == Counter(tuple(row.values())[:4] for row in rows)
 
 
+def test_messages_of_batches_stay_in_the_order_of_the_log(golden: Golden) -> None:
+    """Also where no column tells it, and between messages that came alone."""
+    options = options_of(golden(NAME), unwrapBatches="true", includeSystemTopics="true")
+    place = {**options, "columns": "commitLogOffset,topic,queueOffset"}
+    rows = [(r["topic"], r["queueOffset"]) for r in rows_of(place)]
+    where = [r["commitLogOffset"] for r in rows_of(place)]
+    assert where == sorted(where)
+    body = rows_of({**options, "columns": "topic,queueOffset,tags"})
+    assert [(r["topic"], r["queueOffset"]) for r in body] == rows
+
+
 def test_a_range_may_begin_and_end_inside_a_batch(golden: Golden) -> None:
     store = golden(NAME)
     record = next(
