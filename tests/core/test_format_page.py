@@ -1,4 +1,4 @@
-"""docs/format.md and the code say the same."""
+"""The pages about the format and the code say the same."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ import numpy as np
 import pytest
 
 from rmq_store import Gap
+from rmq_store.config import StoreConfig
 from rmq_store.dialects import NEWEST, OLDEST, TRAITS, Version, dialect
 from rmq_store.errors import InvalidArgumentError
+from rmq_store.hashing import java_string_hash
 from rmq_store.layout import (
     BATCH_QUEUE_ENTRY,
     CHECKPOINT,
+    DEFAULT_MAX_HASH_SLOTS,
+    DEFAULT_MAX_INDEX_ITEMS,
     EXT_HEAD,
     INDEX_HEADER,
     INDEX_ITEM,
@@ -21,12 +25,16 @@ from rmq_store.layout import (
     RECORD_HEAD,
 )
 
-PAGE = Path(__file__).parents[2] / "docs" / "format.md"
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = [
+    DOCS / f"format{part}.md"
+    for part in ("", "-commitlog", "-consumequeue", "-index", "-checkpoint", "-config")
+]
 
 
 def tables(*header: str) -> list[list[list[str]]]:
-    """The cells of every table of the page with that header."""
-    lines = PAGE.read_text("utf-8").splitlines()
+    """The cells of every table of the pages with that header."""
+    lines = "\n".join(page.read_text("utf-8") for page in PAGES).splitlines()
     found = []
     for number, line in enumerate(lines):
         if cells(line) == list(header):
@@ -102,3 +110,16 @@ def test_a_release_is_a_version_from_4_3_on() -> None:
     for wrong in ("4.2.9", "five", "5", "5.x", ""):
         with pytest.raises(InvalidArgumentError, match=r"4\.3 or later"):
             dialect(wrong)
+
+
+def test_the_default_sizes_are_those_of_the_code() -> None:
+    """Those that other descriptions get wrong."""
+    said = " ".join(PAGES[0].read_text("utf-8").split())
+    queue = StoreConfig().queue_file_size
+    assert queue == 300_000 * QUEUE_ENTRY.itemsize
+    assert f"the default file has {queue:,} bytes" in said
+    assert f"`{queue:020d}`" in said
+    index = INDEX_HEADER.itemsize + 4 * DEFAULT_MAX_HASH_SLOTS
+    index += INDEX_ITEM.itemsize * DEFAULT_MAX_INDEX_ITEMS
+    assert f"{DEFAULT_MAX_HASH_SLOTS:,} and {DEFAULT_MAX_INDEX_ITEMS:,}, so {index:,} bytes" in said
+    assert java_string_hash("FB") == java_string_hash("Ea")

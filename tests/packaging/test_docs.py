@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import os
+import pkgutil
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
+import jobs
+import rmq_store
+import spark_source
 from jobs.replay_rows import ORIGIN
+from rmq_store.cli.main import COMMANDS
+from rmq_store.errors import StoreError
 from rmq_store.schema import COLUMNS
 from rmq_store.tables import TABLES
 from spark_source.options import OPTIONS
 from spark_source.schema import struct_field
 from tests.conftest import unpack
+from tests.support.consoles import assert_prints, folder_for, output_of, steps
 
 CHECKOUT = Path(__file__).parents[2]
 PAGES = [CHECKOUT / "README.md", *sorted((CHECKOUT / "docs").glob("*.md"))]
 EXAMPLE = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+SHELL = re.compile(r"^```(?:sh|bash|shell)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
 def table(page: str, header: str) -> list[list[str]]:
@@ -62,6 +72,37 @@ def test_the_tables_are_those_of_the_code(name: str) -> None:
     assert table("tables.md", f"column of `{name}`") == expected
 
 
+def kinds_of_errors(base: type[StoreError] = StoreError) -> Iterator[type[StoreError]]:
+    yield base
+    for kind in base.__subclasses__():
+        yield from kinds_of_errors(kind)
+
+
+def test_the_errors_are_those_of_the_code() -> None:
+    """Each code, its class, and what that says of itself; and a next step for each."""
+    for package in (rmq_store, spark_source, jobs):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            import_module(module.name)
+    ours = ("rmq_store.", "spark_source.", "jobs.")
+    expected = sorted(
+        [f"`{kind.code}`", kind.__name__, " ".join((kind.__doc__ or "").split("\n\n")[0].split())]
+        for kind in kinds_of_errors()
+        if kind.__module__.startswith(ours)
+    )
+    found = table("errors.md", "code")
+    assert [row[:3] for row in found] == expected
+    assert all(len(row[3]) > len("Do this.") for row in found)
+
+
+def test_the_commands_are_those_of_the_code() -> None:
+    """Each has a part of the page, which shows its help (and that is run)."""
+    page = CHECKOUT / "docs" / "commands.md"
+    shown = re.findall(r"^### (\w+)$", page.read_text("utf-8"), re.MULTILINE)
+    assert sorted(shown) == sorted(COMMANDS)
+    told = [command for command, _ in steps(page)]
+    assert {f"rmqstore {name} --help" for name in COMMANDS} <= set(told)
+
+
 def test_the_origin_properties_are_those_of_the_code() -> None:
     assert [row[0] for row in table("replay.md", "property")] == [f"`{name}`" for name in ORIGIN]
 
@@ -88,3 +129,67 @@ def test_examples_run(page: Path, tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if steps(page)], ids=lambda page: page.name
+)
+def test_commands_print_what_the_page_shows(page: Path, tmp_path: Path) -> None:
+    folder = folder_for(tmp_path)
+    for command, expected in steps(page):
+        assert_prints(expected, output_of(command, folder))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_command_of_ours_in_a_page_is_run(page: Path) -> None:
+    for block in SHELL.findall(page.read_text("utf-8")):
+        told = [line for line in block.splitlines() if line.startswith("rmqstore ")]
+        assert not told, f"{page.name}: make it a console block, with its output: {told}"
+
+
+@pytest.mark.parametrize(
+    ("expected", "found"),
+    [("a b\n", "a c\n"), ("a\n…\nc\n", "a\nb\n"), ("a\n", "a\nb\n"), ("", "a\n")],
+)
+def test_other_output_than_the_page_shows_is_noticed(expected: str, found: str) -> None:
+    with pytest.raises(AssertionError):
+        assert_prints(expected, found)
+
+
+def built(docs: Path, target: Path) -> subprocess.CompletedProcess[str]:
+    """The pages made as `make docs` makes them."""
+    recipe = next(
+        line for line in (CHECKOUT / "Makefile").read_text().splitlines() if "sphinx-build" in line
+    )
+    words = recipe.split("sphinx-build ")[1].replace(" docs build/docs", "").split()
+    return subprocess.run(
+        [sys.executable, "-m", "sphinx", *words, str(docs), str(target)],
+        cwd=CHECKOUT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_make_docs_builds_every_page(tmp_path: Path) -> None:
+    done = built(CHECKOUT / "docs", tmp_path / "pages")
+    assert done.returncode == 0, done.stderr
+    made = {page.stem for page in (tmp_path / "pages").glob("*.html")}
+    assert {page.stem for page in PAGES if page.parent == CHECKOUT / "docs"} <= made
+    assert "message_by_id" in (tmp_path / "pages" / "api.html").read_text("utf-8")
+
+
+@pytest.mark.parametrize("link", ["nowhere.md", "format.md#no-such-heading", "#nor-here"])
+def test_make_docs_refuses_a_broken_link(tmp_path: Path, link: str) -> None:
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    for name in ("conf.py", "format.md"):
+        (docs / name).write_bytes((CHECKOUT / "docs" / name).read_bytes())
+    format_page = (docs / "format.md").read_text("utf-8")
+    (docs / "format.md").write_text(
+        "---\norphan: true\n---\n" + re.sub(r"\]\([^)]*\)", "]", format_page)
+    )
+    (docs / "index.md").write_text(f"# Index\n\n[here]({link})\n")
+    done = built(docs, tmp_path / "pages")
+    assert done.returncode != 0
+    assert link.lstrip("#").split("#")[-1] in done.stderr
