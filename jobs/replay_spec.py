@@ -26,7 +26,8 @@ class ReplaySpec:
 
     Either `topics`, or single queues: `queues`, and `offsets` with a half-open range of queue
     offsets each; all user topics where neither is given. `wave_bytes` is about how much is held in
-    memory at a time, twice.
+    memory at a time, twice. `dead_to_origin`: dead letters go to the topic they came from, as new
+    messages of it.
     """
 
     source: str
@@ -50,6 +51,7 @@ class ReplaySpec:
     append: bool = False
     restart: bool = False
     wave_bytes: int = DEFAULT_WAVE_BYTES
+    dead_to_origin: bool = False
 
     def asked(self) -> dict[str, Any]:
         """What determines the rows that arrive, as plain JSON values."""
