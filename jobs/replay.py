@@ -87,6 +87,10 @@ def run(
     and nothing was written.
     """
     check(spec)
+    if spec.to_broker is not None:
+        from jobs import live  # needs the gRPC client, which is an extra
+
+        return live.run(spark, spec, should_stop)
     with Ledger(spec.to_store or spec.to_parquet or "") as ledger:
         return _Replay(spark, spec, should_stop, ledger).run()
 

@@ -129,11 +129,16 @@ class Rows:
         )
 
     def frame(
-        self, ranges: Sequence[QueueSlice], columns: Sequence[str], partition_bytes: int
+        self,
+        ranges: Sequence[QueueSlice],
+        columns: Sequence[str],
+        partition_bytes: int,
+        *,
+        unwrap: bool = False,
     ) -> tuple[DataFrame, Observation | None]:
         """The matching rows, and what will have been counted once they were read.
 
-        Rows come in the order of the log.
+        Rows come in the order of the log; with `unwrap` the members of inner batches one by one.
         """
         if not ranges:
             return self.spark.createDataFrame([], spark_schema(columns)), None
@@ -142,7 +147,8 @@ class Rows:
             "columns": ",".join(columns),
             "brokerName": self.plan.store.broker_name,
             "maxBytesPerPartition": str(partition_bytes),
-            "unwrapBatches": "false",  # a record goes over as it is stored
+            # A record goes over as it is stored, where the target takes records.
+            "unwrapBatches": "true" if unwrap else "false",
         }
         if self.plan.store.broker_conf is not None:
             options["brokerConf"] = self.plan.store.broker_conf
