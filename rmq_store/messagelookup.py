@@ -148,6 +148,10 @@ class MessageLookup:
                     found[message.commit_log_offset] = message
         return [found[offset] for offset in sorted(found)]
 
+    def by_offset_id(self, message_id: str) -> Message | None:
+        """The message with an offsetMsgId (32 or 56 hex digits); None where it is none, or gone."""
+        return next(iter(self._by_offset_id(message_id)), None)
+
     def _by_offset_id(self, message_id: str) -> list[Message]:
         if len(message_id) not in (2 * HOST_V4_SIZE + 16, 2 * HOST_V6_SIZE + 16):
             return []

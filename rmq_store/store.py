@@ -630,6 +630,10 @@ class MessageStore:
         """
         return self._lookup.messages_by_id(message_id)
 
+    def message_by_offset_id(self, message_id: str) -> Message | None:
+        """The message with an offsetMsgId (32 or 56 hex digits); None where it is none, or gone."""
+        return self._lookup.by_offset_id(message_id)
+
     # --- keys and time -----------------------------------------------------------------------------
 
     def query_message(
