@@ -240,7 +240,7 @@ class MessageStore:
     def geometry(self) -> StoreConfig:
         """The sizes that the files were made with, as settings; those that cannot be told are None."""
         log = self._open_log()
-        return geometry_found(self.path, log, self._folders, damaged_index=True)
+        return geometry_found(self.path, log, self._folders, self.config, damaged_index=True)
 
     @property
     def dialect(self) -> Dialect:
