@@ -6,20 +6,24 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, TypeVar
 
 import click
+from py4j.protocol import Py4JError
 from pyspark import cloudpickle
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from rich.console import Console
 
 import jobs
 from jobs.answer import Answer, show
+from jobs.wording import reason_of
 from rmq_store.errors import InvalidArgumentError, StoreError, nearest
 from spark_source.options import OPTIONS
 
 EXIT_OK, EXIT_NOT_ALL, EXIT_REFUSED, EXIT_STOPPED = range(4)
+_EXIT_INTERRUPTED = 130
 _EXIT_CODES = (
     "Exit codes: 0 all is well; 1 finished, and something is wrong or missing; 2 refused; "
     "3 stopped early, and the same command goes on."
@@ -100,22 +104,33 @@ def run_job(
     command: click.Command,
     argv: Sequence[str] | None,
     work: Callable[[SparkSession, Mapping[str, Any], Callable[[], bool]], Answer],
+    *,
+    stoppable: bool = True,
 ) -> int:
-    """Parse, work with Spark, tell. `work` makes its spec of the parsed options. The exit code."""
+    """Parse, work with Spark, tell. `work` makes its spec of the parsed options. The exit code.
+
+    `stoppable`: the job asks between parts whether it is to stop, so signals end it in order.
+    """
     name = command.name or "job"
     try:
         with command.make_context(name, list(sys.argv[1:] if argv is None else argv)) as context:
             given = context.params
         spark = session(name, given["master"])
-        with asked_to_stop() as should_stop:
+        with asked_to_stop() if stoppable else nullcontext(bool) as should_stop:
             answer = work(spark, given, should_stop)
     except click.exceptions.Exit as stop:
         return stop.exit_code
     except click.ClickException as wrong:
         wrong.show()
         return EXIT_REFUSED
+    except KeyboardInterrupt:
+        return _EXIT_INTERRUPTED
     except StoreError as error:
         print(f"{name}: {error}", file=sys.stderr)
+        return EXIT_REFUSED
+    except (PySparkException, Py4JError) as error:
+        # What an executor met; our own sentence is in it.
+        print(f"{name}: {reason_of(error)}", file=sys.stderr)
         return EXIT_REFUSED
     tell(answer, given["json_file"])
     if answer.stopped_by is not None:

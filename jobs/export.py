@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from importlib.metadata import version
@@ -144,16 +144,16 @@ class _Export:
     # --- what is refused -------------------------------------------------------------------------
 
     def _refuse_other_questions(self) -> None:
-        for wave in self.manifest.waves:
-            if dict(wave.asked) != self.spec.asked():
-                raise ManifestError(
-                    self.manifest.folder,
-                    reason="what is in the target was asked for with other options",
-                    expected=_told(wave.asked),
-                    actual=_told(self.spec.asked()),
-                    advice="Give the same options (topics, offsets and times may differ), or export "
-                    "into a new folder",
-                )
+        before = self.manifest.asked
+        if before is not None and dict(before) != self.spec.asked():
+            raise ManifestError(
+                self.manifest.folder,
+                reason="what is in the target was asked for with other options",
+                expected=_told(before),
+                actual=_told(self.spec.asked()),
+                advice="Give the same options (topics, offsets and times may differ), or export into "
+                "a new folder",
+            )
 
     def _refuse_another_store(
         self, store: MessageStore, done: Mapping[Any, Sequence[ExportedRange]]
@@ -207,13 +207,14 @@ class _Export:
                 break
         return self._answer()
 
-    def _waves(self) -> list[list[QueueSlice]]:
+    def _waves(self) -> Iterator[Sequence[QueueSlice]]:
+        """Stretches of the log, each as the ranges of all queues in it."""
         if not self.left:
-            return []
+            return
         with self.plan.store.open() as store:
-            slices = cut_into_slices(store, self.left, self.spec.wave_bytes)
-            waves = [pieces_of(self.left, piece, store.offset_at_log) for piece in slices]
-        return [list(wave) for wave in waves if wave]
+            for piece in cut_into_slices(store, self.left, self.spec.wave_bytes):
+                if pieces := pieces_of(self.left, piece, store.offset_at_log):
+                    yield pieces
 
     def _write(self, pieces: Sequence[QueueSlice]) -> None:
         staging = self.manifest.staging
@@ -303,7 +304,7 @@ class _Export:
             }
             for folder, its in sorted(by_folder.items())
         ]
-        totals = self.manifest.totals()
+        totals = self.manifest.totals
         sums = sums_of(self.spark, files_of_store(self.plan.store)) if self.spec.checksums else ()
         return Answer(
             job="export",
@@ -325,7 +326,7 @@ class _Export:
             ),
             seconds=round(time.monotonic() - self.began, 3),
             problems=tuple(self.problems),
-            resumed=len(self.manifest.waves) > len(self.written),
+            resumed=totals["waves"] > len(self.written),
             stopped_by=self.stopped_by,
         )
 

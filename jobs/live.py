@@ -25,7 +25,7 @@ from jobs.command import ship_jobs
 from jobs.grpcclient import GrpcClient, group_of, require_client
 from jobs.ledger import Ledger, LedgerError, Run, new_run
 from jobs.lock import flush_folder
-from jobs.provenance import provenance_of
+from jobs.provenance import files_of_store, provenance_of, sums_of
 from jobs.replay_rows import ORIGIN_PREFIX, OTHER_KEY, OTHER_TIME, READ, Rows, source_options
 from jobs.replay_spec import ReplaySpec, check
 from jobs.report import Report
@@ -219,6 +219,8 @@ class _Live:
         if finished and self.plan.tags is None and counts[READ] != selected:
             problems.append(f"{selected:,} messages were selected and {counts[READ]:,} were read")
         target = f"{self.spec.to_broker}{' (dry run: none was sent)' if self.spec.dry_run else ''}"
+        read = self.plan.store
+        sums = sums_of(self.spark, files_of_store(read)) if self.spec.checksums else ()
         return Report(
             job="replay",
             run_id=self.current.run_id,
@@ -229,7 +231,7 @@ class _Live:
             matched=counts[SENT] + counts[REFUSED],
             written={target: counts[SENT]},
             skipped=skipped,
-            source=provenance_of(self.plan.store, self.plan.ranges, self.spec.asked()),
+            source=provenance_of(read, self.plan.ranges, self.spec.asked(), sums),
             seconds=round(time.monotonic() - self.began, 3),
             stopped_by=self.stopped_by,
             problems=tuple(problems),

@@ -11,9 +11,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from rmq_store.planning import QueueSlice
 
 FORMAT = 1
 FOLDER, STAGING, LOCK = "_manifest", "_staging", "_lock"
+SUM = "_sum.json"
 
 
 class ManifestError(StoreError):
@@ -74,13 +74,40 @@ class Wave:
     written: str  # ISO 8601
 
 
+@dataclass(slots=True)
+class _Sum:
+    """All waves up to `number` added up: what the next export has to know of them."""
+
+    number: int = 0
+    asked: Mapping[str, str] | None = None  # None before the first wave
+    totals: dict[str, int] = field(default_factory=dict)
+    ranges: dict[str, list[ExportedRange]] = field(default_factory=dict)  # by broker
+
+    def add(self, wave: Wave) -> None:
+        """Add the next wave."""
+        self.number, self.asked = wave.number, wave.asked
+        more = {
+            "waves": 1,
+            "files": len(wave.files),
+            "rows": sum(file.rows for file in wave.files),
+            "bytes": sum(file.size for file in wave.files),
+        }
+        self.totals = {name: self.totals.get(name, 0) + count for name, count in more.items()}
+        before = self.ranges.get(wave.broker_name, [])
+        self.ranges[wave.broker_name] = joined([*before, *wave.ranges])
+
+
 class Manifest:
-    """The waves in a target, oldest first. A context manager: inside, no other process has it."""
+    """What is in a target. A context manager: inside, no other process has it.
+
+    The waves are not held in memory, nor all read: `_sum.json` has what they come to, as far as
+    it was written, and can be made anew from them.
+    """
 
     def __init__(self, target: str | os.PathLike[str]) -> None:
         self.target = Path(target).absolute()
         self.folder = self.target / FOLDER
-        self.waves: list[Wave] = []
+        self._sum = _Sum()
         self._lock: TargetLock | None = None
 
     def __enter__(self) -> Manifest:
@@ -88,9 +115,7 @@ class Manifest:
         self._lock = TargetLock(self.target / LOCK)
         try:
             self.folder.mkdir(exist_ok=True)
-            self.waves = [_load(path) for path in sorted(self.folder.glob("*.json"))]
-            if self.waves:
-                self._move(self.waves[-1])
+            self._read()
             shutil.rmtree(self.target / STAGING, ignore_errors=True)
         except BaseException:
             self._lock.release()
@@ -111,6 +136,19 @@ class Manifest:
                 advice="Name a new folder, or one that an export made",
             )
 
+    def _read(self) -> None:
+        self._sum = _load_sum(self.folder / SUM)
+        paths = _wave_files(self.folder)
+        for path in paths:
+            if int(path.stem) > self._sum.number:
+                self._sum.add(_load(path))
+        if paths:
+            self._move(_load(paths[-1]))
+
+    def waves(self) -> Iterator[Wave]:
+        """The waves, oldest first, each read when it is asked for."""
+        yield from map(_load, _wave_files(self.folder))
+
     @property
     def staging(self) -> Path:
         """Where the next wave is written."""
@@ -119,28 +157,32 @@ class Manifest:
     @property
     def next_number(self) -> int:
         """The number of the next wave."""
-        return self.waves[-1].number + 1 if self.waves else 1
+        return self._sum.number + 1
+
+    @property
+    def asked(self) -> Mapping[str, str] | None:
+        """The options of what is there; None where nothing is."""
+        return self._sum.asked
+
+    @property
+    def totals(self) -> Mapping[str, int]:
+        """Waves, files, rows and bytes in the target."""
+        return {**dict.fromkeys(("waves", "files", "rows", "bytes"), 0), **self._sum.totals}
 
     def finished(self, broker_name: str) -> dict[QueueId, list[ExportedRange]]:
-        """The ranges of a broker's queues that are in the target, in order, those that touch joined."""
+        """The ranges of a broker's queues that are in the target, in order."""
         found: dict[QueueId, list[ExportedRange]] = {}
-        parts = [p for wave in self.waves if wave.broker_name == broker_name for p in wave.ranges]
-        for part in sorted(parts, key=lambda p: (p.topic, p.queue_id, p.start)):
-            of_queue = found.setdefault(part.slice.queue, [])
-            if of_queue and of_queue[-1].stop == part.start:
-                before = of_queue.pop()
-                part = ExportedRange(
-                    part.topic, part.queue_id, before.start, part.stop, part.last_log_offset
-                )
-            of_queue.append(part)
+        for part in self._sum.ranges.get(broker_name, ()):
+            found.setdefault(part.slice.queue, []).append(part)
         return found
 
     def commit(self, wave: Wave) -> None:
         """Name a wave whose files are all in `staging`, and move them to where readers see them."""
         text = json.dumps({"format": FORMAT, **asdict(wave)}, ensure_ascii=False)
         write_whole(self.folder / f"{wave.number:06d}.json", text + "\n")
-        self.waves.append(wave)
+        self._sum.add(wave)
         self._move(wave)
+        write_whole(self.folder / SUM, json.dumps({"format": FORMAT, **asdict(self._sum)}))
         shutil.rmtree(self.target / STAGING, ignore_errors=True)
 
     def _move(self, wave: Wave) -> None:
@@ -164,15 +206,17 @@ class Manifest:
         for folder in folders:
             flush_folder(folder)
 
-    def totals(self) -> Counter[str]:
-        """Waves, files, rows and bytes in the target."""
-        files = [file for wave in self.waves for file in wave.files]
-        return Counter(
-            waves=len(self.waves),
-            files=len(files),
-            rows=sum(file.rows for file in files),
-            bytes=sum(file.size for file in files),
-        )
+
+def joined(parts: Iterable[ExportedRange]) -> list[ExportedRange]:
+    """In order, those that touch made one."""
+    found: list[ExportedRange] = []
+    for part in sorted(parts, key=lambda p: (p.topic, p.queue_id, p.start)):
+        last = found[-1] if found else None
+        if last is not None and last.slice.queue == part.slice.queue and last.stop == part.start:
+            found[-1] = replace(part, start=last.start)
+        else:
+            found.append(part)
+    return found
 
 
 def without(wanted: Iterable[QueueSlice], done: Iterable[QueueSlice]) -> Iterator[QueueSlice]:
@@ -192,18 +236,48 @@ def without(wanted: Iterable[QueueSlice], done: Iterable[QueueSlice]) -> Iterato
             yield QueueSlice(part.queue, start, part.stop)
 
 
+def _wave_files(folder: Path) -> list[Path]:
+    return sorted((p for p in folder.glob("*.json") if p.stem.isdigit()), key=lambda p: int(p.stem))
+
+
 def _load(path: Path) -> Wave:
+    content = _content(path)
     try:
-        content: dict[str, Any] = json.loads(path.read_text("utf-8"))
-        if content.pop("format") != FORMAT:
-            raise ValueError("written by another version")
         content["ranges"] = tuple(ExportedRange(**one) for one in content["ranges"])
         content["files"] = tuple(ExportedFile(**one) for one in content["files"])
         start, stop = content["log_range"]
         return Wave(**{**content, "log_range": (start, stop)})
     except (ValueError, KeyError, TypeError) as error:
-        raise ManifestError(
-            path,
-            reason=f"cannot be read as a part of a manifest: {error!r}",
-            advice="Export into a new folder; what is in this one cannot be told from here",
-        ) from error
+        raise _unreadable(path, error) from error
+
+
+def _load_sum(path: Path) -> _Sum:
+    if not path.exists():
+        return _Sum()
+    content = _content(path)
+    try:
+        content["ranges"] = {
+            broker: [ExportedRange(**one) for one in parts]
+            for broker, parts in content["ranges"].items()
+        }
+        return _Sum(**content)
+    except (ValueError, KeyError, TypeError) as error:
+        raise _unreadable(path, error) from error
+
+
+def _content(path: Path) -> dict[str, Any]:
+    try:
+        content: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        if content.pop("format") != FORMAT:
+            raise ValueError("written by another version")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _unreadable(path, error) from error
+    return content
+
+
+def _unreadable(path: Path, error: Exception) -> ManifestError:
+    return ManifestError(
+        path,
+        reason=f"cannot be read as a part of a manifest: {error!r}",
+        advice=f"If it is {SUM}, delete it: it is made anew. Else export into a new folder",
+    )

@@ -25,6 +25,11 @@ def pinned_store(store: str, options: Mapping[str, str]) -> PinnedStore:
     return plan_of(store, {**options, "table": "queues"}).store
 
 
+def log_of_store(store: str, options: Mapping[str, str]) -> PinnedStore:
+    """A store with its log alone: nothing is asked of its queues. Raises StoreError."""
+    return plan_of(store, {**options, "source": "commitlog"}).store
+
+
 def messages(
     spark: SparkSession,
     pinned: PinnedStore,

@@ -15,7 +15,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,11 +42,13 @@ from jobs.command import (
 from jobs.command import (
     asked_to_stop,
     session,
+    ship_jobs,
 )
 from jobs.ledger import Ledger, LedgerError, Run, new_run
+from jobs.provenance import Provenance, files_of_store, provenance_of, sums_of
 from jobs.replay_rows import OTHER_KEY, OTHER_TIME, READ, READ_FOR_STORE, Rows, source_options
 from jobs.replay_spec import ReplaySpec, check, parser, spec_of
-from jobs.report import Provenance, Report, TargetRange, show
+from jobs.report import Report, TargetRange, show
 from jobs.target import append_rows, discard_unfinished, has_content, open_target, queue_ends
 from jobs.wording import reason_of
 from rmq_store import MessageStore
@@ -87,6 +88,7 @@ def run(
     and nothing was written.
     """
     check(spec)
+    ship_jobs()
     if spec.to_broker is not None:
         from jobs import live  # needs the gRPC client, which is an extra
 
@@ -370,18 +372,12 @@ class _Replay:
             yield f"{matched:,} messages matched, Parquet has {in_parquet:,}"
 
     def _provenance(self) -> Provenance:
-        queues: dict[str, dict[int, tuple[int, int]]] = {}
-        for part in self.plan.ranges:
-            queues.setdefault(part.queue.topic, {})[part.queue.queue_id] = (part.start, part.stop)
+        store, asked = self.plan.store, self.spec.asked()
+        sums = sums_of(self.spark, files_of_store(store)) if self.spec.checksums else ()
+        found = provenance_of(store, self.plan.ranges, asked, sums)
+        # An earlier run may have begun it, and its snapshot is what counts.
         start, end = self.current.snapshot["log"]
-        return Provenance(
-            store=self.plan.store.path,
-            broker_name=self.plan.store.broker_name,
-            log_range=(start, end),
-            queues=queues,
-            options=self.spec.asked(),
-            version=version("rmqstore"),
-        )
+        return replace(found, log_range=(start, end))
 
 
 @dataclass(frozen=True, slots=True)

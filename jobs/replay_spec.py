@@ -66,6 +66,7 @@ class ReplaySpec:
     rate: float | None = None
     patience: float = DEFAULT_PATIENCE
     dry_run: bool = False
+    checksums: bool = False
 
     def asked(self) -> dict[str, Any]:
         """What determines the rows that arrive, as plain JSON values."""
@@ -81,7 +82,7 @@ class ReplaySpec:
 
 
 # How the same rows are sent, and not which.
-_MANNERS = ("rate", "patience", "dry_run")
+_MANNERS = ("rate", "patience", "dry_run", "checksums")
 
 
 def check(spec: ReplaySpec) -> None:
@@ -232,6 +233,9 @@ def parser() -> argparse.ArgumentParser:
     what.add_argument("--broker-conf", metavar="FILE", help="broker.conf of the source")
     how = made.add_argument_group("how")
     how.add_argument("--json", metavar="FILE", help="write the report there too; - is stdout")
+    how.add_argument(
+        "--checksums", action="store_true", help="size and SHA-256 of every file of the source"
+    )
     how.add_argument("--master", help="Spark's master (default: spark-submit's, else local[*])")
     how.add_argument("--wave-bytes", help="do this much at a time (256m; to a broker 8m)")
     return made
@@ -267,6 +271,7 @@ def spec_of(given: argparse.Namespace) -> ReplaySpec:
         rate=given.rate,
         patience=given.patience,
         dry_run=given.dry_run,
+        checksums=given.checksums,
     )
     check(spec)
     return spec

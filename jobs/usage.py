@@ -147,7 +147,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         spec = UsageSpec(given["store"], options, given["top"], given["checksums"])
         return run(spark, spec, should_stop)
 
-    return run_job(command, argv, work)
+    return run_job(command, argv, work, stoppable=False)
 
 
 if __name__ == "__main__":
