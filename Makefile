@@ -79,6 +79,17 @@ bench: jdk $(READY)  ## how fast reading and writing are on this machine
 bench-spark: jdk $(READY)  ## how fast the Spark source is beside the floor of its API and Parquet
 	@$(BIN)/python -m benchmarks.spark
 
+.PHONY: docs
+docs: $(READY)  ## the documentation as pages, in build/docs; broken links are errors
+	@$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -E -b html docs build/docs
+	@echo "build/docs/index.html"
+
+.PHONY: notebooks
+notebooks: jdk $(READY)  ## the notebooks, run, as pages with their pictures, in build/notebooks
+	@$(BIN)/python -m nbconvert --to html --execute --log-level WARN \
+	  --output-dir build/notebooks notebooks/*.ipynb
+	@echo "build/notebooks/"
+
 .PHONY: format
 format: $(READY)  ## rewrite the code in the house's style
 	@$(BIN)/ruff check --fix . && $(BIN)/ruff format .

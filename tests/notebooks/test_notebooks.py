@@ -1,0 +1,80 @@
+"""Every notebook runs from top to bottom against the store of a real broker, and draws its pictures."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+FOLDER = Path(__file__).parents[2] / "notebooks"
+# Notebook -> how many pictures it draws, and words that its output must have. What they say was worked
+# out from the golden store's truth.jsonl: see test_the_words_are_those_of_the_golden_store.
+NOTEBOOKS = {
+    "first_look": (1, ("closed       in order", "ORDER_1650 CUSTOMER_1")),
+    "disk_usage": (3, ("ORDER_1229", "6488")),
+    "lag_and_retention": (2, ("g-slow", "fileReservedTime=72 h")),
+    "incident": (1, ("left out: [(911493, 911898)]", "nothing wrong: True - 1588 records")),
+    "replay": (1, ("matched 78", "78 replayed, 78 of them equal")),
+}
+SECONDS_A_CELL = 180
+
+
+def read(name: str) -> Any:
+    return nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
+
+
+def test_these_are_all_notebooks() -> None:
+    assert {path.stem for path in FOLDER.glob("*.ipynb")} == set(NOTEBOOKS)
+
+
+@pytest.mark.parametrize("name", list(NOTEBOOKS))
+def test_no_outputs_are_kept_in_git(name: str) -> None:
+    """An output in git is a number that nobody has looked at since, and a change in every run."""
+    for cell in read(name).cells:
+        if cell.cell_type == "code":
+            assert (cell.outputs, cell.execution_count) == ([], None), cell.source
+
+
+@pytest.mark.parametrize("name", list(NOTEBOOKS))
+def test_a_notebook_runs_from_top_to_bottom(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    before = sorted(path.name for path in FOLDER.iterdir() if path.name != "__pycache__")
+    notebook = read(name)
+    where = {"metadata": {"path": str(FOLDER)}}
+    NotebookClient(notebook, timeout=SECONDS_A_CELL, resources=where).execute()  # raises
+
+    outputs = [o for cell in notebook.cells for o in cell.get("outputs", ())]
+    pictures = [o for o in outputs if "image/png" in o.get("data", {})]
+    told = "\n".join(o.get("text") or o.get("data", {}).get("text/plain", "") for o in outputs)
+    expected_pictures, words = NOTEBOOKS[name]
+    assert len(pictures) == expected_pictures
+    for word in words:
+        assert word in told
+    after = sorted(path.name for path in FOLDER.iterdir() if path.name != "__pycache__")
+    assert after == before, "a notebook left files behind"
+
+
+def test_the_words_are_those_of_the_golden_store(golden: Any) -> None:
+    store = golden("clean-5.5.0")
+    truth = store.truth
+    assert len(truth) == 1588
+    (paid,) = (t for t in truth if t["topic"] == "payments" and "ORDER_1650" in (t["keys"] or ""))
+    assert (paid["commitLogOffset"], paid["storeSize"]) == (911493, 911898 - 911493)
+    largest = max(
+        (t for t in truth if not t["topic"].startswith("RMQ_")), key=lambda t: t["storeSize"]
+    )
+    assert (largest["storeSize"], largest["keys"]) == (6488, "ORDER_1229")
+    since, until = 1795253028000, 1795253030000  # 2026-11-21T09:23:48Z and :50Z
+    shipped = [
+        t
+        for t in truth
+        if t["topic"] == "orders"
+        and t["tags"] == "shipped"
+        and since <= t["storeTimestamp"] < until
+    ]
+    assert len(shipped) == 78
