@@ -7,7 +7,6 @@ it holds a lock on `TARGET.replay.lock`, which a killed one loses.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import uuid
@@ -17,6 +16,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Literal
 
+from jobs.lock import TargetLock, write_whole
 from rmq_store import StoreError
 from rmq_store.consumequeue import QueueId
 from rmq_store.planning import QueueSlice
@@ -77,10 +77,10 @@ class Ledger:
         self.path = target.with_name(target.name + ".replay.json")
         self.runs: list[Run] = []
         self._lock_path = target.with_name(target.name + ".replay.lock")
-        self._lock: int | None = None
+        self._lock: TargetLock | None = None
 
     def __enter__(self) -> Ledger:
-        self._lock = self._locked()
+        self._lock = TargetLock(self._lock_path)
         try:
             self.runs = _load(self.path) if self.path.exists() else []
         except BaseException:
@@ -91,28 +91,9 @@ class Ledger:
     def __exit__(self, *exc: object) -> None:
         self._unlock()
 
-    def _locked(self) -> int:
-        self._lock_path.parent.mkdir(parents=True, exist_ok=True)
-        while True:
-            descriptor = os.open(self._lock_path, os.O_RDWR | os.O_CREAT, 0o644)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                os.close(descriptor)
-                raise LedgerError(
-                    self._lock_path,
-                    reason="another process is replaying into this target",
-                    advice="Let it finish, or end it; then run this again",
-                ) from None
-            # Between opening and locking the one before may have removed the file.
-            if _is_file_of(descriptor, self._lock_path):
-                return descriptor
-            os.close(descriptor)
-
     def _unlock(self) -> None:
         if self._lock is not None:
-            self._lock_path.unlink(missing_ok=True)
-            os.close(self._lock)
+            self._lock.release()
             self._lock = None
 
     @property
@@ -147,29 +128,7 @@ class Ledger:
 
     def _save(self) -> None:
         content = {"format": FORMAT, "runs": [_to_json(run) for run in self.runs]}
-        aside = self.path.with_name(self.path.name + ".tmp")
-        with aside.open("w", encoding="utf-8") as file:
-            json.dump(content, file, indent=1, ensure_ascii=False)
-            file.write("\n")
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(self.path)
-        _flush_folder(self.path.parent)
-
-
-def _is_file_of(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False
-
-
-def _flush_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        write_whole(self.path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
 
 def _now() -> str:

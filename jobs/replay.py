@@ -9,21 +9,16 @@ the messages arrive in the order of the source's log.
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import SparkSession
 from rich.console import Console
 
@@ -32,11 +27,30 @@ if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 
+from jobs.command import (
+    EXIT_NOT_ALL as EXIT_NOT_ALL,
+)
+from jobs.command import (
+    EXIT_OK as EXIT_OK,
+)
+from jobs.command import (
+    EXIT_REFUSED as EXIT_REFUSED,
+)
+from jobs.command import (
+    EXIT_STOPPED as EXIT_STOPPED,
+)
+from jobs.command import (
+    asked_to_stop,
+    session,
+    ship_jobs,
+)
 from jobs.ledger import Ledger, LedgerError, Run, new_run
+from jobs.provenance import Provenance, files_of_store, provenance_of, sums_of
 from jobs.replay_rows import OTHER_KEY, OTHER_TIME, READ, READ_FOR_STORE, Rows, source_options
 from jobs.replay_spec import ReplaySpec, check, parser, spec_of
-from jobs.report import Provenance, Report, TargetRange, show
+from jobs.report import Report, TargetRange, show
 from jobs.target import append_rows, discard_unfinished, has_content, open_target, queue_ends
+from jobs.wording import reason_of
 from rmq_store import MessageStore
 from rmq_store.consumequeue import QueueId
 from rmq_store.errors import StoreError
@@ -74,6 +88,11 @@ def run(
     and nothing was written.
     """
     check(spec)
+    ship_jobs()
+    if spec.to_broker is not None:
+        from jobs import live  # needs the gRPC client, which is an extra
+
+        return live.run(spark, spec, should_stop)
     with Ledger(spec.to_store or spec.to_parquet or "") as ledger:
         return _Replay(spark, spec, should_stop, ledger).run()
 
@@ -235,7 +254,7 @@ class _Replay:
                     rows = reading.popleft().result()
                 except Exception as error:
                     # Whatever failed, the target is closed cleanly; the report says what it was.
-                    self.stopped_by = f"reading failed: {_reason_of(error)}"
+                    self.stopped_by = f"reading failed: {reason_of(error)}"
                     return
                 reading.extend(ahead.submit(self._read, after) for after in waves[i + 1 : i + 2])
                 yield wave, rows
@@ -291,7 +310,7 @@ class _Replay:
             found = self.spark.read.parquet(path).count()
         except Exception as error:
             # As above: the report says what it was, and the same command goes on.
-            self.stopped_by = f"writing Parquet failed: {_reason_of(error)}"
+            self.stopped_by = f"writing Parquet failed: {reason_of(error)}"
             return
         if self.spec.to_store is None:
             self.counts.update({} if counted is None else counted.get)
@@ -353,18 +372,12 @@ class _Replay:
             yield f"{matched:,} messages matched, Parquet has {in_parquet:,}"
 
     def _provenance(self) -> Provenance:
-        queues: dict[str, dict[int, tuple[int, int]]] = {}
-        for part in self.plan.ranges:
-            queues.setdefault(part.queue.topic, {})[part.queue.queue_id] = (part.start, part.stop)
+        store, asked = self.plan.store, self.spec.asked()
+        sums = sums_of(self.spark, files_of_store(store)) if self.spec.checksums else ()
+        found = provenance_of(store, self.plan.ranges, asked, sums)
+        # An earlier run may have begun it, and its snapshot is what counts.
         start, end = self.current.snapshot["log"]
-        return Provenance(
-            store=self.plan.store.path,
-            broker_name=self.plan.store.broker_name,
-            log_range=(start, end),
-            queues=queues,
-            options=self.spec.asked(),
-            version=version("rmqstore"),
-        )
+        return replace(found, log_range=(start, end))
 
 
 @dataclass(frozen=True, slots=True)
@@ -393,21 +406,7 @@ def to_append(table: pa.Table, *, keep_timestamps: bool) -> Iterator[pa.RecordBa
     yield from pa.table(columns).to_batches(max_chunksize=ROWS_PER_APPEND)
 
 
-def _reason_of(error: Exception) -> str:
-    """Our own sentence where Spark has wrapped it in a traceback, else the first lines."""
-    if isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError):
-        return (
-            "Spark's JVM is gone, and its log says why; if memory ran out, give it more "
-            "(spark.driver.memory) or a smaller --wave-bytes"
-        )
-    lines = str(error).splitlines()
-    ours = [line.partition("[RMQSTORE_")[2] for line in lines if "[RMQSTORE_" in line]
-    return f"[RMQSTORE_{ours[-1]}" if ours else " ".join(lines[:3])
-
-
 # --- the command ----------------------------------------------------------------------------------
-
-EXIT_OK, EXIT_NOT_ALL, EXIT_REFUSED, EXIT_STOPPED = range(4)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -415,8 +414,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = parser().parse_args(argv)
     try:
         spec = spec_of(given)
-        spark = _session(given.master)
-        with _asked_to_stop() as should_stop:
+        spark = session("replay", given.master)
+        with asked_to_stop() as should_stop:
             report = run(spark, spec, should_stop)
     except StoreError as error:
         print(f"replay: {error}", file=sys.stderr)
@@ -430,34 +429,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     if report.stopped_by is not None:
         return EXIT_STOPPED
     return EXIT_OK if report.ok else EXIT_NOT_ALL
-
-
-def _session(master: str | None) -> SparkSession:
-    # Spark's own choice is the first python3 on PATH, which need not have our packages.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.appName("rmqstore replay")
-    if master is not None:
-        builder = builder.master(master)
-    elif "SPARK_ENV_LOADED" not in os.environ and "PYSPARK_GATEWAY_PORT" not in os.environ:
-        builder = builder.master("local[*]")
-    quiet: dict[str, bool | float | int | str | None] = {
-        "spark.ui.showConsoleProgress": "false",
-        "spark.log.level": "ERROR",
-    }
-    return builder.config(map=quiet).getOrCreate()
-
-
-@contextmanager
-def _asked_to_stop() -> Iterator[Callable[[], bool]]:
-    """Whether SIGINT or SIGTERM has come: the wave at hand is finished, and the target closed."""
-    came: list[int] = []
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(number, lambda signum, _: came.append(signum)) for number in numbers]
-    try:
-        yield lambda: bool(came)
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
 
 
 if __name__ == "__main__":

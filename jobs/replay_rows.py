@@ -28,6 +28,19 @@ ORIGIN: Mapping[str, str] = {  # property -> column of the source
     ORIGIN_PREFIX + "STORE_TIMESTAMP": "storeTimestamp",  # milliseconds
 }
 _LIGHT_QUEUES = (Property.INNER_MULTI_DISPATCH, Property.INNER_MULTI_QUEUE_OFFSET)
+# What a message carries from being tried again and again; sent anew it has none of it.
+OF_RETRIES = (
+    "RETRY_TOPIC",
+    "DLQ_ORIGIN_TOPIC",
+    "DLQ_ORIGIN_MESSAGE_ID",
+    "ORIGIN_MESSAGE_ID",
+    "RECONSUME_TIME",
+    "MAX_RECONSUME_TIMES",
+    "CONSUME_START_TIME",
+    "DELAY",
+    "REAL_TOPIC",
+    "REAL_QID",
+)
 READ = "read"
 OTHER_TIME = "stored at another time"
 OTHER_KEY = "other keys"
@@ -116,11 +129,16 @@ class Rows:
         )
 
     def frame(
-        self, ranges: Sequence[QueueSlice], columns: Sequence[str], partition_bytes: int
+        self,
+        ranges: Sequence[QueueSlice],
+        columns: Sequence[str],
+        partition_bytes: int,
+        *,
+        unwrap: bool = False,
     ) -> tuple[DataFrame, Observation | None]:
         """The matching rows, and what will have been counted once they were read.
 
-        Rows come in the order of the log.
+        Rows come in the order of the log; with `unwrap` the members of inner batches one by one.
         """
         if not ranges:
             return self.spark.createDataFrame([], spark_schema(columns)), None
@@ -129,7 +147,8 @@ class Rows:
             "columns": ",".join(columns),
             "brokerName": self.plan.store.broker_name,
             "maxBytesPerPartition": str(partition_bytes),
-            "unwrapBatches": "false",  # a record goes over as it is stored
+            # A record goes over as it is stored, where the target takes records.
+            "unwrapBatches": "true" if unwrap else "false",
         }
         if self.plan.store.broker_conf is not None:
             options["brokerConf"] = self.plan.store.broker_conf
@@ -165,15 +184,19 @@ class Rows:
         return F.arrays_overlap(words, asked) | unique
 
     def _remapped(self, rows: DataFrame) -> DataFrame:
-        return rows.withColumns(
-            {
-                "properties": _with_origin(),
-                "topic": self._new_topic(),
-                "queueId": self._new_queue(),
-            }
-        )
+        dead = self.spec.dead_to_origin
+        changed = {
+            "properties": _with_origin(OF_RETRIES if dead else ()),
+            "topic": self._new_topic(),
+            "queueId": self._new_queue(),
+        }
+        if dead:
+            changed["reconsumeTimes"] = F.lit(0)
+        return rows.withColumns(changed)
 
     def _new_topic(self) -> Column:
+        if self.spec.dead_to_origin:
+            return F.coalesce(origin_topic_of_dead(), "topic")
         return _cases([(F.col("topic") == a, b) for a, b in self.spec.topic_map.items()], "topic")
 
     def _new_queue(self) -> Column:
@@ -186,6 +209,13 @@ class Rows:
         return _cases(cases, "queueId")
 
 
+def origin_topic_of_dead() -> Column:
+    """The topic that a dead letter was sent to first; null where it does not say."""
+    # AbstractSendMessageProcessor#consumerSendMsgBack writes the one; 5.x brokers the other too.
+    properties = F.col("properties")
+    return F.coalesce(properties["DLQ_ORIGIN_TOPIC"], properties["RETRY_TOPIC"])
+
+
 def _cases(cases: Iterable[tuple[Column, Any]], otherwise: str) -> Column:
     """The value of the first condition that holds, else the column `otherwise`."""
     chosen: Column | None = None
@@ -195,13 +225,13 @@ def _cases(cases: Iterable[tuple[Column, Any]], otherwise: str) -> Column:
     return F.col(otherwise) if chosen is None else chosen.otherwise(F.col(otherwise))
 
 
-def _with_origin() -> Column:
+def _with_origin(without: Sequence[str] = ()) -> Column:
     """The properties, with where the message came from; an older origin gives way.
 
     The CRC of the whole record is dropped: the target's writer computes its own where it has one.
     So are the names of light queues in what was read from one of them, where it would arrive twice.
     """
-    stale = (*ORIGIN, CRC_PROPERTY)
+    stale = (*ORIGIN, CRC_PROPERTY, *without)
     light = F.col("topic").startswith(LMQ_PREFIX)
     kept = F.map_filter(
         "properties",

@@ -15,6 +15,9 @@ from rmq_store.errors import InvalidArgumentError, nearest
 from spark_source.options import parse_size, parse_time
 
 DEFAULT_WAVE_BYTES = 256 << 20
+DEFAULT_PATIENCE = 120.0
+LIVE_WAVE_BYTES = 8 << 20
+"""To a broker a wave takes seconds then: what is sent twice after a crash is at most one."""
 
 QueueMap = Mapping[tuple[str | None, int], int]
 """(topic, or None for every topic; queue id) -> queue id of the target."""
@@ -26,7 +29,13 @@ class ReplaySpec:
 
     Either `topics`, or single queues: `queues`, and `offsets` with a half-open range of queue
     offsets each; all user topics where neither is given. `wave_bytes` is about how much is held in
-    memory at a time, twice.
+    memory at a time, twice. `dead_to_origin`: dead letters go to the topic they came from, as new
+    messages of it.
+
+    `to_broker`: the gRPC endpoint of a running broker's proxy, host:port. What it refuses goes to the
+    folder `failed`, beside which the ledger stands. `fifo_topics` (names in the target) are sent with
+    the source queue as message group. `rate`: messages a second; `patience`: seconds for which one
+    message is tried again.
     """
 
     source: str
@@ -50,27 +59,46 @@ class ReplaySpec:
     append: bool = False
     restart: bool = False
     wave_bytes: int = DEFAULT_WAVE_BYTES
+    dead_to_origin: bool = False
+    to_broker: str | None = None
+    failed: str | None = None
+    fifo_topics: tuple[str, ...] = ()
+    rate: float | None = None
+    patience: float = DEFAULT_PATIENCE
+    dry_run: bool = False
+    checksums: bool = False
 
     def asked(self) -> dict[str, Any]:
         """What determines the rows that arrive, as plain JSON values."""
-        passing = ("append", "restart", "wave_bytes", "offsets", "queue_map")
+        passing = ("append", "restart", "wave_bytes", "offsets", "queue_map", *_MANNERS)
         plain = {name: value for name, value in asdict(self).items() if name not in passing}
         plain["offsets"] = [[*queue, *span] for queue, span in self.offsets.items()]
         plain["queue_map"] = [[*old, new] for old, new in self.queue_map.items()]
-        for name in ("source", "to_store", "to_parquet"):
+        for name in ("source", "to_store", "to_parquet", "failed"):
             if plain[name] is not None:
                 plain[name] = str(Path(plain[name]).resolve())
         loaded: dict[str, Any] = json.loads(json.dumps(plain))
         return loaded
 
 
+# How the same rows are sent, and not which.
+_MANNERS = ("rate", "patience", "dry_run", "checksums")
+
+
 def check(spec: ReplaySpec) -> None:
     """Raise InvalidArgumentError for a spec that cannot be, before any file is looked at."""
-    if spec.to_store is None and spec.to_parquet is None:
+    if spec.to_broker is not None:
+        _check_live(spec)
+    elif spec.to_store is None and spec.to_parquet is None:
         raise InvalidArgumentError(
-            None, reason="no target", advice="Give --to-store, --to-parquet or both"
+            None, reason="no target", advice="Give --to-store, --to-parquet or both, or --to-broker"
         )
-    paths = [Path(p).resolve() for p in (spec.source, spec.to_store, spec.to_parquet) if p]
+    elif spec.failed or spec.fifo_topics or spec.rate or spec.dry_run:
+        raise InvalidArgumentError(
+            None, reason="--failed, --fifo, --rate and --dry-run are of a replay with --to-broker"
+        )
+    folders = (spec.source, spec.to_store, spec.to_parquet, spec.failed)
+    paths = [Path(p).resolve() for p in folders if p]
     for i, path in enumerate(paths):
         if any(path == other or other in path.parents for other in paths[:i] + paths[i + 1 :]):
             raise InvalidArgumentError(
@@ -84,6 +112,31 @@ def check(spec: ReplaySpec) -> None:
             reason="topics and single queues exclude each other",
             advice="Name every queue, or only topics",
         )
+
+
+def _check_live(spec: ReplaySpec) -> None:
+    if spec.to_store is not None or spec.to_parquet is not None:
+        raise InvalidArgumentError(None, reason="a broker is a target of its own: one replay each")
+    if spec.queue_map:
+        raise InvalidArgumentError(
+            None,
+            reason="queues cannot be mapped on the way to a running broker: its client chooses them",
+            advice="Leave --map-queue out; the order of each source queue is kept with --fifo TOPIC",
+        )
+    if spec.failed is None:
+        raise InvalidArgumentError(
+            None,
+            reason="no place for what the broker refuses",
+            advice="Give --failed DIR; the ledger stands beside it",
+        )
+    if spec.append or spec.restart or spec.keep_timestamps or spec.target_conf or spec.release:
+        raise InvalidArgumentError(
+            None,
+            reason="--append, --restart, --keep-timestamps, --target-conf and --release are of a "
+            "replay into a store",
+        )
+    if spec.rate is not None and not spec.rate > 0:
+        raise InvalidArgumentError(None, reason="--rate is messages a second", actual=spec.rate)
 
 
 def _checked_time(value: str | None) -> int | None:
@@ -138,6 +191,25 @@ def parser() -> argparse.ArgumentParser:
         default=[],
         help="queue ids by the source's topic, or for every topic; repeatable",
     )
+    live = made.add_argument_group("to a running broker")
+    live.add_argument("--to-broker", metavar="HOST:PORT", help="gRPC endpoint of its proxy")
+    live.add_argument("--failed", metavar="DIR", help="Parquet of what it refuses, with the reason")
+    live.add_argument(
+        "--fifo",
+        metavar="TOPIC",
+        action="append",
+        default=[],
+        help="a FIFO topic there: the source queue is the message group; repeatable",
+    )
+    live.add_argument("--rate", type=float, metavar="N", help="at most so many messages a second")
+    live.add_argument(
+        "--patience",
+        type=float,
+        default=DEFAULT_PATIENCE,
+        metavar="SECONDS",
+        help="try a message again for so long (120)",
+    )
+    live.add_argument("--dry-run", action="store_true", help="say what would be sent, and refused")
     what = made.add_argument_group("what (default: all messages of all user topics)")
     what.add_argument("--topic", action="append", default=[], help="repeatable")
     what.add_argument("--queue", metavar="TOPIC:ID", action="append", default=[], help="repeatable")
@@ -161,10 +233,11 @@ def parser() -> argparse.ArgumentParser:
     what.add_argument("--broker-conf", metavar="FILE", help="broker.conf of the source")
     how = made.add_argument_group("how")
     how.add_argument("--json", metavar="FILE", help="write the report there too; - is stdout")
-    how.add_argument("--master", help="Spark's master (default: spark-submit's, else local[*])")
     how.add_argument(
-        "--wave-bytes", default=str(DEFAULT_WAVE_BYTES), help="read this much at a time (256m)"
+        "--checksums", action="store_true", help="size and SHA-256 of every file of the source"
     )
+    how.add_argument("--master", help="Spark's master (default: spark-submit's, else local[*])")
+    how.add_argument("--wave-bytes", help="do this much at a time (256m; to a broker 8m)")
     return made
 
 
@@ -191,7 +264,14 @@ def spec_of(given: argparse.Namespace) -> ReplaySpec:
         release=given.release,
         append=given.append,
         restart=given.restart,
-        wave_bytes=_size(given.wave_bytes),
+        wave_bytes=_wave_bytes(given),
+        to_broker=given.to_broker,
+        failed=given.failed,
+        fifo_topics=tuple(given.fifo),
+        rate=given.rate,
+        patience=given.patience,
+        dry_run=given.dry_run,
+        checksums=given.checksums,
     )
     check(spec)
     return spec
@@ -232,6 +312,12 @@ def _queue_pair(text: str) -> tuple[tuple[str | None, int], int]:
     if not all(part.isascii() and part.isdigit() for part in (number, new)):
         raise _refused(form, text)
     return (topic or None, int(number)), int(new)
+
+
+def _wave_bytes(given: argparse.Namespace) -> int:
+    if given.wave_bytes is not None:
+        return _size(given.wave_bytes)
+    return DEFAULT_WAVE_BYTES if given.to_broker is None else LIVE_WAVE_BYTES
 
 
 def _size(text: str) -> int:

@@ -6,23 +6,14 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from jobs.provenance import Provenance as Provenance
 
-@dataclass(frozen=True, slots=True)
-class Provenance:
-    """What was read: enough to tell later what the numbers are about."""
-
-    store: str
-    broker_name: str
-    log_range: tuple[int, int]  # CommitLog offsets of the snapshot, half-open
-    queues: Mapping[str, Mapping[int, tuple[int, int]]]  # topic -> queue id -> [start, stop) read
-    options: Mapping[str, Any]
-    version: str
+TOPICS_SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +60,7 @@ def show(report: Report, console: Console | None = None) -> None:
     console.print(_numbers(report))
     if report.target_queues:
         console.print(_targets(report.target_queues))
-    console.print(_source(report))
+    console.print(source_table(report.source))
     for problem in report.problems:
         console.print(Text(f"! {problem}", style="bold red"))
     console.print(_verdict(report))
@@ -98,22 +89,28 @@ def _targets(ranges: tuple[TargetRange, ...]) -> Table:
     return table
 
 
-def _source(report: Report) -> Table:
-    source = report.source
+def source_table(source: Provenance) -> Table:
+    """What was read, for a person."""
     table = Table(title="what was read", title_justify="left", show_header=False)
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     table.add_row("store", Text(source.store))
     table.add_row("broker", Text(source.broker_name))
     table.add_row("log at that moment", "{:,} to {:,}".format(*source.log_range))
-    for topic, queues in source.queues.items():
+    for topic, queues in list(source.queues.items())[:TOPICS_SHOWN]:
         parts = (f"{queue}: {start:,} to {stop:,}" for queue, (start, stop) in queues.items())
         table.add_row(Text(f"offsets of {topic}"), "  ".join(parts))
+    if len(source.queues) > TOPICS_SHOWN:
+        table.add_row("offsets", f"of {len(source.queues) - TOPICS_SHOWN:,} more topics: --json")
     # Brackets in names are text here, and not the markup of the table.
     for name, value in source.options.items():
         if value not in (None, [], {}, False) and name != "source":
             text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
             table.add_row(name.replace("_", " "), Text(text))
+    if source.files:
+        size = sum(file.size for file in source.files)
+        told = f"{len(source.files):,} with {size:,} bytes; --json FILE has their SHA-256"
+        table.add_row("files", told)
     table.add_row("rmqstore", source.version)
     return table
 

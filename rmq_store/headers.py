@@ -5,6 +5,7 @@ The fast twin of `message._split`: every step is one numpy call over all records
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -226,22 +227,26 @@ def wrong_crc_rows(headers: Headers) -> Ints:
 
 
 def record_crc_rows(headers: Headers) -> Ints:
-    """Rows whose properties end in a record CRC."""
-    ends = headers.properties_at + headers.properties_length
-    named = headers.integers_at(ends - CRC_ITEM_SIZE, ">i8") == _CRC_NAME
-    return np.flatnonzero(named & (headers.properties_length >= CRC_ITEM_SIZE))
+    """Rows whose properties end in a record CRC, whatever its value."""
+    found = [row for row, stored, _ in _record_crcs(headers) if stored is not None]
+    return np.array(found, dtype=np.int64)
 
 
 def _wrong_record_crc_rows(headers: Headers) -> Ints:
     """Rows whose record CRC is not that of the rest of the record."""
-    ends = headers.properties_at + headers.properties_length
-    rows = record_crc_rows(headers)
     window = headers.window
     wrong: list[int] = []
-    for row in rows.tolist():
-        start, end = int(headers.properties_at[row]), int(ends[row])
-        stored = record_crc_of(window[start:end].tobytes())
+    for row, stored, end in _record_crcs(headers):
         covered = window.data[int(headers.at[row]) : end - CRC_ITEM_SIZE]
         if stored is not None and stored != crc32(covered) & CRC_MASK:
             wrong.append(row)
     return np.array(wrong, dtype=np.int64)
+
+
+def _record_crcs(headers: Headers) -> Iterator[tuple[int, int | None, int]]:
+    """Rows that seem to end in a record CRC: the row, the CRC if it is one, where the row ends."""
+    ends = headers.properties_at + headers.properties_length
+    named = headers.integers_at(ends - CRC_ITEM_SIZE, ">i8") == _CRC_NAME
+    for row in np.flatnonzero(named & (headers.properties_length >= CRC_ITEM_SIZE)).tolist():
+        start, end = int(headers.properties_at[row]), int(ends[row])
+        yield row, record_crc_of(headers.window[start:end].tobytes()), end

@@ -50,12 +50,21 @@ class IndexRecovery:
         files = list_index_files(root / INDEX_DIR)
         for segment in files:
             header = self._header(segment)
-            full = header is not None and header.end_timestamp <= checkpoint.index_msg_timestamp
+            full = header is not None and self._is_full(header, checkpoint)
             if not full or self.doubtful:  # behind one that goes all go: their order is their age
                 self.doubtful.append(segment)
                 begins.append(-1 if header is None else header.begin_log_offset)
         self.kept = len(files) - len(self.doubtful)
         self.start = self._start(begins, files)
+
+    def _is_full(self, header: Header, checkpoint: Checkpoint) -> bool:
+        """Whether a file was on the disk, and nothing was being put into it.
+
+        The time alone does not tell: a file that was begun in the millisecond in which the one
+        before it was full has the same.
+        """
+        whole = header.index_count >= self.geometry.items
+        return whole and header.end_timestamp <= checkpoint.index_msg_timestamp
 
     def _header(self, segment: SegmentFile) -> Header | None:
         """The header of a file that can be believed; None of any other."""

@@ -21,7 +21,6 @@ from urllib.parse import urlsplit
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow.fs as pafs
 
 from rmq_store.errors import (
     SHOWN_AS,
@@ -161,6 +160,8 @@ def open_shadow(
 
 
 def _file_system(uri: str, options: Mapping[str, str] | None) -> tuple[Any, str]:
+    from pyarrow import fs as pafs  # not before a store is remote: it loads every file system
+
     parts = urlsplit(uri)
     if parts.username or parts.password or parts.query:
         raise InvalidArgumentError(
@@ -201,6 +202,8 @@ def _from_remote(where: str, error: BaseException, doing: str) -> StoreError:
 
 
 def _list(fs: Any, base: str, uri: str) -> Listing:
+    from pyarrow import fs as pafs  # not before a store is remote: it loads every file system
+
     try:
         infos = fs.get_file_info(pafs.FileSelector(base, recursive=True, allow_not_found=True))
     except OSError as error:

@@ -60,6 +60,7 @@ class SalvageReport:
     skipped: list[Skipped] = field(default_factory=list)
     skipped_ranges: int = 0
     refused: dict[str, int] = field(default_factory=dict)  # reason -> whole records not written
+    with_record_crcs: bool = False  # whether the last record saved had one
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values, to be written as JSON."""
@@ -94,8 +95,9 @@ def salvage(
         report = SalvageReport(
             str(store.path), os.fspath(target), store.log.start, store.log.chain.stop
         )
+        report.with_record_crcs = _has_record_crcs(store)
         settings = known.with_defaults_of(store.geometry()).with_defaults_of(
-            StoreConfig(enabledAppendPropCRC=_has_record_crcs(store))
+            StoreConfig(enabledAppendPropCRC=report.with_record_crcs)
         )
         with MessageStore.create(target, settings, release=release) as writer:
             for topic, attributes in _declared(store):
@@ -131,9 +133,10 @@ def _has_record_crcs(store: MessageStore) -> bool:
 
 
 def _save(run: Run, writer: Any, report: SalvageReport) -> None:
-    headers = run.headers
+    at = _without_bare(run, report)
+    headers = Headers(run.window, at, run.segment.base)
     for rows in _portions(headers.total):
-        part = Headers(run.window, run.at[rows], run.segment.base)
+        part = Headers(run.window, at[rows], run.segment.base)
         batch = as_written(part)
         try:
             writer.append_batch(batch)
@@ -141,6 +144,27 @@ def _save(run: Run, writer: Any, report: SalvageReport) -> None:
             _save_one_by_one(batch, part, writer, report)
             continue
         _count(report, batch, part)
+
+
+def _without_bare(run: Run, report: SalvageReport) -> Ints:
+    """Without records that have no record CRC while their neighbours have one: it was damaged away.
+
+    Beside the first and the last of a run stands damage or the end of a file; there it counts
+    whether the sound record before had one.
+    """
+    headers = run.headers
+    has = np.full(len(run.at) + 2, report.with_record_crcs)
+    has[1:-1] = False
+    has[1 + record_crc_rows(headers)] = True
+    bare = ~has[1:-1] & has[:-2] & has[2:]
+    kept: Ints = run.at[~bare]
+    if len(kept):
+        report.with_record_crcs = bool(has[1:-1][~bare][-1])
+    for row in np.flatnonzero(bare).tolist():
+        start = int(run.at[row]) + run.segment.base
+        stop = start + int(headers.total[row])
+        _add_skipped(report, Skipped(start, stop, "damaged", "its record CRC is gone"))
+    return kept
 
 
 def _save_one_by_one(

@@ -3,59 +3,45 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
-from rmq_store.bodies import DEFAULT_MAX_BODY_BYTES, decompress
+from rmq_store.bodies import DEFAULT_MAX_BODY_BYTES
 from rmq_store.commitlog import CommitLog, Extent
 from rmq_store.config import ConsumerOffsets, StoreConfig, read_consumer_offsets
 from rmq_store.consumequeue import (
     Entries,
-    QueueExt,
     QueueFiles,
     QueueId,
-    bisect_first,
-    concat_entries,
-    no_entries,
 )
 from rmq_store.dialects import Dialect, dialect
 from rmq_store.errors import (
-    CorruptRecordError,
     InvalidArgumentError,
-    MissingFileError,
     ReadOnlyStoreError,
-    UnknownQueueError,
-    nearest,
 )
 from rmq_store.files import ReadCounts, list_segments
 from rmq_store.geometry import geometry_found
 from rmq_store.getmessage import (
     GetMessageResult,
     GetMessageStatus,
-    broker_position,
     get_as_broker,
     get_exact,
     parse_tags,
 )
-from rmq_store.keyquery import KeyIndex, has_key
+from rmq_store.keyquery import KeyIndex
 from rmq_store.layout import (
     ABORT_BACKUP_FILE,
-    CONSUMEQUEUE_EXT_DIR,
-    FILLER_SIZE,
-    HOST_V4_SIZE,
-    HOST_V6_SIZE,
-    MULTI_DISPATCH_SEPARATOR,
     PROPERTY_SEPARATOR,
-    Property,
 )
 from rmq_store.locate import commitlog_folders, require_store
 from rmq_store.logreading import Limits, LogReader, QueueLimits, log_end_without_queues
-from rmq_store.message import Message, Record, to_message
+from rmq_store.message import Message
+from rmq_store.messagelookup import MessageLookup
 from rmq_store.planning import Entry, QueueSlice
+from rmq_store.queueview import QueueView
 from rmq_store.reading import BATCH_BYTES, BATCH_ROWS, OnDamage, ReadOptions, SliceReader
 from rmq_store.remote import Listing, Shadow, is_uri, open_shadow
 from rmq_store.schema import column_names
@@ -66,8 +52,6 @@ from rmq_store.snapshot import (
     declared_batch_topics,
     take_snapshot,
 )
-from rmq_store.strings import decode_properties, decode_utf8
-from rmq_store.timesearch import offset_by_time
 from rmq_store.topics import is_system_topic
 
 if TYPE_CHECKING:
@@ -120,7 +104,8 @@ class MessageStore:
             self._log.start, log_end_without_queues(self._log)
         )
         self._key_index: KeyIndex | None = None
-        self._exts: dict[QueueId, QueueExt] = {}
+        self._view = QueueView(root, self._open_log, self._folders, self._snapshot)
+        self._lookup = MessageLookup(self._view, self._open_log, broker_name, self.key_index)
         self._release = release
         self._closed = False
         self._shadow: Shadow | None = None
@@ -255,7 +240,7 @@ class MessageStore:
     def geometry(self) -> StoreConfig:
         """The sizes that the files were made with, as settings; those that cannot be told are None."""
         log = self._open_log()
-        return geometry_found(self.path, log, self._folders, damaged_index=True)
+        return geometry_found(self.path, log, self._folders, self.config, damaged_index=True)
 
     @property
     def dialect(self) -> Dialect:
@@ -361,24 +346,14 @@ class MessageStore:
         """
         queue = QueueId(topic, queue_id)
         state = self._state(queue)
-        return self._broker_min(queue, state) if as_broker else state.min_offset
+        return self._view.broker_min(queue, state) if as_broker else state.min_offset
 
     def max_offset(self, topic: str, queue_id: int) -> int:
         """The queue offset behind the last message. Raises UnknownQueueError."""
         return self._state(QueueId(topic, queue_id)).max_offset
 
     def _state(self, queue: QueueId) -> QueueState:
-        """The state of a queue; one without files in a topic that is there is empty, as for a broker."""
-        state = self._snapshot.queues.get(queue)
-        if state is not None:
-            return state
-        topics = self.topics()
-        if queue.topic in topics:
-            return _EMPTY
-        advice = nearest(queue.topic, topics) if topics else "The store has no queues at all"
-        raise UnknownQueueError(
-            self.path, reason=f"there is no topic {queue.topic!r}", advice=advice
-        )
+        return self._view.state(queue)
 
     def consumer_offsets(self) -> ConsumerOffsets:
         """Committed offsets, group -> topic -> queueId -> next offset, as of now.
@@ -394,79 +369,27 @@ class MessageStore:
 
         An inner batch is one entry, given where any of its messages is in the range.
         """
-        self._open_log()
-        state = self._state(queue)
-        if state.batch:
-            listed = self._batch_entries(queue, state, start, stop)
-        else:
-            first, last = max(start, state.file_start), min(stop, state.file_stop)
-            listed = (
-                self._folders.files(queue).entries(first, last) if first < last else no_entries()
-            )
-        if state.tail is None or stop <= int(state.tail.offset[0]):
-            return listed
-        tail = state.tail
-        inside = (tail.offset + tail.count > start) & (tail.offset < stop)
-        return concat_entries([listed, tail.take(inside)])
+        return self._view.entries(queue, start, stop)
 
     def listed_entries(self, queue: QueueId, start: int, stop: int) -> Entries:
         """As `entries`, with the tagsCode that those in the queue's extension lead to."""
-        return self._with_ext(queue, self.entries(queue, start, stop))
+        return self._view.listed_entries(queue, start, stop)
 
     def is_record(self, commit_log_offset: int, size: int) -> bool:
         """Whether a whole record of that size stands there, whatever its CRC."""
         return self._open_log().is_record(commit_log_offset, size)
 
-    def _batch_entries(self, queue: QueueId, state: QueueState, start: int, stop: int) -> Entries:
-        files = self._folders.files(queue, batch=True)
-
-        def behind(unit: int, offset: int) -> bool:
-            one = files.entries(unit, unit + 1)
-            return int(one.offset[0] + one.count[0]) > offset
-
-        first = bisect_first(state.file_start, state.file_stop, lambda unit: behind(unit, start))
-        last = bisect_first(first, state.file_stop, lambda unit: behind(unit, stop - 1))
-        entries = files.entries(first, min(last + 1, state.file_stop))
-        return entries.take(entries.offset < stop)
-
     def entry_at(self, queue: QueueId, offset: int) -> Entry | None:
         """Where the message at a queue offset lies and how much it takes; None if it leads nowhere."""
-        state = self._state(queue)
-        if not state.batch and state.file_start <= offset < state.file_stop:
-            found = self._folders.files(queue).peek(offset)
-            if found is None or found[1] <= 0 or found[1] == FILLER_SIZE or found[0] < 0:
-                return None
-            return Entry(*found)
-        entries = self.entries(queue, offset, offset + 1)
-        if not len(entries) or not entries.points_to_record[0]:
-            return None
-        share = int(entries.size[0]) / max(1, int(entries.count[0]))
-        return Entry(int(entries.log_offset[0]), share)
+        return self._view.entry_at(queue, offset)
 
     def log_offset_of(self, queue: QueueId, queue_offset: int) -> int:
         """Where the entry at `queue_offset` points in the log; the log's end for max_offset."""
-        state = self._state(queue)
-        if queue_offset >= state.max_offset:
-            return self._snapshot.log_end
-        entries = self.entries(queue, queue_offset, queue_offset + 1)
-        return int(entries.log_offset[0]) if len(entries) else self._snapshot.log_end
+        return self._view.log_offset_of(queue, queue_offset)
 
     def offset_at_log(self, queue: QueueId, commit_log_offset: int) -> int:
         """The first queue offset whose record stands at that log offset or behind; else max_offset."""
-        state = self._state(queue)
-        start, stop = state.min_offset, state.max_offset
-        if not state.batch and state.tail is None and start < stop:
-            # Entry after entry in files: no arrays are made to look at one number.
-            files = self._folders.files(queue)
-            if files.first_unit <= start and not files.has_holes:
-                return bisect_first(
-                    start, stop, lambda unit: files.unit(unit)[0] >= commit_log_offset
-                )
-        return bisect_first(
-            start,
-            stop,
-            lambda offset: self.log_offset_of(queue, offset) >= commit_log_offset,
-        )
+        return self._view.offset_at_log(queue, commit_log_offset)
 
     # --- reading -----------------------------------------------------------------------------------
 
@@ -516,7 +439,7 @@ class MessageStore:
         )
         reader = SliceReader(
             self._log,
-            self._message_entries if unwrap_batches else self._slice_entries,
+            self._view.listed_entries if unwrap_batches else self._view.slice_entries,
             self.broker_name,
             self._snapshot.log_end,
             options,
@@ -577,32 +500,6 @@ class MessageStore:
             on_damage,
         )
         return reader.read(start, stop)
-
-    def _message_entries(self, queue: QueueId, start: int, stop: int) -> Entries:
-        """Entries that hold a message in the range, which may begin inside a batch."""
-        return self._with_ext(queue, self.entries(queue, start, stop))
-
-    def _slice_entries(self, queue: QueueId, start: int, stop: int) -> Entries:
-        """Entries whose first message is in the range, so that no record comes twice."""
-        entries = self.entries(queue, start, stop)
-        if len(entries) and int(entries.offset[0]) < start:
-            entries = entries.take(entries.offset >= start)
-        return self._with_ext(queue, entries)
-
-    def _with_ext(self, queue: QueueId, entries: Entries) -> Entries:
-        """The entries with the tagsCode that those in the queue's extension lead to."""
-        ext = self._ext(queue)
-        if ext is not None:
-            entries.tags_code = ext.tags_codes(entries.tags_code)
-        return entries
-
-    def _ext(self, queue: QueueId) -> QueueExt | None:
-        if queue not in self._exts:
-            folder = self.path / CONSUMEQUEUE_EXT_DIR / queue.topic / str(queue.queue_id)
-            if not folder.is_dir():
-                return None
-            self._exts[queue] = QueueExt(str(folder))
-        return self._exts[queue]
 
     def read_batches(
         self,
@@ -691,160 +588,33 @@ class MessageStore:
                 _positive("max_messages", max_messages),
                 wanted,
                 lambda start, stop: self.entries(queue, start, stop),
-                lambda entries, row: self._message_of(queue, entries, row),
+                lambda entries, row: self._lookup.message_of(queue, entries, row),
             )
         files = self._folders.files(queue, batch=state.batch)
         return get_as_broker(
             offset,
-            self._broker_min(queue, state),
+            self._view.broker_min(queue, state),
             state.max_offset,
             max_messages,
             wanted,
-            lambda start, stop: self._with_ext(queue, self._to_file_end(queue, state, start, stop)),
+            lambda start, stop: self._view.with_ext(
+                queue, self._view.to_file_end(queue, state, start, stop)
+            ),
             files.dtype.itemsize,
             log,
             self._snapshot.log_end,
-            lambda entries, row: self._any_message_at(queue, entries, row),
+            lambda entries, row: self._lookup.any_message_at(queue, entries, row),
             overflow_to_min=self.dialect.has("overflow_to_min"),
         )
 
-    def _broker_min(self, queue: QueueId, state: QueueState) -> int:
-        """minLogicOffset after a start (ConsumeQueue#correctMinOffset): looks at the first file only."""
-        files = self._folders.files(queue, batch=state.batch)
-        first, stop = files.first_unit, state.file_stop
-        if state.batch:
-            return state.min_offset
-        if first >= stop:
-            return state.max_offset if state.tail is None else state.min_offset
-        if state.tail is None and files.unit(stop - 1)[0] < self._snapshot.log_start:
-            return state.max_offset
-        in_file = min(stop, (files.chain.start + files.chain.file_size) // files.dtype.itemsize)
-        found = bisect_first(
-            first, in_file, lambda unit: files.unit(unit)[0] >= self._snapshot.log_start
-        )
-        return found if found < in_file else 0
-
-    def _to_file_end(self, queue: QueueId, state: QueueState, start: int, stop: int) -> Entries:
-        """Entries from `start` to the end of the queue file that holds it."""
-        files = self._folders.files(queue, batch=state.batch)
-        per_file = files.units_per_file or stop
-        if not state.batch:
-            return self._raw_entries(
-                queue, state, start, min(stop, start - start % per_file + per_file)
-            )
-        entries = self.entries(queue, start, stop)
-        if not len(entries):
-            return entries
-        unit = bisect_first(
-            state.file_start,
-            state.file_stop,
-            lambda unit: int(files.entries(unit, unit + 1).offset[0]) >= int(entries.offset[0]),
-        )
-        return entries.take(slice(0, per_file - unit % per_file))
-
-    def _raw_entries(self, queue: QueueId, state: QueueState, start: int, stop: int) -> Entries:
-        """Entries with those before min_offset too, which the broker may look at."""
-        files = self._folders.files(queue)
-        first, last = max(start, files.first_unit), min(stop, state.file_stop)
-        listed = files.entries(first, last) if first < last else no_entries()
-        if state.tail is None:
-            return listed
-        inside = (state.tail.offset >= start) & (state.tail.offset < stop)
-        return concat_entries([listed, state.tail.take(inside)])
-
     # --- single messages ---------------------------------------------------------------------------
-
-    def _message_of(self, queue: QueueId, entries: Entries, row: int) -> Message | None:
-        """The message of an entry; None where the entry does not lead to a record of its queue.
-
-        Raises CorruptRecordError where a record of that size stands there and is damaged.
-        """
-        where, size = int(entries.log_offset[row]), int(entries.size[row])
-        points = bool(entries.points_to_record[row])
-        if not points or where + size > self._snapshot.log_end or where < self._snapshot.log_start:
-            return None
-        try:
-            record = self._log.record_at(where)
-        except CorruptRecordError:
-            if self._log.is_record(where, size):
-                raise
-            return None
-        if record.total_size != size or not self._belongs(record, queue):
-            return None
-        return self._to_message(
-            record, queue, int(entries.offset[row]), int(entries.tags_code[row])
-        )
-
-    def _any_message_at(self, queue: QueueId, entries: Entries, row: int) -> Message | None:
-        """What the broker would hand out for an entry, as far as it is a record."""
-        where = broker_position(self._log, int(entries.log_offset[row]))
-        try:
-            record = self._log.record_at(where)
-        except (CorruptRecordError, MissingFileError):
-            return None
-        return self._to_message(
-            record, queue, int(entries.offset[row]), int(entries.tags_code[row])
-        )
-
-    @staticmethod
-    def _belongs(record: Record, queue: QueueId) -> bool:
-        if decode_utf8(record.topic) == queue.topic and record.queue_id == queue.queue_id:
-            return True
-        found = decode_properties(record.properties).get(Property.INNER_MULTI_DISPATCH, "")
-        return queue.topic in found.split(MULTI_DISPATCH_SEPARATOR)
-
-    def _to_message(
-        self,
-        record: Record,
-        queue: QueueId | None = None,
-        queue_offset: int | None = None,
-        code: int | None = None,
-    ) -> Message:
-        body = decompress(
-            record.body,
-            record.sys_flag,
-            path=self._log.path_at(record.physical_offset),
-            log_offset=record.physical_offset,
-        )
-        return to_message(
-            record,
-            broker_name=self.broker_name,
-            body=body,
-            topic=None if queue is None else queue.topic,
-            queue_id=None if queue is None else queue.queue_id,
-            queue_offset=queue_offset,
-            tags_code=code,
-        )
 
     def message_at(self, commit_log_offset: int) -> Message:
         """The message whose record starts at a log offset; queue_offset is null if no queue lists it.
 
         Raises CorruptRecordError where none starts there, MissingFileError where no file holds it.
         """
-        return self._in_its_queue(self._open_log().record_at(commit_log_offset))
-
-    def _in_its_queue(self, record: Record) -> Message:
-        """The message of a record with its position in its own queue, found by its log offset."""
-        queue = QueueId(decode_utf8(record.topic), record.queue_id)
-        if queue not in self._snapshot.queues:
-            return self._to_message(record)
-        # Nearly always it is where the record says; else it is searched for.
-        entries = self._entry_of(queue, record.queue_offset, record)
-        if entries is None:
-            at = self.offset_at_log(queue, record.physical_offset)
-            entries = self._entry_of(queue, at, record)
-        if entries is None:
-            return self._to_message(record)
-        return self._to_message(record, queue, int(entries.offset[0]), int(entries.tags_code[0]))
-
-    def _entry_of(self, queue: QueueId, offset: int, record: Record) -> Entries | None:
-        """The entry at `offset` where it leads to `record`."""
-        state = self._state(queue)
-        if not state.min_offset <= offset < state.max_offset:
-            return None
-        entries = self.entries(queue, offset, offset + 1)
-        listed = len(entries) and int(entries.log_offset[0]) == record.physical_offset
-        return entries if listed else None
+        return self._lookup.message_at(commit_log_offset)
 
     def message_by_id(self, message_id: str) -> Message | None:
         """The message with an offsetMsgId (32 or 56 hex digits) or a UNIQ_KEY; None where none has it.
@@ -858,25 +628,11 @@ class MessageStore:
 
         A UNIQ_KEY may name several: retries, and members of one batch. Empty where there is none.
         """
-        named = self._by_offset_id(message_id)
-        if named:
-            return named
-        found: dict[int, Message] = {}
-        for topic in self.topics():
-            for message in self.query_message(topic, message_id, sys.maxsize):
-                if message.uniq_key == message_id:
-                    found[message.commit_log_offset] = message
-        return [found[offset] for offset in sorted(found)]
+        return self._lookup.messages_by_id(message_id)
 
-    def _by_offset_id(self, message_id: str) -> list[Message]:
-        if len(message_id) not in (2 * HOST_V4_SIZE + 16, 2 * HOST_V6_SIZE + 16):
-            return []
-        try:
-            offset = int.from_bytes(bytes.fromhex(message_id)[-8:], "big", signed=True)
-            message = self.message_at(offset)
-        except (ValueError, CorruptRecordError, MissingFileError):
-            return []
-        return [message] if message.msg_id == message_id.upper() else []
+    def message_by_offset_id(self, message_id: str) -> Message | None:
+        """The message with an offsetMsgId (32 or 56 hex digits); None where it is none, or gone."""
+        return self._lookup.by_offset_id(message_id)
 
     # --- keys and time -----------------------------------------------------------------------------
 
@@ -893,23 +649,7 @@ class MessageStore:
         The newest `max_messages` of them, oldest first. Every one was held against its record: no
         hash collisions, no duplicates; what is behind the index or in a gap of it is found too.
         """
-        log = self._open_log()
-        found: list[Message] = []
-        for offset in reversed(self.key_index().candidates(topic, key)):
-            if not self._snapshot.log_start <= offset < self._snapshot.log_end:
-                continue
-            try:
-                record = log.record_at(offset)
-            except (CorruptRecordError, MissingFileError):
-                continue  # an item that dangles
-            in_time = begin <= record.store_timestamp and (
-                end is None or record.store_timestamp <= end
-            )
-            if in_time and has_key(record, topic, key):
-                found.append(self._in_its_queue(record))
-                if len(found) == max_messages:
-                    break
-        return found[::-1]
+        return self._lookup.query_message(topic, key, max_messages, begin, end)
 
     def key_index(self) -> KeyIndex:
         """The index files, and what of the log they do not cover."""
@@ -933,17 +673,7 @@ class MessageStore:
         the last one it is the last one's. All as the broker answers since 5.1.1. Raises
         UnknownQueueError.
         """
-        queue = QueueId(topic, queue_id)
-        state = self._state(queue)
-        if state.batch:
-            return self._batch_by_time(queue, state, timestamp, boundary)
-        return offset_by_time(
-            self._broker_min(queue, state) if boundary == "UPPER" else state.min_offset,
-            state.max_offset,
-            timestamp,
-            boundary,
-            lambda offset: self.store_time(queue, offset),
-        )
+        return self._view.offset_by_time(topic, queue_id, timestamp, boundary)
 
     def first_since(self, queue: QueueId, timestamp: int) -> int:
         """The first queue offset whose message was stored at `timestamp` (ms) or later; max_offset
@@ -952,44 +682,11 @@ class MessageStore:
         As `offset_by_time` with LOWER, but exact in queues of inner batches too. Raises
         UnknownQueueError.
         """
-        state = self._state(queue)
-        return offset_by_time(
-            state.min_offset,
-            state.max_offset,
-            timestamp,
-            "LOWER",
-            lambda offset: self.store_time(queue, offset),
-        )
-
-    def _batch_by_time(
-        self, queue: QueueId, state: QueueState, timestamp: int, boundary: str
-    ) -> int:
-        """The same where an entry holds many messages: a search over entries, not offsets.
-
-        Source: BatchConsumeQueue#getOffsetInQueueByTime, whose UPPER differs from LOWER only among
-        batches stored at that very time.
-        """
-        entries = self.entries(queue, state.min_offset, state.max_offset)
-        if not len(entries):
-            return state.max_offset
-
-        def time_at(row: int) -> int | None:
-            return self.store_time(queue, int(entries.offset[row]))
-
-        found = offset_by_time(0, len(entries), timestamp, "LOWER", time_at)
-        if boundary == "UPPER" and found < len(entries) and time_at(found) == timestamp:
-            found = offset_by_time(0, len(entries), timestamp, boundary, time_at)
-        return int(entries.offset[min(found, len(entries) - 1)])
+        return self._view.first_since(queue, timestamp)
 
     def store_time(self, queue: QueueId, offset: int) -> int | None:
         """When the message at a queue offset was stored (ms); None where its record is not there."""
-        entries = self.entries(queue, offset, offset + 1)
-        if not len(entries) or not entries.points_to_record[0]:
-            return None
-        try:
-            return self._log.record_at(int(entries.log_offset[0])).store_timestamp
-        except (CorruptRecordError, MissingFileError):
-            return None
+        return self._view.store_time(queue, offset)
 
     def scan(self, start: int | None = None) -> Iterator[Extent]:
         """The log from `start` (default: its first byte) to the end of its last file.

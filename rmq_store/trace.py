@@ -6,7 +6,7 @@ committed. So its records are found by that key in every topic, the system's own
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -72,22 +72,27 @@ def trace(store: MessageStore, key: str, topic: str | None = None) -> list[Life]
     for message in _named(store, key, topic):
         for one in _of_same_message(store, message):
             found[one.commit_log_offset] = one
+    return lives_of(store, found.values())
+
+
+def lives_of(store: MessageStore, messages: Iterable[Message]) -> list[Life]:
+    """The lives that these records are, all records of each being among them."""
     lives: dict[str, list[Message]] = {}
-    for offset in sorted(found):
-        message = found[offset]
+    for message in sorted(messages, key=lambda one: one.commit_log_offset):
         lives.setdefault(message.uniq_key or message.msg_id, []).append(message)
-    return [_life(store, messages) for messages in lives.values()]
+    return [_life(store, of_one) for of_one in lives.values()]
 
 
 def _named(store: MessageStore, key: str, topic: str | None) -> Iterator[Message]:
-    yield from (one for one in store.messages_by_id(key) if _sent_to(one, topic))
+    yield from (one for one in store.messages_by_id(key) if sent_to(one, topic))
     for name in store.topics():
         for message in store.query_message(name, key, _MOST_RECORDS):
-            if _sent_to(message, topic):
+            if sent_to(message, topic):
                 yield message
 
 
-def _sent_to(message: Message, topic: str | None) -> bool:
+def sent_to(message: Message, topic: str | None) -> bool:
+    """Whether a record is of a message that was sent to `topic`, wherever it stands now."""
     return topic is None or topic in (
         message.topic,
         message.properties.get("REAL_TOPIC"),

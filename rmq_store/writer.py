@@ -237,7 +237,7 @@ class StoreWriter:
             else:
                 snapshot = take_snapshot(root, log, folders, said)
                 refuse_unclean(root, log, folders, snapshot)
-            known = said.with_defaults_of(geometry_found(root, log, folders))
+            known = said.with_defaults_of(geometry_found(root, log, folders, said))
             refuse_contradiction(root, known, log, folders, snapshot)
             name = broker_name or known.brokerName or root.absolute().name
             writer = cls(root, known, lock, how, name, snapshot)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from jobs.ledger import Ledger, LedgerError, Run, new_run
+from jobs.lock import TargetLockedError
 from rmq_store.consumequeue import QueueId
 from rmq_store.planning import QueueSlice
 
@@ -57,7 +58,7 @@ def test_a_finished_run_is_known_by_what_was_asked(tmp_path: Path) -> None:
 def test_of_two_at_once_one_is_refused(tmp_path: Path) -> None:
     with (
         Ledger(tmp_path / "store"),
-        pytest.raises(LedgerError, match="another process"),
+        pytest.raises(TargetLockedError, match="another process"),
         Ledger(tmp_path / "store"),
     ):
         pass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import random
 import shutil
@@ -17,10 +18,10 @@ from rmq_store.config import StoreConfig, batch_topics, read_properties, read_to
 from rmq_store.errors import UnrecoverableStoreError
 from rmq_store.recovery import RecoveryReport, recover
 from tests.life.test_crash import kill_rounds
-from tests.live.harness import HarnessUnavailable, jars
+from tests.live.harness import HarnessUnavailable, boot_copy, jars, read_all
 from tests.live.java import JVM_OPENS, class_path, jdk_tool
 from tests.support.golden import unpack
-from tests.support.stores import SMALL
+from tests.support.stores import QUEUES, SMALL, TOPICS
 
 pytestmark = [pytest.mark.live, pytest.mark.campaign]
 
@@ -273,3 +274,29 @@ def test_the_broker_starts_on_stores_of_killed_writers(kind: str, tmp_path: Path
     for theirs, last in zip(java(left, settings), promised, strict=True):
         assert theirs["loaded"]
         assert theirs["end"] > last
+
+
+BOOTED = 10
+
+
+def test_a_whole_broker_serves_what_killed_writers_acknowledged(tmp_path: Path) -> None:
+    """Real brokers on ten stores as SIGKILL left them: each message that was acknowledged is served."""
+    try:
+        jars(RELEASE)
+    except HarnessUnavailable as missing:
+        pytest.skip(str(missing))
+    print(f"seed {SEED}")
+    config = {**SMALL, "flushDiskType": "SYNC_FLUSH"}
+    # Queues that only the log has yet must be declared for a client to be allowed to read them.
+    declared = {topic: {"readQueueNums": QUEUES, "writeQueueNums": QUEUES} for topic in TOPICS}
+    rounds = kill_rounds(tmp_path / "killed", config, 3 * BOOTED, f"{SEED} booted")
+    for number, (root, acknowledged) in enumerate(rounds):
+        if number % 3 != 2:
+            continue
+        work = tmp_path / f"run{number}"
+        with boot_copy(root, work, RELEASE, SMALL, topics=declared) as broker:
+            rows = read_all(broker, TOPICS)
+        numbers = [int(base64.b64decode(row["body"])[:6]) for row in rows]
+        assert len(set(numbers)) == len(numbers)
+        assert set(acknowledged) <= set(numbers)
+        shutil.rmtree(work)

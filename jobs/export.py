@@ -1,0 +1,397 @@
+"""Export a broker's messages to Parquet, partitioned by topic and day, and only what is new.
+
+Executors read and write; this process keeps the manifest. Run again it adds what has come since, and
+nothing twice; killed half-way it goes on.
+
+    spark-submit jobs/export.py STORE --to DIR --topic orders
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import click
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+if __package__ in (None, ""):
+    # spark-submit puts this file's folder on the path and not the one it belongs to.
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from jobs.answer import Answer
+from jobs.command import (
+    RANGES,
+    SELECTION,
+    given_options,
+    job,
+    run_job,
+    ship_jobs,
+    size_option,
+    source_options,
+)
+from jobs.manifest import (
+    ExportedFile,
+    ExportedRange,
+    Manifest,
+    ManifestError,
+    Wave,
+    without,
+)
+from jobs.provenance import files_of_store, provenance_of, sum_of, sums_of
+from jobs.replay_rows import range_options
+from jobs.wording import reason_of
+from rmq_store import MessageStore
+from rmq_store.errors import InvalidArgumentError, StoreError
+from rmq_store.planning import QueueSlice, pieces_of
+from rmq_store.schema import DEFAULT_NAMES
+from spark_source.options import FAILFAST, parse_options
+from spark_source.plan import ReadPlan, cut_into_slices
+from spark_source.source import pin
+
+DEFAULT_WAVE_BYTES = 8 << 30
+TOPIC, DAY = "topic", "day"
+_NEEDED = ("topic", "storeTimestamp", "commitLogOffset")
+_GO_ON = "Run the same command again to go on"
+_DAY_MS = 86_400_000
+
+
+@dataclass(frozen=True, slots=True)
+class ExportSpec:
+    """What to export, and where to. `options` are the source's own, by their names.
+
+    `wave_bytes`: about how many selected bytes of the log are done at a time; what is killed begins
+    its wave again.
+    """
+
+    store: str
+    target: str
+    options: Mapping[str, str] = field(default_factory=dict)
+    format: str = "parquet"
+    wave_bytes: int = DEFAULT_WAVE_BYTES
+    checksums: bool = False
+
+    def asked(self) -> dict[str, str]:
+        """What determines rows and columns, besides which ranges of which queues are read."""
+        return {name: value for name, value in self.options.items() if name not in RANGES}
+
+
+def run(
+    spark: SparkSession, spec: ExportSpec, should_stop: Callable[[], bool] = lambda: False
+) -> Answer:
+    """Export what is not in the target yet, and say what that was.
+
+    `should_stop` is asked between waves. Raises StoreError where the export is refused, and nothing
+    was written.
+    """
+    _check(spec)
+    ship_jobs()
+    with Manifest(spec.target) as manifest:
+        return _Export(spark, spec, manifest).run(should_stop)
+
+
+def _check(spec: ExportSpec) -> None:
+    if spec.format == "delta":
+        there = find_spec("delta") is not None
+        raise InvalidArgumentError(
+            None,
+            reason="Delta is not written"
+            + ("" if there else ", and the package delta-spark is not installed either"),
+            advice="Export to Parquet, and let Delta take it over: CONVERT TO DELTA "
+            "parquet.`DIR` PARTITIONED BY (topic STRING, day DATE)",
+        )
+    if spec.format != "parquet":
+        raise InvalidArgumentError(
+            None, reason="unknown format", expected="parquet", actual=spec.format
+        )
+    source, target = Path(spec.store).resolve(), Path(spec.target).resolve()
+    if source == target or source in target.parents or target in source.parents:
+        raise InvalidArgumentError(
+            target, reason="store and target must be folders apart from each other"
+        )
+    for name in spec.options:
+        if name not in SELECTION:
+            raise InvalidArgumentError(None, reason=f"option {name!r} is none of an export")
+
+
+class _Export:
+    """One call of `run`: the plan, what is left of it, and the waves written now."""
+
+    def __init__(self, spark: SparkSession, spec: ExportSpec, manifest: Manifest) -> None:
+        self.spark, self.spec, self.manifest = spark, spec, manifest
+        self.began = time.monotonic()
+        self.plan: ReadPlan = pin(parse_options({"path": spec.store, **spec.options}))
+        self.problems: list[str] = []
+        self.stopped_by: str | None = None
+        self.written: list[Wave] = []
+        self._refuse_other_questions()
+        done = manifest.finished(self.plan.store.broker_name)
+        with self.plan.store.open() as store:
+            self._refuse_another_store(store, done)
+        finished = [part.slice for parts in done.values() for part in parts]
+        self.left = list(without(self.plan.ranges, finished))
+        self._note_gaps(done)
+
+    # --- what is refused -------------------------------------------------------------------------
+
+    def _refuse_other_questions(self) -> None:
+        before = self.manifest.asked
+        if before is not None and dict(before) != self.spec.asked():
+            raise ManifestError(
+                self.manifest.folder,
+                reason="what is in the target was asked for with other options",
+                expected=_told(before),
+                actual=_told(self.spec.asked()),
+                advice="Give the same options (topics, offsets and times may differ), or export into "
+                "a new folder",
+            )
+
+    def _refuse_another_store(
+        self, store: MessageStore, done: Mapping[Any, Sequence[ExportedRange]]
+    ) -> None:
+        """The last message exported of a queue must be where it was, or have expired."""
+        there = set(store.queues())
+        for queue, parts in done.items():
+            last = parts[-1]
+            if queue not in there:
+                continue
+            low, high = store.min_offset(*queue), store.max_offset(*queue)
+            if low >= last.stop:
+                continue
+            at = store.log_offset_of(queue, last.stop - 1) if last.stop <= high else None
+            if at != last.last_log_offset:
+                raise ManifestError(
+                    store.path,
+                    reason=f"queue {queue.queue_id} of {queue.topic!r} holds other messages than "
+                    f"those exported from broker {store.broker_name!r}: its offset {last.stop - 1}",
+                    expected=f"log offset {last.last_log_offset}",
+                    actual="no such offset" if at is None else f"log offset {at}",
+                    advice="If this is another broker's store give its --brokerName; if this one was "
+                    "made anew, or cut by a recovery, export into a new folder",
+                )
+
+    def _note_gaps(self, done: Mapping[Any, Sequence[ExportedRange]]) -> None:
+        """What expired between the last export and this one."""
+        for part in self.plan.ranges:
+            low = self.plan.store.snapshot.queues[part.queue].min_offset
+            before = [one.stop for one in done.get(part.queue, ()) if one.stop <= low]
+            if before and max(before) < low and part.start <= low:
+                self.problems.append(
+                    f"queue {part.queue.queue_id} of {part.queue.topic}: offsets {max(before):,} to "
+                    f"{low:,} expired before they were exported"
+                )
+
+    # --- waves -----------------------------------------------------------------------------------
+
+    def run(self, should_stop: Callable[[], bool]) -> Answer:
+        for pieces in self._waves():
+            try:
+                self._write(pieces)
+            except StoreError:
+                raise
+            except Exception as error:
+                # Spark's own; the waves before are whole, and the answer says what it was.
+                self.stopped_by = f"{reason_of(error)}. {_GO_ON}"
+                break
+            if should_stop():
+                self.stopped_by = f"it was asked to stop. {_GO_ON}"
+                break
+        return self._answer()
+
+    def _waves(self) -> Iterator[Sequence[QueueSlice]]:
+        """Stretches of the log, each as the ranges of all queues in it."""
+        if not self.left:
+            return
+        with self.plan.store.open() as store:
+            for piece in cut_into_slices(store, self.left, self.spec.wave_bytes):
+                if pieces := pieces_of(self.left, piece, store.offset_at_log):
+                    yield pieces
+
+    def _write(self, pieces: Sequence[QueueSlice]) -> None:
+        staging = self.manifest.staging
+        frame = self._frame(pieces)
+        frame.write.mode("overwrite").partitionBy(TOPIC, DAY).parquet(str(staging))
+        files = self._named(staging)
+        rows = sum(file.rows for file in files)
+        self._compare(pieces, rows)
+        snapshot = self.plan.store.snapshot
+        wave = Wave(
+            number=self.manifest.next_number,
+            store=os.path.realpath(self.spec.store),
+            broker_name=self.plan.store.broker_name,
+            asked=self.spec.asked(),
+            log_range=(snapshot.log_start, snapshot.log_end),
+            ranges=tuple(self._with_last(pieces)),
+            rows=rows,
+            files=files,
+            version=version("rmqstore"),
+            written=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        )
+        self.manifest.commit(wave)
+        self.written.append(wave)
+
+    def _frame(self, pieces: Sequence[QueueSlice]) -> DataFrame:
+        """The rows of a wave in the order of the log within topic and day; day is in UTC."""
+        kept = {k: v for k, v in self.spec.options.items() if k not in RANGES}
+        names = self.plan.asked.columns or DEFAULT_NAMES
+        names = (*names, *(name for name in _NEEDED if name not in names))
+        options = {**kept, "columns": ",".join(names), "brokerName": self.plan.store.broker_name}
+        if self.plan.store.broker_conf is not None:
+            options["brokerConf"] = self.plan.store.broker_conf
+        read = self.spark.read.format("rmqstore").options(**options)
+        parts = [read.options(**range_options(one)).load(self.spec.store) for one in once(pieces)]
+        rows = parts[0]
+        for part in parts[1:]:
+            rows = rows.unionAll(part)
+        day = F.floor(F.unix_millis("storeTimestamp") / F.lit(_DAY_MS)).cast("int")
+        rows = rows.withColumn(DAY, F.date_from_unix_date(day))
+        return rows.sortWithinPartitions(TOPIC, DAY, "commitLogOffset", *_queue_order(names))
+
+    def _named(self, staging: Path) -> tuple[ExportedFile, ...]:
+        """Give the files of a wave the names they keep, and sum them up."""
+        found = sorted(staging.rglob("*.parquet"))
+        number = self.manifest.next_number
+        paths = []
+        for i, path in enumerate(found):
+            final = path.with_name(f"{number:06d}-{i:05d}.parquet")
+            path.rename(final)
+            paths.append(str(final))
+        if not paths:
+            return ()
+        tasks = min(len(paths), 4 * self.spark.sparkContext.defaultParallelism)
+        root = str(staging)
+        shared = self.spark.sparkContext.parallelize(paths, tasks)
+        return tuple(shared.map(lambda path: _summed(path, root)).collect())
+
+    def _with_last(self, pieces: Sequence[QueueSlice]) -> list[ExportedRange]:
+        with self.plan.store.open() as store:
+            return [
+                ExportedRange(*p.queue, p.start, p.stop, store.log_offset_of(p.queue, p.stop - 1))
+                for p in pieces
+            ]
+
+    def _compare(self, pieces: Sequence[QueueSlice], rows: int) -> None:
+        asked = self.plan.asked
+        filtered = asked.tags is not None or asked.keys is not None
+        if filtered or asked.mode != FAILFAST or not asked.unwrap_batches:
+            return
+        selected = sum(map(len, pieces))
+        if rows != selected:
+            self.problems.append(f"{selected:,} messages were selected, and {rows:,} arrived")
+
+    # --- what became of it -----------------------------------------------------------------------
+
+    def _answer(self) -> Answer:
+        files = [file for wave in self.written for file in wave.files]
+        by_folder: dict[str, list[ExportedFile]] = {}
+        for file in files:
+            by_folder.setdefault(str(Path(file.path).parent), []).append(file)
+        table = [
+            {
+                "partition": folder,
+                "messages": sum(file.rows for file in its),
+                "files": len(its),
+                "bytes": sum(file.size for file in its),
+            }
+            for folder, its in sorted(by_folder.items())
+        ]
+        totals = self.manifest.totals
+        sums = sums_of(self.spark, files_of_store(self.plan.store)) if self.spec.checksums else ()
+        return Answer(
+            job="export",
+            ok=self.stopped_by is None and not self.problems,
+            tables={"added": table},
+            numbers={
+                "messages added": sum(file.rows for file in files),
+                "bytes added": sum(file.size for file in files),
+                "messages in the target": totals["rows"],
+                "files in the target": totals["files"],
+                "bytes in the target": totals["bytes"],
+                "target": str(self.manifest.target),
+            },
+            source=provenance_of(
+                self.plan.store,
+                (part for wave in self.written for part in (r.slice for r in wave.ranges)),
+                dict(self.spec.options),
+                sums,
+            ),
+            seconds=round(time.monotonic() - self.began, 3),
+            problems=tuple(self.problems),
+            resumed=totals["waves"] > len(self.written),
+            stopped_by=self.stopped_by,
+        )
+
+
+def once(pieces: Sequence[QueueSlice]) -> list[list[QueueSlice]]:
+    """The ranges in lists that have each queue once, as options of the source can say them."""
+    lists: list[list[QueueSlice]] = []
+    turn: dict[Any, int] = {}
+    for piece in pieces:
+        number = turn.get(piece.queue, 0)
+        turn[piece.queue] = number + 1
+        if number == len(lists):
+            lists.append([])
+        lists[number].append(piece)
+    return lists
+
+
+def _queue_order(names: Sequence[str]) -> list[str]:
+    """What parts the members of one record, where it is there."""
+    return [name for name in ("queueId", "queueOffset") if name in names]
+
+
+def _summed(path: str, root: str) -> ExportedFile:
+    """Rows, bytes and SHA-256 of a file that was written, flushed to the disk."""
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+    rows = pq.read_metadata(path).num_rows
+    found = sum_of(path)
+    return ExportedFile(os.path.relpath(path, root), rows, found.size, found.sha256)
+
+
+def _told(asked: Mapping[str, str]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in sorted(asked.items())) or "no options"
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+
+@job("export")
+@click.option("--to", "target", required=True, metavar="DIR", help="A folder of the export's own.")
+@click.option("--format", type=click.Choice(["parquet", "delta"]), default="parquet")
+@click.option("--wave-bytes", default="8g", show_default=True, help="Do so much at a time.")
+@source_options()
+def command(**given: Any) -> None:
+    """Export messages to Parquet, partitioned by topic and day; run again, only what is new."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """`spark-submit jobs/export.py`. Returns the exit code."""
+
+    def work(
+        spark: SparkSession, given: Mapping[str, Any], should_stop: Callable[[], bool]
+    ) -> Answer:
+        spec = ExportSpec(
+            store=given["store"],
+            target=given["target"],
+            options=given_options(given),
+            format=given["format"],
+            wave_bytes=size_option(given["wave_bytes"], "--wave-bytes"),
+            checksums=given["checksums"],
+        )
+        return run(spark, spec, should_stop)
+
+    return run_job(command, argv, work)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

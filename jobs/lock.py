@@ -1,0 +1,77 @@
+"""One process at a time on a target, by a lock that a killed process loses."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+from rmq_store import StoreError
+
+
+class TargetLockedError(StoreError):
+    """Another process works on the same target."""
+
+    code = "RMQSTORE_TARGET_LOCKED"
+
+
+class TargetLock:
+    """An exclusive lock on the file `path`, which is there only while it is held."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises TargetLockedError where another process holds it."""
+        self._path = path
+        self._descriptor: int | None = _locked(path)
+
+    def release(self) -> None:
+        """Let go; the file is removed."""
+        if self._descriptor is not None:
+            self._path.unlink(missing_ok=True)
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def _locked(path: Path) -> int:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise TargetLockedError(
+                path,
+                reason="another process works on this target",
+                advice="Let it finish, or end it; then run this again",
+            ) from None
+        # Between opening and locking the one before may have removed the file.
+        if _is_file_of(descriptor, path):
+            return descriptor
+        os.close(descriptor)
+
+
+def _is_file_of(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Replace a file as a whole, flushed: whoever is killed leaves the old one or the new one."""
+    aside = path.with_name(path.name + ".tmp")
+    with aside.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    aside.replace(path)
+    flush_folder(path.parent)
+
+
+def flush_folder(folder: Path) -> None:
+    """What was renamed in a folder stays so when the power fails."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,194 @@
+"""Single messages: by entry, by place in the log, by id and by key, each held against its record."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+from rmq_store.bodies import decompress
+from rmq_store.commitlog import CommitLog
+from rmq_store.consumequeue import Entries, QueueId
+from rmq_store.errors import CorruptRecordError, MissingFileError
+from rmq_store.getmessage import broker_position
+from rmq_store.keyquery import KeyIndex, has_key
+from rmq_store.layout import (
+    HOST_V4_SIZE,
+    HOST_V6_SIZE,
+    MULTI_DISPATCH_SEPARATOR,
+    Property,
+)
+from rmq_store.message import Message, Record, to_message
+from rmq_store.queueview import QueueView
+from rmq_store.strings import decode_properties, decode_utf8
+
+
+class MessageLookup:
+    """Finds messages one at a time in the store of a view."""
+
+    def __init__(
+        self,
+        view: QueueView,
+        log: Callable[[], CommitLog],
+        broker_name: str,
+        key_index: Callable[[], KeyIndex],
+    ) -> None:
+        self._view = view
+        self._log = log
+        self._broker_name = broker_name
+        self._key_index = key_index
+
+    def message_of(self, queue: QueueId, entries: Entries, row: int) -> Message | None:
+        """The message of an entry; None where the entry does not lead to a record of its queue.
+
+        Raises CorruptRecordError where a record of that size stands there and is damaged.
+        """
+        where, size = int(entries.log_offset[row]), int(entries.size[row])
+        points = bool(entries.points_to_record[row])
+        if (
+            not points
+            or where + size > self._view.snapshot.log_end
+            or where < self._view.snapshot.log_start
+        ):
+            return None
+        try:
+            record = self._log().record_at(where)
+        except CorruptRecordError:
+            if self._log().is_record(where, size):
+                raise
+            return None
+        if record.total_size != size or not self._belongs(record, queue):
+            return None
+        return self._to_message(
+            record, queue, int(entries.offset[row]), int(entries.tags_code[row])
+        )
+
+    def any_message_at(self, queue: QueueId, entries: Entries, row: int) -> Message | None:
+        """What the broker would hand out for an entry, as far as it is a record."""
+        where = broker_position(self._log(), int(entries.log_offset[row]))
+        try:
+            record = self._log().record_at(where)
+        except (CorruptRecordError, MissingFileError):
+            return None
+        return self._to_message(
+            record, queue, int(entries.offset[row]), int(entries.tags_code[row])
+        )
+
+    @staticmethod
+    def _belongs(record: Record, queue: QueueId) -> bool:
+        if decode_utf8(record.topic) == queue.topic and record.queue_id == queue.queue_id:
+            return True
+        found = decode_properties(record.properties).get(Property.INNER_MULTI_DISPATCH, "")
+        return queue.topic in found.split(MULTI_DISPATCH_SEPARATOR)
+
+    def _to_message(
+        self,
+        record: Record,
+        queue: QueueId | None = None,
+        queue_offset: int | None = None,
+        code: int | None = None,
+    ) -> Message:
+        body = decompress(
+            record.body,
+            record.sys_flag,
+            path=self._log().path_at(record.physical_offset),
+            log_offset=record.physical_offset,
+        )
+        return to_message(
+            record,
+            broker_name=self._broker_name,
+            body=body,
+            topic=None if queue is None else queue.topic,
+            queue_id=None if queue is None else queue.queue_id,
+            queue_offset=queue_offset,
+            tags_code=code,
+        )
+
+    def message_at(self, commit_log_offset: int) -> Message:
+        """The message whose record starts at a log offset; queue_offset is null if no queue lists it.
+
+        Raises CorruptRecordError where none starts there, MissingFileError where no file holds it.
+        """
+        return self._in_its_queue(self._log().record_at(commit_log_offset))
+
+    def _in_its_queue(self, record: Record) -> Message:
+        """The message of a record with its position in its own queue, found by its log offset."""
+        queue = QueueId(decode_utf8(record.topic), record.queue_id)
+        if queue not in self._view.snapshot.queues:
+            return self._to_message(record)
+        # Nearly always it is where the record says; else it is searched for.
+        entries = self._entry_of(queue, record.queue_offset, record)
+        if entries is None:
+            at = self._view.offset_at_log(queue, record.physical_offset)
+            entries = self._entry_of(queue, at, record)
+        if entries is None:
+            return self._to_message(record)
+        return self._to_message(record, queue, int(entries.offset[0]), int(entries.tags_code[0]))
+
+    def _entry_of(self, queue: QueueId, offset: int, record: Record) -> Entries | None:
+        """The entry at `offset` where it leads to `record`."""
+        state = self._view.state(queue)
+        if not state.min_offset <= offset < state.max_offset:
+            return None
+        entries = self._view.entries(queue, offset, offset + 1)
+        listed = len(entries) and int(entries.log_offset[0]) == record.physical_offset
+        return entries if listed else None
+
+    def messages_by_id(self, message_id: str) -> list[Message]:
+        """Messages by offsetMsgId (32 or 56 hex digits) or by UNIQ_KEY, in the order of the log.
+
+        A UNIQ_KEY may name several: retries, and members of one batch. Empty where there is none.
+        """
+        named = self._by_offset_id(message_id)
+        if named:
+            return named
+        found: dict[int, Message] = {}
+        for topic in self._view.topics():
+            for message in self.query_message(topic, message_id, sys.maxsize):
+                if message.uniq_key == message_id:
+                    found[message.commit_log_offset] = message
+        return [found[offset] for offset in sorted(found)]
+
+    def by_offset_id(self, message_id: str) -> Message | None:
+        """The message with an offsetMsgId (32 or 56 hex digits); None where it is none, or gone."""
+        return next(iter(self._by_offset_id(message_id)), None)
+
+    def _by_offset_id(self, message_id: str) -> list[Message]:
+        if len(message_id) not in (2 * HOST_V4_SIZE + 16, 2 * HOST_V6_SIZE + 16):
+            return []
+        try:
+            offset = int.from_bytes(bytes.fromhex(message_id)[-8:], "big", signed=True)
+            message = self.message_at(offset)
+        except (ValueError, CorruptRecordError, MissingFileError):
+            return []
+        return [message] if message.msg_id == message_id.upper() else []
+
+    def query_message(
+        self,
+        topic: str,
+        key: str,
+        max_messages: int = 64,
+        begin: int = 0,
+        end: int | None = None,
+    ) -> list[Message]:
+        """Messages of a topic by one word of KEYS or by UNIQ_KEY, stored in [begin, end] (ms).
+
+        The newest `max_messages` of them, oldest first. Every one was held against its record: no
+        hash collisions, no duplicates; what is behind the index or in a gap of it is found too.
+        """
+        log = self._log()
+        found: list[Message] = []
+        for offset in reversed(self._key_index().candidates(topic, key)):
+            if not self._view.snapshot.log_start <= offset < self._view.snapshot.log_end:
+                continue
+            try:
+                record = log.record_at(offset)
+            except (CorruptRecordError, MissingFileError):
+                continue  # an item that dangles
+            in_time = begin <= record.store_timestamp and (
+                end is None or record.store_timestamp <= end
+            )
+            if in_time and has_key(record, topic, key):
+                found.append(self._in_its_queue(record))
+                if len(found) == max_messages:
+                    break
+        return found[::-1]

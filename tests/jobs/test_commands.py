@@ -1,0 +1,80 @@
+"""Every job as a command: its help, what it says of damage, and that its functions travel whole."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
+
+from jobs import dlq, export, lag, live, provenance, rebuild, trace, usage, verify
+from jobs.command import EXIT_OK, EXIT_REFUSED, ship_jobs
+from jobs.replay_spec import ReplaySpec
+from tests.conftest import GoldenStore, unpack
+
+Golden = Callable[[str], GoldenStore]
+CHECKOUT = Path(__file__).parents[2]
+NAMES = ("dlq", "export", "lag", "rebuild", "replay", "trace", "usage", "verify")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_help_from_another_folder(name: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(CHECKOUT / "jobs" / f"{name}.py"), "--help"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == EXIT_OK, done.stderr
+    assert "--json" in done.stdout
+
+
+@pytest.mark.parametrize("module", [dlq, export, lag, rebuild, trace, usage, verify])
+def test_the_page_names_every_option(module: object) -> None:
+    """Those of the Spark source are in its own page."""
+    page = (CHECKOUT / "docs" / "jobs.md").read_text("utf-8")
+    command = module.command  # type: ignore[attr-defined]
+    own = [o for p in command.params for o in p.opts if o.startswith("--") and "-" in o[2:]]
+    assert [option for option in own if option not in page] == []
+    assert f"## {command.name}" in page
+
+
+def test_what_an_executor_met_is_told_in_our_words(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A dead letter whose record is damaged: FAILFAST is the source's default."""
+    store = unpack("clean-4.9.7", tmp_path)
+    record = next(r for r in store.truth if r["topic"].startswith("%DLQ%"))
+    files = sorted((Path(store.path) / "commitlog").iterdir())
+    file = next(f for f in reversed(files) if int(f.name) <= record["commitLogOffset"])
+    raw = bytearray(file.read_bytes())
+    raw[record["commitLogOffset"] - int(file.name) + 4] ^= 0xFF  # the magic number
+    file.write_bytes(raw)
+    assert dlq.main([store.path]) == EXIT_REFUSED
+    told = capsys.readouterr().err
+    assert "RMQSTORE_" in told
+    assert "Traceback" not in told
+
+
+def functions() -> Sequence[object]:
+    spec = ReplaySpec("/store", to_broker="127.0.0.1:1", failed="/failed")
+    return [provenance.sum_of, export._summed, live._task(spec, 2)]
+
+
+def test_functions_travel_to_executors_without_this_folder() -> None:
+    ship_jobs()
+    for function in functions():
+        pickled = cloudpickle.dumps(function)  # type: ignore[no-untyped-call]
+        code = "import sys, pickle; sys.modules['jobs'] = None; f = pickle.load(sys.stdin.buffer)"
+        done = subprocess.run(
+            [sys.executable, "-c", code + "; assert callable(f)"],
+            input=pickled,
+            capture_output=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr.decode()

@@ -1,0 +1,276 @@
+"""usage, lag, trace and dlq: what they answer about stores of real brokers is what the truth says."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections import Counter
+from collections.abc import Callable
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from jobs import dlq, lag, trace, usage
+from jobs.command import EXIT_NOT_ALL, EXIT_OK, EXIT_REFUSED
+from rmq_store import MessageStore, QueueId
+from rmq_store.errors import InvalidArgumentError
+from rmq_store.trace import trace as trace_of
+from tests.conftest import GoldenStore, in_a_queue, unpack, user_topic
+from tests.support.golden import messages_in
+
+Golden = Callable[[str], GoldenStore]
+WITH_DEAD = "clean-4.9.7"
+
+
+def conf(store: GoldenStore) -> dict[str, str]:
+    return {"brokerConf": store.conf, "brokerName": "broker-a"}
+
+
+# --- usage ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["clean-5.5.0", "clean-4.3.2", "geometry-5.5.0"])
+def test_usage_adds_up_to_the_truth(spark: SparkSession, golden: Golden, name: str) -> None:
+    store = golden(name)
+    answer = usage.run(spark, usage.UsageSpec(store.path, conf(store), top=5))
+    sizes: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
+    days: Counter[str] = Counter()
+    queues: Counter[QueueId] = Counter()
+    for record in filter(in_a_queue, store.truth):
+        day = datetime.fromtimestamp(record["storeTimestamp"] / 1000, timezone.utc).date()
+        sizes[record["topic"]] += record["storeSize"]
+        counts[record["topic"]] += messages_in(record)
+        days[str(day)] += record["storeSize"]
+        queues[QueueId(record["topic"], record["queueId"])] += record["storeSize"]
+    by_topic = answer.tables["by topic"]
+    assert {row["topic"]: row["bytes"] for row in by_topic} == sizes
+    assert {row["topic"]: row["messages"] for row in by_topic} == counts
+    assert [row["bytes"] for row in by_topic] == sorted(sizes.values(), reverse=True)
+    assert {str(row["day"]): row["bytes"] for row in answer.tables["by day"]} == days
+    found = [(r["topic"], r["queueId"], r["bytes"]) for r in answer.tables["by queue"]]
+    assert sorted((n for _, _, n in found), reverse=True) == [n for _, n in queues.most_common(5)]
+    assert all(queues[QueueId(topic, queue)] == size for topic, queue, size in found)
+    largest = sorted((r["storeSize"] for r in filter(in_a_queue, store.truth)), reverse=True)
+    assert [row["storeSize"] for row in answer.tables["largest messages"]] == largest[:5]
+    assert answer.numbers["bytes of messages"] == sizes.total()
+
+
+def test_growth_is_told_by_day() -> None:
+    days = [{"day": f"2026-05-0{i}", "bytes": size} for i, size in enumerate((10, 30, 25), 1)]
+    assert [row["change"] for row in usage.with_change(days)] == [None, 20, -5]
+
+
+# --- lag ------------------------------------------------------------------------------------------
+
+
+def consumer_offsets(store: GoldenStore) -> dict[str, Any]:
+    """consumerOffset.json; the broker writes numbers as names without quotes."""
+    raw = (Path(store.path) / "config" / "consumerOffset.json").read_text("utf-8")
+    content: dict[str, Any] = json.loads(re.sub(r"([{,]\s*)(\d+)\s*:", r'\1"\2":', raw))
+    return content
+
+
+def offsets_of(store: GoldenStore) -> dict[tuple[str, str, int], int]:
+    """What consumerOffset.json says: group, topic, queue -> offset."""
+    table = consumer_offsets(store)["offsetTable"]
+    return {
+        (key.partition("@")[2], key.partition("@")[0], int(queue)): offset
+        for key, queues in table.items()
+        for queue, offset in queues.items()
+    }
+
+
+def set_offset(store: GoldenStore, group: str, topic: str, queue: int, offset: int) -> None:
+    content = consumer_offsets(store)
+    content["offsetTable"].setdefault(f"{topic}@{group}", {})[str(queue)] = offset
+    path = Path(store.path) / "config" / "consumerOffset.json"
+    path.write_text(json.dumps(content), "utf-8")
+
+
+def test_lag_is_what_the_truth_has_behind_the_offsets(spark: SparkSession, tmp_path: Path) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    set_offset(store, "slow", "orders", 0, 10)
+    set_offset(store, "slow", "orders", 1, 20)
+    answer = lag.run(spark, lag.LagSpec(store.path, conf(store)))
+    found = {(r["consumerGroup"], r["topic"], r["queueId"]): r for r in answer.tables["by queue"]}
+    assert {key: row["consumerOffset"] for key, row in found.items()} == offsets_of(store)
+    for (_, topic, queue), row in found.items():
+        behind = [
+            r
+            for r in store.by_queue.get(QueueId(topic, queue), ())
+            if r["queueOffset"] >= row["consumerOffset"] and messages_in(r) == 1
+        ]
+        if topic == "orders":
+            assert row["lag"] == len(behind)
+            assert row["lagBytes"] == sum(r["storeSize"] for r in behind)
+    one = lag.run(spark, lag.LagSpec(store.path, conf(store), groups=("slow",), max_lag=5))
+    assert not one.ok
+    assert len(one.problems) == 1
+    assert one.tables["by group"][0]["lag"] == sum(
+        found["slow", "orders", queue]["lag"] for queue in (0, 1)
+    )
+    assert lag.run(spark, lag.LagSpec(store.path, conf(store), ("slow",), max_lag=10**6)).ok
+
+
+def test_messages_that_expired_before_they_were_consumed_are_told(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    store = unpack("expired-5.5.0", tmp_path)
+    (Path(store.path) / "config").mkdir(exist_ok=True)
+    (Path(store.path) / "config" / "consumerOffset.json").write_text('{"offsetTable": {}}')
+    with MessageStore.open(store.path, broker_conf=store.conf) as opened:
+        queue = next(q for q in opened.queues() if opened.min_offset(*q) > 0)
+    set_offset(store, "late", queue.topic, queue.queue_id, 0)
+    answer = lag.run(spark, lag.LagSpec(store.path, conf(store)))
+    assert not answer.ok
+    assert "expired" in answer.problems[0]
+    assert answer.tables["by group"][0]["queues that lost messages"] == 1
+
+
+# --- trace ----------------------------------------------------------------------------------------
+
+
+def test_a_life_is_that_of_the_command(spark: SparkSession, golden: Golden) -> None:
+    store = golden(WITH_DEAD)
+    wanted = {}
+    for record in store.truth:  # one message of each kind
+        if record["topic"].startswith(("%DLQ%", "RMQ_SYS_TRANS_HALF", "SCHEDULE", "orders")):
+            wanted[record["topic"]] = record
+    assert len(wanted) == 4
+    for record in wanted.values():
+        spec = trace.TraceSpec(store.path, record["uniqKey"], conf(store))
+        answer = trace.run(spark, spec)
+        with MessageStore.open(store.path, broker_conf=store.conf) as opened:
+            lives = trace_of(opened, record["uniqKey"])
+        steps = [(s.step, s.topic, s.commitLogOffset, s.about) for x in lives for s in x.steps]
+        assert steps
+        assert [
+            (row["step"], row["topic"], row["commitLogOffset"], row["about"])
+            for row in answer.tables["step by step"]
+        ] == steps
+        assert [row["outcome"] for row in answer.tables["what became of it"]] == [
+            life.outcome for life in lives
+        ]
+        records = [r for r in store.truth if r["uniqKey"] == record["uniqKey"] and in_a_queue(r)]
+        assert {s[2] for s in steps} >= {r["commitLogOffset"] for r in records}
+
+
+def test_a_key_an_offset_id_and_nothing(spark: SparkSession, golden: Golden) -> None:
+    store = golden("clean-5.5.0")
+    record = next(r for r in store.truth if r["topic"] == "orders" and r["keys"])
+    key = record["keys"].split(" ")[0]
+    by_key = trace.run(spark, trace.TraceSpec(store.path, key, conf(store), topic="orders"))
+    expected = {
+        r["commitLogOffset"]
+        for r in store.truth
+        if r["topic"] == "orders" and key in (r["keys"] or "").split(" ")
+    }
+    assert {row["commitLogOffset"] for row in by_key.tables["step by step"]} == expected
+    by_id = trace.run(spark, trace.TraceSpec(store.path, record["offsetMsgId"], conf(store)))
+    assert record["commitLogOffset"] in {
+        row["commitLogOffset"] for row in by_id.tables["step by step"]
+    }
+    nothing = trace.run(spark, trace.TraceSpec(store.path, "no-such-key", conf(store)))
+    assert not nothing.ok
+    assert "no-such-key" in nothing.problems[0]
+
+
+# --- dlq ------------------------------------------------------------------------------------------
+
+
+def dead_of(store: GoldenStore) -> list[dict[str, Any]]:
+    return [r for r in store.truth if r["topic"].startswith("%DLQ%")]
+
+
+def test_dead_letters_with_their_group_origin_and_attempts(
+    spark: SparkSession, golden: Golden
+) -> None:
+    store = golden(WITH_DEAD)
+    answer = dlq.run(spark, dlq.DlqSpec(store.path, conf(store)))
+    expected = dead_of(store)
+    assert expected
+    assert answer.numbers == {
+        "dead letters": len(expected),
+        "bytes": sum(r["storeSize"] for r in expected),
+    }
+    found = {row["queueOffset"]: row for row in answer.tables["the newest"]}
+    assert len(found) == len(expected)
+    for record in expected:
+        row, properties = found[record["queueOffset"]], record["properties"]
+        assert row["consumerGroup"] == record["topic"].removeprefix("%DLQ%")
+        assert row["originTopic"] == properties["RETRY_TOPIC"]
+        assert row["originMsgId"] == properties["ORIGIN_MESSAGE_ID"]
+        assert row["reconsumeTimes"] == record["reconsumeTimes"]
+        assert str(record["reconsumeTimes"]) in row["why"]
+    nothing = dlq.run(spark, dlq.DlqSpec(golden("clean-5.5.0").path))
+    assert nothing.numbers["dead letters"] == 0
+
+
+def test_dead_letters_are_sent_again_to_their_origin_once(
+    spark: SparkSession, golden: Golden, tmp_path: Path
+) -> None:
+    store = golden(WITH_DEAD)
+    target = tmp_path / "again"
+    spec = dlq.DlqSpec(store.path, conf(store), groups=("g-retry",), resend=str(target))
+    answer = dlq.run(spark, spec)
+    assert answer.ok, answer.problems
+    expected = dead_of(store)
+    assert answer.numbers["sent again"] == len(expected)
+    with MessageStore.open(target) as opened:
+        assert opened.topics() == ["retrying"]
+        rows = [row for batch in opened.read_batches() for row in batch.to_pylist()]
+    assert [row["body"] for row in rows] == [base64.b64decode(r["body"]) for r in expected]
+    for row, record in zip(rows, expected, strict=True):
+        properties = dict(row["properties"])
+        assert row["reconsumeTimes"] == 0
+        assert properties["REPLAY_ORIGIN_TOPIC"] == record["topic"]
+        assert properties["UNIQ_KEY"] == record["uniqKey"]
+        assert not {"RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "DELAY", "REAL_TOPIC"} & set(properties)
+    with pytest.raises(Exception, match="this very replay"):
+        dlq.run(spark, spec)
+
+
+# --- the commands ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("module", [usage, lag, trace, dlq])
+def test_reports_as_json_and_wrong_options(
+    spark: SparkSession,
+    golden: Golden,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    module: Any,
+) -> None:
+    store = golden(WITH_DEAD)
+    record = next(filter(user_topic, store.truth))
+    words = [store.path, *([record["uniqKey"]] if module is trace else [])]
+    words += ["--brokerConf", store.conf]
+    report = tmp_path / "report.json"
+    assert module.main([*words, "--json", str(report), "--checksums"]) == EXIT_OK
+    told = json.loads(report.read_text("utf-8"))
+    assert told["source"]["log_range"][1] >= max(r["commitLogOffset"] for r in store.truth)
+    assert told["source"]["options"]["brokerConf"] == store.conf
+    assert len(told["source"]["files"]) == sum(p.is_file() for p in Path(store.path).rglob("*"))
+    assert any(told["tables"].values())
+    assert "in all" in capsys.readouterr().out
+    assert module.main([*words, "--brokrName", "x"]) == EXIT_REFUSED
+    assert "--brokerName" in capsys.readouterr().err
+    assert module.main(["--help"]) == EXIT_OK
+
+
+def test_names_that_are_not_there(
+    spark: SparkSession, golden: Golden, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = golden(WITH_DEAD)
+    with pytest.raises(InvalidArgumentError, match="g-retry"):
+        dlq.run(spark, dlq.DlqSpec(store.path, groups=("g-retri",)))
+    with pytest.raises(InvalidArgumentError, match="no consumer group"):
+        lag.run(spark, lag.LagSpec(store.path, groups=("nobody",)))
+    assert usage.main([store.path, "--topic", "ordrs"]) == EXIT_REFUSED
+    assert "orders" in capsys.readouterr().err
+    assert trace.main([store.path, "no-such-key"]) == EXIT_NOT_ALL

@@ -1,0 +1,157 @@
+"""Sending in lanes: order, pace, patience and refusals, with a client that fails as it is told."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter, defaultdict
+from typing import Any
+
+import pytest
+
+from jobs.grpcclient import MESSAGE_GROUP_LIMIT, group_of, user_properties
+from jobs.replay_spec import ReplaySpec, check, parser, spec_of
+from jobs.sending import Manner, Pacer, Refused, Row, Sender, Unreachable
+from rmq_store.errors import InvalidArgumentError
+
+SEED = 20261121
+
+
+class Fake:
+    """Takes messages; fails now and then, refuses some, and is gone for good where told."""
+
+    def __init__(self, *, fails: float = 0.0, gone_after: int | None = None) -> None:
+        self.taken: list[Row] = []
+        self.fails, self.gone_after = fails, gone_after
+        self.random = random.Random(SEED)
+        self.lock = threading.Lock()
+
+    def prepare(self, row: Row) -> Any:
+        if row["number"] % 100 == 17:
+            raise Refused("an unlucky number")
+        return row
+
+    def send(self, message: Any) -> None:
+        with self.lock:
+            if self.gone_after is not None and len(self.taken) >= self.gone_after:
+                raise Unreachable("gone")
+            if self.random.random() < self.fails:
+                raise Unreachable("just now")
+            self.taken.append(message)
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+def rows(count: int) -> list[Row]:
+    return [{"number": number, "queue": number % 5} for number in range(count)]
+
+
+def queue_of(row: Row) -> Any:
+    return row["queue"]
+
+
+def nothing_together(row: Row) -> Any:
+    return None
+
+
+def test_every_row_is_sent_once_or_handed_back() -> None:
+    print(f"seed {SEED}")
+    client = Fake(fails=0.01)
+    sender = Sender(client, Manner(lanes=4), nothing_together)
+    refused = list(sender.send(rows(1000)))
+    assert Counter(r["number"] for r in (*client.taken, *refused)) == Counter(range(1000))
+    assert {r["number"] for r in refused} == set(range(17, 1000, 100))
+    assert {r["reason"] for r in refused} == {"an unlucky number"}
+    assert sender.outcome.sent == len(client.taken) == 990
+    assert sender.outcome.retries > 0
+    assert sender.outcome.failure is None
+
+
+def test_what_must_stay_in_order_does_so_where_sending_fails_now_and_then() -> None:
+    client = Fake(fails=0.02)
+    sender = Sender(client, Manner(lanes=3), queue_of)
+    list(sender.send(rows(600)))
+    by_queue: dict[int, list[int]] = defaultdict(list)
+    for row in client.taken:
+        by_queue[row["queue"]].append(row["number"])
+    assert len(by_queue) == 5
+    assert all(numbers == sorted(numbers) for numbers in by_queue.values())
+
+
+def test_patience_ends_all_lanes_and_says_why() -> None:
+    client = Fake(gone_after=50)
+    sender = Sender(client, Manner(lanes=4, patience=0.0), nothing_together)
+    list(sender.send(rows(100_000)))
+    assert sender.outcome.sent == len(client.taken) == 50
+    assert sender.outcome.failure is not None
+    assert "gone" in sender.outcome.failure
+
+
+def test_a_client_that_breaks_ends_the_sending() -> None:
+    class Broken(Fake):
+        def send(self, message: Any) -> None:
+            raise ZeroDivisionError("a bug")
+
+    sender = Sender(Broken(), Manner(lanes=2), nothing_together)
+    list(sender.send(rows(1000)))
+    assert sender.outcome.failure == "ZeroDivisionError: a bug"
+    assert sender.outcome.sent == 0
+
+
+def test_the_pace_is_even_by_the_clock() -> None:
+    now = [100.0]
+    pacer = Pacer(10.0, lambda: now[0])
+    assert [round(pacer.delay(), 6) for _ in range(4)] == [0.0, 0.1, 0.2, 0.3]
+    now[0] = 200.0  # what was not used is not made up for
+    assert [round(pacer.delay(), 6) for _ in range(2)] == [0.0, 0.1]
+    assert Pacer(None).delay() == 0.0
+
+
+# --- what is sent of a message --------------------------------------------------------------------
+
+
+def test_properties_of_the_way_stay_and_others_go() -> None:
+    stored = {"UNIQ_KEY": "1", "TAGS": "a", "KEYS": "b", "CLUSTER": "c", "WAIT": "true"}
+    mine = {"colour": "red", "BUYER_ID": "7"}
+    assert user_properties({**stored, **mine}) == mine
+
+
+def test_a_message_group_fits_and_tells_queues_apart() -> None:
+    assert group_of("broker-a", "orders", 3) == "broker-a/orders/3"
+    names = [f"{'long' * 30}{i}" for i in range(50)]
+    groups = {group_of("broker-a", name, queue) for name in names for queue in range(4)}
+    assert len(groups) == 200
+    assert max(map(len, groups)) <= MESSAGE_GROUP_LIMIT
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ({"queue_map": {(None, 1): 2}}, "client chooses them"),
+        ({"failed": None}, "no place for what the broker refuses"),
+        ({"to_store": "/elsewhere"}, "a target of its own"),
+        ({"append": True}, "of a replay into a store"),
+        ({"rate": 0.0}, "messages a second"),
+        ({"to_broker": None, "to_store": "/elsewhere", "failed": None, "rate": 1.0}, "--to-broker"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_sent(
+    more: dict[str, Any], reason: str
+) -> None:
+    known: dict[str, Any] = {"to_broker": "127.0.0.1:1", "failed": "/failed", **more}
+    with pytest.raises(InvalidArgumentError, match=reason):
+        check(ReplaySpec("/store", **known))
+
+
+def test_the_command_line_of_a_live_replay(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["/store", "--to-broker", "127.0.0.1:1", "--failed", "/failed", "--fifo", "a"]
+    spec = spec_of(parser().parse_args([*words, "--rate", "5", "--dry-run"]))
+    assert (spec.fifo_topics, spec.rate, spec.dry_run) == (("a",), 5.0, True)
+    assert spec.wave_bytes < spec_of(parser().parse_args(["/s", "--to-store", "/t"])).wave_bytes
+    with pytest.raises(SystemExit):
+        parser().parse_args([*words, "--fifoo", "b"])
+    assert "--fifo" in capsys.readouterr().err
