@@ -1,7 +1,8 @@
 """Deleting what expired, as the broker does: from the front of the log, then of queues and index.
 
 Source: CleanCommitLogService, CleanConsumeQueueService, IndexService#deleteExpiredFile, and section
-5.5 of docs/format.md. What would go is planned first, with the groups that would lose messages.
+"What a broker deletes" of docs/format.md. What would go is planned first, with the groups that would
+lose messages.
 """
 
 from __future__ import annotations
