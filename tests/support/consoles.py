@@ -14,11 +14,16 @@ import sys
 import tempfile
 from pathlib import Path
 
+from click.testing import CliRunner
+
+from rmq_store.cli.main import rmqstore
 from tests.support.golden import unpack
 
 CHECKOUT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 ANYTHING = "…"
+COLUMNS = "100"
+HELP = re.compile(r"rmqstore( \w+)? --help")  # asked within this process: there are many
 
 
 def steps(page: Path) -> list[tuple[str, str]]:
@@ -44,6 +49,11 @@ def output_of(command: str, folder: Path) -> str:
 
     Raises AssertionError where it does not end well; pages show other ends by `; echo "exit code $?"`.
     """
+    if HELP.fullmatch(command):
+        words, width = command.split(), int(COLUMNS) - 2  # click leaves two columns free
+        asked = CliRunner().invoke(rmqstore, words[1:], prog_name=words[0], terminal_width=width)
+        assert asked.exit_code == 0, asked.output
+        return asked.output
     here = Path(sys.executable).parent
     done = subprocess.run(
         ["bash", "-c", command],
@@ -53,7 +63,7 @@ def output_of(command: str, folder: Path) -> str:
             "PATH": f"{here}:{os.environ['PATH']}",
             "SPARK_LOCAL_IP": "127.0.0.1",
             "PYSPARK_PYTHON": sys.executable,
-            "COLUMNS": "100",
+            "COLUMNS": COLUMNS,
         },
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL if "jobs/" in command else subprocess.STDOUT,
