@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -17,6 +18,7 @@ from jobs.provenance import Provenance
 from jobs.report import source_table
 
 Row = Mapping[str, Any]
+_ANY_WIDTH = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,7 @@ def show(answer: Answer, console: Console, most_rows: int = 40) -> None:
     """Print for a person; of long tables the first `most_rows`."""
     for title, rows in answer.tables.items():
         if rows:
-            console.print(_table(f"{answer.job}: {title}", rows[:most_rows]))
+            console.print(_fitting(f"{answer.job}: {title}", rows[:most_rows], console))
         if len(rows) > most_rows:
             console.print(Text(f"  and {len(rows) - most_rows:,} more; --json FILE has them all"))
     console.print(_numbers(answer))
@@ -57,6 +59,21 @@ def show(answer: Answer, console: Console, most_rows: int = 40) -> None:
     for problem in answer.problems:
         console.print(Text(f"! {problem}", style="bold red"))
     console.print(_verdict(answer))
+
+
+def _fitting(title: str, rows: Sequence[Row], console: Console) -> Table:
+    """Columns where the screen has the width for them, else each row as names with their values."""
+    table = _table(title, rows)
+    wide = console.options.update(width=_ANY_WIDTH, max_width=_ANY_WIDTH)
+    if Measurement.get(console, wide, table).maximum <= console.width:
+        return table
+    listed = Table(title=title, title_justify="left", show_header=False, show_lines=True)
+    listed.add_column()
+    for row in rows:
+        told = {name: _told(value) for name, value in row.items()}
+        pairs = [(Text(name, style="dim"), value) for name, value in told.items() if value]
+        listed.add_row(Text("  ").join(Text(" ").join((name, Text(v))) for name, v in pairs))
+    return listed
 
 
 def _table(title: str, rows: Sequence[Row]) -> Table:

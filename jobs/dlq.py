@@ -27,7 +27,7 @@ from jobs.command import STORE_OPTIONS, given_options, job, run_job, ship_jobs, 
 from jobs.provenance import files_of_store, provenance_of, sums_of
 from jobs.reading import messages, plan_of
 from jobs.replay_rows import origin_topic_of_dead
-from jobs.replay_spec import ReplaySpec
+from jobs.replay_spec import DEFAULT_WAVE_BYTES, LIVE_WAVE_BYTES, ReplaySpec
 from rmq_store.errors import InvalidArgumentError, nearest
 from rmq_store.topics import DLQ_PREFIX
 from spark_source.plan import ReadPlan
@@ -54,7 +54,8 @@ _ORIGIN_ID = ("ORIGIN_MESSAGE_ID", "DLQ_ORIGIN_MESSAGE_ID")
 class DlqSpec:
     """Which dead letters: of `groups`, of `origin_topics`, all by default; times as the source has.
 
-    `resend`: the folder of a new store where they stand in their origin topics again.
+    `resend`: the folder of a new store where they stand in their origin topics again. `to_broker`: a
+    running broker's proxy to which they are sent, with `failed` for what it refuses.
     """
 
     store: str
@@ -64,7 +65,14 @@ class DlqSpec:
     top: int = DEFAULT_TOP
     resend: str | None = None
     release: str | None = None
+    to_broker: str | None = None
+    failed: str | None = None
     checksums: bool = False
+
+    @property
+    def resent_to(self) -> str | None:
+        """Where they are sent again, if they are."""
+        return self.resend or self.to_broker
 
 
 def run(
@@ -81,15 +89,15 @@ def run(
         dead = [row.asDict() for row in newest.drop("topic").collect()]
     finally:
         rows.unpersist()
-    resent = None if spec.resend is None else replay.run(spark, resend_spec(spec), should_stop)
+    resent = None if spec.resent_to is None else replay.run(spark, resend_spec(spec), should_stop)
     numbers: dict[str, Any] = {
         "dead letters": sum(row["messages"] for row in groups),
         "bytes": sum(row["bytes"] for row in groups),
     }
     if resent is not None:
-        numbers |= {"sent again": sum(resent.written.values()), "to": spec.resend}
+        numbers |= {"sent again": sum(resent.written.values()), "to": spec.resent_to}
     sums = sums_of(spark, files_of_store(plan.store)) if spec.checksums else ()
-    asked = {"groups": spec.groups, "origin_topics": spec.origin_topics, "resend": spec.resend}
+    asked = {"groups": spec.groups, "origin_topics": spec.origin_topics, "resend": spec.resent_to}
     return Answer(
         job="dlq",
         ok=resent is None or resent.ok,
@@ -187,6 +195,9 @@ def resend_spec(spec: DlqSpec) -> ReplaySpec:
         broker_name=spec.options.get("brokerName"),
         broker_conf=spec.options.get("brokerConf"),
         release=spec.release,
+        to_broker=spec.to_broker,
+        failed=spec.failed,
+        wave_bytes=DEFAULT_WAVE_BYTES if spec.to_broker is None else LIVE_WAVE_BYTES,
         dead_to_origin=True,
     )
 
@@ -202,6 +213,8 @@ _OPTIONS = (*STORE_OPTIONS, "startingTimestamp", "endingTimestamp")
 @click.option("--top", type=click.IntRange(min=1), default=DEFAULT_TOP, show_default=True)
 @click.option("--resend", metavar="DIR", help="A new store, with them in their origin topics.")
 @click.option("--release", help="Write that as this release of the broker does (default: newest).")
+@click.option("--to-broker", metavar="HOST:PORT", help="Or to the proxy of a running broker.")
+@click.option("--failed", metavar="DIR", help="What that refuses, with the reason.")
 @source_options(_OPTIONS)
 def command(**given: Any) -> None:
     """Dead letters: what died, why, of which group, from which topic; and sent again."""
@@ -221,6 +234,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             given["top"],
             given["resend"],
             given["release"],
+            given["to_broker"],
+            given["failed"],
             given["checksums"],
         )
         return run(spark, spec, should_stop)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from importlib.metadata import version
@@ -51,8 +51,9 @@ from jobs.provenance import files_of_store, provenance_of, sum_of, sums_of
 from jobs.replay_rows import range_options
 from jobs.wording import reason_of
 from rmq_store import MessageStore
+from rmq_store.cli.common import Progress
 from rmq_store.errors import InvalidArgumentError, StoreError
-from rmq_store.planning import QueueSlice, pieces_of
+from rmq_store.planning import LogSlice, QueueSlice, pieces_of
 from rmq_store.schema import DEFAULT_NAMES
 from spark_source.options import FAILFAST, parse_options
 from spark_source.plan import ReadPlan, cut_into_slices
@@ -193,30 +194,37 @@ class _Export:
     # --- waves -----------------------------------------------------------------------------------
 
     def run(self, should_stop: Callable[[], bool]) -> Answer:
-        for pieces in self._waves():
-            try:
-                self._write(pieces)
-            except StoreError:
-                raise
-            except Exception as error:
-                # Spark's own; the waves before are whole, and the answer says what it was.
-                self.stopped_by = f"{reason_of(error)}. {_GO_ON}"
-                break
-            if should_stop():
-                self.stopped_by = f"it was asked to stop. {_GO_ON}"
-                break
+        waves = self._waves()
+        with Progress("export", sum(wave.selected_bytes for wave in waves)) as progress:
+            for wave in waves:
+                try:
+                    self._write(self._pieces(wave))
+                except StoreError:
+                    raise
+                except Exception as error:
+                    # Spark's own; the waves before are whole, and the answer says what it was.
+                    self.stopped_by = f"{reason_of(error)}. {_GO_ON}"
+                    break
+                progress(wave.selected_bytes)
+                if should_stop():
+                    self.stopped_by = f"it was asked to stop. {_GO_ON}"
+                    break
         return self._answer()
 
-    def _waves(self) -> Iterator[Sequence[QueueSlice]]:
-        """Stretches of the log, each as the ranges of all queues in it."""
+    def _waves(self) -> list[LogSlice]:
         if not self.left:
-            return
+            return []
         with self.plan.store.open() as store:
-            for piece in cut_into_slices(store, self.left, self.spec.wave_bytes):
-                if pieces := pieces_of(self.left, piece, store.offset_at_log):
-                    yield pieces
+            return cut_into_slices(store, self.left, self.spec.wave_bytes)
+
+    def _pieces(self, wave: LogSlice) -> list[QueueSlice]:
+        """What is left of every queue in a stretch of the log."""
+        with self.plan.store.open() as store:
+            return list(pieces_of(self.left, wave, store.offset_at_log))
 
     def _write(self, pieces: Sequence[QueueSlice]) -> None:
+        if not pieces:
+            return
         staging = self.manifest.staging
         frame = self._frame(pieces)
         frame.write.mode("overwrite").partitionBy(TOPIC, DAY).parquet(str(staging))

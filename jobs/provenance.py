@@ -48,10 +48,12 @@ def provenance_of(
     options: Mapping[str, Any],
     files: Sequence[FileSum] = (),
 ) -> Provenance:
-    """Of a pinned store, and the parts of its queues that were read."""
+    """Of a pinned store, and the parts of its queues that were read: of several from first to last."""
     queues: dict[str, dict[int, tuple[int, int]]] = {}
     for part in ranges:
-        queues.setdefault(part.queue.topic, {})[part.queue.queue_id] = (part.start, part.stop)
+        of_topic = queues.setdefault(part.queue.topic, {})
+        start, stop = of_topic.get(part.queue.queue_id, (part.start, part.stop))
+        of_topic[part.queue.queue_id] = (min(start, part.start), max(stop, part.stop))
     snapshot = pinned.snapshot
     return Provenance(
         store=os.path.realpath(pinned.path),

@@ -94,6 +94,16 @@ def test_every_message_arrives_once_and_the_manifest_says_so(
     assert answer.ok, answer.problems
     assert answer.numbers["messages added"] == expected.total()
     assert store.fingerprint() == before
+    ends = {
+        queue: max(place[2] for place in expected if place[:2] == queue) + 1
+        for queue in {p[:2] for p in expected}
+    }
+    assert {
+        (topic, queue): span[1]
+        for topic, queues in answer.source.queues.items()
+        for queue, span in queues.items()
+    } == ends
+    assert all(s[0] == 0 for queues in answer.source.queues.values() for s in queues.values())
     with Manifest(tmp_path / "out") as manifest:
         waves = list(manifest.waves())
         assert len(waves) == manifest.totals["waves"] > 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 import re
 from collections import Counter
@@ -13,8 +14,10 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from rich.console import Console
 
 from jobs import dlq, lag, trace, usage
+from jobs.answer import show
 from jobs.command import EXIT_NOT_ALL, EXIT_OK, EXIT_REFUSED
 from rmq_store import MessageStore, QueueId
 from rmq_store.errors import InvalidArgumentError
@@ -209,6 +212,18 @@ def test_dead_letters_with_their_group_origin_and_attempts(
         assert str(record["reconsumeTimes"]) in row["why"]
     nothing = dlq.run(spark, dlq.DlqSpec(golden("clean-5.5.0").path))
     assert nothing.numbers["dead letters"] == 0
+
+
+def test_wide_tables_are_readable_on_a_narrow_screen(spark: SparkSession, golden: Golden) -> None:
+    store = golden(WITH_DEAD)
+    answer = dlq.run(spark, dlq.DlqSpec(store.path, conf(store)))
+    told = io.StringIO()
+    show(answer, Console(file=told, width=80))
+    for record in dead_of(store):
+        assert record["uniqKey"] in told.getvalue()
+    wide = io.StringIO()
+    show(answer, Console(file=wide, width=400))
+    assert any("uniqKey" in line and "originTopic" in line for line in wide.getvalue().splitlines())
 
 
 def test_dead_letters_are_sent_again_to_their_origin_once(

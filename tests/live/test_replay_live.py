@@ -22,12 +22,14 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from jobs import dlq
 from jobs.ledger import LedgerError
 from jobs.replay import EXIT_NOT_ALL, EXIT_STOPPED, main, run
 from jobs.replay_rows import ORIGIN, ORIGIN_PREFIX
 from jobs.replay_spec import ReplaySpec
 from rmq_store import MessageStore
 from tests.live.harness import Broker, HarnessUnavailable, Row, jars, read_all
+from tests.support.golden import unpack
 
 RELEASE = "5.5.0"
 MESSAGES = 20_000
@@ -94,7 +96,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         pytest.skip(str(missing))
     kinds = {name: "FIFO" if "fifo" in name else "NORMAL" for name in TOPICS}
     kinds |= {f"again-{name}": kind for name, kind in kinds.items()}
-    kinds["odd"] = "NORMAL"
+    kinds |= {"odd": "NORMAL", "retrying": "NORMAL"}
     topics = {name: {"attributes": {"message.type": kind}} for name, kind in kinds.items()}
     work = tmp_path_factory.mktemp("broker")
     with Broker(RELEASE, work, topics=topics, proxy=True) as running:
@@ -281,6 +283,23 @@ def test_what_is_refused_goes_aside_with_the_reason(
         base64.b64decode(row["body"])
         for row in sorted(read_all(broker, ["odd"]), key=lambda row: place_of(row))
     ] == [b"fine", b"fine too"]
+
+
+def test_dead_letters_are_sent_to_the_topic_they_came_from(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    store = unpack("clean-4.9.7", tmp_path)
+    failed = str(tmp_path / "failed")
+    answer = dlq.run(spark, dlq.DlqSpec(store.path, to_broker=broker.grpc, failed=failed))
+    dead = [record for record in store.truth if record["topic"].startswith("%DLQ%")]
+    assert answer.ok, answer.problems
+    assert answer.numbers["sent again"] == len(dead) > 0
+    rows = read_all(broker, ["retrying"])
+    assert sorted(row["body"] for row in rows) == sorted(record["body"] for record in dead)
+    for row in rows:
+        assert row["reconsumeTimes"] == 0
+        assert place_of(row)[0] == dead[0]["topic"]
+        assert "RETRY_TOPIC" not in row["properties"]
 
 
 def test_a_broker_that_is_not_there_stops_the_job(
