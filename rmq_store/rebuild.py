@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from rmq_store.checkpoint import Checkpoint
 from rmq_store.config import StoreConfig, read_topic_configs
 from rmq_store.dialects import dialect
 from rmq_store.errors import (
@@ -24,7 +25,13 @@ from rmq_store.errors import (
     from_os_error,
 )
 from rmq_store.files import SegmentFile
-from rmq_store.layout import COMMITLOG_DIR, CONFIG_DIR, CONSUMEQUEUE_DIR, INDEX_DIR
+from rmq_store.layout import (
+    CHECKPOINT_FILE,
+    COMMITLOG_DIR,
+    CONFIG_DIR,
+    CONSUMEQUEUE_DIR,
+    INDEX_DIR,
+)
 from rmq_store.lock import StoreLock
 from rmq_store.recovery import RecoveryReport, recover_locked, remove_abort, write_abort
 from rmq_store.segmentwriter import sync_folder
@@ -108,6 +115,8 @@ def rebuild(
     known, how, root = StoreConfig.of(config), dialect(release), Path(target)
     with MessageStore.open(source, config=known, queues=False) as store:
         settings = known.with_defaults_of(store.geometry())
+        # What was on the disk once is not ended by damage before it.
+        flushed = Checkpoint.read_or_zero(store.path / CHECKPOINT_FILE).physic_msg_timestamp
         state = {"source": str(store.path.absolute()), "log": log, "release": str(how)}
         resumed = _begin(root, state)
         lock = StoreLock(root)
@@ -123,7 +132,9 @@ def rebuild(
     lock = StoreLock(root)
     try:
         write_abort(root, how)
-        report = recover_locked(root, settings, how, "strict", progress=progress)
+        report = recover_locked(
+            root, settings, how, "strict", flushed_until=flushed, progress=progress
+        )
         if not _has_topics(root):
             update_topics(root, how, list(report.queues), {})
         remove_abort(root)

@@ -162,10 +162,13 @@ def recover_locked(
     mode: str,
     *,
     until: int | None = None,
+    flushed_until: int = 0,
     progress: Callable[[int], None] | None = None,
 ) -> RecoveryReport:
     """As `recover`, under the caller's lock; `abort` is there afterwards where it was needed.
 
+    `flushed_until` (ms): what was stored up to then had been on the disk, though the store's own
+    checkpoint does not say so; damage before such records does not end the log.
     `progress` is told bytes of the log, each of which is gone through twice. `until`: of a store
     that was not closed cleanly cut the log there, though whole records follow. Raises
     InvalidArgumentError where no record ends there.
@@ -176,7 +179,7 @@ def recover_locked(
 
         report = recover_as_broker(root, config, how)
     else:
-        report = _Strict(root, config, how, until, progress).run()
+        report = _Strict(root, config, how, until, flushed_until, progress).run()
     report.seconds = time.monotonic() - begun
     return report
 
@@ -218,9 +221,11 @@ class _Strict:
         config: StoreConfig,
         how: Dialect,
         until: int | None = None,
+        flushed_until: int = 0,
         progress: Callable[[int], None] | None = None,
     ) -> None:
         self._progress = progress
+        self._flushed_until = flushed_until
         self.root = root
         # Of a queue with a single file that was cut, the other queues tell what its size was.
         self.config = config.with_defaults_of(queue_sizes(QueueFolders(root, config)))
@@ -286,7 +291,7 @@ class _Strict:
         if until is not None:
             before = log.chain.segment_at(max(log.start, until - 1))
             start = min(start, log.start if before is None else before.base)
-        flushed = self.checkpoint.physic_msg_timestamp
+        flushed = max(self.checkpoint.physic_msg_timestamp, self._flushed_until)
         walk = LogWalk(log, start, flushed_until=flushed).to_the_end(self._progress)
         if until is None or walk.end == until:
             return walk

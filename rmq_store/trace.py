@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.consumequeue import QueueId
+from rmq_store.errors import StoreError
 from rmq_store.layout import SysFlag
 from rmq_store.message import Message
 from rmq_store.planning import QueueSlice
@@ -26,6 +27,7 @@ OP_TOPICS = {
     "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC": "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC",
 }
 GIVEN_UP_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
+UNREADABLE = "ended, and a record that may be its commit cannot be read"
 _MOST_RECORDS = 10_000  # of one key
 
 
@@ -156,7 +158,7 @@ def _meaning(message: Message) -> tuple[str, str]:
 
 
 def _transaction(store: MessageStore, messages: list[Message]) -> str | None:
-    """committed, rolled back, given up or undecided; None for a message in no transaction."""
+    """committed, rolled back, given up, undecided or UNREADABLE; None outside of transactions."""
     halves = [message for message in messages if message.topic in HALF_TOPICS]
     kinds = {_meaning(message)[0] for message in messages}
     if "committed" in kinds:
@@ -166,22 +168,43 @@ def _transaction(store: MessageStore, messages: list[Message]) -> str | None:
     if "given up" in kinds:
         return "given up"
     # A half message that is checked is written again; the last one counts.
-    last = halves[-1]
-    return "rolled back" if _is_decided(store, last) else "undecided"
+    ended = _ended_at(store, halves[-1])
+    if ended is None:
+        return "undecided"
+    return UNREADABLE if _hides_a_commit(store, halves[-1], ended) else "rolled back"
 
 
-def _is_decided(store: MessageStore, half: Message) -> bool:
-    """Whether an op message names the half message's queue offset: the producer (or a check that
-    found it too old) has ended the transaction."""
+def _ended_at(store: MessageStore, half: Message) -> int | None:
+    """When an op message was stored (ms) that names the half message's queue offset: the producer
+    (or a check that found it too old) has ended the transaction. None without one."""
     topic = OP_TOPICS[half.topic]
     if half.queue_offset is None or topic not in store.topics():
-        return False
+        return None
     queue = QueueId(topic, half.queue_id)
     stop = store.max_offset(*queue)
     start = store.offset_by_time(*queue, half.store_timestamp)
     named = rf"(^|,){half.queue_offset}(,|$)"
-    for batch in store.read_slices([QueueSlice(queue, start, stop)], columns=("body",)):
+    columns = ("body", "storeTimestamp")
+    for batch in store.read_slices([QueueSlice(queue, start, stop)], columns=columns):
         texts = batch.column("body").cast(pa.string())
-        if pc.any(pc.match_substring_regex(texts, named)).as_py():
-            return True
-    return False
+        hits = batch.filter(pc.match_substring_regex(texts, named))
+        if hits.num_rows:
+            return int(hits.column("storeTimestamp").cast(pa.int64())[0].as_py())
+    return None
+
+
+def _hides_a_commit(store: MessageStore, half: Message, ended: int) -> bool:
+    """Whether the queue it was for has an entry of that time that leads to no sound record."""
+    real = half.properties.get("REAL_TOPIC", "")
+    number = half.properties.get("REAL_QID", "")
+    queue = QueueId(real, int(number) if number.isdigit() else half.queue_id)
+    state = store.snapshot().queues.get(queue)
+    if state is None:
+        return False
+    start = max(state.min_offset, store.first_since(queue, half.store_timestamp) - 1)
+    stop = min(state.max_offset, store.first_since(queue, ended + 1) + 1)
+    errors: list[StoreError] = []
+    part = [QueueSlice(queue, start, stop)]
+    for _ in store.read_slices(part, columns=("flag",), on_damage=errors.append):
+        pass
+    return bool(errors)

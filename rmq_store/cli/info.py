@@ -10,6 +10,7 @@ import click
 from rmq_store.cli.common import json_option, print_json, store_command
 from rmq_store.info import StoreInfo, store_info
 
+_NO_TIME = ("unknown", "never")
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -20,7 +21,9 @@ def info(store: str, broker_conf: str | None, broker_name: str | None, as_json: 
     """What store this is: its files, the range of its log, how it was closed."""
     found = store_info(store, broker_name=broker_name, broker_conf=broker_conf)
     if as_json:
-        print_json(asdict(found))
+        told = asdict(found)
+        times = {name: _time(told[name]) for name in told if name.endswith("Timestamp")}
+        print_json({**told, **{n: None if at in _NO_TIME else at for n, at in times.items()}})
         return
     for name, value in _sentences(found):
         click.echo(f"{name:<12} {value}")

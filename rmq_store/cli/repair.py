@@ -10,12 +10,20 @@ from rmq_store.cli.common import Progress, json_option, print_json
 from rmq_store.cli.info import size
 from rmq_store.cli.main import EXIT_FINDINGS
 
+config_option = click.option(
+    "--config",
+    "--broker-conf",
+    "broker_conf",
+    type=click.Path(),
+    help="The broker.conf it ran with.",
+)
+
 
 @click.command()
 @click.argument("store", type=click.Path())
 @click.argument("target", type=click.Path())
 @click.option("--release", help="Write as this release of the broker; by default as the newest.")
-@click.option("--config", "broker_conf", type=click.Path(), help="The broker.conf it ran with.")
+@config_option
 @json_option
 def salvage(
     store: str, target: str, release: str | None, broker_conf: str | None, as_json: bool
@@ -60,7 +68,7 @@ def salvage(
     help="Link the full files of the log; the last one is copied. On the same file system.",
 )
 @click.option("--release", help="As this release of the broker does; by default the newest.")
-@click.option("--config", "broker_conf", type=click.Path(), help="The broker.conf it ran with.")
+@config_option
 @json_option
 def rebuild(
     store: str,
@@ -112,7 +120,7 @@ def rebuild(
     help="Ours, or as a broker would.",
 )
 @click.option("--release", help="Of the broker that is to start on it; by default the newest.")
-@click.option("--config", "broker_conf", type=click.Path(), help="The broker.conf it ran with.")
+@config_option
 @json_option
 def recover(
     store: str, mode: str, release: str | None, broker_conf: str | None, as_json: bool

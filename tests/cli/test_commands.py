@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,10 @@ def sent_to(store: GoldenStore, topic: str) -> list[Truth]:
     return [one for one in store.truth if one["topic"] == topic and in_a_queue(one)]
 
 
+def in_ms(text: str) -> int:
+    return round(datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() * 1000)
+
+
 def test_every_command_tells_its_options() -> None:
     listed = run("--help")
     for name in COMMANDS:
@@ -56,8 +61,8 @@ def test_info_tells_range_and_times(store: GoldenStore) -> None:
     last = store.truth[-1]
     assert info["logStart"] == 0
     assert info["logEnd"] == last["commitLogOffset"] + last["storeSize"]
-    assert info["firstStoreTimestamp"] == store.truth[0]["storeTimestamp"]
-    assert info["lastStoreTimestamp"] == last["storeTimestamp"]
+    assert in_ms(info["firstStoreTimestamp"]) == store.truth[0]["storeTimestamp"]
+    assert in_ms(info["lastStoreTimestamp"]) == last["storeTimestamp"]
     assert info["closed"] is True
     with store.open() as opened:
         assert info["queues"] == len(opened.queues())
@@ -216,6 +221,21 @@ def test_trace_tells_what_became_of_a_transaction(golden: Golden) -> None:
         outcomes += Counter(outcome)
     assert outcomes["committed"]
     assert len(outcomes) > 1
+
+
+def test_trace_does_not_call_rolled_back_what_it_cannot_read(tmp_path: Path) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    commit = next(r for r in store.truth if r["sysFlag"] & 0xC == 0x8 and r["storeSize"] > 200)
+    path = next(
+        p
+        for p in sorted((Path(store.path) / "commitlog").iterdir(), reverse=True)
+        if int(p.name) <= commit["commitLogOffset"]
+    )
+    raw = bytearray(path.read_bytes())
+    at = commit["commitLogOffset"] - int(path.name)
+    raw[at : at + commit["storeSize"]] = bytes(commit["storeSize"])
+    path.write_bytes(raw)
+    assert "cannot be read" in run("trace", store.path, commit["uniqKey"])
 
 
 def test_trace_tells_retries_of_a_message(golden: Golden) -> None:

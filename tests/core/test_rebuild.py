@@ -143,6 +143,21 @@ def test_damage_is_told_and_what_is_behind_it_is_dispatched(tmp_path: Path) -> N
     json.dumps(report.to_dict())
 
 
+@pytest.mark.parametrize("file", [0, -1])
+def test_no_whole_record_behind_damage_is_dropped(tmp_path: Path, file: int) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    path = sorted((Path(store.path) / "commitlog").iterdir())[file]
+    inside = [r for r in store.truth if r["commitLogOffset"] >= int(path.name)]
+    lost = inside[len(inside) // 3 if file else 100]
+    raw = bytearray(path.read_bytes())
+    at = lost["commitLogOffset"] - int(path.name)
+    raw[at : at + lost["storeSize"]] = bytes(lost["storeSize"])
+    path.write_bytes(raw)
+    report = rebuilt(store, tmp_path / "target")
+    assert report.recovery.records == len(store.truth) - 1
+    assert not report.all_well
+
+
 def test_a_linked_file_is_never_written_through(tmp_path: Path) -> None:
     """Where the whole last file is damaged, the log ends in one that the source has too."""
     store = unpack("clean-5.5.0", tmp_path)
