@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from rmq_store.checkpoint import Checkpoint
 from rmq_store.config import StoreConfig
-from rmq_store.errors import StoreError
 from rmq_store.segmentwriter import OpenFiles
 
 _PAGE = 4096  # OS_PAGE_SIZE of MappedFile
@@ -95,7 +94,7 @@ class Flusher:
         progress: Callable[[], Progress],
         flush_index: Callable[[], None],
         write_checkpoint: Callable[[Checkpoint], None],
-        failed: Callable[[StoreError], None],
+        failed: Callable[[BaseException], None],
         checkpoint: Checkpoint,
     ) -> None:
         self._config = config
@@ -130,7 +129,7 @@ class Flusher:
         while not self._stop.wait(tick):
             try:
                 self.flush_due(time.monotonic())
-            except StoreError as error:
+            except Exception as error:  # whatever it is: unseen, nothing would be flushed any more
                 self._report_failure(error)
                 return
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from rmq_store.checkpoint import Checkpoint
 from rmq_store.commitlog import CommitLog
 from rmq_store.config import StoreConfig
-from rmq_store.errors import CorruptConfigError, CorruptRecordError
+from rmq_store.errors import CorruptConfigError, CorruptRecordError, from_os_error
 from rmq_store.files import SegmentFile
 from rmq_store.layout import (
     ABORT_FILE,
@@ -91,11 +91,14 @@ def store_info(
 
 
 def _names(folder: Path) -> Iterator[str]:
+    """What is in a folder; nothing where there is none. Raises AccessError."""
     try:
         with os.scandir(folder) as entries:
             yield from (entry.name for entry in entries)
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return
+    except OSError as error:
+        raise from_os_error(folder, error, "listing") from error
 
 
 def _count_queues(root: Path) -> tuple[list[str], int]:

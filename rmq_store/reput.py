@@ -30,7 +30,7 @@ class Reput:
         open_log: Callable[[], CommitLog],
         log_range: Callable[[], tuple[int, int]],
         sink: Callable[[Headers], None],
-        failed: Callable[[StoreError], None],
+        failed: Callable[[BaseException], None],
         *,
         retries: int = RETRIES,
         retry_seconds: float = RETRY_SECONDS,
@@ -88,7 +88,9 @@ class Reput:
             try:
                 while not self._closing.is_set() and self.dispatch_some():
                     pass
-            except StoreError as error:
+            except (
+                Exception
+            ) as error:  # whatever it is: a thread that ends unseen would be waited for
                 self._broken = True
                 self._failed(error)
                 with self._done:

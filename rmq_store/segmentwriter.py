@@ -257,6 +257,8 @@ def remove(path: Path) -> int:
     try:
         size = path.stat().st_size
         path.unlink()
+        # Should the folder not be synced, a power loss brings the file back, and the next recovery
+        # removes it again: nothing that could be read depends on it.
         with contextlib.suppress(OSError):
             sync_folder(path.parent)
         return size

@@ -101,10 +101,11 @@ class Appended:
 class StoreWriter:
     """A store open for writing; from `MessageStore.create` or `MessageStore.append_to`.
 
-    Messages are in the log when `append` returns, and in queue and index too; `close` leaves what a
-    broker leaves after a clean stop. One writer at a time, held off by the broker's `lock` file. A
-    context manager that closes cleanly, also after an exception, unless writing itself failed: then
-    `abort` stays and tells the broker to recover.
+    Messages are in the log when `append` returns. Queue and index get them in larger pieces, and by
+    `dispatch`, `flush` or `close` at the latest; readers find those that wait in the log. `close`
+    leaves what a broker leaves after a clean stop. One writer at a time, held off by the broker's
+    `lock` file. A context manager that closes cleanly, also after an exception, unless writing
+    itself failed: then `abort` stays and tells the broker to recover.
     """
 
     def __init__(

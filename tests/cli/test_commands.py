@@ -79,6 +79,14 @@ def test_info_finds_the_end_of_any_log(golden: Golden, name: str) -> None:
     assert info["closed"] == (not name.startswith("crash"))
 
 
+def test_info_does_not_call_empty_what_it_cannot_look_into(tmp_path: Path) -> None:
+    store = unpack("clean-5.3.3", tmp_path)
+    folder = Path(store.path, "consumequeue")
+    shutil.rmtree(folder)
+    folder.symlink_to(folder)  # a loop: also for root, whom no mode keeps out
+    assert str(folder) in run("info", store.path, expect=2)
+
+
 def test_topics_and_queues_count_messages(store: GoldenStore) -> None:
     counts = Counter(one["topic"] for one in store.truth if user_topic(one))
     rows = {row["topic"]: row for row in objects("topics", store.path)}

@@ -12,7 +12,7 @@ import pytest
 
 from rmq_store import MessageStore, QueueId
 from rmq_store.commitlog import CommitLog
-from rmq_store.errors import CorruptRecordError, ReadOnlyStoreError, StoreError
+from rmq_store.errors import CorruptRecordError, ReadOnlyStoreError
 from rmq_store.headers import Headers
 from rmq_store.reput import Reput
 from rmq_store.strings import decode_properties
@@ -122,13 +122,29 @@ def test_after_all_retries_the_store_takes_no_more_and_is_recovered(
         assert again.max_offset("orders", 0) == 1
 
 
+def test_what_nobody_expected_ends_the_dispatch_for_all_to_see(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: object, found: object) -> None:
+        raise RuntimeError("a mistake of ours")
+
+    monkeypatch.setattr("rmq_store.queuewriter.QueueWriter.append", broken)
+    store = MessageStore.create(tmp_path / "s", SMALL)
+    store.follow_in_background(retries=2, retry_seconds=0)
+    store.append(one_message(0))
+    with pytest.raises(ReadOnlyStoreError, match="recovers"):
+        store.wait_for_arrival("orders", 0, 0, timeout=60)
+    store.close()
+    assert (tmp_path / "s/abort").exists()
+
+
 def follow(root: Path, position: int, end: int, *, start: int = 0) -> tuple[Reput, list[int]]:
     seen: list[int] = []
 
     def sink(headers: Headers) -> None:
         seen.extend((headers.at + headers.base).tolist())
 
-    def failed(error: StoreError) -> None:
+    def failed(error: BaseException) -> None:
         raise AssertionError(error)
 
     log = [root / "commitlog"]

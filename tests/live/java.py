@@ -27,6 +27,9 @@ JVM_OPENS = (
 )
 
 
+MAVEN_ATTEMPTS = 3  # a repository that does not answer once is no reason to fail
+
+
 class HarnessUnavailable(RuntimeError):
     """This machine cannot run a real broker; the message says what is missing."""
 
@@ -93,10 +96,13 @@ def _maven(*arguments: str) -> None:
     maven = shutil.which("mvn")
     if maven is None:
         raise HarnessUnavailable("mvn is not on PATH, and the jars are not in the cache")
-    try:
-        run([maven, "-q", "-B", "-f", str(HERE / "pom.xml"), *arguments])
-    except CommandFailed as failure:
-        raise HarnessUnavailable(f"Maven could not fetch the jars: {failure}") from failure
+    for attempt in range(MAVEN_ATTEMPTS):
+        try:
+            run([maven, "-q", "-B", "-f", str(HERE / "pom.xml"), *arguments])
+            return
+        except CommandFailed:
+            if attempt == MAVEN_ATTEMPTS - 1:
+                raise
 
 
 def _cached(folder: Path, make: Callable[[Path], None]) -> Path:

@@ -13,15 +13,14 @@ import pytest
 
 from tests.live.harness import (
     Broker,
-    HarnessUnavailable,
     Row,
     boot_copy,
     golden_conf,
-    jars,
     read_all,
     read_by_key,
     topics_on_disk,
 )
+from tests.live.needs import need_jars
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden"
 COMPRESSED = 0x01
@@ -67,10 +66,7 @@ def live(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Live]:
     release: str = request.param
-    try:
-        jars(release)
-    except HarnessUnavailable as missing:
-        pytest.skip(str(missing))
+    need_jars(release)
     work = tmp_path_factory.mktemp("live")
     with tarfile.open(GOLDEN / f"clean-{release}.tar.xz") as packed:
         packed.extractall(work, filter="data")

@@ -14,7 +14,8 @@ from benchmarks.javabench import run_bench
 from rmq_store.rebuild import rebuild
 from rmq_store.salvage import salvage
 from tests.core.test_rebuild import index_of, queues_of, rebuilt, settings_of
-from tests.live.harness import HarnessUnavailable, boot_copy, jars, read_all
+from tests.live.harness import boot_copy, read_all
+from tests.live.needs import need_jars
 from tests.support.golden import GoldenStore, user_topic
 
 pytestmark = pytest.mark.live
@@ -27,10 +28,7 @@ Golden = Callable[[str], GoldenStore]
 
 @pytest.fixture(scope="module", autouse=True)
 def _jars() -> None:
-    try:
-        jars(RELEASE)
-    except HarnessUnavailable as missing:
-        pytest.skip(str(missing))
+    need_jars(RELEASE)
 
 
 @pytest.mark.parametrize("name", ["expired-5.5.0", "tsp-5.5.0"])

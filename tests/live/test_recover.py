@@ -18,8 +18,9 @@ from rmq_store.config import StoreConfig, batch_topics, read_properties, read_to
 from rmq_store.errors import UnrecoverableStoreError
 from rmq_store.recovery import RecoveryReport, recover
 from tests.life.test_crash import kill_rounds
-from tests.live.harness import HarnessUnavailable, boot_copy, jars, read_all
+from tests.live.harness import boot_copy, read_all
 from tests.live.java import JVM_OPENS, class_path, jdk_tool
+from tests.live.needs import need_jars
 from tests.support.golden import unpack
 from tests.support.stores import QUEUES, SMALL, TOPICS
 
@@ -214,10 +215,7 @@ def difference(theirs: dict[str, Any], mine: RecoveryReport | None) -> str:
 
 @pytest.mark.parametrize("name", STORES)
 def test_damaged_stores_are_recovered_as_by_the_broker(name: str, tmp_path: Path) -> None:
-    try:
-        jars(RELEASE)
-    except HarnessUnavailable as missing:
-        pytest.skip(str(missing))
+    need_jars(RELEASE)
     print(f"seed {SEED}")
     golden = unpack(name, tmp_path)
     settings = {k: v for k, v in read_properties(golden.conf).items() if k in PASSED_ON}
@@ -249,10 +247,7 @@ KILLED = 10
 @pytest.mark.parametrize("kind", ["SYNC_FLUSH", "ASYNC_FLUSH"])
 def test_the_broker_starts_on_stores_of_killed_writers(kind: str, tmp_path: Path) -> None:
     """As they were left, and after we recovered them: then it has what we have, and changes nothing."""
-    try:
-        jars(RELEASE)
-    except HarnessUnavailable as missing:
-        pytest.skip(str(missing))
+    need_jars(RELEASE)
     print(f"seed {SEED}")
     config = {**SMALL, "flushDiskType": kind}
     left, mended, promised = [], [], []
@@ -281,10 +276,7 @@ BOOTED = 10
 
 def test_a_whole_broker_serves_what_killed_writers_acknowledged(tmp_path: Path) -> None:
     """Real brokers on ten stores as SIGKILL left them: each message that was acknowledged is served."""
-    try:
-        jars(RELEASE)
-    except HarnessUnavailable as missing:
-        pytest.skip(str(missing))
+    need_jars(RELEASE)
     print(f"seed {SEED}")
     config = {**SMALL, "flushDiskType": "SYNC_FLUSH"}
     # Queues that only the log has yet must be declared for a client to be allowed to read them.

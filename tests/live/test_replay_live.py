@@ -28,7 +28,8 @@ from jobs.replay import EXIT_NOT_ALL, EXIT_STOPPED, main, run
 from jobs.replay_rows import ORIGIN, ORIGIN_PREFIX
 from jobs.replay_spec import ReplaySpec
 from rmq_store import MessageStore
-from tests.live.harness import Broker, HarnessUnavailable, Row, jars, read_all
+from tests.live.harness import Broker, Row, read_all
+from tests.live.needs import need_jars
 from tests.support.golden import unpack
 
 RELEASE = "5.5.0"
@@ -90,10 +91,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    try:
-        jars(RELEASE, proxy=True)
-    except HarnessUnavailable as missing:
-        pytest.skip(str(missing))
+    need_jars(RELEASE, proxy=True)
     kinds = {name: "FIFO" if "fifo" in name else "NORMAL" for name in TOPICS}
     kinds |= {f"again-{name}": kind for name, kind in kinds.items()}
     kinds |= {"odd": "NORMAL", "retrying": "NORMAL"}

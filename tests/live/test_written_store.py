@@ -15,13 +15,12 @@ import pytest
 from rmq_store import MessageStore
 from tests.live.harness import (
     Broker,
-    HarnessUnavailable,
     Row,
     boot_copy,
-    jars,
     read_all,
     read_by_key,
 )
+from tests.live.needs import need_jars
 
 MESSAGES = 100_000
 KEYS_ASKED = 5_000
@@ -87,10 +86,7 @@ def written(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Written]:
     release: str = request.param
-    try:
-        jars(release)
-    except HarnessUnavailable as missing:
-        pytest.skip(str(missing))
+    need_jars(release)
     print(f"seed {SEED}")
     work = tmp_path_factory.mktemp("written")
     long_name = "%RETRY%" + "g" * 130  # stored with magic V2, which 4.9.7 does not know
