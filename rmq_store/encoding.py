@@ -7,7 +7,7 @@ before the first byte is made, so a batch is written whole or not at all.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rmq_store.batchcolumns import cast_to, invalid, lengths
 from rmq_store.config import StoreConfig
 from rmq_store.dialects import Dialect
 from rmq_store.errors import InvalidMessageError, nearest
@@ -25,7 +26,6 @@ from rmq_store.layout import (
     BLANK_SIZE,
     CRC_ITEM_SIZE,
     CRC_MASK,
-    CRC_PROPERTY,
     HEAD_SIZE,
     HOST_V4_SIZE,
     HOST_V6_SIZE,
@@ -35,27 +35,22 @@ from rmq_store.layout import (
     MAX_TOPIC_LENGTH,
     MAX_TOPIC_LENGTH_V1,
     MIN_RECORD_SIZE,
-    PROPERTY_SEPARATOR,
     RECORD_HEAD,
     V6_EXTRA,
-    Property,
     SysFlag,
 )
-from rmq_store.message import crc_item, record_crc_of
-from rmq_store.properties import buffers, decode_property_columns, slices
+from rmq_store.message import crc_item
+from rmq_store.properties import buffers, slices
+from rmq_store.propertyencoding import PROPERTY_WORDS, property_strings
 from rmq_store.strings import encode_utf8, parse_host
 from rmq_store.topics import forbidden_character
 
 LOOPBACK = "127.0.0.1:0"
 _HEAD_MAX = HEAD_SIZE + 2 * V6_EXTRA
-_V6_BITS = SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
-# Constants of kernels as Arrow scalars: to make one of a plain value, pyarrow looks for pandas, and
-# where that is not installed each look goes through the import path.
-_BEHIND_NAME = pa.scalar(b"\x01", pa.binary())
-_BEHIND_VALUE = pa.scalar(b"\x02", pa.binary())
+_V6_BITS = (
+    SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
+)  # As an Arrow scalar: to make one of a plain value, pyarrow looks for pandas along the import path.
 _NOTHING = pa.scalar(b"", pa.binary())
-_NULL = pa.scalar(None, pa.binary())
-_ZERO = pa.scalar(0, pa.int32())
 
 # What a batch may bring besides topic, queueId and body; timestamps in ms or as Arrow timestamps.
 NUMBER_COLUMNS = {
@@ -67,7 +62,6 @@ NUMBER_COLUMNS = {
     "preparedTransactionOffset": np.int64,
 }
 _REQUIRED = ("topic", "queueId", "body")
-PROPERTY_WORDS = {"keys": Property.KEYS, "tags": Property.TAGS, "uniqKey": Property.UNIQ_KEY}
 KNOWN_COLUMNS = frozenset(
     (
         *_REQUIRED,
@@ -121,7 +115,7 @@ def prepare(
     """
     columns = _columns_of(batch)
     topics, topic_code = _topics(columns["topic"], dialect, config)
-    properties = _property_strings(columns, dialect, config)
+    properties = property_strings(columns, dialect, config)
     numbers = {
         name: _number(columns, name, kind, len(batch)) for name, kind in NUMBER_COLUMNS.items()
     }
@@ -129,7 +123,7 @@ def prepare(
     store_host, store_v6 = _hosts(columns.get("storeHost"), len(batch), default_host)
     if (born_v6 | store_v6).any() and not dialect.has("ipv6_hosts"):
         row = int(np.argmax(born_v6 | store_v6))
-        raise _invalid(row, f"release {dialect} cannot store an IPv6 host")
+        raise invalid(row, f"release {dialect} cannot store an IPv6 host")
     flags = numbers["sysFlag"] & ~_V6_BITS
     numbers["sysFlag"] = flags | born_v6 * SysFlag.BORN_HOST_V6 | store_v6 * SysFlag.STORE_HOST_V6
     fields = [_topic_field(topic) for topic in topics]
@@ -156,16 +150,6 @@ def prepare(
     return prepared
 
 
-def lengths(strings: pa.Array) -> Ints:
-    """Bytes of every value."""
-    return np.diff(buffers(strings)[0]).astype(np.int64)
-
-
-def _invalid(row: int, reason: str, **sides: Any) -> InvalidMessageError:
-    sides.setdefault("advice", "Nothing of the batch was written")
-    return InvalidMessageError(None, reason=f"message {row} of the batch: {reason}", **sides)
-
-
 def _columns_of(batch: pa.RecordBatch) -> dict[str, pa.Array]:
     for name in batch.schema.names:
         if name not in KNOWN_COLUMNS:
@@ -177,27 +161,18 @@ def _columns_of(batch: pa.RecordBatch) -> dict[str, pa.Array]:
             raise InvalidMessageError(None, reason=f"the batch lacks the column {name!r}")
         if batch.column(name).null_count:
             row = int(np.argmax(batch.column(name).is_null().to_numpy(zero_copy_only=False)))
-            raise _invalid(row, f"{name} is null")
+            raise invalid(row, f"{name} is null")
     kinds = {"topic": pa.string(), "body": pa.binary(), "queueId": pa.int32()}
     found = {name: _contiguous(batch.column(name)) for name in batch.schema.names}
     for name, kind in kinds.items():
         if found[name].type != kind:
-            found[name] = _cast(found[name], kind, name)
+            found[name] = cast_to(found[name], kind, name)
     return found
 
 
 def _contiguous(array: pa.Array) -> pa.Array:
     """The array without an offset into a larger one, as `buffers` and our joins want it."""
     return array if array.offset == 0 else pa.concat_arrays([array])
-
-
-def _cast(array: pa.Array, kind: pa.DataType, name: str) -> pa.Array:
-    try:
-        return array.cast(kind)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise InvalidMessageError(
-            None, reason=f"column {name} has the wrong type", expected=kind, actual=array.type
-        ) from error
 
 
 def _topics(
@@ -209,7 +184,7 @@ def _topics(
     for code, name in enumerate(names):
         fault = topic_fault(name, dialect, config)
         if fault is not None:
-            raise _invalid(int(np.argmax(codes == code)), fault)
+            raise invalid(int(np.argmax(codes == code)), fault)
     return names, codes
 
 
@@ -247,12 +222,12 @@ def _number(columns: dict[str, pa.Array], name: str, kind: Any, count: int) -> n
     if column is None:
         return np.zeros(count, dtype=kind)
     if column.null_count:
-        raise _invalid(
+        raise invalid(
             int(np.argmax(column.is_null().to_numpy(zero_copy_only=False))), f"{name} is null"
         )
     if pa.types.is_timestamp(column.type):
-        column = _cast(column, pa.timestamp("ms", tz=column.type.tz), name).view(pa.int64())
-    numbers = _cast(column, pa.from_numpy_dtype(kind), name)
+        column = cast_to(column, pa.timestamp("ms", tz=column.type.tz), name).view(pa.int64())
+    numbers = cast_to(column, pa.from_numpy_dtype(kind), name)
     values: npt.NDArray[Any] = numbers.to_numpy(zero_copy_only=False)
     return values
 
@@ -261,7 +236,7 @@ def _hosts(
     column: pa.Array | None, count: int, default: str
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.bool_]]:
     """The bytes of each host, and which are IPv6; nulls are the default host."""
-    texts = pa.nulls(count, pa.string()) if column is None else _cast(column, pa.string(), "host")
+    texts = pa.nulls(count, pa.string()) if column is None else cast_to(column, pa.string(), "host")
     encoded = texts.fill_null(default).dictionary_encode()
     codes = encoded.indices.to_numpy()
     table = np.zeros((max(1, len(encoded.dictionary)), HOST_V6_SIZE), dtype=np.uint8)
@@ -270,130 +245,12 @@ def _hosts(
         try:
             raw = parse_host(text)
         except (ValueError, OverflowError) as error:
-            raise _invalid(
+            raise invalid(
                 int(np.argmax(codes == code)), "a host is not ip:port or [ip]:port", actual=text
             ) from error
         table[code, : len(raw)] = np.frombuffer(raw, dtype=np.uint8)
         is_v6[code] = len(raw) == HOST_V6_SIZE
     return table[codes], is_v6[codes]
-
-
-# --- properties -----------------------------------------------------------------------------------
-
-
-def _property_strings(
-    columns: dict[str, pa.Array], dialect: Dialect, config: StoreConfig
-) -> pa.Array:
-    """The stored property string of every message, a record CRC's place included."""
-    if "rawProperties" in columns:
-        stored = _cast(columns["rawProperties"], pa.binary(), "rawProperties").fill_null(b"")
-    else:
-        stored = _encoded_properties(columns, dialect)
-    stored = _without_crc_items(stored)
-    if config.enabledAppendPropCRC and dialect.has("record_crc"):
-        stored = pa.array([with_crc_place(raw) for raw in stored.to_pylist()], pa.binary())
-    return stored
-
-
-def _without_crc_items(stored: pa.Array) -> pa.Array:
-    """Without record CRCs: they cover the places of a record, which change when it is written."""
-    _, raw = buffers(stored)
-    if CRC_PROPERTY.encode() not in raw.tobytes():
-        return stored
-    return pa.array([without_crc_item(one) for one in stored.to_pylist()], pa.binary())
-
-
-def without_crc_item(raw: bytes) -> bytes:
-    """A property string without the record CRC at its end."""
-    return raw if record_crc_of(raw) is None else raw[:-CRC_ITEM_SIZE]
-
-
-def with_crc_place(raw: bytes) -> bytes:
-    """Room for the record CRC at the end; one that is there already goes."""
-    raw = without_crc_item(raw)
-    if raw and raw[-1] != PROPERTY_SEPARATOR:
-        raw += bytes([PROPERTY_SEPARATOR])
-    return raw + crc_item(0)
-
-
-def _encoded_properties(columns: dict[str, pa.Array], dialect: Dialect) -> pa.Array:
-    words = {name: columns[name] for name in PROPERTY_WORDS if name in columns}
-    if "properties" in columns:
-        stored = _of_map(columns["properties"])
-        _check_agreement(stored, words)
-    else:
-        stored = _of_words(words, len(columns["topic"]))
-    if not dialect.has("no_last_separator"):
-        return stored
-    ends, raw = buffers(stored)
-    filled = np.diff(ends) > 0
-    return slices(raw, ends[:-1].astype(np.int64), np.diff(ends) - filled, pa.binary())
-
-
-def _of_map(column: pa.Array) -> pa.Array:
-    """Items of a row stand behind one another, so the joined items are the joined rows."""
-    column = column.fill_null(pa.scalar([], type=column.type)) if column.null_count else column
-    keys, values = column.keys.cast(pa.binary()), column.items.cast(pa.binary())
-    first = column.offsets[0].as_py() if len(column) else 0
-    if keys.null_count or values.null_count:
-        keep = pc.and_(keys.is_valid(), values.is_valid())
-        raise _invalid(
-            _row_of_item(column, int(np.argmin(keep.to_numpy(zero_copy_only=False))) + first),
-            "a property is null",
-        )
-    items = pc.binary_join_element_wise(keys, _BEHIND_NAME, values, _BEHIND_VALUE, _NOTHING)
-    item_ends, raw = buffers(items)
-    row_ends = item_ends[column.offsets.to_numpy() - first]
-    return pa.Array.from_buffers(
-        pa.binary(), len(column), [None, pa.py_buffer(row_ends.astype(np.int32)), pa.py_buffer(raw)]
-    )
-
-
-def _row_of_item(column: pa.Array, item: int) -> int:
-    return int(np.searchsorted(column.offsets.to_numpy(), item, side="right")) - 1
-
-
-def _of_words(words: dict[str, pa.Array], count: int) -> pa.Array:
-    """Only KEYS, TAGS and UNIQ_KEY, each where it is not null or empty."""
-    given = {
-        name: _cast(words[column], pa.string(), column).cast(pa.binary())
-        for column, name in PROPERTY_WORDS.items()
-        if column in words
-    }
-    if not given:
-        return pa.repeat(_NOTHING, count)
-    pieces = {
-        name: (pa.scalar(name.encode() + b"\x01", pa.binary()), value, _BEHIND_VALUE)
-        for name, value in given.items()
-    }
-    if all(value.null_count == 0 and lengths(value).all() for value in given.values()):
-        return pc.binary_join_element_wise(*chain.from_iterable(pieces.values()), _NOTHING)
-    items = []
-    for front, value, behind in pieces.values():
-        filled = pc.if_else(pc.equal(pc.binary_length(value), _ZERO), _NULL, value)
-        items.append(pc.binary_join_element_wise(front, filled, behind, _NOTHING).fill_null(b""))
-    return pc.binary_join_element_wise(*items, _NOTHING) if len(items) > 1 else items[0]
-
-
-def _check_agreement(stored: pa.Array, words: dict[str, pa.Array]) -> None:
-    """tags, keys and uniqKey beside properties must say the same: which would be meant?"""
-    if not words:
-        return
-    found = decode_property_columns(stored, with_map=False)
-    for name, there in (("tags", found.tags), ("keys", found.keys), ("uniqKey", found.uniq_key)):
-        if name not in words:
-            continue
-        given = _cast(words[name], pa.string(), name).fill_null("")
-        same = pc.equal(given, there.fill_null("")).to_numpy(zero_copy_only=False)
-        if not same.all():
-            row = int(np.argmin(same))
-            raise _invalid(
-                row,
-                f"{name} and properties[{PROPERTY_WORDS[name]}] differ",
-                expected=there[row].as_py(),
-                actual=given[row].as_py(),
-                advice="Leave one of the two columns out. Nothing of the batch was written",
-            )
 
 
 # --- checks ---------------------------------------------------------------------------------------
@@ -415,13 +272,13 @@ def _check_sizes(
     _refuse(prepared.total > room, prepared.total, "the record in a file of the log", room)
     negative = np.flatnonzero(prepared.queue_id < 0)
     if len(negative):
-        raise _invalid(int(negative[0]), "queueId is below 0")
+        raise invalid(int(negative[0]), "queueId is below 0")
 
 
 def _refuse(wrong: npt.NDArray[np.bool_], sizes: Ints, what: str, limit: int) -> None:
     if wrong.any():
         row = int(np.argmax(wrong))
-        raise _invalid(
+        raise invalid(
             row,
             f"{what} is too large",
             expected=f"at most {limit} bytes",

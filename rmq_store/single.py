@@ -11,10 +11,7 @@ from rmq_store.encoding import (
     KNOWN_COLUMNS,
     LOOPBACK,
     NUMBER_COLUMNS,
-    PROPERTY_WORDS,
     topic_fault,
-    with_crc_place,
-    without_crc_item,
 )
 from rmq_store.errors import InvalidMessageError, nearest
 from rmq_store.layout import (
@@ -28,6 +25,7 @@ from rmq_store.layout import (
     SysFlag,
 )
 from rmq_store.message import Message, Record
+from rmq_store.propertyencoding import PROPERTY_WORDS, with_crc_place, without_crc_item
 from rmq_store.strings import (
     decode_properties,
     decode_utf8,
