@@ -47,9 +47,8 @@ from rmq_store.topics import forbidden_character
 
 LOOPBACK = "127.0.0.1:0"
 _HEAD_MAX = HEAD_SIZE + 2 * V6_EXTRA
-_V6_BITS = (
-    SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
-)  # As an Arrow scalar: to make one of a plain value, pyarrow looks for pandas along the import path.
+_V6_BITS = SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
+# As an Arrow scalar: to make one of a plain value, pyarrow looks for pandas along the import path.
 _NOTHING = pa.scalar(b"", pa.binary())
 
 # What a batch may bring besides topic, queueId and body; timestamps in ms or as Arrow timestamps.

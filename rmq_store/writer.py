@@ -35,21 +35,20 @@ from rmq_store.headers import Headers, Ints
 from rmq_store.indexfile import Geometry, Header, IndexFile, list_index_files
 from rmq_store.indexwriter import IndexWriter
 from rmq_store.layout import (
-    BLANK_HEAD,
     BLANK_SIZE,
     CHECKPOINT_FILE,
     COMMITLOG_DIR,
     CONFIG_DIR,
     CONSUMEQUEUE_DIR,
     INDEX_DIR,
-    MAGIC_BLANK,
-    Property,
     SysFlag,
 )
 from rmq_store.locate import commitlog_folders, require_store
 from rmq_store.lock import StoreLock
+from rmq_store.logappender import LogAppender
 from rmq_store.message import Message, Record, encode_record
 from rmq_store.places import Places, with_places
+from rmq_store.queuecounters import QueueCounters, message_counts
 from rmq_store.queuewriter import QueueWriter
 from rmq_store.recovery import (
     RecoveryReport,
@@ -61,15 +60,12 @@ from rmq_store.recovery import (
     write_abort,
 )
 from rmq_store.reput import RETRIES, Reput
-from rmq_store.segmentwriter import OpenFiles, SegmentWriter
+from rmq_store.segmentwriter import OpenFiles
 from rmq_store.snapshot import QueueFolders, StoreSnapshot, take_snapshot
-from rmq_store.strings import decode_properties, decode_utf8
+from rmq_store.strings import decode_utf8
 from rmq_store.topicconfig import update_topics
 from rmq_store.unclean import refuse_abort, refuse_unclean
 
-_BYTES_AT_A_TIME = (
-    4 << 20
-)  # of records put together before they are written: they stay in the cache
 _BYTES_UNDISPATCHED = 1 << 20  # appended before queue and index entries are written
 _RUNS_AT_A_TIME = 1024  # appends whose queue and index entries are written together
 
@@ -126,10 +122,11 @@ class StoreWriter:
         self._failed = False
         self._closed = False
         self._log_start = snapshot.log_start
-        self._log_end = snapshot.log_end
         self._last_record = 0
         self._last_timestamp = 0
-        self._offsets = {queue: state.max_offset for queue, state in snapshot.queues.items()}
+        self._offsets = QueueCounters(
+            {queue: state.max_offset for queue, state in snapshot.queues.items()}
+        )
         self._min_offsets = {queue: state.min_offset for queue, state in snapshot.queues.items()}
         self._declared: dict[str, dict[str, Any]] = {}
         self._pending: list[tuple[Bytes, Ints]] = []
@@ -139,10 +136,11 @@ class StoreWriter:
         }
         self._log_files = OpenFiles(warm=bool(config.warmMapedFileEnable))
         self._queue_files = OpenFiles()
-        folders = commitlog_folders(root, config)
-        size = config.commitlog_file_size
-        self._log = SegmentWriter(
-            self._log_files, lambda base: folders[base // size % len(folders)], size
+        self._log = LogAppender(
+            self._log_files,
+            commitlog_folders(root, config),
+            config.commitlog_file_size,
+            snapshot.log_end,
         )
         ends = {queue: state.file_stop for queue, state in snapshot.queues.items()}
         self._queues = QueueWriter(root, config, self._queue_files, ends)
@@ -150,11 +148,11 @@ class StoreWriter:
         self.recovered: RecoveryReport | None = None
         self._appending = threading.RLock()  # the broker's putMessageLock
         self._arrived = threading.Condition()
-        self._listed_to: dict[QueueId, int] = dict(self._offsets)
+        self._listed_to = {queue: state.max_offset for queue, state in snapshot.queues.items()}
         self._waiting = 0
         self._dispatched_record = self._dispatched_timestamp = 0
         self._group_commit = (
-            GroupCommit(self._log_files, lambda: self._log_end)
+            GroupCommit(self._log_files, lambda: self._log.end)
             if config.flushes_each_append
             else None
         )
@@ -279,7 +277,7 @@ class StoreWriter:
     def _progress(self) -> Progress:
         with self._appending:
             return Progress(
-                self._log_end,
+                self._log.end,
                 self._last_timestamp,
                 self._dispatched_timestamp,
                 self._dispatched_record,
@@ -303,7 +301,7 @@ class StoreWriter:
             return
         self.dispatch()
         self._reput = Reput(
-            self._log_end,
+            self._log.end,
             lambda: CommitLog(
                 commitlog_folders(self.path, self.config),
                 file_size=self.config.commitlog_file_size,
@@ -318,14 +316,14 @@ class StoreWriter:
 
     def _readable_range(self) -> tuple[int, int]:
         """What may be dispatched: with SYNC_FLUSH no more than the disk has, as the broker has it."""
-        end = self._log_end if self._group_commit is None else self._group_commit.flushed_to
+        end = self._log.end if self._group_commit is None else self._group_commit.flushed_to
         return self._log_start, end
 
     @property
     def dispatch_behind_bytes(self) -> int:
         """Bytes of the log whose queue and index entries are not written yet (dispatchBehindBytes)."""
         if self._reput is not None:
-            return max(0, self._log_end - self._reput.position)
+            return max(0, self._log.end - self._reput.position)
         return self._pending_bytes
 
     def wait_for_arrival(
@@ -368,7 +366,7 @@ class StoreWriter:
 
     def log_range(self) -> tuple[int, int]:
         """CommitLog offsets: where the first file begins and where the last record ends."""
-        return self._log_start, self._log_end
+        return self._log_start, self._log.end
 
     def queues(self, topic: str | None = None) -> list[QueueId]:
         """All queues, or those of one topic, sorted."""
@@ -384,7 +382,7 @@ class StoreWriter:
 
     def max_offset(self, topic: str, queue_id: int) -> int:
         """The queue offset that the next message gets."""
-        return self._offsets.get(QueueId(topic, queue_id), 0)
+        return self._offsets.next_of(QueueId(topic, queue_id))
 
     def declare_topic(self, topic: str, **settings: Any) -> None:
         """Settings of a topic for topics.json, by the broker's names: readQueueNums, perm, order,
@@ -429,7 +427,7 @@ class StoreWriter:
             record = replace(record, properties=stored)
         record = replace(
             record,
-            queue_offset=self._offsets.get(queue, 0) if listed else 0,
+            queue_offset=self._offsets.next_of(queue) if listed else 0,
             store_timestamp=record.store_timestamp or self._now(),
         )
         try:
@@ -438,13 +436,13 @@ class StoreWriter:
             self._fail(error)
             raise
         if listed:
-            self._offsets[queue] = record.queue_offset + count
+            self._offsets.update({queue: record.queue_offset + count})
         self._offsets.update(places.light)
         self._last_timestamp = max(self._last_timestamp, record.store_timestamp)
         return record
 
     def _places(self) -> Places:
-        return Places(self.config, lambda queue: self._offsets.get(queue, 0))
+        return Places(self.config, self._offsets.next_of)
 
     def _wait_for_disk(self, log_end: int, timestamp: int) -> None:
         """With SYNC_FLUSH return once the disk has what was appended."""
@@ -463,11 +461,11 @@ class StoreWriter:
 
     def _write_record(self, record: Record) -> Record:
         """Write one record at the end of the log; returns it with its place."""
-        if not self._fit(np.array([record.total_size]), False):
-            self._end_file()
-        record = replace(record, physical_offset=self._log_end)
+        if not self._log.fitting(np.array([record.total_size])):
+            self._end_log_file()
+        record = replace(record, physical_offset=self._log.end)
         raw = encode_record(record, with_record_crc=self._with_record_crc)
-        self._write_run(np.frombuffer(raw, dtype=np.uint8), np.array([self._log_end]))
+        self._write_run(np.frombuffer(raw, dtype=np.uint8), np.array([self._log.end]))
         return record
 
     @property
@@ -505,8 +503,8 @@ class StoreWriter:
             raise InvalidMessageError(
                 None, reason="the batch does not fit into one file of the log"
             )
-        counts = self._message_counts(prepared)
-        queue_offset = self._assign_offsets(prepared, counts)
+        counts = message_counts(prepared)
+        queue_offset = self._offsets.assign(prepared, counts)
         stamps = self._stamps(prepared)
         try:
             places = self._write_records(prepared, queue_offset, stamps, together)
@@ -525,46 +523,6 @@ class StoreWriter:
                 advice = "Close it and open it anew with append_to, which recovers it"
             raise ReadOnlyStoreError(self.path, reason=reason, advice=advice)
 
-    def _message_counts(self, prepared: Prepared) -> Ints:
-        """How many messages each record holds: more than one only in an inner batch."""
-        counts = np.ones(len(prepared), dtype=np.int64)
-        inner = np.flatnonzero(prepared.numbers["sysFlag"] & SysFlag.INNER_BATCH)
-        for row in inner.tolist():
-            found = decode_properties(prepared.properties[row].as_py())
-            number = found.get(Property.INNER_NUM, "")
-            if not number.isdigit() or not int(number):
-                raise InvalidMessageError(
-                    None,
-                    reason=f"message {row} of the batch: an inner batch without {Property.INNER_NUM}",
-                    advice="Nothing of the batch was written",
-                )
-            counts[row] = int(number)
-        return counts
-
-    def _assign_offsets(self, prepared: Prepared, counts: Ints) -> Ints:
-        """queueOffset of each record: the queue's counter; 0 of what enters no queue."""
-        transaction = prepared.transaction
-        listed = (transaction == 0) | (transaction == SysFlag.TRANSACTION_COMMIT)
-        keys = prepared.topic_code << 32 | prepared.queue_id
-        offsets = np.zeros(len(prepared), dtype=np.int64)
-        order = np.flatnonzero(listed)[np.argsort(keys[listed], kind="stable")]
-        if not len(order):
-            return offsets
-        ordered = keys[order]
-        first = np.r_[0, np.flatnonzero(np.diff(ordered)) + 1]
-        before = np.cumsum(counts[order]) - counts[order]
-        sizes = np.diff(np.r_[first, len(order)])
-        starts = np.empty(len(first), dtype=np.int64)
-        for place, (at, size) in enumerate(zip(first.tolist(), sizes.tolist(), strict=True)):
-            row = int(order[at])
-            queue = QueueId(
-                prepared.topics[int(prepared.topic_code[row])], int(prepared.queue_id[row])
-            )
-            starts[place] = self._offsets.get(queue, 0)
-            self._offsets[queue] = int(starts[place] + counts[order[at : at + size]].sum())
-        offsets[order] = before + np.repeat(starts - before[first], sizes)
-        return offsets
-
     def _stamps(self, prepared: Prepared) -> Ints:
         """Store times: given, else now, never before the one before."""
         given: Ints = prepared.numbers["storeTimestamp"]
@@ -579,13 +537,13 @@ class StoreWriter:
         places = np.empty(len(prepared), dtype=np.int64)
         at = 0
         while at < len(prepared):
-            count = self._fit(prepared.total[at:], together)
+            count = self._log.fitting(prepared.total[at:], together=together)
             if not count:
-                self._end_file()
+                self._end_log_file()
                 continue
             rows = slice(at, at + count)
             sizes = prepared.total[rows]
-            places[rows] = self._log_end + np.cumsum(sizes) - sizes
+            places[rows] = self._log.end + np.cumsum(sizes) - sizes
             data = assemble(prepared, rows, queue_offset[rows], places[rows], stamps[rows])
             self._write_run(data, places[rows])
             at += count
@@ -597,8 +555,7 @@ class StoreWriter:
         Queue and index are written in larger pieces: what is not there yet when a writer dies is
         found again from the log, by a broker and by a reader alike.
         """
-        self._log.write(self._log_end, data)
-        self._log_end += len(data)
+        self._log.append(data)
         self._last_record = int(places[-1])
         if self._reput is not None:
             return
@@ -607,29 +564,9 @@ class StoreWriter:
         if self._pending_bytes >= _BYTES_UNDISPATCHED or len(self._pending) >= _RUNS_AT_A_TIME:
             self.dispatch()
 
-    def _fit(self, sizes: Ints, together: bool) -> int:
-        """How many of the next records go into the current file, at most a handful of megabytes.
-
-        A record fits where room for a blank stays behind it (DefaultAppendMessageCallback#doAppend).
-        """
-        size = self.config.commitlog_file_size
-        room = size - self._log_end % size - BLANK_SIZE
-        ends = np.cumsum(sizes[: 1 << 20])
-        fit = int(np.searchsorted(ends, room, side="right"))
-        if together:
-            return fit if fit == len(sizes) else 0
-        return min(fit, max(1, int(np.searchsorted(ends, _BYTES_AT_A_TIME, side="right"))))
-
-    def _end_file(self) -> None:
-        """A blank record to the end of the file; the log goes on in the next one."""
+    def _end_log_file(self) -> None:
         self._dispatch_pending()  # what is pending must be one piece
-        size = self.config.commitlog_file_size
-        left = size - self._log_end % size
-        blank = np.array([(left, MAGIC_BLANK)], dtype=BLANK_HEAD)
-        self._log.write(self._log_end, blank.view(np.uint8))
-        self._log_end += left
-        # A crash can then tear the last file alone, and recovery may cut there and nowhere else.
-        self._log_files.sync()
+        self._log.end_file()
 
     def dispatch(self) -> None:
         """Write queue and index entries of all that was appended; `close` does it too."""
@@ -681,8 +618,8 @@ class StoreWriter:
                     self._queues.end_of(queue),
                 )
         with self._appending:  # who appends meanwhile counts on the same numbers
-            for queue, end in ends.items():
-                self._offsets[queue] = max(self._offsets.get(queue, 0), end)
+            self._offsets.raise_to(ends)
+            for queue in ends:
                 self._min_offsets.setdefault(queue, 0)
         with self._arrived:
             self._listed_to.update(ends)
