@@ -125,7 +125,7 @@ def open_all(asked: SourceOptions) -> tuple[list[tuple[Target, MessageStore]], l
                 LOG.warning("left out a store that cannot be opened: %s", error)
                 left_out.append(LeftOut(target.path, target.broker_name, str(error)))
                 last = error
-        _require_one_name_each([(store.broker_name, str(store.path)) for _, store in opened])
+        _require_one_name_each([(store.broker_name, target.path) for target, store in opened])
     except StoreError:
         for _, store in opened:
             store.close()
