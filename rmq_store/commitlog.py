@@ -101,7 +101,7 @@ class CommitLog:
                 advice="It expired and was deleted, or was never written",
             )
         self._need_record(offset, segment)
-        window = self.chain.window(offset, self.chain.segment_end(segment))
+        window = self.chain.window(offset, self.chain.segment_end(segment), fetch=False)
         found = decode_record(window.data, 0, offset, segment.path)
         _require_whole(found, segment, offset)
         return found
@@ -120,8 +120,8 @@ class CommitLog:
         need_all(self.chain.remote_ranges(ranges))
 
     def window_of(self, segment: SegmentFile) -> Bytes:
-        """The whole of one file, zeros where it was cut short."""
-        return self.chain.window(segment.base, self.chain.segment_end(segment))
+        """The whole of one file, zeros where it was cut short, or is remote and not fetched."""
+        return self.chain.window(segment.base, self.chain.segment_end(segment), fetch=False)
 
     def is_record(self, offset: int, size: int | None = None) -> bool:
         """Whether a whole record of `size` bytes, whatever its CRC, stands at `offset`."""
@@ -129,7 +129,7 @@ class CommitLog:
         if segment is None or offset < 0:
             return False
         self._need_record(offset, segment)
-        window = self.chain.window(offset, self.chain.segment_end(segment))
+        window = self.chain.window(offset, self.chain.segment_end(segment), fetch=False)
         headers = Headers(window, _FIRST, offset)
         total = int(headers.total[0])
         whole = bool(headers.valid[0]) and offset + total <= segment.base + segment.size
@@ -224,7 +224,7 @@ class CommitLog:
         """
         for segment in reversed(self.chain.segments):
             self._need_record(segment.base, segment)
-            window = self.chain.window(segment.base, self.chain.segment_end(segment))
+            window = self.window_of(segment)
             front = Headers(window, _FIRST, segment.base)
             blank = int.from_bytes(window[4:BLANK_SIZE].tobytes(), "big") == MAGIC_BLANK
             if front.valid[0] or blank:

@@ -104,11 +104,6 @@ class ReadCounts:
     bytes: int = 0
 
 
-ALWAYS_FETCHED = 32 << 20
-"""A window up to so many bytes is fetched whole where files are remote; of a larger one only what
-was asked for by `SegmentChain.need`."""
-
-
 class MappingCache:
     """The files mapped last, at most `limit` of them: thousands of queues share one cache.
 
@@ -218,11 +213,12 @@ class SegmentChain:
         """Stream offset behind `segment`, had it its full size."""
         return segment.base + self.file_size
 
-    def window(self, start: int, stop: int) -> Bytes:
+    def window(self, start: int, stop: int, *, fetch: bool = True) -> Bytes:
         """Bytes `start` to `stop` of the stream, all in one file; zeros where that file is short.
 
-        A view on the mapped file where it can be. Raises MissingFileError where no file holds
-        them, TruncatedFileError where the file shrank since it was listed.
+        A view on the mapped file where it can be. Of a remote file all of it is fetched, or with
+        `fetch` false nothing that was not asked for by `need`. Raises MissingFileError where no
+        file holds them, TruncatedFileError where the file shrank since it was listed.
         """
         segment = self.segment_at(start)
         if segment is None or stop > segment.base + self.file_size:
@@ -230,7 +226,7 @@ class SegmentChain:
         mapping = self._mappings.get(segment)
         first, last = start - segment.base, stop - segment.base
         mapping.check(min(last, segment.size), segment)
-        if isinstance(mapping, _RemoteFile) and last - first <= ALWAYS_FETCHED:
+        if fetch and isinstance(mapping, _RemoteFile):
             mapping.need(np.array([first]), np.array([last]), fresh=False)
         if last <= segment.size:
             return mapping.bytes[first:last]

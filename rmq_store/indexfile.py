@@ -33,7 +33,7 @@ from rmq_store.remotefile import Ranges, RemoteMapping
 _SAMPLE = 256  # items looked at from either end to prove a geometry
 _REMOTE_SAMPLE = 8  # in an object store, where each of them is a request or two
 _SEARCH_STEP = 64 << 20
-_REMOTE_SEARCH_STEP = 4 << 20
+_REMOTE_SEARCH_STEP = 1 << 20
 REMOTE_BLOCK = 4 << 10
 """Bytes of an index file in an object store that are fetched at least: items lie far apart."""
 _OFFSET_IN_ITEM = 4

@@ -32,6 +32,7 @@ from rmq_store.walk import next_record
 MOST_UNDISPATCHED = 30_000_000
 """Records that no queue lists are kept in memory, some 40 bytes each, up to so many."""
 _QUEUE_FILES_MAPPED = 64
+_REMOTE_BLOCK = 16 << 10  # the end of a queue is found by some looks far apart
 _RECORDS_TRIED = 64  # last entries of queues that are held against the log to find its end
 _LOOK_BACK = (
     64 << 20
@@ -73,7 +74,7 @@ class QueueFolders:
     def __init__(self, root: Path, config: StoreConfig) -> None:
         self.root = root
         self.config = config
-        self._mappings = MappingCache(_QUEUE_FILES_MAPPED)
+        self._mappings = MappingCache(_QUEUE_FILES_MAPPED, block=_REMOTE_BLOCK)
         self._open: dict[QueueId, QueueFiles] = {}
 
     @property

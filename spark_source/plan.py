@@ -8,6 +8,7 @@ from typing import Any
 
 from rmq_store import MessageStore, StoreSnapshot
 from rmq_store.keyplan import plan_keys
+from rmq_store.lookahead import entry_at
 from rmq_store.planning import (
     LogSlice,
     QueueSlice,
@@ -240,8 +241,9 @@ def _disjoint(ranges: Sequence[QueueSlice]) -> list[QueueSlice]:
 
 
 def _sized(store: MessageStore, ranges: Sequence[QueueSlice]) -> list[tuple[QueueSlice, float]]:
+    look = entry_at(store, ranges)
     return [
-        (part, sum(s.selected_bytes for s in stretches_of(part, len(ranges), store.entry_at)))
+        (part, sum(s.selected_bytes for s in stretches_of(part, len(ranges), look)))
         for part in ranges
     ]
 
@@ -258,7 +260,7 @@ def cut_into_slices(
     With `max_entries` none holds more entries; where counting them would be dear (see
     EXACT_PIECES) none holds more by estimate.
     """
-    slices = plan_partitions(ranges, store.entry_at, target_bytes, min_slices, max_entries)
+    slices = plan_partitions(ranges, entry_at(store, ranges), target_bytes, min_slices, max_entries)
     if max_entries is None or len(slices) * len(ranges) > EXACT_PIECES:
         return slices
     return with_at_most(

@@ -51,7 +51,7 @@ def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
         monkeypatch.setattr(remotefile, "MOST_A_REQUEST", 16 << 10)
         monkeypatch.setattr(remotefile, "KEPT_BYTES", 16 << 10)
         monkeypatch.setattr(files_module, "KEPT_BYTES", 16 << 10)
-        monkeypatch.setattr(files_module, "ALWAYS_FETCHED", 2048)
+        monkeypatch.setattr("rmq_store.snapshot._REMOTE_BLOCK", 512)
         monkeypatch.setattr("rmq_store.commitlog._LEAST_LOOK", 2048)
         monkeypatch.setattr("rmq_store.indexfile.REMOTE_BLOCK", 64)
         monkeypatch.setattr("rmq_store.keyquery.REMOTE_BLOCK", 64)
@@ -128,7 +128,6 @@ def test_what_is_not_asked_for_is_not_fetched(
 
 
 def test_neighbours_are_one_request(bucket: dict[str, Any]) -> None:
-    # ALWAYS_FETCHED is what makes a window of the log one request here.
     with MessageStore.open("s3://stores/clean-5.5.0", storage_options=bucket) as store:
         opened, _ = store.remote_reads()
         messages = sum(batch.num_rows for batch in store.read_batches())
