@@ -81,7 +81,7 @@ class Shadow:
         try:
             raw: bytes = self._opened(inside).read_at(stop - start, start)
         except (OSError, ValueError) as error:
-            raise _from_remote(f"{self.uri}/{inside}", error, "reading") from None
+            raise from_remote(f"{self.uri}/{inside}", error, "reading") from None
         with self._lock:
             self.requests += 1
             self.fetched += len(raw)
@@ -146,7 +146,7 @@ def open_shadow(
     nothing is there, AccessError.
     """
     uri = uri.rstrip("/")
-    fs, base = _file_system(uri, options)
+    fs, base = file_system(uri, options)
     if listing is None:
         listing = _list(fs, base, uri)
     folder = tempfile.mkdtemp(prefix="rmqstore-")
@@ -162,7 +162,11 @@ def open_shadow(
     return shadow
 
 
-def _file_system(uri: str, options: Mapping[str, str] | None) -> tuple[Any, str]:
+def file_system(uri: str, options: Mapping[str, str] | None) -> tuple[Any, str]:
+    """The file system (pyarrow.fs) that an address is in, and the path there.
+
+    Raises InvalidArgumentError for credentials in the address, AccessError.
+    """
     from pyarrow import fs as pafs  # not before a store is remote: it loads every file system
 
     parts = urlsplit(uri)
@@ -179,7 +183,7 @@ def _file_system(uri: str, options: Mapping[str, str] | None) -> tuple[Any, str]
             return pafs.GcsFileSystem(**_typed(options)), f"{parts.netloc}{parts.path}"
         fs, base = pafs.FileSystem.from_uri(uri)
     except (OSError, ValueError, TypeError) as error:
-        raise _from_remote(uri, error, "opening the file system") from None
+        raise from_remote(uri, error, "opening the file system") from None
     return fs, base.rstrip("/")
 
 
@@ -188,7 +192,7 @@ def _typed(options: Mapping[str, str]) -> dict[str, Any]:
     return {name: words.get(str(value).lower(), value) for name, value in options.items()}
 
 
-def _from_remote(where: str, error: BaseException, doing: str) -> StoreError:
+def from_remote(where: str, error: BaseException, doing: str) -> StoreError:
     """Our error, of what kind the other was and no more: its text may quote what it was given."""
     if isinstance(error, FileNotFoundError) or "404" in str(error) or "NO_SUCH" in str(error):
         return MissingFileError(
@@ -210,7 +214,7 @@ def _list(fs: Any, base: str, uri: str) -> Listing:
     try:
         infos = fs.get_file_info(pafs.FileSelector(base, recursive=True, allow_not_found=True))
     except OSError as error:
-        raise _from_remote(uri, error, "listing") from None
+        raise from_remote(uri, error, "listing") from None
     found = tuple(
         Listed(str(PurePosixPath(one.path).relative_to(base)), one.size, one.mtime_ns or 0)
         for one in infos
