@@ -38,6 +38,12 @@ def time_of(store: GoldenStore, number: int) -> str:
     return str(orders(store)[number]["storeTimestamp"])
 
 
+def lost_at(store: GoldenStore, number: int) -> str:
+    """When record `number` of those of users' topics that no queue lists was stored."""
+    lost = [r for r in store.truth if not in_a_queue(r) and user_topic({**r, "sysFlag": 0})]
+    return str(lost[number]["storeTimestamp"])
+
+
 def a_key(store: GoldenStore, topic: str, number: int) -> str:
     """A word that messages of several topics have, where there is one."""
     mine = [r for r in store.truth if r["topic"] == topic and in_a_queue(r) and r["keys"]]
@@ -361,7 +367,7 @@ UNQUEUED: tuple[Pair, ...] = (
     Pair(
         "includeUnqueued x startingTimestamp x endingTimestamp",
         "and a time",
-        lambda s: {"startingTimestamp": time_of(s, 40), "endingTimestamp": time_of(s, 120)},
+        lambda s: {"startingTimestamp": lost_at(s, 3), "endingTimestamp": lost_at(s, -3)},
         store=ROLLED_BACK,
     ),
     Pair(
