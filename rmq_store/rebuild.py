@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from rmq_store.abortfile import remove_abort, write_abort
 from rmq_store.checkpoint import Checkpoint
 from rmq_store.config import StoreConfig, read_topic_configs
 from rmq_store.dialects import dialect
@@ -33,7 +34,8 @@ from rmq_store.layout import (
     INDEX_DIR,
 )
 from rmq_store.lock import StoreLock
-from rmq_store.recovery import RecoveryReport, recover_locked, remove_abort, write_abort
+from rmq_store.recovery import recover_locked
+from rmq_store.recoveryreport import RecoveryReport
 from rmq_store.segmentwriter import sync_folder
 from rmq_store.store import MessageStore
 from rmq_store.topicconfig import update_topics

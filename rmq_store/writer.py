@@ -14,12 +14,13 @@ import numpy as np
 import pyarrow as pa
 
 from rmq_store import single
-from rmq_store.checkpoint import Checkpoint
+from rmq_store.abortfile import remove_abort, write_abort
+from rmq_store.checkpoint import Checkpoint, checkpoint_size
 from rmq_store.commitlog import CommitLog
 from rmq_store.config import PATH_SPLITTER, StoreConfig, batch_topics, read_topic_configs
 from rmq_store.consumequeue import QueueId
 from rmq_store.dialects import Dialect, dialect
-from rmq_store.dispatch import Dispatched
+from rmq_store.dispatch import Dispatched, entries_of
 from rmq_store.encoding import LOOPBACK, Prepared, assemble, prepare
 from rmq_store.errors import (
     InvalidArgumentError,
@@ -50,15 +51,8 @@ from rmq_store.message import Message, Record, encode_record
 from rmq_store.places import Places, with_places
 from rmq_store.queuecounters import QueueCounters, message_counts
 from rmq_store.queuewriter import QueueWriter
-from rmq_store.recovery import (
-    RecoveryReport,
-    check_mode,
-    checkpoint_size,
-    entries_of,
-    recover_locked,
-    remove_abort,
-    write_abort,
-)
+from rmq_store.recovery import check_mode, recover_locked
+from rmq_store.recoveryreport import RecoveryReport
 from rmq_store.reput import RETRIES, Reput
 from rmq_store.segmentwriter import OpenFiles
 from rmq_store.snapshot import QueueFolders, StoreSnapshot, take_snapshot
