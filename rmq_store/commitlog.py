@@ -165,7 +165,7 @@ class CommitLog:
                 return
             base, end = segment.base, self.chain.segment_end(segment)
             upto = min(end, at + step) if self.chain.is_remote else end
-            window, run = self._run_at(segment, at, upto)
+            window, run = self.run_at(segment, at, upto)
             ends = np.append(run.at[1:], run.stop)
             for first in range(0, len(run.at), _ROWS):
                 places = run.at[first : first + _ROWS]
@@ -189,8 +189,11 @@ class CommitLog:
                 case _:
                     return
 
-    def _run_at(self, segment: SegmentFile, at: int, upto: int) -> tuple[Bytes, Run]:
-        """The bytes of a file, and the run of records in it that start in [at, upto)."""
+    def run_at(self, segment: SegmentFile, at: int, upto: int) -> tuple[Bytes, Run]:
+        """The bytes of a file, and the run of records in it that start in [at, upto), log offsets.
+
+        Of a remote file these records are fetched, and what was fetched before may be given up.
+        """
         base, end = segment.base, self.chain.segment_end(segment)
         self.chain.need([at], [min(end, upto + HEAD_SIZE)], fresh=True)
         run = follow(self.window_of(segment), base, at - base, upto - base)

@@ -88,14 +88,11 @@ class LogReader:
 
     def _rows_of(self, segment: SegmentFile, start: int, stop: int) -> Iterator[Rows]:
         """The records of one file that start in [start, stop)."""
-        base, size = segment.base, self.log.chain.file_size
+        base = segment.base
         at = start - base
         while at + base < stop:
             upto = min(at + _STEP, stop - base)
-            end = min(upto + _LARGEST_RECORD, size)
-            self.log.chain.need([at + base], [end + base], fresh=True)
-            window = self.log.window_of(segment)
-            run = follow(window, base, at, upto)
+            window, run = self.log.run_at(segment, at + base, upto + base)
             if len(run.at):
                 yield from self._rows_at(window, segment, run.at)
             at = run.stop

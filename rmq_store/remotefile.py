@@ -18,7 +18,7 @@ from rmq_store.sidebyside import side_by_side
 BLOCK = 64 << 10
 JOINED = 16  # blocks between two wanted ones that are read along, to save a request
 MOST_A_REQUEST = 4 << 20
-KEPT_BYTES = 96 << 20
+KEPT_BYTES = 32 << 20
 """Of the files of one cache together, before those that were not looked at lately are given up."""
 
 _FEW = 64  # ranges; with more it is quicker to look at all blocks
@@ -82,14 +82,28 @@ class RemoteMapping:
     def need(self, starts: npt.NDArray[Any], stops: npt.NDArray[Any], *, fresh: bool) -> None:
         """Fetch ranges (positions in the file) that are not there yet.
 
-        `fresh`: no view on the file is in use, so what was fetched before may be given up. Raises
-        MissingFileError, AccessError.
+        `fresh`: no view on the file is in use, so what was fetched before may be given up: first
+        what lies in front, for files are gone along. Raises MissingFileError, AccessError.
         """
-        if fresh and self.held_bytes > KEPT_BYTES:
-            self._memory.madvise(mmap.MADV_DONTNEED)
-            self.let_go()
-            self._there[:] = False
+        if fresh and len(starts) and self.held_bytes > KEPT_BYTES:
+            self._give_up(0, int(starts.min()) // self._block)
+            if self.held_bytes > 2 * KEPT_BYTES:
+                self._give_up(-(-int(stops.max()) // self._block), len(self._there))
         need_all([Ranges(self, starts, stops)])
+
+    def _give_up(self, first: int, behind: int) -> None:
+        """Blocks [first, behind) go out of memory."""
+        gone = int(self._there[first:behind].sum())
+        if not gone:
+            return
+        start = -(-first * self._block // mmap.PAGESIZE) * mmap.PAGESIZE
+        stop = min(behind * self._block, self._size) // mmap.PAGESIZE * mmap.PAGESIZE
+        if start < stop:
+            self._memory.madvise(mmap.MADV_DONTNEED, start, stop - start)
+        with self._lock:
+            self._there[first:behind] = False
+            self._there_count -= gone
+        self._held.add(-gone * self._block)
 
     def let_go(self) -> None:
         """Count this file as no longer in memory."""

@@ -45,7 +45,7 @@ def options_of(bucket: dict[str, Any], name: str, **more: str) -> dict[str, str]
     return {"path": f"s3://stores/{name}", "storageoptions": json.dumps(bucket), **more}
 
 
-@pytest.fixture(params=["whole windows", pytest.param("small blocks", marks=pytest.mark.campaign)])
+@pytest.fixture(params=["whole windows", "small blocks"])
 def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """As it is, and with limits so low that golden stores, which are small, meet them."""
     if request.param == "small blocks":
@@ -62,7 +62,11 @@ def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     return str(request.param)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("name", "blocks"),
+    [*((name, "whole windows") for name in NAMES), ("clean-5.5.0", "small blocks")],
+    indirect=["blocks"],
+)
 @pytest.mark.parametrize("source", ["consumequeue", "commitlog"])
 def test_the_rows_are_those_of_the_local_store(
     golden: Golden, bucket: dict[str, Any], name: str, source: str, blocks: str
