@@ -20,6 +20,7 @@ import jobs
 from jobs.answer import Answer, show
 from jobs.wording import reason_of
 from rmq_store.errors import InvalidArgumentError, StoreError, nearest
+from rmq_store.heap import keep_freed_memory
 from spark_source.options import OPTIONS
 
 EXIT_OK, EXIT_NOT_ALL, EXIT_REFUSED, EXIT_STOPPED = range(4)
@@ -112,6 +113,7 @@ def run_job(
     `stoppable`: the job asks between parts whether it is to stop, so signals end it in order.
     """
     name = command.name or "job"
+    keep_freed_memory()
     try:
         with command.make_context(name, list(sys.argv[1:] if argv is None else argv)) as context:
             given = context.params
