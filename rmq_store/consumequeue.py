@@ -169,13 +169,17 @@ class QueueFiles:
         """
         units = np.zeros(stop - start, dtype=self.dtype)
         for first, last in self._held(start, stop):
-            window = self.chain.window(first * units.itemsize, last * units.itemsize)
-            self.chain.counts.bytes += len(window)
-            units[first - start : last - start] = window.view(self.dtype)
+            units[first - start : last - start] = self._stored(first, last)
         if self.batch:
             base = units["base_offset"]
             units["size"][(base < 0) | (base > _LAST_BASE_OFFSET) | (units["batch_size"] < 1)] = 0
         return units
+
+    def _stored(self, start: int, stop: int) -> npt.NDArray[Any]:
+        """Units that one file holds, as they lie there: not to be kept."""
+        window = self.chain.window(start * self.dtype.itemsize, stop * self.dtype.itemsize)
+        self.chain.counts.bytes += len(window)
+        return window.view(self.dtype)
 
     def _held(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """The ranges of units in [start, stop) that lie in files, one a file."""
@@ -202,7 +206,8 @@ class QueueFiles:
         return concat_entries(parts)
 
     def _entries_held(self, start: int, stop: int) -> Entries:
-        raw = self.raw(start, stop)
+        """The entries of units that one file holds."""
+        raw = self.raw(start, stop) if self.batch else self._stored(start, stop)
         log_offset = raw["log_offset"].astype(np.int64)
         size = raw["size"].astype(np.int64)
         tags_code = raw["tags_code"].astype(np.int64)
