@@ -46,6 +46,10 @@ class Answer:
         """Write the JSON to a file."""
         Path(path).write_text(self.to_json() + "\n", encoding="utf-8")
 
+    def show(self, console: Console) -> None:
+        """Print for a person."""
+        show(self, console)
+
 
 def show(answer: Answer, console: Console, most_rows: int = 40) -> None:
     """Print for a person; of long tables the first `most_rows`."""

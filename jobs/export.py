@@ -32,12 +32,12 @@ from jobs.answer import Answer
 from jobs.command import (
     RANGES,
     SELECTION,
-    given_options,
+    Given,
     job,
-    run_job,
     ship_jobs,
-    size_option,
+    size,
     source_options,
+    spec_from,
 )
 from jobs.manifest import (
     ExportedFile,
@@ -373,32 +373,16 @@ def _told(asked: Mapping[str, str]) -> str:
 # --- the command ----------------------------------------------------------------------------------
 
 
-@job("export")
+@job("export", run)
 @click.option("--to", "target", required=True, metavar="DIR", help="A folder of the export's own.")
-@click.option("--format", type=click.Choice(["parquet", "delta"]), default="parquet")
-@click.option("--wave-bytes", default="8g", show_default=True, help="Do so much at a time.")
+@click.option("--format", "format", type=click.Choice(["parquet", "delta"]), default="parquet")
+@click.option(
+    "--wave-bytes", type=size, default="8g", show_default=True, help="Do so much at a time."
+)
 @source_options()
-def command(**given: Any) -> None:
+def main(given: Given) -> ExportSpec:
     """Export messages to Parquet, partitioned by topic and day; run again, only what is new."""
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """`spark-submit jobs/export.py`. Returns the exit code."""
-
-    def work(
-        spark: SparkSession, given: Mapping[str, Any], should_stop: Callable[[], bool]
-    ) -> Answer:
-        spec = ExportSpec(
-            store=given["store"],
-            target=given["target"],
-            options=given_options(given),
-            format=given["format"],
-            wave_bytes=size_option(given["wave_bytes"], "--wave-bytes"),
-            checksums=given["checksums"],
-        )
-        return run(spark, spec, should_stop)
-
-    return run_job(command, argv, work)
+    return spec_from(ExportSpec, given, SELECTION)
 
 
 if __name__ == "__main__":

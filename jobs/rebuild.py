@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from jobs.answer import Answer
-from jobs.command import STORE_OPTIONS, given_options, job, run_job, ship_jobs, source_options
+from jobs.command import STORE_OPTIONS, Given, job, ship_jobs, source_options, spec_from
 from jobs.provenance import files_of_store, provenance_of, sums_of
 from jobs.reading import log_of_store, pinned_store
 from jobs.verify import examine
@@ -108,35 +108,16 @@ def _of_target(spec: RebuildSpec) -> dict[str, str]:
 # --- the command ----------------------------------------------------------------------------------
 
 
-@job("rebuild")
+# Signals have their usual meaning here: whatever ends it, the same command goes on.
+@job("rebuild", run, stoppable=False)
 @click.option("--to", "target", required=True, metavar="DIR", help="The new store.")
 @click.option("--log", type=click.Choice(LOG_MODES), default="copy", show_default=True)
 @click.option("--release", help="As this release of the broker does (default: newest).")
 @click.option("--verify", is_flag=True, help="Verify the new store afterwards.")
 @source_options(STORE_OPTIONS)
-def command(**given: Any) -> None:
+def main(given: Given) -> RebuildSpec:
     """Queues and index made anew from the log, in a new store that a broker can start on."""
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """`spark-submit jobs/rebuild.py`. Returns the exit code."""
-
-    def work(
-        spark: SparkSession, given: Mapping[str, Any], should_stop: Callable[[], bool]
-    ) -> Answer:
-        spec = RebuildSpec(
-            given["store"],
-            given["target"],
-            given_options(given, STORE_OPTIONS),
-            given["log"],
-            given["release"],
-            given["verify"],
-            given["checksums"],
-        )
-        return run(spark, spec, should_stop)
-
-    # Signals have their usual meaning here: whatever ends it, the same command goes on.
-    return run_job(command, argv, work, stoppable=False)
+    return spec_from(RebuildSpec, given, STORE_OPTIONS)
 
 
 if __name__ == "__main__":

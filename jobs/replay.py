@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,35 +20,19 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
-from rich.console import Console
 
 if __package__ in (None, ""):
     # spark-submit puts this file's folder on the path and not the one it belongs to.
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 
-from jobs.command import (
-    EXIT_NOT_ALL as EXIT_NOT_ALL,
-)
-from jobs.command import (
-    EXIT_OK as EXIT_OK,
-)
-from jobs.command import (
-    EXIT_REFUSED as EXIT_REFUSED,
-)
-from jobs.command import (
-    EXIT_STOPPED as EXIT_STOPPED,
-)
-from jobs.command import (
-    asked_to_stop,
-    session,
-    ship_jobs,
-)
+from jobs.command import Given, job, ship_jobs
 from jobs.ledger import Ledger, LedgerError, Run, new_run
 from jobs.provenance import Provenance, files_of_store, provenance_of, sums_of
+from jobs.replay_options import replay_options, spec_of
 from jobs.replay_rows import OTHER_KEY, OTHER_TIME, READ, READ_FOR_STORE, Rows, source_options
-from jobs.replay_spec import ReplaySpec, check, parser, spec_of
-from jobs.report import Report, TargetRange, show
+from jobs.replay_spec import ReplaySpec, check
+from jobs.report import Report, TargetRange
 from jobs.target import append_rows, discard_unfinished, has_content, open_target, queue_ends
 from jobs.wording import reason_of
 from rmq_store import MessageStore
@@ -409,26 +393,11 @@ def to_append(table: pa.Table, *, keep_timestamps: bool) -> Iterator[pa.RecordBa
 # --- the command ----------------------------------------------------------------------------------
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """`python jobs/replay.py`, or `spark-submit jobs/replay.py`. Returns the exit code."""
-    given = parser().parse_args(argv)
-    try:
-        spec = spec_of(given)
-        spark = session("replay", given.master)
-        with asked_to_stop() as should_stop:
-            report = run(spark, spec, should_stop)
-    except StoreError as error:
-        print(f"replay: {error}", file=sys.stderr)
-        return EXIT_REFUSED
-    on_stdout = given.json == "-"
-    show(report, Console(stderr=on_stdout))
-    if on_stdout:
-        print(report.to_json())
-    elif given.json is not None:
-        report.save(given.json)
-    if report.stopped_by is not None:
-        return EXIT_STOPPED
-    return EXIT_OK if report.ok else EXIT_NOT_ALL
+@job("replay", run)
+@replay_options
+def main(given: Given) -> ReplaySpec:
+    """Replay a selection of a broker's store into another store, into Parquet, to a broker."""
+    return spec_of(given)
 
 
 if __name__ == "__main__":

@@ -53,6 +53,10 @@ class Report:
         """Write the JSON to a file."""
         Path(path).write_text(self.to_json() + "\n", encoding="utf-8")
 
+    def show(self, console: Console) -> None:
+        """Print for a person."""
+        show(self, console)
+
 
 def show(report: Report, console: Console | None = None) -> None:
     """Print the report for a person."""

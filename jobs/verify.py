@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -21,7 +20,7 @@ if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from jobs.answer import Answer
-from jobs.command import STORE_OPTIONS, given_options, job, run_job, ship_jobs, source_options
+from jobs.command import STORE_OPTIONS, Given, job, ship_jobs, source_options, spec_from
 from jobs.provenance import files_of_store, provenance_of, sums_of
 from jobs.reading import pinned_store
 from rmq_store.cli.common import Progress
@@ -112,22 +111,11 @@ def checked(
 # --- the command ----------------------------------------------------------------------------------
 
 
-@job("verify")
+@job("verify", run)
 @source_options(STORE_OPTIONS)
-def command(**given: Any) -> None:
+def main(given: Given) -> VerifySpec:
     """Whether log, queues, index, checkpoint and configuration agree. Changes nothing."""
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """`spark-submit jobs/verify.py`. Returns the exit code."""
-
-    def work(
-        spark: SparkSession, given: Mapping[str, Any], should_stop: Callable[[], bool]
-    ) -> Answer:
-        options = given_options(given, STORE_OPTIONS)
-        return run(spark, VerifySpec(given["store"], options, given["checksums"]), should_stop)
-
-    return run_job(command, argv, work)
+    return spec_from(VerifySpec, given, STORE_OPTIONS)
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ def test_help_from_another_folder(name: str, tmp_path: Path) -> None:
 def test_the_page_names_every_option(module: object) -> None:
     """Those of the Spark source are in its own page."""
     page = (CHECKOUT / "docs" / "jobs.md").read_text("utf-8")
-    command = module.command  # type: ignore[attr-defined]
+    command = module.main.command  # type: ignore[attr-defined]
     own = [o for p in command.params for o in p.opts if o.startswith("--") and "-" in o[2:]]
     assert [option for option in own if option not in page] == []
     assert f"## {command.name}" in page

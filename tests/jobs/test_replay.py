@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from jobs import replay
+from jobs.command import EXIT_OK, EXIT_REFUSED
 from jobs.ledger import Ledger, LedgerError
 from jobs.replay import main, run
 from jobs.replay_rows import ORIGIN, ORIGIN_PREFIX
@@ -584,7 +584,7 @@ def test_the_command_reports_and_says_how_it_went(
     store = golden(NAME)
     target, report = str(tmp_path / "new"), tmp_path / "report.json"
     words = [store.path, "--to-parquet", target, "--topic", "orders", "--broker-name", "broker-a"]
-    assert main([*words, "--json", str(report)]) == replay.EXIT_OK
+    assert main([*words, "--json", str(report)]) == EXIT_OK
     shown = capsys.readouterr().out
     assert "all went well" in shown
     orders = sum(record["topic"] == "orders" for record in store.truth)
@@ -594,7 +594,7 @@ def test_the_command_reports_and_says_how_it_went(
     assert saved["source"]["log_range"][0] == 0
     assert set(saved["source"]["queues"]) == {"orders"}
     assert saved["source"]["options"]["topics"] == ["orders"]
-    assert main(words) == replay.EXIT_REFUSED
+    assert main(words) == EXIT_REFUSED
     assert "this very replay" in capsys.readouterr().err
 
 
@@ -602,7 +602,7 @@ def test_the_report_on_stdout_is_json_alone(
     spark: SparkSession, golden: Golden, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = [golden(NAME).path, "--to-parquet", str(tmp_path / "p"), "--topic", "retrying"]
-    assert main([*words, "--json", "-"]) == replay.EXIT_OK
+    assert main([*words, "--json", "-"]) == EXIT_OK
     printed = capsys.readouterr()
     assert json.loads(printed.out)["job"] == "replay"
     assert "all went well" in printed.err

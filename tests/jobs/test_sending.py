@@ -7,10 +7,13 @@ import threading
 from collections import Counter, defaultdict
 from typing import Any
 
+import click
 import pytest
 
 from jobs.grpcclient import MESSAGE_GROUP_LIMIT, group_of, user_properties
-from jobs.replay_spec import ReplaySpec, check, parser, spec_of
+from jobs.replay import main
+from jobs.replay_options import spec_of
+from jobs.replay_spec import ReplaySpec, check
 from jobs.sending import Manner, Pacer, Refused, Row, Sender, Unreachable
 from rmq_store.errors import InvalidArgumentError
 
@@ -147,11 +150,10 @@ def test_what_cannot_be_is_refused_before_anything_is_sent(
         check(ReplaySpec("/store", **known))
 
 
-def test_the_command_line_of_a_live_replay(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_of_a_live_replay() -> None:
     words = ["/store", "--to-broker", "127.0.0.1:1", "--failed", "/failed", "--fifo", "a"]
-    spec = spec_of(parser().parse_args([*words, "--rate", "5", "--dry-run"]))
+    spec = spec_of(main.parse([*words, "--rate", "5", "--dry-run"]))
     assert (spec.fifo_topics, spec.rate, spec.dry_run) == (("a",), 5.0, True)
-    assert spec.wave_bytes < spec_of(parser().parse_args(["/s", "--to-store", "/t"])).wave_bytes
-    with pytest.raises(SystemExit):
-        parser().parse_args([*words, "--fifoo", "b"])
-    assert "--fifo" in capsys.readouterr().err
+    assert spec.wave_bytes < spec_of(main.parse(["/s", "--to-store", "/t"])).wave_bytes
+    with pytest.raises(click.UsageError, match="--fifo"):
+        main.parse([*words, "--fifoo", "b"])

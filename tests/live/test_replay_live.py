@@ -23,8 +23,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from jobs import dlq
+from jobs.command import EXIT_NOT_ALL, EXIT_STOPPED
 from jobs.ledger import LedgerError
-from jobs.replay import EXIT_NOT_ALL, EXIT_STOPPED, main, run
+from jobs.replay import main, run
 from jobs.replay_rows import ORIGIN, ORIGIN_PREFIX
 from jobs.replay_spec import ReplaySpec
 from rmq_store import MessageStore
