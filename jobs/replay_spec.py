@@ -33,7 +33,8 @@ class ReplaySpec:
     `to_broker`: the gRPC endpoint of a running broker's proxy, host:port. What it refuses goes to the
     folder `failed`, beside which the ledger stands. `fifo_topics` (names in the target) are sent with
     the source queue as message group. `rate`: messages a second; `patience`: seconds for which one
-    message is tried again.
+    message is tried again. `dry_run`: nothing is written or sent, to no target; the report says what
+    would be.
     """
 
     source: str
@@ -91,9 +92,15 @@ def check(spec: ReplaySpec) -> None:
         raise InvalidArgumentError(
             None, reason="no target", advice="Give --to-store, --to-parquet or both, or --to-broker"
         )
-    elif spec.failed or spec.fifo_topics or spec.rate or spec.dry_run:
+    elif spec.failed or spec.fifo_topics or spec.rate:
         raise InvalidArgumentError(
-            None, reason="--failed, --fifo, --rate and --dry-run are of a replay with --to-broker"
+            None, reason="--failed, --fifo and --rate are of a replay with --to-broker"
+        )
+    if spec.dry_run and spec.restart:
+        raise InvalidArgumentError(
+            None,
+            reason="--restart deletes what is there, and --dry-run changes nothing",
+            advice="Give --dry-run alone, to see what is left to do",
         )
     folders = (spec.source, spec.to_store, spec.to_parquet, spec.failed)
     paths = [Path(p).resolve() for p in folders if p]

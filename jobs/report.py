@@ -27,6 +27,24 @@ class TargetRange:
 
 
 @dataclass(frozen=True, slots=True)
+class PlannedQueue:
+    """What a dry run says of a source queue and where it goes; the queue is None where a client chooses.
+
+    Offsets [start, end) from the first to the last message; `bytes` of bodies, as they are sent.
+    """
+
+    topic: str
+    queueId: int
+    startOffset: int
+    endOffset: int
+    targetTopic: str
+    targetQueueId: int | None
+    messages: int
+    bytes: int
+    refused: int
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """Numbers of messages, and the provenance. `ok` is what the exit code says."""
 
@@ -44,6 +62,8 @@ class Report:
     target_queues: tuple[TargetRange, ...] = ()
     stopped_by: str | None = None  # why it ended early; running it again goes on
     problems: tuple[str, ...] = field(default=())
+    would_write: Mapping[str, int] | None = None  # target -> messages, of a dry run
+    planned: tuple[PlannedQueue, ...] = ()  # of a dry run
 
     def to_json(self) -> str:
         """The report as one JSON object."""
@@ -64,6 +84,8 @@ def show(report: Report, console: Console | None = None) -> None:
     console.print(_numbers(report))
     if report.target_queues:
         console.print(_targets(report.target_queues))
+    if report.planned:
+        console.print(_planned(report.planned))
     console.print(source_table(report.source))
     for problem in report.problems:
         console.print(Text(f"! {problem}", style="bold red"))
@@ -79,6 +101,8 @@ def _numbers(report: Report) -> Table:
     table.add_row("matched", f"{report.matched:,}")
     for target, count in report.written.items():
         table.add_row(Text(f"written to {target}", style="green"), f"{count:,}")
+    for target, count in (report.would_write or {}).items():
+        table.add_row(Text(f"would go to {target}", style="green"), f"{count:,}")
     for reason, count in report.skipped.items():
         table.add_row(Text(f"skipped: {reason}", style="yellow"), f"{count:,}")
     return table
@@ -91,6 +115,29 @@ def _targets(ranges: tuple[TargetRange, ...]) -> Table:
     for part in ranges:
         table.add_row(Text(part.topic), str(part.queue_id), f"{part.start:,}", f"{part.stop:,}")
     return table
+
+
+def _planned(queues: tuple[PlannedQueue, ...]) -> Table:
+    table = Table(title="what would go where", title_justify="left")
+    for name in ("from", "offsets", "to", "messages", "bytes", "refused"):
+        table.add_column(name, justify="left" if name in ("from", "to") else "right")
+    for one in queues:
+        to = (
+            one.targetTopic
+            if one.targetQueueId is None
+            else _queue_name(one.targetTopic, one.targetQueueId)
+        )
+        table.add_row(
+            Text(_queue_name(one.topic, one.queueId)),
+            f"{one.startOffset:,} to {one.endOffset:,}",
+            Text(to),
+            *(f"{number:,}" for number in (one.messages, one.bytes, one.refused)),
+        )
+    return table
+
+
+def _queue_name(topic: str, queue_id: int) -> str:
+    return f"{topic}/{queue_id}"
 
 
 def source_table(source: Provenance) -> Table:
@@ -120,10 +167,15 @@ def source_table(source: Provenance) -> Table:
 
 
 def _verdict(report: Report) -> Text:
-    took = f"in {report.seconds:.1f} s, run {report.run_id}"
+    run = f", run {report.run_id}" if report.run_id else ""
+    took = f"in {report.seconds:.1f} s{run}"
     again = " (going on where an earlier run stopped)" if report.resumed else ""
     if report.stopped_by is not None:
         return Text(f"stopped {took}{again}: {report.stopped_by}", style="bold red")
+    if report.would_write is not None:
+        found = "nothing would be refused" if report.ok else "some would be refused"
+        style = "bold green" if report.ok else "bold yellow"
+        return Text(f"dry run: nothing was written or sent; {found}, {took}", style=style)
     if report.ok:
         return Text(f"all went well {took}{again}", style="bold green")
     return Text(f"finished, but not all went well, {took}{again}", style="bold yellow")
