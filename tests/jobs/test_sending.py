@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections import Counter, defaultdict
 from typing import Any
 
@@ -109,6 +110,40 @@ def test_the_pace_is_even_by_the_clock() -> None:
     now[0] = 200.0  # what was not used is not made up for
     assert [round(pacer.delay(), 6) for _ in range(2)] == [0.0, 0.1]
     assert Pacer(None).delay() == 0.0
+
+
+class Timed(Fake):
+    """Notes when each attempt came."""
+
+    def __init__(self, *, fails: float) -> None:
+        super().__init__(fails=fails)
+        self.came: list[float] = []
+
+    def send(self, message: Any) -> None:
+        at = time.monotonic()
+        with self.lock:
+            self.came.append(at)
+        super().send(message)
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("fails", [0.0, 0.1])
+def test_no_attempt_comes_before_its_turn_by_the_real_clock(fails: float) -> None:
+    """At no moment more than the rate allows since the beginning; how much later is not asked."""
+    rate, count = 400.0, 800
+    client = Timed(fails=fails)
+    sender = Sender(client, Manner(rate=rate, lanes=8), nothing_together)
+    began = time.monotonic()
+    list(sender.send(rows(count)))
+    assert len(client.came) == sender.outcome.sent + sender.outcome.retries
+    assert sender.outcome.sent == count - count // 100
+    assert (sender.outcome.retries > 0) == (fails > 0)
+    early = [
+        (turn, at - began)
+        for turn, at in enumerate(sorted(client.came))
+        if at - began < turn / rate - 1e-6  # sums of floats
+    ]
+    assert early == []
 
 
 # --- what is sent of a message --------------------------------------------------------------------
