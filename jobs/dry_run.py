@@ -154,11 +154,11 @@ def _queues(spec: ReplaySpec, groups: list[Row]) -> Iterator[PlannedQueue]:
     for (origin, queue, topic, to), rows in sorted(merged.items(), key=lambda item: str(item[0])):
         yield PlannedQueue(
             topic=origin,
-            queueId=queue,
-            startOffset=min(row["start"] for row in rows),
-            endOffset=max(row["stop"] for row in rows),
-            targetTopic=topic,
-            targetQueueId=to,
+            queue_id=queue,
+            start_offset=min(row["start"] for row in rows),
+            end_offset=max(row["stop"] for row in rows),
+            target_topic=topic,
+            target_queue_id=to,
             messages=sum(row["messages"] for row in rows),
             bytes=sum(row["bytes"] for row in rows),
             refused=sum(row["messages"] for row in rows if row["refusal"] is not None),

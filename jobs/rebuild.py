@@ -28,9 +28,10 @@ from jobs.provenance import files_of_store, provenance_of, sums_of
 from jobs.reading import log_of_store, pinned_store
 from jobs.verify import examine
 from rmq_store.cli.common import Progress
+from rmq_store.jsonkeys import as_json_object
 from rmq_store.rebuild import LOG_MODES, rebuild, work_of
 
-_TOLD = ("records", "entries_rebuilt", "index_items_rebuilt", "log_start", "log_end", "log")
+_TOLD = ("records", "entriesRebuilt", "indexItemsRebuilt", "logStart", "logEnd", "log")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ def run(
             config=conf,
             progress=progress,
         )
-    told = report.to_dict()
+    told = as_json_object(report.to_dict())
     problems = [f"damage in the log at {start} to {stop}" for start, stop in told["damage"]]
     tables: dict[str, list[dict[str, Any]]] = {
         "queues": [
@@ -83,7 +84,7 @@ def run(
     if spec.verify:
         found = examine(spark, pinned_store(spec.target, _of_target(spec)))
         assert found is not None  # nobody asks it to stop
-        tables["findings"] = [finding.to_dict() for finding in found.findings]
+        tables["findings"] = [as_json_object(finding) for finding in found.findings]
         if not found.nothing_wrong:
             problems.append("the new store is not sound: see the findings")
     sums = sums_of(spark, files_of_store(pinned)) if spec.checksums else ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.console import Console
@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from jobs.provenance import Provenance as Provenance
+from rmq_store.jsonkeys import as_json_object
 
 TOPICS_SHOWN = 20
 
@@ -34,11 +35,11 @@ class PlannedQueue:
     """
 
     topic: str
-    queueId: int
-    startOffset: int
-    endOffset: int
-    targetTopic: str
-    targetQueueId: int | None
+    queue_id: int
+    start_offset: int
+    end_offset: int
+    target_topic: str
+    target_queue_id: int | None
     messages: int
     bytes: int
     refused: int
@@ -66,8 +67,8 @@ class Report:
     planned: tuple[PlannedQueue, ...] = ()  # of a dry run
 
     def to_json(self) -> str:
-        """The report as one JSON object."""
-        return json.dumps(asdict(self), indent=1, ensure_ascii=False)
+        """The report as one JSON object, keys in camelCase."""
+        return json.dumps(as_json_object(self), indent=1, ensure_ascii=False)
 
     def save(self, path: str) -> None:
         """Write the JSON to a file."""
@@ -123,13 +124,13 @@ def _planned(queues: tuple[PlannedQueue, ...]) -> Table:
         table.add_column(name, justify="left" if name in ("from", "to") else "right")
     for one in queues:
         to = (
-            one.targetTopic
-            if one.targetQueueId is None
-            else _queue_name(one.targetTopic, one.targetQueueId)
+            one.target_topic
+            if one.target_queue_id is None
+            else _queue_name(one.target_topic, one.target_queue_id)
         )
         table.add_row(
-            Text(_queue_name(one.topic, one.queueId)),
-            f"{one.startOffset:,} to {one.endOffset:,}",
+            Text(_queue_name(one.topic, one.queue_id)),
+            f"{one.start_offset:,} to {one.end_offset:,}",
             Text(to),
             *(f"{number:,}" for number in (one.messages, one.bytes, one.refused)),
         )

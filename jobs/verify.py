@@ -24,6 +24,7 @@ from jobs.command import STORE_OPTIONS, Given, job, ship_jobs, source_options, s
 from jobs.provenance import files_of_store, provenance_of, sums_of
 from jobs.reading import pinned_store
 from rmq_store.cli.common import Progress
+from rmq_store.jsonkeys import as_json_object
 from rmq_store.verify import LogPart, VerifyReport, check_log, conclude, log_parts, severities
 from spark_source.plan import PinnedStore
 
@@ -54,14 +55,15 @@ def run(
     if report is None:
         why = "it was asked to stop; what was looked at alone says nothing of the store"
         return Answer("verify", False, {}, source, seconds, {}, stopped_by=why)
-    told = report.to_dict()
-    findings = [{name: finding[name] for name in _SHOWN} for finding in told["findings"]]
+    told = as_json_object(report.to_dict())
+    found = map(as_json_object, report.findings)
+    findings = [{name: finding[name] for name in _SHOWN} for finding in found]
     return Answer(
         job="verify",
         ok=report.nothing_wrong,
-        tables={"findings": findings, "index": told["index"]},
+        tables={"findings": findings, "index": [as_json_object(one) for one in report.index]},
         numbers={
-            **{name: told[name] for name in ("records", "record_bytes", "queues", "lag")},
+            **{name: told[name] for name in ("records", "recordBytes", "queues", "lag")},
             **{f"{name}s": count for name, count in severities(report.findings).items()},
         },
         source=source,

@@ -35,11 +35,11 @@ def planned_of(store: GoldenStore, topic: str, target: str) -> list[PlannedQueue
         found.append(
             PlannedQueue(
                 topic=topic,
-                queueId=queue,
-                startOffset=min(offsets),
-                endOffset=max(offsets) + 1,
-                targetTopic=target,
-                targetQueueId=queue,
+                queue_id=queue,
+                start_offset=min(offsets),
+                end_offset=max(offsets) + 1,
+                target_topic=target,
+                target_queue_id=queue,
                 messages=len(of_queue),
                 bytes=sum(len(base64.b64decode(record["body"] or "")) for record in of_queue),
                 refused=0,
@@ -78,7 +78,7 @@ def test_it_tells_what_the_target_would_refuse_and_the_run_refuses_that(
     done = run(spark, asked)
     assert done.skipped == dry.skipped
     assert done.written == dry.would_write
-    refused = Counter({queue.queueId: queue.refused for queue in dry.planned})
+    refused = Counter({queue.queue_id: queue.refused for queue in dry.planned})
     assert refused.total() == dry.skipped["refused by the target"] > 0
     assert not dry.ok
     (problem,) = dry.problems
@@ -133,14 +133,14 @@ def test_for_a_broker_its_client_is_asked_and_nobody_else(
     assert list(tmp_path.iterdir()) == []
     messages = sum(messages_in(record) for record in store.truth if user_topic(record))
     assert dry.matched == sum(queue.messages for queue in dry.planned) == messages
-    assert {queue.targetQueueId for queue in dry.planned} == {None}
+    assert {queue.target_queue_id for queue in dry.planned} == {None}
 
     with MessageStore.create(tmp_path / "odd") as odd:
         odd.append({"topic": "odd", "queueId": 3, "body": b"fine"})
         odd.append({"topic": "odd", "queueId": 3, "body": b"x", "properties": {"TAGS": "a|b"}})
     source = replace(spec(store, **asked), source=str(tmp_path / "odd"), broker_conf=None)
     dry = run(spark, source)
-    assert [(q.topic, q.queueId, q.messages, q.refused) for q in dry.planned] == [("odd", 3, 2, 1)]
+    assert [(q.topic, q.queue_id, q.messages, q.refused) for q in dry.planned] == [("odd", 3, 2, 1)]
     assert dry.would_write == {"127.0.0.1:1": 1}
     assert "tag should not contain" in dry.problems[0]
 

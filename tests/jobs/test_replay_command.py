@@ -40,7 +40,7 @@ def test_the_command_reports_and_says_how_it_went(
     saved = json.loads(report.read_text())
     assert (saved["ok"], saved["matched"], saved["written"]) == (True, orders, {target: orders})
     assert saved["source"]["store"] == store.path
-    assert saved["source"]["log_range"][0] == 0
+    assert saved["source"]["logRange"][0] == 0
     assert set(saved["source"]["queues"]) == {"orders"}
     assert saved["source"]["options"]["topics"] == ["orders"]
     assert main(words) == EXIT_REFUSED
