@@ -51,7 +51,6 @@ class JobCommand(click.Command):
     """A command that names the nearest option where one is not known."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        keep_freed_memory()
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as wrong:
@@ -116,6 +115,7 @@ class Job:
 
     def __call__(self, argv: Sequence[str] | None = None) -> int:
         """With the arguments of this process, or others. Returns the exit code."""
+        keep_freed_memory()
         try:
             given = self.parse(sys.argv[1:] if argv is None else argv)
             spec = self.ask(given)

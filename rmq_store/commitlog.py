@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,14 +11,14 @@ import numpy as np
 from rmq_store.errors import CorruptRecordError, MissingFileError, StoreError
 from rmq_store.files import Bytes, MappingCache, SegmentChain, SegmentFile
 from rmq_store.headers import Headers, Ints, wrong_crc_rows
-from rmq_store.layout import BLANK_SIZE, MAGIC_BLANK
+from rmq_store.layout import BLANK_SIZE, HEAD_SIZE, MAGIC_BLANK
 from rmq_store.message import Gap, Record, decode_record
-from rmq_store.walk import follow, next_record
+from rmq_store.remotefile import need_all
+from rmq_store.walk import Run, follow, next_record
 
 _SIZE_FIELD = 4
 _LEAST_LOOK = 64 << 10
 _LARGEST_RECORD = 32 << 20
-_RUN_STEP = 8 << 20  # more than a record, so that none hides behind zeros in a body
 
 _FIRST: Ints = np.zeros(1, dtype=np.int64)
 _ROWS = 1 << 16  # records looked at at a time, so that memory stays flat
@@ -101,7 +101,7 @@ class CommitLog:
                 advice="It expired and was deleted, or was never written",
             )
         self._need_record(offset, segment)
-        window = self.chain.window(offset, self.chain.segment_end(segment))
+        window = self.chain.window(offset, self.chain.segment_end(segment), fetch=False)
         found = decode_record(window.data, 0, offset, segment.path)
         _require_whole(found, segment, offset)
         return found
@@ -115,20 +115,13 @@ class CommitLog:
         said = int.from_bytes(front, "big", signed=True)
         self.chain.need([offset], [min(end, offset + min(max(said, _LEAST_LOOK), _LARGEST_RECORD))])
 
-    def _need_run(self, offset: int, segment: SegmentFile) -> None:
-        """The same for a run of records that ends nobody knows where: up to a stretch of zeros."""
-        end = self.chain.segment_end(segment)
-        at = offset
-        while self.chain.is_remote and at < end:
-            upto = min(end, at + _RUN_STEP)
-            self.chain.need([at], [upto])
-            if not self.chain.window(max(at, upto - _LEAST_LOOK), upto).any():
-                return
-            at = upto
+    def fetch_ranges(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """Where files are remote: fetch ranges of log offsets, side by side."""
+        need_all(self.chain.remote_ranges(ranges))
 
     def window_of(self, segment: SegmentFile) -> Bytes:
-        """The whole of one file, zeros where it was cut short."""
-        return self.chain.window(segment.base, self.chain.segment_end(segment))
+        """The whole of one file, zeros where it was cut short, or is remote and not fetched."""
+        return self.chain.window(segment.base, self.chain.segment_end(segment), fetch=False)
 
     def is_record(self, offset: int, size: int | None = None) -> bool:
         """Whether a whole record of `size` bytes, whatever its CRC, stands at `offset`."""
@@ -136,7 +129,7 @@ class CommitLog:
         if segment is None or offset < 0:
             return False
         self._need_record(offset, segment)
-        window = self.chain.window(offset, self.chain.segment_end(segment))
+        window = self.chain.window(offset, self.chain.segment_end(segment), fetch=False)
         headers = Headers(window, _FIRST, offset)
         total = int(headers.total[0])
         whole = bool(headers.valid[0]) and offset + total <= segment.base + segment.size
@@ -152,24 +145,28 @@ class CommitLog:
             end = stop
         return end
 
-    def runs_from(self, offset: int) -> Iterator[tuple[SegmentFile, Bytes, Ints]]:
+    def runs_from(
+        self, offset: int, stop: int | None = None
+    ) -> Iterator[tuple[SegmentFile, Bytes, Ints]]:
         """The records from `offset` to the end of the log: file, its bytes, positions in them.
 
-        As `end_from`; some ten thousand at a time, never none.
+        As `end_from`; some ten thousand at a time, never none. Those behind `stop`, a log offset,
+        may be left out.
         """
-        for positions, _ in self._runs_to_the_end(offset):
+        for positions, _ in self._runs_to_the_end(offset, stop):
             segment = self.chain.segment_at(int(positions[0]))
             assert segment is not None
             yield segment, self.window_of(segment), positions - segment.base
 
-    def _runs_to_the_end(self, offset: int) -> Iterator[tuple[Ints, int]]:
+    def _runs_to_the_end(self, offset: int, stop: int | None = None) -> Iterator[tuple[Ints, int]]:
         """Log offsets of records, some of a run at a time, and where the last of them ends."""
-        at = offset
+        at, step = offset, _LEAST_LOOK
         while (segment := self.chain.segment_at(at)) is not None:
-            self._need_run(at, segment)
-            window = self.window_of(segment)
-            base = segment.base
-            run = follow(window, base, at - base, len(window))
+            if stop is not None and at >= stop:
+                return
+            base, end = segment.base, self.chain.segment_end(segment)
+            upto = min(end, at + step) if self.chain.is_remote else end
+            window, run = self._run_at(segment, at, upto)
             ends = np.append(run.at[1:], run.stop)
             for first in range(0, len(run.at), _ROWS):
                 places = run.at[first : first + _ROWS]
@@ -179,6 +176,12 @@ class CommitLog:
                 if sound < len(places):
                     return
             at = base + run.stop
+            if upto <= at < end:
+                step = min(2 * step, _LARGEST_RECORD)
+                continue
+            if at < end:
+                self._need_record(at, segment)
+            window = self.window_of(segment)
             match self._what_stands(window, base, run.stop):
                 case Gap.FILLER:
                     at = base + self.chain.file_size
@@ -186,6 +189,14 @@ class CommitLog:
                     at += int.from_bytes(window[run.stop : run.stop + 4].tobytes(), "big")
                 case _:
                     return
+
+    def _run_at(self, segment: SegmentFile, at: int, upto: int) -> tuple[Bytes, Run]:
+        """The bytes of a file, and the run of records in it that start in [at, upto)."""
+        base, end = segment.base, self.chain.segment_end(segment)
+        self.chain.need([at], [min(end, upto + HEAD_SIZE)], fresh=True)
+        run = follow(self.window_of(segment), base, at - base, upto - base)
+        self.chain.need([at], [base + run.stop])  # the last of them may go on behind `upto`
+        return self.window_of(segment), run
 
     def _sound_until(self, window: Bytes, segment: SegmentFile, at: Ints, ends: Ints) -> int:
         """How many records of a run come before the first that is not whole or has a wrong CRC."""
@@ -213,7 +224,7 @@ class CommitLog:
         """
         for segment in reversed(self.chain.segments):
             self._need_record(segment.base, segment)
-            window = self.chain.window(segment.base, self.chain.segment_end(segment))
+            window = self.window_of(segment)
             front = Headers(window, _FIRST, segment.base)
             blank = int.from_bytes(window[4:BLANK_SIZE].tobytes(), "big") == MAGIC_BLANK
             if front.valid[0] or blank:
@@ -245,6 +256,7 @@ class CommitLog:
     def extent_at(self, segment: SegmentFile, at: int) -> Extent:
         """What stands at log offset `at` of a file: one record, or a gap as far as it goes."""
         end = self.chain.segment_end(segment)
+        self._need_record(at, segment)
         window = self.window_of(segment).data
         try:
             found = decode_record(window, at - segment.base, at, segment.path)

@@ -27,7 +27,6 @@ from rmq_store.layout import (
     FILLER_SIZE,
     QUEUE_ENTRY,
 )
-from rmq_store.remote import shadow_of
 
 _LAST_LOOK = 200  # units, about a page of a ConsumeQueue
 _LAST_BASE_OFFSET = 2**62  # beyond it lies damage, and arithmetic overflows
@@ -108,10 +107,7 @@ class Glance(NamedTuple):
 
 
 def _read(segment: SegmentFile, start: int, stop: int) -> bytes:
-    """Bytes of a file without mapping it; fewer where it is short."""
-    shadow = shadow_of(segment.path)
-    if shadow is not None:
-        return shadow.read(segment.path, start, stop)
+    """Bytes of a local file without mapping it; fewer where it is short."""
     try:
         fd = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -238,7 +234,9 @@ class QueueFiles:
         segment = self.chain.segment_at(number * width)
         if segment is None:
             return None
-        raw = _read(segment, number * width - segment.base, (number + 1) * width - segment.base)
+        raw = self._look(
+            segment, number * width - segment.base, (number + 1) * width - segment.base
+        )
         if len(raw) < width:
             return 0, 0
         item = np.frombuffer(raw, dtype=self.dtype)[0]
@@ -253,10 +251,10 @@ class QueueFiles:
         segments, width = self.chain.segments, self.dtype.itemsize
         if self.batch or not segments:
             return None
-        front = _read(segments[0], 0, width)
+        front = self._look(segments[0], 0, width)
         count = min(self.units_per_file, segments[-1].size // width)
         skipped = max(0, count - _LAST_LOOK)
-        page = _read(segments[-1], skipped * width, count * width)
+        page = self._look(segments[-1], skipped * width, count * width)
         if len(front) < width or len(page) < (count - skipped) * width:
             return None
         units = np.frombuffer(page, dtype=self.dtype)
@@ -271,6 +269,13 @@ class QueueFiles:
             (int(last["log_offset"]), int(last["size"])),
             stop,
         )
+
+    def _look(self, segment: SegmentFile, start: int, stop: int) -> bytes:
+        """Bytes of a file that is not going to be read on; of a remote one they are kept."""
+        if not self.chain.is_remote:
+            return _read(segment, start, stop)
+        stop = min(stop, segment.size)
+        return self.chain.window(segment.base + start, segment.base + stop).tobytes()
 
     def find_stop(self) -> int:
         """Behind the last unit that was ever written, as far as it shows: size above 0.

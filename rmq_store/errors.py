@@ -11,7 +11,8 @@ SHOWN_AS: dict[str, str] = {}
 """Local folders that stand for something elsewhere -> what messages call them."""
 
 
-def _shown(path: str) -> str:
+def shown_path(path: str) -> str:
+    """A path as users know it: of a file in an object store its address."""
     for folder, name in SHOWN_AS.items():
         if path == folder or path.startswith(folder + os.sep):
             return name + path[len(folder) :].replace(os.sep, "/")
@@ -50,7 +51,7 @@ class StoreError(Exception):
         actual: Any = None,
         advice: str | None = None,
     ) -> None:
-        self.path = None if path is None else _shown(os.fspath(path))
+        self.path = None if path is None else shown_path(os.fspath(path))
         self.offset = offset
         self.reason = reason
         self.expected = expected

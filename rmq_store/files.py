@@ -10,6 +10,7 @@ import errno
 import math
 import mmap
 import os
+import threading
 import weakref
 from bisect import bisect_right
 from collections import OrderedDict
@@ -28,7 +29,8 @@ from rmq_store.errors import (
     from_os_error,
 )
 from rmq_store.layout import SEGMENT_NAME_DIGITS
-from rmq_store.remote import RemoteMapping, Shadow, shadow_of
+from rmq_store.remote import Shadow, shadow_of
+from rmq_store.remotefile import KEPT_BYTES, Held, Ranges, RemoteMapping
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -39,6 +41,7 @@ _LAST_BASE = 2**63 - 1 - LARGEST_FILE
 
 # Mapped files kept at once by a chain of its own: a pass along the log needs two.
 _MAPPINGS_KEPT = 2
+_REMOTE_FILES_KEPT = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,36 +105,50 @@ class ReadCounts:
     bytes: int = 0
 
 
-ALWAYS_FETCHED = 32 << 20
-"""A window up to so many bytes is fetched whole where files are remote; of a larger one only what
-was asked for by `SegmentChain.need`."""
-
-
 class MappingCache:
-    """The files mapped last, at most `limit` of them: thousands of queues share one cache."""
+    """The files mapped last, at most `limit` of them: thousands of queues share one cache.
 
-    def __init__(self, limit: int) -> None:
+    Of remote files as many as hold KEPT_BYTES together. May be asked by several threads at once.
+    """
+
+    def __init__(self, limit: int, *, block: int | None = None) -> None:
+        """`block`: bytes of a remote file that are fetched at least; None for the usual."""
         self.limit = limit
         self.counts = ReadCounts()
+        self._block = block
         self._kept: OrderedDict[str, _Mapping | _RemoteFile] = OrderedDict()
+        self._held = Held()
+        self._lock = threading.Lock()
 
     def get(self, segment: SegmentFile) -> _Mapping | _RemoteFile:
         """The mapping of `segment`, made where it is not kept."""
-        mapping = self._kept.get(segment.path)
-        if mapping is None:
+        with self._lock:
+            mapping = self._kept.get(segment.path)
+            if mapping is not None:
+                self._kept.move_to_end(segment.path)
+                return mapping
             shadow = shadow_of(segment.path)
-            mapping = _Mapping(segment) if shadow is None else _RemoteFile(shadow, segment)
-            self._kept[segment.path] = mapping
+            if shadow is None:
+                mapping = _Mapping(segment)
+            else:
+                mapping = _RemoteFile(shadow, segment, self._held, self._block)
             self.counts.files[segment.path] = None
-            if len(self._kept) > self.limit:
-                self._kept.popitem(last=False)
-        else:
-            self._kept.move_to_end(segment.path)
+            self._make_room(remote=shadow is not None)
+            self._kept[segment.path] = mapping
         return mapping
+
+    def _make_room(self, *, remote: bool) -> None:
+        limit = _REMOTE_FILES_KEPT if remote else self.limit
+        while len(self._kept) >= limit or (self._kept and self._held.bytes > KEPT_BYTES):
+            _, oldest = self._kept.popitem(last=False)
+            if isinstance(oldest, _RemoteFile):
+                oldest.let_go()
 
     def clear(self) -> None:
         """Give up all of them; a file is unmapped once no view on it is left."""
-        self._kept.clear()
+        with self._lock:
+            self._kept.clear()
+            self._held = Held()
 
 
 class SegmentChain:
@@ -197,11 +214,12 @@ class SegmentChain:
         """Stream offset behind `segment`, had it its full size."""
         return segment.base + self.file_size
 
-    def window(self, start: int, stop: int) -> Bytes:
+    def window(self, start: int, stop: int, *, fetch: bool = True) -> Bytes:
         """Bytes `start` to `stop` of the stream, all in one file; zeros where that file is short.
 
-        A view on the mapped file where it can be. Raises MissingFileError where no file holds
-        them, TruncatedFileError where the file shrank since it was listed.
+        A view on the mapped file where it can be. Of a remote file all of it is fetched, or with
+        `fetch` false nothing that was not asked for by `need`. Raises MissingFileError where no
+        file holds them, TruncatedFileError where the file shrank since it was listed.
         """
         segment = self.segment_at(start)
         if segment is None or stop > segment.base + self.file_size:
@@ -209,7 +227,7 @@ class SegmentChain:
         mapping = self._mappings.get(segment)
         first, last = start - segment.base, stop - segment.base
         mapping.check(min(last, segment.size), segment)
-        if isinstance(mapping, _RemoteFile) and last - first <= ALWAYS_FETCHED:
+        if fetch and isinstance(mapping, _RemoteFile):
             mapping.need(np.array([first]), np.array([last]), fresh=False)
         if last <= segment.size:
             return mapping.bytes[first:last]
@@ -249,8 +267,18 @@ class SegmentChain:
         if segment is None:
             return
         mapping = self._mappings.get(segment)
-        if isinstance(mapping, _RemoteFile):
-            mapping.need(begin - segment.base, end - segment.base, fresh=fresh)
+        mapping.need(begin - segment.base, end - segment.base, fresh=fresh)
+
+    def remote_ranges(self, ranges: Iterable[tuple[int, int]]) -> Iterator[Ranges]:
+        """Ranges of the stream as ranges of remote files, for `need_all`; none of local ones."""
+        for start, stop in ranges if self.is_remote else ():
+            for segment in self.segments_from(start):
+                if segment.base >= stop:
+                    break
+                mapping = self._mappings.get(segment)
+                first, last = max(start - segment.base, 0), min(stop - segment.base, segment.size)
+                if isinstance(mapping, RemoteMapping) and first < last:
+                    yield Ranges(mapping, np.array([first]), np.array([last]))
 
     def _missing(self, start: int, stop: int) -> MissingFileError:
         held = f"{self.start} to {self.stop}" if self.segments else "no files"
@@ -302,8 +330,8 @@ def _without_overlaps(segments: Sequence[SegmentFile], file_size: int) -> list[S
 class _RemoteFile(RemoteMapping):
     """A remote file in the place of a mapped one."""
 
-    def __init__(self, shadow: Shadow, segment: SegmentFile) -> None:
-        super().__init__(shadow, segment.path, segment.size)
+    def __init__(self, shadow: Shadow, segment: SegmentFile, held: Held, block: int | None) -> None:
+        super().__init__(shadow, segment.path, segment.size, held, block=block)
 
     def check(self, size: int, segment: SegmentFile) -> None:
         """Objects are not cut while they are read: what is short is seen when it is fetched."""
@@ -337,6 +365,11 @@ class _Mapping:
         self._fd = fd
         # Closed once and only once: the number may belong to another file a moment later.
         weakref.finalize(self, os.close, fd)
+
+    def need(
+        self, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64], *, fresh: bool
+    ) -> None:
+        """Nothing to do: the system fetches what is looked at."""
 
     def check(self, size: int, segment: SegmentFile) -> None:
         """Reading behind the end of a file that was cut kills the process (SIGBUS): look first."""
@@ -376,6 +409,9 @@ def _shrunk(segment: SegmentFile, actual: int) -> TruncatedFileError:
 
 def read_file(path: str | os.PathLike[str]) -> bytes:
     """A small file whole. Raises our error where it cannot be read."""
+    shadow = shadow_of(os.fspath(path))
+    if shadow is not None:
+        return shadow.read_whole(os.fspath(path))
     try:
         return Path(path).read_bytes()
     except OSError as error:

@@ -27,8 +27,15 @@ from rmq_store.layout import (
     index_file_size,
     index_item_at,
 )
+from rmq_store.remote import shadow_of
+from rmq_store.remotefile import Ranges, RemoteMapping
 
 _SAMPLE = 256  # items looked at from either end to prove a geometry
+_REMOTE_SAMPLE = 8  # in an object store, where each of them is a request or two
+_SEARCH_STEP = 64 << 20
+_REMOTE_SEARCH_STEP = 1 << 20
+REMOTE_BLOCK = 4 << 10
+"""Bytes of an index file in an object store that are fetched at least: items lie far apart."""
 _OFFSET_IN_ITEM = 4
 _PIECE = 1 << 20  # items
 
@@ -96,30 +103,59 @@ class IndexFile:
         slots: int | None = None,
         items: int | None = None,
         mappings: MappingCache | None = None,
+        like: Geometry | None = None,
     ) -> None:
         """`slots` and `items`: the geometry, where it is known; both are proved against the file.
 
-        Raises IndexGeometryError where they do not fit it, or where nothing fits.
+        `like`: the proven geometry of another file of the store, which is tried first. Raises
+        IndexGeometryError where they do not fit it, or where nothing fits.
         """
         self.path = segment.path
         self._segment = segment
-        self._mappings = mappings or MappingCache(1)
+        self._mappings = mappings or MappingCache(1, block=REMOTE_BLOCK)
+        self.is_remote = shadow_of(segment.path) is not None
         self.header = self._read_header()
-        self.geometry = self._resolve_geometry(slots, items)
+        self.geometry = self._resolve_geometry(slots, items, like)
 
-    def _bytes(self) -> Bytes:
+    def _bytes(self, start: int, stop: int) -> Bytes:
+        """A stretch of the file; no other bytes of it are in use."""
         mapping = self._mappings.get(self._segment)
         mapping.check(self._segment.size, self._segment)
-        return mapping.bytes
+        mapping.need(np.array([start]), np.array([stop]), fresh=True)
+        return mapping.bytes[start:stop]
+
+    def ranges(self, starts: npt.NDArray[Any], stops: npt.NDArray[Any]) -> Ranges | None:
+        """Stretches of the file, to be fetched; None of a local one."""
+        mapping = self._mappings.get(self._segment)
+        return Ranges(mapping, starts, stops) if isinstance(mapping, RemoteMapping) else None
+
+    def _gather(self, dtype: Any, first: int, numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Structures number `numbers` of those that stand behind one another from `first` on."""
+        mapping = self._mappings.get(self._segment)
+        mapping.check(self._segment.size, self._segment)
+        width = np.dtype(dtype).itemsize
+        if self.is_remote:
+            starts = first + numbers.astype(np.int64) * width
+            mapping.need(starts, starts + width, fresh=False)
+        whole = mapping.bytes[first : first + (self._segment.size - first) // width * width]
+        found: npt.NDArray[Any] = whole.view(dtype)[numbers]
+        return found
 
     def _read_header(self) -> Header:
-        raw = self._bytes()[: INDEX_HEADER.itemsize].view(INDEX_HEADER)[0]
+        raw = self._bytes(0, INDEX_HEADER.itemsize).view(INDEX_HEADER)[0]
         return Header(*(int(value) for value in raw))
 
     # --- geometry ---------------------------------------------------------------------------------
 
-    def _resolve_geometry(self, slots: int | None, items: int | None) -> Geometry:
+    def _resolve_geometry(
+        self, slots: int | None, items: int | None, like: Geometry | None
+    ) -> Geometry:
         said = self._said(slots, items)
+        # An item at the very place of the first, with its offset, and nothing before it: that is
+        # proof enough for another file of one series, and spares requests. An offset of 0 is none.
+        usable = self.is_remote and self.header.begin_log_offset and said in (None, like)
+        if usable and like is not None and self._begins_as(like):
+            return like
         if said is not None:
             if not self.fits(said):
                 raise self._wrong(said)
@@ -166,14 +202,13 @@ class IndexFile:
             rest = self._segment.size - INDEX_HEADER.itemsize - INDEX_ITEM.itemsize
             yield Geometry(max(1, rest // INDEX_SLOT.itemsize), 1)
             return
-        raw = self._bytes()
         tried = set()
         anchors = (
             (1, self.header.begin_log_offset),
             (self.header.items, self.header.end_log_offset),
         )
         for number, offset in sorted(anchors, key=lambda anchor: -anchor[1]):
-            for at in _find_all(raw, offset.to_bytes(8, "big", signed=True)):
+            for at in self._find_all(offset.to_bytes(8, "big", signed=True)):
                 slots_end = at - _OFFSET_IN_ITEM - number * INDEX_ITEM.itemsize
                 slots, odd = divmod(slots_end - INDEX_HEADER.itemsize, INDEX_SLOT.itemsize)
                 if odd or slots < 1 or slots in tried:
@@ -190,56 +225,62 @@ class IndexFile:
         say which it is: place 0 stays empty, item 1 is the header's first and has none before it,
         and every item hangs in the slot of its hash.
         """
+        count = self.header.items
+        if not self._begins_as(geometry):
+            return False
+        return not count or self._hang_in_their_slots(geometry, count)
+
+    def _begins_as(self, geometry: Geometry) -> bool:
+        """Whether size, place 0 and item 1 are as in a file of `geometry`."""
         if geometry.file_size != self._segment.size or geometry.slots < 1 or geometry.items < 1:
             return False
-        count = self.header.items
-        if not count:
+        if not self.header.items:
             return True
-        if count >= geometry.items:
+        if self.header.items >= geometry.items:
             return False
-        places = self._places(geometry)
-        first = places[1]
-        if places[0].tobytes().strip(b"\0") or int(first["previous"]):
+        empty, first = self._items(geometry, np.array([0, 1]))
+        if empty.tobytes().strip(b"\0") or int(first["previous"]):
             return False
-        if int(first["log_offset"]) != self.header.begin_log_offset:
-            return False
-        return self._hang_in_their_slots(geometry, places, count)
+        return int(first["log_offset"]) == self.header.begin_log_offset
 
-    def _hang_in_their_slots(self, geometry: Geometry, places: Any, count: int) -> bool:
+    def _hang_in_their_slots(self, geometry: Geometry, count: int) -> bool:
         # The newest item is left out: a live writer may not have linked it yet.
-        ends = np.r_[1 : min(count, _SAMPLE) + 1, max(1, count - _SAMPLE) : count]
-        sample = places[ends]
+        looked_at = min(_SAMPLE, _REMOTE_SAMPLE) if self.is_remote else _SAMPLE
+        ends = np.r_[1 : min(count, looked_at) + 1, max(1, count - looked_at) : count]
+        sample = self._items(geometry, ends)
         hashes = sample["key_hash"].astype(np.int64)
         previous = sample["previous"].astype(np.int64)
         if (hashes < 0).any() or (previous < 0).any() or (previous >= ends).any():
             return False
         slots = hashes % geometry.slots
-        before = places[previous]["key_hash"].astype(np.int64) % geometry.slots
+        before = self._items(geometry, previous)["key_hash"].astype(np.int64) % geometry.slots
         if ((previous > 0) & (before != slots)).any():
             return False
-        heads = self._slots(geometry)[slots].astype(np.int64)
+        heads = self._heads(geometry, slots).astype(np.int64)
         return bool(((heads >= ends) | (ends == count)).all() and (heads <= count + 1).all())
 
-    def _slots(self, geometry: Geometry) -> npt.NDArray[Any]:
-        first = INDEX_HEADER.itemsize
-        return self._bytes()[first : index_item_at(geometry.slots, 0)].view(INDEX_SLOT)
+    def _heads(self, geometry: Geometry, slots: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return self._gather(INDEX_SLOT, INDEX_HEADER.itemsize, slots)
 
-    def _places(self, geometry: Geometry) -> npt.NDArray[Any]:
-        first = index_item_at(geometry.slots, 0)
-        return self._bytes()[first : first + geometry.items * INDEX_ITEM.itemsize].view(INDEX_ITEM)
+    def _items(self, geometry: Geometry, numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return self._gather(INDEX_ITEM, index_item_at(geometry.slots, 0), numbers)
+
+    def _places(self, start: int, stop: int) -> npt.NDArray[Any]:
+        """Places `start` to `stop`, neighbours."""
+        slots = self.geometry.slots
+        return self._bytes(index_item_at(slots, start), index_item_at(slots, stop)).view(INDEX_ITEM)
 
     # --- reading ----------------------------------------------------------------------------------
 
     def items(self) -> npt.NDArray[Any]:
         """All items from number 1 on, as stored."""
-        found: npt.NDArray[Any] = self._places(self.geometry)[1 : self.header.items + 1].copy()
+        found: npt.NDArray[Any] = self._places(1, self.header.items + 1).copy()
         return found
 
     def pieces(self) -> Iterator[tuple[int, npt.NDArray[Any]]]:
         """All items, some at a time: the number of the first of a piece, and the piece as stored."""
-        places = self._places(self.geometry)
         for first in range(1, self.header.items + 1, _PIECE):
-            yield first, places[first : min(first + _PIECE, self.header.items + 1)].copy()
+            yield first, self._places(first, min(first + _PIECE, self.header.items + 1)).copy()
 
     def item_at(self, number: int) -> int:
         """Where an item stands in the file."""
@@ -247,32 +288,37 @@ class IndexFile:
 
     def key_hashes(self, start: int, stop: int) -> Ints:
         """Hashes of items number `start` + 1 to `stop`: a part of them, so that memory stays flat."""
-        hashes: Ints = self._places(self.geometry)["key_hash"][start + 1 : stop + 1].astype(
-            np.int64
-        )
+        hashes: Ints = self._places(start + 1, stop + 1)["key_hash"].astype(np.int64)
         return hashes
 
-    def chain(self, key_hash: int) -> Iterator[tuple[int, int, int]]:
-        """The items of a hash's slot that have this very hash, newest first.
+    def walk(self, key_hash: int, found: list[int]) -> Iterator[tuple[int, int]]:
+        """Add the log offsets of the items that have this very hash to `found`, newest first.
 
-        Yields item number, log offset and whole seconds since begin_timestamp. Raises
+        Yields, before it looks at them, the bytes of the file that it is going to look at. Raises
         CorruptIndexError where the chain does not descend.
         """
-        places = self._places(self.geometry)
-        number = int(self._slots(self.geometry)[key_hash % self.geometry.slots])
+        slots, count = self.geometry.slots, self.header.index_count
+        slot = key_hash % slots
+        at = INDEX_HEADER.itemsize + slot * INDEX_SLOT.itemsize
+        yield at, at + INDEX_SLOT.itemsize
+        number = int(self._heads(self.geometry, np.array([slot]))[0])
         while number > 0:
+            at = index_item_at(slots, number)
+            if number >= self.geometry.items:
+                raise self._never_written(number)
+            yield at, at + INDEX_ITEM.itemsize
+            item = self._items(self.geometry, np.array([number]))[0]
             # An item written since the header was read is not ours, but older ones hang behind it.
-            is_ours = number <= self.header.index_count
-            if not is_ours:
-                self._require_written(number)
-            item = places[number]
+            is_ours = number <= count
+            if not is_ours and not item.tobytes().strip(b"\0"):
+                raise self._never_written(number)
             if is_ours and int(item["key_hash"]) == key_hash:
-                yield number, int(item["log_offset"]), int(item["time_diff"])
+                found.append(int(item["log_offset"]))
             previous = int(item["previous"])
             if previous >= number or previous < 0:
                 raise CorruptIndexError(
                     self.path,
-                    offset=index_item_at(self.geometry.slots, number),
+                    offset=at,
                     reason="an item leads to one that is not older",
                     expected=f"0 to {number - 1}",
                     actual=previous,
@@ -280,12 +326,9 @@ class IndexFile:
                 )
             number = previous
 
-    def _require_written(self, number: int) -> None:
+    def _never_written(self, number: int) -> CorruptIndexError:
         """A slot that leads to an item that is not there has lost the items behind it."""
-        there = number < self.geometry.items
-        if there and self._places(self.geometry)[number].tobytes().strip(b"\0"):
-            return
-        raise CorruptIndexError(
+        return CorruptIndexError(
             self.path,
             offset=index_item_at(self.geometry.slots, min(number, self.geometry.items)),
             reason="a slot leads to an item that was never written",
@@ -296,20 +339,23 @@ class IndexFile:
 
     def log_offsets(self, key_hash: int) -> list[int]:
         """Log offsets of all items with this hash, newest first."""
-        return [log_offset for _, log_offset, _ in self.chain(key_hash)]
+        found: list[int] = []
+        for _ in self.walk(key_hash, found):
+            pass  # what is looked at is there, or fetched
+        return found
 
-
-def _find_all(raw: Bytes, pattern: bytes) -> Iterator[int]:
-    """Where `pattern` stands in `raw`, at most a few thousand places."""
-    step = 64 << 20
-    for start in range(0, len(raw), step):
-        piece = raw[start : start + step + len(pattern) - 1].tobytes()
-        at = piece.find(pattern)
-        for _ in range(4096):
-            if at < 0:
-                break
-            yield start + at
-            at = piece.find(pattern, at + 1)
+    def _find_all(self, pattern: bytes) -> Iterator[int]:
+        """Where `pattern` stands in the file; in a stretch at most a few thousand places."""
+        step = _REMOTE_SEARCH_STEP if self.is_remote else _SEARCH_STEP
+        for start in range(0, self._segment.size, step):
+            stop = min(start + step + len(pattern) - 1, self._segment.size)
+            piece = self._bytes(start, stop).tobytes()
+            at = piece.find(pattern)
+            for _ in range(4096):
+                if at < 0:
+                    break
+                yield start + at
+                at = piece.find(pattern, at + 1)
 
 
 def unique_in_order(offsets: list[int]) -> Ints:

@@ -126,9 +126,10 @@ def _last_record(log: CommitLog) -> tuple[int, Record | None]:
     segment = log.last_record_file()
     if segment is None:
         return log.start, None
-    window = log.window_of(segment)
     written = _written_until(log, segment)
     start = max(0, written - _STEP_BACK)
+    log.fetch_ranges([(segment.base + start, segment.base + written)])
+    window = log.window_of(segment)
     at = next_record(window, segment.base, start, len(window)) if start else 0
     run = follow_one(window, segment.base, at or 0, len(window))
     if not len(run.at):

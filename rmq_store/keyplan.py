@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from rmq_store.planning import LogSlice, QueueSlice
@@ -11,6 +11,9 @@ from rmq_store.topics import LMQ_PREFIX
 
 MOST_HITS = 100_000
 """With more hits than this reading the ranges through is no dearer, and plans stay small."""
+
+
+_MOST_RECORDS = 1_000  # of index hits in an object store, that are asked where they are listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,20 +47,27 @@ def plan_keys(
     by_topic: dict[str, list[QueueSlice]] = {}
     for part in served:
         by_topic.setdefault(part.queue.topic, []).append(part)
-    found = {topic: set[int]() for topic in by_topic}
-    for topic, offsets in found.items():
-        for key in keys:
-            offsets.update(index.indexed(topic, key))
+    wanted = [(topic, key) for topic in by_topic for key in keys]
+    found = index.indexed(wanted)
     gaps = list(index.gaps())
     if sum(map(len, found.values())) > MOST_HITS:
         return None
+    if store.is_remote and served:
+        # To find the part of each queue that lies in a gap takes more requests than to read it.
+        missed = index.look_up_short_gaps(wanted)
+        if missed is not None:
+            gaps = []
+            for topic, offsets in missed.items():
+                found[topic] |= offsets
+    said = _said_places(store, found) if store.is_remote else {}
     start, end = store.log_range()
     hits: list[tuple[int, QueueSlice]] = []
     for topic, offsets in found.items():
         for offset in sorted(offsets):
             in_gap = any(low <= offset < high for low, high in gaps)
             if not in_gap and start <= offset < end:
-                hits += [(offset, one) for one in _entries_at(store, by_topic[topic], offset)]
+                parts = _entries_at(store, by_topic[topic], offset, said.get(offset))
+                hits += [(offset, one) for one in parts]
     return KeyPlan(
         tuple(one for _, one in sorted(hits)),
         tuple(LogSlice(low, high, high - low) for low, high in gaps) if served else (),
@@ -66,11 +76,38 @@ def plan_keys(
     )
 
 
+def _said_places(
+    store: MessageStore, found: Mapping[str, Collection[int]]
+) -> dict[int, QueueSlice]:
+    """The queue entries at which the records at these log offsets say that they are listed.
+
+    Records first, then entries, each side by side; not where they are many, for then the queues
+    are the smaller part.
+    """
+    start, end = store.log_range()
+    offsets = [o for of_topic in found.values() for o in of_topic if start <= o < end]
+    if len(offsets) > _MOST_RECORDS:
+        return {}
+    store.log.fetch_ranges((offset, offset + 1) for offset in offsets)
+    said = {offset: store.said_place(offset) for offset in offsets}
+    places = {offset: place for offset, place in said.items() if place is not None}
+    store.fetch_entries(list(places.values()))
+    return places
+
+
 def _entries_at(
-    store: MessageStore, parts: Sequence[QueueSlice], log_offset: int
+    store: MessageStore, parts: Sequence[QueueSlice], log_offset: int, said: QueueSlice | None
 ) -> list[QueueSlice]:
-    """The entries in `parts` that lead to the record at a log offset."""
+    """The entries in `parts` that lead to the record at a log offset; `said`: where it may be."""
     found = []
+    if said is not None:
+        # Nearly always it is there: one request, and not some for each queue.
+        mine = [part for part in parts if part.queue == said.queue]
+        if not mine:  # another key has the same hash
+            return []
+        if store.log_offset_of(said.queue, said.start) == log_offset:
+            inside = any(part.start <= said.start < part.stop for part in mine)
+            return [said] if inside else []
     for part in parts:
         at = store.offset_at_log(part.queue, log_offset)
         if part.start <= at < part.stop and store.log_offset_of(part.queue, at) == log_offset:

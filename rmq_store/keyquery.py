@@ -6,7 +6,7 @@ a gap after a crash, a store without index) is read from the log, once, and kept
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,17 +17,26 @@ import pyarrow.compute as pc
 from rmq_store.columns import stored_topics
 from rmq_store.commitlog import CommitLog
 from rmq_store.config import StoreConfig
-from rmq_store.errors import CorruptIndexError, IndexGeometryError, StoreError
-from rmq_store.files import MappingCache
+from rmq_store.errors import IndexGeometryError, StoreError
+from rmq_store.files import MappingCache, SegmentFile
 from rmq_store.hashing import index_key, index_key_hash
 from rmq_store.headers import Headers
-from rmq_store.indexfile import IndexFile, list_index_files
-from rmq_store.layout import INDEX_DIR, KEY_SEPARATOR, Property, SysFlag
+from rmq_store.indexchains import fetch, walk_chains
+from rmq_store.indexfile import REMOTE_BLOCK, IndexFile, list_index_files
+from rmq_store.layout import (
+    INDEX_DIR,
+    INDEX_HEADER,
+    KEY_SEPARATOR,
+    Property,
+    SysFlag,
+    index_item_at,
+)
 from rmq_store.message import Record
 from rmq_store.properties import decode_property_columns, slices
 from rmq_store.strings import decode_properties, decode_utf8
 
 _INDEX_FILES_MAPPED = 16
+_SHORT_GAPS = 4 << 20  # bytes of the log without an index that are looked through at once
 
 
 def has_key(record: Record, topic: str, key: str) -> bool:
@@ -65,18 +74,16 @@ class KeyIndex:
         self._log_end = log_end
         self.files: list[IndexFile] = []
         self.unreadable: list[StoreError] = []
-        mappings = MappingCache(_INDEX_FILES_MAPPED)
-        # In an object store a look-up would be a request for each item of a chain; and the proof of
-        # a file's geometry many. There the log is searched instead.
-        segments = [] if log.chain.is_remote else list_index_files(root / INDEX_DIR)
-        for segment in segments:
+        self._mappings = MappingCache(_INDEX_FILES_MAPPED, block=REMOTE_BLOCK)
+        for segment in self._fronts_fetched(list_index_files(root / INDEX_DIR)):
             try:
                 self.files.append(
                     IndexFile(
                         segment,
                         slots=config.maxHashSlotNum,
                         items=config.maxIndexNum,
-                        mappings=mappings,
+                        mappings=self._mappings,
+                        like=self.files[-1].geometry if self.files else None,
                     )
                 )
             except IndexGeometryError as error:
@@ -85,30 +92,63 @@ class KeyIndex:
                 self.unreadable.append(error)  # its range is read from the log instead
         self._uncovered: list[_Uncovered] | None = None
 
+    def _fronts_fetched(self, segments: list[SegmentFile]) -> Iterator[SegmentFile]:
+        """The files; of remote ones what tells their geometry is fetched side by side."""
+        fetch(self._mappings, segments, 0, INDEX_HEADER.itemsize)
+        for number, segment in enumerate(segments):
+            if number == 1 and self.files:
+                slots = self.files[0].geometry.slots
+                first, behind = index_item_at(slots, 0), index_item_at(slots, 2)
+                fetch(self._mappings, segments, first, behind)
+            yield segment
+
     def candidates(self, topic: str, key: str) -> list[int]:
         """Log offsets, ascending, of records that may have the key; each may be in vain."""
-        found = self.indexed(topic, key)
+        found = self.indexed([(topic, key)])[topic]
         for part in self._read_uncovered():
             found.update(part.find(topic, key))
         return sorted(found)
 
-    def indexed(self, topic: str, key: str) -> set[int]:
-        """Log offsets of the index items of a key; each may be in vain. The log is not touched."""
-        wanted = index_key_hash(index_key(topic, key))
-        found: set[int] = set()
-        for file in list(self.files):
-            try:
-                found.update(file.log_offsets(wanted))
-            except CorruptIndexError as error:
-                self.files.remove(file)
-                self.unreadable.append(error)
-                self._uncovered = None
+    def indexed(self, wanted: Iterable[tuple[str, str]]) -> dict[str, set[int]]:
+        """Log offsets of the index items of topics and keys, by topic; each may be in vain.
+
+        The log is not touched.
+        """
+        found: dict[str, set[int]] = {}
+        hashes: dict[int, set[str]] = {}
+        for topic, key in wanted:
+            found.setdefault(topic, set())
+            hashes.setdefault(index_key_hash(index_key(topic, key)), set()).add(topic)
+        hits, broken = walk_chains(self.files, list(hashes))
+        for key_hash, offsets in hits.items():
+            for topic in hashes[key_hash]:
+                found[topic].update(offsets)
+        for file, error in broken:
+            self.files.remove(file)
+            self.unreadable.append(error)
+            self._uncovered = None
+        return found
+
+    def look_up_short_gaps(self, wanted: Iterable[tuple[str, str]]) -> dict[str, set[int]] | None:
+        """What `indexed` misses, by topic, where all that no index file covers is short.
+
+        Else None: `gaps` says where to look. To be asked after `indexed`.
+        """
+        if sum(stop - start for start, stop in self.gaps()) > _SHORT_GAPS:
+            return None
+        found: dict[str, set[int]] = {}
+        for topic, key in wanted:
+            for part in self._read_uncovered():
+                found.setdefault(topic, set()).update(part.find(topic, key))
         return found
 
     def _read_uncovered(self) -> list[_Uncovered]:
         if self._uncovered is None:
+            gaps = list(self.gaps())
+            if sum(stop - start for start, stop in gaps) <= _SHORT_GAPS:
+                self._log.fetch_ranges(gaps)
             self._uncovered = [
-                part for start, stop in self.gaps() for part in self._keys_between(start, stop)
+                part for start, stop in gaps for part in self._keys_between(start, stop)
             ]
         return self._uncovered
 
@@ -131,7 +171,7 @@ class KeyIndex:
     def _keys_between(self, start: int, stop: int) -> Iterator[_Uncovered]:
         if self._log.chain.segment_at(start) is None:
             return
-        for segment, window, at in self._log.runs_from(start):
+        for segment, window, at in self._log.runs_from(start, stop):
             at = at[at + segment.base < stop]
             if not len(at):
                 return

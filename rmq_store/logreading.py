@@ -88,12 +88,13 @@ class LogReader:
 
     def _rows_of(self, segment: SegmentFile, start: int, stop: int) -> Iterator[Rows]:
         """The records of one file that start in [start, stop)."""
-        window, base = self.log.window_of(segment), segment.base
+        base, size = segment.base, self.log.chain.file_size
         at = start - base
         while at + base < stop:
             upto = min(at + _STEP, stop - base)
-            end = min(upto + _LARGEST_RECORD, len(window))
+            end = min(upto + _LARGEST_RECORD, size)
             self.log.chain.need([at + base], [end + base], fresh=True)
+            window = self.log.window_of(segment)
             run = follow(window, base, at, upto)
             if len(run.at):
                 yield from self._rows_at(window, segment, run.at)
@@ -194,10 +195,11 @@ class LogReader:
             return next((s.base for s in self.log.chain.segments_from(cut)), self.log_end)
         if cut == segment.base:
             return cut
-        window, base = self.log.window_of(segment), segment.base
-        goal, size = cut - base, len(window)
+        base, size = segment.base, self.log.chain.file_size
+        goal = cut - base
         low, high = max(0, goal - _LOOK_BACK - _LARGEST_RECORD), min(size, goal + _LARGEST_RECORD)
         self.log.chain.need([base + low], [base + high])
+        window = self.log.window_of(segment)
         at: int | None = 0
         if goal > _LOOK_BACK:
             at = next_record(window, base, goal - _LOOK_BACK, size)

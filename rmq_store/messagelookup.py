@@ -18,6 +18,7 @@ from rmq_store.layout import (
     Property,
 )
 from rmq_store.message import Message, Record, to_message
+from rmq_store.planning import QueueSlice
 from rmq_store.queueview import QueueView
 from rmq_store.strings import decode_properties, decode_utf8
 
@@ -133,6 +134,20 @@ class MessageLookup:
         listed = len(entries) and int(entries.log_offset[0]) == record.physical_offset
         return entries if listed else None
 
+    def said_place(self, commit_log_offset: int) -> QueueSlice | None:
+        """The queue entry at which the record there says that it is listed, unproven.
+
+        None where no sound record starts there, or one that several queues list.
+        """
+        try:
+            record = self._log().record_at(commit_log_offset)
+        except (CorruptRecordError, MissingFileError):
+            return None
+        if Property.INNER_MULTI_DISPATCH in decode_properties(record.properties):
+            return None
+        queue = QueueId(decode_utf8(record.topic), record.queue_id)
+        return QueueSlice(queue, record.queue_offset, record.queue_offset + 1)
+
     def messages_by_id(self, message_id: str) -> list[Message]:
         """Messages by offsetMsgId (32 or 56 hex digits) or by UNIQ_KEY, in the order of the log.
 
@@ -142,6 +157,8 @@ class MessageLookup:
         if named:
             return named
         found: dict[int, Message] = {}
+        # Where the index is in an object store all topics' chains are fetched together.
+        self._key_index().indexed((topic, message_id) for topic in self._view.topics())
         for topic in self._view.topics():
             for message in self.query_message(topic, message_id, sys.maxsize):
                 if message.uniq_key == message_id:

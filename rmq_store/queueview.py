@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rmq_store.commitlog import CommitLog
@@ -16,11 +16,14 @@ from rmq_store.consumequeue import (
 )
 from rmq_store.errors import CorruptRecordError, MissingFileError, UnknownQueueError, nearest
 from rmq_store.layout import CONSUMEQUEUE_EXT_DIR, FILLER_SIZE
-from rmq_store.planning import Entry
+from rmq_store.planning import Entry, QueueSlice
+from rmq_store.remotefile import Ranges, need_all
 from rmq_store.snapshot import QueueFolders, QueueState, StoreSnapshot
 from rmq_store.timesearch import offset_by_time
 
 _EMPTY = QueueState(0, 0, 0, 0)
+_FETCHED_AHEAD = 16 << 20  # bytes of queues, before a part of them is read
+_MOST_AHEAD = 512  # queue ranges, so that what is fetched first is still there when it is read
 
 
 class QueueView:
@@ -75,6 +78,22 @@ class QueueView:
         tail = state.tail
         inside = (tail.offset + tail.count > start) & (tail.offset < stop)
         return concat_entries([listed, tail.take(inside)])
+
+    def fetch_ahead(self, slices: Sequence[QueueSlice]) -> None:
+        """Where files are remote: fetch the first entries of each range, side by side."""
+        wanted: list[Ranges] = []
+        least = max(1, _FETCHED_AHEAD // max(1, len(slices)))
+        for part in slices[:_MOST_AHEAD]:
+            state = self.state(part.queue)
+            if state.batch:
+                continue
+            files = self._folders.files(part.queue)
+            width = files.dtype.itemsize
+            start = max(part.start, state.file_start) * width
+            stop = min(min(part.stop, state.file_stop) * width, start + least)
+            if start < stop:
+                wanted += files.chain.remote_ranges([(start, stop)])
+        need_all(wanted)
 
     def listed_entries(self, queue: QueueId, start: int, stop: int) -> Entries:
         """As `entries`, with the tagsCode that those in the queue's extension lead to."""

@@ -367,7 +367,7 @@ class SliceReader:
         self._log.chain.need(
             rows.log_offset, np.minimum(rows.log_offset + rows.size, stop), fresh=True
         )
-        window = self._log.chain.window(first, stop)
+        window = self._log.chain.window(first, stop, fetch=False)
         headers = Headers(window, rows.log_offset - first, first)
         good = headers.valid & (headers.total == rows.size)
         if not good.all():

@@ -1,26 +1,23 @@
 """Stores in an object store: ranges are read through pyarrow.fs, and nothing is copied whole.
 
 The tree is shadowed by sparse local files of the same names and sizes, so that all that lists and
-looks works as with a local store; small files (config, checkpoint) are really there. Bytes of the
-large ones are fetched into memory, in blocks, joined where they are neighbours, and given up again.
+looks works as with a local store. Bytes are fetched where they are looked at: see `remotefile` for
+files of which a part is wanted; small ones come whole.
 """
 
 from __future__ import annotations
 
 import json
-import mmap
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping
+import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
-
-import numpy as np
-import numpy.typing as npt
 
 from rmq_store.errors import (
     SHOWN_AS,
@@ -30,27 +27,8 @@ from rmq_store.errors import (
     NotAStoreError,
     StoreError,
 )
-from rmq_store.layout import (
-    BATCH_CONSUMEQUEUE_DIR,
-    COMMITLOG_DIR,
-    CONSUMEQUEUE_DIR,
-    CONSUMEQUEUE_EXT_DIR,
-    INDEX_DIR,
-)
 
-BLOCK = 64 << 10
-JOINED = 16  # blocks between two wanted ones that are read along, to save a request
-MOST_A_REQUEST = 128  # blocks
-KEPT_BYTES = 96 << 20  # of one file, before a new batch gives them up
 _URI = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
-_LARGE_PARTS = (
-    COMMITLOG_DIR,
-    CONSUMEQUEUE_DIR,
-    BATCH_CONSUMEQUEUE_DIR,
-    CONSUMEQUEUE_EXT_DIR,
-    INDEX_DIR,
-)
-_SMALL = 1 << 20
 
 
 def is_uri(path: str | os.PathLike[str]) -> bool:
@@ -91,25 +69,50 @@ class Shadow:
     requests: int = 0
     fetched: int = 0  # bytes
     _open: dict[str, Any] = field(default_factory=dict)
+    _gates: dict[str, threading.Lock] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def read(self, path: str, start: int, stop: int) -> bytes:
-        """Bytes of a file by one request; fewer where it ends before.
+        """Bytes of a file by one request; fewer where it ends before. For several threads at once.
 
         Raises MissingFileError or AccessError, without what the file system was opened with.
         """
         inside = os.path.relpath(path, self.folder)
         try:
-            file = self._open.get(inside)
-            if file is None:
-                if len(self._open) >= _FILES_OPEN:
-                    self._open.pop(next(iter(self._open))).close()
-                file = self._open[inside] = self._fs.open_input_file(f"{self._base}/{inside}")
-            raw: bytes = file.read_at(stop - start, start)
-        except OSError as error:
-            raise _from_remote(f"{self.uri}/{inside}", error, "reading") from None
-        self.requests += 1
-        self.fetched += len(raw)
+            raw: bytes = self._opened(inside).read_at(stop - start, start)
+        except (OSError, ValueError) as error:
+            raise from_remote(f"{self.uri}/{inside}", error, "reading") from None
+        with self._lock:
+            self.requests += 1
+            self.fetched += len(raw)
         return raw
+
+    def read_whole(self, path: str) -> bytes:
+        """All bytes of a small file, as it was when it was listed."""
+        size = os.path.getsize(path)
+        return self.read(path, 0, size) if size else b""
+
+    def _opened(self, inside: str) -> Any:
+        """A file to read from, which knows its size by a request of its own; a few stay open."""
+        with self._lock:
+            file = self._open.get(inside)
+            gate = self._gates.setdefault(inside, threading.Lock())
+        if file is not None:
+            return file
+        with gate:  # one thread opens a file, others wait for it
+            file = self._open.get(inside)
+            if file is not None:
+                return file
+            file = self._fs.open_input_file(f"{self._base}/{inside}")
+            with self._lock:
+                self.requests += 1
+                while len(self._open) >= _FILES_OPEN:
+                    # Not closed: another thread may read from it. It is once nobody does.
+                    oldest = next(iter(self._open))
+                    del self._open[oldest]
+                    self._gates.pop(oldest, None)
+                self._open[inside] = file
+        return file
 
     def close(self) -> None:
         """Take the shadow away."""
@@ -121,7 +124,7 @@ class Shadow:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-_FILES_OPEN = 16
+_FILES_OPEN = 256
 _SHADOWS: dict[str, Shadow] = {}
 
 
@@ -143,7 +146,7 @@ def open_shadow(
     nothing is there, AccessError.
     """
     uri = uri.rstrip("/")
-    fs, base = _file_system(uri, options)
+    fs, base = file_system(uri, options)
     if listing is None:
         listing = _list(fs, base, uri)
     folder = tempfile.mkdtemp(prefix="rmqstore-")
@@ -159,7 +162,11 @@ def open_shadow(
     return shadow
 
 
-def _file_system(uri: str, options: Mapping[str, str] | None) -> tuple[Any, str]:
+def file_system(uri: str, options: Mapping[str, str] | None) -> tuple[Any, str]:
+    """The file system (pyarrow.fs) that an address is in, and the path there.
+
+    Raises InvalidArgumentError for credentials in the address, AccessError.
+    """
     from pyarrow import fs as pafs  # not before a store is remote: it loads every file system
 
     parts = urlsplit(uri)
@@ -176,7 +183,7 @@ def _file_system(uri: str, options: Mapping[str, str] | None) -> tuple[Any, str]
             return pafs.GcsFileSystem(**_typed(options)), f"{parts.netloc}{parts.path}"
         fs, base = pafs.FileSystem.from_uri(uri)
     except (OSError, ValueError, TypeError) as error:
-        raise _from_remote(uri, error, "opening the file system") from None
+        raise from_remote(uri, error, "opening the file system") from None
     return fs, base.rstrip("/")
 
 
@@ -185,7 +192,7 @@ def _typed(options: Mapping[str, str]) -> dict[str, Any]:
     return {name: words.get(str(value).lower(), value) for name, value in options.items()}
 
 
-def _from_remote(where: str, error: BaseException, doing: str) -> StoreError:
+def from_remote(where: str, error: BaseException, doing: str) -> StoreError:
     """Our error, of what kind the other was and no more: its text may quote what it was given."""
     if isinstance(error, FileNotFoundError) or "404" in str(error) or "NO_SUCH" in str(error):
         return MissingFileError(
@@ -207,7 +214,7 @@ def _list(fs: Any, base: str, uri: str) -> Listing:
     try:
         infos = fs.get_file_info(pafs.FileSelector(base, recursive=True, allow_not_found=True))
     except OSError as error:
-        raise _from_remote(uri, error, "listing") from None
+        raise from_remote(uri, error, "listing") from None
     found = tuple(
         Listed(str(PurePosixPath(one.path).relative_to(base)), one.size, one.mtime_ns or 0)
         for one in infos
@@ -225,68 +232,9 @@ def _list(fs: Any, base: str, uri: str) -> Listing:
 def _put(shadow: Shadow, one: Listed) -> None:
     path = os.path.join(shadow.folder, one.path)
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    large = PurePosixPath(one.path).parts[0] in _LARGE_PARTS or one.size > _SMALL
     with open(path, "wb") as file:
-        if large:
-            file.truncate(one.size)
-        elif one.size:
-            file.write(shadow.read(path, 0, one.size))
+        file.truncate(one.size)
     os.utime(path, ns=(one.modified, one.modified))
-
-
-class RemoteMapping:
-    """A remote file as memory that is filled in where it is needed: see `need`."""
-
-    def __init__(self, shadow: Shadow, path: str, size: int) -> None:
-        self._shadow, self._path, self._size = shadow, path, size
-        self._memory = mmap.mmap(-1, max(size, 1))
-        self.bytes: npt.NDArray[np.uint8] = np.frombuffer(self._memory, dtype=np.uint8)[:size]
-        self._there = np.zeros(-(-size // BLOCK), dtype=bool)
-
-    def need(self, starts: npt.NDArray[Any], stops: npt.NDArray[Any], *, fresh: bool) -> None:
-        """Fetch ranges (positions in the file) that are not there yet.
-
-        `fresh`: no view on the file is in use, so what was fetched before may be given up.
-        """
-        if fresh and int(self._there.sum()) * BLOCK > KEPT_BYTES:
-            self._memory.madvise(mmap.MADV_DONTNEED)
-            self._there[:] = False
-        wanted = np.zeros(len(self._there) + 1, dtype=np.int64)
-        first = np.clip(starts // BLOCK, 0, len(self._there))
-        last = np.clip(-(-stops // BLOCK), 0, len(self._there))
-        np.add.at(wanted, first, 1)
-        np.add.at(wanted, last, -1)
-        blocks = np.flatnonzero((np.cumsum(wanted)[:-1] > 0) & ~self._there)
-        for one, behind in _runs(blocks):
-            self._fetch(one, behind)
-
-    def _fetch(self, first: int, behind: int) -> None:
-        start, stop = first * BLOCK, min(behind * BLOCK, self._size)
-        raw = self._shadow.read(self._path, start, stop)
-        if len(raw) < stop - start:
-            raise MissingFileError(
-                self._path,
-                offset=start,
-                reason="the file is shorter than when it was listed",
-                expected=f"{stop - start} bytes",
-                actual=f"{len(raw)} bytes",
-                advice="It was replaced; open the store anew",
-            )
-        self._memory[start:stop] = raw
-        self._there[first:behind] = True
-
-
-def _runs(blocks: npt.NDArray[np.int64]) -> Iterable[tuple[int, int]]:
-    """Ranges of blocks that are asked for at once: neighbours joined, up to a size."""
-    if not len(blocks):
-        return
-    first = last = int(blocks[0])
-    for block in blocks[1:].tolist():
-        if block - last > JOINED or block - first >= MOST_A_REQUEST:
-            yield first, last + 1
-            first = block
-        last = block
-    yield first, last + 1
 
 
 def parse_storage_options(value: str) -> StorageOptions:

@@ -26,10 +26,12 @@ from rmq_store.layout import (
     CONSUMEQUEUE_DIR,
     FILLER_SIZE,
 )
+from rmq_store.sidebyside import LOOKS_IN_FLIGHT, side_by_side
 
 MOST_UNDISPATCHED = 30_000_000
 """Records that no queue lists are kept in memory, some 40 bytes each, up to so many."""
 _QUEUE_FILES_MAPPED = 64
+_REMOTE_BLOCK = 16 << 10  # the end of a queue is found by some looks far apart
 _RECORDS_TRIED = 64  # last entries of queues that are held against the log to find its end
 _LOOK_BACK = (
     64 << 20
@@ -71,7 +73,7 @@ class QueueFolders:
     def __init__(self, root: Path, config: StoreConfig) -> None:
         self.root = root
         self.config = config
-        self._mappings = MappingCache(_QUEUE_FILES_MAPPED)
+        self._mappings = MappingCache(_QUEUE_FILES_MAPPED, block=_REMOTE_BLOCK)
         self._open: dict[QueueId, QueueFiles] = {}
 
     @property
@@ -144,10 +146,7 @@ def take_snapshot(
 
     Raises UndispatchedError where too many records are in no queue.
     """
-    listed = {
-        queue: _look_at(folders.files(queue, batch=batch), batch, log.start)
-        for queue, batch in folders.listed().items()
-    }
+    listed = _look_at_all(log, folders)
     dispatched, log_end = _find_log_end(log, listed.values())
     for one in listed.values():
         _cut_to_log(one, log_end)
@@ -156,6 +155,19 @@ def take_snapshot(
     states = {queue: _state(one, tails.pop(queue, None)) for queue, one in listed.items()}
     states.update({queue: _state_of_tail(tail) for queue, tail in tails.items()})
     return StoreSnapshot(log.start, log_end, dict(sorted(states.items())))
+
+
+def _look_at_all(log: CommitLog, folders: QueueFolders) -> dict[QueueId, _Listed]:
+    """Every queue; in an object store, where each look is a request, some of them at a time."""
+    queues = [(q, batch, folders.files(q, batch=batch)) for q, batch in folders.listed().items()]
+    found: dict[QueueId, _Listed] = {}
+
+    def look(one: tuple[QueueId, bool, QueueFiles]) -> None:
+        queue, batch, files = one
+        found[queue] = _look_at(files, batch, log.start)
+
+    side_by_side(look, queues, LOOKS_IN_FLIGHT if log.chain.is_remote else 1)
+    return {queue: found[queue] for queue, _, _ in queues}
 
 
 def _look_at(files: QueueFiles, batch: bool, log_start: int) -> _Listed:

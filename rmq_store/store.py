@@ -21,6 +21,7 @@ from rmq_store.dialects import Dialect, dialect
 from rmq_store.errors import (
     InvalidArgumentError,
     ReadOnlyStoreError,
+    shown_path,
 )
 from rmq_store.files import ReadCounts, list_segments
 from rmq_store.geometry import geometry_found
@@ -70,7 +71,7 @@ class StoreReads(NamedTuple):
         return (
             f"read {self.log.bytes} bytes of {len(self.log.files)} files of the log and "
             f"{self.queues.bytes} bytes of {len(self.queues.files)} files of queues: "
-            + ", ".join((*self.log.files, *self.queues.files))
+            + ", ".join(map(shown_path, (*self.log.files, *self.queues.files)))
         )
 
 
@@ -268,6 +269,11 @@ class MessageStore:
         """The files of a store in an object store, for `open` elsewhere; None of a local one."""
         return None if self._shadow is None else self._shadow.listing
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether the store is in an object store, where each look is a request."""
+        return self._shadow is not None
+
     def remote_reads(self) -> tuple[int, int]:
         """Requests made to an object store so far, and bytes that they brought."""
         return (0, 0) if self._shadow is None else (self._shadow.requests, self._shadow.fetched)
@@ -279,6 +285,17 @@ class MessageStore:
     def queue_folders(self) -> dict[QueueId, bool]:
         """Every queue that has a folder -> whether it is a BatchConsumeQueue."""
         return self._folders.listed()
+
+    def fetch_entries(self, slices: Sequence[QueueSlice]) -> None:
+        """Of a store in an object store: fetch the first entries of queue ranges, side by side."""
+        self._view.fetch_ahead(slices)
+
+    def said_place(self, commit_log_offset: int) -> QueueSlice | None:
+        """The queue entry at which the record there says that it is listed, unproven.
+
+        None where no sound record starts there, or one that several queues list.
+        """
+        return self._lookup.said_place(commit_log_offset)
 
     def queue_files(self, queue: QueueId) -> QueueFiles:
         """The files of a queue. Raises UnknownQueueError."""
@@ -307,14 +324,14 @@ class MessageStore:
                 for segment in self._log.chain.segments_from(first):
                     if segment.base <= last:
                         found[segment.path] = None
-        return list(found)
+        return [shown_path(path) for path in found]
 
     def log_files_between(self, start: int | None, stop: int | None) -> list[str]:
         """The files of the log that hold a part of [start, stop), log offsets; None is its own end."""
         first = self._snapshot.log_start if start is None else start
         last = self._snapshot.log_end if stop is None else stop
         segments = self._log.chain.segments_from(first)
-        return [segment.path for segment in segments if segment.base < last]
+        return [shown_path(segment.path) for segment in segments if segment.base < last]
 
     def log_starts_now(self) -> int:
         """The log offset of the first file that is there now: what lies before it has expired."""
@@ -437,6 +454,8 @@ class MessageStore:
             unwrap_batches,
             verify_queue,
         )
+        if self.is_remote:
+            self._view.fetch_ahead(slices)
         reader = SliceReader(
             self._log,
             self._view.listed_entries if unwrap_batches else self._view.slice_entries,

@@ -18,6 +18,8 @@ from rmq_store.message import Gap
 from rmq_store.walk import follow
 
 _ROWS = 1 << 15  # records of a run at a time
+_REMOTE_STEP = 32 << 20  # bytes that are fetched at a time where files are remote
+_LARGEST_RECORD = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +66,14 @@ def sweep(
 
 
 def _sweep_file(log: CommitLog, segment: SegmentFile, start: int) -> Iterator[Run | Extent]:
-    window = log.window_of(segment)
-    at, end = start - segment.base, len(window)
+    at, end = start - segment.base, log.chain.file_size
     while at < end:
-        run = follow(window, segment.base, at, end)
+        upto = min(at + _REMOTE_STEP, end) if log.chain.is_remote else end
+        log.chain.need(
+            [segment.base + at], [segment.base + min(upto + _LARGEST_RECORD, end)], fresh=True
+        )
+        window = log.window_of(segment)
+        run = follow(window, segment.base, at, upto)
         if len(run.at):
             at = yield from _sound_parts(log, segment, window, run.at, run.stop)
             continue

@@ -90,8 +90,8 @@ OPTIONS: tuple[Option, ...] = (
         "paths",
         lambda value: (values.text(value),),
         "",
-        "the store's folder, with `*`, `?` and `[...]` those of several; `load(path)` sets it, "
-        "and `load([a, b])` several",
+        "the store's folder or address (`s3://bucket/store`), with `*`, `?` and `[...]` those of "
+        "several; `load(path)` sets it, and `load([a, b])` several",
     ),
     Option(
         "stores",

@@ -10,6 +10,7 @@ from rmq_store import MessageStore, StoreSnapshot
 from rmq_store.columns import needs_log
 from rmq_store.consumequeue import QueueId
 from rmq_store.keyplan import plan_keys
+from rmq_store.lookahead import entry_at
 from rmq_store.planning import (
     Entry,
     EntryAt,
@@ -189,8 +190,7 @@ def _shares(number: int, plan: ReadPlan, columns: Sequence[str] | None, least: i
     if not plan.ranges:
         return []
     with plan.store.open() as store:
-        size_at = store.entry_at if plan.reads_log(columns) else _by_entries(store.entry_at)
-        shares = _SharesOfStore(number, plan, store, size_at)
+        shares = _SharesOfStore(number, plan, store, by_entries=not plan.reads_log(columns))
         if plan.places is not None:
             found = shares.of_keys(plan.places)
             if found is not None:
@@ -198,11 +198,11 @@ def _shares(number: int, plan: ReadPlan, columns: Sequence[str] | None, least: i
         return shares.of_ranges(plan.ranges, least)
 
 
-def _by_entries(entry_at: EntryAt) -> EntryAt:
+def _by_entries(look: EntryAt) -> EntryAt:
     """The same places, each measured by its entry and not by its record."""
 
     def counted(queue: QueueId, offset: int) -> Entry | None:
-        entry = entry_at(queue, offset)
+        entry = look(queue, offset)
         return None if entry is None else Entry(entry.log_offset, BYTES_AN_ENTRY)
 
     return counted
@@ -210,12 +210,12 @@ def _by_entries(entry_at: EntryAt) -> EntryAt:
 
 @dataclass(frozen=True, slots=True)
 class _SharesOfStore:
-    """How the ranges of one store are cut. `size_at` measures them."""
+    """How the ranges of one store are cut; `by_entries`, and not by what their records take."""
 
     number: int
     plan: ReadPlan
     store: MessageStore
-    size_at: EntryAt
+    by_entries: bool
 
     def of_ranges(self, ranges: Sequence[QueueSlice], least: int) -> list[Share]:
         """Slices of the log with what of `ranges` lies in them, or ranges of whole queues."""
@@ -224,7 +224,9 @@ class _SharesOfStore:
         if asked.split_by == BY_QUEUE:
             bins = bins_of_queues(self._sized(ranges), target, least, most)
             return [Share(self.number, ranges=bin_, in_turn=True) for bin_ in bins]
-        slices = cut_into_slices(self.store, ranges, target, least, most, size_at=self.size_at)
+        slices = cut_into_slices(
+            self.store, ranges, target, least, most, size_at=self._size_at(ranges)
+        )
         if tuple(ranges) == self.plan.ranges:
             return [Share(self.number, piece) for piece in slices]
         # Parts of the ranges, as a rule few: they are sent along.
@@ -251,10 +253,15 @@ class _SharesOfStore:
         return shares
 
     def _sized(self, ranges: Sequence[QueueSlice]) -> list[tuple[QueueSlice, float]]:
+        size_at = self._size_at(ranges)
         return [
-            (part, sum(s.selected_bytes for s in stretches_of(part, len(ranges), self.size_at)))
+            (part, sum(s.selected_bytes for s in stretches_of(part, len(ranges), size_at)))
             for part in ranges
         ]
+
+    def _size_at(self, ranges: Sequence[QueueSlice]) -> EntryAt:
+        look = entry_at(self.store, ranges)
+        return _by_entries(look) if self.by_entries else look
 
 
 def _disjoint(ranges: Sequence[QueueSlice]) -> list[QueueSlice]:
@@ -284,8 +291,8 @@ def cut_into_slices(
     EXACT_PIECES) none holds more by estimate. `size_at` measures entries otherwise than by their
     records.
     """
-    entry_at = size_at or store.entry_at
-    slices = plan_partitions(ranges, entry_at, target_bytes, min_slices, max_entries)
+    look = size_at or entry_at(store, ranges)
+    slices = plan_partitions(ranges, look, target_bytes, min_slices, max_entries)
     if max_entries is None or len(slices) * len(ranges) > EXACT_PIECES:
         return slices
     return with_at_most(

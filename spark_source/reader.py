@@ -12,6 +12,7 @@ from pyspark.sql.types import StructType
 
 from rmq_store import MessageStore
 from rmq_store.heap import keep_freed_memory
+from rmq_store.lookahead import offset_at_log
 from rmq_store.planning import LogSlice, QueueSlice, pieces_of
 from spark_source.damage import DamageHandler
 from spark_source.filters import PushFilters, narrowed
@@ -144,7 +145,8 @@ def pieces_of_share(
     """The ranges of a share, each list to be read in the order of the log."""
     if share.ranges is None:
         assert share.slice is not None
-        yield pieces_of(plan.ranges, share.slice, store.offset_at_log)
+        edges = (share.slice.start, share.slice.stop)
+        yield pieces_of(plan.ranges, share.slice, offset_at_log(store, plan.ranges, edges))
     elif share.in_turn:
         for part in share.ranges:
             yield [part]

@@ -6,16 +6,16 @@ import glob
 import json
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rmq_store import MessageStore
 from rmq_store.errors import InvalidArgumentError, StoreError, nearest
 from rmq_store.remote import is_uri
+from rmq_store.remotepattern import has_pattern, matching
 from spark_source.options import COMMITLOG, SourceOptions
 
 LOG = logging.getLogger("rmqstore")
-_MAGIC = ("*", "?", "[")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,9 @@ def targets(asked: SourceOptions) -> list[Target]:
     if asked.stores is not None:
         confs = _confs_by_name(asked.broker_conf, asked.stores)
         return [Target(path, name, confs.get(name)) for name, path in asked.stores.items()]
-    paths = list(dict.fromkeys(path for one in asked.paths for path in _expanded(one)))
+    paths = list(
+        dict.fromkeys(path for one in asked.paths for path in _expanded(one, asked.storage_options))
+    )
     if len(paths) > 1 and asked.broker_name is not None:
         raise InvalidArgumentError(
             None,
@@ -65,17 +67,20 @@ def targets(asked: SourceOptions) -> list[Target]:
     return [Target(path, asked.broker_name, asked.broker_conf) for path in paths]
 
 
-def _expanded(path: str) -> Iterator[str]:
+def _expanded(path: str, storage_options: Mapping[str, str] | None) -> list[str]:
     """The folders that a pattern finds; the path itself where it is none, or is there as it is."""
-    if not any(sign in path for sign in _MAGIC) or is_uri(path) or os.path.isdir(path):
-        yield path
-        return
-    found = sorted(glob.glob(path))
+    local = path.removeprefix("file://")
+    if not has_pattern(path):
+        return [path]
+    if is_uri(local):
+        found = matching(path, storage_options)
+    else:
+        found = [local] if os.path.isdir(local) else sorted(glob.glob(local))
     if not found:
         raise InvalidArgumentError(
             path, reason="the pattern finds no folder", advice="Try it with ls on the driver"
         )
-    yield from found
+    return found
 
 
 def _confs_by_name(given: str | None, names: Mapping[str, str]) -> dict[str, str]:
@@ -125,7 +130,7 @@ def open_all(asked: SourceOptions) -> tuple[list[tuple[Target, MessageStore]], l
                 LOG.warning("left out a store that cannot be opened: %s", error)
                 left_out.append(LeftOut(target.path, target.broker_name, str(error)))
                 last = error
-        _require_one_name_each([(store.broker_name, str(store.path)) for _, store in opened])
+        _require_one_name_each([(store.broker_name, target.path) for target, store in opened])
     except StoreError:
         for _, store in opened:
             store.close()

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from rmq_store.errors import shown_path
 from rmq_store.planning import QueueSlice
 from rmq_store.schema import TIMESTAMP as TIMESTAMP
 from rmq_store.store import MessageStore
@@ -15,6 +16,7 @@ from rmq_store.store import MessageStore
 TEXT, INT, LONG, FLAG = pa.string(), pa.int32(), pa.int64(), pa.bool_()
 DOUBLE, DAY, TEXTS = pa.float64(), pa.date32(), pa.list_(pa.string())
 
+_PATHS = ("path", "file", "configFile")
 Row = Mapping[str, Any]
 RowsOf = Callable[[MessageStore, Sequence[QueueSlice] | None], Iterable[Row]]
 
@@ -55,8 +57,16 @@ class Table:
 
     def of_rows(self, broker_name: str, rows: Iterable[Row]) -> pa.Table:
         """Rows (column -> value, null where left out) as the table."""
-        found = [{"brokerName": broker_name, **row} for row in rows]
+        found = [{"brokerName": broker_name, **_shown(row)} for row in rows]
         return pa.Table.from_pylist(found, schema=self.schema)
+
+
+def _shown(row: Row) -> Row:
+    """The row with paths as users know them."""
+    return {
+        name: shown_path(value) if name in _PATHS and value is not None else value
+        for name, value in row.items()
+    }
 
 
 def all_ranges(store: MessageStore) -> list[QueueSlice]:

@@ -46,11 +46,13 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Counts:
         counted.seen["mapped"] += 1
         map_file(self, segment)
 
-    def counting_window(self: files.SegmentChain, start: int, stop: int) -> files.Bytes:
+    def counting_window(
+        self: files.SegmentChain, start: int, stop: int, *, fetch: bool = True
+    ) -> files.Bytes:
         counted.seen["windows"] += 1
         if stop - start < GIB:  # a whole log file is only walked from where it is asked
             counted.seen["window bytes"] += stop - start
-        return window(self, start, stop)
+        return window(self, start, stop, fetch=fetch)
 
     def counting_split(raw: bytes, magic: int, log_offset: int, path: str | None) -> Record:
         counted.seen["decoded"] += 1

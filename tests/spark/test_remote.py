@@ -5,54 +5,38 @@ from __future__ import annotations
 import json
 import logging
 import pickle
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow.fs as pafs
+import numpy as np
 import pytest
 
-from rmq_store import MessageStore, remote
+from rmq_store import MessageStore, remote, remotefile, sidebyside
 from rmq_store import files as files_module
-from rmq_store.errors import InvalidArgumentError, NotAStoreError, StoreError
+from rmq_store.errors import AccessError, InvalidArgumentError, NotAStoreError, StoreError
+from rmq_store.sweep import Run, sweep
+from rmq_store.tables import TABLES
 from spark_source.source import RmqStoreSource
 from tests.conftest import GoldenStore, unpack
+from tests.support.faraway import SECRET, FarAway, s3_server, upload
 from tests.support.reads import rows_of
 
 pytestmark = pytest.mark.campaign
 
 Golden = Callable[[str], GoldenStore]
 NAMES = ("clean-5.5.0", "crash-5.5.0", "geometry-5.5.0")
-SECRET = "a-secret-that-must-not-show"
 
 
 @pytest.fixture(scope="module")
 def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     """Golden stores under s3://stores/NAME, and what a client has to be told."""
-    server_module = pytest.importorskip("moto.server")
-    server = server_module.ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    server.start()
-    host, port = server.get_host_and_port()
-    options = {
-        "endpoint_override": f"{host}:{port}",
-        "scheme": "http",
-        "access_key": "somebody",
-        "secret_key": SECRET,
-        "region": "us-east-1",
-        "allow_bucket_creation": "true",
-    }
-    fs = pafs.S3FileSystem(**{**options, "allow_bucket_creation": True})
-    fs.create_dir("stores")
     folder = tmp_path_factory.mktemp("s3")
-    for name in NAMES:
-        pafs.copy_files(
-            unpack(name, folder).path,
-            f"stores/{name}",
-            source_filesystem=pafs.LocalFileSystem(),
-            destination_filesystem=fs,
-        )
-    yield options
-    server.stop()
+    with s3_server() as options:
+        for name in NAMES:
+            upload(options, unpack(name, folder).path, name)
+        yield options
 
 
 def options_of(bucket: dict[str, Any], name: str, **more: str) -> dict[str, str]:
@@ -63,12 +47,16 @@ def options_of(bucket: dict[str, Any], name: str, **more: str) -> dict[str, str]
 def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """As it is, and with limits so low that golden stores, which are small, meet them."""
     if request.param == "small blocks":
-        monkeypatch.setattr(remote, "BLOCK", 512)
-        monkeypatch.setattr(remote, "KEPT_BYTES", 16 << 10)
-        monkeypatch.setattr(remote, "MOST_A_REQUEST", 32)
-        monkeypatch.setattr(files_module, "ALWAYS_FETCHED", 2048)
+        monkeypatch.setattr(remotefile, "BLOCK", 512)
+        monkeypatch.setattr(remotefile, "MOST_A_REQUEST", 16 << 10)
+        monkeypatch.setattr(remotefile, "KEPT_BYTES", 16 << 10)
+        monkeypatch.setattr(files_module, "KEPT_BYTES", 16 << 10)
+        monkeypatch.setattr("rmq_store.snapshot._REMOTE_BLOCK", 512)
         monkeypatch.setattr("rmq_store.commitlog._LEAST_LOOK", 2048)
-        monkeypatch.setattr("rmq_store.commitlog._RUN_STEP", 16 << 10)
+        monkeypatch.setattr("rmq_store.indexfile.REMOTE_BLOCK", 64)
+        monkeypatch.setattr("rmq_store.keyquery.REMOTE_BLOCK", 64)
+        monkeypatch.setattr("rmq_store.logreading._STEP", 16 << 10)
+        monkeypatch.setattr("rmq_store.sweep._REMOTE_STEP", 16 << 10)
     return str(request.param)
 
 
@@ -113,7 +101,7 @@ def test_keys_tags_and_times_select_as_locally(golden: Golden, bucket: dict[str,
 def test_what_is_not_asked_for_is_not_fetched(
     bucket: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote, "BLOCK", 4096)
+    monkeypatch.setattr(remotefile, "BLOCK", 4096)
     asked: list[tuple[str, int, int]] = []
     read = remote.Shadow.read
 
@@ -140,7 +128,6 @@ def test_what_is_not_asked_for_is_not_fetched(
 
 
 def test_neighbours_are_one_request(bucket: dict[str, Any]) -> None:
-    # ALWAYS_FETCHED is what makes a window of the log one request here.
     with MessageStore.open("s3://stores/clean-5.5.0", storage_options=bucket) as store:
         opened, _ = store.remote_reads()
         messages = sum(batch.num_rows for batch in store.read_batches())
@@ -149,6 +136,132 @@ def test_neighbours_are_one_request(bucket: dict[str, Any]) -> None:
         logs = len(store.log_files_between(None, None))
     assert messages > 1000
     assert requests <= 2 * queues + 2 * logs
+
+
+def test_requests_are_under_way_side_by_side_and_never_too_many(bucket: dict[str, Any]) -> None:
+    """At opening, a look at each queue; then the ranges of the log. No thread outlives the read."""
+    with FarAway(bucket, 0.01) as far:
+        store = MessageStore.open("s3://stores/clean-5.5.0", storage_options=far.options)
+        with store:
+            assert 4 <= far.most_at_once <= sidebyside.LOOKS_IN_FLIGHT
+            far.reset()
+            rows = sum(batch.num_rows for batch in store.read_batches())
+        assert rows > 1000
+        assert 4 <= far.most_at_once <= sidebyside.IN_FLIGHT
+    assert not [one.name for one in threading.enumerate() if "rmqstore-fetch" in one.name]
+
+
+def test_an_error_of_a_request_is_ours_and_leaves_no_thread(
+    bucket: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with MessageStore.open("s3://stores/clean-5.5.0", storage_options=bucket) as store:
+        read = remote.Shadow._opened
+
+        def one_fails(self: remote.Shadow, inside: str) -> Any:
+            if inside.startswith("consumequeue/orders/2/"):
+                raise OSError(f"When reading: AWS Error with {SECRET}")
+            return read(self, inside)
+
+        monkeypatch.setattr(remote.Shadow, "_opened", one_fails)
+        with pytest.raises(AccessError, match="consumequeue/orders/2/") as refused:
+            list(store.read_batches())
+        assert SECRET not in str(refused.value) + repr(refused.value.__cause__)
+    assert not [one.name for one in threading.enumerate() if "rmqstore-fetch" in one.name]
+
+
+def test_what_is_given_up_is_out_of_memory() -> None:
+    """Counted as memory of this process that no file backs, over files larger than what is kept."""
+
+    class Zeros:
+        def read(self, path: str, start: int, stop: int) -> bytes:
+            return b"\x01" * (stop - start)
+
+    held = remotefile.Held()
+    file = remotefile.RemoteMapping(Zeros(), "a", 1 << 30, held)  # type: ignore[arg-type]
+    before = anonymous_bytes()
+    for at in range(0, 1 << 30, 16 << 20):
+        file.need(np.array([at]), np.array([at + (16 << 20)]), fresh=True)
+        assert int(file.bytes[at]) == 1
+        assert held.bytes <= remotefile.KEPT_BYTES + (16 << 20)
+    grown = anonymous_bytes() - before
+    assert grown <= remotefile.KEPT_BYTES + (48 << 20)
+
+
+def anonymous_bytes() -> int:
+    status = Path("/proc/self/status").read_text("utf-8")
+    names = ("RssAnon", "RssShmem")
+    lines = [line.split() for line in status.splitlines() if line.startswith(names)]
+    return sum(int(line[1]) for line in lines) << 10
+
+
+def test_a_configuration_file_over_a_megabyte_comes_whole(
+    bucket: dict[str, Any], tmp_path: Path
+) -> None:
+    """As that of a broker with ten thousand topics; and only where it is asked for."""
+    store = unpack("clean-5.5.0", tmp_path)
+    topics = Path(store.path) / "config" / "topics.json"
+    table = json.loads(topics.read_text("utf-8"))
+    one = table["topicConfigTable"]["orders"]
+    for number in range(8000):
+        table["topicConfigTable"][f"topic-{number}"] = {**one, "topicName": f"topic-{number}"}
+    topics.write_text(json.dumps(table), encoding="utf-8")
+    assert topics.stat().st_size > 1 << 20
+    far = upload(bucket, store.path, "many-topics")
+    config = {"table": "config", "brokername": "b"}
+    rows = rows_of({"path": far, "storageoptions": json.dumps(bucket), **config})
+    assert len(rows) > 8000
+    assert near(rows, far, store) == near(rows_of({"path": store.path, **config}), far, store)
+
+
+def near(rows: list[dict[str, Any]], address: str, store: GoldenStore) -> list[dict[str, Any]]:
+    """Rows as they are of the local store, without what a copy has of its own."""
+    # A copy is written when it is made, and takes no room on this disk.
+    gone = ("allocated", "modified", "configModified", "configAgeMs")
+    return [
+        {
+            name: value.replace(address, store.path) if isinstance(value, str) else value
+            for name, value in row.items()
+            if name not in gone
+        }
+        for row in rows
+    ]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_tables_are_those_of_the_local_store(
+    golden: Golden, bucket: dict[str, Any], name: str, blocks: str
+) -> None:
+    store = golden(name)
+    address = f"s3://stores/{name}"
+    for table in TABLES:
+        if table == "plan":
+            continue
+        options = {"table": table, "brokername": "b"}
+        found = near(rows_of(options_of(bucket, name, **options)), address, store)
+        expected = near(rows_of({"path": store.path, **options}), address, store)
+        assert sorted(found, key=str) == sorted(expected, key=str), table
+
+
+def test_the_log_is_looked_at_byte_by_byte_as_locally(
+    golden: Golden, bucket: dict[str, Any], blocks: str
+) -> None:
+    name = NAMES[0]
+
+    def seen(store: MessageStore) -> list[Any]:
+        swept: list[Any] = []
+        for piece in sweep(store.log):
+            if isinstance(piece, Run):
+                swept += (piece.segment.base + piece.at).tolist()
+            else:
+                swept.append((piece.start, piece.stop, piece.gap, piece.reason))
+        scanned = [(one.start, one.stop, one.gap) for one in store.scan()]
+        return [scanned, swept]
+
+    with (
+        MessageStore.open(f"s3://stores/{name}", storage_options=bucket) as far,
+        golden(name).open() as near,
+    ):
+        assert seen(far) == seen(near)
 
 
 def test_credentials_are_in_no_message_plan_or_log(
