@@ -5,20 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from rmq_store.config import StoreConfig
+from rmq_store.dialects import dialect
 from rmq_store.errors import CorruptIndexError, IndexGeometryError
 from rmq_store.files import MappingCache
 from rmq_store.findings import Finding, Findings, Severity
-from rmq_store.headers import Ints
+from rmq_store.headers import Headers, Ints
 from rmq_store.indexfile import IndexFile, list_index_files
 from rmq_store.layout import INDEX_DIR, INDEX_ITEM
+from rmq_store.store import MessageStore
 
 _FILES_MAPPED = 2
 _NONE: Ints = np.zeros(0, dtype=np.int64)
+# Whether the index holds items for tags is a matter of the release, which no file tells.
+_WITHOUT_TAG_ITEMS = dialect("5.3.3")
 _SHORTEN = "Delete a copy's index files and rebuild them from the log: rmqstore rebuild"
 
 
@@ -188,3 +193,55 @@ def missing_from(wanted: Ints, items: Ints) -> npt.NDArray[np.bool_]:
         return np.ones(len(wanted), dtype=bool)
     at = np.minimum(np.searchsorted(items, wanted), len(items) - 1)
     return np.asarray(items[at] != wanted, dtype=bool)
+
+
+class IndexPart:
+    """The index items of one part of the log, and what of it they miss."""
+
+    def __init__(self, store: MessageStore, start: int, stop: int) -> None:
+        """Of the log range [start, stop)."""
+        files = open_index_files(store.path, store.config)
+        self.dialect = _WITHOUT_TAG_ITEMS
+        self._base = start
+        self._items = items_between(files, start, stop)
+        self._end = _end_of(files)
+        self._there = bool(files)
+        self._path = str(store.path / INDEX_DIR)
+        self._missing = 0
+        self._first_missing = -1
+        self._behind = 0
+
+    def check(self, headers: Headers, row: Any, hashes: Any) -> None:
+        """Hold what records ask for against the items."""
+        if not self._there:
+            return
+        places = headers.at + headers.base
+        behind = places[row] > self._end
+        self._behind += len(np.unique(row[behind]))
+        row, hashes = row[~behind], hashes[~behind]
+        lost = missing_from(pair(places[row] - self._base, hashes), self._items)
+        if lost.any():
+            self._missing += int(lost.sum())
+            if self._first_missing < 0:
+                self._first_missing = int(places[row[lost][0]])
+
+    def conclude(self, findings: Findings) -> int:
+        """Add what was found; gives how many records stand behind the end of the index."""
+        if self._missing:
+            findings.add(
+                Finding(
+                    Severity.WARNING,
+                    "index-gap",
+                    self._path,
+                    f"{self._missing} keys of records from log offset {self._first_missing} on are "
+                    "in no index file: the broker does not find these messages by key",
+                    "A broker that crashed leaves such gaps. Look-ups of rmq_store read the log "
+                    "there; to mend it, rebuild the index: rmqstore rebuild",
+                    count=self._missing,
+                )
+            )
+        return self._behind
+
+
+def _end_of(files: Sequence[IndexFile]) -> int:
+    return max((file.header.end_log_offset for file in files if file.header.items), default=-1)

@@ -13,33 +13,25 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from rmq_store.checkpoint import Checkpoint
 from rmq_store.columns import stored_topics
 from rmq_store.commitlog import Extent
 from rmq_store.config import (
     batch_topics,
-    read_config_json,
     read_topic_configs,
 )
-from rmq_store.dialects import dialect
-from rmq_store.dispatch import dispatch
-from rmq_store.errors import CorruptConfigError, StoreError
-from rmq_store.findings import Finding, Findings, Severity
-from rmq_store.headers import Headers
-from rmq_store.indexcheck import (
-    IndexHealth,
-    check_file,
-    items_between,
-    missing_from,
-    open_index_files,
-    pair,
+from rmq_store.configcheck import (
+    checkpoint_findings,
+    config_findings,
+    consumer_findings,
+    start_findings,
 )
-from rmq_store.indexfile import IndexFile
+from rmq_store.dispatch import dispatch
+from rmq_store.errors import CorruptConfigError
+from rmq_store.findings import Finding, Findings, Severity
+from rmq_store.indexcheck import IndexHealth, IndexPart, check_file, open_index_files
 from rmq_store.indexwriter import index_items
 from rmq_store.layout import (
     ABORT_FILE,
-    CHECKPOINT_FILE,
-    CONFIG_DIR,
     INDEX_DIR,
 )
 from rmq_store.message import Gap
@@ -56,15 +48,6 @@ from rmq_store.sweep import Run, sweep
 
 Progress = Callable[[int], None]  # told how many bytes of the log were gone through
 
-CONFIG_FILES = (
-    "topics.json",
-    "consumerOffset.json",
-    "subscriptionGroup.json",
-    "delayOffset.json",
-    "consumerFilter.json",
-)
-# Whether the index holds items for tags is a matter of the release, which no file tells.
-_WITHOUT_TAG_ITEMS = dialect("5.3.3")
 _SALVAGE = "Salvage what is whole into a new store: rmqstore salvage"
 # How an extent that is no record is told; what is not here needs no telling.
 _LOG_FINDINGS = {
@@ -189,7 +172,7 @@ def check_log(
 ) -> LogPart:
     """One part of `log_parts`, with the queue entries and index items that its records ask for."""
     part = LogPart()
-    index = _IndexPart(store, start, stop)
+    index = IndexPart(store, start, stop)
     at = start
     for piece in sweep(store.log, start, stop):
         if isinstance(piece, Run) and piece.start >= store.log_range()[1]:
@@ -201,11 +184,11 @@ def check_log(
         if progress is not None:
             progress(piece.stop - at)
         at = piece.stop
-    index.conclude(part)
+    part.unindexed += index.conclude(part.findings)
     return part
 
 
-def _check_run(store: MessageStore, run: Run, index: _IndexPart, part: LogPart) -> None:
+def _check_run(store: MessageStore, run: Run, index: IndexPart, part: LogPart) -> None:
     headers = run.headers
     topics = stored_topics(headers)
     stored = slices(headers.window, headers.properties_at, headers.properties_length, pa.binary())
@@ -273,57 +256,6 @@ def _note_gap(store: MessageStore, extent: Extent, part: LogPart) -> None:
     )
 
 
-class _IndexPart:
-    """The index items of one part of the log, and what of it they miss."""
-
-    def __init__(self, store: MessageStore, start: int, stop: int) -> None:
-        files = open_index_files(store.path, store.config)
-        self.dialect = _WITHOUT_TAG_ITEMS
-        self._base = start
-        self._items = items_between(files, start, stop)
-        self._end = _end_of(files)
-        self._there = bool(files)
-        self._path = str(store.path / INDEX_DIR)
-        self._missing = 0
-        self._first_missing = -1
-        self._behind = 0
-
-    def check(self, headers: Headers, row: Any, hashes: Any) -> None:
-        """Hold what records ask for against the items."""
-        if not self._there:
-            return
-        places = headers.at + headers.base
-        behind = places[row] > self._end
-        self._behind += len(np.unique(row[behind]))
-        row, hashes = row[~behind], hashes[~behind]
-        lost = missing_from(pair(places[row] - self._base, hashes), self._items)
-        if lost.any():
-            self._missing += int(lost.sum())
-            if self._first_missing < 0:
-                self._first_missing = int(places[row[lost][0]])
-
-    def conclude(self, part: LogPart) -> None:
-        """Add what was found."""
-        part.unindexed += self._behind
-        if self._missing:
-            part.findings.add(
-                Finding(
-                    Severity.WARNING,
-                    "index-gap",
-                    self._path,
-                    f"{self._missing} keys of records from log offset {self._first_missing} on are "
-                    "in no index file: the broker does not find these messages by key",
-                    "A broker that crashed leaves such gaps. Look-ups of rmq_store read the log "
-                    "there; to mend it, rebuild the index: rmqstore rebuild",
-                    count=self._missing,
-                )
-            )
-
-
-def _end_of(files: Sequence[IndexFile]) -> int:
-    return max((file.header.end_log_offset for file in files if file.header.items), default=-1)
-
-
 def conclude(store: MessageStore, whole: LogPart) -> VerifyReport:
     """The report of a store all of whose log was checked: adds what is not in the log."""
     findings = whole.findings
@@ -340,10 +272,10 @@ def conclude(store: MessageStore, whole: LogPart) -> VerifyReport:
         for file in open_index_files(store.path, store.config, findings)
     ]
     findings.add_all(_about_index(store, health, whole))
-    findings.add_all(_about_start(store))
-    findings.add_all(_about_checkpoint(store, whole))
-    findings.add_all(_about_config(store))
-    findings.add_all(_about_consumers(store))
+    findings.add_all(start_findings(store))
+    findings.add_all(checkpoint_findings(store, whole.records, whole.last_timestamp))
+    findings.add_all(config_findings(store))
+    findings.add_all(consumer_findings(store))
     start, end = store.log_range()
     return VerifyReport(
         str(store.path),
@@ -381,97 +313,6 @@ def _about_index(
             "Normal after a crash and in a copy of a running store",
             count=whole.unindexed,
         )
-
-
-def _about_start(store: MessageStore) -> Iterator[Finding]:
-    path = store.path / ABORT_FILE
-    if path.exists():
-        yield Finding(
-            Severity.NOTE,
-            "not-closed",
-            str(path),
-            "a broker has the store open, or did not close it in order",
-            "If none runs, the next start recovers the store",
-        )
-
-
-def _about_checkpoint(store: MessageStore, whole: LogPart) -> Iterator[Finding]:
-    path = store.path / CHECKPOINT_FILE
-    try:
-        checkpoint = Checkpoint.read(path)
-    except StoreError as error:
-        yield Finding(
-            Severity.WARNING, "checkpoint-unreadable", str(path), str(error.reason), _CHECKPOINT
-        )
-        return
-    if checkpoint is None:
-        if whole.records:
-            yield Finding(
-                Severity.NOTE,
-                "checkpoint-absent",
-                str(path),
-                "there is no checkpoint",
-                "A broker that has to recover goes through the whole log then",
-            )
-        return
-    newest = max(checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp)
-    if whole.records and newest > whole.last_timestamp:
-        yield Finding(
-            Severity.ERROR,
-            "checkpoint-ahead",
-            str(path),
-            f"it says that messages up to {newest} ms were on the disk, and the last one in the log "
-            f"is of {whole.last_timestamp} ms: the end of the log is lost",
-            "Look for the missing end in a replica or a copy before a broker starts on this store",
-        )
-
-
-_CHECKPOINT = "Move it away: without it a broker that has to recover goes through the whole log"
-
-
-def _about_config(store: MessageStore) -> Iterator[Finding]:
-    for name in CONFIG_FILES:
-        path = store.path / CONFIG_DIR / name
-        if not path.exists() and not path.with_name(f"{name}.bak").exists():
-            continue
-        try:
-            read_config_json(store.path, name)
-        except CorruptConfigError as error:
-            yield Finding(
-                Severity.ERROR,
-                "config-unreadable",
-                str(path),
-                f"{error.reason}, nor can its .bak be read",
-                error.advice or "Put back a copy",
-            )
-
-
-def _about_consumers(store: MessageStore) -> Iterator[Finding]:
-    try:
-        offsets = store.consumer_offsets()
-    except CorruptConfigError:
-        return  # told already
-    path = str(store.path / CONFIG_DIR / "consumerOffset.json")
-    states = store.snapshot().queues
-    known = {(queue.topic, queue.queue_id): state for queue, state in states.items()}
-    for group, topics in offsets.items():
-        for topic, queues in topics.items():
-            for queue_id, offset in queues.items():
-                state = known.get((topic, queue_id))
-                if state is None or state.min_offset <= offset <= state.max_offset:
-                    continue
-                ahead = offset > state.max_offset
-                yield Finding(
-                    Severity.WARNING,
-                    "consumer-ahead" if ahead else "consumer-behind",
-                    path,
-                    f"group {group} stands at {offset} in {topic}/{queue_id}, which holds "
-                    f"{state.min_offset} to {state.max_offset}"
-                    + (": messages it never saw may be skipped" if ahead else ": it lost messages"),
-                    "rmqstore offsets resets a group while the broker is down"
-                    if ahead
-                    else "The broker moves it to the first message that is left",
-                )
 
 
 def severities(findings: Iterable[Finding]) -> dict[str, int]:
