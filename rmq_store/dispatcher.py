@@ -1,4 +1,4 @@
-"""What is appended to a log goes to its queues and its index, in pieces of about a megabyte."""
+"""What is appended to a log goes to its queues and its index, in pieces of some megabytes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rmq_store.recovery import entries_of
 from rmq_store.segmentwriter import OpenFiles
 from rmq_store.snapshot import StoreSnapshot
 
-_BYTES_TAKEN = 1 << 20  # appended before queue and index entries are written
+_BYTES_TAKEN = 8 << 20  # appended before queue and index entries are written
 _RUNS_TAKEN = 1024  # appends whose queue and index entries are written together
 
 
