@@ -41,6 +41,7 @@ from jobs.export_rows import rows_of
 from jobs.manifest import Manifest
 from jobs.parquet_target import ParquetTarget
 from jobs.provenance import files_of_store, provenance_of, sums_of
+from jobs.target import refuse_uri
 from jobs.wave import (
     DELTA,
     PARQUET,
@@ -109,6 +110,7 @@ def check(spec: ExportSpec) -> None:
         raise InvalidArgumentError(
             None, reason="unknown format", expected=" or ".join(TARGETS), actual=spec.format
         )
+    refuse_uri(spec.target)
     source, target = Path(spec.store).resolve(), Path(spec.target).resolve()
     if source == target or source in target.parents or target in source.parents:
         raise InvalidArgumentError(
