@@ -33,21 +33,25 @@ def latest_version(table: Path) -> int:
     return max(_versions(table), default=-1)
 
 
-def commits_since(table: Path, version: int) -> Iterator[Commit]:
-    """What came behind a version, oldest first. Raises ManifestError where some was cleaned away."""
-    for number in range(version + 1, latest_version(table) + 1):
+def commits(table: Path, start: int, stop: int, *, whole: bool) -> Iterator[Commit]:
+    """The versions [start, stop), oldest first; those that Delta has cleaned away are left out.
+
+    `whole`: a ManifestError where one was.
+    """
+    for number in range(start, stop):
         path = table / "_delta_log" / f"{number:020d}.json"
         try:
             with path.open(encoding="utf-8") as lines:
                 yield _commit(number, lines)
         except FileNotFoundError:
-            raise ManifestError(
-                path,
-                reason="this part of the Delta table's log was cleaned away, and what an export "
-                "that was killed had added to the table cannot be told without it",
-                advice="Compare the table with the newest wave of the manifest; export into a new "
-                "folder if in doubt",
-            ) from None
+            if whole:
+                raise ManifestError(
+                    path,
+                    reason="this part of the Delta table's log was cleaned away, and what an export "
+                    "that was killed had added to the table cannot be told without it",
+                    advice="Compare the table with the newest wave of the manifest; export into a "
+                    "new folder if in doubt",
+                ) from None
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ManifestError(
                 path,

@@ -16,7 +16,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 
 from jobs.command import submitted
-from jobs.delta_log import Commit, commits_since, latest_version
+from jobs.delta_log import Commit, commits, latest_version
 from jobs.export_rows import DAY, TOPIC
 from jobs.manifest import Manifest
 from jobs.parquet_target import summed
@@ -88,10 +88,11 @@ class DeltaTarget:
     def __init__(self, spark: SparkSession, manifest: Manifest) -> None:
         self.spark, self.manifest = spark, manifest
         self.table: Path = manifest.target
+        self._seen = -1  # the version up to which commits were looked at
 
     def settle(self) -> None:
-        """Name in the manifest what a killed process had added to the table."""
-        known = self.manifest.delta_version
+        """Name in the manifest what is in the table and is not named there yet."""
+        known, begun = self.manifest.delta_version, self.manifest.begun
         latest = latest_version(self.table)
         if known is not None and latest < known:
             raise ManifestError(
@@ -101,17 +102,17 @@ class DeltaTarget:
                 actual=latest if latest >= 0 else "no table",
                 advice="Put the table back, or export into a new folder",
             )
-        begun = self.manifest.begun
-        if begun is None or begun[0] < self.manifest.next_number:
-            return
-        if self._name_next(begun[1]) is None:
+        killed = begun is not None and begun[0] >= self.manifest.next_number
+        self._seen = begun[1] if begun is not None and killed else -1 if known is None else known
+        while self._name_next(whole=killed) is not None:
+            pass
+        if killed:
             # The next look begins here: Delta cleans its log up in the end.
-            self.manifest.begin(latest)
+            self.manifest.begin(self._seen)
 
     def write(self, rows: DataFrame, wave: Wave) -> Wave:
         """Add a wave to the table, and name it in the manifest; returns it with its files."""
-        before = latest_version(self.table)
-        self.manifest.begin(before)
+        self.manifest.begin(self._seen)
         (
             rows.write.format("delta")
             .mode("append")
@@ -121,12 +122,9 @@ class DeltaTarget:
             .option("userMetadata", to_json(wave))
             .save(str(self.table))
         )
-        done = self._name_next(before)
+        done = self._name_next(whole=True)
         if done is None:
-            # Delta records no commit that changes nothing.
-            latest = latest_version(self.table)
-            done = replace(wave, delta_version=latest if latest >= 0 else None)
-            self.manifest.commit(done)
+            done = self._name_empty(rows, wave)
         if done.ranges != wave.ranges:
             raise ManifestError(
                 self.table,
@@ -135,15 +133,33 @@ class DeltaTarget:
             )
         return done
 
-    def _name_next(self, version: int) -> Wave | None:
-        """The next wave, if a commit behind `version` has it, named in the manifest."""
+    def _name_next(self, *, whole: bool) -> Wave | None:
+        """The next wave, if a commit not looked at yet has it, named in the manifest.
+
+        `whole`: a commit that was cleaned away is a ManifestError.
+        """
         wanted = APPLICATION, self.manifest.next_number
-        for commit in commits_since(self.table, version):
+        stop = latest_version(self.table) + 1
+        for commit in commits(self.table, self._seen + 1, stop, whole=whole):
+            self._seen = commit.version
             if commit.transaction == wanted:
                 done = self._wave_of(commit)
                 self.manifest.commit(done)
                 return done
+        self._seen = stop - 1
         return None
+
+    def _name_empty(self, rows: DataFrame, wave: Wave) -> Wave:
+        """Delta records no commit that changes nothing, and none whose transaction it has had."""
+        if not rows.isEmpty():
+            raise ManifestError(
+                self.table,
+                reason=f"Delta has had wave {wave.number} before, and the manifest does not know it",
+                advice="Put back the newest manifest, or export into a new folder",
+            )
+        done = replace(wave, delta_version=self._seen if self._seen >= 0 else None)
+        self.manifest.commit(done)
+        return done
 
     def _wave_of(self, commit: Commit) -> Wave:
         files = summed(self.spark, self.table, [str(self.table / one) for one in commit.added])

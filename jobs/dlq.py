@@ -210,7 +210,13 @@ _OPTIONS = (*STORE_OPTIONS, "startingTimestamp", "endingTimestamp")
 @job("dlq", run)
 @click.option("--group", "groups", multiple=True, help="Of this consumer group; repeatable.")
 @click.option("--origin-topic", "origin_topics", multiple=True, help="That came from this topic.")
-@click.option("--top", type=click.IntRange(min=1), default=DEFAULT_TOP, show_default=True)
+@click.option(
+    "--top",
+    type=click.IntRange(min=1),
+    default=DEFAULT_TOP,
+    show_default=True,
+    help="So many of the newest dead letters.",
+)
 @click.option("--resend", metavar="DIR", help="A new store, with them in their origin topics.")
 @click.option("--release", help="Write that as this release of the broker does (default: newest).")
 @click.option("--to-broker", metavar="HOST:PORT", help="Or to the proxy of a running broker.")

@@ -41,6 +41,7 @@ from jobs.export_rows import rows_of
 from jobs.manifest import Manifest
 from jobs.parquet_target import ParquetTarget
 from jobs.provenance import files_of_store, provenance_of, sums_of
+from jobs.target import refuse_uri
 from jobs.wave import (
     DELTA,
     PARQUET,
@@ -95,7 +96,7 @@ def run(
     `should_stop` is asked between waves. Raises StoreError where the export is refused, and nothing
     was written.
     """
-    _check(spec)
+    check(spec)
     ship_jobs()
     if spec.format == DELTA:
         require_delta(spark)
@@ -103,11 +104,13 @@ def run(
         return _Export(spark, spec, manifest).run(should_stop)
 
 
-def _check(spec: ExportSpec) -> None:
+def check(spec: ExportSpec) -> None:
+    """Raise InvalidArgumentError for a spec that cannot be, before a session is asked."""
     if spec.format not in TARGETS:
         raise InvalidArgumentError(
             None, reason="unknown format", expected=" or ".join(TARGETS), actual=spec.format
         )
+    refuse_uri(spec.target)
     source, target = Path(spec.store).resolve(), Path(spec.target).resolve()
     if source == target or source in target.parents or target in source.parents:
         raise InvalidArgumentError(
@@ -325,7 +328,11 @@ def _prepared(builder: SparkSession.Builder, spec: ExportSpec) -> SparkSession.B
 @job("export", run, prepare=_prepared)
 @click.option("--to", "target", required=True, metavar="DIR", help="A folder of the export's own.")
 @click.option(
-    "--format", "format", type=click.Choice(list(TARGETS)), default=PARQUET, show_default=True
+    "--format",
+    type=click.Choice(list(TARGETS)),
+    default=PARQUET,
+    show_default=True,
+    help="A folder of Parquet files, or a Delta table.",
 )
 @click.option(
     "--wave-bytes", type=size, default="8g", show_default=True, help="Do so much at a time."
@@ -333,7 +340,9 @@ def _prepared(builder: SparkSession.Builder, spec: ExportSpec) -> SparkSession.B
 @source_options()
 def main(given: Given) -> ExportSpec:
     """Export messages to Parquet or Delta, partitioned by topic and day; run again, only what is new."""
-    return spec_from(ExportSpec, given, SELECTION)
+    spec = spec_from(ExportSpec, given, SELECTION)
+    check(spec)
+    return spec
 
 
 if __name__ == "__main__":

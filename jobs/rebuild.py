@@ -112,7 +112,13 @@ def _of_target(spec: RebuildSpec) -> dict[str, str]:
 # Signals have their usual meaning here: whatever ends it, the same command goes on.
 @job("rebuild", run, stoppable=False)
 @click.option("--to", "target", required=True, metavar="DIR", help="The new store.")
-@click.option("--log", type=click.Choice(LOG_MODES), default="copy", show_default=True)
+@click.option(
+    "--log",
+    type=click.Choice(LOG_MODES),
+    default="copy",
+    show_default=True,
+    help="Copy the log, or link its full files.",
+)
 @click.option("--release", help="As this release of the broker does (default: newest).")
 @click.option("--verify", is_flag=True, help="Verify the new store afterwards.")
 @source_options(STORE_OPTIONS)

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from jobs.target import refuse_uri
 from rmq_store.consumequeue import QueueId
 from rmq_store.errors import InvalidArgumentError
 from spark_source.options import parse_time
@@ -102,6 +103,8 @@ def check(spec: ReplaySpec) -> None:
             reason="--restart deletes what is there, and --dry-run changes nothing",
             advice="Give --dry-run alone, to see what is left to do",
         )
+    for target in (spec.to_store, spec.to_parquet, spec.failed):
+        refuse_uri(target or "")
     folders = (spec.source, spec.to_store, spec.to_parquet, spec.failed)
     paths = [Path(p).resolve() for p in folders if p]
     for i, path in enumerate(paths):

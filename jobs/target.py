@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +13,12 @@ import pyarrow as pa
 from jobs.ledger import Ledger, LedgerError, Run
 from rmq_store import MessageStore
 from rmq_store.consumequeue import QueueId
-from rmq_store.errors import InvalidMessageError, StoreError, StoreLockedError
+from rmq_store.errors import (
+    InvalidArgumentError,
+    InvalidMessageError,
+    StoreError,
+    StoreLockedError,
+)
 
 if TYPE_CHECKING:
     from rmq_store.writer import StoreWriter
@@ -53,6 +59,18 @@ def open_target(
         reason = f"its log ends at {end}, and the ledger says {run.target_end}"
         raise _cannot_go_on(path, ledger, run, reason)
     return store
+
+
+def refuse_uri(target: str) -> None:
+    """Raise InvalidArgumentError for what is no folder of a file system: it would become one here."""
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", target):
+        raise InvalidArgumentError(
+            None,
+            reason="the target is a URI, and only folders are written to",
+            expected="a local or mounted folder, which executors share",
+            actual=target,
+            advice="Write to a folder, and copy that to the object store",
+        )
 
 
 def has_content(path: str) -> bool:

@@ -131,7 +131,13 @@ def _on_disk(pinned: PinnedStore) -> int:
 
 
 @job("usage", run, stoppable=False)
-@click.option("--top", type=click.IntRange(min=1), default=DEFAULT_TOP, show_default=True)
+@click.option(
+    "--top",
+    type=click.IntRange(min=1),
+    default=DEFAULT_TOP,
+    show_default=True,
+    help="So many queues, and so many of the largest messages.",
+)
 @source_options(RANGES)
 def main(given: Given) -> UsageSpec:
     """Who fills the disk: topics, queues, days, the largest messages, and how it grows."""

@@ -11,7 +11,7 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
-from jobs import dlq, export, lag, live, parquet_target, provenance, rebuild, trace, usage, verify
+from jobs import dlq, live, parquet_target, provenance
 from jobs.command import EXIT_OK, EXIT_REFUSED, ship_jobs
 from jobs.replay_spec import ReplaySpec
 from tests.conftest import GoldenStore, unpack
@@ -32,16 +32,6 @@ def test_help_from_another_folder(name: str, tmp_path: Path) -> None:
     )
     assert done.returncode == EXIT_OK, done.stderr
     assert "--json" in done.stdout
-
-
-@pytest.mark.parametrize("module", [dlq, export, lag, rebuild, trace, usage, verify])
-def test_the_page_names_every_option(module: object) -> None:
-    """Those of the Spark source are in its own page."""
-    page = (CHECKOUT / "docs" / "jobs.md").read_text("utf-8")
-    command = module.main.command  # type: ignore[attr-defined]
-    own = [o for p in command.params for o in p.opts if o.startswith("--") and "-" in o[2:]]
-    assert [option for option in own if option not in page] == []
-    assert f"## {command.name}" in page
 
 
 def test_what_an_executor_met_is_told_in_our_words(

@@ -221,6 +221,14 @@ def test_other_columns_other_stores_and_folders_of_others_are_refused(
     assert not (tmp_path / "delta").exists()
 
 
+def test_a_uri_is_refused_and_does_not_become_a_folder(
+    golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([golden(NAME).path, "--to", "s3://bucket/orders"]) == EXIT_REFUSED
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_delta_without_its_package_is_refused_before_spark_starts(
     golden: Golden, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:

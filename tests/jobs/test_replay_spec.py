@@ -63,6 +63,7 @@ def test_an_argument_becomes_a_field(arguments: list[str], field: str, expected:
         (["--topic", "a", "--queue", "a:0"], "exclude each other"),
         (["--to-parquet", "/target/parquet"], "apart from each other"),
         (["--to-parquet", "/source"], "apart from each other"),
+        (["--to-parquet", "s3a://bucket/orders"], "only folders are written to"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(arguments: list[str], message: str) -> None:

@@ -182,6 +182,38 @@ def test_killed_and_run_again_nothing_is_lost_or_doubled(
         assert waves[0].delta_version == 0
 
 
+def test_a_manifest_that_is_behind_the_table_catches_up_or_is_refused(
+    delta: Exports, golden: Golden, tmp_path: Path
+) -> None:
+    """As after a restore, or where the JVM of a killed export commits after the next had looked."""
+    store, table = golden(NAME), tmp_path / "table"
+    delta.export(spec(store, table, topic="orders"))
+    kept = tmp_path / "kept"
+    shutil.copytree(table / "_manifest", kept)
+    first_lost = len(list((table / "_delta_log").glob("*.json")))
+    delta.export(spec(store, table, topic="payments"))
+
+    def put_back() -> None:
+        shutil.rmtree(table / "_manifest")
+        shutil.copytree(kept, table / "_manifest")
+
+    put_back()
+    report = delta.export(spec(store, table, topic=",".join(TOPICS)))
+    assert report["ok"], report
+    assert report["numbers"]["messages added"] == 0
+    assert report["numbers"]["messages in the target"] == expected_of(store, TOPICS).total()
+    assert found_in(delta, table) == expected_of(store, TOPICS)
+
+    put_back()
+    delta.ask(checkpoint=str(table))
+    for version in range(first_lost + 1):
+        (table / "_delta_log" / f"{version:020d}.json").unlink()
+    told = delta.export(spec(store, table, topic="documents"))
+    assert "has had wave" in told["message"], told
+    with Manifest(table) as manifest:
+        assert manifest.next_number == first_lost + 1
+
+
 def test_what_killed_exports_added_cannot_be_told_without_delta_s_log(
     delta: Exports, tmp_path: Path
 ) -> None:
