@@ -56,7 +56,8 @@ from rmq_store import MessageStore
 from rmq_store.cli.common import Progress
 from rmq_store.errors import InvalidArgumentError, StoreError
 from rmq_store.planning import LogSlice, QueueSlice, pieces_of
-from spark_source.options import FAILFAST, parse_options
+from spark_source.options import parse_options
+from spark_source.optiontable import FAILFAST
 from spark_source.plan import ReadPlan, cut_into_slices
 from spark_source.source import pin
 

@@ -18,8 +18,9 @@ from rmq_store.commitlog import CommitLog
 from rmq_store.config import StoreConfig
 from rmq_store.consumequeue import QueueId
 from rmq_store.dialects import Dialect
-from rmq_store.dispatch import Dispatched
+from rmq_store.dispatch import Dispatched, entries_of
 from rmq_store.files import Bytes
+from rmq_store.geometry import queue_sizes
 from rmq_store.hashing import crc32
 from rmq_store.headers import Headers, Ints, Mask
 from rmq_store.indexfile import list_index_files
@@ -38,15 +39,9 @@ from rmq_store.layout import (
 from rmq_store.locate import commitlog_folders
 from rmq_store.logrecovery import TIMESTAMP_SLACK_MS
 from rmq_store.properties import PropertyColumns
-from rmq_store.recovery import (
-    FileChange,
-    RecoveryReport,
-    declared_batch_topics,
-    entries_of,
-    queue_sizes,
-)
+from rmq_store.recoveryreport import FileChange, RecoveryReport
 from rmq_store.segmentwriter import OpenFiles, remove
-from rmq_store.snapshot import QueueFolders, QueueState, StoreSnapshot
+from rmq_store.snapshot import QueueFolders, QueueState, StoreSnapshot, declared_batch_topics
 from rmq_store.walk import follow
 
 _MOST_FILES = 10  # commitLogRecoverMaxNum, from 5.4.0 on

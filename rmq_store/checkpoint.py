@@ -7,6 +7,7 @@ from dataclasses import astuple, dataclass
 
 import numpy as np
 
+from rmq_store.dialects import Dialect
 from rmq_store.errors import CorruptConfigError, from_os_error
 from rmq_store.files import read_file
 from rmq_store.layout import CHECKPOINT, CHECKPOINT_FILE_SIZE, CHECKPOINT_SIZE_BEFORE_48
@@ -83,3 +84,8 @@ class Checkpoint:
         """The bytes of the file, of which the first `used` are filled (40 before 5.5.0)."""
         head = np.array([astuple(self)], dtype=CHECKPOINT).tobytes()[:used]
         return head.ljust(CHECKPOINT_FILE_SIZE, b"\0")
+
+
+def checkpoint_size(how: Dialect) -> int:
+    """Bytes of the checkpoint that a release writes."""
+    return CHECKPOINT.itemsize if how.has("checkpoint_48") else CHECKPOINT_SIZE_BEFORE_48

@@ -91,6 +91,11 @@ class BatchBuilder:
         self._wants_properties = bool(_FROM_PROPERTIES.intersection(self.names))
         self._host_names: dict[int, str] = {}
 
+    def empty(self) -> pa.RecordBatch:
+        """A batch without rows."""
+        nothing = [pa.nulls(0, field.type) for field in self.schema]
+        return pa.RecordBatch.from_arrays(nothing, schema=self.schema)
+
     def build(
         self, rows: Rows, headers: Headers | None, tags_needed: PropertyColumns | None = None
     ) -> pa.RecordBatch:

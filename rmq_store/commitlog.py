@@ -100,20 +100,20 @@ class CommitLog:
                 expected=f"{self.start} to {self.chain.stop}",
                 advice="It expired and was deleted, or was never written",
             )
-        self._need_record(offset, segment)
-        window = self.chain.window(offset, self.chain.segment_end(segment), fetch=False)
+        window = self._window_at(offset, segment)
         found = decode_record(window.data, 0, offset, segment.path)
         _require_whole(found, segment, offset)
         return found
 
-    def _need_record(self, offset: int, segment: SegmentFile) -> None:
-        """Where files are remote: fetch as much as the record at `offset` says it takes."""
-        if not self.chain.is_remote:
-            return
+    def _window_at(self, offset: int, segment: SegmentFile) -> Bytes:
+        """The file from `offset` on; of a remote one as much as the record there says it takes."""
         end = self.chain.segment_end(segment)
+        if not self.chain.is_remote:
+            return self.chain.window(offset, end)
         front = self.chain.window(offset, min(offset + _SIZE_FIELD, end)).tobytes()
         said = int.from_bytes(front, "big", signed=True)
-        self.chain.need([offset], [min(end, offset + min(max(said, _LEAST_LOOK), _LARGEST_RECORD))])
+        least = min(max(said, _LEAST_LOOK), _LARGEST_RECORD)
+        return self.chain.window(offset, end, fetch=least)
 
     def fetch_ranges(self, ranges: Iterable[tuple[int, int]]) -> None:
         """Where files are remote: fetch ranges of log offsets, side by side."""
@@ -121,15 +121,14 @@ class CommitLog:
 
     def window_of(self, segment: SegmentFile) -> Bytes:
         """The whole of one file, zeros where it was cut short, or is remote and not fetched."""
-        return self.chain.window(segment.base, self.chain.segment_end(segment), fetch=False)
+        return self.chain.window(segment.base, self.chain.segment_end(segment), fetch=0)
 
     def is_record(self, offset: int, size: int | None = None) -> bool:
         """Whether a whole record of `size` bytes, whatever its CRC, stands at `offset`."""
         segment = self.chain.segment_at(offset)
         if segment is None or offset < 0:
             return False
-        self._need_record(offset, segment)
-        window = self.chain.window(offset, self.chain.segment_end(segment), fetch=False)
+        window = self._window_at(offset, segment)
         headers = Headers(window, _FIRST, offset)
         total = int(headers.total[0])
         whole = bool(headers.valid[0]) and offset + total <= segment.base + segment.size
@@ -180,7 +179,7 @@ class CommitLog:
                 step = min(2 * step, _LARGEST_RECORD)
                 continue
             if at < end:
-                self._need_record(at, segment)
+                self._window_at(at, segment)
             window = self.window_of(segment)
             match self._what_stands(window, base, run.stop):
                 case Gap.FILLER:
@@ -223,8 +222,7 @@ class CommitLog:
         Behind it stands at most the file of zeros that the broker makes ahead.
         """
         for segment in reversed(self.chain.segments):
-            self._need_record(segment.base, segment)
-            window = self.window_of(segment)
+            window = self._window_at(segment.base, segment)
             front = Headers(window, _FIRST, segment.base)
             blank = int.from_bytes(window[4:BLANK_SIZE].tobytes(), "big") == MAGIC_BLANK
             if front.valid[0] or blank:
@@ -256,7 +254,7 @@ class CommitLog:
     def extent_at(self, segment: SegmentFile, at: int) -> Extent:
         """What stands at log offset `at` of a file: one record, or a gap as far as it goes."""
         end = self.chain.segment_end(segment)
-        self._need_record(at, segment)
+        self._window_at(at, segment)
         window = self.window_of(segment).data
         try:
             found = decode_record(window, at - segment.base, at, segment.path)

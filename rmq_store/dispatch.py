@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.columns import stored_topics
+from rmq_store.config import StoreConfig
 from rmq_store.consumequeue import QueueId
 from rmq_store.hashing import java_string_hashes
 from rmq_store.headers import Headers, Ints
@@ -213,3 +214,21 @@ def _with_extra(
     columns = [np.concatenate(pair) for pair in joined]
     order = np.argsort(columns[2], kind="stable")
     return Dispatched(queues, *(column[order] for column in columns))
+
+
+def entries_of(
+    headers: Headers, config: StoreConfig, batch: set[str], *, lmq: bool = True
+) -> tuple[Dispatched, pa.Array, PropertyColumns]:
+    """Queue entries of records, and what the index needs of them: topics and properties."""
+    topics = stored_topics(headers)
+    stored = slices(headers.window, headers.properties_at, headers.properties_length, pa.binary())
+    properties = decode_property_columns(stored, with_map=False)
+    found = dispatch(
+        headers,
+        delay_levels_ms=config.delay_levels_ms,
+        batch_topics=batch,
+        lmq=lmq,
+        topics=topics,
+        properties=properties,
+    )
+    return found, topics, properties

@@ -214,12 +214,13 @@ class SegmentChain:
         """Stream offset behind `segment`, had it its full size."""
         return segment.base + self.file_size
 
-    def window(self, start: int, stop: int, *, fetch: bool = True) -> Bytes:
+    def window(self, start: int, stop: int, *, fetch: int | None = None) -> Bytes:
         """Bytes `start` to `stop` of the stream, all in one file; zeros where that file is short.
 
-        A view on the mapped file where it can be. Of a remote file all of it is fetched, or with
-        `fetch` false nothing that was not asked for by `need`. Raises MissingFileError where no
-        file holds them, TruncatedFileError where the file shrank since it was listed.
+        A view on the mapped file where it can be. Of a remote file all of it is fetched, or its
+        first `fetch` bytes; with 0 nothing that was not asked for by `need`. Raises
+        MissingFileError where no file holds them, TruncatedFileError where the file shrank since it
+        was listed.
         """
         segment = self.segment_at(start)
         if segment is None or stop > segment.base + self.file_size:
@@ -227,8 +228,9 @@ class SegmentChain:
         mapping = self._mappings.get(segment)
         first, last = start - segment.base, stop - segment.base
         mapping.check(min(last, segment.size), segment)
-        if fetch and isinstance(mapping, _RemoteFile):
-            mapping.need(np.array([first]), np.array([last]), fresh=False)
+        if fetch != 0 and isinstance(mapping, _RemoteFile):
+            behind = last if fetch is None else min(first + fetch, last)
+            mapping.need(np.array([first]), np.array([behind]), fresh=False)
         if last <= segment.size:
             return mapping.bytes[first:last]
         padded = np.zeros(last - first, dtype=np.uint8)

@@ -7,6 +7,7 @@ from pathlib import Path
 from rmq_store.commitlog import CommitLog
 from rmq_store.config import StoreConfig
 from rmq_store.errors import CorruptIndexError, IndexGeometryError, InvalidArgumentError
+from rmq_store.files import SegmentChain
 from rmq_store.indexfile import Geometry, IndexFile, list_index_files
 from rmq_store.layout import INDEX_DIR
 from rmq_store.snapshot import QueueFolders, StoreSnapshot
@@ -74,3 +75,28 @@ def refuse_contradiction(
                     actual=f"{segment.size} bytes",
                     advice="Leave it out, or take the broker.conf of the broker that made them",
                 )
+
+
+def refuse_smaller(chains: list[SegmentChain]) -> None:
+    """Raises InvalidArgumentError where no file of all these has the size that is configured."""
+    files = [segment for chain in chains for segment in chain.segments]
+    largest = max(files, key=lambda segment: segment.size, default=None)
+    if largest is not None and largest.size < chains[0].file_size:
+        raise InvalidArgumentError(
+            largest.path,
+            reason="all files are smaller than the configuration says",
+            expected=f"{chains[0].file_size} bytes",
+            actual=f"{largest.size} bytes",
+            advice="Leave the size out, or take the broker.conf of the broker that made them",
+        )
+
+
+def queue_sizes(folders: QueueFolders) -> StoreConfig:
+    """The sizes that the queue files there are were made with: none is larger than that."""
+    sizes = {False: 0, True: 0}
+    for queue, batch in folders.listed().items():
+        sizes[batch] = max(sizes[batch], folders.files(queue, batch=batch).chain.file_size)
+    return StoreConfig(
+        mappedFileSizeConsumeQueue=sizes[False] or None,
+        mapperFileSizeBatchConsumeQueue=sizes[True] or None,
+    )

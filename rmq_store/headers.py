@@ -78,6 +78,10 @@ class Headers:
     def __len__(self) -> int:
         return len(self.at)
 
+    def take(self, rows: Ints) -> Headers:
+        """Those of some rows."""
+        return Headers(self.window, self.at[rows], self.base)
+
     def _gather_heads(self) -> npt.NDArray[Any]:
         """The first 88 bytes of every record: one fancy index on a view of stride one."""
         if self._limit < 0:

@@ -26,12 +26,12 @@ from rmq_store.layout import (
     SysFlag,
 )
 from rmq_store.logorder import EntriesOf, in_log_order
+from rmq_store.memberbatches import MemberBatches, RangesOf, listed_row
 from rmq_store.planning import QueueSlice
-from rmq_store.properties import PropertyColumns, decode_property_columns
+from rmq_store.properties import PropertyColumns
 from rmq_store.schema import column_names
 from rmq_store.strings import decode_properties
 from rmq_store.topics import SCHEDULE_TOPIC
-from rmq_store.unwrap import Members, members_of
 
 BATCH_ROWS = 8192
 BATCH_BYTES = 16 << 20
@@ -39,8 +39,6 @@ _MASK32 = 0xFFFFFFFF
 LAST_OFFSET = 2**63 - 1
 
 OnDamage = Callable[[StoreError], None]
-RangesOf = Callable[[QueueId], Sequence[tuple[int, int]]]
-"""The queue offsets of a queue whose messages are wanted, half-open ranges."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +91,14 @@ class SliceReader:
         self._filters = options.tags is not None or options.keys is not None
         self._reads_log = needs_log(self._builder.names) or self._filters or options.verify_queue
         self.ranges_of: RangesOf = lambda queue: [(0, LAST_OFFSET)]
+        self._members = MemberBatches(
+            log,
+            self._builder,
+            lambda queue: self.ranges_of(queue),
+            self._matches if self._filters else None,
+            self._damaged,
+            passes_over=options.on_damage is not None,
+        )
         self._hashes = (
             None
             if options.tags is None
@@ -222,7 +228,7 @@ class SliceReader:
             return self._builder.build(rows, None)
         rows, headers = self._located(rows)
         if not len(rows):
-            return _empty(self._builder)
+            return self._builder.empty()
         if self._options.unwrap:
             inner = (headers.sys_flag & SysFlag.INNER_BATCH) != 0
             if inner.any():
@@ -236,9 +242,9 @@ class SliceReader:
             properties = self._builder.properties(headers)
             kept = np.flatnonzero(self._matches(properties))
             if len(kept) < len(rows):
-                rows, headers, properties = rows.take(kept), _take(headers, kept), None
+                rows, headers, properties = rows.take(kept), headers.take(kept), None
                 if not len(rows):
-                    return _empty(self._builder)
+                    return self._builder.empty()
         return self._built(rows, headers, properties)
 
     def _matches(self, properties: PropertyColumns) -> npt.NDArray[np.bool_]:
@@ -258,87 +264,17 @@ class SliceReader:
         """A row for each message of those records that are inner batches, and one for each other."""
         plain = np.flatnonzero(~inner)
         first = (
-            self._whole_records(rows.take(plain), _take(headers, plain))
+            self._whole_records(rows.take(plain), headers.take(plain))
             if len(plain)
-            else _empty(self._builder)
+            else self._builder.empty()
         )
         batched = np.flatnonzero(inner)
-        second = self._members(rows.take(batched), _take(headers, batched))
+        second = self._members.batch(rows.take(batched), headers.take(batched))
         if not (first.num_rows and second.num_rows):
             return first if first.num_rows else second
         both = pa.Table.from_batches([first, second])
         order = np.argsort(both.column(_PLACE).to_numpy(), kind="stable")
         return both.take(pa.array(order)).combine_chunks().to_batches()[0]
-
-    def _members(self, rows: Rows, headers: Headers) -> pa.RecordBatch:
-        keep, bodies = self._opened_bodies(rows, headers)
-        if len(keep) < len(rows):
-            rows, headers = rows.take(keep), _take(headers, keep)
-        members, broken = members_of(bodies)
-        for row in broken.tolist():
-            self._damaged(
-                BodyError(
-                    self._log.path_at(int(rows.log_offset[row])),
-                    offset=int(rows.log_offset[row]),
-                    reason="the body of an inner batch does not add up to messages",
-                    advice="Ask for unwrapBatches=false and rawBody to get the bytes as stored",
-                ),
-                _listed_row(rows, row),
-            )
-        members = members.take(np.flatnonzero(self._in_parts(rows, members)))
-        properties = decode_property_columns(
-            members.properties(), with_map="properties" in self._builder.names
-        )
-        if self._filters:
-            hits = np.flatnonzero(self._matches(properties))
-            members = members.take(hits)
-            properties = decode_property_columns(
-                members.properties(), with_map="properties" in self._builder.names
-            )
-        if not len(members):
-            return _empty(self._builder)
-        return self._member_batch(rows, headers, members, properties)
-
-    def _opened_bodies(self, rows: Rows, headers: Headers) -> tuple[Ints, pa.Array]:
-        """The rows whose bodies open, and these."""
-        bad: dict[int, BodyError] = {}
-        if self._options.on_damage is not None:
-            bad = self._builder.unopenable(rows, headers)
-            for row, error in bad.items():
-                self._damaged(error, _listed_row(rows, row))
-        keep = np.setdiff1d(np.arange(len(rows)), list(bad)).astype(np.int64)
-        return keep, self._builder.bodies(rows.take(keep), _take(headers, keep))
-
-    def _in_parts(self, rows: Rows, members: Members) -> npt.NDArray[np.bool_]:
-        """Members whose queue offsets are in the slices asked for: these may begin inside a batch."""
-        offset = rows.queue_offset[members.row] + members.number
-        inside = np.ones(len(members), dtype=bool)
-        queues = set(zip(rows.topic_code.tolist(), rows.queue_id.tolist(), strict=True))
-        for code, queue_id in queues:
-            mine = ((rows.topic_code == code) & (rows.queue_id == queue_id))[members.row]
-            wanted = np.zeros(len(members), dtype=bool)
-            for start, stop in self.ranges_of(QueueId(rows.topics[code], queue_id)):
-                wanted |= (offset >= start) & (offset < stop)
-            inside &= ~mine | wanted
-        return inside
-
-    def _member_batch(
-        self, rows: Rows, headers: Headers, members: Members, properties: PropertyColumns
-    ) -> pa.RecordBatch:
-        bodies = members.bodies() if {"body", "rawBody"} & set(self._builder.names) else None
-        own = {
-            "queueOffset": pa.array(rows.queue_offset[members.row] + members.number),
-            "flag": pa.array(members.flag),
-            "body": bodies,
-            "rawBody": bodies,
-            "tags": properties.tags,
-            "keys": properties.keys,
-            "uniqKey": properties.uniq_key,
-            "properties": properties.properties,
-        }
-        outer = self._builder.build(rows, headers).take(pa.array(members.row))
-        columns = [own.get(name, outer.column(name)) for name in self._builder.names]
-        return pa.RecordBatch.from_arrays(columns, schema=self._builder.schema)
 
     def _built(
         self, rows: Rows, headers: Headers, properties: PropertyColumns | None
@@ -350,11 +286,11 @@ class SliceReader:
                 raise
         bad = self._builder.unopenable(rows, headers)
         for row, error in bad.items():
-            self._damaged(error, _listed_row(rows, row))
+            self._damaged(error, listed_row(rows, row))
         keep = np.setdiff1d(np.arange(len(rows)), list(bad))
         if not len(keep):
-            return _empty(self._builder)
-        return self._builder.build(rows.take(keep), _take(headers, keep))
+            return self._builder.empty()
+        return self._builder.build(rows.take(keep), headers.take(keep))
 
     def _located(self, rows: Rows) -> tuple[Rows, Headers]:
         """The rows whose records are there and sound, with their headers; others are damage."""
@@ -367,12 +303,12 @@ class SliceReader:
         self._log.chain.need(
             rows.log_offset, np.minimum(rows.log_offset + rows.size, stop), fresh=True
         )
-        window = self._log.chain.window(first, stop, fetch=False)
+        window = self._log.chain.window(first, stop, fetch=0)
         headers = Headers(window, rows.log_offset - first, first)
         good = headers.valid & (headers.total == rows.size)
         if not good.all():
             self._explain(rows, np.flatnonzero(~good))
-            rows, headers = rows.take(good), _take(headers, np.flatnonzero(good))
+            rows, headers = rows.take(good), headers.take(np.flatnonzero(good))
         self._log.chain.counts.bytes += int(headers.total.sum())
         if not self._reads_bodies:
             self._log.chain.counts.bytes -= int(headers.body_length.sum())
@@ -386,7 +322,7 @@ class SliceReader:
         ]
         wrong: Ints = np.array(strangers, dtype=np.int64)
         for row in strangers:
-            self._damaged(self._stranger(rows, headers, row), _listed_row(rows, row))
+            self._damaged(self._stranger(rows, headers, row), listed_row(rows, row))
         if self._options.check_crc and len(rows):
             bad_crc = wrong_crc_rows(headers)
             self._explain(rows, np.setdiff1d(bad_crc, wrong))
@@ -394,7 +330,7 @@ class SliceReader:
         if not len(wrong):
             return rows, headers
         keep = np.setdiff1d(np.arange(len(rows)), wrong)
-        return rows.take(keep), _take(headers, keep)
+        return rows.take(keep), headers.take(keep)
 
     def _explain(self, rows: Rows, bad: Ints) -> None:
         """Each bad row read again by the readable decoder, which says what is wrong with it."""
@@ -403,7 +339,7 @@ class SliceReader:
             try:
                 found = self._log.record_at(where)
             except StoreError as error:
-                self._damaged(error, _listed_row(rows, row))
+                self._damaged(error, listed_row(rows, row))
                 continue
             self._damaged(
                 CorruptQueueError(
@@ -414,11 +350,11 @@ class SliceReader:
                     actual=found.total_size,
                     advice="The entry is left from before the log was cut, or damaged",
                 ),
-                _listed_row(rows, row),
+                listed_row(rows, row),
             )
 
     def _stranger(self, rows: Rows, headers: Headers, row: int) -> CorruptQueueError:
-        topic = stored_topics(_take(headers, np.array([row])))[0].as_py()
+        topic = stored_topics(headers.take(np.array([row])))[0].as_py()
         return CorruptQueueError(
             self._log.path_at(int(rows.log_offset[row])),
             offset=int(rows.log_offset[row]),
@@ -464,17 +400,6 @@ def _listed(queue: QueueId, entries: Entries, row: int) -> ListedAt:
     return ListedAt(*queue, offset, log_offset, size)
 
 
-def _listed_row(rows: Rows, row: int) -> ListedAt:
-    topic = rows.topics[int(rows.topic_code[row])]
-    numbers = (rows.queue_id, rows.queue_offset, rows.log_offset, rows.size)
-    queue_id, offset, log_offset, size = (int(column[row]) for column in numbers)
-    return ListedAt(topic, queue_id, offset, log_offset, size)
-
-
-def _take(headers: Headers, rows: Ints) -> Headers:
-    return Headers(headers.window, headers.at[rows], headers.base)
-
-
 def _name(rows: Rows, row: int) -> str:
     return f"{rows.topics[int(rows.topic_code[row])]}/{int(rows.queue_id[row])}"
 
@@ -485,9 +410,3 @@ def _lists(rows: Rows, headers: Headers, row: int) -> bool:
     found = decode_properties(headers.window[at : at + length].tobytes())
     names = found.get(Property.INNER_MULTI_DISPATCH, "").split(MULTI_DISPATCH_SEPARATOR)
     return rows.topics[int(rows.topic_code[row])] in names
-
-
-def _empty(builder: BatchBuilder) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays(
-        [pa.nulls(0, field.type) for field in builder.schema], schema=builder.schema
-    )

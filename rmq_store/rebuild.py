@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from rmq_store.abortfile import remove_abort, write_abort
 from rmq_store.checkpoint import Checkpoint
 from rmq_store.config import StoreConfig, read_topic_configs
 from rmq_store.dialects import dialect
@@ -35,7 +36,8 @@ from rmq_store.layout import (
     INDEX_DIR,
 )
 from rmq_store.lock import StoreLock
-from rmq_store.recovery import RecoveryReport, recover_locked, remove_abort, write_abort
+from rmq_store.recovery import recover_locked
+from rmq_store.recoveryreport import RecoveryReport
 from rmq_store.segmentwriter import sync_folder
 from rmq_store.store import MessageStore
 from rmq_store.topicconfig import update_topics

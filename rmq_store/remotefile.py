@@ -72,6 +72,7 @@ class RemoteMapping:
         self.bytes: npt.NDArray[np.uint8] = np.frombuffer(self._memory, dtype=np.uint8)[:size]
         self._there = np.zeros(-(-size // self._block), dtype=bool)
         self._there_count = 0
+        self._lock = threading.Lock()
 
     @property
     def held_bytes(self) -> int:
@@ -128,9 +129,10 @@ class RemoteMapping:
 
     def note(self, first: int, behind: int) -> None:
         """Take blocks down as being there."""
-        new = int((~self._there[first:behind]).sum())
-        self._there[first:behind] = True
-        self._there_count += new
+        with self._lock:
+            new = int((~self._there[first:behind]).sum())
+            self._there[first:behind] = True
+            self._there_count += new
         self._held.add(new * self._block)
 
 

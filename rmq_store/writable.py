@@ -18,7 +18,8 @@ from rmq_store.headers import Headers
 from rmq_store.layout import COMMITLOG_DIR, CONFIG_DIR, CONSUMEQUEUE_DIR, INDEX_DIR
 from rmq_store.locate import commitlog_folders, require_store
 from rmq_store.lock import StoreLock
-from rmq_store.recovery import RecoveryReport, check_mode, recover_locked
+from rmq_store.recovery import check_mode, recover_locked
+from rmq_store.recoveryreport import RecoveryReport
 from rmq_store.snapshot import QueueFolders, StoreSnapshot, take_snapshot
 from rmq_store.unclean import refuse_abort, refuse_unclean
 

@@ -13,8 +13,9 @@ import numpy as np
 import pyarrow as pa
 
 from rmq_store import single
+from rmq_store.abortfile import remove_abort, write_abort
 from rmq_store.arrivals import Arrivals
-from rmq_store.checkpoint import Checkpoint
+from rmq_store.checkpoint import Checkpoint, checkpoint_size
 from rmq_store.commitlog import CommitLog
 from rmq_store.consumequeue import QueueId
 from rmq_store.dispatcher import Dispatcher
@@ -37,12 +38,7 @@ from rmq_store.logappender import LogAppender
 from rmq_store.message import Message, Record, encode_record
 from rmq_store.places import Places, with_places
 from rmq_store.queuecounters import QueueCounters, message_counts
-from rmq_store.recovery import (
-    RecoveryReport,
-    checkpoint_size,
-    remove_abort,
-    write_abort,
-)
+from rmq_store.recoveryreport import RecoveryReport
 from rmq_store.reput import RETRIES, Reput
 from rmq_store.segmentwriter import OpenFiles
 from rmq_store.strings import decode_utf8

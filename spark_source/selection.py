@@ -9,9 +9,16 @@ from dataclasses import dataclass
 
 from rmq_store import MessageStore
 from rmq_store.consumequeue import QueueId
-from rmq_store.errors import DataLossError, InvalidArgumentError, UnknownQueueError, nearest
+from rmq_store.errors import (
+    DataLossError,
+    InvalidArgumentError,
+    UnknownQueueError,
+    nearest,
+    shown_path,
+)
 from rmq_store.logreading import QueueLimits
 from rmq_store.planning import Bound, QueueSlice, resolve
+from rmq_store.sidebyside import LOOKS_IN_FLIGHT, side_by_side
 from rmq_store.topics import is_system_topic
 from spark_source.options import EARLIEST, LATEST, SourceOptions
 from spark_source.values import ByQueue
@@ -67,7 +74,7 @@ def _assigned(stores: Sequence[MessageStore], asked: SourceOptions) -> list[Queu
 
 
 def _paths(stores: Sequence[MessageStore]) -> str:
-    return ", ".join(str(store.path) for store in stores)
+    return ", ".join(shown_path(str(store.path)) for store in stores)
 
 
 def _unknown_topic(
@@ -88,8 +95,15 @@ def select_ranges(store: MessageStore, asked: SourceOptions) -> tuple[QueueSlice
     its own end, as with Kafka's source. Raises InvalidArgumentError for an offset that is not in
     its queue, DataLossError for one that expired.
     """
-    ranges = (_range_of(store, queue, asked) for queue in sorted(_selected_queues(store, asked)))
-    return tuple(part for part in ranges if len(part))
+    queues = sorted(_selected_queues(store, asked))
+    ranges: dict[QueueId, QueueSlice] = {}
+
+    def look(queue: QueueId) -> None:
+        ranges[queue] = _range_of(store, queue, asked)
+
+    # In an object store a time takes some requests for each queue.
+    side_by_side(look, queues, LOOKS_IN_FLIGHT if store.is_remote else 1)
+    return tuple(ranges[queue] for queue in queues if len(ranges[queue]))
 
 
 def _selected_queues(store: MessageStore, asked: SourceOptions) -> list[QueueId]:

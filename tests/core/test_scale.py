@@ -47,7 +47,7 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Counts:
         map_file(self, segment)
 
     def counting_window(
-        self: files.SegmentChain, start: int, stop: int, *, fetch: bool = True
+        self: files.SegmentChain, start: int, stop: int, *, fetch: int | None = None
     ) -> files.Bytes:
         counted.seen["windows"] += 1
         if stop - start < GIB:  # a whole log file is only walked from where it is asked

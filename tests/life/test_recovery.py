@@ -16,7 +16,8 @@ from rmq_store.checkpoint import Checkpoint
 from rmq_store.errors import InvalidArgumentError, StoreLockedError
 from rmq_store.layout import QUEUE_ENTRY
 from rmq_store.message import Gap
-from rmq_store.recovery import RecoveryReport, recover
+from rmq_store.recovery import recover
+from rmq_store.recoveryreport import RecoveryReport
 from tests.support.golden import UNCLEAN, GoldenStore, unpack
 from tests.support.stores import (
     SMALL,

@@ -18,6 +18,8 @@ from rmq_store import files as files_module
 from rmq_store.errors import AccessError, InvalidArgumentError, NotAStoreError, StoreError
 from rmq_store.sweep import Run, sweep
 from rmq_store.tables import TABLES
+from spark_source.options import parse_options
+from spark_source.selection import select_ranges
 from spark_source.source import RmqStoreSource
 from tests.conftest import GoldenStore, unpack
 from tests.support.faraway import SECRET, FarAway, s3_server, upload
@@ -151,6 +153,25 @@ def test_requests_are_under_way_side_by_side_and_never_too_many(bucket: dict[str
     assert not [one.name for one in threading.enumerate() if "rmqstore-fetch" in one.name]
 
 
+def test_times_are_looked_for_in_all_queues_at_once(golden: Golden, bucket: dict[str, Any]) -> None:
+    store = golden("clean-5.5.0")
+    orders = [r for r in store.truth if r["topic"] == "orders"]
+    with FarAway(bucket, 0.01) as far:
+        times = {
+            "startingtimestamp": str(orders[200]["storeTimestamp"]),
+            "endingtimestamp": str(orders[-200]["storeTimestamp"]),
+        }
+        asked = parse_options({"path": "here", "topic": "orders", **times})
+        with (
+            MessageStore.open("s3://stores/clean-5.5.0", storage_options=far.options) as away,
+            store.open() as here,
+        ):
+            far.reset()
+            assert select_ranges(away, asked) == select_ranges(here, asked)
+            assert len(away.queues("orders")) == 4
+            assert 2 <= far.most_at_once <= 4
+
+
 def test_an_error_of_a_request_is_ours_and_leaves_no_thread(
     bucket: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -229,8 +250,18 @@ def near(rows: list[dict[str, Any]], address: str, store: GoldenStore) -> list[d
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_tables_are_those_of_the_local_store(
-    golden: Golden, bucket: dict[str, Any], name: str, blocks: str
+    golden: Golden, bucket: dict[str, Any], name: str
 ) -> None:
+    compare_tables(golden, bucket, name)
+
+
+def test_tables_of_a_store_that_comes_in_small_blocks(
+    golden: Golden, bucket: dict[str, Any], blocks: str
+) -> None:
+    compare_tables(golden, bucket, NAMES[0])
+
+
+def compare_tables(golden: Golden, bucket: dict[str, Any], name: str) -> None:
     store = golden(name)
     address = f"s3://stores/{name}"
     for table in TABLES:

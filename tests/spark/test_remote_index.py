@@ -117,7 +117,7 @@ def test_keys_are_found_whatever_the_index_lacks(
             files[1].write_bytes(b"\x7f" * files[1].stat().st_size)
     records = [r for r in store.truth if user_topic(r)]
     uri = upload(bucket, store.path, f"harmed-{harm.replace(' ', '-')}")
-    for word in some_words(records, 4):
+    for word in some_words(records, 2):
         far = {"path": uri, "storageoptions": json.dumps(bucket), "keys": word, **PLACE}
         expected = Counter(r["commitLogOffset"] for r in records if word in keys_of(r))
         assert Counter(place[0] for place in places(rows_of(far))) == expected

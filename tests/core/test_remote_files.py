@@ -1,0 +1,154 @@
+"""Remote files without a server: the file system of this machine in the place of an object store."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.fs as pafs
+import pytest
+
+from rmq_store import MessageStore, remote
+from rmq_store.errors import MissingFileError
+from rmq_store.remotefile import Held, RemoteMapping
+from rmq_store.sidebyside import IN_FLIGHT, side_by_side
+from tests.conftest import GoldenStore, unpack
+from tests.support.golden import keys_of, user_topic
+
+Golden = Callable[[str], GoldenStore]
+SEED = 7
+
+
+@pytest.fixture
+def far(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], MessageStore]]:
+    """`far(folder)` opens the store in a local folder as if it were in an object store."""
+    opened: list[MessageStore] = []
+
+    def here(uri: str, options: Any) -> tuple[Any, str]:
+        return pafs.LocalFileSystem(), uri.removeprefix("far://")
+
+    monkeypatch.setattr(remote, "file_system", here)
+
+    def open_(folder: str) -> MessageStore:
+        opened.append(MessageStore.open(f"far://{folder}"))
+        return opened[-1]
+
+    yield open_
+    for store in opened:
+        store.close()
+
+
+@pytest.mark.parametrize("name", ["clean-5.5.0", "geometry-5.5.0", "crash-4.9.7"])
+def test_a_far_store_answers_as_one_that_is_near(
+    golden: Golden, far: Callable[[str], MessageStore], name: str
+) -> None:
+    store = golden(name)
+    away = far(store.path)
+    records = [r for r in store.truth if user_topic(r)]
+    words = sorted({(r["topic"], word) for r in records for word in keys_of(r)})
+    print("seed", SEED)
+    with store.open() as near:
+        assert away.snapshot() == near.snapshot()
+        for topic, word in random.Random(SEED).sample(words, 12):
+            found = [m.commit_log_offset for m in away.query_message(topic, word)]
+            assert found == [m.commit_log_offset for m in near.query_message(topic, word)]
+            assert found
+        assert not away.query_message("orders", "no such key")
+        for mine, theirs in zip(away.read_batches(), near.read_batches(), strict=True):
+            index = mine.schema.get_field_index("brokerName")
+            assert mine.remove_column(index) == theirs.remove_column(index)
+
+
+def test_a_key_takes_a_few_requests_and_kilobytes(
+    golden: Golden, far: Callable[[str], MessageStore]
+) -> None:
+    store = golden("clean-5.5.0")
+    away = far(store.path)
+    record = [r for r in store.truth if r["topic"] == "orders" and r["uniqKey"]][40]
+    before = away.remote_reads()
+    (found,) = away.query_message("orders", record["uniqKey"])
+    requests, fetched = (b - a for a, b in zip(before, away.remote_reads(), strict=True))
+    assert found.commit_log_offset == record["commitLogOffset"]
+    files = len(list((Path(store.path) / "index").iterdir()))
+    # Of each index file its front (opened, header, first items), slots and a chain; each gap between
+    # two of them; then the record.
+    assert requests <= 8 * files + 12
+    assert fetched < files * (16 << 10) + (files + 3) * (64 << 10)
+
+
+def test_a_file_that_became_shorter_is_an_error(
+    tmp_path: Path, far: Callable[[str], MessageStore]
+) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    away = far(store.path)
+    for path in (Path(store.path) / "commitlog").iterdir():
+        path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(MissingFileError, match="shorter than when it was listed"):
+        list(away.read_batches())
+
+
+class Pattern:
+    """An object of bytes that say where they are; counts what is asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, int]] = []
+
+    def read(self, path: str, start: int, stop: int) -> bytes:
+        self.asked.append((start, stop))
+        return (np.arange(start, stop) % 251).astype(np.uint8).tobytes()
+
+
+def test_neighbours_are_fetched_together_and_nothing_twice() -> None:
+    source = Pattern()
+    file = RemoteMapping(source, "a", 10_000_000, Held(), block=4096)  # type: ignore[arg-type]
+    chance = random.Random(SEED)
+    for _ in range(40):
+        starts = np.array(
+            [chance.randrange(0, 9_990_000) for _ in range(chance.choice((1, 9, 99)))]
+        )
+        stops = starts + chance.randrange(1, 9_000)
+        file.need(starts, stops, fresh=False)
+        for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
+            assert (file.bytes[start:stop] == np.arange(start, stop) % 251).all()
+    assert file.held_bytes <= 10_002_432
+    asked = len(source.asked)
+    file.need(np.array([0]), np.array([10_000_000]), fresh=False)
+    file.need(np.array([0]), np.array([10_000_000]), fresh=False)
+    assert max(stop - start for start, stop in source.asked) <= 4 << 20
+    assert len(source.asked) <= asked + 3 + 2442 // 17
+
+
+def test_work_side_by_side_is_done_once_each_and_stops_at_an_error() -> None:
+    lock = threading.Lock()
+    done: list[int] = []
+    names: set[str] = set()
+    together = threading.Barrier(IN_FLIGHT)
+
+    def work(number: int) -> None:
+        if number < IN_FLIGHT:
+            together.wait(30)  # all of these are under way at once
+        with lock:
+            done.append(number)
+            names.add(threading.current_thread().name)
+        # Of its own it does one by one.
+        side_by_side(lambda _: names.add(threading.current_thread().name), range(20))
+
+    side_by_side(work, range(100))
+    assert sorted(done) == list(range(100))
+    assert len(names) == IN_FLIGHT
+    done.clear()
+
+    def fails(number: int) -> None:
+        with lock:
+            done.append(number)
+        if number == 3:
+            raise MissingFileError("a file", reason="it is not there")
+
+    with pytest.raises(MissingFileError, match="a file"):
+        side_by_side(fails, range(100_000))
+    assert len(done) < 100_000
+    assert not [one for one in threading.enumerate() if "rmqstore-fetch" in one.name]
