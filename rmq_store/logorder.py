@@ -14,7 +14,7 @@ from rmq_store.planning import QueueSlice
 _FIRST_SPAN = 2 << 20  # bytes of the log whose entries are put in order at a time, to begin with
 _WIDEST_SPAN = 256 << 20
 _SPAN_ENTRIES = 1 << 16  # so many are put in order at a time, about
-_SPAN_ENTRIES_A_QUEUE = 16  # and at least so many of each queue, for a step costs as much with few
+_SPAN_ENTRIES_A_QUEUE = 64  # and at least so many of each queue, for a step costs as much with few
 _ENTRIES_HELD = 1 << 20  # of all queues together, read ahead
 _MOST_ENTRIES_READ = 1 << 14  # of a queue at a time
 _LEAST_ENTRIES_READ = 1 << 6
