@@ -34,6 +34,7 @@ from rmq_store.commitlog import CommitLog
 from rmq_store.config import StoreConfig
 from rmq_store.dispatch import dispatch
 from rmq_store.headers import Headers
+from rmq_store.heap import keep_freed_memory
 from rmq_store.layout import COMMITLOG_DIR
 from rmq_store.queuewriter import QueueWriter
 from rmq_store.schema import DEFAULT_NAMES
@@ -185,6 +186,7 @@ def main() -> None:
     parser.add_argument("--no-java", action="store_true", help="our side alone")
     parser.add_argument("--folder", type=Path, help="where the stores are made")
     chosen = parser.parse_args()
+    keep_freed_memory()  # as the command, the jobs and Spark's workers do
     for body_bytes in chosen.bodies:
         with tempfile.TemporaryDirectory(dir=chosen.folder) as work:
             rows = compare(body_bytes, int(chosen.log_bytes), Path(work), not chosen.no_java)

@@ -1,7 +1,7 @@
 """The Spark source against the floor of the API and against Parquet: all sides in one run, in turn.
 
     python -m benchmarks.spark                         # everything; needs about 20 GB of disk
-    python -m benchmarks.spark --messages 2e5 --key-messages 5e5   # a quick look
+    python -m benchmarks.spark --messages 2e5 --day-messages 5e5   # a quick look
 
 `local[2]`, page cache warm, medians. `floor` is a source that hands over one prebuilt batch again and
 again: what Spark itself takes for as many rows. (a) whole store, all columns, (b) columns of the
@@ -215,9 +215,8 @@ def whole_and_narrow(bench: Bench, work: Path, count: int, body_bytes: int) -> N
     )
 
 
-def one_key(bench: Bench, work: Path, count: int) -> None:
+def one_key(bench: Bench, work: Path, store: Path, count: int) -> None:
     """(c) select * where one key."""
-    store = make_store(work / "keys", batches_of(count, 1024))
     parquet = str(work / "keys-parquet")
     bench.load(store).write.parquet(parquet)
     key = key_of(count * 2 // 3)
@@ -236,9 +235,8 @@ def one_key(bench: Bench, work: Path, count: int) -> None:
     )
 
 
-def one_hour(bench: Bench, work: Path, count: int) -> None:
+def one_hour(bench: Bench, work: Path, day: Path, count: int) -> None:
     """(d) an hour of one topic out of a day, against a store that holds nothing else."""
-    day = make_store(work / "day", batches_of(count, 1024))
     begin = MIDNIGHT_MS + HOUR * DAY_MS // 24
     times = {"startingTimestamp": str(begin), "endingTimestamp": str(begin + DAY_MS // 24)}
     picked = bench.load(day, topic="order-topic-1", **times)
@@ -260,9 +258,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--messages", type=float, default=1e6, help="of each store but (c)")
-    parser.add_argument("--key-messages", type=float, default=5e6, help="of (c)")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument(
+        "--messages", type=float, default=1e6, help="of each store of (a), (b), (e)"
+    )
+    parser.add_argument("--day-messages", type=float, default=5e6, help="of that of (c) and (d)")
+    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--only", default="abcde", help="which of the comparisons, by letter")
     parser.add_argument("--folder", type=Path, help="where stores and Parquet are made")
     chosen = parser.parse_args()
@@ -284,10 +284,13 @@ def main() -> None:
         if set("abe") & set(chosen.only):
             for body_bytes in (1024, 100):
                 whole_and_narrow(bench, work, int(chosen.messages), body_bytes)
-        if "d" in chosen.only:
-            one_hour(bench, work, int(chosen.messages))
-        if "c" in chosen.only:
-            one_key(bench, work, int(chosen.key_messages))
+        if set("cd") & set(chosen.only):
+            count = int(chosen.day_messages)
+            day = make_store(work / "day", batches_of(count, 1024))
+            if "d" in chosen.only:
+                one_hour(bench, work, day, count)
+            if "c" in chosen.only:
+                one_key(bench, work, day, count)
     spark.stop()
 
 

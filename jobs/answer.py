@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import date, datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from rich.text import Text
 
 from jobs.provenance import Provenance
 from jobs.report import source_table
+from rmq_store.jsonkeys import as_json_object
 
 Row = Mapping[str, Any]
 _ANY_WIDTH = 10_000
@@ -39,12 +40,16 @@ class Answer:
     stopped_by: str | None = None
 
     def to_json(self) -> str:
-        """The answer as one JSON object; times as ISO 8601, in UTC."""
-        return json.dumps(asdict(self), indent=1, ensure_ascii=False, default=_plain)
+        """The answer as one JSON object, keys in camelCase; times as ISO 8601, in UTC."""
+        return json.dumps(as_json_object(self), indent=1, ensure_ascii=False, default=_plain)
 
     def save(self, path: str) -> None:
         """Write the JSON to a file."""
         Path(path).write_text(self.to_json() + "\n", encoding="utf-8")
+
+    def show(self, console: Console) -> None:
+        """Print for a person."""
+        show(self, console)
 
 
 def show(answer: Answer, console: Console, most_rows: int = 40) -> None:

@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import click
 from py4j.protocol import Py4JError
@@ -17,10 +17,10 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 import jobs
-from jobs.answer import Answer, show
 from jobs.wording import reason_of
-from rmq_store.errors import InvalidArgumentError, StoreError, nearest
-from spark_source.options import OPTIONS
+from rmq_store.errors import StoreError, nearest
+from rmq_store.heap import keep_freed_memory
+from spark_source.options import OPTIONS, parse_size
 
 EXIT_OK, EXIT_NOT_ALL, EXIT_REFUSED, EXIT_STOPPED = range(4)
 _EXIT_INTERRUPTED = 130
@@ -44,6 +44,7 @@ RANGES = (  # the part of a selection that says which ranges of which queues
 )
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+_Spec = TypeVar("_Spec")
 
 
 class JobCommand(click.Command):
@@ -58,10 +59,101 @@ class JobCommand(click.Command):
             raise click.UsageError(f"unknown option {wrong.option_name}. {hint}", ctx) from None
 
 
-def job(name: str) -> Callable[[Callable[..., Any]], click.Command]:
-    """The command of a job: STORE, --json, --checksums, --master, and what is decorated."""
+class Told(Protocol):
+    """What a job answers with: an Answer, or the Report of a replay."""
 
-    def decorate(function: Callable[..., Any]) -> click.Command:
+    @property
+    def ok(self) -> bool:
+        """Whether all is well."""
+
+    @property
+    def stopped_by(self) -> str | None:
+        """Why it ended early, if it did."""
+
+    def to_json(self) -> str:
+        """As one JSON object."""
+
+    def save(self, path: str) -> None:
+        """Write the JSON to a file."""
+
+    def show(self, console: Console) -> None:
+        """Print for a person."""
+
+
+Given = Mapping[str, Any]
+Run = Callable[[SparkSession, Any, Callable[[], bool]], Told]
+Prepare = Callable[[SparkSession.Builder, Any], SparkSession.Builder]
+
+
+class Job:
+    """A job as a command: called, it parses, works with Spark, tells. The exit code is returned.
+
+    `ask` makes the job's spec of what was given. `stoppable`: the job asks between parts whether it is
+    to stop, so signals end it in order. `prepare`: what the spec wants of the Spark about to start.
+    """
+
+    def __init__(
+        self,
+        command: click.Command,
+        ask: Callable[[Given], Any],
+        run: Run,
+        *,
+        stoppable: bool,
+        prepare: Prepare | None,
+    ) -> None:
+        self.command, self.ask = command, ask
+        self._run, self._stoppable, self._prepare = run, stoppable, prepare
+
+    def parse(self, argv: Sequence[str]) -> dict[str, Any]:
+        """Options by their names. Raises click's errors."""
+        with self.command.make_context(self._name, list(argv)) as context:
+            return context.params
+
+    @property
+    def _name(self) -> str:
+        return self.command.name or "job"
+
+    def __call__(self, argv: Sequence[str] | None = None) -> int:
+        """With the arguments of this process, or others. Returns the exit code."""
+        keep_freed_memory()
+        try:
+            given = self.parse(sys.argv[1:] if argv is None else argv)
+            spec = self.ask(given)
+            builder = builder_for(self._name, given["master"])
+            prepared = self._prepare(builder, spec) if self._prepare else builder
+            # Before signals are ours: a new session takes SIGINT for itself.
+            spark = prepared.getOrCreate()
+            with asked_to_stop() if self._stoppable else nullcontext(bool) as should_stop:
+                answer = self._run(spark, spec, should_stop)
+        except click.exceptions.Exit as stop:
+            return stop.exit_code
+        except click.ClickException as wrong:
+            wrong.show()
+            return EXIT_REFUSED
+        except KeyboardInterrupt:
+            return _EXIT_INTERRUPTED
+        except StoreError as error:
+            print(f"{self._name}: {error}", file=sys.stderr)
+            return EXIT_REFUSED
+        except (PySparkException, Py4JError) as error:
+            # What an executor met; our own sentence is in it.
+            print(f"{self._name}: {reason_of(error)}", file=sys.stderr)
+            return EXIT_REFUSED
+        tell(answer, given["json_file"])
+        if answer.stopped_by is not None:
+            return EXIT_STOPPED
+        return EXIT_OK if answer.ok else EXIT_NOT_ALL
+
+
+def job(
+    name: str, run: Run, *, stoppable: bool = True, prepare: Prepare | None = None
+) -> Callable[[Callable[[Given], Any]], Job]:
+    """Make a job of `run` and of the function that makes its spec, with the options above that.
+
+    All have STORE, --json, --checksums and --master besides.
+    """
+
+    def decorate(ask: Callable[[Given], Any]) -> Job:
         for add in (
             click.option("--master", help="Spark's master (default: spark-submit's, else local)."),
             click.option(
@@ -72,13 +164,19 @@ def job(name: str) -> Callable[[Callable[..., Any]], click.Command]:
             ),
             click.argument("store", type=click.Path()),
         ):
-            function = add(function)
+            ask = add(ask)
         settings = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-        return click.command(name, JobCommand, epilog=_EXIT_CODES, context_settings=settings)(
-            function
-        )
+        command = click.command(name, JobCommand, epilog=_EXIT_CODES, context_settings=settings)
+        return Job(command(ask), ask, run, stoppable=stoppable, prepare=prepare)
 
     return decorate
+
+
+def spec_from(kind: Callable[..., _Spec], given: Given, names: Sequence[str]) -> _Spec:
+    """The spec of a job: a field for each of its own options, `options` those of the source."""
+    passing = ("json_file", "master", *SELECTION)
+    own = {name: value for name, value in given.items() if name not in passing}
+    return kind(**own, options=given_options(given, names))
 
 
 def source_options(names: Sequence[str] = SELECTION) -> Callable[[_F], _F]:
@@ -100,69 +198,36 @@ def given_options(given: Mapping[str, Any], names: Sequence[str] = SELECTION) ->
     return {name: given[name] for name in names if given.get(name) is not None}
 
 
-def run_job(
-    command: click.Command,
-    argv: Sequence[str] | None,
-    work: Callable[[SparkSession, Mapping[str, Any], Callable[[], bool]], Answer],
-    *,
-    stoppable: bool = True,
-) -> int:
-    """Parse, work with Spark, tell. `work` makes its spec of the parsed options. The exit code.
-
-    `stoppable`: the job asks between parts whether it is to stop, so signals end it in order.
-    """
-    name = command.name or "job"
-    try:
-        with command.make_context(name, list(sys.argv[1:] if argv is None else argv)) as context:
-            given = context.params
-        spark = session(name, given["master"])
-        with asked_to_stop() if stoppable else nullcontext(bool) as should_stop:
-            answer = work(spark, given, should_stop)
-    except click.exceptions.Exit as stop:
-        return stop.exit_code
-    except click.ClickException as wrong:
-        wrong.show()
-        return EXIT_REFUSED
-    except KeyboardInterrupt:
-        return _EXIT_INTERRUPTED
-    except StoreError as error:
-        print(f"{name}: {error}", file=sys.stderr)
-        return EXIT_REFUSED
-    except (PySparkException, Py4JError) as error:
-        # What an executor met; our own sentence is in it.
-        print(f"{name}: {reason_of(error)}", file=sys.stderr)
-        return EXIT_REFUSED
-    tell(answer, given["json_file"])
-    if answer.stopped_by is not None:
-        return EXIT_STOPPED
-    return EXIT_OK if answer.ok else EXIT_NOT_ALL
-
-
-def tell(answer: Answer, json_file: str | None) -> None:
+def tell(answer: Told, json_file: str | None) -> None:
     """The tables on stdout, or the JSON there and the tables on stderr."""
     on_stdout = json_file == "-"
-    show(answer, Console(stderr=on_stdout))
+    answer.show(Console(stderr=on_stdout))
     if on_stdout:
         print(answer.to_json())
     elif json_file is not None:
         answer.save(json_file)
 
 
-def session(name: str, master: str | None) -> SparkSession:
-    """Spark with this Python; local where nobody says otherwise."""
+def builder_for(name: str, master: str | None) -> SparkSession.Builder:
+    """Of a Spark with this Python; local where nobody says otherwise."""
     # Spark's own choice is the first python3 on PATH, which need not have our packages.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     ship_jobs()
     builder = SparkSession.builder.appName(f"rmqstore {name}")
     if master is not None:
         builder = builder.master(master)
-    elif "SPARK_ENV_LOADED" not in os.environ and "PYSPARK_GATEWAY_PORT" not in os.environ:
+    elif not submitted():
         builder = builder.master("local[*]")
     quiet: dict[str, bool | float | int | str | None] = {
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "ERROR",
     }
-    return builder.config(map=quiet).getOrCreate()
+    return builder.config(map=quiet)
+
+
+def submitted() -> bool:
+    """Whether spark-submit has started this process, and so its JVM with master and jars."""
+    return "SPARK_ENV_LOADED" in os.environ or "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def ship_jobs() -> None:
@@ -183,11 +248,9 @@ def asked_to_stop() -> Iterator[Callable[[], bool]]:
             signal.signal(number, handler)
 
 
-def size_option(text: str, name: str) -> int:
-    """Bytes, or with k, m, g. Raises InvalidArgumentError."""
-    from spark_source.options import parse_size
-
+def size(text: str) -> int:
+    """The type of an option in bytes, or with k, m, g. Raises click's error."""
     try:
         return parse_size(text)
     except ValueError as error:
-        raise InvalidArgumentError(None, reason=f"{name} {error}", actual=text) from None
+        raise click.BadParameter(f"{text!r} {error}") from None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ if __package__ in (None, ""):
 
 from jobs import replay
 from jobs.answer import Answer
-from jobs.command import STORE_OPTIONS, given_options, job, run_job, ship_jobs, source_options
+from jobs.command import STORE_OPTIONS, Given, job, ship_jobs, source_options, spec_from
 from jobs.provenance import files_of_store, provenance_of, sums_of
 from jobs.reading import messages, plan_of
 from jobs.replay_rows import origin_topic_of_dead
@@ -207,40 +207,24 @@ def resend_spec(spec: DlqSpec) -> ReplaySpec:
 _OPTIONS = (*STORE_OPTIONS, "startingTimestamp", "endingTimestamp")
 
 
-@job("dlq")
+@job("dlq", run)
 @click.option("--group", "groups", multiple=True, help="Of this consumer group; repeatable.")
 @click.option("--origin-topic", "origin_topics", multiple=True, help="That came from this topic.")
-@click.option("--top", type=click.IntRange(min=1), default=DEFAULT_TOP, show_default=True)
+@click.option(
+    "--top",
+    type=click.IntRange(min=1),
+    default=DEFAULT_TOP,
+    show_default=True,
+    help="So many of the newest dead letters.",
+)
 @click.option("--resend", metavar="DIR", help="A new store, with them in their origin topics.")
 @click.option("--release", help="Write that as this release of the broker does (default: newest).")
 @click.option("--to-broker", metavar="HOST:PORT", help="Or to the proxy of a running broker.")
 @click.option("--failed", metavar="DIR", help="What that refuses, with the reason.")
 @source_options(_OPTIONS)
-def command(**given: Any) -> None:
+def main(given: Given) -> DlqSpec:
     """Dead letters: what died, why, of which group, from which topic; and sent again."""
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """`spark-submit jobs/dlq.py`. Returns the exit code."""
-
-    def work(
-        spark: SparkSession, given: Mapping[str, Any], should_stop: Callable[[], bool]
-    ) -> Answer:
-        spec = DlqSpec(
-            given["store"],
-            given_options(given, _OPTIONS),
-            tuple(given["groups"]),
-            tuple(given["origin_topics"]),
-            given["top"],
-            given["resend"],
-            given["release"],
-            given["to_broker"],
-            given["failed"],
-            given["checksums"],
-        )
-        return run(spark, spec, should_stop)
-
-    return run_job(command, argv, work)
+    return spec_from(DlqSpec, given, _OPTIONS)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Export a broker's messages to Parquet, partitioned by topic and day, and only what is new.
+"""Export a broker's messages to Parquet or Delta, partitioned by topic and day, and only what is new.
 
 Executors read and write; this process keeps the manifest. Run again it adds what has come since, and
 nothing twice; killed half-way it goes on.
@@ -15,14 +15,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import click
-import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 
 if __package__ in (None, ""):
     # spark-submit puts this file's folder on the path and not the one it belongs to.
@@ -32,39 +29,44 @@ from jobs.answer import Answer
 from jobs.command import (
     RANGES,
     SELECTION,
-    given_options,
+    Given,
     job,
-    run_job,
     ship_jobs,
-    size_option,
+    size,
     source_options,
+    spec_from,
 )
-from jobs.manifest import (
+from jobs.delta_target import DeltaTarget, require_delta, with_delta
+from jobs.export_rows import rows_of
+from jobs.manifest import Manifest
+from jobs.parquet_target import ParquetTarget
+from jobs.provenance import files_of_store, provenance_of, sums_of
+from jobs.target import refuse_uri
+from jobs.wave import (
+    DELTA,
+    PARQUET,
     ExportedFile,
     ExportedRange,
-    Manifest,
     ManifestError,
     Wave,
     without,
 )
-from jobs.provenance import files_of_store, provenance_of, sum_of, sums_of
-from jobs.replay_rows import range_options
 from jobs.wording import reason_of
 from rmq_store import MessageStore
 from rmq_store.cli.common import Progress
 from rmq_store.errors import InvalidArgumentError, StoreError
 from rmq_store.planning import LogSlice, QueueSlice, pieces_of
-from rmq_store.schema import DEFAULT_NAMES
 from spark_source.options import parse_options
 from spark_source.optiontable import FAILFAST
 from spark_source.plan import ReadPlan, cut_into_slices
 from spark_source.source import pin
 
 DEFAULT_WAVE_BYTES = 8 << 30
-TOPIC, DAY = "topic", "day"
-_NEEDED = ("topic", "storeTimestamp", "commitLogOffset")
+TARGETS: Mapping[str, type[ParquetTarget | DeltaTarget]] = {
+    PARQUET: ParquetTarget,
+    DELTA: DeltaTarget,
+}
 _GO_ON = "Run the same command again to go on"
-_DAY_MS = 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,7 @@ class ExportSpec:
     store: str
     target: str
     options: Mapping[str, str] = field(default_factory=dict)
-    format: str = "parquet"
+    format: str = PARQUET
     wave_bytes: int = DEFAULT_WAVE_BYTES
     checksums: bool = False
 
@@ -95,26 +97,21 @@ def run(
     `should_stop` is asked between waves. Raises StoreError where the export is refused, and nothing
     was written.
     """
-    _check(spec)
+    check(spec)
     ship_jobs()
+    if spec.format == DELTA:
+        require_delta(spark)
     with Manifest(spec.target) as manifest:
         return _Export(spark, spec, manifest).run(should_stop)
 
 
-def _check(spec: ExportSpec) -> None:
-    if spec.format == "delta":
-        there = find_spec("delta") is not None
+def check(spec: ExportSpec) -> None:
+    """Raise InvalidArgumentError for a spec that cannot be, before a session is asked."""
+    if spec.format not in TARGETS:
         raise InvalidArgumentError(
-            None,
-            reason="Delta is not written"
-            + ("" if there else ", and the package delta-spark is not installed either"),
-            advice="Export to Parquet, and let Delta take it over: CONVERT TO DELTA "
-            "parquet.`DIR` PARTITIONED BY (topic STRING, day DATE)",
+            None, reason="unknown format", expected=" or ".join(TARGETS), actual=spec.format
         )
-    if spec.format != "parquet":
-        raise InvalidArgumentError(
-            None, reason="unknown format", expected="parquet", actual=spec.format
-        )
+    refuse_uri(spec.target)
     source, target = Path(spec.store).resolve(), Path(spec.target).resolve()
     if source == target or source in target.parents or target in source.parents:
         raise InvalidArgumentError(
@@ -135,6 +132,9 @@ class _Export:
         self.problems: list[str] = []
         self.stopped_by: str | None = None
         self.written: list[Wave] = []
+        self._refuse_another_table()
+        self.target = TARGETS[spec.format](spark, manifest)
+        self.target.settle()
         self._refuse_other_questions()
         done = manifest.finished(self.plan.store.broker_name)
         with self.plan.store.open() as store:
@@ -144,6 +144,17 @@ class _Export:
         self._note_gaps(done)
 
     # --- what is refused -------------------------------------------------------------------------
+
+    def _refuse_another_table(self) -> None:
+        there = self.manifest.table
+        if there not in (None, self.spec.format):
+            raise ManifestError(
+                self.manifest.target,
+                reason="an export in another format has begun this target",
+                expected=there,
+                actual=self.spec.format,
+                advice=f"Give --format {there}, or export into a new folder",
+            )
 
     def _refuse_other_questions(self) -> None:
         before = self.manifest.asked
@@ -226,12 +237,6 @@ class _Export:
     def _write(self, pieces: Sequence[QueueSlice]) -> None:
         if not pieces:
             return
-        staging = self.manifest.staging
-        frame = self._frame(pieces)
-        frame.write.mode("overwrite").partitionBy(TOPIC, DAY).parquet(str(staging))
-        files = self._named(staging)
-        rows = sum(file.rows for file in files)
-        self._compare(pieces, rows)
         snapshot = self.plan.store.snapshot
         wave = Wave(
             number=self.manifest.next_number,
@@ -240,46 +245,16 @@ class _Export:
             asked=self.spec.asked(),
             log_range=(snapshot.log_start, snapshot.log_end),
             ranges=tuple(self._with_last(pieces)),
-            rows=rows,
-            files=files,
+            rows=0,
+            files=(),
             version=version("rmqstore"),
             written=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            table=self.spec.format,
         )
-        self.manifest.commit(wave)
-        self.written.append(wave)
-
-    def _frame(self, pieces: Sequence[QueueSlice]) -> DataFrame:
-        """The rows of a wave in the order of the log within topic and day; day is in UTC."""
-        kept = {k: v for k, v in self.spec.options.items() if k not in RANGES}
-        names = self.plan.asked.columns or DEFAULT_NAMES
-        names = (*names, *(name for name in _NEEDED if name not in names))
-        options = {**kept, "columns": ",".join(names), "brokerName": self.plan.store.broker_name}
-        if self.plan.store.broker_conf is not None:
-            options["brokerConf"] = self.plan.store.broker_conf
-        read = self.spark.read.format("rmqstore").options(**options)
-        parts = [read.options(**range_options(one)).load(self.spec.store) for one in once(pieces)]
-        rows = parts[0]
-        for part in parts[1:]:
-            rows = rows.unionAll(part)
-        day = F.floor(F.unix_millis("storeTimestamp") / F.lit(_DAY_MS)).cast("int")
-        rows = rows.withColumn(DAY, F.date_from_unix_date(day))
-        return rows.sortWithinPartitions(TOPIC, DAY, "commitLogOffset", *_queue_order(names))
-
-    def _named(self, staging: Path) -> tuple[ExportedFile, ...]:
-        """Give the files of a wave the names they keep, and sum them up."""
-        found = sorted(staging.rglob("*.parquet"))
-        number = self.manifest.next_number
-        paths = []
-        for i, path in enumerate(found):
-            final = path.with_name(f"{number:06d}-{i:05d}.parquet")
-            path.rename(final)
-            paths.append(str(final))
-        if not paths:
-            return ()
-        tasks = min(len(paths), 4 * self.spark.sparkContext.defaultParallelism)
-        root = str(staging)
-        shared = self.spark.sparkContext.parallelize(paths, tasks)
-        return tuple(shared.map(lambda path: _summed(path, root)).collect())
+        rows = rows_of(self.spark, self.plan, self.spec.options, pieces)
+        done = self.target.write(rows, wave)
+        self._compare(pieces, done.rows)
+        self.written.append(done)
 
     def _with_last(self, pieces: Sequence[QueueSlice]) -> list[ExportedRange]:
         with self.plan.store.open() as store:
@@ -340,33 +315,6 @@ class _Export:
         )
 
 
-def once(pieces: Sequence[QueueSlice]) -> list[list[QueueSlice]]:
-    """The ranges in lists that have each queue once, as options of the source can say them."""
-    lists: list[list[QueueSlice]] = []
-    turn: dict[Any, int] = {}
-    for piece in pieces:
-        number = turn.get(piece.queue, 0)
-        turn[piece.queue] = number + 1
-        if number == len(lists):
-            lists.append([])
-        lists[number].append(piece)
-    return lists
-
-
-def _queue_order(names: Sequence[str]) -> list[str]:
-    """What parts the members of one record, where it is there."""
-    return [name for name in ("queueId", "queueOffset") if name in names]
-
-
-def _summed(path: str, root: str) -> ExportedFile:
-    """Rows, bytes and SHA-256 of a file that was written, flushed to the disk."""
-    with open(path, "rb") as file:
-        os.fsync(file.fileno())
-    rows = pq.read_metadata(path).num_rows
-    found = sum_of(path)
-    return ExportedFile(os.path.relpath(path, root), rows, found.size, found.sha256)
-
-
 def _told(asked: Mapping[str, str]) -> str:
     return ", ".join(f"{name}={value}" for name, value in sorted(asked.items())) or "no options"
 
@@ -374,32 +322,28 @@ def _told(asked: Mapping[str, str]) -> str:
 # --- the command ----------------------------------------------------------------------------------
 
 
-@job("export")
+def _prepared(builder: SparkSession.Builder, spec: ExportSpec) -> SparkSession.Builder:
+    return with_delta(builder) if spec.format == DELTA else builder
+
+
+@job("export", run, prepare=_prepared)
 @click.option("--to", "target", required=True, metavar="DIR", help="A folder of the export's own.")
-@click.option("--format", type=click.Choice(["parquet", "delta"]), default="parquet")
-@click.option("--wave-bytes", default="8g", show_default=True, help="Do so much at a time.")
+@click.option(
+    "--format",
+    type=click.Choice(list(TARGETS)),
+    default=PARQUET,
+    show_default=True,
+    help="A folder of Parquet files, or a Delta table.",
+)
+@click.option(
+    "--wave-bytes", type=size, default="8g", show_default=True, help="Do so much at a time."
+)
 @source_options()
-def command(**given: Any) -> None:
-    """Export messages to Parquet, partitioned by topic and day; run again, only what is new."""
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """`spark-submit jobs/export.py`. Returns the exit code."""
-
-    def work(
-        spark: SparkSession, given: Mapping[str, Any], should_stop: Callable[[], bool]
-    ) -> Answer:
-        spec = ExportSpec(
-            store=given["store"],
-            target=given["target"],
-            options=given_options(given),
-            format=given["format"],
-            wave_bytes=size_option(given["wave_bytes"], "--wave-bytes"),
-            checksums=given["checksums"],
-        )
-        return run(spark, spec, should_stop)
-
-    return run_job(command, argv, work)
+def main(given: Given) -> ExportSpec:
+    """Export messages to Parquet or Delta, partitioned by topic and day; run again, only what is new."""
+    spec = spec_from(ExportSpec, given, SELECTION)
+    check(spec)
+    return spec
 
 
 if __name__ == "__main__":

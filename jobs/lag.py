@@ -20,7 +20,7 @@ if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from jobs.answer import Answer, Row
-from jobs.command import STORE_OPTIONS, given_options, job, run_job, source_options
+from jobs.command import STORE_OPTIONS, Given, job, source_options, spec_from
 from jobs.provenance import files_of_store, provenance_of, sums_of
 from jobs.reading import pinned_store
 from rmq_store.errors import InvalidArgumentError, nearest
@@ -148,32 +148,14 @@ def _problems(groups: Sequence[Row], max_lag: int | None) -> list[str]:
 # --- the command ----------------------------------------------------------------------------------
 
 
-@job("lag")
+@job("lag", run, stoppable=False)
 @click.option("--group", "groups", multiple=True, help="Of this consumer group; repeatable.")
 @click.option("--topic", "topics", multiple=True, help="Of this topic; repeatable.")
 @click.option("--max-lag", type=click.IntRange(min=0), help="Exit code 1 where a group has more.")
 @source_options(STORE_OPTIONS)
-def command(**given: Any) -> None:
+def main(given: Given) -> LagSpec:
     """How far consumer groups are behind, by the offsets that the broker wrote down last."""
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """`spark-submit jobs/lag.py`. Returns the exit code."""
-
-    def work(
-        spark: SparkSession, given: Mapping[str, Any], should_stop: Callable[[], bool]
-    ) -> Answer:
-        spec = LagSpec(
-            given["store"],
-            given_options(given, STORE_OPTIONS),
-            tuple(given["groups"]),
-            tuple(given["topics"]),
-            given["max_lag"],
-            given["checksums"],
-        )
-        return run(spark, spec, should_stop)
-
-    return run_job(command, argv, work, stoppable=False)
+    return spec_from(LagSpec, given, STORE_OPTIONS)
 
 
 if __name__ == "__main__":

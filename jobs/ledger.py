@@ -79,6 +79,13 @@ class Ledger:
         self._lock_path = target.with_name(target.name + ".replay.lock")
         self._lock: TargetLock | None = None
 
+    @classmethod
+    def seen(cls, target: str | os.PathLike[str]) -> Ledger:
+        """The ledger as it is now, to look at: nothing is locked, and no file made."""
+        ledger = cls(target)
+        ledger.runs = _load(ledger.path) if ledger.path.exists() else []
+        return ledger
+
     def __enter__(self) -> Ledger:
         self._lock = TargetLock(self._lock_path)
         try:

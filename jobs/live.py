@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,35 +20,26 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from rich.console import Console
 
-from jobs.command import ship_jobs
-from jobs.grpcclient import GrpcClient, group_of, require_client
-from jobs.ledger import Ledger, LedgerError, Run, new_run
+from jobs.grpcclient import GrpcClient, group_of
+from jobs.ledger import Ledger, Run, new_run
 from jobs.lock import flush_folder
 from jobs.provenance import files_of_store, provenance_of, sums_of
-from jobs.replay_rows import ORIGIN_PREFIX, OTHER_KEY, OTHER_TIME, READ, Rows, source_options
-from jobs.replay_spec import ReplaySpec, check
+from jobs.replay_plan import cut_short, planned, waves_of
+from jobs.replay_rows import (
+    ORIGIN_PREFIX,
+    OTHER_KEY,
+    OTHER_TIME,
+    READ,
+    READ_TO_SEND,
+    REFUSED_BY_BROKER,
+    Rows,
+)
+from jobs.replay_spec import ReplaySpec
 from jobs.report import Report
 from jobs.sending import Manner, Row, Sender, Unreachable
 from jobs.wording import reason_of
 from rmq_store.planning import LogSlice, pieces_of
-from rmq_store.topics import LMQ_PREFIX
-from spark_source.options import parse_options
-from spark_source.plan import cut_into_slices
-from spark_source.source import pin
 
-READ_TO_SEND = (
-    "brokerName",
-    "topic",
-    "queueId",
-    "queueOffset",
-    "commitLogOffset",
-    "keys",
-    "uniqKey",
-    "storeTimestamp",
-    "reconsumeTimes",
-    "properties",
-    "body",
-)
 # What a task hands back: a row for each message that was refused, and one with its numbers.
 _ANSWER = (
     "sent long, retries long, failure string, topic string, queueId int, queueOffset long, "
@@ -70,43 +60,21 @@ _ANSWER_ARROW = pa.schema(
     ]
 )
 REFUSED_COLUMNS = _ANSWER_ARROW.names[3:]
-SENT, REFUSED, RETRIES = "sent", "refused by the broker or its client", "tried again"
+SENT, RETRIES = "sent", "tried again"
 _MOST_TASKS = 8
 _READ_BYTES = 32 << 20
 _ROWS_BACK = 512
 _REASONS_TOLD = 5
 
 
-def run(
-    spark: SparkSession, spec: ReplaySpec, should_stop: Callable[[], bool] = lambda: False
-) -> Report:
-    """Send what is selected, and say what became of it.
+class LiveReplay:
+    """One call of `run`: the plan, the ledger, and the numbers so far."""
 
-    `should_stop` is asked between waves. Raises StoreError where the replay is refused; a broker
-    that cannot be reached ends it, and the report says so.
-    """
-    check(spec)
-    require_client()
-    ship_jobs()
-    assert spec.failed is not None
-    if spec.dry_run:
-        return _Live(spark, spec, None).run(should_stop)
-    with Ledger(spec.failed) as ledger:
-        return _Live(spark, spec, ledger).run(should_stop)
-
-
-class _Live:
-    """One call of `run`: the plan, the ledger if it is meant, and the numbers so far."""
-
-    def __init__(self, spark: SparkSession, spec: ReplaySpec, ledger: Ledger | None) -> None:
+    def __init__(self, spark: SparkSession, spec: ReplaySpec, ledger: Ledger) -> None:
         self.spark, self.spec, self.ledger = spark, spec, ledger
         self.began = time.monotonic()
-        before = None if ledger is None else _unfinished(ledger, spec)
-        ranges = () if before is None else before.ranges
-        plan = pin(parse_options(source_options(spec, ranges)))
-        named = spec.topics or spec.queues or spec.offsets
-        kept = (r for r in plan.ranges if named or not r.queue.topic.startswith(LMQ_PREFIX))
-        self.plan = replace(plan, ranges=before.ranges if before is not None else tuple(kept))
+        before = cut_short(ledger, spec)
+        self.plan = planned(spec, before)
         self.resumed = before is not None
         self.current = before or self._new_run()
         self.counts = Counter(self.current.counts)
@@ -125,9 +93,14 @@ class _Live:
         )
 
     def run(self, should_stop: Callable[[], bool]) -> Report:
-        if self.ledger is not None and not self.resumed:
+        """Send what is selected, and say what became of it.
+
+        `should_stop` is asked between waves. A broker that cannot be reached ends it, and the report
+        says so.
+        """
+        if not self.resumed:
             self.ledger.begin(self.current)
-        waves = self._waves()
+        waves = waves_of(self.plan, self.current.next_log_offset, self.spec.wave_bytes)
         tell = Console(stderr=True)
         for number, wave in enumerate(waves, 1):
             try:
@@ -152,19 +125,9 @@ class _Live:
         return f"{self.counts[SENT]:,} sent, {rate:,.0f} a second, about {left:,.0f} s left"
 
     def _record(self, **changes: Any) -> None:
-        if self.ledger is not None:
-            self.current = self.ledger.record(self.current, counts=dict(self.counts), **changes)
+        self.current = self.ledger.record(self.current, counts=dict(self.counts), **changes)
 
     # --- waves -----------------------------------------------------------------------------------
-
-    def _waves(self) -> list[LogSlice]:
-        if self.current.next_log_offset is None:
-            return []
-        rest = LogSlice(self.current.next_log_offset, None, 0)
-        with self.plan.store.open() as source:
-            left = pieces_of(self.plan.ranges, rest, source.offset_at_log)
-            waves = cut_into_slices(source, left, self.spec.wave_bytes)
-        return [replace(waves[0], start=rest.start), *waves[1:]] if waves else []
 
     def _send(self, wave: LogSlice) -> None:
         with self.plan.store.open() as source:
@@ -181,7 +144,7 @@ class _Live:
         self.counts.update({} if counted is None else counted.get)
         self.counts[SENT] += sum(told["sent"].to_pylist())
         self.counts[RETRIES] += sum(told["retries"].to_pylist())
-        self.counts[REFUSED] += refused.num_rows
+        self.counts[REFUSED_BY_BROKER] += refused.num_rows
         self.reasons.update(refused["reason"].to_pylist())
         self._record(next_log_offset=wave.stop)
 
@@ -193,7 +156,7 @@ class _Live:
 
     def _keep(self, refused: pa.Table, wave: LogSlice) -> None:
         """The side output: one file a wave, whole or not there; a wave sent again replaces it."""
-        if self.ledger is None or not refused.num_rows:
+        if not refused.num_rows:
             return
         assert self.spec.failed is not None
         folder = Path(self.spec.failed)
@@ -210,7 +173,11 @@ class _Live:
         assert self.spec.to_broker is not None
         selected = sum(map(len, self.plan.ranges))
         counts = self.counts
-        skipped = {name: counts[name] for name in (OTHER_TIME, OTHER_KEY, REFUSED) if counts[name]}
+        skipped = {
+            name: counts[name]
+            for name in (OTHER_TIME, OTHER_KEY, REFUSED_BY_BROKER)
+            if counts[name]
+        }
         finished = self.stopped_by is None
         problems = [f"{count:,}: {why}" for why, count in self.reasons.most_common(_REASONS_TOLD)]
         accounted = counts[SENT] + sum(skipped.values())
@@ -218,7 +185,6 @@ class _Live:
             problems.append(f"{counts[READ]:,} messages were read, {accounted:,} are accounted for")
         if finished and self.plan.tags is None and counts[READ] != selected:
             problems.append(f"{selected:,} messages were selected and {counts[READ]:,} were read")
-        target = f"{self.spec.to_broker}{' (dry run: none was sent)' if self.spec.dry_run else ''}"
         read = self.plan.store
         sums = sums_of(self.spark, files_of_store(read)) if self.spec.checksums else ()
         return Report(
@@ -228,8 +194,8 @@ class _Live:
             resumed=self.resumed,
             selected=selected,
             read=counts[READ],
-            matched=counts[SENT] + counts[REFUSED],
-            written={target: counts[SENT]},
+            matched=counts[SENT] + counts[REFUSED_BY_BROKER],
+            written={self.spec.to_broker: counts[SENT]},
             skipped=skipped,
             source=provenance_of(read, self.plan.ranges, self.spec.asked(), sums),
             seconds=round(time.monotonic() - self.began, 3),
@@ -238,48 +204,28 @@ class _Live:
         )
 
 
-def _unfinished(ledger: Ledger, spec: ReplaySpec) -> Run | None:
-    """The run that was cut short; a LedgerError where it was asked for something else, or is done."""
-    if ledger.finished_like(spec.asked()) is not None:
-        raise LedgerError(
-            ledger.path,
-            reason="this very replay has been sent",
-            advice="Nothing is left to do; to send it all again name another --failed folder",
-        )
-    before = ledger.unfinished
-    if before is not None and before.asked != spec.asked():
-        raise LedgerError(
-            ledger.path,
-            reason="an unfinished replay with this --failed folder was asked for something else",
-            expected=str(before.asked),
-            actual=str(spec.asked()),
-            advice="Finish it with the options it had, or name another --failed folder",
-        )
-    return before
-
-
 def _task(
     spec: ReplaySpec, tasks: int
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """What an executor does with its rows."""
     assert spec.to_broker is not None
-    endpoints, fifo, connect = spec.to_broker, frozenset(spec.fifo_topics), not spec.dry_run
-    rate = None if spec.rate is None or spec.dry_run else spec.rate / tasks
+    endpoints, fifo = spec.to_broker, frozenset(spec.fifo_topics)
+    rate = None if spec.rate is None else spec.rate / tasks
     manner = Manner(rate=rate, patience=spec.patience)
 
     def send(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        rows = _rows_of(batches)
+        rows = rows_to_send(batches)
         first = next(rows, None)
         if first is None:
             return
         try:
-            client = _connected(endpoints, fifo, connect, manner.patience)
+            client = _connected(endpoints, fifo, manner.patience)
         except Unreachable as why:
             yield _answer([{"sent": 0, "retries": 0, "failure": str(why)}])
             return
         try:
             sender = Sender(
-                client if connect else _Unsent(client),
+                client,
                 manner,
                 lambda row: row["messageGroup"] if row["topic"] in fifo else None,
             )
@@ -299,23 +245,12 @@ def _task(
     return send
 
 
-class _Unsent:
-    """Prepares as a client does, and sends nothing."""
-
-    def __init__(self, client: GrpcClient) -> None:
-        self.prepare = client.prepare
-        self.close = client.close
-
-    def send(self, message: Any) -> None:
-        """Nothing."""
-
-
-def _connected(endpoints: str, fifo: frozenset[str], connect: bool, patience: float) -> GrpcClient:
+def _connected(endpoints: str, fifo: frozenset[str], patience: float) -> GrpcClient:
     """A client; tried again while the broker is away. Raises Unreachable."""
     began = time.monotonic()
     while True:
         try:
-            return GrpcClient(endpoints, fifo, connect=connect)
+            return GrpcClient(endpoints, fifo)
         except Exception as error:
             if time.monotonic() - began > patience:
                 raise Unreachable(
@@ -324,7 +259,8 @@ def _connected(endpoints: str, fifo: frozenset[str], connect: bool, patience: fl
             time.sleep(1.0)
 
 
-def _rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
+def rows_to_send(batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
+    """Rows as a client takes them, with the message group of their source queue."""
     for batch in batches:
         for row in batch.to_pylist():
             properties = dict(row["properties"])

@@ -3,7 +3,10 @@
 `TARGET/_manifest/000001.json` is written, whole and flushed, when all Parquet of wave 1 stands in
 `_staging`; only then are its files moved to where readers see them. So a process killed at any point
 leaves either a wave that is not in the manifest, which is thrown away, or one whose moves are finished
-by the next run. Names with an underscore are hidden from readers of Parquet.
+by the next run. Names with an underscore are hidden from readers of Parquet, and of Delta.
+
+A Delta table has a log of its own, and is moved by nothing but that: its waves are named here once
+they are there, and `_begun.json` says from which version on one may be that is not named yet.
 """
 
 from __future__ import annotations
@@ -11,67 +14,28 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from jobs.lock import TargetLock, flush_folder, write_whole
-from rmq_store import StoreError
+from jobs.wave import (
+    DELTA,
+    FORMAT,
+    PARQUET,
+    ExportedRange,
+    ManifestError,
+    Wave,
+    content_of,
+    from_json,
+    joined,
+    to_json,
+    unreadable,
+)
 from rmq_store.consumequeue import QueueId
-from rmq_store.planning import QueueSlice
 
-FORMAT = 1
 FOLDER, STAGING, LOCK = "_manifest", "_staging", "_lock"
-SUM = "_sum.json"
-
-
-class ManifestError(StoreError):
-    """What the manifest of a target says forbids what was asked for."""
-
-    code = "RMQSTORE_MANIFEST"
-
-
-@dataclass(frozen=True, slots=True)
-class ExportedRange:
-    """Queue offsets [start, stop) of a queue; `last_log_offset` tells its last message from others."""
-
-    topic: str
-    queue_id: int
-    start: int
-    stop: int
-    last_log_offset: int
-
-    @property
-    def slice(self) -> QueueSlice:
-        """As the planner has it."""
-        return QueueSlice(QueueId(self.topic, self.queue_id), self.start, self.stop)
-
-
-@dataclass(frozen=True, slots=True)
-class ExportedFile:
-    """A Parquet file: where it is under the target, what is in it, and its SHA-256."""
-
-    path: str
-    rows: int
-    size: int
-    sha256: str
-
-
-@dataclass(frozen=True, slots=True)
-class Wave:
-    """What one wave put into the target."""
-
-    number: int
-    store: str
-    broker_name: str
-    asked: Mapping[str, str]  # options that determine rows and columns: one target, one answer
-    log_range: tuple[int, int]
-    ranges: tuple[ExportedRange, ...]
-    rows: int
-    files: tuple[ExportedFile, ...]
-    version: str
-    written: str  # ISO 8601
+SUM, BEGUN = "_sum.json", "_begun.json"
 
 
 @dataclass(slots=True)
@@ -80,12 +44,15 @@ class _Sum:
 
     number: int = 0
     asked: Mapping[str, str] | None = None  # None before the first wave
+    table: str = PARQUET
+    delta_version: int | None = None
     totals: dict[str, int] = field(default_factory=dict)
     ranges: dict[str, list[ExportedRange]] = field(default_factory=dict)  # by broker
 
     def add(self, wave: Wave) -> None:
         """Add the next wave."""
-        self.number, self.asked = wave.number, wave.asked
+        self.number, self.asked, self.table = wave.number, wave.asked, wave.table
+        self.delta_version = wave.delta_version
         more = {
             "waves": 1,
             "files": len(wave.files),
@@ -142,7 +109,7 @@ class Manifest:
         for path in paths:
             if int(path.stem) > self._sum.number:
                 self._sum.add(_load(path))
-        if paths:
+        if paths and self._sum.table == PARQUET:
             self._move(_load(paths[-1]))
 
     def waves(self) -> Iterator[Wave]:
@@ -165,6 +132,32 @@ class Manifest:
         return self._sum.asked
 
     @property
+    def table(self) -> str | None:
+        """What the target is: Parquet, or a Delta table; None where nothing is yet."""
+        if self._sum.asked is not None:
+            return self._sum.table
+        return None if self.begun is None else DELTA
+
+    @property
+    def delta_version(self) -> int | None:
+        """The version of the Delta table with the last wave."""
+        return self._sum.delta_version
+
+    @property
+    def begun(self) -> tuple[int, int] | None:
+        """The wave that was begun last in a Delta table, and the table's version before it."""
+        path = self.folder / BEGUN
+        if not path.exists():
+            return None
+        content = content_of(path, path.read_text("utf-8"))
+        return content["wave"], content["delta_version"]
+
+    def begin(self, delta_version: int) -> None:
+        """Write down that the next wave comes into the table behind this version."""
+        known = {"format": FORMAT, "wave": self.next_number, "delta_version": delta_version}
+        write_whole(self.folder / BEGUN, json.dumps(known) + "\n")
+
+    @property
     def totals(self) -> Mapping[str, int]:
         """Waves, files, rows and bytes in the target."""
         return {**dict.fromkeys(("waves", "files", "rows", "bytes"), 0), **self._sum.totals}
@@ -177,11 +170,11 @@ class Manifest:
         return found
 
     def commit(self, wave: Wave) -> None:
-        """Name a wave whose files are all in `staging`, and move them to where readers see them."""
-        text = json.dumps({"format": FORMAT, **asdict(wave)}, ensure_ascii=False)
-        write_whole(self.folder / f"{wave.number:06d}.json", text + "\n")
+        """Name a wave. Parquet is all in `staging` then, and moved to where readers see it."""
+        write_whole(self.folder / f"{wave.number:06d}.json", to_json(wave) + "\n")
         self._sum.add(wave)
-        self._move(wave)
+        if wave.table == PARQUET:
+            self._move(wave)
         write_whole(self.folder / SUM, json.dumps({"format": FORMAT, **asdict(self._sum)}))
         shutil.rmtree(self.target / STAGING, ignore_errors=True)
 
@@ -207,54 +200,18 @@ class Manifest:
             flush_folder(folder)
 
 
-def joined(parts: Iterable[ExportedRange]) -> list[ExportedRange]:
-    """In order, those that touch made one."""
-    found: list[ExportedRange] = []
-    for part in sorted(parts, key=lambda p: (p.topic, p.queue_id, p.start)):
-        last = found[-1] if found else None
-        if last is not None and last.slice.queue == part.slice.queue and last.stop == part.start:
-            found[-1] = replace(part, start=last.start)
-        else:
-            found.append(part)
-    return found
-
-
-def without(wanted: Iterable[QueueSlice], done: Iterable[QueueSlice]) -> Iterator[QueueSlice]:
-    """What of the ranges `wanted` is not in `done`."""
-    by_queue: dict[QueueId, list[QueueSlice]] = {}
-    for part in sorted(done):
-        by_queue.setdefault(part.queue, []).append(part)
-    for part in wanted:
-        start = part.start
-        for gone in by_queue.get(part.queue, ()):
-            if gone.stop <= start or gone.start >= part.stop:
-                continue
-            if start < gone.start:
-                yield QueueSlice(part.queue, start, gone.start)
-            start = gone.stop
-        if start < part.stop:
-            yield QueueSlice(part.queue, start, part.stop)
-
-
 def _wave_files(folder: Path) -> list[Path]:
     return sorted((p for p in folder.glob("*.json") if p.stem.isdigit()), key=lambda p: int(p.stem))
 
 
 def _load(path: Path) -> Wave:
-    content = _content(path)
-    try:
-        content["ranges"] = tuple(ExportedRange(**one) for one in content["ranges"])
-        content["files"] = tuple(ExportedFile(**one) for one in content["files"])
-        start, stop = content["log_range"]
-        return Wave(**{**content, "log_range": (start, stop)})
-    except (ValueError, KeyError, TypeError) as error:
-        raise _unreadable(path, error) from error
+    return from_json(path, path.read_text("utf-8"))
 
 
 def _load_sum(path: Path) -> _Sum:
     if not path.exists():
         return _Sum()
-    content = _content(path)
+    content = content_of(path, path.read_text("utf-8"))
     try:
         content["ranges"] = {
             broker: [ExportedRange(**one) for one in parts]
@@ -262,22 +219,4 @@ def _load_sum(path: Path) -> _Sum:
         }
         return _Sum(**content)
     except (ValueError, KeyError, TypeError) as error:
-        raise _unreadable(path, error) from error
-
-
-def _content(path: Path) -> dict[str, Any]:
-    try:
-        content: dict[str, Any] = json.loads(path.read_text("utf-8"))
-        if content.pop("format") != FORMAT:
-            raise ValueError("written by another version")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _unreadable(path, error) from error
-    return content
-
-
-def _unreadable(path: Path, error: Exception) -> ManifestError:
-    return ManifestError(
-        path,
-        reason=f"cannot be read as a part of a manifest: {error!r}",
-        advice=f"If it is {SUM}, delete it: it is made anew. Else export into a new folder",
-    )
+        raise unreadable(path, error) from error

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,14 +23,15 @@ if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from jobs.answer import Answer
-from jobs.command import STORE_OPTIONS, given_options, job, run_job, ship_jobs, source_options
+from jobs.command import STORE_OPTIONS, Given, job, ship_jobs, source_options, spec_from
 from jobs.provenance import files_of_store, provenance_of, sums_of
 from jobs.reading import log_of_store, pinned_store
 from jobs.verify import examine
 from rmq_store.cli.common import Progress
+from rmq_store.jsonkeys import as_json_object
 from rmq_store.rebuild import LOG_MODES, rebuild, work_of
 
-_TOLD = ("records", "entries_rebuilt", "index_items_rebuilt", "log_start", "log_end", "log")
+_TOLD = ("records", "entriesRebuilt", "indexItemsRebuilt", "logStart", "logEnd", "log")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ def run(
             config=conf,
             progress=progress,
         )
-    told = report.to_dict()
+    told = as_json_object(report.to_dict())
     problems = [f"damage in the log at {start} to {stop}" for start, stop in told["damage"]]
     tables: dict[str, list[dict[str, Any]]] = {
         "queues": [
@@ -83,7 +84,7 @@ def run(
     if spec.verify:
         found = examine(spark, pinned_store(spec.target, _of_target(spec)))
         assert found is not None  # nobody asks it to stop
-        tables["findings"] = [finding.to_dict() for finding in found.findings]
+        tables["findings"] = [as_json_object(finding) for finding in found.findings]
         if not found.nothing_wrong:
             problems.append("the new store is not sound: see the findings")
     sums = sums_of(spark, files_of_store(pinned)) if spec.checksums else ()
@@ -108,35 +109,22 @@ def _of_target(spec: RebuildSpec) -> dict[str, str]:
 # --- the command ----------------------------------------------------------------------------------
 
 
-@job("rebuild")
+# Signals have their usual meaning here: whatever ends it, the same command goes on.
+@job("rebuild", run, stoppable=False)
 @click.option("--to", "target", required=True, metavar="DIR", help="The new store.")
-@click.option("--log", type=click.Choice(LOG_MODES), default="copy", show_default=True)
+@click.option(
+    "--log",
+    type=click.Choice(LOG_MODES),
+    default="copy",
+    show_default=True,
+    help="Copy the log, or link its full files.",
+)
 @click.option("--release", help="As this release of the broker does (default: newest).")
 @click.option("--verify", is_flag=True, help="Verify the new store afterwards.")
 @source_options(STORE_OPTIONS)
-def command(**given: Any) -> None:
+def main(given: Given) -> RebuildSpec:
     """Queues and index made anew from the log, in a new store that a broker can start on."""
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """`spark-submit jobs/rebuild.py`. Returns the exit code."""
-
-    def work(
-        spark: SparkSession, given: Mapping[str, Any], should_stop: Callable[[], bool]
-    ) -> Answer:
-        spec = RebuildSpec(
-            given["store"],
-            given["target"],
-            given_options(given, STORE_OPTIONS),
-            given["log"],
-            given["release"],
-            given["verify"],
-            given["checksums"],
-        )
-        return run(spark, spec, should_stop)
-
-    # Signals have their usual meaning here: whatever ends it, the same command goes on.
-    return run_job(command, argv, work, stoppable=False)
+    return spec_from(RebuildSpec, given, STORE_OPTIONS)
 
 
 if __name__ == "__main__":

@@ -42,6 +42,8 @@ OF_RETRIES = (
     "REAL_QID",
 )
 READ = "read"
+REFUSED_BY_STORE = "refused by the target"
+REFUSED_BY_BROKER = "refused by the broker or its client"
 OTHER_TIME = "stored at another time"
 OTHER_KEY = "other keys"
 READ_FOR_STORE = (
@@ -60,6 +62,20 @@ READ_FOR_STORE = (
     "reconsumeTimes",
     "properties",
     "rawBody",
+)
+
+READ_TO_SEND = (
+    "brokerName",
+    "topic",
+    "queueId",
+    "queueOffset",
+    "commitLogOffset",
+    "keys",
+    "uniqKey",
+    "storeTimestamp",
+    "reconsumeTimes",
+    "properties",
+    "body",
 )
 
 

@@ -1,18 +1,17 @@
-"""What to replay and where to: the spec of the replay job, and its command line."""
+"""What to replay and where to: the spec of the replay job."""
 
 from __future__ import annotations
 
-import argparse
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
+from jobs.target import refuse_uri
 from rmq_store.consumequeue import QueueId
-from rmq_store.errors import InvalidArgumentError, nearest
-from spark_source.options import parse_size, parse_time
+from rmq_store.errors import InvalidArgumentError
+from spark_source.options import parse_time
 
 DEFAULT_WAVE_BYTES = 256 << 20
 DEFAULT_PATIENCE = 120.0
@@ -35,7 +34,8 @@ class ReplaySpec:
     `to_broker`: the gRPC endpoint of a running broker's proxy, host:port. What it refuses goes to the
     folder `failed`, beside which the ledger stands. `fifo_topics` (names in the target) are sent with
     the source queue as message group. `rate`: messages a second; `patience`: seconds for which one
-    message is tried again.
+    message is tried again. `dry_run`: nothing is written or sent, to no target; the report says what
+    would be.
     """
 
     source: str
@@ -93,10 +93,18 @@ def check(spec: ReplaySpec) -> None:
         raise InvalidArgumentError(
             None, reason="no target", advice="Give --to-store, --to-parquet or both, or --to-broker"
         )
-    elif spec.failed or spec.fifo_topics or spec.rate or spec.dry_run:
+    elif spec.failed or spec.fifo_topics or spec.rate:
         raise InvalidArgumentError(
-            None, reason="--failed, --fifo, --rate and --dry-run are of a replay with --to-broker"
+            None, reason="--failed, --fifo and --rate are of a replay with --to-broker"
         )
+    if spec.dry_run and spec.restart:
+        raise InvalidArgumentError(
+            None,
+            reason="--restart deletes what is there, and --dry-run changes nothing",
+            advice="Give --dry-run alone, to see what is left to do",
+        )
+    for target in (spec.to_store, spec.to_parquet, spec.failed):
+        refuse_uri(target or "")
     folders = (spec.source, spec.to_store, spec.to_parquet, spec.failed)
     paths = [Path(p).resolve() for p in folders if p]
     for i, path in enumerate(paths):
@@ -144,184 +152,3 @@ def _checked_time(value: str | None) -> int | None:
         return None if value is None else parse_time(value)
     except ValueError as error:
         raise InvalidArgumentError(None, reason=f"{value!r} {error}") from None
-
-
-class _Parser(argparse.ArgumentParser):
-    """Names the nearest known option where one is not known."""
-
-    def error(self, message: str) -> NoReturn:
-        unknown = re.search(r"unrecognized arguments: (--[\w-]+)", message)
-        if unknown:
-            known = [name for name in self._option_string_actions if name.startswith("--")]
-            message = f"unknown option {unknown[1]}. {nearest(unknown[1], known)}"
-        super().error(message)
-
-
-def parser() -> argparse.ArgumentParser:
-    """The command line of the replay job."""
-    made = _Parser(
-        prog="replay.py",
-        allow_abbrev=False,
-        description="Replay a selection of a broker's store into another store and into Parquet.",
-        epilog="Exit codes: 0 all went well; 1 finished, but messages were refused by the target "
-        "or are missing; 2 refused; 3 stopped early, the same command goes on or says why not.",
-    )
-    made.add_argument("source", help="folder of the store to read; not one byte of it is changed")
-    to = made.add_argument_group("where to (one of the first two, or both)")
-    to.add_argument("--to-store", metavar="DIR", help="a store; created unless --append is given")
-    to.add_argument("--to-parquet", metavar="DIR", help="a new folder of Parquet files")
-    to.add_argument("--append", action="store_true", help="the target store exists; add to it")
-    to.add_argument(
-        "--restart", action="store_true", help="delete what an unfinished replay left, begin anew"
-    )
-    to.add_argument(
-        "--target-conf", metavar="FILE", help="broker.conf of the target: its file sizes"
-    )
-    to.add_argument("--release", help="write as this release of the broker does (default: newest)")
-    to.add_argument(
-        "--keep-timestamps", action="store_true", help="keep store timestamps (default: now)"
-    )
-    to.add_argument(
-        "--map-topic", metavar="OLD=NEW", action="append", default=[], help="repeatable"
-    )
-    to.add_argument(
-        "--map-queue",
-        metavar="[TOPIC:]OLD=NEW",
-        action="append",
-        default=[],
-        help="queue ids by the source's topic, or for every topic; repeatable",
-    )
-    live = made.add_argument_group("to a running broker")
-    live.add_argument("--to-broker", metavar="HOST:PORT", help="gRPC endpoint of its proxy")
-    live.add_argument("--failed", metavar="DIR", help="Parquet of what it refuses, with the reason")
-    live.add_argument(
-        "--fifo",
-        metavar="TOPIC",
-        action="append",
-        default=[],
-        help="a FIFO topic there: the source queue is the message group; repeatable",
-    )
-    live.add_argument("--rate", type=float, metavar="N", help="at most so many messages a second")
-    live.add_argument(
-        "--patience",
-        type=float,
-        default=DEFAULT_PATIENCE,
-        metavar="SECONDS",
-        help="try a message again for so long (120)",
-    )
-    live.add_argument("--dry-run", action="store_true", help="say what would be sent, and refused")
-    what = made.add_argument_group("what (default: all messages of all user topics)")
-    what.add_argument("--topic", action="append", default=[], help="repeatable")
-    what.add_argument("--queue", metavar="TOPIC:ID", action="append", default=[], help="repeatable")
-    what.add_argument(
-        "--offsets",
-        metavar="TOPIC:ID=FROM..BEFORE",
-        action="append",
-        default=[],
-        help="queue offsets of one queue; -2 is its earliest, -1 its latest; repeatable",
-    )
-    what.add_argument(
-        "--since", metavar="TIME", help="stored then or later; ms, or ISO with a zone"
-    )
-    what.add_argument("--until", metavar="TIME", help="stored before")
-    what.add_argument("--tag", action="append", default=[], help="exactly this tag; repeatable")
-    what.add_argument(
-        "--key", action="append", default=[], help="a word of KEYS, or the UNIQ_KEY; repeatable"
-    )
-    what.add_argument("--include-system-topics", action="store_true")
-    what.add_argument("--broker-name", help="the source's name in the origin properties")
-    what.add_argument("--broker-conf", metavar="FILE", help="broker.conf of the source")
-    how = made.add_argument_group("how")
-    how.add_argument("--json", metavar="FILE", help="write the report there too; - is stdout")
-    how.add_argument(
-        "--checksums", action="store_true", help="size and SHA-256 of every file of the source"
-    )
-    how.add_argument("--master", help="Spark's master (default: spark-submit's, else local[*])")
-    how.add_argument("--wave-bytes", help="do this much at a time (256m; to a broker 8m)")
-    return made
-
-
-def spec_of(given: argparse.Namespace) -> ReplaySpec:
-    """The spec that a command line asks for; what cannot be read is an InvalidArgumentError."""
-    spec = ReplaySpec(
-        source=given.source,
-        to_store=given.to_store,
-        to_parquet=given.to_parquet,
-        topics=tuple(given.topic),
-        queues=tuple(_queue(text, "--queue") for text in given.queue),
-        offsets=dict(_offsets(text) for text in given.offsets),
-        since=given.since,
-        until=given.until,
-        tags=tuple(given.tag),
-        keys=tuple(given.key),
-        include_system_topics=given.include_system_topics,
-        broker_name=given.broker_name,
-        broker_conf=given.broker_conf,
-        topic_map=dict(_pair(text, "--map-topic OLD=NEW") for text in given.map_topic),
-        queue_map=dict(_queue_pair(text) for text in given.map_queue),
-        keep_timestamps=given.keep_timestamps,
-        target_conf=given.target_conf,
-        release=given.release,
-        append=given.append,
-        restart=given.restart,
-        wave_bytes=_wave_bytes(given),
-        to_broker=given.to_broker,
-        failed=given.failed,
-        fifo_topics=tuple(given.fifo),
-        rate=given.rate,
-        patience=given.patience,
-        dry_run=given.dry_run,
-        checksums=given.checksums,
-    )
-    check(spec)
-    return spec
-
-
-def _refused(form: str, text: str) -> InvalidArgumentError:
-    return InvalidArgumentError(
-        None, reason=f"cannot be read as {form}", actual=repr(text), advice="--help has the forms"
-    )
-
-
-def _queue(text: str, option: str) -> QueueId:
-    topic, colon, number = text.rpartition(":")
-    if not colon or not topic or not number.isascii() or not number.isdigit():
-        raise _refused(f"{option} TOPIC:ID", text)
-    return QueueId(topic, int(number))
-
-
-def _offsets(text: str) -> tuple[QueueId, tuple[int, int]]:
-    queue, equals, span = text.rpartition("=")
-    match = re.fullmatch(r"(-?\d+)\.\.(-?\d+)", span, re.ASCII)
-    if not equals or match is None:
-        raise _refused("--offsets TOPIC:ID=FROM..BEFORE", text)
-    return _queue(queue, "--offsets"), (int(match[1]), int(match[2]))
-
-
-def _pair(text: str, form: str) -> tuple[str, str]:
-    old, equals, new = text.partition("=")
-    if not equals or not old or not new:
-        raise _refused(form, text)
-    return old, new
-
-
-def _queue_pair(text: str) -> tuple[tuple[str | None, int], int]:
-    form = "--map-queue [TOPIC:]OLD=NEW"
-    old, new = _pair(text, form)
-    topic, _, number = old.rpartition(":")
-    if not all(part.isascii() and part.isdigit() for part in (number, new)):
-        raise _refused(form, text)
-    return (topic or None, int(number)), int(new)
-
-
-def _wave_bytes(given: argparse.Namespace) -> int:
-    if given.wave_bytes is not None:
-        return _size(given.wave_bytes)
-    return DEFAULT_WAVE_BYTES if given.to_broker is None else LIVE_WAVE_BYTES
-
-
-def _size(text: str) -> int:
-    try:
-        return parse_size(text)
-    except ValueError as error:
-        raise InvalidArgumentError(None, reason=f"--wave-bytes {error}", actual=text) from None

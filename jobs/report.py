@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.console import Console
@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from jobs.provenance import Provenance as Provenance
+from rmq_store.jsonkeys import as_json_object
 
 TOPICS_SHOWN = 20
 
@@ -24,6 +25,24 @@ class TargetRange:
     queue_id: int
     start: int
     stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedQueue:
+    """What a dry run says of a source queue and where it goes; the queue is None where a client chooses.
+
+    Offsets [start, end) from the first to the last message; `bytes` of bodies, as they are sent.
+    """
+
+    topic: str
+    queue_id: int
+    start_offset: int
+    end_offset: int
+    target_topic: str
+    target_queue_id: int | None
+    messages: int
+    bytes: int
+    refused: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +63,20 @@ class Report:
     target_queues: tuple[TargetRange, ...] = ()
     stopped_by: str | None = None  # why it ended early; running it again goes on
     problems: tuple[str, ...] = field(default=())
+    would_write: Mapping[str, int] | None = None  # target -> messages, of a dry run
+    planned: tuple[PlannedQueue, ...] = ()  # of a dry run
 
     def to_json(self) -> str:
-        """The report as one JSON object."""
-        return json.dumps(asdict(self), indent=1, ensure_ascii=False)
+        """The report as one JSON object, keys in camelCase."""
+        return json.dumps(as_json_object(self), indent=1, ensure_ascii=False)
 
     def save(self, path: str) -> None:
         """Write the JSON to a file."""
         Path(path).write_text(self.to_json() + "\n", encoding="utf-8")
+
+    def show(self, console: Console) -> None:
+        """Print for a person."""
+        show(self, console)
 
 
 def show(report: Report, console: Console | None = None) -> None:
@@ -60,6 +85,8 @@ def show(report: Report, console: Console | None = None) -> None:
     console.print(_numbers(report))
     if report.target_queues:
         console.print(_targets(report.target_queues))
+    if report.planned:
+        console.print(_planned(report.planned))
     console.print(source_table(report.source))
     for problem in report.problems:
         console.print(Text(f"! {problem}", style="bold red"))
@@ -75,6 +102,8 @@ def _numbers(report: Report) -> Table:
     table.add_row("matched", f"{report.matched:,}")
     for target, count in report.written.items():
         table.add_row(Text(f"written to {target}", style="green"), f"{count:,}")
+    for target, count in (report.would_write or {}).items():
+        table.add_row(Text(f"would go to {target}", style="green"), f"{count:,}")
     for reason, count in report.skipped.items():
         table.add_row(Text(f"skipped: {reason}", style="yellow"), f"{count:,}")
     return table
@@ -87,6 +116,29 @@ def _targets(ranges: tuple[TargetRange, ...]) -> Table:
     for part in ranges:
         table.add_row(Text(part.topic), str(part.queue_id), f"{part.start:,}", f"{part.stop:,}")
     return table
+
+
+def _planned(queues: tuple[PlannedQueue, ...]) -> Table:
+    table = Table(title="what would go where", title_justify="left")
+    for name in ("from", "offsets", "to", "messages", "bytes", "refused"):
+        table.add_column(name, justify="left" if name in ("from", "to") else "right")
+    for one in queues:
+        to = (
+            one.target_topic
+            if one.target_queue_id is None
+            else _queue_name(one.target_topic, one.target_queue_id)
+        )
+        table.add_row(
+            Text(_queue_name(one.topic, one.queue_id)),
+            f"{one.start_offset:,} to {one.end_offset:,}",
+            Text(to),
+            *(f"{number:,}" for number in (one.messages, one.bytes, one.refused)),
+        )
+    return table
+
+
+def _queue_name(topic: str, queue_id: int) -> str:
+    return f"{topic}/{queue_id}"
 
 
 def source_table(source: Provenance) -> Table:
@@ -116,10 +168,15 @@ def source_table(source: Provenance) -> Table:
 
 
 def _verdict(report: Report) -> Text:
-    took = f"in {report.seconds:.1f} s, run {report.run_id}"
+    run = f", run {report.run_id}" if report.run_id else ""
+    took = f"in {report.seconds:.1f} s{run}"
     again = " (going on where an earlier run stopped)" if report.resumed else ""
     if report.stopped_by is not None:
         return Text(f"stopped {took}{again}: {report.stopped_by}", style="bold red")
+    if report.would_write is not None:
+        found = "nothing would be refused" if report.ok else "some would be refused"
+        style = "bold green" if report.ok else "bold yellow"
+        return Text(f"dry run: nothing was written or sent; {found}, {took}", style=style)
     if report.ok:
         return Text(f"all went well {took}{again}", style="bold green")
     return Text(f"finished, but not all went well, {took}{again}", style="bold yellow")

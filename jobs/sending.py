@@ -150,9 +150,7 @@ class Sender:
 
     def _send_one(self, row: Row) -> None:
         try:
-            message = self.client.prepare(row)
-            self._ended.wait(self._pacer.delay())
-            if self._ended.is_set() or not self._delivered(message):
+            if not self._delivered(self.client.prepare(row)):
                 return
         except Refused as why:
             self._refused.put({**row, "reason": str(why)})
@@ -162,8 +160,13 @@ class Sender:
 
     def _delivered(self, message: Any) -> bool:
         """Sent at last; False where patience, or another lane's, was at an end."""
-        began, pause = time.monotonic(), _FIRST_PAUSE
+        began: float | None = None
+        pause = _FIRST_PAUSE
         while True:
+            # Each attempt is one to the broker, and keeps the pace.
+            if self._ended.wait(self._pacer.delay()):
+                return False
+            began = time.monotonic() if began is None else began
             try:
                 self.client.send(message)
             except Unreachable as why:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from jobs.ledger import Ledger, LedgerError, Run
 from rmq_store import MessageStore
 from rmq_store.consumequeue import QueueId
-from rmq_store.errors import InvalidMessageError, StoreError, StoreLockedError
+from rmq_store.errors import (
+    InvalidArgumentError,
+    InvalidMessageError,
+    StoreError,
+    StoreLockedError,
+)
 
 if TYPE_CHECKING:
     from rmq_store.writer import StoreWriter
@@ -53,6 +59,18 @@ def open_target(
         reason = f"its log ends at {end}, and the ledger says {run.target_end}"
         raise _cannot_go_on(path, ledger, run, reason)
     return store
+
+
+def refuse_uri(target: str) -> None:
+    """Raise InvalidArgumentError for what is no folder of a file system: it would become one here."""
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", target):
+        raise InvalidArgumentError(
+            None,
+            reason="the target is a URI, and only folders are written to",
+            expected="a local or mounted folder, which executors share",
+            actual=target,
+            advice="Write to a folder, and copy that to the object store",
+        )
 
 
 def has_content(path: str) -> bool:
@@ -98,7 +116,15 @@ def discard_unfinished(path: str | None, parquet: str | None, ledger: Ledger) ->
 
 
 def append_rows(store: StoreWriter, batch: pa.RecordBatch) -> Iterator[InvalidMessageError]:
-    """Append all rows that the store takes, in order; yields the reason for each of the others.
+    """Append all rows that the store takes, in order; yields the reason for each of the others."""
+    for _, error in refused_rows(batch, store.append_batch):
+        yield error
+
+
+def refused_rows(
+    batch: pa.RecordBatch, take: Callable[[pa.RecordBatch], Any]
+) -> Iterator[tuple[int, InvalidMessageError]]:
+    """Have `take` take all rows that it does, in order; yields each other row with the reason.
 
     A batch with a message that cannot be is refused as a whole before a byte is written, so it is
     halved until the message stands alone.
@@ -106,14 +132,15 @@ def append_rows(store: StoreWriter, batch: pa.RecordBatch) -> Iterator[InvalidMe
     if batch.num_rows == 0:
         return
     try:
-        store.append_batch(batch)
+        take(batch)
     except InvalidMessageError as error:
         if batch.num_rows == 1:
-            yield error
+            yield 0, error
             return
         middle = batch.num_rows // 2
-        yield from append_rows(store, batch.slice(0, middle))
-        yield from append_rows(store, batch.slice(middle))
+        yield from refused_rows(batch.slice(0, middle), take)
+        for row, why in refused_rows(batch.slice(middle), take):
+            yield middle + row, why
 
 
 def queue_ends(store: MessageStore | StoreWriter) -> dict[QueueId, int]:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
 import click
 from pyspark.sql import SparkSession
@@ -23,7 +22,7 @@ if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from jobs.answer import Answer
-from jobs.command import STORE_OPTIONS, given_options, job, run_job, ship_jobs, source_options
+from jobs.command import STORE_OPTIONS, Given, job, ship_jobs, source_options, spec_from
 from jobs.provenance import files_of_store, provenance_of, sums_of
 from jobs.reading import messages, plan_of
 from rmq_store.message import Message
@@ -114,25 +113,13 @@ def _with_key(
 # --- the command ----------------------------------------------------------------------------------
 
 
-@job("trace")
+@job("trace", run, stoppable=False)
 @click.argument("key")
 @click.option("--topic", help="Only messages that were sent to this topic.")
 @source_options(STORE_OPTIONS)
-def command(**given: Any) -> None:
+def main(given: Given) -> TraceSpec:
     """The life of the messages with a KEY: a word of KEYS, a UNIQ_KEY or an offsetMsgId."""
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """`spark-submit jobs/trace.py`. Returns the exit code."""
-
-    def work(
-        spark: SparkSession, given: Mapping[str, Any], should_stop: Callable[[], bool]
-    ) -> Answer:
-        options = given_options(given, STORE_OPTIONS)
-        spec = TraceSpec(given["store"], given["key"], options, given["topic"], given["checksums"])
-        return run(spark, spec, should_stop)
-
-    return run_job(command, argv, work, stoppable=False)
+    return spec_from(TraceSpec, given, STORE_OPTIONS)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from jobs.answer import Answer, Row
-from jobs.command import RANGES, given_options, job, run_job, ship_jobs, source_options
+from jobs.command import RANGES, Given, job, ship_jobs, source_options, spec_from
 from jobs.provenance import files_of_store, provenance_of, sums_of
 from jobs.reading import messages, plan_of
 from spark_source.plan import PinnedStore, ReadPlan
@@ -130,24 +130,18 @@ def _on_disk(pinned: PinnedStore) -> int:
 # --- the command ----------------------------------------------------------------------------------
 
 
-@job("usage")
-@click.option("--top", type=click.IntRange(min=1), default=DEFAULT_TOP, show_default=True)
+@job("usage", run, stoppable=False)
+@click.option(
+    "--top",
+    type=click.IntRange(min=1),
+    default=DEFAULT_TOP,
+    show_default=True,
+    help="So many queues, and so many of the largest messages.",
+)
 @source_options(RANGES)
-def command(**given: Any) -> None:
+def main(given: Given) -> UsageSpec:
     """Who fills the disk: topics, queues, days, the largest messages, and how it grows."""
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """`spark-submit jobs/usage.py`. Returns the exit code."""
-
-    def work(
-        spark: SparkSession, given: Mapping[str, Any], should_stop: Callable[[], bool]
-    ) -> Answer:
-        options = given_options(given, RANGES)
-        spec = UsageSpec(given["store"], options, given["top"], given["checksums"])
-        return run(spark, spec, should_stop)
-
-    return run_job(command, argv, work, stoppable=False)
+    return spec_from(UsageSpec, given, RANGES)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -21,10 +20,11 @@ if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from jobs.answer import Answer
-from jobs.command import STORE_OPTIONS, given_options, job, run_job, ship_jobs, source_options
+from jobs.command import STORE_OPTIONS, Given, job, ship_jobs, source_options, spec_from
 from jobs.provenance import files_of_store, provenance_of, sums_of
 from jobs.reading import pinned_store
 from rmq_store.cli.common import Progress
+from rmq_store.jsonkeys import as_json_object
 from rmq_store.verify import LogPart, VerifyReport, check_log, conclude, log_parts, severities
 from spark_source.plan import PinnedStore
 
@@ -55,14 +55,15 @@ def run(
     if report is None:
         why = "it was asked to stop; what was looked at alone says nothing of the store"
         return Answer("verify", False, {}, source, seconds, {}, stopped_by=why)
-    told = report.to_dict()
-    findings = [{name: finding[name] for name in _SHOWN} for finding in told["findings"]]
+    told = as_json_object(report.to_dict())
+    found = map(as_json_object, report.findings)
+    findings = [{name: finding[name] for name in _SHOWN} for finding in found]
     return Answer(
         job="verify",
         ok=report.nothing_wrong,
-        tables={"findings": findings, "index": told["index"]},
+        tables={"findings": findings, "index": [as_json_object(one) for one in report.index]},
         numbers={
-            **{name: told[name] for name in ("records", "record_bytes", "queues", "lag")},
+            **{name: told[name] for name in ("records", "recordBytes", "queues", "lag")},
             **{f"{name}s": count for name, count in severities(report.findings).items()},
         },
         source=source,
@@ -112,22 +113,11 @@ def checked(
 # --- the command ----------------------------------------------------------------------------------
 
 
-@job("verify")
+@job("verify", run)
 @source_options(STORE_OPTIONS)
-def command(**given: Any) -> None:
+def main(given: Given) -> VerifySpec:
     """Whether log, queues, index, checkpoint and configuration agree. Changes nothing."""
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """`spark-submit jobs/verify.py`. Returns the exit code."""
-
-    def work(
-        spark: SparkSession, given: Mapping[str, Any], should_stop: Callable[[], bool]
-    ) -> Answer:
-        options = given_options(given, STORE_OPTIONS)
-        return run(spark, VerifySpec(given["store"], options, given["checksums"]), should_stop)
-
-    return run_job(command, argv, work)
+    return spec_from(VerifySpec, given, STORE_OPTIONS)
 
 
 if __name__ == "__main__":

@@ -278,25 +278,34 @@ class CommitLog:
 
     def _zeros(self, segment: SegmentFile, at: int, end: int) -> Extent:
         """Zeros: to the end of the file; or a hole with something behind it."""
-        self.chain.need([at], [end])
-        window = self.chain.window(at, end)
-        if not window.any():
+        stored = self.chain.stored_from(at)
+        self.chain.need([stored], [end])
+        if stored >= end or not self.chain.window(stored, end).any():
             return Extent(at, end, gap=Gap.UNWRITTEN)
-        behind = next_record(
-            self.window_of(segment), segment.base, at - segment.base, end - segment.base
-        )
+        behind = self.next_record(segment, stored, end)
         if behind is None:
             return Extent(at, end, gap=Gap.STALE, reason="zeros, then bytes that are no record")
-        return Extent(at, segment.base + behind, gap=Gap.DAMAGED, reason="zeros before a record")
+        return Extent(at, behind, gap=Gap.DAMAGED, reason="zeros before a record")
+
+    def next_record(self, segment: SegmentFile, start: int, stop: int) -> int | None:
+        """The first log offset in [start, stop), of one file, where a record seems to stand."""
+        base = segment.base
+        found = next_record(
+            self.window_of(segment),
+            base,
+            start - base,
+            stop - base,
+            lambda position: self.chain.stored_from(base + position) - base,
+        )
+        return None if found is None else base + found
 
     def _damage(self, segment: SegmentFile, at: int, end: int, error: StoreError) -> Extent:
         """Bytes that are no record: damage up to the next record; the torn end of the log without."""
         reason = f"{error.reason}: expected {error.expected}, found {error.actual}"
         self.chain.need([at], [end])
-        window, base = self.window_of(segment), segment.base
-        behind = next_record(window, base, at - base + 1, end - base)
+        behind = self.next_record(segment, at + 1, end)
         if behind is not None:
-            return Extent(at, base + behind, gap=Gap.DAMAGED, reason=reason)
+            return Extent(at, behind, gap=Gap.DAMAGED, reason=reason)
         if self._log_goes_on(segment):
             return Extent(at, end, gap=Gap.DAMAGED, reason=reason)
         return Extent(at, end, gap=Gap.TORN, reason=reason)

@@ -8,6 +8,7 @@ bisection; so is the first entry that still has its record.
 from __future__ import annotations
 
 import os
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -165,13 +166,17 @@ class QueueFiles:
         """
         units = np.zeros(stop - start, dtype=self.dtype)
         for first, last in self._held(start, stop):
-            window = self.chain.window(first * units.itemsize, last * units.itemsize)
-            self.chain.counts.bytes += len(window)
-            units[first - start : last - start] = window.view(self.dtype)
+            units[first - start : last - start] = self._stored(first, last)
         if self.batch:
             base = units["base_offset"]
             units["size"][(base < 0) | (base > _LAST_BASE_OFFSET) | (units["batch_size"] < 1)] = 0
         return units
+
+    def _stored(self, start: int, stop: int) -> npt.NDArray[Any]:
+        """Units that one file holds, as they lie there: not to be kept."""
+        window = self.chain.window(start * self.dtype.itemsize, stop * self.dtype.itemsize)
+        self.chain.counts.bytes += len(window)
+        return window.view(self.dtype)
 
     def _held(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """The ranges of units in [start, stop) that lie in files, one a file."""
@@ -198,7 +203,8 @@ class QueueFiles:
         return concat_entries(parts)
 
     def _entries_held(self, start: int, stop: int) -> Entries:
-        raw = self.raw(start, stop)
+        """The entries of units that one file holds."""
+        raw = self.raw(start, stop) if self.batch else self._stored(start, stop)
         log_offset = raw["log_offset"].astype(np.int64)
         size = raw["size"].astype(np.int64)
         tags_code = raw["tags_code"].astype(np.int64)
@@ -308,6 +314,25 @@ class QueueFiles:
         if start < stop and self._points_behind(start, log_offset):
             return start  # nothing has expired
         return bisect_first(start, stop, lambda unit: self._points_behind(unit, log_offset))
+
+    def first_pointing_behind(self, log_offset: int, start: int, stop: int) -> int:
+        """The first unit in [start, stop) whose log offset is `log_offset` or more; else `stop`.
+
+        For units without holes. Which file by its first unit, and then inside that one's mapped
+        bytes: nothing is made for a look, so that many thousand queues can be asked.
+        """
+        held = list(self._held(start, stop))
+        behind = bisect_first(
+            0, len(held), lambda number: self.unit(held[number][0])[0] >= log_offset
+        )
+        if behind == 0:
+            return start
+        first, last = held[behind - 1]
+        if self.chain.is_remote:  # there a window is fetched
+            return bisect_first(first, last, lambda unit: self.unit(unit)[0] >= log_offset)
+        width = self.dtype.itemsize
+        units = self.chain.window(first * width, last * width).view(self.dtype)
+        return first + bisect_left(units["log_offset"], log_offset)
 
     def _points_behind(self, unit: int, log_offset: int) -> bool:
         if self.chain.segment_at(unit * self.dtype.itemsize) is None:

@@ -5,7 +5,7 @@ Used for records that no queue lists yet, and to build queues afresh. Columns in
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,6 +60,18 @@ class Dispatched:
             self.store_timestamp[rows],
             self.batch[rows],
         )
+
+
+def concat_dispatched(parts: Sequence[Dispatched]) -> Dispatched:
+    """The entries of `parts` one behind the other, at least one of them; queues numbered anew."""
+    number: dict[QueueId, int] = {}
+    queue = []
+    for part in parts:
+        codes = [number.setdefault(one, len(number)) for one in part.queues]
+        queue.append(np.array(codes, dtype=np.int64)[part.queue])
+    names = ("offset", "log_offset", "size", "tags_code", "count", "store_timestamp", "batch")
+    columns = (np.concatenate([getattr(part, name) for part in parts]) for name in names)
+    return Dispatched(list(number), np.concatenate(queue), *columns)
 
 
 def dispatch(

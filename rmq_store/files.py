@@ -6,6 +6,7 @@ A chain is one byte stream cut into files of one size; a file's name is the offs
 
 from __future__ import annotations
 
+import errno
 import math
 import mmap
 import os
@@ -237,6 +238,19 @@ class SegmentChain:
         padded[: len(there)] = there
         return padded
 
+    def stored_from(self, offset: int) -> int:
+        """The first offset at or behind `offset`, in its file, for which bytes are stored at all.
+
+        What lies before reads as zeros: files are made at their full size, and filled later. To
+        look there would take as long as to read what is written, and fill memory with zeros. The
+        end of the file where nothing more is stored.
+        """
+        segment = self.segment_at(offset)
+        if segment is None:
+            return offset
+        found = segment.base + self._mappings.get(segment).stored_from(offset - segment.base)
+        return found if found < segment.base + segment.size else self.segment_end(segment)
+
     @property
     def is_remote(self) -> bool:
         """Whether the files are in an object store."""
@@ -324,6 +338,10 @@ class _RemoteFile(RemoteMapping):
     def check(self, size: int, segment: SegmentFile) -> None:
         """Objects are not cut while they are read: what is short is seen when it is fetched."""
 
+    def stored_from(self, position: int) -> int:
+        """Objects have no holes that could be asked for."""
+        return position
+
 
 class _Mapping:
     """One mapped file. It is unmapped when the last view on it is gone."""
@@ -360,6 +378,24 @@ class _Mapping:
         actual = os.fstat(self._fd).st_size
         if actual < size:
             raise _shrunk(segment, actual)
+
+    def stored_from(self, position: int) -> int:
+        """The first position at or behind this one that is in no hole; the size where all is."""
+        return stored_from(self._fd, position, len(self.bytes))
+
+
+def stored_from(fd: int, position: int, size: int) -> int:
+    """The first position of an open file, of `size` bytes, at or behind this one that is in no hole.
+
+    `size` where all behind it is one; `position` where the file system does not tell. What is in a
+    hole reads as zeros. Moves the file's own position.
+    """
+    if not hasattr(os, "SEEK_DATA"):
+        return position
+    try:
+        return os.lseek(fd, position, os.SEEK_DATA)
+    except OSError as error:
+        return size if error.errno == errno.ENXIO else position
 
 
 def _shrunk(segment: SegmentFile, actual: int) -> TruncatedFileError:

@@ -162,7 +162,7 @@ def _check_range(
 
 
 def items_between(files: Sequence[IndexFile], start: int, stop: int) -> npt.NDArray[np.int64]:
-    """Items that lead into [start, stop) of the log, each as one number, sorted.
+    """Items that lead into [start, stop) of the log, each as one number, sorted; some come twice.
 
     The number is the place in the range and the hash; ranges are shorter than 2 GiB.
     """
@@ -177,7 +177,8 @@ def items_between(files: Sequence[IndexFile], start: int, stop: int) -> npt.NDAr
             parts.append(pair(offset[rows] - start, piece["key_hash"][rows].astype(np.int64)))
     if not parts:
         return np.zeros(0, dtype=np.int64)
-    joined: npt.NDArray[np.int64] = np.unique(np.concatenate(parts))
+    joined: npt.NDArray[np.int64] = np.concatenate(parts)
+    joined.sort()
     return joined
 
 

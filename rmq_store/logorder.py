@@ -11,13 +11,14 @@ from rmq_store.columns import Rows
 from rmq_store.consumequeue import Entries, QueueId, concat_entries
 from rmq_store.planning import QueueSlice
 
-_FIRST_SPAN = 32 << 20  # bytes of the log whose entries are put in order at a time
+_FIRST_SPAN = 2 << 20  # bytes of the log whose entries are put in order at a time, to begin with
 _WIDEST_SPAN = 256 << 20
 _SPAN_ENTRIES = 1 << 16  # so many are put in order at a time, about
-_SPAN_ENTRIES_A_QUEUE = 16  # and at least so many of each queue, for a step costs as much with few
+_SPAN_ENTRIES_A_QUEUE = 64  # and at least so many of each queue, for a step costs as much with few
 _ENTRIES_HELD = 1 << 20  # of all queues together, read ahead
 _MOST_ENTRIES_READ = 1 << 14  # of a queue at a time
 _LEAST_ENTRIES_READ = 1 << 6
+_FIRST_ENTRIES_READ = 1 << 10  # who wants a few rows does not wait for many
 _DONE = np.iinfo(np.int64).max
 
 EntriesOf = Callable[[QueueId, int, int], Entries]
@@ -31,11 +32,13 @@ def in_log_order(
     *,
     batch_queues: Collection[QueueId] = (),
     least_rows: int,
+    first_rows: int | None = None,
 ) -> Iterator[Rows]:
     """The entries of queue ranges sorted by log offset, span by span of the log.
 
     `keep` is given the number of a part and entries of it, in their order, and says which of them
-    are wanted. At least `least_rows` come at a time, but at the end; none of `parts` is empty.
+    are wanted. At least `least_rows` come at a time, but at the end and for the first time, when
+    `first_rows` do; none of `parts` is empty.
     `batch_queues`: those that are BatchConsumeQueues.
     """
     topics = sorted({part.queue.topic for part in parts})
@@ -46,7 +49,7 @@ def in_log_order(
     topic_codes = np.array([code[part.queue.topic] for part in parts], dtype=np.int32)
     queue_ids = np.array([part.queue.queue_id for part in parts], dtype=np.int32)
     waiting: list[tuple[int, Entries]] = []
-    pending = 0
+    pending, enough = 0, first_rows or least_rows
     heads = _heads(cursors)
     span, aim = _FIRST_SPAN, max(_SPAN_ENTRIES, _SPAN_ENTRIES_A_QUEUE * len(parts))
     while (heads < _DONE).any():
@@ -59,24 +62,25 @@ def in_log_order(
         # Densities differ between parts of a log: the span follows them.
         span = _next_span(span, pending - before, aim)
         # A thin selection gathers over several spans, so that batches do not get tiny.
-        if pending >= least_rows or not (heads < _DONE).any():
+        if pending >= enough or not (heads < _DONE).any():
             yield _merged(waiting, topics, topic_codes, queue_ids)
-            waiting, pending = [], 0
+            waiting, pending, enough = [], 0, least_rows
 
 
 class _Cursor:
-    """A queue range being read: its entries come in blocks, in queue order."""
+    """A queue range being read: its entries come in blocks of up to `most`, in queue order."""
 
-    def __init__(self, part: QueueSlice, entries_of: EntriesOf, step: int, *, batch: bool) -> None:
+    def __init__(self, part: QueueSlice, entries_of: EntriesOf, most: int, *, batch: bool) -> None:
         self.part = part
         self._batch = batch
         self._entries_of = entries_of
-        self._step = step
+        self._most = most
+        self._step = min(most, _FIRST_ENTRIES_READ)
         self._at = part.start
         self._block = self._next_block()
 
     def _next_block(self) -> Entries | None:
-        step = self._step
+        step, self._step = self._step, min(2 * self._step, self._most)
         while self._at < self.part.stop:
             upto = min(self.part.stop, self._at + step)
             block = self._entries_of(self.part.queue, self._at, upto)
@@ -132,18 +136,18 @@ def _merged(
     topic_codes: npt.NDArray[np.int32],
     queue_ids: npt.NDArray[np.int32],
 ) -> Rows:
-    entries = concat_entries([part for _, part in waiting])
-    part = np.repeat([number for number, _ in waiting], [len(one) for _, one in waiting])
-    order = np.argsort(entries.log_offset, kind="stable")
-    entries, part = entries.take(order), part[order]
+    found = [entries for _, entries in waiting]
+    log_offset = np.concatenate([entries.log_offset for entries in found])
+    order = np.argsort(log_offset, kind="stable")
+    part = np.repeat([number for number, _ in waiting], [len(entries) for entries in found])[order]
     return Rows(
         topics,
         topic_codes[part],
         queue_ids[part],
-        entries.offset,
-        entries.log_offset,
-        entries.size,
-        entries.tags_code,
+        np.concatenate([entries.offset for entries in found])[order],
+        log_offset[order],
+        np.concatenate([entries.size for entries in found])[order],
+        np.concatenate([entries.tags_code for entries in found])[order],
     )
 
 

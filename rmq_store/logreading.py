@@ -270,13 +270,11 @@ def log_end_without_queues(log: CommitLog) -> int:
     last = log.last_record_file()
     if last is None:
         return log.start
-    end = log.end_from(last.base)
-    log.chain.need([end], [log.chain.segment_end(last)])
-    window = log.window_of(last)
-    while end < log.chain.segment_end(last):
-        behind = next_record(window, last.base, end - last.base + 1, len(window))
+    end, file_end = log.end_from(last.base), log.chain.segment_end(last)
+    log.chain.need([end], [file_end])
+    while end < file_end:
+        behind = log.next_record(last, end + 1, file_end)
         if behind is None:
             return end
-        further = log.end_from(last.base + behind)
-        end = max(further, last.base + behind + 1)
+        end = max(log.end_from(behind), behind + 1)
     return end

@@ -19,10 +19,9 @@ from rmq_store.files import Bytes, SegmentFile
 from rmq_store.headers import Headers, Ints, wrong_crc_rows
 from rmq_store.layout import PROPERTIES_LENGTH_SIZE
 from rmq_store.message import Gap, Record, decode_record
-from rmq_store.walk import follow, next_record
+from rmq_store.walk import follow
 
 _BYTES_AT_A_TIME = 32 << 20
-_SEARCHED_AT_A_TIME = 16 << 20
 _SECTOR = 512  # the least that a disk writes
 TIMESTAMP_SLACK_MS = 3000  # StoreCheckpoint#getMinTimestamp
 
@@ -197,14 +196,9 @@ class LogWalk:
 
     def _next_sound(self, window: Bytes, segment: SegmentFile, at: int) -> int | None:
         """The next place in the file where a record stands that adds up."""
-        base, place = segment.base, at - segment.base
-        while place < len(window):
-            stop = min(place + _SEARCHED_AT_A_TIME, len(window))
-            found = next_record(window, base, place, stop)
-            if found is None:
-                place = stop
-                continue
-            if Headers(window, np.array([found]), base).valid[0]:
-                return base + found
-            place = found + 1
+        base, end = segment.base, segment.base + len(window)
+        while (found := self.log.next_record(segment, at, end)) is not None:
+            if Headers(window, np.array([found - base]), base).valid[0]:
+                return found
+            at = found + 1
         return None

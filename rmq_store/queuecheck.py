@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from rmq_store.consumequeue import Entries, QueueId
-from rmq_store.dispatch import Dispatched
+from rmq_store.dispatch import Dispatched, concat_dispatched
 from rmq_store.errors import StoreError
 from rmq_store.findings import Finding, Findings, Severity
 from rmq_store.headers import Ints
@@ -21,6 +21,9 @@ from rmq_store.topics import SCHEDULE_TOPIC
 
 _REBUILD = "Rebuild queues and index from the log into a new store: rmqstore rebuild"
 _FAR = 4096  # queue offsets; records further apart are looked up apart
+_ENTRIES_AT_A_TIME = 1 << 16
+_ENTRIES_A_QUEUE = 64  # on average, where there are many queues
+_MOST_ENTRIES = 1 << 20  # some 60 bytes each
 
 
 @dataclass(slots=True)
@@ -41,16 +44,40 @@ class QueueTally:
             self.first_waiting[queue] = min(at, self.first_waiting.get(queue, at))
 
 
-def check_listed(
-    store: MessageStore, found: Dispatched, tally: QueueTally, findings: Findings
-) -> None:
-    """Whether the queues hold the entries `found`, which records of the log ask for."""
-    order = np.argsort(found.queue, kind="stable")
-    edges = np.flatnonzero(np.diff(found.queue[order])) + 1
-    for rows in np.split(order, edges):
-        if len(rows):
+class ListedCheck:
+    """Whether the queues hold the entries that records of the log ask for.
+
+    They are held against it many at a time: a look at a queue costs as much for a few entries as
+    for many, and a stretch of the log may have a few of each of ten thousand queues.
+    """
+
+    def __init__(self, store: MessageStore, tally: QueueTally, findings: Findings) -> None:
+        self._store, self._tally, self._findings = store, tally, findings
+        self._waiting: list[Dispatched] = []
+        self._queues: set[QueueId] = set()
+        self._entries = 0
+
+    def add(self, found: Dispatched) -> None:
+        """Check `found` now or later: `finish` has checked everything."""
+        self._waiting.append(found)
+        self._queues.update(found.queues)
+        self._entries += len(found)
+        enough = max(_ENTRIES_AT_A_TIME, _ENTRIES_A_QUEUE * len(self._queues))
+        if self._entries >= min(enough, _MOST_ENTRIES):
+            self.finish()
+
+    def finish(self) -> None:
+        """Check what was added and is not checked yet."""
+        if self._entries:
+            self._check(concat_dispatched(self._waiting))
+        self._waiting, self._queues, self._entries = [], set(), 0
+
+    def _check(self, found: Dispatched) -> None:
+        order = np.argsort(found.queue, kind="stable")
+        edges = np.flatnonzero(np.diff(found.queue[order])) + 1
+        for rows in np.split(order, edges):
             queue = found.queues[int(found.queue[rows[0]])]
-            _check_queue(store, queue, found, rows, tally, findings)
+            _check_queue(self._store, queue, found, rows, self._tally, self._findings)
 
 
 def _check_queue(

@@ -138,12 +138,9 @@ class QueueView:
         state = self.state(queue)
         start, stop = state.min_offset, state.max_offset
         if not state.batch and state.tail is None and start < stop:
-            # Entry after entry in files: no arrays are made to look at one number.
             files = self._folders.files(queue)
             if files.first_unit <= start and not files.has_holes:
-                return bisect_first(
-                    start, stop, lambda unit: files.unit(unit)[0] >= commit_log_offset
-                )
+                return files.first_pointing_behind(commit_log_offset, start, stop)
         return bisect_first(
             start,
             stop,

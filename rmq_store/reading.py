@@ -158,6 +158,7 @@ class SliceReader:
             keep,
             batch_queues=self._batch_queues,
             least_rows=self._options.batch_rows,
+            first_rows=self._options.first_batch_rows,
         )
 
     def _wanted(self, queue: QueueId, entries: Entries) -> Entries:
@@ -179,8 +180,8 @@ class SliceReader:
         `end` is the end of the record before them. Also returns the new one.
         """
         before = np.append(end, (entries.log_offset + entries.size)[:-1])
-        back = entries.log_offset < np.maximum.accumulate(before)
-        if back.any():
+        if (entries.log_offset < before).any():
+            back = entries.log_offset < np.maximum.accumulate(before)
             for row in np.flatnonzero(back).tolist():
                 where = int(entries.log_offset[row])
                 self._damaged(

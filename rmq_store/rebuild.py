@@ -15,6 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from rmq_store.abortfile import remove_abort, write_abort
 from rmq_store.checkpoint import Checkpoint
 from rmq_store.config import StoreConfig, read_topic_configs
@@ -25,7 +27,7 @@ from rmq_store.errors import (
     NotAStoreError,
     from_os_error,
 )
-from rmq_store.files import SegmentFile
+from rmq_store.files import SegmentFile, stored_from
 from rmq_store.layout import (
     CHECKPOINT_FILE,
     COMMITLOG_DIR,
@@ -197,12 +199,17 @@ def _take_log(store: MessageStore, root: Path, mode: str, progress: Progress | N
 def _copy(segment: SegmentFile, path: Path, size: int) -> None:
     """Copy a file without its holes; it gets its name when it is whole."""
     part = path.with_name(path.name + ".part")
-    with open(segment.path, "rb", buffering=0) as origin, part.open("wb", buffering=0) as copy:
-        while piece := origin.read(_PIECE):
-            if piece.count(0) == len(piece):
-                copy.seek(len(piece), os.SEEK_CUR)
-            else:
+    at = 0
+    with open(segment.path, "rb", buffering=0) as origin, part.open("wb") as copy:
+        while (at := stored_from(origin.fileno(), at, segment.size)) < segment.size:
+            origin.seek(at)
+            piece = origin.read(_PIECE)
+            if not piece:
+                break
+            if np.frombuffer(piece, dtype=np.uint8).any():  # zeros may be stored, too
+                copy.seek(at)
                 copy.write(piece)
+            at += len(piece)
         copy.truncate(max(size, segment.size))
         os.fsync(copy.fileno())
     part.rename(path)

@@ -27,7 +27,6 @@ from rmq_store.layout import (
     FILLER_SIZE,
 )
 from rmq_store.sidebyside import LOOKS_IN_FLIGHT, side_by_side
-from rmq_store.walk import next_record
 
 MOST_UNDISPATCHED = 30_000_000
 """Records that no queue lists are kept in memory, some 40 bytes each, up to so many."""
@@ -273,13 +272,12 @@ def _record_start_near(log: CommitLog, wanted: int, otherwise: int) -> int:
     for segment in log.chain.segments_from(at):
         if segment.base >= otherwise:
             break
-        window = log.window_of(segment)
-        first = max(at, segment.base) - segment.base
-        stop = min(len(window), otherwise - segment.base)
-        log.chain.need([segment.base + first], [segment.base + stop])
-        place = next_record(window, segment.base, first, stop)
+        first = max(at, segment.base)
+        stop = min(log.chain.segment_end(segment), otherwise)
+        log.chain.need([first], [stop])
+        place = log.next_record(segment, first, stop)
         if place is not None:
-            return segment.base + place
+            return place
     return otherwise
 
 

@@ -28,6 +28,7 @@ from rmq_store.configcheck import (
 from rmq_store.dispatch import dispatch
 from rmq_store.errors import CorruptConfigError
 from rmq_store.findings import Finding, Findings, Severity
+from rmq_store.headers import Headers
 from rmq_store.indexcheck import IndexHealth, IndexPart, check_file, open_index_files
 from rmq_store.indexwriter import index_items
 from rmq_store.layout import (
@@ -37,9 +38,9 @@ from rmq_store.layout import (
 from rmq_store.message import Gap
 from rmq_store.properties import decode_property_columns, slices
 from rmq_store.queuecheck import (
+    ListedCheck,
     QueueTally,
     check_entries,
-    check_listed,
     queueless_findings,
     waiting_findings,
 )
@@ -171,43 +172,61 @@ def check_log(
     store: MessageStore, start: int, stop: int, progress: Progress | None = None
 ) -> LogPart:
     """One part of `log_parts`, with the queue entries and index items that its records ask for."""
-    part = LogPart()
-    index = IndexPart(store, start, stop)
+    check = _PartCheck(store, start, stop)
     at = start
     for piece in sweep(store.log, start, stop):
-        if isinstance(piece, Run) and piece.start >= store.log_range()[1]:
-            part.findings.add(_behind_the_end(piece))
-        elif isinstance(piece, Run):
-            _check_run(store, piece, index, part)
-        else:
-            _note_gap(store, piece, part)
+        check.take(piece)
         if progress is not None:
             progress(piece.stop - at)
         at = piece.stop
-    part.unindexed += index.conclude(part.findings)
-    return part
+    return check.finish()
 
 
-def _check_run(store: MessageStore, run: Run, index: IndexPart, part: LogPart) -> None:
-    headers = run.headers
-    topics = stored_topics(headers)
-    stored = slices(headers.window, headers.properties_at, headers.properties_length, pa.binary())
-    properties = decode_property_columns(stored, with_map=False)
-    found = dispatch(
-        headers,
-        delay_levels_ms=store.config.delay_levels_ms,
-        batch_topics=_batch_topics(store),
-        topics=topics,
-        properties=properties,
-    )
-    check_listed(store, found, part.tally, part.findings)
-    row, hashes = index_items(headers, topics, properties, index.dialect)
-    index.check(headers, row, hashes.astype(np.int64))
-    part.records += len(headers)
-    part.record_bytes += int(headers.total.sum())
-    part.last_timestamp = max(
-        part.last_timestamp, int(headers.field("store_timestamp", np.int64).max())
-    )
+class _PartCheck:
+    """What is held against what while a part of the log is gone through."""
+
+    def __init__(self, store: MessageStore, start: int, stop: int) -> None:
+        self.store, self.part = store, LogPart()
+        self.index = IndexPart(store, start, stop)
+        self.listed = ListedCheck(store, self.part.tally, self.part.findings)
+        self.batch_topics = _batch_topics(store)
+        self.log_end = store.log_range()[1]
+
+    def take(self, piece: Run | Extent) -> None:
+        """The next piece of the log."""
+        if not isinstance(piece, Run):
+            _note_gap(self.store, piece, self.part)
+        elif piece.start >= self.log_end:
+            self.part.findings.add(_behind_the_end(piece))
+        else:
+            self._check(piece.headers)
+
+    def finish(self) -> LogPart:
+        """All that was found."""
+        self.listed.finish()
+        self.part.unindexed += self.index.conclude(self.part.findings)
+        return self.part
+
+    def _check(self, headers: Headers) -> None:
+        topics = stored_topics(headers)
+        stored = slices(
+            headers.window, headers.properties_at, headers.properties_length, pa.binary()
+        )
+        properties = decode_property_columns(stored, with_map=False)
+        found = dispatch(
+            headers,
+            delay_levels_ms=self.store.config.delay_levels_ms,
+            batch_topics=self.batch_topics,
+            topics=topics,
+            properties=properties,
+        )
+        self.listed.add(found)
+        row, hashes = index_items(headers, topics, properties, self.index.dialect)
+        self.index.check(headers, row, hashes.astype(np.int64))
+        part, stored_at = self.part, headers.field("store_timestamp", np.int64)
+        part.records += len(headers)
+        part.record_bytes += int(headers.total.sum())
+        part.last_timestamp = max(part.last_timestamp, int(stored_at.max()))
 
 
 def _behind_the_end(run: Run) -> Finding:

@@ -7,6 +7,7 @@ by step; `follow` sets out from many places at once and joins the pieces, which 
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,7 +28,7 @@ _MAGIC_AT = 4
 
 # Setting out from many places pays off from here on; below it stepping is quicker.
 _MANY_FROM = 4 << 20
-_BYTES_A_LANE = 16 << 10
+_BYTES_A_LANE = 128 << 10
 _MOST_LANES = 1024
 _PROBE = 64 << 10
 _FIRST_PIECE = 512
@@ -128,12 +129,23 @@ def _lane_starts(window: Bytes, base: int, start: int, stop: int) -> Ints:
     return np.array(starts, dtype=np.int64)
 
 
-def next_record(window: Bytes, base: int, start: int, stop: int) -> int | None:
-    """The first position in [start, stop) where a record seems to stand that says it stands there."""
+def next_record(
+    window: Bytes,
+    base: int,
+    start: int,
+    stop: int,
+    stored_from: Callable[[int], int] | None = None,
+) -> int | None:
+    """The first position in [start, stop) where a record seems to stand that says it stands there.
+
+    `stored_from` gives the first position at or behind another that is not known to be zeros.
+    """
     piece = (
         _SEARCH  # what is looked for is mostly near; pieces overlap by what a record begins with
     )
     while start < stop:
+        if stored_from is not None and (start := stored_from(start)) >= stop:
+            return None
         upto = min(start + piece, stop)
         found = _next_in_piece(window, base, start, upto)
         if found is not None:

@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,53 +14,36 @@ import pyarrow as pa
 
 from rmq_store import single
 from rmq_store.abortfile import remove_abort, write_abort
+from rmq_store.arrivals import Arrivals
 from rmq_store.checkpoint import Checkpoint, checkpoint_size
 from rmq_store.commitlog import CommitLog
-from rmq_store.config import PATH_SPLITTER, StoreConfig, batch_topics, read_topic_configs
 from rmq_store.consumequeue import QueueId
-from rmq_store.dialects import Dialect, dialect
-from rmq_store.dispatch import Dispatched, entries_of
+from rmq_store.dispatcher import Dispatcher
 from rmq_store.encoding import LOOPBACK, Prepared, assemble, prepare
 from rmq_store.errors import (
     InvalidArgumentError,
     InvalidMessageError,
-    NotAStoreError,
     ReadOnlyStoreError,
-    from_os_error,
 )
 from rmq_store.files import Bytes
 from rmq_store.flush import Flusher, GroupCommit, Progress
-from rmq_store.geometry import geometry_found, refuse_contradiction
-from rmq_store.headers import Headers, Ints
-from rmq_store.indexfile import Geometry, Header, IndexFile, list_index_files
-from rmq_store.indexwriter import IndexWriter
+from rmq_store.headers import Ints
 from rmq_store.layout import (
     BLANK_SIZE,
     CHECKPOINT_FILE,
-    COMMITLOG_DIR,
-    CONFIG_DIR,
-    CONSUMEQUEUE_DIR,
-    INDEX_DIR,
     SysFlag,
 )
-from rmq_store.locate import commitlog_folders, require_store
-from rmq_store.lock import StoreLock
+from rmq_store.locate import commitlog_folders
 from rmq_store.logappender import LogAppender
 from rmq_store.message import Message, Record, encode_record
 from rmq_store.places import Places, with_places
 from rmq_store.queuecounters import QueueCounters, message_counts
-from rmq_store.queuewriter import QueueWriter
-from rmq_store.recovery import check_mode, recover_locked
 from rmq_store.recoveryreport import RecoveryReport
 from rmq_store.reput import RETRIES, Reput
 from rmq_store.segmentwriter import OpenFiles
-from rmq_store.snapshot import QueueFolders, StoreSnapshot, take_snapshot
 from rmq_store.strings import decode_utf8
 from rmq_store.topicconfig import update_topics
-from rmq_store.unclean import refuse_abort, refuse_unclean
-
-_BYTES_UNDISPATCHED = 1 << 20  # appended before queue and index entries are written
-_RUNS_AT_A_TIME = 1024  # appends whose queue and index entries are written together
+from rmq_store.writable import WritableStore, make_store, open_store
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,36 +80,24 @@ class StoreWriter:
     itself failed: then `abort` stays and tells the broker to recover.
     """
 
-    def __init__(
-        self,
-        root: Path,
-        config: StoreConfig,
-        lock: StoreLock,
-        how: Dialect,
-        broker_name: str,
-        snapshot: StoreSnapshot,
-    ) -> None:
+    def __init__(self, store: WritableStore) -> None:
         """Use `create` or `append_to`."""
+        root, config, how, snapshot = store.root, store.config, store.dialect, store.snapshot
         self.path = root
         self.config = config
         self.dialect = how
-        self.broker_name = broker_name
-        self._lock = lock
+        self.broker_name = store.broker_name
+        self.recovered: RecoveryReport | None = store.recovered
+        self._lock = store.lock
         self._failed = False
         self._closed = False
         self._log_start = snapshot.log_start
-        self._last_record = 0
-        self._last_timestamp = 0
+        self._last_record, self._last_timestamp = store.last_record, store.last_timestamp
         self._offsets = QueueCounters(
             {queue: state.max_offset for queue, state in snapshot.queues.items()}
         )
         self._min_offsets = {queue: state.min_offset for queue, state in snapshot.queues.items()}
         self._declared: dict[str, dict[str, Any]] = {}
-        self._pending: list[tuple[Bytes, Ints]] = []
-        self._pending_bytes = 0
-        self._batch_topics = batch_topics(read_topic_configs(root)) | {
-            queue.topic for queue, state in snapshot.queues.items() if state.batch
-        }
         self._log_files = OpenFiles(warm=bool(config.warmMapedFileEnable))
         self._queue_files = OpenFiles()
         self._log = LogAppender(
@@ -136,15 +106,11 @@ class StoreWriter:
             config.commitlog_file_size,
             snapshot.log_end,
         )
-        ends = {queue: state.file_stop for queue, state in snapshot.queues.items()}
-        self._queues = QueueWriter(root, config, self._queue_files, ends)
-        self._index = self._open_index()
-        self.recovered: RecoveryReport | None = None
+        self._dispatcher = Dispatcher(root, config, how, snapshot, self._queue_files, self._listed)
         self._appending = threading.RLock()  # the broker's putMessageLock
-        self._arrived = threading.Condition()
-        self._listed_to = {queue: state.max_offset for queue, state in snapshot.queues.items()}
-        self._waiting = 0
-        self._dispatched_record = self._dispatched_timestamp = 0
+        self._arrivals = Arrivals(
+            {queue: state.max_offset for queue, state in snapshot.queues.items()}
+        )
         self._group_commit = (
             GroupCommit(self._log_files, lambda: self._log.end)
             if config.flushes_each_append
@@ -170,28 +136,7 @@ class StoreWriter:
         `config`: the broker's names (StoreConfig, a mapping, or a broker.conf); defaults are the
         broker's. Raises NotAStoreError where the folder has content, AccessError, StoreLockedError.
         """
-        known, how, root = StoreConfig.of(config), dialect(release), Path(path)
-        _ = known.flushes_each_append  # a kind that is none is refused before a file is made
-        try:
-            if root.exists() and (not root.is_dir() or any(root.iterdir())):
-                raise NotAStoreError(
-                    root,
-                    reason="there is something here already",
-                    advice="Name a folder that is not there yet, or use append_to for a store",
-                )
-            for name in (CONSUMEQUEUE_DIR, INDEX_DIR, CONFIG_DIR):
-                (root / name).mkdir(parents=True, exist_ok=True)
-            for folder in _new_commitlog_folders(root, known):
-                folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise from_os_error(root, error, "making the store's folders") from error
-        name = broker_name or known.brokerName or root.absolute().name
-        lock = StoreLock(root)
-        try:
-            return cls(root, known, lock, how, name, StoreSnapshot(0, 0))
-        except BaseException:
-            lock.release()
-            raise
+        return cls._of(make_store(path, config, release, broker_name))
 
     @classmethod
     def append_to(
@@ -213,43 +158,15 @@ class StoreWriter:
         those of the files there are. Raises
         InvalidArgumentError where `config` contradicts the files; StoreLockedError.
         """
-        check_mode(recovery, others=("refuse",))
-        said, how = StoreConfig.of(config), dialect(release)
-        root = require_store(path, said)
-        lock = StoreLock(root)
-        try:
-            report = None
-            if recovery == "refuse":
-                refuse_abort(root)
-            else:
-                report = recover_locked(root, said, how, recovery, until=until)
-            folders = QueueFolders(root, said)
-            log = CommitLog(commitlog_folders(root, said), file_size=said.mappedFileSizeCommitLog)
-            if recovery == "broker" and report is not None and report.snapshot is not None:
-                snapshot = report.snapshot
-            else:
-                snapshot = take_snapshot(root, log, folders, said)
-                refuse_unclean(root, log, folders, snapshot)
-            known = said.with_defaults_of(geometry_found(root, log, folders, said))
-            refuse_contradiction(root, known, log, folders, snapshot)
-            name = broker_name or known.brokerName or root.absolute().name
-            writer = cls(root, known, lock, how, name, snapshot)
-            writer.recovered = report
-            writer._remember_last(log)
-        except BaseException:
-            lock.release()
-            raise
-        return writer
+        return cls._of(open_store(path, config, release, broker_name, recovery, until))
 
-    def _remember_last(self, log: CommitLog) -> None:
-        """Time and place of the last record, to go on from."""
-        last = log.last_record_file()
-        if last is None:
-            return
-        for segment, window, at in log.runs_from(last.base):
-            headers = Headers(window, at[-1:], segment.base)
-            self._last_record = int(at[-1]) + segment.base
-            self._last_timestamp = int(headers.field("store_timestamp", np.int64)[0])
+    @classmethod
+    def _of(cls, store: WritableStore) -> StoreWriter:
+        try:
+            return cls(store)
+        except BaseException:
+            store.lock.release()
+            raise
 
     def _make_flusher(self) -> Flusher:
         used = checkpoint_size(self.dialect)
@@ -262,7 +179,7 @@ class StoreWriter:
             self._log_files,
             self._queue_files,
             self._progress,
-            lambda: None if self._index is None else self._index.flush(),
+            self._dispatcher.flush_index,
             write,
             self._fail,
             Checkpoint.read_or_zero(self.path / CHECKPOINT_FILE),
@@ -273,16 +190,15 @@ class StoreWriter:
             return Progress(
                 self._log.end,
                 self._last_timestamp,
-                self._dispatched_timestamp,
-                self._dispatched_record,
-                0 if self._index is None else self._index.full_until,
+                self._dispatcher.last_timestamp,
+                self._dispatcher.last_record,
+                self._dispatcher.index_full_until,
             )
 
     def _fail(self, error: BaseException) -> None:
         """From now on nothing is written any more: what the disk has is no longer known."""
         self._failed = True
-        with self._arrived:
-            self._arrived.notify_all()
+        self._arrivals.wake_all()
 
     def follow_in_background(self, *, retries: int = RETRIES, retry_seconds: float = 1.0) -> None:
         """From now on queue and index entries are written by a thread that follows the log.
@@ -301,7 +217,7 @@ class StoreWriter:
                 file_size=self.config.commitlog_file_size,
             ),
             self._readable_range,
-            self._dispatch,
+            self._dispatcher.dispatch,
             self._fail,
             retries=retries,
             retry_seconds=retry_seconds,
@@ -318,7 +234,7 @@ class StoreWriter:
         """Bytes of the log whose queue and index entries are not written yet (dispatchBehindBytes)."""
         if self._reput is not None:
             return max(0, self._log.end - self._reput.position)
-        return self._pending_bytes
+        return self._dispatcher.bytes_taken
 
     def wait_for_arrival(
         self, topic: str, queue_id: int, offset: int, timeout: float | None = None
@@ -328,33 +244,13 @@ class StoreWriter:
         What the broker's long polling does (PullRequestHoldService). Raises ReadOnlyStoreError where
         the store is closed or fails meanwhile.
         """
-        queue = QueueId(topic, queue_id)
-        deadline = None if timeout is None else time.monotonic() + timeout
-        self._waiting += 1
-        try:
+
+        def begin() -> None:
             if self._reput is None:
                 self.dispatch()
-            with self._arrived:
-                while self._listed_to.get(queue, 0) <= offset:
-                    self._check_open()
-                    left = None if deadline is None else deadline - time.monotonic()
-                    if left is not None and left <= 0:
-                        return False
-                    self._arrived.wait(left)
-            return True
-        finally:
-            self._waiting -= 1
 
-    def _open_index(self) -> IndexWriter | None:
-        if self.config.messageIndexEnable is False:
-            return None
-        geometry = Geometry(self.config.index_slots, self.config.index_items)
-        files = list_index_files(self.path / INDEX_DIR)
-        header: Header | None = None
-        if files:
-            header = IndexFile(files[-1], slots=geometry.slots, items=geometry.items).header
-        last = Path(files[-1].path) if files else None
-        return IndexWriter(self.path, geometry, self.dialect, last, header)
+        queue = QueueId(topic, queue_id)
+        return self._arrivals.wait(queue, offset, timeout, begin, self._check_open)
 
     # --- what is there ------------------------------------------------------------------------------
 
@@ -387,7 +283,7 @@ class StoreWriter:
                 raise InvalidArgumentError(
                     self.path, reason=f"release {self.dialect} has no queue.type BatchCQ"
                 )
-            self._batch_topics.add(topic)
+            self._dispatcher.batch_topics.add(topic)
 
     # --- appending ----------------------------------------------------------------------------------
 
@@ -450,7 +346,7 @@ class StoreWriter:
             self._flusher.note_log_flushed(timestamp)
         if self._reput is not None:
             self._reput.wake()
-        elif self._waiting:
+        elif self._arrivals.waiting:
             self.dispatch()
 
     def _write_record(self, record: Record) -> Record:
@@ -544,22 +440,16 @@ class StoreWriter:
         return places
 
     def _write_run(self, data: Bytes, places: Ints) -> None:
-        """Write records that stand at `places` at the end of the log, and take them down for dispatch.
-
-        Queue and index are written in larger pieces: what is not there yet when a writer dies is
-        found again from the log, by a broker and by a reader alike.
-        """
+        """Write records that stand at `places` at the end of the log, and take them down for dispatch."""
         self._log.append(data)
         self._last_record = int(places[-1])
         if self._reput is not None:
             return
-        self._pending.append((data, places))
-        self._pending_bytes += len(data)
-        if self._pending_bytes >= _BYTES_UNDISPATCHED or len(self._pending) >= _RUNS_AT_A_TIME:
+        if self._dispatcher.take(data, places):
             self.dispatch()
 
     def _end_log_file(self) -> None:
-        self._dispatch_pending()  # what is pending must be one piece
+        self._dispatch_taken()  # what is dispatched at a time must be one piece
         self._log.end_file()
 
     def dispatch(self) -> None:
@@ -568,56 +458,22 @@ class StoreWriter:
             self._reput.catch_up()
             return
         with self._appending:
-            self._dispatch_pending()
+            self._dispatch_taken()
 
-    def _dispatch_pending(self) -> None:
-        if not self._pending:
-            return
-        runs, self._pending, self._pending_bytes = self._pending, [], 0
-        base = int(runs[0][1][0])
-        data = runs[0][0] if len(runs) == 1 else np.concatenate([run for run, _ in runs])
-        places = np.concatenate([places for _, places in runs])
+    def _dispatch_taken(self) -> None:
         try:
-            self._dispatch(Headers(data, places - base, base))
+            self._dispatcher.dispatch_taken()
         except BaseException as error:
             self._fail(error)
             raise
 
-    def _dispatch(self, headers: Headers) -> None:
-        """Queue before index: a reader may miss a key for a moment, never a message.
-
-        The same records can be given again after a failure: both know what they have of them.
-        """
-        found, topics, properties = entries_of(headers, self.config, self._batch_topics)
-        if self._again and self._index is not None:
-            self._index.resume()
-        self._again = True
-        self._queues.append(found)
-        if self._index is not None:
-            self._index.append(headers, topics, properties)
-        self._again = False
-        self._note_dispatched(headers, found)
-
-    _again = False  # whether the last dispatch broke off
-
-    def _note_dispatched(self, headers: Headers, found: Dispatched) -> None:
-        self._dispatched_record = int(headers.at[-1]) + headers.base
-        self._dispatched_timestamp = int(headers.field("store_timestamp", np.int64).max())
-        ends = {}
-        for number, queue in enumerate(found.queues):
-            rows = np.flatnonzero(found.queue == number)
-            if len(rows):
-                ends[queue] = max(
-                    int(found.offset[rows[-1]] + found.count[rows[-1]]),
-                    self._queues.end_of(queue),
-                )
+    def _listed(self, ends: Mapping[QueueId, int]) -> None:
+        """Queues were written up to there."""
         with self._appending:  # who appends meanwhile counts on the same numbers
             self._offsets.raise_to(ends)
             for queue in ends:
                 self._min_offsets.setdefault(queue, 0)
-        with self._arrived:
-            self._listed_to.update(ends)
-            self._arrived.notify_all()
+        self._arrivals.note(ends)
 
     def flush(self) -> None:
         """Dispatch what was appended, put all of it on the disk, and have the checkpoint say so."""
@@ -642,8 +498,7 @@ class StoreWriter:
                 self._reput.stop()
             self._closed = True
             self._flusher.stop()
-            if self._index is not None:
-                self._index.close()
+            self._dispatcher.close()
             self._log_files.close(sync=not self._failed)
             self._queue_files.close(sync=not self._failed)
             if not self._failed:
@@ -651,17 +506,15 @@ class StoreWriter:
         finally:
             self._closed = True
             self._lock.release()
-            with self._arrived:
-                self._arrived.notify_all()
+            self._arrivals.wake_all()
 
     def _finish(self) -> None:
         update_topics(self.path, self.dialect, list(self._offsets), self._declared)
-        full_until = 0 if self._index is None else self._index.full_until
         before = Checkpoint.read_or_zero(self.path / CHECKPOINT_FILE)
         checkpoint = Checkpoint(
             physic_msg_timestamp=self._last_timestamp,
             logics_msg_timestamp=self._last_timestamp,
-            index_msg_timestamp=full_until or before.index_msg_timestamp,
+            index_msg_timestamp=self._dispatcher.index_full_until or before.index_msg_timestamp,
             master_flushed_offset=before.master_flushed_offset,
             confirm_phy_offset=self._last_record if self.dialect.has("confirm_offset") else 0,
             logics_physical_offset=self._last_record,
@@ -677,10 +530,3 @@ class StoreWriter:
 
     def __repr__(self) -> str:
         return f"StoreWriter({str(self.path)!r}, release={str(self.dialect)!r})"
-
-
-def _new_commitlog_folders(root: Path, config: StoreConfig) -> list[Path]:
-    """Where a new store keeps its log: under its root, whatever the paths of another machine were."""
-    named = [part.strip() for part in (config.storePathCommitLog or "").split(PATH_SPLITTER)]
-    folders = [Path(name) for name in named if name] or [Path(COMMITLOG_DIR)]
-    return [root / (folder.name if folder.is_absolute() else folder) for folder in folders]

@@ -7,9 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rmq_store import MessageStore, StoreSnapshot
+from rmq_store.columns import needs_log
+from rmq_store.consumequeue import QueueId
 from rmq_store.keyplan import plan_keys
 from rmq_store.lookahead import entry_at
 from rmq_store.planning import (
+    Entry,
+    EntryAt,
     LogSlice,
     QueueSlice,
     bins_of_queues,
@@ -20,12 +24,16 @@ from rmq_store.planning import (
     with_at_most,
 )
 from rmq_store.remote import Listing, StorageOptions
+from rmq_store.schema import column_names
 from spark_source.options import BY_QUEUE, COMMITLOG, SourceOptions
 from spark_source.selection import LogLimits, WantedTopics, check_names, select_ranges
 from spark_source.stores import LeftOut, Target, open_all
 
 EXACT_PIECES = 50_000
 """Up to so many queues times slices, the entries of every slice are counted and not estimated."""
+HITS_PER_SHARE = 2_000
+BYTES_AN_ENTRY = 160
+"""What a message counts where its record is not read: its entry, and about what its row takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +84,15 @@ class ReadPlan:
     def places(self) -> frozenset[str] | None:
         """Words by which the index can tell where to look."""
         return self.words if self.asked.keys is None else frozenset(self.asked.keys)
+
+    def reads_log(self, columns: Sequence[str] | None = None) -> bool:
+        """Whether a read of `columns`, by default those of the option, opens the CommitLog."""
+        asked = self.asked
+        if self.limits is not None or asked.verify_queue:
+            return True
+        if asked.tags is not None or asked.keys is not None:
+            return True
+        return needs_log(column_names(asked.columns) if columns is None else columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,10 +159,14 @@ class Share:
     in_turn: bool = False
 
 
-def shares_of(plan: QueryPlan) -> list[Share]:
-    """The shares of all stores. Reads some queue entries of each, and for keys the index."""
+def shares_of(plan: QueryPlan, columns: Sequence[str] | None = None) -> list[Share]:
+    """The shares of all stores. Reads some queue entries of each, and for keys the index.
+
+    `columns` are those that are read of a message, by default those of the option: where they stand
+    in the queues, shares are measured by what is read of these.
+    """
     least = plan.stores[0].asked.min_partitions if plan.stores else 1
-    shares = [share for n, one in enumerate(plan.stores) for share in _shares(n, one, 1)]
+    shares = [share for n, one in enumerate(plan.stores) for share in _shares(n, one, columns, 1)]
     missing = least - len(shares)
     if missing <= 0 or not shares:
         return shares
@@ -154,11 +175,11 @@ def shares_of(plan: QueryPlan) -> list[Share]:
     for number, one in enumerate(plan.stores):
         own = sum(share.store == number for share in shares)
         if own:
-            again += _shares(number, one, -(-own * least // len(shares)))
+            again += _shares(number, one, columns, -(-own * least // len(shares)))
     return again
 
 
-def _shares(number: int, plan: ReadPlan, least: int) -> list[Share]:
+def _shares(number: int, plan: ReadPlan, columns: Sequence[str] | None, least: int) -> list[Share]:
     if plan.nothing:
         return []
     if plan.limits is not None:
@@ -169,63 +190,78 @@ def _shares(number: int, plan: ReadPlan, least: int) -> list[Share]:
     if not plan.ranges:
         return []
     with plan.store.open() as store:
+        shares = _SharesOfStore(number, plan, store, by_entries=not plan.reads_log(columns))
         if plan.places is not None:
-            found = _shares_of_keys(number, plan, store, plan.places)
+            found = shares.of_keys(plan.places)
             if found is not None:
                 return found
-        return _shares_of_ranges(number, plan, store, plan.ranges, least)
+        return shares.of_ranges(plan.ranges, least)
 
 
-def _shares_of_ranges(
-    number: int, plan: ReadPlan, store: MessageStore, ranges: Sequence[QueueSlice], least: int
-) -> list[Share]:
-    if plan.asked.split_by == BY_QUEUE:
+def _by_entries(look: EntryAt) -> EntryAt:
+    """The same places, each measured by its entry and not by its record."""
+
+    def counted(queue: QueueId, offset: int) -> Entry | None:
+        entry = look(queue, offset)
+        return None if entry is None else Entry(entry.log_offset, BYTES_AN_ENTRY)
+
+    return counted
+
+
+@dataclass(frozen=True, slots=True)
+class _SharesOfStore:
+    """How the ranges of one store are cut; `by_entries`, and not by what their records take."""
+
+    number: int
+    plan: ReadPlan
+    store: MessageStore
+    by_entries: bool
+
+    def of_ranges(self, ranges: Sequence[QueueSlice], least: int) -> list[Share]:
+        """Slices of the log with what of `ranges` lies in them, or ranges of whole queues."""
+        asked = self.plan.asked
+        target, most = asked.max_bytes_per_partition, asked.max_records_per_partition
+        if asked.split_by == BY_QUEUE:
+            bins = bins_of_queues(self._sized(ranges), target, least, most)
+            return [Share(self.number, ranges=bin_, in_turn=True) for bin_ in bins]
+        slices = cut_into_slices(
+            self.store, ranges, target, least, most, size_at=self._size_at(ranges)
+        )
+        if tuple(ranges) == self.plan.ranges:
+            return [Share(self.number, piece) for piece in slices]
+        # Parts of the ranges, as a rule few: they are sent along.
         return [
-            Share(number, ranges=bin_, in_turn=True)
-            for bin_ in bins_of_queues(
-                _sized(store, ranges),
-                plan.asked.max_bytes_per_partition,
-                least,
-                plan.asked.max_records_per_partition,
-            )
+            Share(self.number, ranges=tuple(pieces))
+            for piece in slices
+            if (pieces := pieces_of(ranges, piece, self.store.offset_at_log))
         ]
-    slices = cut_into_slices(
-        store,
-        ranges,
-        plan.asked.max_bytes_per_partition,
-        least,
-        plan.asked.max_records_per_partition,
-    )
-    if tuple(ranges) == plan.ranges:
-        return [Share(number, piece) for piece in slices]
-    # Parts of the ranges, as a rule few: they are sent along.
-    return [
-        Share(number, ranges=tuple(pieces))
-        for piece in slices
-        if (pieces := pieces_of(ranges, piece, store.offset_at_log))
-    ]
 
+    def of_keys(self, words: frozenset[str]) -> list[Share] | None:
+        """Index hits, stretches that no index covers, and queues that it does not serve."""
+        found = plan_keys(self.store, self.plan.ranges, words)
+        if found is None:
+            return None
+        shares = []
+        most = self.plan.asked.max_records_per_partition or HITS_PER_SHARE
+        for start in range(0, len(found.hits), most):
+            shares.append(Share(self.number, ranges=found.hits[start : start + most]))
+        rest = list(found.unindexed)
+        for gap in found.gaps:
+            rest += pieces_of(found.indexed, gap, self.store.offset_at_log)
+        if rest:
+            shares += self.of_ranges(_disjoint(rest), 1)
+        return shares
 
-def _shares_of_keys(
-    number: int, plan: ReadPlan, store: MessageStore, words: frozenset[str]
-) -> list[Share] | None:
-    """Index hits, stretches that no index covers, and queues that it does not serve."""
-    found = plan_keys(store, plan.ranges, words)
-    if found is None:
-        return None
-    shares = []
-    most = plan.asked.max_records_per_partition or HITS_PER_SHARE
-    for start in range(0, len(found.hits), most):
-        shares.append(Share(number, ranges=found.hits[start : start + most]))
-    rest = list(found.unindexed)
-    for gap in found.gaps:
-        rest += pieces_of(found.indexed, gap, store.offset_at_log)
-    if rest:
-        shares += _shares_of_ranges(number, plan, store, _disjoint(rest), 1)
-    return shares
+    def _sized(self, ranges: Sequence[QueueSlice]) -> list[tuple[QueueSlice, float]]:
+        size_at = self._size_at(ranges)
+        return [
+            (part, sum(s.selected_bytes for s in stretches_of(part, len(ranges), size_at)))
+            for part in ranges
+        ]
 
-
-HITS_PER_SHARE = 2_000
+    def _size_at(self, ranges: Sequence[QueueSlice]) -> EntryAt:
+        look = entry_at(self.store, ranges)
+        return _by_entries(look) if self.by_entries else look
 
 
 def _disjoint(ranges: Sequence[QueueSlice]) -> list[QueueSlice]:
@@ -240,27 +276,23 @@ def _disjoint(ranges: Sequence[QueueSlice]) -> list[QueueSlice]:
     return joined
 
 
-def _sized(store: MessageStore, ranges: Sequence[QueueSlice]) -> list[tuple[QueueSlice, float]]:
-    look = entry_at(store, ranges)
-    return [
-        (part, sum(s.selected_bytes for s in stretches_of(part, len(ranges), look)))
-        for part in ranges
-    ]
-
-
 def cut_into_slices(
     store: MessageStore,
     ranges: Sequence[QueueSlice],
     target_bytes: int,
     min_slices: int = 1,
     max_entries: int | None = None,
+    *,
+    size_at: EntryAt | None = None,
 ) -> list[LogSlice]:
     """Neighbouring slices of the log that hold `ranges`, each of about `target_bytes` of them.
 
     With `max_entries` none holds more entries; where counting them would be dear (see
-    EXACT_PIECES) none holds more by estimate.
+    EXACT_PIECES) none holds more by estimate. `size_at` measures entries otherwise than by their
+    records.
     """
-    slices = plan_partitions(ranges, entry_at(store, ranges), target_bytes, min_slices, max_entries)
+    look = size_at or entry_at(store, ranges)
+    slices = plan_partitions(ranges, look, target_bytes, min_slices, max_entries)
     if max_entries is None or len(slices) * len(ranges) > EXACT_PIECES:
         return slices
     return with_at_most(

@@ -11,6 +11,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from rmq_store import MessageStore
+from rmq_store.heap import keep_freed_memory
 from rmq_store.lookahead import offset_at_log
 from rmq_store.planning import LogSlice, QueueSlice, pieces_of
 from spark_source.damage import DamageHandler
@@ -55,13 +56,14 @@ class RmqStoreReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Shares of about equal selected bytes."""
-        return [LogPartition(share) for share in shares_of(self.plan)]
+        return [LogPartition(share) for share in shares_of(self.plan, self.columns)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The batches of one share; rows come in the order of the log, or queue after queue."""
         # Without a partition Spark plans one of its own, with nothing in it.
         if not isinstance(partition, LogPartition):
             return
+        keep_freed_memory()  # the process is a worker of Spark's, that reads and does nothing else
         share, schema = partition.share, arrow_schema_for(self.spark_schema)
         plan = self.plan.stores[share.store]
         with plan.store.open() as store:

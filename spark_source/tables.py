@@ -22,10 +22,8 @@ from pyspark.sql.types import (
 )
 
 from rmq_store import MessageStore
-from rmq_store.columns import needs_log
 from rmq_store.errors import InvalidArgumentError, StoreError
 from rmq_store.planning import LogSlice, QueueSlice
-from rmq_store.schema import column_names
 from rmq_store.tables import TABLES
 from rmq_store.tables.content import damage_row
 from rmq_store.tables.table import (
@@ -40,7 +38,7 @@ from rmq_store.tables.table import (
     Row,
     Table,
 )
-from spark_source.options import BY_QUEUE, SourceOptions
+from spark_source.options import BY_QUEUE
 from spark_source.plan import QueryPlan, ReadPlan, Share, replaced, shares_of
 from spark_source.reader import pieces_of_share
 from spark_source.schema import SPARK_TIMESTAMP
@@ -107,7 +105,7 @@ class TableReader(DataSourceReader):
         if self.table == PLAN:
             return [TablePartition(0, rows=list(plan_rows(self.plan)))]
         if self.table == DAMAGE:
-            return [TablePartition(share.store, share) for share in shares_of(self.plan)]
+            return [TablePartition(share.store, share) for share in shares_of(self.plan, ("body",))]
         if self.table == USAGE:
             whole = replaced(self.plan, split_by=BY_QUEUE)
             return [TablePartition(share.store, share) for share in shares_of(whole)]
@@ -176,7 +174,7 @@ def plan_rows(plan: QueryPlan) -> Iterator[Row]:
             "brokerName": one.store.broker_name,
             "path": one.store.path,
             "partition": number,
-            "readsLog": reads_log(one.asked),
+            "readsLog": one.reads_log(),
         }
         with one.store.open() as store:
             if one.limits is not None:
@@ -190,12 +188,6 @@ def plan_rows(plan: QueryPlan) -> Iterator[Row]:
             "path": left_out.path,
             "leftOut": left_out.reason,
         }
-
-
-def reads_log(asked: SourceOptions) -> bool:
-    """Whether a query with these options opens the CommitLog."""
-    filters = asked.tags is not None or asked.keys is not None
-    return filters or asked.verify_queue or needs_log(column_names(asked.columns))
 
 
 def _log_row(piece: LogSlice, store: MessageStore) -> Row:
@@ -227,4 +219,4 @@ def _ranges_row(plan: ReadPlan, share: Share, store: MessageStore) -> Row:
 
 
 def _files_of(plan: ReadPlan, slices: list[QueueSlice], store: MessageStore) -> list[str]:
-    return store.files_of(slices, with_log=reads_log(plan.asked))
+    return store.files_of(slices, with_log=plan.reads_log())

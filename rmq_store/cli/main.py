@@ -18,6 +18,7 @@ import click
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from rmq_store.errors import StoreError, nearest
+from rmq_store.heap import keep_freed_memory
 
 # Command -> the module of this package that has it, and what it does.
 COMMANDS = {
@@ -85,6 +86,7 @@ def main() -> None:
     # As other tools of a shell: whoever reads the output and has seen enough ends us, quietly.
     if hasattr(signal, "SIGPIPE"):
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    keep_freed_memory()
     try:
         code = rmqstore.main(standalone_mode=False)
         sys.stdout.flush()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
 from typing import Any
 
 import click
@@ -56,7 +55,8 @@ def offsets(
     """Show the offsets of consumer groups; reset those of one while the broker is down.
 
     A reset is shown first and written with --apply, into the broker's file, the old one kept as
-    .bak. It is refused while a broker holds the store's lock. --broker-conf does not matter here.
+    .bak. It is refused while a broker holds the store's lock. --broker-conf matters where it puts
+    the log into a folder elsewhere.
     """
     if place is None and at is None:
         if really:
@@ -68,6 +68,7 @@ def offsets(
     if place is not None and at is not None:
         raise click.UsageError("say one of --reset-to and --reset-to-time")
     from rmq_store.consumeroffsets import apply_reset, plan_reset
+    from rmq_store.jsonkeys import as_json_object
 
     with open_store(store, broker_conf, broker_name) as opened:
         to: Any = int(place) if place is not None and place.isdigit() else place
@@ -83,7 +84,7 @@ def offsets(
         written = apply_reset(opened, changes) if really and changes else None
     if as_json:
         for change in changes:
-            print_json({**asdict(change), "written": written is not None})
+            print_json({**as_json_object(change), "written": written is not None})
     else:
         print_rows(
             ["topic", "queueId", "before", "after", "minOffset", "maxOffset"],

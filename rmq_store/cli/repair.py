@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 
 import click
@@ -33,6 +34,7 @@ def salvage(
     Queues and index are not needed and made anew. Every byte of the log that is left out is told
     with its reason. Exit code 1 where anything was left out.
     """
+    from rmq_store.jsonkeys import as_json_object
     from rmq_store.salvage import salvage as save
     from rmq_store.store import MessageStore
 
@@ -41,7 +43,7 @@ def salvage(
     with Progress("salvage", total) as progress:
         report = save(store, target, config=broker_conf, release=release, progress=progress)
     if as_json:
-        print_json(report.to_dict())
+        print_json(as_json_object(report.to_dict()))
     else:
         click.echo(f"{report.messages} messages, {size(report.record_bytes)}, are in {target}")
         for one in report.skipped:
@@ -83,6 +85,7 @@ def rebuild(
     TARGET is complete and a broker can start on it. STORE is not changed. Killed half-way, the same
     command goes on. Exit code 1 where the log is damaged: what is whole is there all the same.
     """
+    from rmq_store.jsonkeys import as_json_object
     from rmq_store.rebuild import rebuild as make
     from rmq_store.rebuild import work_of
     from rmq_store.store import MessageStore
@@ -94,7 +97,7 @@ def rebuild(
             store, target, log=log, release=release, config=broker_conf, progress=progress
         )
     if as_json:
-        print_json(report.to_dict())
+        print_json(as_json_object(report.to_dict()))
     else:
         found = report.recovery
         click.echo(
@@ -130,9 +133,13 @@ def recover(
     The log is cut behind its last whole record, queues and index are made to agree with it. Refused
     while a broker has the store open. `verify` looks first and changes nothing.
     """
+    from rmq_store.jsonkeys import as_json_object
     from rmq_store.recovery import recover as mend
 
     report = mend(store, broker_conf, mode=mode, release=release)
-    click.echo(report.to_json() if as_json else str(report))
+    if as_json:
+        print_json(as_json_object(json.loads(report.to_json())))
+    else:
+        click.echo(str(report))
     if report.damage:
         sys.exit(EXIT_FINDINGS)

@@ -37,8 +37,10 @@ def retention(
     """What the broker would delete now, and which consumer groups lose messages by it.
 
     By fileReservedTime, deleteWhen and the disk's ratios of --broker-conf (or the broker's
-    defaults). DELETES only with --apply, and not while a broker has the store open.
+    defaults). DELETES only with --apply, and not while a broker has the store open. With --json a
+    line for each file, one for each group and queue that loses, and the summary as the last.
     """
+    from rmq_store.jsonkeys import as_json_object
     from rmq_store.retention import RetentionPolicy, apply_retention, plan_retention
 
     with open_store(store, broker_conf, broker_name) as opened:
@@ -49,10 +51,21 @@ def retention(
             keep_from=parse_time(keep_from),
         )
     freed = apply_retention(plan) if really else 0
-    if as_json:
-        print_json({**plan.to_dict(), "freed": freed})
-        return
     files = (*plan.log, *plan.queues, *plan.index)
+    if as_json:
+        for one in (*files, *plan.risks):
+            print_json(as_json_object(one))
+        summary = {
+            "path": plan.path,
+            "trigger": plan.trigger,
+            "log_start": plan.log_start,
+            "log_start_after": plan.log_start_after,
+            "files": len(files),
+            "bytes": plan.bytes,
+            "freed": freed,
+        }
+        print_json(as_json_object(summary))
+        return
     print_rows(["file", "size", "why"], [[one.path, size(one.size), one.why] for one in files])
     for risk in plan.risks:
         told = asdict(risk)

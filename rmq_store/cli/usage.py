@@ -20,7 +20,13 @@ _BY = {
 
 @click.command()
 @store_command
-@click.option("--by", type=click.Choice(list(_BY)), default="topic", show_default=True)
+@click.option(
+    "--by",
+    type=click.Choice(list(_BY)),
+    default="topic",
+    show_default=True,
+    help="What to add up by.",
+)
 @click.option("--top", type=click.IntRange(min=1), help="The so many largest alone.")
 @json_option
 def usage(

@@ -22,6 +22,7 @@ def verify(store: str, broker_conf: str | None, broker_name: str | None, as_json
     looked at. With --json a line for each finding, and the summary as the last.
     """
     from rmq_store.findings import Severity
+    from rmq_store.jsonkeys import as_json_object
     from rmq_store.verify import severities
     from rmq_store.verify import verify as examine
 
@@ -30,19 +31,20 @@ def verify(store: str, broker_conf: str | None, broker_name: str | None, as_json
         Progress("verify", opened.log.chain.stop - opened.log.chain.start) as progress,
     ):
         report = examine(opened, progress)
-    told = report.to_dict()
-    findings = told.pop("findings")
     if as_json:
-        for finding in findings:
-            print_json(finding)
-        print_json({**told, "severities": severities(report.findings)})
+        for finding in report.findings:
+            print_json(as_json_object(finding))
+        told = {name: value for name, value in report.to_dict().items() if name != "findings"}
+        summary = {**told, "index": report.index, "severities": severities(report.findings)}
+        print_json(as_json_object(summary))
     else:
-        for finding in findings:
-            name = click.style(f"{finding['severity']:<8}", fg=_COLOURS[finding["severity"]])
-            where = "" if finding["start"] is None else f" {finding['start']}..{finding['stop']}"
-            click.echo(f"{name}{finding['code']}: {finding['path']}{where}")
-            click.echo(f"        {finding['meaning']}")
-            click.echo(f"        {finding['advice']}")
+        for finding in report.findings:
+            severity = finding.severity.value
+            name = click.style(f"{severity:<8}", fg=_COLOURS[severity])
+            where = "" if finding.start is None else f" {finding.start}..{finding.stop}"
+            click.echo(f"{name}{finding.code}: {finding.path}{where}")
+            click.echo(f"        {finding.meaning}")
+            click.echo(f"        {finding.advice}")
         counts = severities(report.findings)
         click.echo(
             f"{report.records} records, {report.queues} queues, {len(report.index)} index files: "

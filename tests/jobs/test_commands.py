@@ -11,7 +11,7 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
-from jobs import dlq, export, lag, live, provenance, rebuild, trace, usage, verify
+from jobs import dlq, live, parquet_target, provenance
 from jobs.command import EXIT_OK, EXIT_REFUSED, ship_jobs
 from jobs.replay_spec import ReplaySpec
 from tests.conftest import GoldenStore, unpack
@@ -34,16 +34,6 @@ def test_help_from_another_folder(name: str, tmp_path: Path) -> None:
     assert "--json" in done.stdout
 
 
-@pytest.mark.parametrize("module", [dlq, export, lag, rebuild, trace, usage, verify])
-def test_the_page_names_every_option(module: object) -> None:
-    """Those of the Spark source are in its own page."""
-    page = (CHECKOUT / "docs" / "jobs.md").read_text("utf-8")
-    command = module.command  # type: ignore[attr-defined]
-    own = [o for p in command.params for o in p.opts if o.startswith("--") and "-" in o[2:]]
-    assert [option for option in own if option not in page] == []
-    assert f"## {command.name}" in page
-
-
 def test_what_an_executor_met_is_told_in_our_words(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -63,7 +53,7 @@ def test_what_an_executor_met_is_told_in_our_words(
 
 def functions() -> Sequence[object]:
     spec = ReplaySpec("/store", to_broker="127.0.0.1:1", failed="/failed")
-    return [provenance.sum_of, export._summed, live._task(spec, 2)]
+    return [provenance.sum_of, parquet_target.summed_file, live._task(spec, 2)]
 
 
 def test_functions_travel_to_executors_without_this_folder() -> None:

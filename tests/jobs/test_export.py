@@ -20,8 +20,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from jobs.command import EXIT_OK, EXIT_REFUSED
-from jobs.export import ExportSpec, main, once, run
-from jobs.manifest import Manifest, ManifestError, without
+from jobs.delta_target import DeltaUnavailableError
+from jobs.export import ExportSpec, main, run
+from jobs.export_rows import once
+from jobs.manifest import Manifest
+from jobs.wave import ManifestError, without
 from rmq_store import MessageStore, QueueId, StoreError
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.planning import QueueSlice
@@ -212,19 +215,37 @@ def test_other_columns_other_stores_and_folders_of_others_are_refused(
         run(spark, spec(store, Path(store.path) / "out"))
     with pytest.raises(StoreError, match="payments"):
         run(spark, spec(store, target, topic="paymnts"))
-    with pytest.raises(InvalidArgumentError, match="Delta"):
+    with pytest.raises(DeltaUnavailableError, match="DeltaSparkSessionExtension"):
         run(spark, ExportSpec(store.path, str(tmp_path / "delta"), format="delta"))
     assert sorted(target.rglob("*")) == held
     assert not (tmp_path / "delta").exists()
+
+
+def test_a_uri_is_refused_and_does_not_become_a_folder(
+    golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([golden(NAME).path, "--to", "s3://bucket/orders"]) == EXIT_REFUSED
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_delta_without_its_package_is_refused_before_spark_starts(
+    golden: Golden, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    monkeypatch.setitem(sys.modules, "delta", None)
+    words = [golden(NAME).path, "--to", str(tmp_path / "out"), "--format", "delta"]
+    assert main(words) == EXIT_REFUSED
+    assert "pip install 'rmqstore[delta]'" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 # --- cut short, and run again ---------------------------------------------------------------------
 
 KILLER = """
 import os, signal, sys
-from jobs import export, manifest
+from jobs import export, manifest, parquet_target
 where, count, *words = sys.argv[1:]
-owner, name = {{"write": (export._Export, "_named"), "commit": (manifest.Manifest, "commit"),
+owner, name = {{"write": (parquet_target.ParquetTarget, "_named"), "commit": (manifest.Manifest, "commit"),
                "move": (manifest.Manifest, "_move"), "rename": (manifest.Path, "rename")}}[where]
 real, left = getattr(owner, name), [int(count)]
 def killing(*args, **named):

@@ -268,7 +268,7 @@ def test_reports_as_json_and_wrong_options(
     report = tmp_path / "report.json"
     assert module.main([*words, "--json", str(report), "--checksums"]) == EXIT_OK
     told = json.loads(report.read_text("utf-8"))
-    assert told["source"]["log_range"][1] >= max(r["commitLogOffset"] for r in store.truth)
+    assert told["source"]["logRange"][1] >= max(r["commitLogOffset"] for r in store.truth)
     assert told["source"]["options"]["brokerConf"] == store.conf
     assert len(told["source"]["files"]) == sum(p.is_file() for p in Path(store.path).rglob("*"))
     assert any(told["tables"].values())

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections import Counter, defaultdict
 from typing import Any
 
+import click
 import pytest
 
 from jobs.grpcclient import MESSAGE_GROUP_LIMIT, group_of, user_properties
-from jobs.replay_spec import ReplaySpec, check, parser, spec_of
+from jobs.replay import main
+from jobs.replay_options import spec_of
+from jobs.replay_spec import ReplaySpec, check
 from jobs.sending import Manner, Pacer, Refused, Row, Sender, Unreachable
 from rmq_store.errors import InvalidArgumentError
 
@@ -108,6 +112,40 @@ def test_the_pace_is_even_by_the_clock() -> None:
     assert Pacer(None).delay() == 0.0
 
 
+class Timed(Fake):
+    """Notes when each attempt came."""
+
+    def __init__(self, *, fails: float) -> None:
+        super().__init__(fails=fails)
+        self.came: list[float] = []
+
+    def send(self, message: Any) -> None:
+        at = time.monotonic()
+        with self.lock:
+            self.came.append(at)
+        super().send(message)
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("fails", [0.0, 0.1])
+def test_no_attempt_comes_before_its_turn_by_the_real_clock(fails: float) -> None:
+    """At no moment more than the rate allows since the beginning; how much later is not asked."""
+    rate, count = 400.0, 800
+    client = Timed(fails=fails)
+    sender = Sender(client, Manner(rate=rate, lanes=8), nothing_together)
+    began = time.monotonic()
+    list(sender.send(rows(count)))
+    assert len(client.came) == sender.outcome.sent + sender.outcome.retries
+    assert sender.outcome.sent == count - count // 100
+    assert (sender.outcome.retries > 0) == (fails > 0)
+    early = [
+        (turn, at - began)
+        for turn, at in enumerate(sorted(client.came))
+        if at - began < turn / rate - 1e-6  # sums of floats
+    ]
+    assert early == []
+
+
 # --- what is sent of a message --------------------------------------------------------------------
 
 
@@ -147,11 +185,10 @@ def test_what_cannot_be_is_refused_before_anything_is_sent(
         check(ReplaySpec("/store", **known))
 
 
-def test_the_command_line_of_a_live_replay(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_of_a_live_replay() -> None:
     words = ["/store", "--to-broker", "127.0.0.1:1", "--failed", "/failed", "--fifo", "a"]
-    spec = spec_of(parser().parse_args([*words, "--rate", "5", "--dry-run"]))
+    spec = spec_of(main.parse([*words, "--rate", "5", "--dry-run"]))
     assert (spec.fifo_topics, spec.rate, spec.dry_run) == (("a",), 5.0, True)
-    assert spec.wave_bytes < spec_of(parser().parse_args(["/s", "--to-store", "/t"])).wave_bytes
-    with pytest.raises(SystemExit):
-        parser().parse_args([*words, "--fifoo", "b"])
-    assert "--fifo" in capsys.readouterr().err
+    assert spec.wave_bytes < spec_of(main.parse(["/s", "--to-store", "/t"])).wave_bytes
+    with pytest.raises(click.UsageError, match="--fifo"):
+        main.parse([*words, "--fifoo", "b"])

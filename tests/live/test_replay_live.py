@@ -23,8 +23,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from jobs import dlq
+from jobs.command import EXIT_NOT_ALL, EXIT_STOPPED
 from jobs.ledger import LedgerError
-from jobs.replay import EXIT_NOT_ALL, EXIT_STOPPED, main, run
+from jobs.replay import main, run
 from jobs.replay_rows import ORIGIN, ORIGIN_PREFIX
 from jobs.replay_spec import ReplaySpec
 from rmq_store import MessageStore
@@ -165,13 +166,13 @@ def test_every_message_arrives_once_as_it_was_and_in_order(
 KILLER = """
 import os, signal, sys
 from jobs import live, replay
-real, left = live._Live._keep, [2]
+real, left = live.LiveReplay._keep, [2]
 def killing(self, *args):
     if left[0] == 0:
         os.kill(os.getpid(), signal.SIGKILL)
     left[0] -= 1
     return real(self, *args)
-live._Live._keep = killing
+live.LiveReplay._keep = killing
 sys.exit(replay.main(sys.argv[1:]))
 """
 
@@ -258,8 +259,9 @@ def test_what_is_refused_goes_aside_with_the_reason(
     asked = spec(path, broker, failed, topic_map={"wrong": "fifo-a"})
 
     dry = run(spark, replace(asked, dry_run=True))
-    assert dry.written == {f"{broker.grpc} (dry run: none was sent)": 5}
+    assert (dry.written, dry.would_write) == ({}, {broker.grpc: 5})
     assert list(dry.skipped.values()) == [3]
+    assert sum(queue.refused for queue in dry.planned) == 3
     assert not failed.exists()
     assert read_all(broker, ["odd"]) == []
 

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
+import click
 import pytest
 
 import jobs
 import rmq_store
 import spark_source
 from jobs.replay_rows import ORIGIN
-from rmq_store.cli.main import COMMANDS
 from rmq_store.errors import StoreError
 from rmq_store.schema import COLUMNS
 from rmq_store.tables import TABLES
@@ -25,11 +25,19 @@ from spark_source.options import OPTIONS
 from spark_source.schema import struct_field
 from tests.conftest import unpack
 from tests.support.consoles import assert_prints, folder_for, output_of, steps
+from tests.support.optionpages import JOBS, SYNOPSIS, TABLE, options, pages, synopsis
 
 CHECKOUT = Path(__file__).parents[2]
-PAGES = [CHECKOUT / "README.md", *sorted((CHECKOUT / "docs").glob("*.md"))]
+DOCS = CHECKOUT / "docs"
+PAGES = [CHECKOUT / "README.md", *sorted(DOCS.rglob("*.md"))]
+# Each starts a Spark.
+LONG = [pytest.mark.campaign]
 EXAMPLE = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 SHELL = re.compile(r"^```(?:sh|bash|shell)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(CHECKOUT))
 
 
 def table(page: str, header: str) -> list[list[str]]:
@@ -94,27 +102,51 @@ def test_the_errors_are_those_of_the_code() -> None:
     assert all(len(row[3]) > len("Do this.") for row in found)
 
 
-def test_the_commands_are_those_of_the_code() -> None:
-    """Each has a part of the page, which shows its help (and that is run)."""
-    page = CHECKOUT / "docs" / "commands.md"
-    shown = re.findall(r"^### (\w+)$", page.read_text("utf-8"), re.MULTILINE)
-    assert sorted(shown) == sorted(COMMANDS)
-    told = [command for command, _ in steps(page)]
-    assert {f"rmqstore {name} --help" for name in COMMANDS} <= set(told)
+@pytest.mark.parametrize(("page", "typed", "command"), list(pages()), ids=lambda one: str(one))
+def test_a_page_of_a_command_has_its_synopsis_and_options(
+    page: Path, typed: str, command: click.Command
+) -> None:
+    text = page.read_text("utf-8")
+    (shown,) = SYNOPSIS.findall(text)
+    assert shown == synopsis(typed, command)
+    (table,) = TABLE.findall(text)
+    assert table == options(command)
+    assert all(option.help for option in command.params if isinstance(option, click.Option))
+    assert re.findall(r"^## (.*)$", text, re.MULTILINE)[:2] == ["Synopsis", "Options"]
+    assert {"Exit codes", "Example", "What it refuses"} <= set(
+        re.findall(r"^## (.*)$", text, re.MULTILINE)
+    )
+    ours = [told for told, _ in steps(page) if typed.removeprefix("spark-submit ") in told]
+    assert len(ours) > 1
+    assert any('echo "exit code $?"' in told for told in ours)
+
+
+def test_every_command_and_job_has_a_page_and_the_index_leads_to_it() -> None:
+    told = {page for page, _, _ in pages()}
+    assert told == {*(DOCS / "commands").glob("*.md"), *(DOCS / "jobs").glob("*.md")}
+    runs = {path.stem for path in (CHECKOUT / "jobs").glob("*.py") if "@job(" in path.read_text()}
+    assert runs - {"command"} == set(JOBS)
+    for folder in ("commands", "jobs"):
+        index = (DOCS / f"{folder}.md").read_text("utf-8")
+        for page in (DOCS / folder).glob("*.md"):
+            assert f"({folder}/{page.name})" in index
+            assert f"\n{folder}/{page.stem}\n" in index
 
 
 def test_the_origin_properties_are_those_of_the_code() -> None:
-    assert [row[0] for row in table("replay.md", "property")] == [f"`{name}`" for name in ORIGIN]
+    assert [row[0] for row in table("jobs/replay.md", "property")] == [
+        f"`{name}`" for name in ORIGIN
+    ]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links_lead_somewhere(page: Path) -> None:
     for link in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text("utf-8")):
         assert (page.parent / link).exists(), f"{page.name}: {link}"
 
 
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if EXAMPLE.search(page.read_text())], ids=lambda page: page.name
+    "page", [page for page in PAGES if EXAMPLE.search(page.read_text())], ids=name_of
 )
 def test_examples_run(page: Path, tmp_path: Path) -> None:
     """From top to bottom, in a folder with a real broker's store in `store`."""
@@ -132,7 +164,13 @@ def test_examples_run(page: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if steps(page)], ids=lambda page: page.name
+    "page",
+    [
+        pytest.param(page, marks=LONG if page.parent.name == "jobs" else ())
+        for page in PAGES
+        if steps(page)
+    ],
+    ids=name_of,
 )
 def test_commands_print_what_the_page_shows(page: Path, tmp_path: Path) -> None:
     folder = folder_for(tmp_path)
@@ -140,7 +178,7 @@ def test_commands_print_what_the_page_shows(page: Path, tmp_path: Path) -> None:
         assert_prints(expected, output_of(command, folder))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_command_of_ours_in_a_page_is_run(page: Path) -> None:
     for block in SHELL.findall(page.read_text("utf-8")):
         told = [line for line in block.splitlines() if line.startswith("rmqstore ")]
@@ -174,8 +212,8 @@ def built(docs: Path, target: Path) -> subprocess.CompletedProcess[str]:
 def test_make_docs_builds_every_page(tmp_path: Path) -> None:
     done = built(CHECKOUT / "docs", tmp_path / "pages")
     assert done.returncode == 0, done.stderr
-    made = {page.stem for page in (tmp_path / "pages").glob("*.html")}
-    assert {page.stem for page in PAGES if page.parent == CHECKOUT / "docs"} <= made
+    made = {page.relative_to(tmp_path / "pages") for page in (tmp_path / "pages").rglob("*.html")}
+    assert {page.relative_to(DOCS).with_suffix(".html") for page in PAGES[1:]} <= made
     assert "message_by_id" in (tmp_path / "pages" / "api.html").read_text("utf-8")
 
 

@@ -183,6 +183,30 @@ def test_partitions_are_neighbouring_slices_in_the_order_of_the_log(
     assert len({row.part for row in rows}) >= 8
 
 
+def test_columns_of_the_queue_are_split_by_entries_and_others_by_records(
+    spark: SparkSession, golden: Golden
+) -> None:
+    store = golden("clean-5.5.0")
+    per_partition = 64 * 160  # bytes: as many as 64 entries count
+    count = sum(messages_in(r) for r in store.truth if in_a_queue(r) and user_topic(r))
+    shares = -(-count // 64)
+    assert shares > 1
+    fields = [StructField("topic", StringType(), False), StructField("queueOffset", LongType())]
+    reader = spark.read.format("rmqstore").option("maxBytesPerPartition", per_partition)
+    few = reader.schema(StructType(fields)).load(store.path)
+    assert few.rdd.getNumPartitions() == shares
+    assert few.count() == count
+    named = load(spark, store, maxBytesPerPartition=str(per_partition), columns="topic,queueOffset")
+    assert named.rdd.getNumPartitions() == shares
+    # A check of the records, and a column of theirs, read the log.
+    largest = max(record["storeSize"] for record in store.truth)
+    assert largest > 160
+    for options in ({"columns": "topic", "verifyQueue": "true"}, {"columns": "topic,tags"}):
+        frame = load(spark, store, maxBytesPerPartition=str(per_partition), **options)
+        assert frame.rdd.getNumPartitions() > shares
+        assert frame.count() == count
+
+
 def test_a_users_schema_chooses_the_columns(spark: SparkSession, golden: Golden) -> None:
     store = golden("clean-5.5.0")
     schema = StructType([StructField("tags", StringType()), StructField("queueOffset", LongType())])

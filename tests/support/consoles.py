@@ -37,8 +37,9 @@ def _steps(block: str) -> list[tuple[str, str]]:
 
 
 def folder_for(scratch: Path) -> Path:
-    """A folder that looks like the checkout after make, with a real broker's store in `store`."""
+    """A folder that looks like the checkout after make, with real brokers' stores in it."""
     Path(unpack("clean-5.5.0", scratch).path).rename(scratch / "store")
+    Path(unpack("clean-4.9.7", scratch).path).rename(scratch / "older")  # it has dead letters
     (scratch / ".venv").symlink_to(Path(sys.prefix))
     (scratch / "jobs").symlink_to(CHECKOUT / "jobs")
     return scratch

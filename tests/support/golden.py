@@ -174,3 +174,21 @@ def unpack(name: str, target: Path) -> GoldenStore:
     with tarfile.open(GOLDEN / f"{name}.tar.xz") as archive:
         archive.extractall(target, filter="data")
     return GoldenStore(target / name)
+
+
+def offsets(store: MessageStore, **how: Any) -> list[int]:
+    """CommitLog offsets of all messages in queues, as a store gives them."""
+    batches = store.read_batches(
+        columns=["commitLogOffset", "flag"], include_system_topics=True, **how
+    )
+    return [offset for batch in batches for offset in batch.column(0).to_pylist()]
+
+
+def wanted(golden: GoldenStore) -> list[int]:
+    """The same as the truth has them."""
+    return [record["commitLogOffset"] for record in golden.truth if in_a_queue(record)]
+
+
+def log_files(golden: GoldenStore) -> list[Path]:
+    """The files of the log, in order."""
+    return sorted(Path(golden.path, "commitlog").iterdir())

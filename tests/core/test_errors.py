@@ -1,0 +1,119 @@
+"""One tree of errors: each says where, what was expected and found, and what to do."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rmq_store import StoreError
+from rmq_store.errors import (
+    BodyError,
+    CorruptRecordError,
+    TruncatedFileError,
+)
+from tests.support.golden import GoldenStore, in_a_queue, log_files, offsets, unpack
+
+CHECKOUT = Path(__file__).parents[2]
+
+CHECKOUT = Path(__file__).parents[2]
+
+
+def kinds_of(error: type[StoreError]) -> list[type[StoreError]]:
+    below = error.__subclasses__()
+    return below + [kind for one in below for kind in kinds_of(one)]
+
+
+@pytest.mark.parametrize("kind", [StoreError, *kinds_of(StoreError)])
+def test_errors_say_where_what_and_what_to_do_and_survive_pickling(kind: type[StoreError]) -> None:
+    error = kind(
+        Path("/a/store"), reason="bodyCRC", offset=1234, expected=17, actual=18, advice="Look there"
+    )
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is kind
+    assert str(again) == str(error)
+    assert vars(again) == vars(error)
+    for part in ("/a/store", "bodyCRC", "1234", "17", "18", "Look there", kind.code):
+        assert part in str(error)
+    assert error.path == "/a/store"
+
+
+def test_every_kind_of_error_has_a_code_of_its_own() -> None:
+    kinds: list[type[StoreError]] = [StoreError, *kinds_of(StoreError)]
+    assert len({kind.code for kind in kinds}) == len(kinds)
+    assert all(kind.code.startswith("RMQSTORE_") for kind in kinds)
+
+
+def test_damage_is_reported_with_its_place_and_both_sides(tmp_path: Path) -> None:
+    golden = unpack("clean-5.2.0", tmp_path)
+    record = next(r for r in golden.truth if r["body"] and in_a_queue(r) and not r["sysFlag"])
+    path = next(p for p in reversed(log_files(golden)) if int(p.name) <= record["commitLogOffset"])
+    raw = bytearray(path.read_bytes())
+    raw[record["commitLogOffset"] - int(path.name) + 88] ^= 1  # the first byte of the body
+    path.write_bytes(raw)
+    with golden.open() as store:
+        with pytest.raises(CorruptRecordError, match="bodyCRC") as caught:
+            store.message_at(record["commitLogOffset"])
+        error = caught.value
+        assert (error.path, error.offset) == (str(path), record["commitLogOffset"])
+        assert error.expected == record["bodyCrc"] != error.actual
+        with pytest.raises(CorruptRecordError, match="bodyCRC"):
+            offsets(store, topics=record["topic"])
+        damage: list[StoreError] = []
+        found = [
+            row
+            for batch in store.read_batches(
+                record["topic"], columns=["commitLogOffset", "body"], on_damage=damage.append
+            )
+            for row in batch.column(0).to_pylist()
+        ]
+        assert [error.offset for error in damage] == [record["commitLogOffset"]]
+        assert record["commitLogOffset"] not in found
+
+
+def test_a_body_that_does_not_open_is_damage_like_any_other(tmp_path: Path) -> None:
+    golden = unpack("clean-5.2.0", tmp_path)
+    record = next(r for r in golden.truth if r["body"] and in_a_queue(r) and not r["sysFlag"])
+    path = next(p for p in reversed(log_files(golden)) if int(p.name) <= record["commitLogOffset"])
+    raw = bytearray(path.read_bytes())
+    raw[record["commitLogOffset"] - int(path.name) + 39] |= 1  # sysFlag: compressed
+    path.write_bytes(raw)
+    with golden.open() as store:
+        with pytest.raises(BodyError):
+            list(store.read_batches(record["topic"]))
+        damage: list[StoreError] = []
+        batches = list(store.read_batches(record["topic"], on_damage=damage.append))
+        found = [at for batch in batches for at in batch.column("commitLogOffset").to_pylist()]
+        assert [(type(error), error.offset) for error in damage] == [
+            (BodyError, record["commitLogOffset"])
+        ]
+        others = [r for r in golden.truth if r["topic"] == record["topic"] and in_a_queue(r)]
+        assert len(found) == len(others) - 1
+        raw_rows = store.read_batches(record["topic"], columns=["rawBody"])
+        assert sum(batch.num_rows for batch in raw_rows) == len(others)
+
+
+def test_a_bomb_in_a_body_is_stopped(golden: Callable[[str], GoldenStore]) -> None:
+    store = golden("clean-5.3.3")
+    packed = max(
+        (r for r in store.truth if r["sysFlag"] & 1 and in_a_queue(r)),
+        key=lambda r: len(r["bodyDecompressed"]),
+    )
+    with store.open() as opened, pytest.raises(BodyError, match="grows over the limit"):
+        list(opened.read_batches(packed["topic"], max_body_bytes=100))
+
+
+def test_a_file_cut_before_it_is_mapped_is_our_error(tmp_path: Path) -> None:
+    golden = unpack("crc-5.5.0", tmp_path)
+    with golden.open() as store:
+        store.close()
+    store = golden.open()
+    last = log_files(golden)[0]
+    store._log.chain.close()
+    os.truncate(last, 100)
+    with pytest.raises(TruncatedFileError, match="was cut while") as caught:
+        store.message_at(0)
+    assert (caught.value.path, caught.value.offset) == (str(last), 100)

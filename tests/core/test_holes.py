@@ -1,0 +1,70 @@
+"""Files are made at their full size and filled later: what is not stored is passed over, not read."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from rmq_store import Gap
+from rmq_store.files import SegmentChain, SegmentFile
+from tests.support.golden import log_files, offsets, unpack, wanted
+
+SIZE = 64 << 20
+
+
+def sparse(folder: Path, *places: int) -> SegmentFile:
+    """A file of zeros with one byte stored at each place."""
+    path = folder / f"{0:020d}"
+    with path.open("wb") as file:
+        file.truncate(SIZE)
+        for place in places:
+            file.seek(place)
+            file.write(b"\1")
+    return SegmentFile(str(path), 0, SIZE)
+
+
+@pytest.mark.parametrize("place", [0, 4095, 4096, 1 << 20, SIZE - 1])
+def test_what_is_passed_over_is_zeros(tmp_path: Path, place: int) -> None:
+    chain = SegmentChain([str(tmp_path)], segments=[sparse(tmp_path, place)])
+    for start in (0, 1, place, max(0, place - 10_000)):
+        found = chain.stored_from(start)
+        assert start <= found <= max(start, place)
+        assert not chain.window(start, found).any()
+    assert chain.stored_from(SIZE - 1) in (SIZE - 1, SIZE)
+
+
+def test_a_hole_is_passed_over_where_the_file_system_tells(tmp_path: Path) -> None:
+    segment = sparse(tmp_path, SIZE // 2)
+    if os.stat(segment.path).st_blocks * 512 >= SIZE:
+        pytest.skip("the file system keeps no holes")
+    chain = SegmentChain([str(tmp_path)], segments=[segment])
+    assert SIZE // 2 - (1 << 20) < chain.stored_from(0) <= SIZE // 2
+    assert chain.stored_from(SIZE // 2 + (1 << 20)) == SIZE
+
+
+@pytest.mark.parametrize("dense", [False, True], ids=["holes", "zeros"])
+def test_a_log_far_larger_than_its_records_ends_alike(tmp_path: Path, dense: bool) -> None:
+    """The tail as the file system keeps it, and as a copy has it that wrote every zero."""
+    golden = unpack("crc-5.5.0", tmp_path)
+    files = log_files(golden)
+    last = next(path for path in reversed(files) if path.read_bytes().strip(b"\0"))
+    with golden.open() as store:
+        end = store.log_range()[1]
+        expected = [extent.gap for extent in store.scan()]
+    written = last.read_bytes()
+    if dense:
+        last.write_bytes(written)
+    else:
+        with last.open("wb") as file:
+            file.truncate(len(written))
+            file.seek(0)
+            file.write(written.rstrip(b"\0"))
+    shutil.rmtree(Path(golden.path, "consumequeue"))
+    with golden.open() as store:
+        assert store.log_range()[1] == end
+        assert [extent.gap for extent in store.scan()] == expected
+        assert sorted(offsets(store)) == sorted(wanted(golden))
+    assert Gap.UNWRITTEN in expected

@@ -1,0 +1,127 @@
+"""Is it a store, and of what geometry? What is refused says what it is, and where the store is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rmq_store import MessageStore
+from rmq_store.errors import (
+    IndexGeometryError,
+    InvalidArgumentError,
+    NotAStoreError,
+    UnknownQueueError,
+    UnsupportedStoreError,
+)
+from tests.support.golden import GoldenStore, unpack
+
+CHECKOUT = Path(__file__).parents[2]
+
+CHECKOUT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("inside", ["commitlog", "consumequeue", "index", "config", "checkpoint"])
+def test_one_level_too_deep_names_the_store(
+    golden: Callable[[str], GoldenStore], inside: str
+) -> None:
+    store = golden("clean-5.3.3").path
+    with pytest.raises(NotAStoreError) as caught:
+        MessageStore.open(os.path.join(store, inside))
+    assert caught.value.advice == f"Did you mean {store}?"
+
+
+@pytest.mark.parametrize("levels", [1, 2])
+def test_levels_too_high_name_the_store(tmp_path: Path, levels: int) -> None:
+    golden = unpack("crc-5.5.0", tmp_path / "a")
+    with pytest.raises(NotAStoreError) as caught:
+        MessageStore.open(Path(golden.path).parents[levels - 1])
+    assert caught.value.advice == f"Did you mean {golden.path}?"
+
+
+def test_a_path_that_is_not_there_is_said_to_be_missing(tmp_path: Path) -> None:
+    golden = unpack("crc-5.5.0", tmp_path)
+    with pytest.raises(NotAStoreError, match="no such folder") as caught:
+        MessageStore.open(f"{golden.path}s")
+    assert caught.value.advice == f"Did you mean {golden.path}?"
+    with pytest.raises(NotAStoreError):
+        MessageStore.open(tmp_path / "nothing" / "at" / "all")
+
+
+@pytest.mark.parametrize(
+    ("mark", "words"),
+    [
+        ("dledger-n0/data/00000000000000000000", "DLedger"),
+        ("commitlog/x", None),
+        ("tieredstore/broker/x", "tiered"),
+    ],
+)
+def test_other_kinds_of_store_are_refused_by_name(
+    tmp_path: Path, mark: str, words: str | None
+) -> None:
+    path = tmp_path / mark
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"x")
+    if words is None:
+        with MessageStore.open(tmp_path) as store:
+            assert (store.topics(), list(store.scan())) == ([], [])
+        return
+    with pytest.raises(UnsupportedStoreError, match=words):
+        MessageStore.open(tmp_path)
+
+
+@pytest.mark.parametrize("folder", ["consumequeue", "consumequeue_rocksdb"])
+def test_queues_in_rocksdb_are_refused_and_never_read_as_empty(tmp_path: Path, folder: str) -> None:
+    golden = unpack("crc-5.5.0", tmp_path)
+    mark = Path(golden.path, folder, "CURRENT")
+    mark.parent.mkdir(exist_ok=True)
+    mark.write_text("MANIFEST-000004\n")
+    with pytest.raises(UnsupportedStoreError, match="RocksDB") as caught:
+        golden.open()
+    assert caught.value.path == str(mark.parent)
+
+
+def test_unknown_names_are_refused_with_the_nearest(golden: Callable[[str], GoldenStore]) -> None:
+    store = golden("crc-5.5.0")
+    with pytest.raises(InvalidArgumentError, match="Did you mean 'mappedFileSizeCommitLog'"):
+        store.open(config={"mapedFileSizeComitLog": 1})
+    with store.open() as opened:
+        with pytest.raises(InvalidArgumentError, match="Did you mean 'queueOffset'"):
+            list(opened.read_batches(columns=["queueOfset"]))
+        with pytest.raises(InvalidArgumentError, match="named twice"):
+            list(opened.read_batches(columns=["topic", "topic"]))
+        topic = opened.topics(include_system=False)[0]
+        with pytest.raises(UnknownQueueError, match=f"Did you mean '{topic}'"):
+            opened.max_offset(f"{topic}x", 0)
+        with pytest.raises(UnknownQueueError, match=f"Did you mean '{topic}'"):
+            list(opened.read_batches(f"{topic}x"))
+        with pytest.raises(InvalidArgumentError, match="Did you mean 'LOWER'"):
+            opened.offset_by_time(topic, 0, 0, "LOWR")
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"maxHashSlotNum": 8}, {"maxIndexNum": 14}, {"maxHashSlotNum": 2}]
+)
+def test_a_wrong_index_geometry_is_refused(
+    golden: Callable[[str], GoldenStore], wrong: dict[str, int]
+) -> None:
+    store = golden("geometry-5.5.0")
+    record = next(record for record in store.truth if record["keys"])
+    with store.open(config=wrong) as opened, pytest.raises(IndexGeometryError):
+        opened.query_message(record["topic"], record["keys"])
+    right = {"maxHashSlotNum": 7, "maxIndexNum": 13}
+    with store.open(config=right) as opened:
+        assert opened.query_message(record["topic"], record["keys"].split(" ")[0])
+
+
+def test_a_geometry_of_the_same_file_size_is_refused_too(
+    golden: Callable[[str], GoldenStore],
+) -> None:
+    # Five slots take the place of one item: 7 + 5 slots and 13 - 1 items make the same size.
+    store = golden("geometry-5.5.0")
+    record = next(record for record in store.truth if record["keys"])
+    shifted = {"maxHashSlotNum": 12, "maxIndexNum": 12}
+    with store.open(config=shifted) as opened, pytest.raises(IndexGeometryError):
+        opened.query_message(record["topic"], record["keys"])

@@ -1,0 +1,62 @@
+"""Where a queue goes on behind a place in the log: the searches against the truth, entry by entry."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rmq_store import QueueId
+from rmq_store.consumequeue import QueueFiles
+from tests.conftest import GoldenStore, in_a_queue
+from tests.support.golden import CLEAN
+
+
+def places_by_queue(store: GoldenStore) -> dict[QueueId, dict[int, int]]:
+    """Log offset by queue offset, of messages in the queue that their record names."""
+    found: dict[QueueId, dict[int, int]] = defaultdict(dict)
+    for record in store.truth:
+        if in_a_queue(record):
+            queue = QueueId(record["topic"], record["queueId"])
+            found[queue][record["queueOffset"]] = record["commitLogOffset"]
+    return found
+
+
+@pytest.mark.parametrize("name", CLEAN)
+def test_a_queue_goes_on_where_the_truth_says(
+    golden: Callable[[str], GoldenStore], name: str
+) -> None:
+    store = golden(name)
+    asked = 0
+    with store.open() as opened:
+        listed = set(opened.queues())
+        for queue, places in places_by_queue(store).items():
+            first, stop = opened.min_offset(*queue), opened.max_offset(*queue)
+            if queue not in listed or list(places) != list(range(first, stop)):
+                continue  # with batches, or records that no queue lists any more
+            known = [places[offset] for offset in range(first, stop)]
+            for position in sorted({p + more for p in known for more in (-1, 0, 1)})[::3]:
+                expected = first + bisect_left(known, position)
+                assert opened.offset_at_log(queue, position) == expected, (queue, position)
+                asked += 1
+    assert asked
+
+
+def test_it_is_found_across_files_and_in_parts_of_a_queue(tmp_path: Path) -> None:
+    """Files of three entries each, as their bytes: the answer is that of a look at every entry."""
+    places = [100, 250, 400, 550, 700, 850, 1000, 1150]
+    folder = tmp_path / "consumequeue" / "orders" / "0"
+    folder.mkdir(parents=True)
+    entries = [place.to_bytes(8, "big") + (150).to_bytes(4, "big") + bytes(8) for place in places]
+    for number in range(3):
+        held = b"".join(entries[3 * number : 3 * number + 3])
+        (folder / f"{60 * number:020d}").write_bytes(held.ljust(60, b"\0"))
+    files = QueueFiles(str(folder), file_size=60)
+    for start in range(len(places)):
+        for stop in range(start, len(places) + 1):
+            for position in range(0, 1300, 25):
+                expected = next((u for u in range(start, stop) if places[u] >= position), stop)
+                assert files.first_pointing_behind(position, start, stop) == expected
