@@ -10,7 +10,13 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from rmq_store.errors import CorruptConfigError, InvalidArgumentError, from_os_error, nearest
+from rmq_store.errors import (
+    CorruptConfigError,
+    InvalidArgumentError,
+    MissingFileError,
+    from_os_error,
+    nearest,
+)
 from rmq_store.files import read_file
 from rmq_store.layout import (
     CONFIG_DIR,
@@ -235,9 +241,21 @@ def _typed(name: str, value: Any) -> Any:
 
 
 def read_properties(path: str | os.PathLike[str]) -> dict[str, str]:
-    """A file of Java properties (`name=value`, `#` begins a comment), values as text."""
+    """A file of Java properties (`name=value`, `#` begins a comment), values as text.
+
+    Raises MissingFileError, AccessError.
+    """
+    try:
+        text = read_file(path).decode("utf-8", "replace")
+    except MissingFileError:
+        raise MissingFileError(
+            path,
+            reason="there is no such file of settings",
+            advice="Give the broker.conf that the broker was started with, or leave it out: sizes "
+            "are then found from the files",
+        ) from None
     found: dict[str, str] = {}
-    for line in read_file(path).decode("utf-8", "replace").splitlines():
+    for line in text.splitlines():
         line = line.strip()
         if not line or line[0] in "#!":
             continue

@@ -8,14 +8,8 @@ from pathlib import Path
 import pytest
 
 from rmq_store.config import read_consumer_offsets, read_topic_configs
-from rmq_store.errors import (
-    CorruptConfigError,
-)
-
-CHECKOUT = Path(__file__).parents[2]
-
-CHECKOUT = Path(__file__).parents[2]
-
+from rmq_store.errors import CorruptConfigError, MissingFileError
+from tests.support.golden import unpack
 
 FASTJSON_1 = (
     '{\n\t"offsetTable":{\n\t\t"T@g":{0:25,1:26\n\t\t},\n\t\t"%RETRY%g@g":{0:3\n\t\t}\n\t}\n}'
@@ -71,3 +65,12 @@ def test_lmq_offsets_stand_in_a_file_of_their_own(tmp_path: Path) -> None:
     text = '{"lmqOffsetTable":{"%LMQ%device@g":7},"offsetTable":{"T@g":{0:25,1:26}}}'
     put_config(tmp_path, lmqConsumerOffset_json=text)
     assert read_consumer_offsets(tmp_path) == {"g": {"T": {0: 25, 1: 26}, "%LMQ%device": {0: 7}}}
+
+
+def test_settings_that_are_not_there_are_said_to_be_and_not_to_have_expired(tmp_path: Path) -> None:
+    store = unpack("crc-5.5.0", tmp_path)
+    conf = tmp_path / "brokr.conf"
+    with pytest.raises(MissingFileError, match="no such file of settings") as told:
+        store.open(broker_conf=str(conf))
+    assert told.value.path == str(conf)
+    assert "expired" not in str(told.value)

@@ -10,16 +10,8 @@ from pathlib import Path
 import pytest
 
 from rmq_store import StoreError
-from rmq_store.errors import (
-    BodyError,
-    CorruptRecordError,
-    TruncatedFileError,
-)
+from rmq_store.errors import BodyError, CorruptRecordError, TruncatedFileError
 from tests.support.golden import GoldenStore, in_a_queue, log_files, offsets, unpack
-
-CHECKOUT = Path(__file__).parents[2]
-
-CHECKOUT = Path(__file__).parents[2]
 
 
 def kinds_of(error: type[StoreError]) -> list[type[StoreError]]:

@@ -18,10 +18,6 @@ from rmq_store.errors import (
 )
 from tests.support.golden import GoldenStore, unpack
 
-CHECKOUT = Path(__file__).parents[2]
-
-CHECKOUT = Path(__file__).parents[2]
-
 
 @pytest.mark.parametrize("inside", ["commitlog", "consumequeue", "index", "config", "checkpoint"])
 def test_one_level_too_deep_names_the_store(

@@ -11,13 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from rmq_store.errors import (
-    AccessError,
-    ReadOnlyStoreError,
-)
+from rmq_store.errors import AccessError, ReadOnlyStoreError
 from tests.support.golden import GoldenStore, offsets, unpack, wanted
-
-CHECKOUT = Path(__file__).parents[2]
 
 CHECKOUT = Path(__file__).parents[2]
 
