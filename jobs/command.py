@@ -174,7 +174,7 @@ def job(
 
 def spec_from(kind: Callable[..., _Spec], given: Given, names: Sequence[str]) -> _Spec:
     """The spec of a job: a field for each of its own options, `options` those of the source."""
-    passing = ("json_file", "master", *SELECTION)
+    passing = ("json_file", "master", *names)
     own = {name: value for name, value in given.items() if name not in passing}
     return kind(**own, options=given_options(given, names))
 

@@ -91,7 +91,7 @@ def run(spark: SparkSession, spec: ReplaySpec) -> Report:
     skipped = {OTHER_TIME: counts[OTHER_TIME], OTHER_KEY: counts[OTHER_KEY], label: refused}
     # Parquet takes what a store refuses.
     taken = {
-        spec.to_store: messages - refused,
+        spec.to_store: _for_store(spark, spec, plan, before, messages - refused),
         spec.to_broker: messages - refused,
         spec.to_parquet: messages,
     }
@@ -112,6 +112,16 @@ def run(spark: SparkSession, spec: ReplaySpec) -> Report:
         planned=queues,
         would_write={target: n for target, n in taken.items() if target is not None},
     )
+
+
+def _for_store(
+    spark: SparkSession, spec: ReplaySpec, plan: ReadPlan, before: Run | None, looked_at: int
+) -> int:
+    """Messages that a store would get: it goes on where it was, though Parquet begins anew."""
+    if before is None or spec.to_store is None or spec.to_parquet is None:
+        return looked_at
+    groups, _ = _looked_at(spark, spec, plan, left_of(plan, before.next_log_offset))
+    return sum(row["messages"] for row in groups if row["refusal"] is None)
 
 
 def _left(spec: ReplaySpec, plan: ReadPlan, before: Run | None) -> list[QueueSlice]:

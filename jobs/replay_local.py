@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -111,6 +111,8 @@ class LocalReplay:
     def _write_store(self, path: str, should_stop: Callable[[], bool]) -> None:
         conf, release = self.spec.target_conf, self.spec.release
         try:
+            # Before the target is opened: an error of the source must not leave that unclean.
+            waves = waves_of(self.plan, self.current.next_log_offset, self.spec.wave_bytes)
             opened = open_target(
                 path, self.current, self.ledger, resumed=self.resumed, conf=conf, release=release
             )
@@ -119,14 +121,15 @@ class LocalReplay:
                 self.ledger.forget_last()  # nothing was written
             raise
         try:
-            self._append_all(opened, should_stop)
+            self._append_all(opened, waves, should_stop)
         except StoreError as error:
             # The ledger stays as it is: what is in the target now only a recovery can tell.
             self.stopped_by = f"writing failed: {error}"
             self.broken = True
 
-    def _append_all(self, opened: StoreWriter, should_stop: Callable[[], bool]) -> None:
-        waves = waves_of(self.plan, self.current.next_log_offset, self.spec.wave_bytes)
+    def _append_all(
+        self, opened: StoreWriter, waves: Sequence[LogSlice], should_stop: Callable[[], bool]
+    ) -> None:
         with opened as target:
             self._declare_batch_topics(target)
             reading = WaveReader(self.rows).read_all(waves)

@@ -21,6 +21,7 @@ _LEAST_LOOK = 64 << 10
 _LARGEST_RECORD = 32 << 20
 
 _FIRST: Ints = np.zeros(1, dtype=np.int64)
+_ZEROS_OF_A_SIZE = 3  # bytes: records are smaller than 16 MiB by far, and larger than 0
 _ROWS = 1 << 16  # records looked at at a time, so that memory stays flat
 
 
@@ -282,7 +283,7 @@ class CommitLog:
         self.chain.need([stored], [end])
         if stored >= end or not self.chain.window(stored, end).any():
             return Extent(at, end, gap=Gap.UNWRITTEN)
-        behind = self.next_record(segment, stored, end)
+        behind = self.next_record(segment, self._with_front(at, stored), end)
         if behind is None:
             return Extent(at, end, gap=Gap.STALE, reason="zeros, then bytes that are no record")
         return Extent(at, behind, gap=Gap.DAMAGED, reason="zeros before a record")
@@ -295,9 +296,20 @@ class CommitLog:
             base,
             start - base,
             stop - base,
-            lambda position: self.chain.stored_from(base + position) - base,
+            lambda position: self._with_front(position, self._stored_from(segment, position)),
         )
         return None if found is None else base + found
+
+    def _stored_from(self, segment: SegmentFile, position: int) -> int:
+        return self.chain.stored_from(segment.base + position) - segment.base
+
+    @staticmethod
+    def _with_front(start: int, stored: int) -> int:
+        """Where to look from, when nothing is stored from `start` to `stored`: both in one file.
+
+        The size that a record begins with is zeros in front, and those may lie in a hole.
+        """
+        return max(start, stored - _ZEROS_OF_A_SIZE)
 
     def _damage(self, segment: SegmentFile, at: int, end: int, error: StoreError) -> Extent:
         """Bytes that are no record: damage up to the next record; the torn end of the log without."""

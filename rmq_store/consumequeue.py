@@ -318,16 +318,15 @@ class QueueFiles:
     def first_pointing_behind(self, log_offset: int, start: int, stop: int) -> int:
         """The first unit in [start, stop) whose log offset is `log_offset` or more; else `stop`.
 
-        For units without holes. Which file by its first unit, and then inside that one's mapped
-        bytes: nothing is made for a look, so that many thousand queues can be asked.
+        For units without holes. Which file by its last unit, for the first of a file may never have
+        reached the disk; then inside that one's mapped bytes: nothing is made for a look, so that
+        many thousand queues can be asked.
         """
         held = list(self._held(start, stop))
-        behind = bisect_first(
-            0, len(held), lambda number: self.unit(held[number][0])[0] >= log_offset
-        )
-        if behind == 0:
-            return start
-        first, last = held[behind - 1]
+        number = bisect_first(0, len(held), lambda n: self.unit(held[n][1] - 1)[0] >= log_offset)
+        if number == len(held):
+            return stop
+        first, last = held[number]
         if self.chain.is_remote:  # there a window is fetched
             return bisect_first(first, last, lambda unit: self.unit(unit)[0] >= log_offset)
         width = self.dtype.itemsize

@@ -120,12 +120,17 @@ class MappingCache:
         self._held = Held()
         self._lock = threading.Lock()
 
-    def get(self, segment: SegmentFile) -> _Mapping | _RemoteFile:
-        """The mapping of `segment`, made where it is not kept."""
+    def get(self, segment: SegmentFile, *, to_fetch: bool = False) -> _Mapping | _RemoteFile:
+        """The mapping of `segment`, made where it is not kept.
+
+        `to_fetch`: more of it is about to be fetched, so that others that hold much have to go.
+        """
         with self._lock:
             mapping = self._kept.get(segment.path)
             if mapping is not None:
                 self._kept.move_to_end(segment.path)
+                while to_fetch and len(self._kept) > 1 and self._held.bytes > KEPT_BYTES:
+                    self._drop_oldest()
                 return mapping
             shadow = shadow_of(segment.path)
             if shadow is None:
@@ -140,9 +145,12 @@ class MappingCache:
     def _make_room(self, *, remote: bool) -> None:
         limit = _REMOTE_FILES_KEPT if remote else self.limit
         while len(self._kept) >= limit or (self._kept and self._held.bytes > KEPT_BYTES):
-            _, oldest = self._kept.popitem(last=False)
-            if isinstance(oldest, _RemoteFile):
-                oldest.let_go()
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        _, oldest = self._kept.popitem(last=False)
+        if isinstance(oldest, _RemoteFile):
+            oldest.let_go()
 
     def clear(self) -> None:
         """Give up all of them; a file is unmapped once no view on it is left."""
@@ -225,7 +233,7 @@ class SegmentChain:
         segment = self.segment_at(start)
         if segment is None or stop > segment.base + self.file_size:
             raise self._missing(start, stop)
-        mapping = self._mappings.get(segment)
+        mapping = self._mappings.get(segment, to_fetch=fetch != 0)
         first, last = start - segment.base, stop - segment.base
         mapping.check(min(last, segment.size), segment)
         if fetch != 0 and isinstance(mapping, _RemoteFile):
