@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 from pathlib import Path
 
 import pytest
 
-from rmq_store import Gap
+from rmq_store import Gap, MessageStore
+from rmq_store.commitlog import CommitLog
 from rmq_store.files import SegmentChain, SegmentFile
+from rmq_store.recovery import recover
 from tests.support.golden import log_files, offsets, unpack, wanted
 
 SIZE = 64 << 20
@@ -68,3 +71,53 @@ def test_a_log_far_larger_than_its_records_ends_alike(tmp_path: Path, dense: boo
         assert [extent.gap for extent in store.scan()] == expected
         assert sorted(offsets(store)) == sorted(wanted(golden))
     assert Gap.UNWRITTEN in expected
+
+
+def punch(path: Path, start: int, stop: int) -> None:
+    """Give the bytes [start, stop) of a file back to the file system, which reads them as zeros."""
+    keep_size_and_punch = 3  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE
+    with path.open("r+b") as file:
+        done = ctypes.CDLL(None, use_errno=True).fallocate(
+            file.fileno(), keep_size_and_punch, ctypes.c_long(start), ctypes.c_long(stop - start)
+        )
+    if done:
+        pytest.skip("the file system punches no holes")
+
+
+@pytest.mark.parametrize("before", [0, 1, 2, 3, 4, 100])
+@pytest.mark.parametrize("more", [False, True], ids=["last", "more behind"])
+def test_a_record_that_begins_at_the_end_of_a_hole_is_found(
+    tmp_path: Path, before: int, more: bool
+) -> None:
+    """Its size begins with zeros, which may lie in a page that was never written."""
+    page = 4096
+    size = 240 if before == 3 else 392  # so many bytes of it are zeros
+    wanted, stop = 4 * page - before, 4 * page - before + size
+    with MessageStore.create(tmp_path / "store", {"mappedFileSizeCommitLog": 1 << 20}) as writer:
+
+        def put(body: int) -> int:
+            done = writer.append({"topic": "t", "queueId": 0, "body": b"x" * body})
+            return done.commit_log_offset + done.store_size
+
+        overhead = put(100) - 100
+        end = 100 + overhead
+        for goal in (page, wanted):
+            while left := goal - end:
+                end = put(left - overhead if left < 2000 else 900)
+        assert end == wanted
+        assert put(size - overhead) == stop
+        if more:
+            put(5000)
+    (log,) = (tmp_path / "store" / "commitlog").iterdir()
+    if before <= 3:
+        punch(log, page, 4 * page)  # at most the zeros in front of the record's size
+    else:
+        with log.open("r+b") as file:  # a page is not punched in part: write the zeros
+            file.seek(page)
+            file.write(bytes(3 * page - before))
+    extents = list(CommitLog([log.parent]).extents())
+    records = [extent.start for extent in extents if extent.record is not None]
+    assert wanted in records
+    assert [(e.start, e.stop) for e in extents if e.gap is Gap.DAMAGED] == [(page, wanted)]
+    (tmp_path / "store" / "abort").touch()
+    assert recover(tmp_path / "store").log_end >= stop

@@ -45,9 +45,16 @@ def test_a_queue_goes_on_where_the_truth_says(
     assert asked
 
 
-def test_it_is_found_across_files_and_in_parts_of_a_queue(tmp_path: Path) -> None:
-    """Files of three entries each, as their bytes: the answer is that of a look at every entry."""
-    places = [100, 250, 400, 550, 700, 850, 1000, 1150]
+PLACES = [100, 250, 400, 550, 700, 850, 1000, 1150]
+
+
+@pytest.mark.parametrize("lost", [None, 3, 6], ids=["whole", "second file", "last file"])
+def test_it_is_found_across_files_and_in_parts_of_a_queue(tmp_path: Path, lost: int | None) -> None:
+    """Files of three entries each, as their bytes: the answer is that of a look at every entry.
+
+    `lost`: a file whose first entry never reached the disk, and reads as one before all others.
+    """
+    places = [0 if unit == lost else place for unit, place in enumerate(PLACES)]
     folder = tmp_path / "consumequeue" / "orders" / "0"
     folder.mkdir(parents=True)
     entries = [place.to_bytes(8, "big") + (150).to_bytes(4, "big") + bytes(8) for place in places]
@@ -57,6 +64,10 @@ def test_it_is_found_across_files_and_in_parts_of_a_queue(tmp_path: Path) -> Non
     files = QueueFiles(str(folder), file_size=60)
     for start in range(len(places)):
         for stop in range(start, len(places) + 1):
-            for position in range(0, 1300, 25):
-                expected = next((u for u in range(start, stop) if places[u] >= position), stop)
-                assert files.first_pointing_behind(position, start, stop) == expected
+            if lost is not None and stop - 1 == lost:
+                continue  # nothing behind it says where it belongs
+            units = [unit for unit in range(start, stop) if unit != lost]
+            for position in range(25, 1300, 25):
+                expected = next((unit for unit in units if places[unit] >= position), stop)
+                found = files.first_pointing_behind(position, start, stop)
+                assert found == expected, (start, stop, position)
