@@ -122,6 +122,21 @@ def test_of_a_replay_that_was_stopped_it_tells_what_is_left(
         run(spark, replace(other, restart=True))
 
 
+def test_of_two_targets_each_is_told_what_it_would_get(
+    spark: SparkSession, golden: Golden, tmp_path: Path
+) -> None:
+    """Stopped half-way a store goes on where it was, and Parquet begins anew."""
+    store = golden(NAME)
+    new, parquet = str(tmp_path / "new"), str(tmp_path / "parquet")
+    asked = spec(store, to_store=new, to_parquet=parquet, wave_bytes=100_000)
+    run(spark, asked, lambda: True)
+    there = len(arrived(tmp_path / "new"))
+    whole = sum(map(user_topic, store.truth))
+    assert 0 < there < whole
+    dry = run(spark, replace(asked, dry_run=True))
+    assert dry.would_write == {new: whole - there, parquet: whole}
+
+
 def test_for_a_broker_its_client_is_asked_and_nobody_else(
     spark: SparkSession, golden: Golden, tmp_path: Path
 ) -> None:

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from jobs.ledger import Ledger, LedgerError
 from jobs.replay import run
 from jobs.replay_spec import ReplaySpec
-from rmq_store.errors import AccessError
+from rmq_store.errors import AccessError, MissingFileError
 from rmq_store.writer import StoreWriter
 from tests.conftest import GoldenStore, unpack
 from tests.support.replays import (
@@ -238,3 +238,24 @@ def test_killed_at_any_point_it_is_resumed_and_never_doubled(
     assert arrived(target) == expected_rows(store, everything)
     with Ledger(target) as ledger:
         assert ledger.unfinished is None
+
+
+def test_a_source_that_fails_before_the_first_message_leaves_the_target_as_it_was(
+    spark: SparkSession, golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = golden(NAME)
+    target = tmp_path / "new"
+    run(spark, spec(store, to_store=str(target), topics=("retrying",)))
+    before = read_back(target)
+    asked = spec(store, to_store=str(target), topics=("documents",), append=True)
+
+    def gone(*_: Any) -> Any:
+        raise MissingFileError("consumequeue/documents/0", reason="deleted by the broker meanwhile")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("jobs.replay_local.waves_of", gone)
+        with pytest.raises(MissingFileError):
+            run(spark, asked)
+    assert not (target / "abort").exists()
+    assert read_back(target) == before
+    assert run(spark, asked).ok
