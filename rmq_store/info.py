@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from rmq_store.checkpoint import Checkpoint
 from rmq_store.commitlog import CommitLog
 from rmq_store.config import StoreConfig
@@ -132,9 +134,13 @@ def _last_record(log: CommitLog) -> tuple[int, Record | None]:
     window = log.window_of(segment)
     at = next_record(window, segment.base, start, len(window)) if start else 0
     run = follow_one(window, segment.base, at or 0, len(window))
-    if not len(run.at):
-        return segment.base + run.stop, None
-    return segment.base + run.stop, _record_at(log, segment.base + int(run.at[-1]))
+    # Where a file was cut short the last of them is not whole.
+    ends = np.append(run.at[1:], run.stop)
+    whole = ends <= segment.size
+    if not whole.any():
+        return segment.base + (int(run.at[0]) if len(run.at) else run.stop), None
+    last = int(np.flatnonzero(whole)[-1])
+    return segment.base + int(ends[last]), _record_at(log, segment.base + int(run.at[last]))
 
 
 def _written_until(log: CommitLog, segment: SegmentFile) -> int:

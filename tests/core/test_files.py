@@ -17,6 +17,7 @@ from rmq_store.errors import (
     MissingFileError,
 )
 from rmq_store.files import SegmentFile, infer_file_size
+from rmq_store.info import store_info
 from rmq_store.layout import segment_name
 from tests.support.golden import GoldenStore, in_a_queue, log_files, offsets, unpack, wanted
 
@@ -143,6 +144,21 @@ def test_a_last_log_file_cut_short_reads_as_if_zeros_followed(tmp_path: Path) ->
         assert extents[-1].gap is Gap.TORN
         assert offsets(store) == [offset for offset in whole if offset < extents[-1].start]
         assert store.log_range()[1] == extents[-1].start
+
+
+def test_info_of_a_last_file_cut_inside_a_record_ends_before_it(tmp_path: Path) -> None:
+    golden = unpack("clean-5.5.0", tmp_path)
+    whole = [r for r in golden.truth if r["commitLogOffset"] >= 3 * 262144]
+    cut = whole[len(whole) // 2]
+    last = next(p for p in log_files(golden) if int(p.name) == 3 * 262144)
+    os.truncate(last, cut["commitLogOffset"] + 24 - int(last.name))
+    for path in log_files(golden):
+        if int(path.name) > int(last.name):
+            path.unlink()
+    told = store_info(golden.path)
+    assert told.logEnd == cut["commitLogOffset"]
+    before = max(r["storeTimestamp"] for r in golden.truth if r["commitLogOffset"] < told.logEnd)
+    assert told.lastStoreTimestamp == before
 
 
 def test_front_files_missing_raise_the_min_offset(tmp_path: Path) -> None:
