@@ -9,12 +9,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.keyplan import plan_keys
-from rmq_store.logreading import QueueLimits
+from rmq_store.config import read_topic_configs
+from rmq_store.consumequeue import QueueId
+from rmq_store.errors import CorruptConfigError, CorruptRecordError, MissingFileError
+from rmq_store.keyplan import KeyPlan, plan_keys
+from rmq_store.layout import SysFlag
+from rmq_store.logreading import Limits, QueueLimits
 from rmq_store.planning import QueueSlice
 from rmq_store.reading import OnDamage
 from rmq_store.schema import column_names
 from rmq_store.store import MessageStore
+from rmq_store.strings import decode_utf8
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +49,9 @@ def find(
 ) -> Iterator[pa.RecordBatch]:
     """The messages, in the order of the log as far as they are found together.
 
-    A key is looked up in the index, and what that does not cover in the log; without a key the
-    selected part of the log is read. Raises UnknownQueueError for a topic that is not there.
+    A key is looked up in the index, and what that does not cover in the log; so it is found as well
+    where its queue has lost its files. Without a key the selected part of the log is read. Raises
+    UnknownQueueError for a topic that is not there.
     """
     wanted = column_names(columns)
     needed = [*wanted, *(name for name in _needed(search) if name not in wanted)]
@@ -75,7 +81,7 @@ def selected_slices(store: MessageStore, search: Search) -> list[QueueSlice]:
 def _topics(store: MessageStore, search: Search) -> list[str]:
     if search.topics is None:
         return store.topics(search.include_system_topics)
-    there = store.topics()
+    there = {*store.topics(), *_declared(store)}
     for topic in search.topics:
         if topic not in there:
             store.min_offset(topic, 0)  # raises, with the nearest name
@@ -111,6 +117,16 @@ def _candidates(
             keys=keys,
             on_damage=on_damage,
         )
+    for offset in _unlisted_hits(store, search, search.key, plan):
+        yield from store.read_log(
+            offset,
+            offset + 1,
+            limits=_limits(search, _topics_anywhere(store, search)),
+            columns=columns,
+            tags=search.tags,
+            keys=keys,
+            on_damage=on_damage,
+        )
     limits = {part.queue: QueueLimits(part.start, part.stop) for part in plan.indexed}
     for gap in plan.gaps:
         yield from store.read_log(
@@ -122,6 +138,62 @@ def _candidates(
             keys=keys,
             on_damage=on_damage,
         )
+
+
+def _unlisted_hits(store: MessageStore, search: Search, key: str, plan: KeyPlan) -> list[int]:
+    """Log offsets of records that the index leads to and no queue: their queue has lost files."""
+    wanted = [(topic, key) for topic in _topics_anywhere(store, search)]
+    hits = set().union(*store.key_index().indexed(wanted).values())
+    hits -= {store.log_offset_of(one.queue, one.start) for one in plan.hits}
+    start, end = store.log_range()
+    return [at for at in sorted(hits) if start <= at < end and not _is_listed(store, at)]
+
+
+def _is_listed(store: MessageStore, log_offset: int) -> bool:
+    """Whether the queue of a record reaches to it; what cannot be read is left to others."""
+    try:
+        record = store.log.record_at(log_offset)
+    except (CorruptRecordError, MissingFileError):
+        return True
+    if record.transaction in (SysFlag.TRANSACTION_PREPARED, SysFlag.TRANSACTION_ROLLBACK):
+        return True  # in the queue of another topic, or in none
+    state = store.snapshot().queues.get(QueueId(decode_utf8(record.topic), record.queue_id))
+    return state is not None and state.min_offset <= record.queue_offset < state.max_offset
+
+
+def _limits(search: Search, topics: Collection[str]) -> Limits:
+    """What is wanted of a queue that is not there as it should be."""
+    whole = QueueLimits()
+    times = QueueLimits(
+        first_time=whole.first_time if search.begin is None else search.begin,
+        stop_time=whole.stop_time if search.end is None else search.end,
+    )
+
+    def limits(queue: QueueId) -> QueueLimits | None:
+        wanted = search.queue_ids is None or queue.queue_id in search.queue_ids
+        return times if wanted and queue.topic in topics else None
+
+    return limits
+
+
+def _topics_anywhere(store: MessageStore, search: Search) -> Collection[str]:
+    """The topics to look in, with those that have no queue left and stand in topics.json alone."""
+    if search.topics is not None:
+        return search.topics
+    declared = (
+        topic
+        for topic in _declared(store)
+        if search.include_system_topics or not store.is_system_topic(topic)
+    )
+    return {*_topics(store, search), *declared}
+
+
+def _declared(store: MessageStore) -> Collection[str]:
+    """Topics of topics.json, with queues or without; none where that cannot be read."""
+    try:
+        return read_topic_configs(store.path)
+    except CorruptConfigError:
+        return ()
 
 
 def _matching(batch: pa.RecordBatch, search: Search) -> pa.RecordBatch:
