@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rmq_store.checkpoint import Checkpoint
-from rmq_store.config import read_config_json
+from rmq_store.config import is_there, read_config_json
 from rmq_store.errors import CorruptConfigError, StoreError
 from rmq_store.findings import Finding, Severity
 from rmq_store.layout import ABORT_FILE, CHECKPOINT_FILE, CONFIG_DIR
@@ -72,7 +72,7 @@ def config_findings(store: MessageStore) -> Iterator[Finding]:
     """Files of config/ that cannot be read, nor their .bak."""
     for name in CONFIG_FILES:
         path = store.path / CONFIG_DIR / name
-        if not path.exists() and not path.with_name(f"{name}.bak").exists():
+        if not is_there(path) and not is_there(path.with_name(f"{name}.bak")):
             continue
         try:
             read_config_json(store.path, name)
