@@ -15,6 +15,7 @@ import pytest
 from rmq_store import MessageStore
 from rmq_store.config import read_consumer_offsets
 from rmq_store.errors import AccessError
+from rmq_store.rebuild import rebuild
 from tests.support.golden import GoldenStore
 
 
@@ -71,3 +72,12 @@ main()
     assert done.returncode == 2, done.stderr
     assert done.stderr.startswith("rmqstore: [RMQSTORE_ACCESS] /somewhere/file: Input/output error")
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_rebuild_does_without_no_configuration_that_is_there(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse(monkeypatch, os, "scandir", store / "config")
+    with pytest.raises(AccessError, match="taking the configuration") as caught:
+        rebuild(store, tmp_path / "made")
+    assert caught.value.path == str(store / "config")
