@@ -132,7 +132,7 @@ def rebuild(
         finally:
             lock.release()
     # The target keeps all of its log in one folder.
-    settings = replace(settings, storePathCommitLog=None)
+    settings = replace(settings, storePathCommitLog=None, readOnlyCommitLogStorePaths=None)
     lock = StoreLock(root)
     try:
         write_abort(root, how)
