@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,18 +15,7 @@ from rmq_store.config import read_consumer_offsets
 from rmq_store.errors import AccessError
 from rmq_store.rebuild import rebuild
 from tests.support.golden import GoldenStore
-
-
-def refuse(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, folder: Path) -> None:
-    """Let `owner.name` behave below `folder` as without permission; root has it everywhere."""
-    real = getattr(owner, name)
-
-    def refusing(path: Any, *rest: Any, **more: Any) -> Any:
-        if folder == Path(path) or folder in Path(path).parents:
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), os.fspath(path))
-        return real(path, *rest, **more)
-
-    monkeypatch.setattr(owner, name, refusing)
+from tests.support.refusing import refuse
 
 
 @pytest.fixture
