@@ -281,16 +281,25 @@ def parse_fastjson(text: str) -> Any:
     return json.loads(_TOKEN.sub(quote, text), strict=False)
 
 
+def is_there(path: Path) -> bool:
+    """Whether there is such a file. Raises AccessError where its folder does not let us look."""
+    try:
+        return path.exists()
+    except OSError as error:
+        raise from_os_error(path.parent, error, "looking into the folder") from error
+
+
 def read_config_json(store: str | os.PathLike[str], name: str) -> dict[str, Any] | None:
     """A file of `config/`, or its `.bak` where it is missing, empty or cut; None without either.
 
     The broker renames X to X.bak before it writes X anew (ConfigManager#persist). Raises
-    CorruptConfigError where neither can be read and one is there.
+    CorruptConfigError where neither can be read and one is there, AccessError where the folder or
+    the file is not ours to read.
     """
     folder = Path(store) / CONFIG_DIR
     failed: tuple[Path, str] | None = None
     for path in (folder / name, folder / f"{name}.bak"):
-        if not path.exists():
+        if not is_there(path):
             continue
         try:
             value = parse_fastjson(read_file(path).decode("utf-8", "replace"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rmq_store.checkpoint import Checkpoint
-from rmq_store.config import read_config_json
+from rmq_store.config import is_there, read_config_json
 from rmq_store.errors import CorruptConfigError, StoreError
 from rmq_store.findings import Finding, Severity
 from rmq_store.layout import ABORT_FILE, CHECKPOINT_FILE, CONFIG_DIR
@@ -42,9 +42,9 @@ def checkpoint_findings(
     try:
         checkpoint = Checkpoint.read(path)
     except StoreError as error:
-        yield Finding(
-            Severity.WARNING, "checkpoint-unreadable", str(path), str(error.reason), _CHECKPOINT
-        )
+        # One that we may not read may be sound: it is not to be moved away for that.
+        todo = _CHECKPOINT if isinstance(error, CorruptConfigError) else error.advice or _CHECKPOINT
+        yield Finding(Severity.WARNING, "checkpoint-unreadable", str(path), error.reason, todo)
         return
     if checkpoint is None:
         if records:
@@ -57,13 +57,16 @@ def checkpoint_findings(
             )
         return
     newest = max(checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp)
-    if records and newest > last_timestamp:
+    if newest > (last_timestamp if records else 0):
+        last = (
+            f"the last one in the log is of {last_timestamp} ms" if records else "the log has none"
+        )
+        lost = "the end of the log" if records else "the log"
         yield Finding(
             Severity.ERROR,
             "checkpoint-ahead",
             str(path),
-            f"it says that messages up to {newest} ms were on the disk, and the last one in the log "
-            f"is of {last_timestamp} ms: the end of the log is lost",
+            f"it says that messages up to {newest} ms were on the disk, and {last}: {lost} is lost",
             "Look for the missing end in a replica or a copy before a broker starts on this store",
         )
 
@@ -72,7 +75,7 @@ def config_findings(store: MessageStore) -> Iterator[Finding]:
     """Files of config/ that cannot be read, nor their .bak."""
     for name in CONFIG_FILES:
         path = store.path / CONFIG_DIR / name
-        if not path.exists() and not path.with_name(f"{name}.bak").exists():
+        if not is_there(path) and not is_there(path.with_name(f"{name}.bak")):
             continue
         try:
             read_config_json(store.path, name)

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from rmq_store.config import PATH_SPLITTER, StoreConfig
-from rmq_store.errors import NotAStoreError, UnsupportedStoreError, from_os_error
+from rmq_store.errors import MissingFileError, NotAStoreError, UnsupportedStoreError, from_os_error
 from rmq_store.files import list_segments
 from rmq_store.layout import (
     BATCH_CONSUMEQUEUE_DIR,
@@ -34,8 +34,9 @@ def require_store(
 ) -> Path:
     """`path` as a store's root folder.
 
-    Raises NotAStoreError, with the store nearby where there is one, or UnsupportedStoreError for
-    DLedger, tiered stores and, where `queues` are wanted, queues in RocksDB.
+    Raises NotAStoreError, with the store nearby where there is one, MissingFileError where a folder
+    of the log is not where `config` says, or UnsupportedStoreError for DLedger, tiered stores and,
+    where `queues` are wanted, queues in RocksDB.
     """
     root = Path(path)
     try:
@@ -46,10 +47,10 @@ def require_store(
                 root, "this is a file, not the folder of a store", _store_above(root)
             )
         _refuse_other_kinds(root, queues)
+        if _has_log(root, config):
+            return root
     except PermissionError as error:
         raise from_os_error(path, error, "looking into the folder") from error
-    if any((Path(folder).is_dir()) for folder in commitlog_folders(root, config)):
-        return root
     reason = "the folder holds no commitlog/"
     if list_segments([root]):
         reason = "these are the segment files of one part of a store, not its root"
@@ -60,7 +61,8 @@ def commitlog_folders(root: Path, config: StoreConfig) -> list[Path]:
     """The folders of the CommitLog: `commitlog/`, or all of storePathCommitLog and the read-only ones.
 
     Relative paths count from the store's root. A configured folder that is not there any more (the
-    store was copied elsewhere) gives way to the folder of the same name under the root.
+    store was copied elsewhere) gives way to the folder of the same name under the root. Raises
+    MissingFileError where that is not there either: without it a part of the log would be missing.
     """
     named = [
         part.strip()
@@ -68,14 +70,28 @@ def commitlog_folders(root: Path, config: StoreConfig) -> list[Path]:
         for part in (text or "").split(PATH_SPLITTER)
         if part.strip()
     ]
-    folders = [_under(root, Path(name)) for name in named]
-    return [folder for folder in folders if folder.is_dir()] or [root / COMMITLOG_DIR]
+    return [_found(root, Path(name)) for name in named] or [root / COMMITLOG_DIR]
 
 
-def _under(root: Path, folder: Path) -> Path:
-    if not folder.is_absolute():
-        return root / folder
-    return folder if folder.is_dir() else root / folder.name
+def _found(root: Path, folder: Path) -> Path:
+    for place in (root / folder, root / folder.name):  # an absolute path stays what it is
+        if place.is_dir():
+            return place
+    raise MissingFileError(
+        root / folder,
+        reason="this folder of the log, named in the configuration, is not there",
+        advice=f"Nor is {root / folder.name}: mount or copy it to one of the two, or correct "
+        "storePathCommitLog and readOnlyCommitLogStorePaths",
+    )
+
+
+def _has_log(root: Path, config: StoreConfig) -> bool:
+    try:
+        return any(folder.is_dir() for folder in commitlog_folders(root, config))
+    except MissingFileError:
+        if any((root / part).is_dir() for part in _PARTS):
+            raise
+        return False  # nothing of a store is here: that tells more
 
 
 def _not_a_store(root: Path, reason: str, nearby: Path | None) -> NotAStoreError:

@@ -19,7 +19,7 @@ import numpy as np
 
 from rmq_store.abortfile import remove_abort, write_abort
 from rmq_store.checkpoint import Checkpoint
-from rmq_store.config import StoreConfig, read_topic_configs
+from rmq_store.config import StoreConfig, is_there, read_topic_configs
 from rmq_store.dialects import dialect
 from rmq_store.errors import (
     CorruptConfigError,
@@ -132,7 +132,7 @@ def rebuild(
         finally:
             lock.release()
     # The target keeps all of its log in one folder.
-    settings = replace(settings, storePathCommitLog=None)
+    settings = replace(settings, storePathCommitLog=None, readOnlyCommitLogStorePaths=None)
     lock = StoreLock(root)
     try:
         write_abort(root, how)
@@ -216,13 +216,29 @@ def _copy(segment: SegmentFile, path: Path, size: int) -> None:
 
 
 def _take_config(source: Path, root: Path) -> None:
-    """config/ with everything in it; a source without one has none to give."""
-    for path in sorted((source / CONFIG_DIR).rglob("*")):
-        copy = root / CONFIG_DIR / path.relative_to(source / CONFIG_DIR)
-        if path.is_dir():
-            copy.mkdir(exist_ok=True)
-        elif path.is_file():
-            shutil.copy2(path, copy)
+    """config/ with everything in it; a source without one has none to give.
+
+    Raises AccessError for what is there and cannot be read: a target without it would start with
+    other topics and without the groups' offsets.
+    """
+    origin = source / CONFIG_DIR
+    if not is_there(origin):
+        return
+
+    def refused(error: OSError) -> None:
+        raise from_os_error(error.filename or origin, error, "taking the configuration") from error
+
+    for folder, _, names in os.walk(origin, onerror=refused):
+        copies = root / CONFIG_DIR / Path(folder).relative_to(origin)
+        copies.mkdir(exist_ok=True)
+        for name in names:
+            path = Path(folder) / name
+            if not path.is_file():
+                continue
+            try:
+                shutil.copy2(path, copies / name)
+            except PermissionError as error:
+                refused(error)
 
 
 def _has_topics(root: Path) -> bool:

@@ -17,7 +17,7 @@ from rmq_store.commitlog import CommitLog
 from rmq_store.config import StoreConfig, batch_topics, read_topic_configs
 from rmq_store.consumequeue import Entries, QueueFiles, QueueId, concat_entries, is_behind
 from rmq_store.dispatch import Dispatched, dispatch
-from rmq_store.errors import CorruptConfigError, UndispatchedError
+from rmq_store.errors import CorruptConfigError, UndispatchedError, from_os_error
 from rmq_store.files import MappingCache, ReadCounts
 from rmq_store.headers import Headers
 from rmq_store.layout import (
@@ -114,16 +114,21 @@ class QueueFolders:
 
 
 def _queue_folders(folder: Path) -> Iterable[QueueId]:
-    if not folder.is_dir():
-        return
-    with os.scandir(folder) as topics:
-        for topic in topics:
-            if not topic.is_dir():
-                continue
-            with os.scandir(topic.path) as queues:
-                for queue in queues:
-                    if queue.name.isascii() and queue.name.isdigit() and queue.is_dir():
-                        yield QueueId(topic.name, int(queue.name))
+    for topic in _folders_in(folder):
+        for queue in _folders_in(topic.path):
+            if queue.name.isascii() and queue.name.isdigit():
+                yield QueueId(topic.name, int(queue.name))
+
+
+def _folders_in(folder: str | Path) -> list[os.DirEntry[str]]:
+    """What is there now; a folder that is not, or was deleted since it was listed, holds none."""
+    try:
+        with os.scandir(folder) as entries:
+            return [entry for entry in entries if entry.is_dir()]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise from_os_error(folder, error, "listing queues") from error
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ import click
 # would wait for.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-from rmq_store.errors import StoreError, nearest
+from rmq_store.errors import AccessError, StoreError, nearest
 from rmq_store.heap import keep_freed_memory
 
 # Command -> the module of this package that has it, and what it does.
@@ -99,6 +99,15 @@ def main() -> None:
         code = wrong.exit_code
     except StoreError as error:
         click.echo(f"rmqstore: {error}", err=True)
+        code = EXIT_FAILED
+    except OSError as error:
+        # Met where no one thought of it: a line that names the file all the same.
+        path = None if error.filename is None else str(error.filename)
+        reason = error.strerror or str(error)
+        said = AccessError(
+            path, reason=reason, advice="Check the permissions, the disk and the mount"
+        )
+        click.echo(f"rmqstore: {said}", err=True)
         code = EXIT_FAILED
     except KeyboardInterrupt:
         code = _EXIT_INTERRUPTED

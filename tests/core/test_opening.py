@@ -12,6 +12,7 @@ from rmq_store import MessageStore
 from rmq_store.errors import (
     IndexGeometryError,
     InvalidArgumentError,
+    MissingFileError,
     NotAStoreError,
     UnknownQueueError,
     UnsupportedStoreError,
@@ -121,3 +122,18 @@ def test_a_geometry_of_the_same_file_size_is_refused_too(
     shifted = {"maxHashSlotNum": 12, "maxIndexNum": 12}
     with store.open(config=shifted) as opened, pytest.raises(IndexGeometryError):
         opened.query_message(record["topic"], record["keys"])
+
+
+@pytest.mark.parametrize("setting", ["storePathCommitLog", "readOnlyCommitLogStorePaths"])
+def test_a_folder_of_the_log_that_is_not_there_is_named(
+    golden: Callable[[str], GoldenStore], setting: str
+) -> None:
+    store = golden("multipath-5.5.0").path
+    elsewhere = {"storePathCommitLog": "/machine/of/old/commitlog-a,/machine/of/old/commitlog-b"}
+    with MessageStore.open(store, config=elsewhere) as opened:
+        assert opened.topics()  # found under the root by their names
+    lost = {**elsewhere, "readOnlyCommitLogStorePaths": "/machine/of/old/commitlog-b"}
+    lost[setting] = "/machine/of/old/commitlog-a,/machine/of/old/commitlog-zzz"
+    with pytest.raises(MissingFileError, match="is not there") as caught:
+        MessageStore.open(store, config=lost)
+    assert caught.value.path == "/machine/of/old/commitlog-zzz"

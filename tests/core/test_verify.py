@@ -19,6 +19,7 @@ from rmq_store.sweep import Run, sweep
 from rmq_store.verify import LogPart, VerifyReport, check_log, conclude, log_parts, verify
 from tests.support.damage import DamagedStore
 from tests.support.golden import STORES, UNCLEAN, GoldenStore, unpack
+from tests.support.refusing import refuse
 
 Golden = Callable[[str], GoldenStore]
 
@@ -220,6 +221,25 @@ def test_a_checkpoint_ahead_of_the_log_means_that_its_end_is_lost(clean: GoldenS
     assert codes(report_of(clean.path)) == {"checkpoint-ahead": Severity.ERROR}
     path.write_bytes(b"short")
     assert codes(report_of(clean.path)) == {"checkpoint-unreadable": Severity.WARNING}
+    assert "Move it away" in one(report_of(clean.path), "checkpoint-unreadable").advice
+
+
+def test_a_checkpoint_of_a_log_that_is_gone_means_that_it_is_lost(clean: GoldenStore) -> None:
+    for path in (Path(clean.path) / "commitlog").iterdir():
+        path.unlink()
+    finding = one(report_of(clean.path), "checkpoint-ahead")
+    assert finding.severity is Severity.ERROR
+    assert finding.meaning.endswith("the log has none: the log is lost")
+
+
+def test_a_checkpoint_that_may_not_be_read_is_not_to_be_moved_away(
+    clean: GoldenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = Path(clean.path) / "checkpoint"
+    refuse(monkeypatch, Path, "read_bytes", path)
+    finding = one(report_of(clean.path), "checkpoint-unreadable")
+    assert "Permission denied" in finding.meaning
+    assert finding.advice == "Check the permissions, the disk and the mount"
 
 
 def test_offsets_of_groups_outside_their_queue_are_told(clean: GoldenStore) -> None:
