@@ -13,7 +13,7 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
-from jobs import dlq, live, parquet_target, provenance, trace
+from jobs import dlq, live, parquet_target, provenance, trace, usage
 from jobs.command import EXIT_NOT_ALL, EXIT_OK, EXIT_REFUSED, Job, ship_jobs
 from jobs.replay_spec import ReplaySpec
 from tests.conftest import GoldenStore, unpack
@@ -81,6 +81,40 @@ def test_trace_asks_for_the_topic(
     assert trace.main([store.path, key, "--topic", "orders"]) == EXIT_OK
     assert trace.main([store.path, key, "--topic", "payments"]) == EXIT_NOT_ALL
     assert key in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("export", "--to", "FILE/out"),
+        ("replay", "--to-store", "FILE/out"),
+        ("replay", "--to-parquet", "FILE/out"),
+        ("usage", "--json", "FILE/report.json"),
+        ("usage", "--json", "FOLDER"),
+    ],
+)
+def test_where_nothing_can_be_written_it_is_refused_in_our_words(
+    spark: SparkSession,
+    golden: Golden,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...],
+) -> None:
+    (tmp_path / "file").touch()
+    name, option, place = words
+    place = place.replace("FILE", str(tmp_path / "file")).replace("FOLDER", str(tmp_path))
+    main: Job = import_module(f"jobs.{name}").main
+    assert main([golden("clean-5.5.0").path, option, place]) == EXIT_REFUSED
+    printed = capsys.readouterr()
+    assert f"{name}: [RMQSTORE_ACCESS] " in printed.err
+    assert printed.out == ""
+
+
+def test_what_the_operating_system_refuses_is_told_without_a_traceback(
+    spark: SparkSession, golden: Golden, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert usage.main([golden("clean-5.5.0").path, "--json", "/dev/full"]) == EXIT_REFUSED
+    assert "usage: [RMQSTORE_ACCESS] " in capsys.readouterr().err
 
 
 def test_what_an_executor_met_is_told_in_our_words(
