@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import click
@@ -18,7 +19,7 @@ from rich.console import Console
 
 import jobs
 from jobs.wording import reason_of
-from rmq_store.errors import StoreError, nearest
+from rmq_store.errors import AccessError, StoreError, nearest
 from rmq_store.heap import keep_freed_memory
 from spark_source.options import OPTIONS, parse_size
 
@@ -118,6 +119,7 @@ class Job:
         keep_freed_memory()
         try:
             given = self.parse(sys.argv[1:] if argv is None else argv)
+            _check_report(given["json_file"])
             spec = self.ask(given)
             builder = builder_for(self._name, given["master"])
             prepared = self._prepare(builder, spec) if self._prepare else builder
@@ -125,6 +127,7 @@ class Job:
             spark = prepared.getOrCreate()
             with asked_to_stop() if self._stoppable else nullcontext(bool) as should_stop:
                 answer = self._run(spark, spec, should_stop)
+            tell(answer, given["json_file"])
         except click.exceptions.Exit as stop:
             return stop.exit_code
         except click.ClickException as wrong:
@@ -139,7 +142,10 @@ class Job:
             # What an executor met; our own sentence is in it.
             print(f"{self._name}: {reason_of(error)}", file=sys.stderr)
             return EXIT_REFUSED
-        tell(answer, given["json_file"])
+        except OSError as error:
+            reason = f"the operating system refused: {error.strerror or error}"
+            print(f"{self._name}: {AccessError(error.filename, reason=reason)}", file=sys.stderr)
+            return EXIT_REFUSED
         if answer.stopped_by is not None:
             return EXIT_STOPPED
         return EXIT_OK if answer.ok else EXIT_NOT_ALL
@@ -206,6 +212,20 @@ def tell(answer: Told, json_file: str | None) -> None:
         print(answer.to_json())
     elif json_file is not None:
         answer.save(json_file)
+
+
+def _check_report(json_file: str | None) -> None:
+    """Raise AccessError for a report that could not be written when the work is done."""
+    if json_file in (None, "-"):
+        return
+    path = Path(json_file).absolute()
+    fits = not path.is_dir() if path.exists() else path.parent.is_dir()
+    if not fits or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise AccessError(
+            json_file,
+            reason="--json: the report cannot be written there",
+            advice="Name a file in a folder that is there and can be written",
+        )
 
 
 def builder_for(name: str, master: str | None) -> SparkSession.Builder:

@@ -37,9 +37,9 @@ from jobs.command import (
     spec_from,
 )
 from jobs.delta_target import DeltaTarget, require_delta, with_delta
-from jobs.export_rows import rows_of
+from jobs.export_rows import damage_in, rows_of
 from jobs.manifest import Manifest
-from jobs.parquet_target import ParquetTarget
+from jobs.parquet_target import ParquetTarget, damage_written
 from jobs.provenance import files_of_store, provenance_of, sums_of
 from jobs.target import refuse_uri
 from jobs.wave import (
@@ -57,7 +57,7 @@ from rmq_store.cli.common import Progress
 from rmq_store.errors import InvalidArgumentError, StoreError
 from rmq_store.planning import LogSlice, QueueSlice, pieces_of
 from spark_source.options import parse_options
-from spark_source.optiontable import FAILFAST
+from spark_source.optiontable import FAILFAST, PERMISSIVE
 from spark_source.plan import ReadPlan, cut_into_slices
 from spark_source.source import pin
 
@@ -253,7 +253,7 @@ class _Export:
         )
         rows = rows_of(self.spark, self.plan, self.spec.options, pieces)
         done = self.target.write(rows, wave)
-        self._compare(pieces, done.rows)
+        self._compare(pieces, done)
         self.written.append(done)
 
     def _with_last(self, pieces: Sequence[QueueSlice]) -> list[ExportedRange]:
@@ -263,14 +263,25 @@ class _Export:
                 for p in pieces
             ]
 
-    def _compare(self, pieces: Sequence[QueueSlice], rows: int) -> None:
+    def _compare(self, pieces: Sequence[QueueSlice], done: Wave) -> None:
+        """Note what did not arrive, or arrived as a row about damage."""
         asked = self.plan.asked
-        filtered = asked.tags is not None or asked.keys is not None
-        if filtered or asked.mode != FAILFAST or not asked.unwrap_batches:
+        if asked.mode == PERMISSIVE:
+            paths = [str(self.manifest.target / file.path) for file in done.files]
+            if damaged := damage_written(self.spark, paths):
+                self.problems.append(f"rows about damage (see their corruptRecord): {damaged:,}")
             return
-        selected = sum(map(len, pieces))
-        if rows != selected:
-            self.problems.append(f"{selected:,} messages were selected, and {rows:,} arrived")
+        if asked.tags is None and asked.keys is None and asked.unwrap_batches:
+            selected = sum(map(len, pieces))
+            if done.rows != selected:
+                self.problems.append(
+                    f"{selected:,} messages were selected, and {done.rows:,} arrived"
+                )
+        elif asked.mode != FAILFAST and (
+            # Rows tell nothing of what was left out here: a read of its own looks for it.
+            damaged := damage_in(self.spark, self.plan, self.spec.options, pieces)
+        ):
+            self.problems.append(f"damaged messages that were left out: {damaged:,}")
 
     # --- what became of it -----------------------------------------------------------------------
 

@@ -12,7 +12,9 @@ from jobs.command import RANGES
 from jobs.replay_rows import range_options
 from rmq_store.planning import QueueSlice
 from rmq_store.schema import DEFAULT_NAMES
+from spark_source.optiontable import PERMISSIVE
 from spark_source.plan import ReadPlan
+from spark_source.schema import CORRUPT
 
 TOPIC, DAY = "topic", "day"
 _NEEDED = ("topic", "storeTimestamp", "commitLogOffset")
@@ -22,10 +24,39 @@ _DAY_MS = 86_400_000
 def rows_of(
     spark: SparkSession, plan: ReadPlan, options: Mapping[str, str], pieces: Sequence[QueueSlice]
 ) -> DataFrame:
-    """The messages of `pieces` in the order of the log within topic and day; day is in UTC."""
-    kept = {name: value for name, value in options.items() if name not in RANGES}
+    """The messages of `pieces` in the order of the log within topic and day; day is in UTC.
+
+    In mode PERMISSIVE damage has rows too, and `corruptRecord` says what it is.
+    """
+    names = _names(plan, *((CORRUPT,) if plan.asked.mode == PERMISSIVE else ()))
+    rows = _read(spark, plan, options, pieces, names)
+    day = F.floor(F.unix_millis("storeTimestamp") / F.lit(_DAY_MS)).cast("int")
+    rows = rows.withColumn(DAY, F.date_from_unix_date(day))
+    return rows.sortWithinPartitions(TOPIC, DAY, "commitLogOffset", *_queue_order(names))
+
+
+def damage_in(
+    spark: SparkSession, plan: ReadPlan, options: Mapping[str, str], pieces: Sequence[QueueSlice]
+) -> int:
+    """How many messages of `pieces` are damaged, by a read that makes a row of each."""
+    permissive = {**options, "mode": PERMISSIVE}
+    rows = _read(spark, plan, permissive, pieces, _names(plan, CORRUPT))
+    return rows.where(F.col(CORRUPT).isNotNull()).count()
+
+
+def _names(plan: ReadPlan, *more: str) -> tuple[str, ...]:
     names = plan.asked.columns or DEFAULT_NAMES
-    names = (*names, *(name for name in _NEEDED if name not in names))
+    return (*names, *(name for name in (*_NEEDED, *more) if name not in names))
+
+
+def _read(
+    spark: SparkSession,
+    plan: ReadPlan,
+    options: Mapping[str, str],
+    pieces: Sequence[QueueSlice],
+    names: Sequence[str],
+) -> DataFrame:
+    kept = {name: value for name, value in options.items() if name not in RANGES}
     given = {**kept, "columns": ",".join(names), "brokerName": plan.store.broker_name}
     if plan.store.broker_conf is not None:
         given["brokerConf"] = plan.store.broker_conf
@@ -34,9 +65,7 @@ def rows_of(
     rows = parts[0]
     for part in parts[1:]:
         rows = rows.unionAll(part)
-    day = F.floor(F.unix_millis("storeTimestamp") / F.lit(_DAY_MS)).cast("int")
-    rows = rows.withColumn(DAY, F.date_from_unix_date(day))
-    return rows.sortWithinPartitions(TOPIC, DAY, "commitLogOffset", *_queue_order(names))
+    return rows
 
 
 def once(pieces: Sequence[QueueSlice]) -> list[list[QueueSlice]]:

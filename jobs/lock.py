@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from rmq_store import StoreError
+from rmq_store.errors import AccessError
 
 
 class TargetLockedError(StoreError):
@@ -19,9 +22,10 @@ class TargetLock:
     """An exclusive lock on the file `path`, which is there only while it is held."""
 
     def __init__(self, path: Path) -> None:
-        """Raises TargetLockedError where another process holds it."""
+        """Raises TargetLockedError where another process holds it, AccessError."""
         self._path = path
-        self._descriptor: int | None = _locked(path)
+        with refusals(path):
+            self._descriptor: int | None = _locked(path)
 
     def release(self) -> None:
         """Let go; the file is removed."""
@@ -48,6 +52,19 @@ def _locked(path: Path) -> int:
         if _is_file_of(descriptor, path):
             return descriptor
         os.close(descriptor)
+
+
+@contextmanager
+def refusals(path: Path) -> Iterator[None]:
+    """What the operating system refuses as an AccessError about `path`."""
+    try:
+        yield
+    except OSError as error:
+        raise AccessError(
+            error.filename or path,
+            reason=f"cannot be written: {error.strerror or error}",
+            advice="Name a folder that can be, or check permissions, disk and mount",
+        ) from error
 
 
 def _is_file_of(descriptor: int, path: Path) -> bool:

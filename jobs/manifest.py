@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from jobs.lock import TargetLock, flush_folder, write_whole
+from jobs.lock import TargetLock, flush_folder, refusals, write_whole
 from jobs.wave import (
     DELTA,
     FORMAT,
@@ -78,10 +78,12 @@ class Manifest:
         self._lock: TargetLock | None = None
 
     def __enter__(self) -> Manifest:
-        self._refuse_other_content()
+        with refusals(self.target):
+            self._refuse_other_content()
         self._lock = TargetLock(self.target / LOCK)
         try:
-            self.folder.mkdir(exist_ok=True)
+            with refusals(self.target):
+                self.folder.mkdir(exist_ok=True)
             self._read()
             shutil.rmtree(self.target / STAGING, ignore_errors=True)
         except BaseException:

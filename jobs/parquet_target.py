@@ -14,6 +14,7 @@ from jobs.export_rows import DAY, TOPIC
 from jobs.manifest import Manifest
 from jobs.provenance import sum_of
 from jobs.wave import ExportedFile, Wave
+from spark_source.schema import CORRUPT
 
 
 class ParquetTarget:
@@ -62,3 +63,17 @@ def summed_file(path: str, root: str) -> ExportedFile:
     rows = pq.read_metadata(path).num_rows
     found = sum_of(path)
     return ExportedFile(os.path.relpath(path, root), rows, found.size, found.sha256)
+
+
+def damage_written(spark: SparkSession, paths: Sequence[str]) -> int:
+    """How many rows of Parquet files are about damage, counted by executors."""
+    if not paths:
+        return 0
+    tasks = min(len(paths), 4 * spark.sparkContext.defaultParallelism)
+    return int(spark.sparkContext.parallelize(paths, tasks).map(damaged_rows).sum())
+
+
+def damaged_rows(path: str) -> int:
+    """Of one file: rows with a `corruptRecord`."""
+    said = pq.ParquetFile(path).read(columns=[CORRUPT]).column(CORRUPT)
+    return int(len(said) - said.null_count)

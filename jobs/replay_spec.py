@@ -11,7 +11,7 @@ from typing import Any
 from jobs.target import refuse_uri
 from rmq_store.consumequeue import QueueId
 from rmq_store.errors import InvalidArgumentError
-from spark_source.options import parse_time
+from spark_source.options import EARLIEST, parse_time
 
 DEFAULT_WAVE_BYTES = 256 << 20
 DEFAULT_PATIENCE = 120.0
@@ -114,11 +114,24 @@ def check(spec: ReplaySpec) -> None:
             )
     for moment in (spec.since, spec.until):
         _checked_time(moment)
+    for queue, (start, stop) in spec.offsets.items():
+        _check_span(queue, start, stop)
     if spec.topics and (spec.queues or spec.offsets):
         raise InvalidArgumentError(
             None,
             reason="topics and single queues exclude each other",
             advice="Name every queue, or only topics",
+        )
+
+
+def _check_span(queue: QueueId, start: int, stop: int) -> None:
+    """Refuse what ends before it begins; of -1 and -2 only what cannot be the right way round."""
+    if 0 <= stop < start or (stop == EARLIEST and start != EARLIEST):
+        raise InvalidArgumentError(
+            None,
+            reason=f"the offsets of queue {queue.queue_id} of {queue.topic!r} end before they begin",
+            actual=f"{start}..{stop}",
+            advice="--offsets TOPIC:ID=FROM..BEFORE has the smaller one first",
         )
 
 

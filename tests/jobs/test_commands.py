@@ -5,14 +5,16 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 
+import click
 import pytest
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
-from jobs import dlq, live, parquet_target, provenance
-from jobs.command import EXIT_OK, EXIT_REFUSED, ship_jobs
+from jobs import dlq, live, parquet_target, provenance, trace, usage
+from jobs.command import EXIT_NOT_ALL, EXIT_OK, EXIT_REFUSED, Job, ship_jobs
 from jobs.replay_spec import ReplaySpec
 from tests.conftest import GoldenStore, unpack
 
@@ -34,6 +36,87 @@ def test_help_from_another_folder(name: str, tmp_path: Path) -> None:
     assert "--json" in done.stdout
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_every_option_of_a_jobs_own_is_in_its_spec(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One by one, for some exclude each other: what is given must make another spec."""
+    main: Job = import_module(f"jobs.{name}").main
+    for module in ("jobs.replay_options", f"jobs.{name}"):  # options alone: no check of the whole
+        monkeypatch.setattr(import_module(module), "check", lambda spec: None, raising=False)
+    arguments = [p for p in main.command.params if isinstance(p, click.Argument)]
+    words = ["STORE", *("KEY" for _ in arguments[1:])]
+    needed: list[str] = []
+    for option in main.command.params:
+        if isinstance(option, click.Option) and option.required:
+            needed += given(option, "0")
+    plain = main.ask(main.parse([*words, *needed]))
+    for option in main.command.params:
+        if isinstance(option, click.Option) and option.name not in ("json_file", "master", "help"):
+            rest = [] if option.required else needed
+            changed = main.ask(main.parse([*words, *rest, *given(option, "7")]))
+            assert changed != plain, f"{name} {option.opts[0]} is dropped"
+
+
+def given(option: click.Option, number: str) -> list[str]:
+    """An option as a command line has it, with a value that is not its default."""
+    if option.is_flag:
+        return [option.opts[0]]
+    if isinstance(option.type, click.Choice):
+        return [option.opts[0], next(c for c in option.type.choices if c != option.default)]
+    forms = {
+        "--offsets": f"T:{number}=1..2",
+        "--queue": f"T:{number}",
+        "--map-topic": f"A=B{number}",
+        "--map-queue": f"{number}=1",
+    }
+    return [option.opts[0], forms.get(option.opts[0], number)]
+
+
+def test_trace_asks_for_the_topic(
+    spark: SparkSession, golden: Golden, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = golden("clean-5.5.0")
+    key = next(r["keys"].split()[0] for r in store.truth if r["topic"] == "orders" and r["keys"])
+    assert trace.main([store.path, key, "--topic", "orders"]) == EXIT_OK
+    assert trace.main([store.path, key, "--topic", "payments"]) == EXIT_NOT_ALL
+    assert key in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("export", "--to", "FILE/out"),
+        ("replay", "--to-store", "FILE/out"),
+        ("replay", "--to-parquet", "FILE/out"),
+        ("usage", "--json", "FILE/report.json"),
+        ("usage", "--json", "FOLDER"),
+    ],
+)
+def test_where_nothing_can_be_written_it_is_refused_in_our_words(
+    spark: SparkSession,
+    golden: Golden,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...],
+) -> None:
+    (tmp_path / "file").touch()
+    name, option, place = words
+    place = place.replace("FILE", str(tmp_path / "file")).replace("FOLDER", str(tmp_path))
+    main: Job = import_module(f"jobs.{name}").main
+    assert main([golden("clean-5.5.0").path, option, place]) == EXIT_REFUSED
+    printed = capsys.readouterr()
+    assert f"{name}: [RMQSTORE_ACCESS] " in printed.err
+    assert printed.out == ""
+
+
+def test_what_the_operating_system_refuses_is_told_without_a_traceback(
+    spark: SparkSession, golden: Golden, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert usage.main([golden("clean-5.5.0").path, "--json", "/dev/full"]) == EXIT_REFUSED
+    assert "usage: [RMQSTORE_ACCESS] " in capsys.readouterr().err
+
+
 def test_what_an_executor_met_is_told_in_our_words(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -53,7 +136,8 @@ def test_what_an_executor_met_is_told_in_our_words(
 
 def functions() -> Sequence[object]:
     spec = ReplaySpec("/store", to_broker="127.0.0.1:1", failed="/failed")
-    return [provenance.sum_of, parquet_target.summed_file, live._task(spec, 2)]
+    of_files = (parquet_target.summed_file, parquet_target.damaged_rows)
+    return [provenance.sum_of, *of_files, live._task(spec, 2)]
 
 
 def test_functions_travel_to_executors_without_this_folder() -> None:

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from jobs.command import EXIT_OK, EXIT_REFUSED
+from jobs.command import EXIT_NOT_ALL, EXIT_OK, EXIT_REFUSED
 from jobs.delta_target import DeltaUnavailableError
 from jobs.export import ExportSpec, main, run
 from jobs.export_rows import once
@@ -185,6 +185,52 @@ def test_checksums_of_the_source_and_the_report_as_json(
     files = {one["path"]: one["sha256"] for one in source["files"]}
     on_disk = [path for path in Path(store.path).rglob("*") if path.is_file()]
     assert files == {str(p): hashlib.sha256(p.read_bytes()).hexdigest() for p in on_disk}
+
+
+# --- damage ---------------------------------------------------------------------------------------
+
+
+def damaged(tmp_path: Path) -> GoldenStore:
+    """One message of payments is hit."""
+    store = unpack(NAME, tmp_path)
+    file = Path(store.path) / "commitlog" / "00000000000000262144"
+    raw = bytearray(file.read_bytes())
+    raw[1000:1040] = bytes(byte ^ 0xFF for byte in raw[1000:1040])
+    file.write_bytes(raw)
+    return store
+
+
+@pytest.mark.parametrize(
+    ("options", "arrived", "told"),
+    [
+        ({"mode": "DROPMALFORMED"}, 417, "418 messages were selected, and 417 arrived"),
+        (
+            {"mode": "DROPMALFORMED", "unwrapBatches": "false"},
+            417,
+            "damaged messages that were left out: 1",
+        ),
+        (
+            {"mode": "PERMISSIVE", "columns": "body"},
+            418,
+            "rows about damage (see their corruptRecord): 1",
+        ),
+    ],
+)
+def test_damage_that_is_left_out_is_a_problem(
+    spark: SparkSession, tmp_path: Path, options: dict[str, str], arrived: int, told: str
+) -> None:
+    store, target = damaged(tmp_path), tmp_path / "out"
+    words = [store.path, "--to", str(target), "--topic", "payments", "--brokerConf", store.conf]
+    words += [word for name, value in options.items() for word in (f"--{name}", value)]
+    words += ["--json", str(tmp_path / "report.json")]
+    assert main(words) == EXIT_NOT_ALL
+    report = json.loads((tmp_path / "report.json").read_text("utf-8"))
+    assert any(told in problem for problem in report["problems"]), report["problems"]
+    rows = rows_in(target)
+    assert len(rows) == report["numbers"]["messages added"] == arrived
+    about = [row for row in rows if row.get("corruptRecord")]
+    assert len(about) == (1 if options["mode"] == "PERMISSIVE" else 0)
+    assert all("RMQSTORE_" in row["corruptRecord"] for row in about)
 
 
 # --- what is refused ------------------------------------------------------------------------------

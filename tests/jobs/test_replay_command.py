@@ -67,6 +67,16 @@ def test_the_report_on_stdout_is_json_alone(
             InvalidArgumentError,
             "offset 1000000000",
         ),
+        (
+            {"offsets": {QueueId("payments", 0): (100, 50)}},
+            InvalidArgumentError,
+            "queue 0 of 'payments' end before they begin",
+        ),
+        (
+            {"offsets": {QueueId("payments", 0): (0, -2)}},
+            InvalidArgumentError,
+            "queue 0 of 'payments' end before they begin",
+        ),
         ({"source": "/nowhere/at/all"}, StoreError, "/nowhere/at/all"),
     ],
 )
