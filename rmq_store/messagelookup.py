@@ -8,7 +8,7 @@ from collections.abc import Callable
 from rmq_store.bodies import decompress
 from rmq_store.commitlog import CommitLog
 from rmq_store.consumequeue import Entries, QueueId
-from rmq_store.errors import CorruptRecordError, MissingFileError
+from rmq_store.errors import CorruptRecordError, MissingFileError, StoreError
 from rmq_store.getmessage import broker_position
 from rmq_store.keyquery import KeyIndex, has_key
 from rmq_store.layout import (
@@ -148,25 +148,38 @@ class MessageLookup:
         queue = QueueId(decode_utf8(record.topic), record.queue_id)
         return QueueSlice(queue, record.queue_offset, record.queue_offset + 1)
 
-    def messages_by_id(self, message_id: str) -> list[Message]:
+    def messages_by_id(
+        self, message_id: str, on_damage: Callable[[StoreError], None] | None = None
+    ) -> list[Message]:
         """Messages by offsetMsgId (32 or 56 hex digits) or by UNIQ_KEY, in the order of the log.
 
         A UNIQ_KEY may name several: retries, and members of one batch. Empty where there is none.
+        Raises CorruptRecordError or MissingFileError where the id leads to a place of the log that
+        cannot be read; `on_damage` is told instead, and the place passed over.
         """
-        named = self._by_offset_id(message_id)
+        report = on_damage or _raise
+        try:
+            named = self._by_offset_id(message_id)
+        except (CorruptRecordError, MissingFileError) as error:
+            report(error)
+            named = []
         if named:
             return named
         found: dict[int, Message] = {}
         # Where the index is in an object store all topics' chains are fetched together.
         self._key_index().indexed((topic, message_id) for topic in self._view.topics())
         for topic in self._view.topics():
-            for message in self.query_message(topic, message_id, sys.maxsize):
+            for message in self.query_message(topic, message_id, sys.maxsize, on_damage=report):
                 if message.uniq_key == message_id:
                     found[message.commit_log_offset] = message
         return [found[offset] for offset in sorted(found)]
 
     def by_offset_id(self, message_id: str) -> Message | None:
-        """The message with an offsetMsgId (32 or 56 hex digits); None where it is none, or gone."""
+        """The message with an offsetMsgId (32 or 56 hex digits); None where it is none, or gone.
+
+        Raises CorruptRecordError where its record is damaged, MissingFileError where its file is
+        missing from the midst of the log.
+        """
         return next(iter(self._by_offset_id(message_id)), None)
 
     def _by_offset_id(self, message_id: str) -> list[Message]:
@@ -174,8 +187,17 @@ class MessageLookup:
             return []
         try:
             offset = int.from_bytes(bytes.fromhex(message_id)[-8:], "big", signed=True)
+        except ValueError:
+            return []
+        try:
             message = self.message_at(offset)
-        except (ValueError, CorruptRecordError, MissingFileError):
+        except CorruptRecordError:
+            if self._log().is_record(offset):
+                raise
+            return []  # no place where a record begins: the id of another store, or a UNIQ_KEY
+        except MissingFileError:
+            if self._in_log(offset):
+                raise
             return []
         return [message] if message.msg_id == message_id.upper() else []
 
@@ -186,21 +208,26 @@ class MessageLookup:
         max_messages: int = 64,
         begin: int = 0,
         end: int | None = None,
+        on_damage: Callable[[StoreError], None] | None = None,
     ) -> list[Message]:
         """Messages of a topic by one word of KEYS or by UNIQ_KEY, stored in [begin, end] (ms).
 
         The newest `max_messages` of them, oldest first. Every one was held against its record: no
         hash collisions, no duplicates; what is behind the index or in a gap of it is found too.
+        What the index leads to and cannot be read is passed over, as by the broker; `on_damage` is
+        told of it.
         """
         log = self._log()
         found: list[Message] = []
         for offset in reversed(self._key_index().candidates(topic, key)):
-            if not self._view.snapshot.log_start <= offset < self._view.snapshot.log_end:
+            if not self._in_log(offset):
                 continue
             try:
                 record = log.record_at(offset)
-            except (CorruptRecordError, MissingFileError):
-                continue  # an item that dangles
+            except (CorruptRecordError, MissingFileError) as error:
+                if on_damage is not None:
+                    on_damage(_behind_index(error, topic, key, offset))
+                continue
             in_time = begin <= record.store_timestamp and (
                 end is None or record.store_timestamp <= end
             )
@@ -209,3 +236,23 @@ class MessageLookup:
                 if len(found) == max_messages:
                     break
         return found[::-1]
+
+    def _in_log(self, offset: int) -> bool:
+        return self._view.snapshot.log_start <= offset < self._view.snapshot.log_end
+
+
+def _behind_index(error: StoreError, topic: str, key: str, offset: int) -> StoreError:
+    """Damage that a look-up met. Of keys with one hash it cannot be told whose record it was."""
+    return type(error)(
+        error.path,
+        offset=offset,
+        reason=f"an index entry for the hash of {key!r} in topic {topic!r} leads to damage: "
+        f"{error.reason}",
+        expected=error.expected,
+        actual=error.actual,
+        advice="A message may have been there. rmqstore verify lists all damage",
+    )
+
+
+def _raise(error: StoreError) -> None:
+    raise error

@@ -25,12 +25,14 @@ class RecoveryReport:
 
     `log_start` and `log_end`: the log afterwards. `scanned_from`: where it was walked from. `damage`:
     ranges of it that are no records and were left as they are. `entries_cut` and `entries_rebuilt`:
-    units of queues. `queues`: min and max offset of each.
+    units of queues. `queues`: min and max offset of each. `untouched`: the store was closed cleanly and
+    its log and queues end together, so nothing else was looked at, and nothing changed.
     """
 
     path: str
     mode: str
     clean: bool
+    untouched: bool = False
     log_start: int = 0
     log_end: int = 0
     scanned_from: int = 0
@@ -66,6 +68,11 @@ class RecoveryReport:
         return json.dumps(found, ensure_ascii=False)
 
     def __str__(self) -> str:
+        if self.untouched:
+            return (
+                f"{self.path} was closed cleanly, and its log and queues end together: nothing else "
+                "was looked at, nothing was changed; `rmqstore verify` judges the rest"
+            )
         state = "was closed cleanly" if self.clean else "was not closed cleanly"
         lines = [
             f"{self.path} {state}; recovered ({self.mode}) in {self.seconds:.2f} s",

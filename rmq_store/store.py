@@ -642,15 +642,21 @@ class MessageStore:
         """
         return next(iter(self.messages_by_id(message_id)), None)
 
-    def messages_by_id(self, message_id: str) -> list[Message]:
+    def messages_by_id(self, message_id: str, on_damage: OnDamage | None = None) -> list[Message]:
         """Messages by offsetMsgId (32 or 56 hex digits) or by UNIQ_KEY, in the order of the log.
 
         A UNIQ_KEY may name several: retries, and members of one batch. Empty where there is none.
+        Raises CorruptRecordError or MissingFileError where the id leads to a place of the log that
+        cannot be read; `on_damage` is told instead, and the place passed over.
         """
-        return self._lookup.messages_by_id(message_id)
+        return self._lookup.messages_by_id(message_id, on_damage)
 
     def message_by_offset_id(self, message_id: str) -> Message | None:
-        """The message with an offsetMsgId (32 or 56 hex digits); None where it is none, or gone."""
+        """The message with an offsetMsgId (32 or 56 hex digits); None where it is none, or gone.
+
+        Raises CorruptRecordError where its record is damaged, MissingFileError where its file is
+        missing from the midst of the log.
+        """
         return self._lookup.by_offset_id(message_id)
 
     # --- keys and time -----------------------------------------------------------------------------
@@ -662,13 +668,16 @@ class MessageStore:
         max_messages: int = 64,
         begin: int = 0,
         end: int | None = None,
+        on_damage: OnDamage | None = None,
     ) -> list[Message]:
         """Messages of a topic by one word of KEYS or by UNIQ_KEY, stored in [begin, end] (ms).
 
         The newest `max_messages` of them, oldest first. Every one was held against its record: no
         hash collisions, no duplicates; what is behind the index or in a gap of it is found too.
+        What the index leads to and cannot be read is passed over, as by the broker; `on_damage` is
+        told of it.
         """
-        return self._lookup.query_message(topic, key, max_messages, begin, end)
+        return self._lookup.query_message(topic, key, max_messages, begin, end, on_damage)
 
     def key_index(self) -> KeyIndex:
         """The index files, and what of the log they do not cover."""

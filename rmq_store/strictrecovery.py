@@ -69,6 +69,8 @@ class StrictRecovery:
                 self._run_from(log, careful_start(log, self.checkpoint))
             except LookFurther:
                 self._run_from(log, log.start)
+        else:
+            self.report.untouched = True
         return self._reported(log)
 
     def _open_log(self) -> CommitLog:

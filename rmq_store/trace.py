@@ -6,7 +6,7 @@ committed. So its records are found by that key in every topic, the system's own
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -69,11 +69,16 @@ def trace(store: MessageStore, key: str, topic: str | None = None) -> list[Life]
     """The lives of all messages that have `key` as a word of KEYS, as UNIQ_KEY or as offsetMsgId.
 
     `topic`: only messages that were sent to it. In the order in which they were first stored.
+    Records that cannot be read are left out; raises CorruptRecordError or MissingFileError where
+    they are all that the key leads to.
     """
     found: dict[int, Message] = {}
-    for message in _named(store, key, topic):
+    damage: list[StoreError] = []
+    for message in _named(store, key, topic, damage.append):
         for one in _of_same_message(store, message):
             found[one.commit_log_offset] = one
+    if damage and not found:
+        raise damage[0]
     return lives_of(store, found.values())
 
 
@@ -85,10 +90,12 @@ def lives_of(store: MessageStore, messages: Iterable[Message]) -> list[Life]:
     return [_life(store, of_one) for of_one in lives.values()]
 
 
-def _named(store: MessageStore, key: str, topic: str | None) -> Iterator[Message]:
-    yield from (one for one in store.messages_by_id(key) if sent_to(one, topic))
+def _named(
+    store: MessageStore, key: str, topic: str | None, on_damage: Callable[[StoreError], None]
+) -> Iterator[Message]:
+    yield from (one for one in store.messages_by_id(key, on_damage) if sent_to(one, topic))
     for name in store.topics():
-        for message in store.query_message(name, key, _MOST_RECORDS):
+        for message in store.query_message(name, key, _MOST_RECORDS, on_damage=on_damage):
             if sent_to(message, topic):
                 yield message
 
@@ -106,7 +113,7 @@ def sent_to(message: Message, topic: str | None) -> bool:
 def _of_same_message(store: MessageStore, message: Message) -> list[Message]:
     if message.uniq_key is None:
         return [message]
-    return [message, *store.messages_by_id(message.uniq_key)]
+    return [message, *store.messages_by_id(message.uniq_key, lambda _: None)]
 
 
 def _life(store: MessageStore, messages: list[Message]) -> Life:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +54,9 @@ def make_store(
             )
         for name in (CONSUMEQUEUE_DIR, INDEX_DIR, CONFIG_DIR):
             (root / name).mkdir(parents=True, exist_ok=True)
-        for folder in _new_commitlog_folders(root, known):
-            folder.mkdir(parents=True, exist_ok=True)
+        known = _with_log_of_its_own(known)
+        for folder in (known.storePathCommitLog or COMMITLOG_DIR).split(PATH_SPLITTER):
+            (root / folder).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise from_os_error(root, error, "making the store's folders") from error
     name = broker_name or known.brokerName or root.absolute().name
@@ -109,8 +110,14 @@ def _last_record(log: CommitLog) -> tuple[int, int]:
     return where, stored
 
 
-def _new_commitlog_folders(root: Path, config: StoreConfig) -> list[Path]:
-    """Where a new store keeps its log: under its root, whatever the paths of another machine were."""
+def _with_log_of_its_own(config: StoreConfig) -> StoreConfig:
+    """A new store keeps its log under its root: an absolute path, be there such a folder or not, is
+    that of the store whose settings these are, and must not be written to."""
     named = [part.strip() for part in (config.storePathCommitLog or "").split(PATH_SPLITTER)]
-    folders = [Path(name) for name in named if name] or [Path(COMMITLOG_DIR)]
-    return [root / (folder.name if folder.is_absolute() else folder) for folder in folders]
+    folders = [Path(name) for name in named if name]
+    under = [folder.name if folder.is_absolute() else str(folder) for folder in folders]
+    return replace(
+        config,
+        storePathCommitLog=PATH_SPLITTER.join(under) or None,
+        readOnlyCommitLogStorePaths=None,
+    )

@@ -473,3 +473,43 @@ def test_what_info_needs_does_not_bring_arrow_or_spark() -> None:
     loaded = set(done.stdout.split())
     assert "rmq_store.info" in loaded
     assert not {"pyarrow", "pyspark", "rich"} & loaded
+
+
+@pytest.mark.parametrize("how", ["a bit of the body", "the whole record", "the file"])
+def test_a_message_that_is_there_and_damaged_is_not_said_to_be_none(
+    tmp_path: Path, how: str
+) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    files = sorted((Path(store.path) / "commitlog").iterdir())
+    path = next(p for p in files if int(p.name) > 0 and p is not files[-1])
+    size = int(files[1].name)
+    uniq_keys = Counter(one["uniqKey"] for one in store.truth)
+    record = next(
+        one
+        for one in store.truth
+        if int(path.name) <= one["commitLogOffset"] < int(path.name) + size
+        and one["uniqKey"]
+        and uniq_keys[one["uniqKey"]] == 1
+        and one["storeSize"] > 200
+        and in_a_queue(one)
+    )
+    at = record["commitLogOffset"] - int(path.name)
+    raw = bytearray(path.read_bytes())
+    if how == "a bit of the body":
+        raw[at + 90] ^= 1
+        path.write_bytes(raw)
+    elif how == "the whole record":
+        raw[at : at + record["storeSize"]] = bytes(record["storeSize"])
+        path.write_bytes(raw)
+    else:
+        path.unlink()
+    for words in (
+        ("find", store.path, "--id", record["uniqKey"]),
+        ("trace", store.path, record["uniqKey"]),
+    ):
+        said = run(*words, expect=2)
+        assert "leads to damage" in said
+        assert str(record["commitLogOffset"]) in said
+    if how != "the whole record":  # of which nothing is left that tells it from no record's place
+        run("find", store.path, "--id", record["offsetMsgId"], expect=2)
+    run("find", store.path, "--id", "F" * 32, expect=1)

@@ -391,3 +391,16 @@ def test_delay_topics_get_their_deliver_time(tmp_path: Path) -> None:
         batches = store.read_batches("SCHEDULE_TOPIC_XXXX", columns=["tagsCode"])
         codes = np.concatenate([batch.column(0).to_numpy() for batch in batches])
         assert codes.tolist() == [2000, 301_000, 7_201_000, 7_201_000, 0]
+
+
+def test_a_new_store_never_writes_into_the_log_whose_settings_it_was_given(tmp_path: Path) -> None:
+    other = tmp_path / "other/commitlog"
+    with MessageStore.create(other.parent, SMALL) as store:
+        store.append(message(body=b"first"))
+    before = files_under(other)
+    conf = {**SMALL, "storePathCommitLog": str(other), "readOnlyCommitLogStorePaths": str(other)}
+    with MessageStore.create(tmp_path / "new", conf) as store:
+        store.append(message(body=b"second"))
+    assert files_under(other) == before
+    with MessageStore.open(tmp_path / "new") as store:
+        assert store.message_at(0).body == b"second"

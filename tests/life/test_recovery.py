@@ -63,7 +63,9 @@ def test_a_clean_store_is_only_looked_at(name: str, tmp_path: Path) -> None:
     store = unpack(name, tmp_path)
     before = store.fingerprint()
     report = recovered(store)
-    assert report.clean
+    assert (report.clean, report.untouched) == (True, True)
+    assert "nothing was changed; `rmqstore verify` judges" in str(report)
+    assert "recovered" not in str(report)
     changed = {path for path, mark in store.fingerprint().items() if before.get(path) != mark}
     assert changed <= {f"{store.path}/lock", store.path}
 
@@ -155,7 +157,7 @@ def test_a_record_at_the_boundary_of_a_lagging_queue_is_not_skipped(tmp_path: Pa
     for queue in (0, 1, 2):
         cut_last_units(tmp_path / f"s/consumequeue/orders/{queue}", 3)
     report = recover(tmp_path / "s", SMALL)  # no abort: entries that a stop did not wait for
-    assert (report.clean, report.entries_rebuilt) == (True, 9)
+    assert (report.clean, report.untouched, report.entries_rebuilt) == (True, False, 9)
     with MessageStore.open(tmp_path / "s") as reader:
         assert contents(reader) == before
 
