@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 import jobs
-from jobs.wording import reason_of
+from jobs.wording import is_damage, reason_of
 from rmq_store.errors import AccessError, StoreError, nearest
 from rmq_store.heap import keep_freed_memory
 from spark_source.options import OPTIONS, parse_size
@@ -26,8 +26,8 @@ from spark_source.options import OPTIONS, parse_size
 EXIT_OK, EXIT_NOT_ALL, EXIT_REFUSED, EXIT_STOPPED = range(4)
 _EXIT_INTERRUPTED = 130
 _EXIT_CODES = (
-    "Exit codes: 0 all is well; 1 finished, and something is wrong or missing; 2 refused; "
-    "3 stopped early, and the same command goes on."
+    "Exit codes: 0 all is well; 1 finished, and something is wrong or missing; 2 refused, or damage "
+    "is in the way; 3 stopped early, and the same command goes on."
 )
 # A job reads the messages of one store, which its argument names.
 _OF_THE_JOB = ("path", "stores", "unavailableStores", "table", "source", "includeUnqueued")
@@ -147,7 +147,7 @@ class Job:
             print(f"{self._name}: {AccessError(error.filename, reason=reason)}", file=sys.stderr)
             return EXIT_REFUSED
         if answer.stopped_by is not None:
-            return EXIT_STOPPED
+            return EXIT_REFUSED if is_damage(answer.stopped_by) else EXIT_STOPPED
         return EXIT_OK if answer.ok else EXIT_NOT_ALL
 
 
