@@ -207,11 +207,29 @@ def given_options(given: Mapping[str, Any], names: Sequence[str] = SELECTION) ->
 def tell(answer: Told, json_file: str | None) -> None:
     """The tables on stdout, or the JSON there and the tables on stderr."""
     on_stdout = json_file == "-"
-    answer.show(Console(stderr=on_stdout))
-    if on_stdout:
-        print(answer.to_json())
-    elif json_file is not None:
+    with _readers_may_leave():
+        answer.show(Console(stderr=on_stdout))
+        if on_stdout:
+            print(answer.to_json())
+        sys.stdout.flush()
+    if json_file is not None and not on_stdout:
         answer.save(json_file)
+
+
+@contextmanager
+def _readers_may_leave() -> Iterator[None]:
+    """As other tools of a shell: whoever reads the output and has seen enough ends us, quietly.
+
+    Only meanwhile: a connection that breaks while a job works is an error that the job tells.
+    """
+    if not hasattr(signal, "SIGPIPE"):
+        yield
+        return
+    before = signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGPIPE, before)
 
 
 def _check_report(json_file: str | None) -> None:
@@ -238,6 +256,12 @@ def builder_for(name: str, master: str | None) -> SparkSession.Builder:
         builder = builder.master(master)
     elif not submitted():
         builder = builder.master("local[*]")
+    if not submitted():
+        logging = (Path(__file__).parent / "log4j2.properties").resolve().as_uri()
+        # Not extraJavaOptions, which may be somebody's own; these come before them.
+        builder = builder.config(
+            "spark.driver.defaultJavaOptions", f"-Dlog4j2.configurationFile={logging}"
+        )
     quiet: dict[str, bool | float | int | str | None] = {
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "ERROR",
