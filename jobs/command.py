@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 import jobs
-from jobs.wording import reason_of
+from jobs.wording import is_damage, reason_of
 from rmq_store.errors import AccessError, StoreError, nearest
 from rmq_store.heap import keep_freed_memory
 from spark_source.options import OPTIONS, parse_size
@@ -26,8 +26,8 @@ from spark_source.options import OPTIONS, parse_size
 EXIT_OK, EXIT_NOT_ALL, EXIT_REFUSED, EXIT_STOPPED = range(4)
 _EXIT_INTERRUPTED = 130
 _EXIT_CODES = (
-    "Exit codes: 0 all is well; 1 finished, and something is wrong or missing; 2 refused; "
-    "3 stopped early, and the same command goes on."
+    "Exit codes: 0 all is well; 1 finished, and something is wrong or missing; 2 refused, or damage "
+    "is in the way; 3 stopped early, and the same command goes on."
 )
 # A job reads the messages of one store, which its argument names.
 _OF_THE_JOB = ("path", "stores", "unavailableStores", "table", "source", "includeUnqueued")
@@ -147,7 +147,7 @@ class Job:
             print(f"{self._name}: {AccessError(error.filename, reason=reason)}", file=sys.stderr)
             return EXIT_REFUSED
         if answer.stopped_by is not None:
-            return EXIT_STOPPED
+            return EXIT_REFUSED if is_damage(answer.stopped_by) else EXIT_STOPPED
         return EXIT_OK if answer.ok else EXIT_NOT_ALL
 
 
@@ -207,11 +207,29 @@ def given_options(given: Mapping[str, Any], names: Sequence[str] = SELECTION) ->
 def tell(answer: Told, json_file: str | None) -> None:
     """The tables on stdout, or the JSON there and the tables on stderr."""
     on_stdout = json_file == "-"
-    answer.show(Console(stderr=on_stdout))
-    if on_stdout:
-        print(answer.to_json())
-    elif json_file is not None:
+    with _readers_may_leave():
+        answer.show(Console(stderr=on_stdout))
+        if on_stdout:
+            print(answer.to_json())
+        sys.stdout.flush()
+    if json_file is not None and not on_stdout:
         answer.save(json_file)
+
+
+@contextmanager
+def _readers_may_leave() -> Iterator[None]:
+    """As other tools of a shell: whoever reads the output and has seen enough ends us, quietly.
+
+    Only meanwhile: a connection that breaks while a job works is an error that the job tells.
+    """
+    if not hasattr(signal, "SIGPIPE"):
+        yield
+        return
+    before = signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGPIPE, before)
 
 
 def _check_report(json_file: str | None) -> None:
@@ -238,6 +256,12 @@ def builder_for(name: str, master: str | None) -> SparkSession.Builder:
         builder = builder.master(master)
     elif not submitted():
         builder = builder.master("local[*]")
+    if not submitted():
+        logging = (Path(__file__).parent / "log4j2.properties").resolve().as_uri()
+        # Not extraJavaOptions, which may be somebody's own; these come before them.
+        builder = builder.config(
+            "spark.driver.defaultJavaOptions", f"-Dlog4j2.configurationFile={logging}"
+        )
     quiet: dict[str, bool | float | int | str | None] = {
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "ERROR",

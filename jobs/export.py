@@ -51,7 +51,7 @@ from jobs.wave import (
     Wave,
     without,
 )
-from jobs.wording import reason_of
+from jobs.wording import SALVAGE, is_damage, reason_of
 from rmq_store import MessageStore
 from rmq_store.cli.common import Progress
 from rmq_store.errors import InvalidArgumentError, StoreError
@@ -67,6 +67,10 @@ TARGETS: Mapping[str, type[ParquetTarget | DeltaTarget]] = {
     DELTA: DeltaTarget,
 }
 _GO_ON = "Run the same command again to go on"
+_IN_THE_WAY = (
+    "The same command would meet it again: export into a new folder with --mode DROPMALFORMED or "
+    f"PERMISSIVE, or from a salvaged store ({SALVAGE})"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +219,8 @@ class _Export:
                     raise
                 except Exception as error:
                     # Spark's own; the waves before are whole, and the answer says what it was.
-                    self.stopped_by = f"{reason_of(error)}. {_GO_ON}"
+                    reason = reason_of(error)
+                    self.stopped_by = f"{reason}. {_IN_THE_WAY if is_damage(reason) else _GO_ON}"
                     break
                 progress(wave.selected_bytes)
                 if should_stop():

@@ -37,7 +37,7 @@ from jobs.replay_rows import (
 from jobs.replay_spec import ReplaySpec
 from jobs.report import Report
 from jobs.sending import Manner, Row, Sender, Unreachable
-from jobs.wording import reason_of
+from jobs.wording import failure
 from rmq_store.planning import LogSlice, pieces_of
 
 # What a task hands back: a row for each message that was refused, and one with its numbers.
@@ -107,7 +107,7 @@ class LiveReplay:
                 self._send(wave)
             except Exception as error:
                 # Spark's own, or the disk's; the ledger says where to go on.
-                self.stopped_by = f"sending failed: {reason_of(error)}"
+                self.stopped_by = f"sending failed: {failure(error)}"
             if self.stopped_by is not None:
                 break
             if tell.is_terminal:

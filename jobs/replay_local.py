@@ -23,7 +23,7 @@ from jobs.replay_spec import ReplaySpec
 from jobs.report import Report, TargetRange
 from jobs.target import append_rows, discard_unfinished, has_content, open_target, queue_ends
 from jobs.wave_reading import WaveReader, WaveRows, to_append
-from jobs.wording import reason_of
+from jobs.wording import failure
 from rmq_store import MessageStore
 from rmq_store.consumequeue import QueueId
 from rmq_store.errors import StoreError
@@ -149,7 +149,7 @@ class LocalReplay:
             return next(reading, None)
         except Exception as error:
             # Whatever failed, the target is closed cleanly; the report says what it was.
-            self.stopped_by = f"reading failed: {reason_of(error)}"
+            self.stopped_by = f"reading failed: {failure(error)}"
             return None
 
     def _declare_batch_topics(self, target: StoreWriter) -> None:
@@ -189,7 +189,7 @@ class LocalReplay:
             found = self.spark.read.parquet(path).count()
         except Exception as error:
             # As above: the report says what it was, and the same command goes on.
-            self.stopped_by = f"writing Parquet failed: {reason_of(error)}"
+            self.stopped_by = f"writing Parquet failed: {failure(error)}"
             return
         if self.spec.to_store is None:
             self.counts.update({} if counted is None else counted.get)

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
 from py4j.protocol import Py4JError, Py4JJavaError
+
+_DAMAGE = re.compile(r"\[RMQSTORE_(CORRUPT_[A-Z]+|MISSING_FILE|TRUNCATED_FILE|BODY)\]")
+SALVAGE = "`rmqstore salvage` takes the whole messages into a new store"
+
+
+def is_damage(reason: str) -> bool:
+    """Whether a reason is damage of a store, where the same command cannot go on."""
+    return _DAMAGE.search(reason) is not None
 
 
 def reason_of(error: Exception) -> str:
@@ -15,3 +25,12 @@ def reason_of(error: Exception) -> str:
     lines = str(error).splitlines()
     ours = [line.partition("[RMQSTORE_")[2] for line in lines if "[RMQSTORE_" in line]
     return f"[RMQSTORE_{ours[-1]}" if ours else " ".join(lines[:3])
+
+
+def failure(error: Exception) -> str:
+    """What ended a replay, and what to do where running it again would meet the same damage."""
+    reason = reason_of(error)
+    if not is_damage(reason):
+        return reason
+    again = "The same command would meet it again: replay from a salvaged store into a new target"
+    return f"{reason}. {again} ({SALVAGE})"

@@ -80,6 +80,9 @@ _EXCLUDE_EACH_OTHER = (
     ("stores", "brokerName"),
 )
 
+# What Spark hands over of a table of its catalog, and of nothing else.
+_OF_THE_CATALOG = ("location", "owner")
+
 
 def parse_options(raw: Mapping[str, str]) -> SourceOptions:
     """The options of a read, typed.
@@ -89,6 +92,11 @@ def parse_options(raw: Mapping[str, str]) -> SourceOptions:
     a live broker has (with the reason), a value that cannot be, no path, and options that exclude
     each other.
     """
+    if any(name.casefold() in _OF_THE_CATALOG for name in raw):
+        raise _invalid(
+            "CREATE TABLE is not supported: Spark keeps its path and loses the other options",
+            "Use CREATE TEMPORARY VIEW … USING rmqstore OPTIONS (path '…')",
+        )
     fields: dict[str, Any] = {}
     given: set[str] = set()
     for name, value in raw.items():
@@ -137,11 +145,6 @@ def _check_together(asked: SourceOptions, given: set[str]) -> None:
 
 
 def _known(name: str) -> Option:
-    if name.casefold() == "location":  # how Spark hands over the path of a table of its catalog
-        raise _invalid(
-            "CREATE TABLE is not supported: Spark keeps its path and loses the other options",
-            "Use CREATE TEMPORARY VIEW … USING rmqstore OPTIONS (path '…')",
-        )
     option = _BY_FOLDED_NAME.get(name.casefold())
     if option is not None:
         return option

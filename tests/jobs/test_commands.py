@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -115,6 +117,41 @@ def test_what_the_operating_system_refuses_is_told_without_a_traceback(
 ) -> None:
     assert usage.main([golden("clean-5.5.0").path, "--json", "/dev/full"]) == EXIT_REFUSED
     assert "usage: [RMQSTORE_ACCESS] " in capsys.readouterr().err
+
+
+def test_a_pipe_that_is_closed_ends_a_job_quietly(golden: Golden) -> None:
+    with subprocess.Popen(
+        [sys.executable, str(CHECKOUT / "jobs" / "usage.py"), golden("clean-5.5.0").path],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        told = process.stderr.read().decode()
+    assert process.returncode == -signal.SIGPIPE, told
+    assert "Error" not in told
+
+
+def test_a_task_that_fails_is_told_in_a_sentence_and_not_in_stack_traces(tmp_path: Path) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    file = Path(store.path) / "commitlog" / "00000000000000262144"
+    raw = bytearray(file.read_bytes())
+    raw[1000:1040] = bytes(byte ^ 0xFF for byte in raw[1000:1040])
+    file.write_bytes(raw)
+    words = [store.path, "--topic", "payments", "--to", str(tmp_path / "out")]
+    done = subprocess.run(
+        [sys.executable, str(CHECKOUT / "jobs" / "export.py"), *words],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
+        check=False,
+    )
+    assert done.returncode == EXIT_REFUSED, done.stderr
+    assert "RMQSTORE_CORRUPT" in done.stdout
+    assert "\tat " not in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_what_an_executor_met_is_told_in_our_words(

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from jobs import replay
 from jobs.command import EXIT_NOT_ALL, EXIT_OK, EXIT_REFUSED
 from jobs.delta_target import DeltaUnavailableError
 from jobs.export import ExportSpec, main, run
@@ -231,6 +232,20 @@ def test_damage_that_is_left_out_is_a_problem(
     about = [row for row in rows if row.get("corruptRecord")]
     assert len(about) == (1 if options["mode"] == "PERMISSIVE" else 0)
     assert all("RMQSTORE_" in row["corruptRecord"] for row in about)
+
+
+def test_damage_that_stops_an_export_or_a_replay_is_not_to_be_tried_again(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = damaged(tmp_path)
+    words = [store.path, "--topic", "payments"]
+    assert main([*words, "--to", str(tmp_path / "out")]) == EXIT_REFUSED
+    told = " ".join(capsys.readouterr().out.split())
+    assert "--mode DROPMALFORMED" in told
+    assert "to go on" not in told
+    for target in ("--to-store", "--to-parquet"):
+        assert replay.main([*words, target, str(tmp_path / target)]) == EXIT_REFUSED
+        assert "rmqstore salvage" in " ".join(capsys.readouterr().out.split())
 
 
 # --- what is refused ------------------------------------------------------------------------------

@@ -258,6 +258,19 @@ def refusal(action: Callable[[], Any]) -> str:
     return str(refused.value)
 
 
+@pytest.mark.parametrize(
+    "more", ["OPTIONS (path '{}')", "OPTIONS (path '{}', topic 'orders')", "LOCATION '{}'"]
+)
+def test_a_table_of_the_catalog_is_refused_with_what_to_use(
+    spark: SparkSession, golden: Golden, more: str
+) -> None:
+    path = golden("clean-5.5.0").path
+    told = refusal(lambda: spark.sql(f"CREATE TABLE kept USING rmqstore {more.format(path)}"))
+    assert "CREATE TABLE is not supported" in told
+    assert "CREATE TEMPORARY VIEW" in told
+    assert not spark.catalog.tableExists("kept")
+
+
 def test_writing_and_streaming_are_refused_with_a_sentence(
     spark: SparkSession, golden: Golden, tmp_path: Path
 ) -> None:
