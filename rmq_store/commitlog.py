@@ -94,6 +94,16 @@ class CommitLog:
     def _decode(self, offset: int) -> Record | Gap:
         segment = self.chain.segment_at(offset)
         if segment is None:
+            hole = self._hole_at(offset)
+            if hole is not None:
+                raise MissingFileError(
+                    self.chain.folders[0],
+                    offset=offset,
+                    reason=f"the files of the CommitLog from {hole[0]} to {hole[1]} are missing, and "
+                    "with them what is",
+                    advice="Files stand before and behind: these did not expire. Put them back from a "
+                    "replica or a copy; rmqstore salvage saves the rest",
+                )
             raise MissingFileError(
                 self.chain.folders[0],
                 offset=offset,
@@ -105,6 +115,12 @@ class CommitLog:
         found = decode_record(window.data, 0, offset, segment.path)
         _require_whole(found, segment, offset)
         return found
+
+    def _hole_at(self, offset: int) -> tuple[int, int] | None:
+        """The missing range around `offset` that has files on both sides."""
+        before = [one for one in self.chain.segments if one.base <= offset]
+        behind = [one for one in self.chain.segments if one.base > offset]
+        return (self.chain.segment_end(before[-1]), behind[0].base) if before and behind else None
 
     def _window_at(self, offset: int, segment: SegmentFile) -> Bytes:
         """The file from `offset` on; of a remote one as much as the record there says it takes."""

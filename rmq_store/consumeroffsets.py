@@ -14,6 +14,7 @@ from typing import Any
 from rmq_store.config import read_config_json, write_config_json
 from rmq_store.errors import InvalidArgumentError, UnknownQueueError, nearest
 from rmq_store.lock import StoreLock
+from rmq_store.queueids import require_queue_ids
 from rmq_store.store import MessageStore
 from rmq_store.topicconfig import to_fastjson
 
@@ -61,6 +62,8 @@ def plan_reset(
     found = committed.get(group, {})
     topics = [topic] if topic is not None else sorted(found)
     changes = []
+    for name in topics if topic is not None else ():
+        require_queue_ids(store, name, queue_ids or ())
     for name in topics:
         for queue in store.queues(name):
             if queue_ids is not None and queue.queue_id not in queue_ids:
@@ -98,7 +101,7 @@ def _target(
         raise InvalidArgumentError(
             None,
             reason=f"{to!r} is no place to reset to",
-            advice="Say earliest, latest, a queue offset or a time",
+            advice="Say earliest, latest or a queue offset; a time goes into --reset-to-time",
         )
     if not low <= to <= high:
         raise InvalidArgumentError(

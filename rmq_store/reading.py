@@ -69,8 +69,10 @@ class SliceReader:
         log_end: int,
         options: ReadOptions,
         batch_queues: Collection[QueueId] = (),
+        folder_of: Callable[[QueueId], str | None] = lambda _: None,
     ) -> None:
-        """`batch_queues`: those that are BatchConsumeQueues."""
+        """`batch_queues`: those that are BatchConsumeQueues. `folder_of`: where a queue's files are."""
+        self._folder_of = folder_of
         self._batch_queues = batch_queues
         self._damages = 0
         self._log = log
@@ -186,7 +188,7 @@ class SliceReader:
                 where = int(entries.log_offset[row])
                 self._damaged(
                     CorruptQueueError(
-                        None,
+                        self._folder_of(part.queue),
                         offset=int(entries.offset[row]),
                         reason=f"an entry of queue {part.queue.topic}/{part.queue.queue_id} points "
                         "back in the log",
@@ -211,7 +213,7 @@ class SliceReader:
             what = "filler" if size == FILLER_SIZE else "an entry that leads to no place in the log"
             self._damaged(
                 CorruptQueueError(
-                    None,
+                    self._folder_of(queue),
                     offset=int(entries.offset[row]),
                     reason=f"{what} in queue {queue.topic}/{queue.queue_id}",
                     expected=f"a record before log offset {self._log_end}",

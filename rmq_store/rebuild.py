@@ -22,6 +22,7 @@ from rmq_store.checkpoint import Checkpoint
 from rmq_store.config import StoreConfig, is_there, read_topic_configs
 from rmq_store.dialects import dialect
 from rmq_store.errors import (
+    AccessError,
     CorruptConfigError,
     InvalidArgumentError,
     NotAStoreError,
@@ -172,8 +173,12 @@ def _begin(root: Path, state: dict[str, str]) -> bool:
         for name in (COMMITLOG_DIR, CONSUMEQUEUE_DIR, INDEX_DIR, CONFIG_DIR):
             (root / name).mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(state), "utf-8")
-    except OSError as error:
-        raise from_os_error(root, error, "making the target") from error
+    except OSError as error:  # not as of files that are read: nothing here has expired
+        raise AccessError(
+            root,
+            reason=f"making the target: {error.strerror or error}",
+            advice="Name a folder that can be made here",
+        ) from error
     return False
 
 

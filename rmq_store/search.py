@@ -16,6 +16,7 @@ from rmq_store.keyplan import KeyPlan, plan_keys
 from rmq_store.layout import SysFlag
 from rmq_store.logreading import Limits, QueueLimits
 from rmq_store.planning import QueueSlice
+from rmq_store.queueids import require_queue_ids
 from rmq_store.reading import OnDamage
 from rmq_store.schema import column_names
 from rmq_store.store import MessageStore
@@ -64,7 +65,10 @@ def find(
 def selected_slices(store: MessageStore, search: Search) -> list[QueueSlice]:
     """The queue ranges that topics, queues and times leave."""
     found = []
-    for topic in _topics(store, search):
+    topics = _topics(store, search)
+    if len(topics) == 1:
+        require_queue_ids(store, topics[0], search.queue_ids or ())
+    for topic in topics:
         for queue in store.queues(topic):
             if search.queue_ids is not None and queue.queue_id not in search.queue_ids:
                 continue

@@ -463,8 +463,13 @@ class MessageStore:
             self._snapshot.log_end,
             options,
             {part.queue for part in slices if self._state(part.queue).batch},
+            self._folder_of,
         )
         return reader.read(slices)
+
+    def _folder_of(self, queue: QueueId) -> str:
+        files = self._folders.files(queue, batch=self._state(queue).batch)
+        return str(files.chain.folders[0])
 
     def read_log(
         self,

@@ -61,12 +61,23 @@ def offsets(
     if place is None and at is None:
         if really:
             raise click.UsageError("--apply needs --reset-to or --reset-to-time")
-        print_named("groups", store, broker_conf, broker_name, as_json, topic=topic, group=group)
+        print_named(
+            "groups",
+            store,
+            broker_conf,
+            broker_name,
+            as_json,
+            topic=topic,
+            group=group,
+            queue_ids=queue_ids,
+        )
         return
     if group is None:
         raise click.UsageError("say whose offsets to reset: --group")
     if place is not None and at is not None:
         raise click.UsageError("say one of --reset-to and --reset-to-time")
+    if new_group and topic is None:
+        raise click.UsageError("--new-group needs --topic: the group has none of its own yet")
     from rmq_store.consumeroffsets import apply_reset, plan_reset
     from rmq_store.jsonkeys import as_json_object
 
@@ -100,8 +111,7 @@ def offsets(
                 for c in changes
             ],
         )
-        click.echo(
-            f"written to {written}" if written else "nothing was written; --apply does it", err=True
-        )
+        todo = "--apply does it" if changes else "there is nothing to reset"
+        click.echo(f"written to {written}" if written else f"nothing was written; {todo}", err=True)
     if not changes:
         sys.exit(EXIT_FINDINGS)

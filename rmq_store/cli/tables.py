@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import click
 
 from rmq_store.cli.common import json_option, open_store, print_table, store_command
@@ -90,11 +92,14 @@ def print_named(
     *,
     topic: str | None = None,
     group: str | None = None,
+    queue_ids: Sequence[int] = (),
     system: bool = True,
 ) -> None:
-    """Print one of the source's tables, of a topic or a group alone if so asked."""
+    """Print one of the source's tables, of a topic, queues or a group alone if so asked."""
+    import pyarrow as pa
     import pyarrow.compute as pc
 
+    from rmq_store.queueids import require_queue_ids
     from rmq_store.tables import TABLES
 
     with open_store(store, broker_conf, broker_name) as opened:
@@ -105,13 +110,17 @@ def print_named(
                 advice=nearest(topic, opened.topics()),
             )
         found = TABLES[name].of(opened)
+        groups = sorted(set(found["consumerGroup"].to_pylist())) if group is not None else []
         if topic is not None:
             found = found.filter(pc.equal(found["topic"], topic))
         elif not system:
             kept = [not opened.is_system_topic(one) for one in found["topic"].to_pylist()]
             found = found.filter(kept)
+        if queue_ids:
+            if topic is not None:
+                require_queue_ids(opened, topic, queue_ids)
+            found = found.filter(pc.is_in(found["queueId"], pa.array(queue_ids, pa.int32())))
         if group is not None:
-            groups = sorted(set(found["consumerGroup"].to_pylist()))
             if group not in groups:
                 raise InvalidArgumentError(
                     opened.path,

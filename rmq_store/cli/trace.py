@@ -30,6 +30,8 @@ def trace(
     from rmq_store.trace import trace as lives_of
 
     with open_store(store, broker_conf, broker_name) as opened:
+        if topic is not None:
+            opened.min_offset(topic, 0)  # raises for an unknown one, with the nearest name
         lives = lives_of(opened, key, topic)
     for life in lives:
         if as_json:
@@ -45,5 +47,8 @@ def trace(
             told = f"  {at:%Y-%m-%dT%H:%M:%S}.{step.storeTimestamp % 1000:03d}Z  {step.step:<12}"
             click.echo(f"{told}{place}" + (f"  ({step.about})" if step.about else ""))
     if not lives:
-        click.echo(f"rmqstore: no message has the key {key!r}", err=True)
+        said = f"no message has the key {key!r}"
+        if topic is not None:
+            said = f"no message with the key {key!r} was sent to topic {topic!r}"
+        click.echo(f"rmqstore: {said}", err=True)
         sys.exit(EXIT_FINDINGS)

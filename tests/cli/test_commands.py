@@ -414,6 +414,32 @@ def test_a_reset_is_refused_while_the_store_is_locked(tmp_path: Path) -> None:
         (["offsets", "STORE", "--apply"], "--reset-to"),
         (["offsets", "STORE", "--group", "g-slow", "--reset-to", "first"], "Say earliest, latest"),
         (["offsets", "STORE", "--group", "g-slow", "--reset-to", "99999999"], "has no offset"),
+        (
+            ["offsets", "STORE", "--group", "g-slow", "--reset-to", "2024-05-01T12:00:00Z"],
+            "--reset-to-time",
+        ),
+        (
+            ["offsets", "STORE", "--group", "new", "--new-group", "--reset-to", "latest"],
+            "needs --topic",
+        ),
+        (
+            [
+                "offsets",
+                "STORE",
+                "--group",
+                "g-slow",
+                "--topic",
+                "orders",
+                "--queue",
+                "77",
+                "--reset-to",
+                "latest",
+            ],
+            "has no queue 77",
+        ),
+        (["offsets", "STORE", "--topic", "orders", "--queue", "77"], "has no queue 77"),
+        (["cat", "STORE", "--topic", "orders", "--queue", "77"], "has no queue 77"),
+        (["trace", "STORE", "some-key", "--topic", "ordres"], "Did you mean 'orders'?"),
     ],
 )
 def test_what_is_wrong_is_told_with_what_is_near(
@@ -513,3 +539,26 @@ def test_a_message_that_is_there_and_damaged_is_not_said_to_be_none(
     if how != "the whole record":  # of which nothing is left that tells it from no record's place
         run("find", store.path, "--id", record["offsetMsgId"], expect=2)
     run("find", store.path, "--id", "F" * 32, expect=1)
+
+
+def test_queues_that_are_asked_for_alone_are_shown_alone(store: GoldenStore) -> None:
+    rows = objects("offsets", store.path, "--group", "g-slow", "--queue", "1")
+    assert {row["queueId"] for row in rows} == {1}
+
+
+def test_a_group_that_is_not_in_a_topic_is_not_said_to_be_unknown(store: GoldenStore) -> None:
+    topics = {row["topic"] for row in objects("queues", store.path)}
+    read = {row["topic"] for row in objects("lag", store.path, "--group", "g-slow")}
+    other = sorted(topics - read)[0]
+    assert objects("lag", store.path, "--topic", other, "--group", "g-slow") == []
+
+
+def test_trace_names_the_topic_to_which_nothing_was_sent(store: GoldenStore) -> None:
+    done = subprocess.run(
+        [*COMMAND, "trace", store.path, "no-such-key", "--topic", "orders"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 1
+    assert "no message with the key 'no-such-key' was sent to topic 'orders'" in done.stderr

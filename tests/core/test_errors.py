@@ -109,3 +109,18 @@ def test_a_file_cut_before_it_is_mapped_is_our_error(tmp_path: Path) -> None:
     with pytest.raises(TruncatedFileError, match="was cut while") as caught:
         store.message_at(0)
     assert (caught.value.path, caught.value.offset) == (str(last), 100)
+
+
+def test_an_entry_that_leads_nowhere_names_the_folder_of_its_queue(tmp_path: Path) -> None:
+    golden = unpack("clean-5.2.0", tmp_path)
+    record = next(r for r in golden.truth if r["topic"] == "orders" and in_a_queue(r))
+    folder = Path(golden.path) / "consumequeue/orders" / str(record["queueId"])
+    path = min(folder.iterdir())
+    raw = bytearray(path.read_bytes())
+    raw[20:28] = (2**50).to_bytes(8, "big")  # the log offset of its second entry
+    path.write_bytes(raw)
+    damage: list[StoreError] = []
+    with golden.open() as store:
+        for _ in store.read_batches("orders", on_damage=damage.append):
+            pass
+    assert str(folder) in {error.path for error in damage}

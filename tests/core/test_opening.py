@@ -137,3 +137,14 @@ def test_a_folder_of_the_log_that_is_not_there_is_named(
     with pytest.raises(MissingFileError, match="is not there") as caught:
         MessageStore.open(store, config=lost)
     assert caught.value.path == "/machine/of/old/commitlog-zzz"
+
+
+def test_a_place_in_a_hole_of_the_log_is_not_said_to_have_expired(tmp_path: Path) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    files = sorted((Path(store.path) / "commitlog").iterdir())
+    files[1].unlink()
+    start, stop = int(files[1].name), int(files[2].name)
+    missing = pytest.raises(MissingFileError, match=f"{start} to {stop} are missing")
+    with MessageStore.open(store.path) as opened, missing as caught:
+        opened.message_at(start + 5)
+    assert "expired and was" not in str(caught.value)

@@ -16,7 +16,7 @@ import pytest
 
 from rmq_store import MessageStore
 from rmq_store.config import StoreConfig
-from rmq_store.errors import InvalidArgumentError, NotAStoreError, UndispatchedError
+from rmq_store.errors import AccessError, InvalidArgumentError, NotAStoreError, UndispatchedError
 from rmq_store.layout import SysFlag
 from rmq_store.rebuild import STATE_FILE, RebuildReport, rebuild
 from rmq_store.verify import verify
@@ -227,3 +227,10 @@ def test_a_target_with_content_or_of_another_rebuild_is_refused(
     with pytest.raises(InvalidArgumentError, match="copy or link"):
         rebuild(store.path, tmp_path / "new", log="move")
     assert not os.path.exists(tmp_path / "new")
+
+
+def test_a_target_that_cannot_be_made_has_not_expired(golden: Golden, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(AccessError, match="making the target") as caught:
+        rebuild(golden("clean-5.5.0").path, tmp_path / "link")
+    assert "expired" not in str(caught.value)
