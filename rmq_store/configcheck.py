@@ -57,7 +57,9 @@ def checkpoint_findings(
             )
         return
     newest = max(checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp)
-    if newest > (last_timestamp if records else 0):
+    # All that was in the files there are may have expired; without a file the log is gone.
+    gone = not records and not store.log.chain.segments
+    if newest > last_timestamp and (records or gone):
         last = (
             f"the last one in the log is of {last_timestamp} ms" if records else "the log has none"
         )
