@@ -52,8 +52,8 @@ def test_a_partition_of_four_gibibytes_takes_no_more_than_a_small_one(
     kept: list[int] = []
     get = files.MappingCache.get
 
-    def watching(self: files.MappingCache, segment: files.SegmentFile) -> object:
-        mapping = get(self, segment)
+    def watching(self: files.MappingCache, segment: files.SegmentFile, **how: bool) -> object:
+        mapping = get(self, segment, **how)
         kept.append(sum("/commitlog/" in path for path in self._kept))
         return mapping
 
