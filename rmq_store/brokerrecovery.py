@@ -19,7 +19,6 @@ from rmq_store.config import StoreConfig
 from rmq_store.consumequeue import QueueId
 from rmq_store.dialects import Dialect
 from rmq_store.dispatch import Dispatched, entries_of
-from rmq_store.files import Bytes
 from rmq_store.geometry import queue_sizes
 from rmq_store.hashing import crc32
 from rmq_store.headers import Headers, Ints, Mask
@@ -38,6 +37,7 @@ from rmq_store.layout import (
 )
 from rmq_store.locate import commitlog_folders
 from rmq_store.logrecovery import TIMESTAMP_SLACK_MS
+from rmq_store.mappings import Bytes
 from rmq_store.properties import PropertyColumns
 from rmq_store.recoveryreport import FileChange, RecoveryReport
 from rmq_store.segmentwriter import OpenFiles, remove

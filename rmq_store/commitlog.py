@@ -9,11 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from rmq_store.errors import CorruptRecordError, MissingFileError, StoreError
-from rmq_store.files import Bytes, MappingCache, SegmentChain, SegmentFile
+from rmq_store.files import SegmentChain
 from rmq_store.headers import Headers, Ints, wrong_crc_rows
 from rmq_store.layout import BLANK_SIZE, HEAD_SIZE, MAGIC_BLANK
+from rmq_store.mappings import Bytes, MappingCache
 from rmq_store.message import Gap, Record, decode_record
 from rmq_store.remotefile import need_all
+from rmq_store.segments import SegmentFile
 from rmq_store.walk import Run, follow, next_record
 
 _SIZE_FIELD = 4

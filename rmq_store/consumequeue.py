@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmq_store.errors import from_os_error
-from rmq_store.files import MappingCache, SegmentChain, SegmentFile
+from rmq_store.files import SegmentChain
 from rmq_store.headers import Ints
 from rmq_store.layout import (
     BATCH_QUEUE_ENTRY,
@@ -27,6 +27,8 @@ from rmq_store.layout import (
     FILLER_SIZE,
     QUEUE_ENTRY,
 )
+from rmq_store.mappings import MappingCache
+from rmq_store.segments import SegmentFile
 
 _LAST_LOOK = 200  # units, about a page of a ConsumeQueue
 _LAST_BASE_OFFSET = 2**62  # beyond it lies damage, and arithmetic overflows

@@ -11,11 +11,11 @@ from rmq_store.config import StoreConfig, batch_topics, read_topic_configs
 from rmq_store.consumequeue import QueueId
 from rmq_store.dialects import Dialect
 from rmq_store.dispatch import Dispatched, entries_of
-from rmq_store.files import Bytes
 from rmq_store.headers import Headers, Ints
 from rmq_store.indexfile import Geometry, Header, IndexFile, list_index_files
 from rmq_store.indexwriter import IndexWriter
 from rmq_store.layout import INDEX_DIR
+from rmq_store.mappings import Bytes
 from rmq_store.queuewriter import QueueWriter
 from rmq_store.segmentwriter import OpenFiles
 from rmq_store.snapshot import StoreSnapshot

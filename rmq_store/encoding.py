@@ -19,7 +19,6 @@ from rmq_store.batchcolumns import cast_to, invalid, lengths
 from rmq_store.config import StoreConfig
 from rmq_store.dialects import Dialect
 from rmq_store.errors import InvalidMessageError, nearest
-from rmq_store.files import Bytes
 from rmq_store.hashing import crc32, crc32_of_slices
 from rmq_store.headers import Ints
 from rmq_store.layout import (
@@ -39,6 +38,7 @@ from rmq_store.layout import (
     V6_EXTRA,
     SysFlag,
 )
+from rmq_store.mappings import Bytes
 from rmq_store.message import crc_item
 from rmq_store.properties import buffers, slices
 from rmq_store.propertyencoding import PROPERTY_WORDS, property_strings

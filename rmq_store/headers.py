@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rmq_store.files import Bytes
 from rmq_store.hashing import crc32, crc32_of_slices
 from rmq_store.layout import (
     BORN_HOST_AT,
@@ -28,6 +27,7 @@ from rmq_store.layout import (
     V6_EXTRA,
     SysFlag,
 )
+from rmq_store.mappings import Bytes
 from rmq_store.message import record_crc_of
 
 Ints = npt.NDArray[np.int64]

@@ -11,10 +11,11 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from rmq_store.errors import CorruptIndexError
-from rmq_store.files import MappingCache, SegmentFile
 from rmq_store.indexfile import IndexFile
+from rmq_store.mappings import MappingCache
 from rmq_store.remote import shadow_of
 from rmq_store.remotefile import Ranges, RemoteMapping, need_all
+from rmq_store.segments import SegmentFile
 
 Broken = list[tuple[IndexFile, CorruptIndexError]]
 

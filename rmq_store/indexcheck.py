@@ -13,11 +13,11 @@ import numpy.typing as npt
 from rmq_store.config import StoreConfig
 from rmq_store.dialects import dialect
 from rmq_store.errors import CorruptIndexError, IndexGeometryError
-from rmq_store.files import MappingCache
 from rmq_store.findings import Finding, Findings, Severity
 from rmq_store.headers import Headers, Ints
 from rmq_store.indexfile import IndexFile, list_index_files
 from rmq_store.layout import INDEX_DIR, INDEX_ITEM
+from rmq_store.mappings import MappingCache
 from rmq_store.store import MessageStore
 
 _FILES_MAPPED = 2

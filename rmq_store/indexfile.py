@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from rmq_store.errors import CorruptIndexError, IndexGeometryError, from_os_error
-from rmq_store.files import Bytes, MappingCache, SegmentFile
 from rmq_store.headers import Ints
 from rmq_store.layout import (
     DEFAULT_MAX_HASH_SLOTS,
@@ -27,8 +26,10 @@ from rmq_store.layout import (
     index_file_size,
     index_item_at,
 )
+from rmq_store.mappings import Bytes, MappingCache
 from rmq_store.remote import shadow_of
 from rmq_store.remotefile import Ranges, RemoteMapping
+from rmq_store.segments import SegmentFile
 
 _SAMPLE = 256  # items looked at from either end to prove a geometry
 _REMOTE_SAMPLE = 8  # in an object store, where each of them is a request or two

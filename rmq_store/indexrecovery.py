@@ -8,10 +8,10 @@ from rmq_store.checkpoint import Checkpoint
 from rmq_store.config import StoreConfig
 from rmq_store.dialects import Dialect
 from rmq_store.errors import IndexGeometryError, StoreError
-from rmq_store.files import SegmentFile
 from rmq_store.indexfile import Geometry, Header, IndexFile, list_index_files
 from rmq_store.indexwriter import IndexWriter
 from rmq_store.layout import INDEX_DIR
+from rmq_store.segments import SegmentFile
 from rmq_store.segmentwriter import remove
 
 

@@ -17,7 +17,6 @@ from rmq_store.checkpoint import Checkpoint
 from rmq_store.commitlog import CommitLog
 from rmq_store.config import StoreConfig
 from rmq_store.errors import CorruptConfigError, CorruptRecordError, from_os_error
-from rmq_store.files import SegmentFile
 from rmq_store.layout import (
     ABORT_FILE,
     BATCH_CONSUMEQUEUE_DIR,
@@ -27,6 +26,7 @@ from rmq_store.layout import (
 )
 from rmq_store.locate import commitlog_folders, require_store
 from rmq_store.message import Record
+from rmq_store.segments import SegmentFile
 from rmq_store.topics import is_system_topic
 from rmq_store.walk import follow_one, next_record
 

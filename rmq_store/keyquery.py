@@ -18,7 +18,6 @@ from rmq_store.columns import stored_topics
 from rmq_store.commitlog import CommitLog
 from rmq_store.config import StoreConfig
 from rmq_store.errors import IndexGeometryError, StoreError
-from rmq_store.files import MappingCache, SegmentFile
 from rmq_store.hashing import index_key, index_key_hash
 from rmq_store.headers import Headers
 from rmq_store.indexchains import fetch, walk_chains
@@ -31,8 +30,10 @@ from rmq_store.layout import (
     SysFlag,
     index_item_at,
 )
+from rmq_store.mappings import MappingCache
 from rmq_store.message import Record
 from rmq_store.properties import decode_property_columns, slices
+from rmq_store.segments import SegmentFile
 from rmq_store.strings import decode_properties, decode_utf8
 
 _INDEX_FILES_MAPPED = 16

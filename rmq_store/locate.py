@@ -7,7 +7,6 @@ from pathlib import Path
 
 from rmq_store.config import PATH_SPLITTER, StoreConfig
 from rmq_store.errors import MissingFileError, NotAStoreError, UnsupportedStoreError, from_os_error
-from rmq_store.files import list_segments
 from rmq_store.layout import (
     BATCH_CONSUMEQUEUE_DIR,
     COMMITLOG_DIR,
@@ -15,6 +14,7 @@ from rmq_store.layout import (
     CONSUMEQUEUE_EXT_DIR,
     INDEX_DIR,
 )
+from rmq_store.segments import list_segments
 
 _PARTS = (
     COMMITLOG_DIR,

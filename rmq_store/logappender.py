@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from rmq_store.files import Bytes
 from rmq_store.headers import Ints
 from rmq_store.layout import BLANK_HEAD, BLANK_SIZE, MAGIC_BLANK
+from rmq_store.mappings import Bytes
 from rmq_store.segmentwriter import OpenFiles, SegmentWriter
 
 _BYTES_AT_A_TIME = 4 << 20

@@ -18,11 +18,12 @@ from rmq_store.commitlog import CommitLog
 from rmq_store.consumequeue import QueueId
 from rmq_store.dispatch import Dispatched, dispatch
 from rmq_store.errors import CorruptRecordError, MissingFileError, StoreError
-from rmq_store.files import Bytes, SegmentFile
 from rmq_store.headers import Headers, Ints
 from rmq_store.layout import SysFlag
+from rmq_store.mappings import Bytes
 from rmq_store.message import Gap
 from rmq_store.reading import OnDamage, SliceReader
+from rmq_store.segments import SegmentFile
 from rmq_store.walk import follow, next_record
 
 _STEP = 32 << 20  # bytes of the log that are walked at a time

@@ -15,10 +15,11 @@ import numpy as np
 from rmq_store.checkpoint import Checkpoint
 from rmq_store.commitlog import CommitLog
 from rmq_store.errors import CorruptRecordError
-from rmq_store.files import Bytes, SegmentFile
 from rmq_store.headers import Headers, Ints, wrong_crc_rows
 from rmq_store.layout import PROPERTIES_LENGTH_SIZE
+from rmq_store.mappings import Bytes
 from rmq_store.message import Gap, Record, decode_record
+from rmq_store.segments import SegmentFile
 from rmq_store.walk import follow
 
 _BYTES_AT_A_TIME = 32 << 20

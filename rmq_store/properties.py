@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rmq_store.files import Bytes
 from rmq_store.layout import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, Property
+from rmq_store.mappings import Bytes
 from rmq_store.propertylayout import (
     Layout,
     Table,

@@ -28,7 +28,6 @@ from rmq_store.errors import (
     NotAStoreError,
     from_os_error,
 )
-from rmq_store.files import SegmentFile, stored_from
 from rmq_store.layout import (
     CHECKPOINT_FILE,
     COMMITLOG_DIR,
@@ -37,8 +36,10 @@ from rmq_store.layout import (
     INDEX_DIR,
 )
 from rmq_store.lock import StoreLock
+from rmq_store.mappings import stored_from
 from rmq_store.recovery import recover_locked
 from rmq_store.recoveryreport import RecoveryReport
+from rmq_store.segments import SegmentFile
 from rmq_store.segmentwriter import sync_folder
 from rmq_store.store import MessageStore
 from rmq_store.topicconfig import update_topics

@@ -19,9 +19,9 @@ from typing import Any
 from rmq_store.config import StoreConfig
 from rmq_store.consumequeue import QueueFiles, QueueId
 from rmq_store.errors import InvalidArgumentError, MissingFileError, StoreError, from_os_error
-from rmq_store.files import SegmentFile
 from rmq_store.indexcheck import open_index_files
 from rmq_store.lock import StoreLock
+from rmq_store.segments import SegmentFile
 from rmq_store.store import MessageStore
 
 _HOUR_MS = 3_600_000

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from rmq_store.errors import from_os_error
-from rmq_store.files import Bytes
 from rmq_store.layout import segment_name
+from rmq_store.mappings import Bytes
 
 _FILES_OPEN = 64
 _PAGE = 4096

@@ -18,7 +18,6 @@ from rmq_store.config import StoreConfig, batch_topics, read_topic_configs
 from rmq_store.consumequeue import Entries, QueueFiles, QueueId, concat_entries, is_behind
 from rmq_store.dispatch import Dispatched, dispatch
 from rmq_store.errors import CorruptConfigError, UndispatchedError, from_os_error
-from rmq_store.files import MappingCache, ReadCounts
 from rmq_store.headers import Headers
 from rmq_store.layout import (
     ABORT_FILE,
@@ -26,6 +25,7 @@ from rmq_store.layout import (
     CONSUMEQUEUE_DIR,
     FILLER_SIZE,
 )
+from rmq_store.mappings import MappingCache, ReadCounts
 from rmq_store.sidebyside import LOOKS_IN_FLIGHT, side_by_side
 
 MOST_UNDISPATCHED = 30_000_000

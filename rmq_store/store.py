@@ -23,7 +23,6 @@ from rmq_store.errors import (
     ReadOnlyStoreError,
     shown_path,
 )
-from rmq_store.files import ReadCounts, list_segments
 from rmq_store.geometry import geometry_found
 from rmq_store.getmessage import (
     GetMessageResult,
@@ -39,6 +38,7 @@ from rmq_store.layout import (
 )
 from rmq_store.locate import commitlog_folders, require_store
 from rmq_store.logreading import Limits, LogReader, QueueLimits, log_end_without_queues
+from rmq_store.mappings import ReadCounts
 from rmq_store.message import Message
 from rmq_store.messagelookup import MessageLookup
 from rmq_store.planning import Entry, QueueSlice
@@ -46,6 +46,7 @@ from rmq_store.queueview import QueueView
 from rmq_store.reading import BATCH_BYTES, BATCH_ROWS, OnDamage, ReadOptions, SliceReader
 from rmq_store.remote import Listing, Shadow, is_uri, open_shadow
 from rmq_store.schema import column_names
+from rmq_store.segments import list_segments
 from rmq_store.snapshot import (
     QueueFolders,
     QueueState,

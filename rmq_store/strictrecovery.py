@@ -14,7 +14,6 @@ from rmq_store.config import StoreConfig
 from rmq_store.dialects import Dialect
 from rmq_store.dispatch import entries_of
 from rmq_store.errors import InvalidArgumentError
-from rmq_store.files import LARGEST_FILE
 from rmq_store.geometry import queue_sizes, refuse_smaller
 from rmq_store.headers import Headers
 from rmq_store.indexrecovery import IndexRecovery, index_geometry, last_index_writer
@@ -28,6 +27,7 @@ from rmq_store.logrecovery import LogWalk, careful_start
 from rmq_store.queuerecovery import LookFurther, QueueRecovery
 from rmq_store.queuewriter import QueueWriter
 from rmq_store.recoveryreport import FileChange, RecoveryReport
+from rmq_store.segments import LARGEST_FILE
 from rmq_store.segmentwriter import OpenFiles, clear_from, remove, set_size
 from rmq_store.snapshot import QueueFolders, declared_batch_topics, take_snapshot
 from rmq_store.unclean import why_unclean

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from rmq_store.commitlog import CommitLog, Extent
-from rmq_store.files import Bytes, SegmentFile
 from rmq_store.headers import Headers, Ints, wrong_crc_rows
+from rmq_store.mappings import Bytes
 from rmq_store.message import Gap
+from rmq_store.segments import SegmentFile
 from rmq_store.walk import follow
 
 _ROWS = 1 << 15  # records of a run at a time

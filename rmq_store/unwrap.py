@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rmq_store.files import Bytes
 from rmq_store.headers import Ints
 from rmq_store.layout import MEMBER_HEAD, PROPERTIES_LENGTH_SIZE
+from rmq_store.mappings import Bytes
 from rmq_store.properties import buffers, slices
 
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rmq_store.files import Bytes
 from rmq_store.headers import Ints
 from rmq_store.layout import MAGIC_V1, MAGIC_V2, MIN_RECORD_SIZE, RECORD_HEAD
+from rmq_store.mappings import Bytes
 
 # total_size, magic, then body_crc, queue_id, flag and queue_offset passed over, physical_offset.
 _FRONT = struct.Struct(">iI20xq")

@@ -25,7 +25,6 @@ from rmq_store.errors import (
     InvalidMessageError,
     ReadOnlyStoreError,
 )
-from rmq_store.files import Bytes
 from rmq_store.flush import Flusher, GroupCommit, Progress
 from rmq_store.headers import Ints
 from rmq_store.layout import (
@@ -35,6 +34,7 @@ from rmq_store.layout import (
 )
 from rmq_store.locate import commitlog_folders
 from rmq_store.logappender import LogAppender
+from rmq_store.mappings import Bytes
 from rmq_store.message import Message, Record, encode_record
 from rmq_store.places import Places, with_places
 from rmq_store.queuecounters import QueueCounters, message_counts

@@ -11,8 +11,9 @@ import pytest
 
 from rmq_store import Gap, MessageStore
 from rmq_store.commitlog import CommitLog
-from rmq_store.files import SegmentChain, SegmentFile
+from rmq_store.files import SegmentChain
 from rmq_store.recovery import recover
+from rmq_store.segments import SegmentFile
 from tests.support.golden import log_files, offsets, unpack, wanted
 
 SIZE = 64 << 20

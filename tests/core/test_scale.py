@@ -11,7 +11,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rmq_store import MessageStore, QueueId, commitlog, consumequeue, files, message, walk
+from rmq_store import (
+    MessageStore,
+    QueueId,
+    commitlog,
+    consumequeue,
+    files,
+    mappings,
+    message,
+    segments,
+    walk,
+)
 from rmq_store.layout import (
     DEFAULT_COMMITLOG_FILE_SIZE,
     DEFAULT_QUEUE_FILE_SIZE,
@@ -40,15 +50,15 @@ class Counts:
 def counts(monkeypatch: pytest.MonkeyPatch) -> Counts:
     """Counts mapped files, windows and decoded records from here on."""
     counted = Counts()
-    map_file, window, decode = files._Mapping.__init__, files.SegmentChain.window, message._split
+    map_file, window, decode = mappings.Mapping.__init__, files.SegmentChain.window, message._split
 
-    def counting_map(self: files._Mapping, segment: files.SegmentFile) -> None:
+    def counting_map(self: mappings.Mapping, segment: segments.SegmentFile) -> None:
         counted.seen["mapped"] += 1
         map_file(self, segment)
 
     def counting_window(
         self: files.SegmentChain, start: int, stop: int, *, fetch: int | None = None
-    ) -> files.Bytes:
+    ) -> mappings.Bytes:
         counted.seen["windows"] += 1
         if stop - start < GIB:  # a whole log file is only walked from where it is asked
             counted.seen["window bytes"] += stop - start
@@ -58,11 +68,11 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Counts:
         counted.seen["decoded"] += 1
         return decode(raw, magic, log_offset, path)
 
-    monkeypatch.setattr(files._Mapping, "__init__", counting_map)
+    monkeypatch.setattr(mappings.Mapping, "__init__", counting_map)
     monkeypatch.setattr(files.SegmentChain, "window", counting_window)
     read = consumequeue._read
 
-    def counting_read(segment: files.SegmentFile, start: int, stop: int) -> bytes:
+    def counting_read(segment: segments.SegmentFile, start: int, stop: int) -> bytes:
         counted.seen["read"] += 1
         counted.seen["read bytes"] += stop - start
         return read(segment, start, stop)
@@ -236,7 +246,7 @@ def test_the_log_is_not_walked_from_its_start(tmp_path: Path, counts: Counts) ->
     walked: list[int] = []
     follow = walk.follow
 
-    def counting(window: files.Bytes, base: int, start: int, stop: int) -> walk.Run:
+    def counting(window: mappings.Bytes, base: int, start: int, stop: int) -> walk.Run:
         walked.append(base + start)
         return follow(window, base, start, stop)
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from rmq_store import MessageStore, files
+from rmq_store import MessageStore, mappings, segments
 from spark_source.source import RmqStoreSource
 
 MIB = 1 << 20
@@ -50,14 +50,14 @@ def test_a_partition_of_four_gibibytes_takes_no_more_than_a_small_one(
 ) -> None:
     write(tmp_path / "store", 4 << 30)
     kept: list[int] = []
-    get = files.MappingCache.get
+    get = mappings.MappingCache.get
 
-    def watching(self: files.MappingCache, segment: files.SegmentFile, **how: bool) -> object:
+    def watching(self: mappings.MappingCache, segment: segments.SegmentFile, **how: bool) -> object:
         mapping = get(self, segment, **how)
         kept.append(sum("/commitlog/" in path for path in self._kept))
         return mapping
 
-    monkeypatch.setattr(files.MappingCache, "get", watching)
+    monkeypatch.setattr(mappings.MappingCache, "get", watching)
     peaks = {}
     for size in ("128m", "8g"):
         source = RmqStoreSource({"path": str(tmp_path / "store"), "maxbytesperpartition": size})

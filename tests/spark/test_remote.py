@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rmq_store import MessageStore, remote, remotefile, sidebyside
-from rmq_store import files as files_module
+from rmq_store import MessageStore, mappings, remote, remotefile, sidebyside
 from rmq_store.errors import AccessError, InvalidArgumentError, NotAStoreError, StoreError
 from rmq_store.sweep import Run, sweep
 from rmq_store.tables import TABLES
@@ -52,7 +51,7 @@ def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
         monkeypatch.setattr(remotefile, "BLOCK", 512)
         monkeypatch.setattr(remotefile, "MOST_A_REQUEST", 16 << 10)
         monkeypatch.setattr(remotefile, "KEPT_BYTES", 16 << 10)
-        monkeypatch.setattr(files_module, "KEPT_BYTES", 16 << 10)
+        monkeypatch.setattr(mappings, "KEPT_BYTES", 16 << 10)
         monkeypatch.setattr("rmq_store.snapshot._REMOTE_BLOCK", 512)
         monkeypatch.setattr("rmq_store.commitlog._LEAST_LOOK", 2048)
         monkeypatch.setattr("rmq_store.indexfile.REMOTE_BLOCK", 64)

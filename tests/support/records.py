@@ -11,10 +11,10 @@ import numpy as np
 import zstandard
 from hypothesis import strategies as st
 
-from rmq_store.files import Bytes
 from rmq_store.hashing import body_crc
 from rmq_store.headers import Ints
 from rmq_store.layout import MAGIC_V1, MAGIC_V2, SysFlag
+from rmq_store.mappings import Bytes
 from rmq_store.message import Record, encode_record
 
 I32 = st.integers(-(2**31), 2**31 - 1)

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from rmq_store.mappings import Mapping
+from rmq_store.segments import SegmentFile
 from tests.support.golden import GoldenStore, Truth, in_a_queue
 from tests.support.reads import rows_of
 
@@ -37,16 +39,14 @@ def truth_where(store: GoldenStore, wanted: Callable[[Truth], bool]) -> Counter[
 
 def watch_opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Every file that is mapped from here on."""
-    from rmq_store import files
-
     opened: list[str] = []
-    make = files._Mapping.__init__
+    make = Mapping.__init__
 
-    def watching(self: files._Mapping, segment: files.SegmentFile) -> None:
+    def watching(self: Mapping, segment: SegmentFile) -> None:
         opened.append(segment.path)
         make(self, segment)
 
-    monkeypatch.setattr(files._Mapping, "__init__", watching)
+    monkeypatch.setattr(Mapping, "__init__", watching)
     return opened
 
 
