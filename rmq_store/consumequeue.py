@@ -9,21 +9,17 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from rmq_store.entries import Entries, concat_entries, hole_at
 from rmq_store.errors import from_os_error
 from rmq_store.files import SegmentChain
-from rmq_store.headers import Ints
 from rmq_store.layout import (
     BATCH_QUEUE_ENTRY,
-    EXT_ADDRESS_BASE,
-    EXT_HEAD,
-    EXT_MAX_ADDRESS,
     FILLER_SIZE,
     QUEUE_ENTRY,
 )
@@ -39,65 +35,6 @@ class QueueId(NamedTuple):
 
     topic: str
     queue_id: int
-
-
-@dataclass(slots=True)
-class Entries:
-    """n queue entries in the machine's byte order, each an int64 array of n.
-
-    `offset` is the queue offset of the (first) message, `count` how many messages the record holds.
-    """
-
-    offset: Ints
-    log_offset: Ints
-    size: Ints
-    tags_code: Ints
-    count: Ints
-
-    def __len__(self) -> int:
-        return len(self.offset)
-
-    def take(self, rows: Any) -> Entries:
-        """Some of the entries: a mask, an index array or a slice."""
-        return Entries(
-            self.offset[rows],
-            self.log_offset[rows],
-            self.size[rows],
-            self.tags_code[rows],
-            self.count[rows],
-        )
-
-    @property
-    def points_to_record(self) -> npt.NDArray[np.bool_]:
-        """Which entries point anywhere at all: filler and zeros do not."""
-        points: npt.NDArray[np.bool_] = (self.size > 0) & (self.size != FILLER_SIZE)
-        return points & (self.log_offset >= 0)
-
-
-def no_entries() -> Entries:
-    """No entries."""
-    return Entries(*(np.zeros(0, dtype=np.int64) for _ in range(5)))
-
-
-def _hole(at: int) -> Entries:
-    """The entry that stands for units from `at` on which no file holds."""
-    nothing = np.zeros(1, dtype=np.int64)
-    return Entries(nothing + at, nothing, nothing, nothing, nothing + 1)
-
-
-def concat_entries(parts: Sequence[Entries]) -> Entries:
-    """The entries of `parts` one behind the other."""
-    if len(parts) == 1:
-        return parts[0]
-    if not parts:
-        return no_entries()
-    return Entries(
-        np.concatenate([part.offset for part in parts]),
-        np.concatenate([part.log_offset for part in parts]),
-        np.concatenate([part.size for part in parts]),
-        np.concatenate([part.tags_code for part in parts]),
-        np.concatenate([part.count for part in parts]),
-    )
 
 
 class Glance(NamedTuple):
@@ -197,11 +134,11 @@ class QueueFiles:
         at = start
         for first, last in self._held(start, stop):
             if at < first:
-                parts.append(_hole(at))
+                parts.append(hole_at(at))
             parts.append(self._entries_held(first, last))
             at = last
         if at < stop:
-            parts.append(_hole(at))
+            parts.append(hole_at(at))
         return concat_entries(parts)
 
     def _entries_held(self, start: int, stop: int) -> Entries:
@@ -372,53 +309,3 @@ def bisect_first(start: int, stop: int, test: Callable[[int], bool]) -> int:
         else:
             start = middle + 1
     return start
-
-
-class ExtUnit(NamedTuple):
-    """What the extension of a queue holds for one entry (ConsumeQueueExt.CqExtUnit)."""
-
-    tags_code: int
-    store_timestamp: int
-    bitmap: bytes
-
-
-class QueueExt:
-    """ConsumeQueueExt: units that tagsCode of a queue entry leads to where it is an address."""
-
-    def __init__(self, folder: str, *, file_size: int | None = None) -> None:
-        self.chain = SegmentChain([folder], file_size=file_size)
-
-    @staticmethod
-    def is_address(tags_code: int) -> bool:
-        """Whether a tagsCode is an address into the extension (ConsumeQueueExt#isExtAddr)."""
-        return tags_code <= EXT_MAX_ADDRESS
-
-    def unit(self, tags_code: int) -> ExtUnit | None:
-        """The unit at the address `tags_code`; None where it is missing, as the broker takes it."""
-        at = tags_code - EXT_ADDRESS_BASE
-        segment = self.chain.segment_at(at)
-        if segment is None or at + EXT_HEAD.itemsize > self.chain.segment_end(segment):
-            return None
-        head = self.chain.window(at, at + EXT_HEAD.itemsize).view(EXT_HEAD)[0]
-        size, bitmap = int(head["size"]), int(head["bitmap_length"])
-        behind = at + EXT_HEAD.itemsize + bitmap
-        if (
-            size != EXT_HEAD.itemsize + bitmap
-            or bitmap < 0
-            or behind > self.chain.segment_end(segment)
-        ):
-            return None
-        bits = self.chain.window(at + EXT_HEAD.itemsize, behind).tobytes()
-        return ExtUnit(int(head["tags_code"]), int(head["store_timestamp"]), bits)
-
-    def tags_codes(self, codes: Ints) -> Ints:
-        """`codes` with addresses replaced by the tagsCode they lead to, where it is there."""
-        rows = np.flatnonzero(codes <= EXT_MAX_ADDRESS)
-        if not len(rows):
-            return codes
-        found: Ints = codes.copy()
-        for row in rows.tolist():
-            unit = self.unit(int(codes[row]))
-            if unit is not None:
-                found[row] = unit.tags_code
-        return found

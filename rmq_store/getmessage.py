@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from rmq_store.commitlog import CommitLog
-from rmq_store.consumequeue import Entries
+from rmq_store.entries import Entries
 from rmq_store.hashing import tags_code
 from rmq_store.layout import FILLER_SIZE, TAG_SEPARATOR
 from rmq_store.message import Message

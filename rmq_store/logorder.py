@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rmq_store.columns import Rows
-from rmq_store.consumequeue import Entries, QueueId, concat_entries
+from rmq_store.consumequeue import QueueId
+from rmq_store.entries import Entries, concat_entries
 from rmq_store.planning import QueueSlice
 
 _FIRST_SPAN = 2 << 20  # bytes of the log whose entries are put in order at a time, to begin with

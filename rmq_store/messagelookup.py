@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 from rmq_store.bodies import decompress
 from rmq_store.commitlog import CommitLog
-from rmq_store.consumequeue import Entries, QueueId
+from rmq_store.consumequeue import QueueId
+from rmq_store.entries import Entries
 from rmq_store.errors import CorruptRecordError, MissingFileError, StoreError
 from rmq_store.getmessage import broker_position
 from rmq_store.keyquery import KeyIndex, has_key

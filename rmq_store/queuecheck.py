@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from rmq_store.consumequeue import Entries, QueueId
+from rmq_store.consumequeue import QueueId
 from rmq_store.dispatch import Dispatched, concat_dispatched
+from rmq_store.entries import Entries
 from rmq_store.errors import StoreError
 from rmq_store.findings import Finding, Findings, Severity
 from rmq_store.headers import Ints

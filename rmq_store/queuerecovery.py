@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from rmq_store.commitlog import CommitLog
-from rmq_store.consumequeue import Entries, QueueFiles, QueueId
+from rmq_store.consumequeue import QueueFiles, QueueId
 from rmq_store.dispatch import Dispatched
+from rmq_store.entries import Entries
 from rmq_store.headers import Ints
 from rmq_store.queuewriter import QueueWriter
 from rmq_store.segmentwriter import clear_from, remove

@@ -6,14 +6,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rmq_store.commitlog import CommitLog
-from rmq_store.consumequeue import (
-    Entries,
-    QueueExt,
-    QueueId,
-    bisect_first,
-    concat_entries,
-    no_entries,
-)
+from rmq_store.consumequeue import QueueId, bisect_first
+from rmq_store.consumequeueext import QueueExt
+from rmq_store.entries import Entries, concat_entries, no_entries
 from rmq_store.errors import CorruptRecordError, MissingFileError, UnknownQueueError, nearest
 from rmq_store.layout import CONSUMEQUEUE_EXT_DIR, FILLER_SIZE
 from rmq_store.planning import Entry, QueueSlice

@@ -13,7 +13,8 @@ import pyarrow.compute as pc
 from rmq_store.bodies import DEFAULT_MAX_BODY_BYTES
 from rmq_store.columns import BatchBuilder, Rows, needs_log, other_topic_rows, stored_topics
 from rmq_store.commitlog import CommitLog
-from rmq_store.consumequeue import Entries, QueueId
+from rmq_store.consumequeue import QueueId
+from rmq_store.entries import Entries
 from rmq_store.errors import BodyError, CorruptQueueError, ListedAt, StoreError
 from rmq_store.hashing import tags_code
 from rmq_store.headers import Headers, Ints, wrong_crc_rows

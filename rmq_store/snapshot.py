@@ -15,8 +15,9 @@ import numpy as np
 
 from rmq_store.commitlog import CommitLog
 from rmq_store.config import StoreConfig, batch_topics, read_topic_configs
-from rmq_store.consumequeue import Entries, QueueFiles, QueueId, concat_entries, is_behind
+from rmq_store.consumequeue import QueueFiles, QueueId, is_behind
 from rmq_store.dispatch import Dispatched, dispatch
+from rmq_store.entries import Entries, concat_entries
 from rmq_store.errors import CorruptConfigError, UndispatchedError, from_os_error
 from rmq_store.headers import Headers
 from rmq_store.layout import (

@@ -12,12 +12,9 @@ import pyarrow as pa
 from rmq_store.bodies import DEFAULT_MAX_BODY_BYTES
 from rmq_store.commitlog import CommitLog, Extent
 from rmq_store.config import ConsumerOffsets, StoreConfig, read_consumer_offsets
-from rmq_store.consumequeue import (
-    Entries,
-    QueueFiles,
-    QueueId,
-)
+from rmq_store.consumequeue import QueueFiles, QueueId
 from rmq_store.dialects import Dialect, dialect
+from rmq_store.entries import Entries
 from rmq_store.errors import (
     InvalidArgumentError,
     ReadOnlyStoreError,
