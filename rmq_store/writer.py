@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from rmq_store import single
@@ -19,55 +16,21 @@ from rmq_store.checkpoint import Checkpoint, checkpoint_size
 from rmq_store.commitlog import CommitLog
 from rmq_store.consumequeue import QueueId
 from rmq_store.dispatcher import Dispatcher
-from rmq_store.encoding import LOOPBACK, Prepared, assemble, prepare
-from rmq_store.errors import (
-    InvalidArgumentError,
-    InvalidMessageError,
-    ReadOnlyStoreError,
-)
+from rmq_store.errors import InvalidArgumentError, ReadOnlyStoreError
 from rmq_store.flush import Flusher, GroupCommit, Progress
 from rmq_store.headers import Ints
-from rmq_store.layout import (
-    BLANK_SIZE,
-    CHECKPOINT_FILE,
-    SysFlag,
-)
+from rmq_store.layout import CHECKPOINT_FILE
 from rmq_store.locate import commitlog_folders
 from rmq_store.logappender import LogAppender
 from rmq_store.mappings import Bytes
-from rmq_store.message import Message, Record, encode_record
-from rmq_store.places import Places, with_places
-from rmq_store.queuecounters import QueueCounters, message_counts
+from rmq_store.message import Message, Record
+from rmq_store.queuecounters import QueueCounters
+from rmq_store.recordappender import Appended, AppendResult, RecordAppender, nothing_appended
 from rmq_store.recoveryreport import RecoveryReport
 from rmq_store.reput import RETRIES, Reput
 from rmq_store.segmentwriter import OpenFiles
-from rmq_store.strings import decode_utf8
 from rmq_store.topicconfig import update_topics
 from rmq_store.writable import WritableStore, make_store, open_store
-
-
-@dataclass(frozen=True, slots=True)
-class AppendResult:
-    """Where messages went; arrays of n for a batch, in its order. Timestamps in ms."""
-
-    queue_offset: Ints
-    commit_log_offset: Ints
-    store_size: Ints
-    store_timestamp: Ints
-
-    def __len__(self) -> int:
-        return len(self.commit_log_offset)
-
-
-@dataclass(frozen=True, slots=True)
-class Appended:
-    """Where one message went."""
-
-    queue_offset: int
-    commit_log_offset: int
-    store_size: int
-    store_timestamp: int
-    msg_id: str
 
 
 class StoreWriter:
@@ -92,7 +55,6 @@ class StoreWriter:
         self._failed = False
         self._closed = False
         self._log_start = snapshot.log_start
-        self._last_record, self._last_timestamp = store.last_record, store.last_timestamp
         self._offsets = QueueCounters(
             {queue: state.max_offset for queue, state in snapshot.queues.items()}
         )
@@ -107,6 +69,16 @@ class StoreWriter:
             snapshot.log_end,
         )
         self._dispatcher = Dispatcher(root, config, how, snapshot, self._queue_files, self._listed)
+        self._records = RecordAppender(
+            self._log,
+            self._offsets,
+            config,
+            how,
+            (store.last_record, store.last_timestamp),
+            written=self._take_down,
+            file_ends=self._dispatch_taken,  # what is dispatched at a time must be one piece
+            fail=self._fail,
+        )
         self._appending = threading.RLock()  # the broker's putMessageLock
         self._arrivals = Arrivals(
             {queue: state.max_offset for queue, state in snapshot.queues.items()}
@@ -189,7 +161,7 @@ class StoreWriter:
         with self._appending:
             return Progress(
                 self._log.end,
-                self._last_timestamp,
+                self._records.last_timestamp,
                 self._dispatcher.last_timestamp,
                 self._dispatcher.last_record,
                 self._dispatcher.index_full_until,
@@ -296,7 +268,7 @@ class StoreWriter:
         record = single.to_record(message, self.dialect, self.config)
         with self._appending:
             self._check_open()
-            record = self._append_record(record)
+            record = self._records.append(record)
         self._wait_for_disk(record.physical_offset + record.total_size, record.store_timestamp)
         return Appended(
             record.queue_offset,
@@ -305,34 +277,6 @@ class StoreWriter:
             record.store_timestamp,
             record.offset_msg_id(),
         )
-
-    def _append_record(self, record: Record) -> Record:
-        queue = QueueId(decode_utf8(record.topic), record.queue_id)
-        count = single.messages_in(record)
-        listed = record.transaction in (0, SysFlag.TRANSACTION_COMMIT)
-        places = self._places()
-        if places.concern(record.properties, record.sys_flag):
-            stored = places.set(record.properties, record.sys_flag, queue, listed)
-            single.check_properties(stored)
-            record = replace(record, properties=stored)
-        record = replace(
-            record,
-            queue_offset=self._offsets.next_of(queue) if listed else 0,
-            store_timestamp=record.store_timestamp or self._now(),
-        )
-        try:
-            record = self._write_record(record)
-        except BaseException as error:
-            self._fail(error)
-            raise
-        if listed:
-            self._offsets.update({queue: record.queue_offset + count})
-        self._offsets.update(places.light)
-        self._last_timestamp = max(self._last_timestamp, record.store_timestamp)
-        return record
-
-    def _places(self) -> Places:
-        return Places(self.config, self._offsets.next_of)
 
     def _wait_for_disk(self, log_end: int, timestamp: int) -> None:
         """With SYNC_FLUSH return once the disk has what was appended."""
@@ -349,19 +293,6 @@ class StoreWriter:
         elif self._arrivals.waiting:
             self.dispatch()
 
-    def _write_record(self, record: Record) -> Record:
-        """Write one record at the end of the log; returns it with its place."""
-        if not self._log.fitting(np.array([record.total_size])):
-            self._end_log_file()
-        record = replace(record, physical_offset=self._log.end)
-        raw = encode_record(record, with_record_crc=self._with_record_crc)
-        self._write_run(np.frombuffer(raw, dtype=np.uint8), np.array([self._log.end]))
-        return record
-
-    @property
-    def _with_record_crc(self) -> bool:
-        return bool(self.config.enabledAppendPropCRC and self.dialect.has("record_crc"))
-
     def append_batch(self, batch: pa.RecordBatch, *, keep_together: bool = False) -> AppendResult:
         """Append the messages of an Arrow batch in its order; all of them, or none where one cannot be.
 
@@ -377,33 +308,13 @@ class StoreWriter:
         """
         if batch.num_rows == 0:
             self._check_open()
-            nothing = np.zeros(0, dtype=np.int64)
-            return AppendResult(nothing, nothing, nothing, nothing)
+            return nothing_appended()
         with self._appending:
             self._check_open()
-            done = self._append_rows(batch, keep_together)
+            done = self._records.append_rows(batch, keep_together)
         end = int(done.commit_log_offset[-1] + done.store_size[-1])
         self._wait_for_disk(end, int(done.store_timestamp.max()))
         return done
-
-    def _append_rows(self, batch: pa.RecordBatch, together: bool) -> AppendResult:
-        light = self._places()
-        prepared = prepare(with_places(batch, light), self.config, self.dialect, LOOPBACK)
-        if together and int(prepared.total.sum()) + BLANK_SIZE > self.config.commitlog_file_size:
-            raise InvalidMessageError(
-                None, reason="the batch does not fit into one file of the log"
-            )
-        counts = message_counts(prepared)
-        queue_offset = self._offsets.assign(prepared, counts)
-        stamps = self._stamps(prepared)
-        try:
-            places = self._write_records(prepared, queue_offset, stamps, together)
-        except BaseException as error:
-            self._fail(error)
-            raise
-        self._offsets.update(light.light)
-        self._last_timestamp = max(self._last_timestamp, int(stamps.max()))
-        return AppendResult(queue_offset, places, prepared.total, stamps)
 
     def _check_open(self) -> None:
         if self._closed or self._failed:
@@ -413,44 +324,10 @@ class StoreWriter:
                 advice = "Close it and open it anew with append_to, which recovers it"
             raise ReadOnlyStoreError(self.path, reason=reason, advice=advice)
 
-    def _stamps(self, prepared: Prepared) -> Ints:
-        """Store times: given, else now, never before the one before."""
-        given: Ints = prepared.numbers["storeTimestamp"]
-        return np.where(given > 0, given, self._now())
-
-    def _now(self) -> int:
-        return max(time.time_ns() // 1_000_000, self._last_timestamp)
-
-    def _write_records(
-        self, prepared: Prepared, queue_offset: Ints, stamps: Ints, together: bool
-    ) -> Ints:
-        places = np.empty(len(prepared), dtype=np.int64)
-        at = 0
-        while at < len(prepared):
-            count = self._log.fitting(prepared.total[at:], together=together)
-            if not count:
-                self._end_log_file()
-                continue
-            rows = slice(at, at + count)
-            sizes = prepared.total[rows]
-            places[rows] = self._log.end + np.cumsum(sizes) - sizes
-            data = assemble(prepared, rows, queue_offset[rows], places[rows], stamps[rows])
-            self._write_run(data, places[rows])
-            at += count
-        return places
-
-    def _write_run(self, data: Bytes, places: Ints) -> None:
-        """Write records that stand at `places` at the end of the log, and take them down for dispatch."""
-        self._log.append(data)
-        self._last_record = int(places[-1])
-        if self._reput is not None:
-            return
-        if self._dispatcher.take(data, places):
+    def _take_down(self, data: Bytes, places: Ints) -> None:
+        """Note records that were written at `places` of the log, for dispatch."""
+        if self._reput is None and self._dispatcher.take(data, places):
             self.dispatch()
-
-    def _end_log_file(self) -> None:
-        self._dispatch_taken()  # what is dispatched at a time must be one piece
-        self._log.end_file()
 
     def dispatch(self) -> None:
         """Write queue and index entries of all that was appended; `close` does it too."""
@@ -512,12 +389,14 @@ class StoreWriter:
         update_topics(self.path, self.dialect, list(self._offsets), self._declared)
         before = Checkpoint.read_or_zero(self.path / CHECKPOINT_FILE)
         checkpoint = Checkpoint(
-            physic_msg_timestamp=self._last_timestamp,
-            logics_msg_timestamp=self._last_timestamp,
+            physic_msg_timestamp=self._records.last_timestamp,
+            logics_msg_timestamp=self._records.last_timestamp,
             index_msg_timestamp=self._dispatcher.index_full_until or before.index_msg_timestamp,
             master_flushed_offset=before.master_flushed_offset,
-            confirm_phy_offset=self._last_record if self.dialect.has("confirm_offset") else 0,
-            logics_physical_offset=self._last_record,
+            confirm_phy_offset=self._records.last_record
+            if self.dialect.has("confirm_offset")
+            else 0,
+            logics_physical_offset=self._records.last_record,
         )
         checkpoint.write(self.path / CHECKPOINT_FILE, used=checkpoint_size(self.dialect))
         remove_abort(self.path)

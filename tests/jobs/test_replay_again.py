@@ -17,7 +17,7 @@ from jobs.ledger import Ledger, LedgerError
 from jobs.replay import run
 from jobs.replay_spec import ReplaySpec
 from rmq_store.errors import AccessError, MissingFileError
-from rmq_store.writer import StoreWriter
+from rmq_store.recordappender import RecordAppender
 from tests.conftest import GoldenStore, unpack
 from tests.support.replays import (
     NAME,
@@ -133,15 +133,15 @@ def test_a_target_that_could_not_be_written_is_gone_on_with_later(
 ) -> None:
     store = golden(NAME)
     asked = spec(store, to_store=str(tmp_path / "new"), wave_bytes=100_000)
-    real, calls = StoreWriter._write_records, iter(range(100))
+    real, calls = RecordAppender._write_records, iter(range(100))
 
-    def full_at_the_third(self: StoreWriter, *arguments: Any) -> Any:
+    def full_at_the_third(self: RecordAppender, *arguments: Any) -> Any:
         if next(calls) == 2:
             raise AccessError(tmp_path / "new", reason="writing: No space left on device")
         return real(self, *arguments)
 
     with monkeypatch.context() as patched:
-        patched.setattr(StoreWriter, "_write_records", full_at_the_third)
+        patched.setattr(RecordAppender, "_write_records", full_at_the_third)
         report = run(spark, asked)
     assert "No space left on device" in (report.stopped_by or "")
     assert run(spark, asked).ok
