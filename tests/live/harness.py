@@ -13,16 +13,14 @@ from __future__ import annotations
 import atexit
 import json
 import os
-import shutil
 import signal
-import socket
 import subprocess
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple, TypedDict, cast
+from typing import TypedDict, cast
 
+from tests.live.brokerfiles import BROKER_DEFAULTS, DISK_GUARD, BrokerFiles
 from tests.live.java import (
     HERE,
     JVM_OPENS,
@@ -33,6 +31,7 @@ from tests.live.java import (
     jdk_tool,
     run,
 )
+from tests.live.ports import Ports, free_ports
 from tests.live.stores import (
     Conf,
     TopicFields,
@@ -52,7 +51,6 @@ __all__ = [
     "copy_store",
     "golden_conf",
     "jars",
-    "java_value",
     "read_all",
     "read_by_key",
     "topics_on_disk",
@@ -66,63 +64,6 @@ JVM_SMALL = (
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
 )
-# Besides its port, a broker opens the one two below (fast remoting) and the next (replication).
-NEIGHBOURS = (-2, 1)
-
-# A copied store is old and the disk of a test machine may be full: neither may make the broker
-# delete files. (From 90 % disk use on it refuses writes all the same; that cannot be set higher.)
-DISK_GUARD: Conf = {
-    "diskMaxUsedSpaceRatio": 95,
-    "diskSpaceCleanForciblyRatio": 85,
-    "diskSpaceWarningLevelRatio": 90,
-    "cleanFileForciblyEnable": False,
-    "fileReservedTime": 100_000,
-}
-BROKER_DEFAULTS: Conf = {
-    **DISK_GUARD,
-    "brokerClusterName": "rmqstore-tests",
-    "brokerName": "broker-a",
-    "brokerId": 0,
-    "brokerIP1": "127.0.0.1",
-    "brokerIP2": "127.0.0.1",
-    "bindAddress": "127.0.0.1",
-    "mappedFileSizeCommitLog": 8 << 20,
-    "mappedFileSizeConsumeQueue": 120_000,
-    "maxHashSlotNum": 10_000,
-    "maxIndexNum": 40_000,
-    "mappedFileSizeTimerLog": 1 << 20,
-    "autoCreateTopicEnable": True,
-    "autoCreateSubscriptionGroup": True,
-    "traceTopicEnable": False,
-    # Open half messages of a copied store stay as they are.
-    "transactionTimeOut": 86_400_000,
-    "transactionCheckInterval": 86_400_000,
-    # Reading back 100,000 messages 8 or 32 at a time is slow. An answer must stay below 16 MiB.
-    "maxTransferCountOnMessageInMemory": 1024,
-    "maxTransferCountOnMessageInDisk": 1024,
-    "maxTransferBytesOnMessageInMemory": 4 << 20,
-    "maxTransferBytesOnMessageInDisk": 4 << 20,
-    "maxMsgsNumBatch": 1024,
-}
-# Old releases spell it `maped`; a broker ignores names that it does not know.
-OLD_SPELLINGS = {
-    "mappedFileSizeCommitLog": "mapedFileSizeCommitLog",
-    "mappedFileSizeConsumeQueue": "mapedFileSizeConsumeQueue",
-}
-# 4.x does not start without its logback files.
-LOGBACK_FILES = (
-    "logback_namesrv.xml",
-    "logback_broker.xml",
-    "rmq.namesrv.logback.xml",
-    "rmq.broker.logback.xml",
-)
-LOGBACK = """<configuration>
-  <appender name="out" class="ch.qos.logback.core.ConsoleAppender">
-    <encoder><pattern>%d %-5p %c - %m%n</pattern></encoder>
-  </appender>
-  <root level="WARN"><appender-ref ref="out"/></root>
-</configuration>
-"""
 
 
 class BrokerFailed(RuntimeError):
@@ -151,15 +92,6 @@ class Row(TypedDict):
     foundBy: str | None  # the key that was asked for
     properties: dict[str, str]
     body: str  # base64; the client has inflated a compressed body
-
-
-class Ports(NamedTuple):
-    """What one start listens on."""
-
-    namesrv: int
-    broker: int
-    grpc: int
-    remoting: int
 
 
 class Broker:
@@ -203,7 +135,7 @@ class Broker:
     @property
     def namesrv(self) -> str:
         """What a client takes as its name server."""
-        return f"127.0.0.1:{self.ports.namesrv}"
+        return self.ports.namesrv_address
 
     @property
     def address(self) -> str:
@@ -269,7 +201,7 @@ class Broker:
 
     def _start_once(self, ports: Ports | None = None) -> None:
         self.ports = ports or Ports(*free_ports(len(Ports._fields)))
-        self._configure()
+        BrokerFiles(self.work, self.store, self.conf, self.ports, self.proxy).write()
         ready = threading.Event()
         # Nobody writes to the JVM's input: it ends with this process, and Live ends with it.
         self._process = subprocess.Popen(
@@ -332,65 +264,6 @@ class Broker:
             return ["org.apache.rocketmq.proxy.ProxyStartup", "-pm", "local", "-pc", conf]
         return ["org.apache.rocketmq.broker.BrokerStartup", "-c", str(self.work / "broker.conf")]
 
-    def _configure(self) -> None:
-        """Write every file anew: ports differ from start to start, and a broker rewrites its file."""
-        (self.work / "conf").mkdir(parents=True, exist_ok=True)
-        for name in LOGBACK_FILES:
-            (self.work / "conf" / name).write_text(LOGBACK)
-        _write_conf(self.work / "namesrv.conf", self._namesrv_conf())
-        _write_conf(self.work / "broker.conf", self._broker_conf())
-        if self.proxy:
-            proxy = json.dumps({**self._proxy_conf(), **self._certificate()})
-            (self.work / "conf/rmq-proxy.json").write_text(proxy)
-
-    def _namesrv_conf(self) -> Conf:
-        return {
-            "listenPort": self.ports.namesrv,
-            "bindAddress": "127.0.0.1",
-            "kvConfigPath": f"{self.work}/namesrv/kvConfig.json",
-            "configStorePath": f"{self.work}/namesrv/namesrv.properties",
-        }
-
-    def _broker_conf(self) -> Conf:
-        conf: dict[str, str | int | bool] = {
-            "storePathRootDir": "{store}",
-            "storePathCommitLog": "{store}/commitlog",
-            **self.conf,
-            "listenPort": self.ports.broker,
-            "haListenPort": self.ports.broker + 1,
-            "namesrvAddr": self.namesrv,
-        }
-        conf.update({old: conf[new] for new, old in OLD_SPELLINGS.items()})
-        return {name: self._filled_in(value) for name, value in conf.items()}
-
-    def _filled_in(self, value: str | int | bool) -> str | int | bool:
-        return value.replace("{store}", str(self.store)) if isinstance(value, str) else value
-
-    def _proxy_conf(self) -> dict[str, object]:
-        return {
-            "rocketMQClusterName": self.conf["brokerClusterName"],
-            "namesrvAddr": self.namesrv,
-            "proxyMode": "LOCAL",
-            "grpcServerPort": self.ports.grpc,
-            "remotingListenPort": self.ports.remoting,
-            "localServeAddr": "127.0.0.1",
-            "brokerConfigPath": str(self.work / "broker.conf"),
-            "grpcShutdownTimeSeconds": 1,
-            "enablePrintJstack": False,
-        }
-
-    def _certificate(self) -> dict[str, object]:
-        """A certificate made by openssl, if there is one: making it itself costs the proxy 4 s."""
-        openssl = shutil.which("openssl")
-        if openssl is None:
-            return {}
-        key, certificate = str(self.work / "proxy.key"), str(self.work / "proxy.crt")
-        if not Path(certificate).exists():
-            kind = ["-x509", "-newkey", "rsa:2048", "-nodes", "-days", "3650"]
-            names = ["-subj", "/CN=localhost", "-keyout", key, "-out", certificate]
-            run([openssl, "req", *kind, *names])
-        return {"tlsTestModeEnable": False, "tlsKeyPath": key, "tlsCertPath": certificate}
-
 
 def boot_copy(
     store: Path,
@@ -452,39 +325,9 @@ def _java(broker: Broker, main: str, *options: str) -> list[str]:
     return [jdk_tool("java"), *JVM_SMALL, *options, *logs, quiet, "-cp", path, main]
 
 
-def free_ports(count: int) -> list[int]:
-    """Free ports whose neighbours, which a broker opens as well, are free too."""
-    found: list[int] = []
-    with ExitStack() as held:  # held until all are found: none is found twice
-        while len(found) < count:
-            port = _hold(held, 0)
-            if port is not None and all(_hold(held, port + step) for step in NEIGHBOURS):
-                found.append(port)
-    return found
-
-
-def _hold(held: ExitStack, port: int) -> int | None:
-    listener = held.enter_context(socket.socket())
-    try:
-        listener.bind(("127.0.0.1", port))
-    except (OSError, OverflowError):
-        return None
-    return int(listener.getsockname()[1])
-
-
 def _lines(log: Path) -> list[str]:
     return log.read_text(errors="replace").splitlines() if log.exists() else []
 
 
 def _is_warning(line: str) -> bool:
     return " WARN " in line or " ERROR " in line
-
-
-def _write_conf(path: Path, conf: Conf) -> None:
-    lines = (f"{name}={java_value(value)}\n" for name, value in conf.items())
-    path.write_text("".join(lines))
-
-
-def java_value(value: str | int | bool) -> str:
-    """As Java reads it from a properties file."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
