@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from rmq_store import MessageStore
 from tests.conftest import GoldenStore, in_a_queue, unpack
 from tests.support.golden import Truth
+from tests.support.loads import load
 
 Golden = Callable[[str], GoldenStore]
 NAME = "clean-5.5.0"
@@ -25,10 +26,6 @@ def pushdown(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[st
     spark.conf.set(PUSHDOWN, request.param)
     yield request.param
     spark.conf.set(PUSHDOWN, "false")
-
-
-def load(spark: SparkSession, store: GoldenStore, **options: str) -> DataFrame:
-    return spark.read.format("rmqstore").options(**options).load(store.path)
 
 
 def test_filters_give_the_same_rows_handed_down_or_not(
