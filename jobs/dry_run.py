@@ -10,6 +10,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,7 @@ from rmq_store.config import StoreConfig
 from rmq_store.dialects import Dialect, dialect
 from rmq_store.encoding import LOOPBACK, prepare
 from rmq_store.errors import InvalidMessageError
+from rmq_store.locate import refuse_foreign_log
 from rmq_store.planning import QueueSlice
 from spark_source.options import DEFAULT_PARTITION_BYTES
 from spark_source.plan import ReadPlan
@@ -78,6 +80,8 @@ def run(spark: SparkSession, spec: ReplaySpec) -> Report:
     before = cut_short(Ledger.seen(ledger_place(spec)), spec)
     if before is None:
         refuse_to_mix(spec)
+        if spec.to_store is not None and has_content(spec.to_store):
+            refuse_foreign_log(Path(spec.to_store), StoreConfig.of(spec.target_conf))
     plan = planned(spec, before)
     groups, counts = _looked_at(spark, spec, plan, _left(spec, plan, before))
     queues = tuple(_queues(spec, groups))

@@ -12,13 +12,16 @@ import pyarrow as pa
 
 from jobs.ledger import Ledger, LedgerError, Run
 from rmq_store import MessageStore
+from rmq_store.config import StoreConfig
 from rmq_store.consumequeue import QueueId
 from rmq_store.errors import (
+    ForeignLogError,
     InvalidArgumentError,
     InvalidMessageError,
     StoreError,
     StoreLockedError,
 )
+from rmq_store.writable import with_log_of_its_own
 
 if TYPE_CHECKING:
     from rmq_store.writer import StoreWriter
@@ -45,12 +48,17 @@ def open_target(
         # What stands behind the ledger's mark came from the wave that was cut short, if the store
         # was made by this very replay; it is replayed again.
         store = (
-            MessageStore.append_to(path, conf, release=release, until=run.target_end)
+            MessageStore.append_to(
+                path,
+                with_log_of_its_own(StoreConfig.of(conf)),  # as it was created
+                release=release,
+                until=run.target_end,
+            )
             if run.created and resumed
             else MessageStore.append_to(path, conf, release=release, recovery="refuse")
         )
     except StoreError as error:
-        if isinstance(error, StoreLockedError) or not resumed:
+        if isinstance(error, (StoreLockedError, ForeignLogError)) or not resumed:
             raise
         raise _cannot_go_on(path, ledger, run, str(error)) from error
     end = store.log_range()[1]

@@ -59,6 +59,7 @@ class StoreConfig:
     enableLmq: bool | None = None
     enableMultiDispatch: bool | None = None
     defaultTopicQueueNums: int | None = None
+    storePathRootDir: str | None = None
     storePathCommitLog: str | None = None
     readOnlyCommitLogStorePaths: str | None = None
     brokerName: str | None = None

@@ -171,6 +171,12 @@ class InvalidMessageError(StoreError, ValueError):
     code = "RMQSTORE_INVALID_MESSAGE"
 
 
+class ForeignLogError(StoreError):
+    """The log that would be written to belongs to another store; nothing was changed."""
+
+    code = "RMQSTORE_FOREIGN_LOG"
+
+
 class StoreLockedError(StoreError):
     """Another process has the store open for writing."""
 

@@ -6,13 +6,22 @@ import os
 from pathlib import Path
 
 from rmq_store.config import PATH_SPLITTER, StoreConfig
-from rmq_store.errors import MissingFileError, NotAStoreError, UnsupportedStoreError, from_os_error
+from rmq_store.errors import (
+    ForeignLogError,
+    MissingFileError,
+    NotAStoreError,
+    UnsupportedStoreError,
+    from_os_error,
+)
 from rmq_store.layout import (
+    ABORT_FILE,
     BATCH_CONSUMEQUEUE_DIR,
+    CHECKPOINT_FILE,
     COMMITLOG_DIR,
     CONSUMEQUEUE_DIR,
     CONSUMEQUEUE_EXT_DIR,
     INDEX_DIR,
+    LOCK_FILE,
 )
 from rmq_store.segments import list_segments
 
@@ -23,6 +32,7 @@ _PARTS = (
     CONSUMEQUEUE_EXT_DIR,
     INDEX_DIR,
 )
+_ROOT_HAS = (CHECKPOINT_FILE, ABORT_FILE, LOCK_FILE, CONSUMEQUEUE_DIR, BATCH_CONSUMEQUEUE_DIR)
 _ROCKSDB_MARK = "CURRENT"
 _ROCKSDB_QUEUE_DIRS = (CONSUMEQUEUE_DIR, "consumequeue_rocksdb")
 _DLEDGER_PREFIX = "dledger-"
@@ -82,6 +92,72 @@ def _found(root: Path, folder: Path) -> Path:
         reason="this folder of the log, named in the configuration, is not there",
         advice=f"Nor is {root / folder.name}: mount or copy it to one of the two, or correct "
         "storePathCommitLog and readOnlyCommitLogStorePaths",
+    )
+
+
+def refuse_foreign_log(root: Path, config: StoreConfig) -> None:
+    """Raise ForeignLogError where writing to the store `root` would change the log of another one.
+
+    So it is with the copy of a store whose configuration names the folders of the original: the lock
+    covers the copy alone. Folders of the log outside the root are legal (several disks); of these are
+    refused what the root has a folder of its own in place of, what a configuration for another root
+    names (storePathRootDir), and what lies in another store. Every writer asks before it locks.
+    """
+    home = Path(os.path.realpath(root))
+    folders = commitlog_folders(root, config)
+    mine = [Path(os.path.realpath(folder)) for folder in folders]
+    for folder, real in zip(folders, mine, strict=True):
+        if real.is_relative_to(home):
+            continue
+        found = (
+            _own_in_its_place(root, folder, mine)
+            or _another_root(home, config)
+            or _store_around(root, real)
+        )
+        if found is not None:
+            raise ForeignLogError(
+                folder,
+                reason="this folder of the log is not of the store that is to be written to",
+                expected=f"a log of {root}",
+                actual=found,
+                advice=_ways_out(root, folder),
+            )
+
+
+def _own_in_its_place(root: Path, folder: Path, mine: list[Path]) -> str | None:
+    own = root / folder.name
+    if Path(os.path.realpath(own)) in mine or not list_segments([own]):
+        return None  # on several disks the folders may well have one name
+    return f"the store has files of the log in {own} itself"
+
+
+def _another_root(home: Path, config: StoreConfig) -> str | None:
+    said = config.storePathRootDir
+    # A relative one counts from where the broker was started, which nothing tells.
+    if said is None or not os.path.isabs(said) or Path(os.path.realpath(said)) == home:
+        return None
+    return f"the configuration is of the store storePathRootDir={said}"
+
+
+def _store_around(root: Path, real: Path) -> str | None:
+    """What shows that a folder lies in another store's root, at any depth."""
+    for above in real.parents:
+        for name in _ROOT_HAS:
+            mark, own = above / name, root / name
+            right = mark.is_dir() if name in _PARTS else mark.is_file()
+            # Queues may be kept beside the log on another disk, with a link to them in the root.
+            if right and not (own.exists() and own.samefile(mark)):
+                return f"{above} is another store, with a {name} of its own"
+    return None
+
+
+def _ways_out(root: Path, folder: Path) -> str:
+    if Path(os.path.abspath(folder)).is_relative_to(os.path.abspath(root)):
+        return f"Nothing was changed. Put a copy of the log in the place of the link {folder}"
+    return (
+        "Nothing was changed. If this is a copy, take storePathCommitLog and "
+        "readOnlyCommitLogStorePaths out of its configuration, or have them and storePathRootDir "
+        "name its own folders; reading it needs no change"
     )
 
 

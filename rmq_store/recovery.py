@@ -17,7 +17,7 @@ from rmq_store.brokerrecovery import recover_as_broker
 from rmq_store.config import StoreConfig
 from rmq_store.dialects import Dialect, dialect
 from rmq_store.errors import InvalidArgumentError
-from rmq_store.locate import require_store
+from rmq_store.locate import refuse_foreign_log, require_store
 from rmq_store.lock import StoreLock
 from rmq_store.recoveryreport import RecoveryReport
 from rmq_store.strictrecovery import StrictRecovery
@@ -36,12 +36,14 @@ def recover(
 
     `mode`: "strict" or "broker" (with the ways of `release`). Holds the store's lock meanwhile; a
     crash during it leaves a store that can be recovered again. A store that was closed cleanly is
-    only looked at. Raises NotAStoreError, StoreLockedError, AccessError, and in mode "broker"
-    UnrecoverableStoreError where the broker would not start.
+    only looked at. Raises NotAStoreError, StoreLockedError, AccessError, ForeignLogError where the
+    log is that of another store, and in mode "broker" UnrecoverableStoreError where the broker
+    would not start.
     """
     check_mode(mode)
     said, how = StoreConfig.of(config), dialect(release)
     root = require_store(path, said)
+    refuse_foreign_log(root, said)
     lock = StoreLock(root)
     try:
         report = recover_locked(root, said, how, mode)

@@ -11,7 +11,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from rmq_store.config import StoreConfig
 from rmq_store.consumequeue import QueueFiles, QueueId
 from rmq_store.errors import InvalidArgumentError, MissingFileError, StoreError, from_os_error
 from rmq_store.indexcheck import open_index_files
+from rmq_store.locate import refuse_foreign_log
 from rmq_store.lock import StoreLock
 from rmq_store.segments import SegmentFile
 from rmq_store.store import MessageStore
@@ -100,6 +101,7 @@ class RetentionPlan:
     queues: tuple[Expired, ...]
     index: tuple[Expired, ...]
     risks: tuple[Risk, ...]
+    config: StoreConfig = field(repr=False)  # of the store, which tells where its log is
 
     @property
     def bytes(self) -> int:
@@ -108,7 +110,9 @@ class RetentionPlan:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values, to be written as JSON."""
-        return {**asdict(self), "bytes": self.bytes}
+        told = asdict(self)
+        del told["config"]
+        return {**told, "bytes": self.bytes}
 
 
 def plan_retention(
@@ -149,6 +153,7 @@ def plan_retention(
         tuple(_expired_queue_files(store, after)) if log else (),
         tuple(_expired_index_files(store, after)) if log else (),
         tuple(_risks(store, after)) if log else (),
+        store.config,
     )
 
 
@@ -236,10 +241,13 @@ def _risks(store: MessageStore, log_start: int) -> Iterator[Risk]:
 def apply_retention(plan: RetentionPlan) -> int:
     """Delete what is planned, the log first; how many bytes went.
 
-    Holds the store's lock: raises StoreLockedError while a broker has it open, and
-    MissingFileError where a file is gone or another than was planned.
+    Holds the store's lock: raises StoreLockedError while a broker has it open, ForeignLogError where
+    the log is that of another store, and MissingFileError where a file is gone or another than was
+    planned.
     """
-    lock = StoreLock(Path(plan.path))
+    root = Path(plan.path)
+    refuse_foreign_log(root, plan.config)
+    lock = StoreLock(root)
     freed = 0
     try:
         for one in (*plan.log, *plan.queues, *plan.index):

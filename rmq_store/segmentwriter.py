@@ -14,7 +14,7 @@ import numpy as np
 
 from rmq_store.errors import from_os_error
 from rmq_store.layout import segment_name
-from rmq_store.mappings import Bytes
+from rmq_store.mappings import Bytes, stored_from
 
 _FILES_OPEN = 64
 _PAGE = 4096
@@ -241,15 +241,14 @@ def _used_until(fd: int, start: int, size: int) -> int:
 
 
 def _data_ranges(fd: int, start: int, size: int) -> Iterator[tuple[int, int]]:
-    """Where a file has data at all: holes are passed over."""
+    """Where a file has data at all: holes are passed over, as far as the file system tells of any."""
     at = start
-    while at < size:
+    while (first := stored_from(fd, at, size)) < size:
         try:
-            first = os.lseek(fd, at, os.SEEK_DATA)
-        except OSError:  # ENXIO: only a hole is left
-            return
-        at = os.lseek(fd, first, os.SEEK_HOLE)
-        yield first, min(at, size)
+            at = min(os.lseek(fd, first, os.SEEK_HOLE), size)
+        except OSError:
+            at = size
+        yield first, at
 
 
 def remove(path: Path) -> int:

@@ -16,7 +16,7 @@ from rmq_store.errors import NotAStoreError, from_os_error
 from rmq_store.geometry import geometry_found, refuse_contradiction
 from rmq_store.headers import Headers
 from rmq_store.layout import COMMITLOG_DIR, CONFIG_DIR, CONSUMEQUEUE_DIR, INDEX_DIR
-from rmq_store.locate import commitlog_folders, require_store
+from rmq_store.locate import commitlog_folders, refuse_foreign_log, require_store
 from rmq_store.lock import StoreLock
 from rmq_store.recovery import check_mode, recover_locked
 from rmq_store.recoveryreport import RecoveryReport
@@ -54,7 +54,7 @@ def make_store(
             )
         for name in (CONSUMEQUEUE_DIR, INDEX_DIR, CONFIG_DIR):
             (root / name).mkdir(parents=True, exist_ok=True)
-        known = _with_log_of_its_own(known)
+        known = with_log_of_its_own(known)
         for folder in (known.storePathCommitLog or COMMITLOG_DIR).split(PATH_SPLITTER):
             (root / folder).mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -75,6 +75,7 @@ def open_store(
     check_mode(recovery, others=("refuse",))
     said, how = StoreConfig.of(config), dialect(release)
     root = require_store(path, said)
+    refuse_foreign_log(root, said)
     lock = StoreLock(root)
     try:
         report = None
@@ -110,14 +111,18 @@ def _last_record(log: CommitLog) -> tuple[int, int]:
     return where, stored
 
 
-def _with_log_of_its_own(config: StoreConfig) -> StoreConfig:
-    """A new store keeps its log under its root: an absolute path, be there such a folder or not, is
+def with_log_of_its_own(config: StoreConfig) -> StoreConfig:
+    """A new store keeps its log under its root: a path elsewhere, be there such a folder or not, is
     that of the store whose settings these are, and must not be written to."""
     named = [part.strip() for part in (config.storePathCommitLog or "").split(PATH_SPLITTER)]
     folders = [Path(name) for name in named if name]
-    under = [folder.name if folder.is_absolute() else str(folder) for folder in folders]
+    under = [
+        folder.name if folder.is_absolute() or ".." in folder.parts else str(folder)
+        for folder in folders
+    ]
     return replace(
         config,
         storePathCommitLog=PATH_SPLITTER.join(under) or None,
         readOnlyCommitLogStorePaths=None,
+        storePathRootDir=None,
     )

@@ -128,7 +128,8 @@ class StoreWriter:
         queue yet. `until`: a strict recovery cuts the log at that offset, though whole records
         follow; a store that was closed cleanly is never cut. Sizes that `config` does not say are
         those of the files there are. Raises
-        InvalidArgumentError where `config` contradicts the files; StoreLockedError.
+        InvalidArgumentError where `config` contradicts the files; StoreLockedError; ForeignLogError
+        where the log is that of another store.
         """
         return cls._of(open_store(path, config, release, broker_name, recovery, until))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -14,9 +14,35 @@ from rmq_store.commitlog import CommitLog
 from rmq_store.files import SegmentChain
 from rmq_store.recovery import recover
 from rmq_store.segments import SegmentFile
+from rmq_store.segmentwriter import clear_from
 from tests.support.golden import log_files, offsets, unpack, wanted
 
 SIZE = 64 << 20
+
+
+@pytest.fixture(params=["as it is", "untold"])
+def holes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Holes as this file system tells of them, and as one that refuses to be asked."""
+    known = os.lseek
+
+    def lseek(fd: int, position: int, whence: int, /) -> int:
+        if whence in (os.SEEK_DATA, os.SEEK_HOLE):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        return known(fd, position, whence)
+
+    how: str = request.param
+    if how == "untold":
+        monkeypatch.setattr(os, "lseek", lseek)
+    return how
+
+
+def first_data(path: str) -> int:
+    """Where the file system says that a file's first byte is stored; 0 where it does not tell."""
+    with open(path, "rb") as file:
+        try:
+            return os.lseek(file.fileno(), 0, os.SEEK_DATA)
+        except OSError:
+            return 0
 
 
 def sparse(folder: Path, *places: int) -> SegmentFile:
@@ -30,6 +56,7 @@ def sparse(folder: Path, *places: int) -> SegmentFile:
     return SegmentFile(str(path), 0, SIZE)
 
 
+@pytest.mark.usefixtures("holes")
 @pytest.mark.parametrize("place", [0, 4095, 4096, 1 << 20, SIZE - 1])
 def test_what_is_passed_over_is_zeros(tmp_path: Path, place: int) -> None:
     chain = SegmentChain([str(tmp_path)], segments=[sparse(tmp_path, place)])
@@ -40,15 +67,29 @@ def test_what_is_passed_over_is_zeros(tmp_path: Path, place: int) -> None:
     assert chain.stored_from(SIZE - 1) in (SIZE - 1, SIZE)
 
 
-def test_a_hole_is_passed_over_where_the_file_system_tells(tmp_path: Path) -> None:
-    segment = sparse(tmp_path, SIZE // 2)
-    if os.stat(segment.path).st_blocks * 512 >= SIZE:
-        pytest.skip("the file system keeps no holes")
+def test_a_hole_is_passed_over_where_the_file_system_tells(tmp_path: Path, holes: str) -> None:
+    segment, behind = sparse(tmp_path, SIZE // 2), SIZE // 2 + (1 << 20)
     chain = SegmentChain([str(tmp_path)], segments=[segment])
-    assert SIZE // 2 - (1 << 20) < chain.stored_from(0) <= SIZE // 2
-    assert chain.stored_from(SIZE // 2 + (1 << 20)) == SIZE
+    told = first_data(segment.path)
+    if told:
+        assert holes == "as it is"
+        assert SIZE // 2 - (1 << 20) < told <= SIZE // 2
+        assert (chain.stored_from(0), chain.stored_from(behind)) == (told, SIZE)
+    else:
+        assert (chain.stored_from(0), chain.stored_from(behind)) == (0, behind)
 
 
+@pytest.mark.usefixtures("holes")
+def test_what_is_cut_off_is_zeros_behind_holes_too(tmp_path: Path) -> None:
+    places = [100, 5000, 1 << 20, SIZE // 2, SIZE // 2 + 5]
+    path = Path(sparse(tmp_path, *places).path)
+    assert clear_from(path, SIZE // 2 + 6) == 0
+    assert clear_from(path, 5001) == SIZE // 2 + 6 - 5001
+    assert path.read_bytes().rstrip(b"\0") == bytes(100) + b"\1" + bytes(4899) + b"\1"
+    assert path.stat().st_size == SIZE
+
+
+@pytest.mark.usefixtures("holes")
 @pytest.mark.parametrize("dense", [False, True], ids=["holes", "zeros"])
 def test_a_log_far_larger_than_its_records_ends_alike(tmp_path: Path, dense: bool) -> None:
     """The tail as the file system keeps it, and as a copy has it that wrote every zero."""
@@ -74,17 +115,22 @@ def test_a_log_far_larger_than_its_records_ends_alike(tmp_path: Path, dense: boo
     assert Gap.UNWRITTEN in expected
 
 
-def punch(path: Path, start: int, stop: int) -> None:
-    """Give the bytes [start, stop) of a file back to the file system, which reads them as zeros."""
-    keep_size_and_punch = 3  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE
-    with path.open("r+b") as file:
-        done = ctypes.CDLL(None, use_errno=True).fallocate(
-            file.fileno(), keep_size_and_punch, ctypes.c_long(start), ctypes.c_long(stop - start)
-        )
-    if done:
-        pytest.skip("the file system punches no holes")
+def leave_out(path: Path, start: int, stop: int) -> None:
+    """Write a file anew without its bytes [start, stop), which read as zeros then.
+
+    They are a hole where the file system keeps such.
+    """
+    written = path.read_bytes()
+    assert any(written[start:stop])
+    with path.open("wb") as file:
+        file.truncate(len(written))
+        file.write(written[:start])
+        file.seek(stop)
+        file.write(written[stop:].rstrip(b"\0"))
+    assert path.read_bytes() == written[:start] + bytes(stop - start) + written[stop:]
 
 
+@pytest.mark.usefixtures("holes")
 @pytest.mark.parametrize("before", [0, 1, 2, 3, 4, 100])
 @pytest.mark.parametrize("more", [False, True], ids=["last", "more behind"])
 def test_a_record_that_begins_at_the_end_of_a_hole_is_found(
@@ -111,9 +157,9 @@ def test_a_record_that_begins_at_the_end_of_a_hole_is_found(
             put(5000)
     (log,) = (tmp_path / "store" / "commitlog").iterdir()
     if before <= 3:
-        punch(log, page, 4 * page)  # at most the zeros in front of the record's size
+        leave_out(log, page, 4 * page)  # at most the zeros in front of the record's size
     else:
-        with log.open("r+b") as file:  # a page is not punched in part: write the zeros
+        with log.open("r+b") as file:  # no page is left out in part: write the zeros
             file.seek(page)
             file.write(bytes(3 * page - before))
     extents = list(CommitLog([log.parent]).extents())

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from rmq_store.errors import AccessError, ReadOnlyStoreError
+from tests.support.child import become_nobody, in_a_child
 from tests.support.golden import GoldenStore, offsets, unpack, wanted
 
 CHECKOUT = Path(__file__).parents[2]
@@ -66,16 +67,26 @@ def test_no_file_is_opened_with_a_write_flag(golden: Callable[[str], GoldenStore
     assert opened > 20
 
 
-# Root may read and write everything, so a mode of 0 refuses it nothing.
-@pytest.mark.skipif(os.geteuid() == 0, reason="run by root, whom no mode keeps out")
-def test_a_folder_that_may_not_be_read_is_our_error(tmp_path: Path) -> None:
-    golden = unpack("crc-5.5.0", tmp_path)
-    folder = Path(golden.path, "commitlog")
-    folder.chmod(0)
-    try:
-        with pytest.raises(AccessError):
-            golden.open()
-    finally:
+def test_a_folder_that_may_not_be_read_is_our_error() -> None:
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as open_to_all:
+        golden = unpack("crc-5.5.0", Path(open_to_all))
+        folder = Path(golden.path, "commitlog")
+        for path in (Path(open_to_all), *Path(open_to_all).rglob("*")):
+            path.chmod(0o755 if path.is_dir() else 0o644)
+
+        def opened() -> None:
+            become_nobody()
+            golden.open().close()
+
+        def refused() -> None:
+            become_nobody()
+            with pytest.raises(AccessError) as caught:
+                golden.open()
+            assert caught.value.path == str(folder)
+
+        assert in_a_child(opened) == 0
+        folder.chmod(0)
+        assert in_a_child(refused) == 0
         folder.chmod(0o755)
 
 

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from jobs.ledger import Ledger, LedgerError
 from jobs.replay import run
 from jobs.replay_spec import ReplaySpec
-from rmq_store.errors import AccessError, MissingFileError
+from rmq_store.errors import AccessError, ForeignLogError, MissingFileError
 from rmq_store.recordappender import RecordAppender
 from tests.conftest import GoldenStore, unpack
 from tests.support.replays import (
@@ -259,3 +259,27 @@ def test_a_source_that_fails_before_the_first_message_leaves_the_target_as_it_wa
     assert not (target / "abort").exists()
     assert read_back(target) == before
     assert run(spark, asked).ok
+
+
+def test_no_replay_writes_to_the_log_that_its_configuration_brings_along(
+    spark: SparkSession, golden: Golden, tmp_path: Path
+) -> None:
+    """--target-conf is a live broker's broker.conf: its settings are wanted, its log is not."""
+    store = golden(NAME)
+    live = unpack(NAME, tmp_path)
+    conf = tmp_path / "broker.conf"
+    conf.write_text(Path(store.conf).read_text() + f"\nstorePathCommitLog={live.path}/commitlog\n")
+    before = live.fingerprint()
+    target = str(tmp_path / "new")
+    asked = spec(store, to_store=target, topics=("orders",), wave_bytes=50_000)
+    asked = replace(asked, target_conf=str(conf))
+    assert run(spark, asked, lambda: True).stopped_by == "it was asked to stop"
+    assert run(spark, asked).ok
+    again = arrived(target)
+    assert again == expected_rows(store, lambda record: record["topic"] == "orders")
+    more = replace(asked, topics=("documents",), append=True)
+    for dry in (True, False):
+        with pytest.raises(ForeignLogError, match="storePathCommitLog"):
+            run(spark, replace(more, dry_run=dry))
+    assert arrived(target) == again
+    assert live.fingerprint() == before

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import resource
 import shutil
 import signal
@@ -10,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,21 +19,8 @@ from rmq_store import MessageStore
 from rmq_store.errors import AccessError, StoreError, StoreLockedError
 from rmq_store.recovery import recover
 from rmq_store.writer import StoreWriter
+from tests.support.child import become_nobody, in_a_child
 from tests.support.stores import SMALL, append_many, contents, make_store, one_message
-
-
-def in_a_child(work: Callable[[], None]) -> int:
-    """Run `work` in a process of its own; 0 if it went through, else how it ended."""
-    child = os.fork()
-    if not child:
-        code = 1
-        try:
-            work()
-            code = 0
-        finally:
-            os._exit(code)
-    _, status = os.waitpid(child, 0)
-    return status
 
 
 @pytest.fixture
@@ -118,9 +104,6 @@ def test_a_limit_on_file_sizes_is_told(tmp_path: Path) -> None:
     assert in_a_child(work) == 0
 
 
-NOBODY = 65534
-
-
 @pytest.mark.parametrize("what", [".", "commitlog", "consumequeue/orders/0"])
 def test_a_folder_that_is_closed_to_us_is_told(what: str) -> None:
     with tempfile.TemporaryDirectory(dir="/var/tmp") as open_to_all:
@@ -136,10 +119,7 @@ def test_a_folder_that_is_closed_to_us_is_told(what: str) -> None:
         (root / what).chmod(0o555)
 
         def work() -> None:
-            if os.geteuid() == 0:  # to whom nothing is closed
-                os.setgroups([])
-                os.setgid(NOBODY)
-                os.setuid(NOBODY)
+            become_nobody()
             with pytest.raises(AccessError, match="Permission denied"):
                 append_to(root)
 

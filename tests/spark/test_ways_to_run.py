@@ -171,7 +171,6 @@ def test_a_standalone_cluster_of_two_workers(store: Path, tmp_path: Path) -> Non
 
 def test_spark_connect(store: Path, tmp_path: Path) -> None:
     """A server, and a client that knows no more than its port."""
-    pytest.importorskip("grpc")
     submit = str(SPARK_HOME / "bin" / "spark-submit")
     server = ("--class", "org.apache.spark.sql.connect.service.SparkConnectServer")
     conf = ("spark.ui.enabled=false", "spark.connect.grpc.binding.port=0", "spark.log.level=INFO")

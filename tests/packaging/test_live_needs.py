@@ -1,0 +1,24 @@
+"""Where tests against real brokers are left out, and where that is a failure."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.live import needs
+from tests.live.harness import HarnessUnavailable
+
+
+@pytest.mark.parametrize("required", [None, "1"])
+def test_what_is_missing_is_a_failure_where_it_has_to_be_there(
+    monkeypatch: pytest.MonkeyPatch, required: str | None
+) -> None:
+    def missing(release: str, *, proxy: bool) -> None:
+        raise HarnessUnavailable(f"no Maven for {release}")
+
+    monkeypatch.setattr(needs, "jars", missing)
+    monkeypatch.delenv(needs.REQUIRED, raising=False)
+    if required is not None:
+        monkeypatch.setenv(needs.REQUIRED, required)
+    outcome = pytest.skip.Exception if required is None else pytest.fail.Exception
+    with pytest.raises(outcome, match="no Maven"):
+        needs.need_jars("5.5.0")

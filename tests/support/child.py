@@ -1,0 +1,33 @@
+"""Work done in a process of its own, if need be by a user to whom files can be closed."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Callable
+
+NOBODY = 65534
+
+
+def in_a_child(work: Callable[[], None]) -> int:
+    """Run `work` in a process of its own; 0 if it went through, else how it ended."""
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            work()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    return status
+
+
+def become_nobody() -> None:
+    """Of a child that root runs, to whom nothing is closed: have the rights of no one in particular."""
+    if os.geteuid() == 0:
+        os.setgroups([])
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
