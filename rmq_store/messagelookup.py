@@ -167,8 +167,8 @@ class MessageLookup:
             return named
         found: dict[int, Message] = {}
         # Where the index is in an object store all topics' chains are fetched together.
-        self._key_index().indexed((topic, message_id) for topic in self._view.topics())
-        for topic in self._view.topics():
+        self._key_index().indexed((topic, message_id) for topic in self._view.known_topics)
+        for topic in self._view.known_topics:
             for message in self.query_message(topic, message_id, sys.maxsize, on_damage=report):
                 if message.uniq_key == message_id:
                     found[message.commit_log_offset] = message

@@ -9,14 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.config import read_topic_configs
 from rmq_store.consumequeue import QueueId
-from rmq_store.errors import CorruptConfigError, CorruptRecordError, MissingFileError
+from rmq_store.errors import CorruptRecordError, MissingFileError
 from rmq_store.keyplan import KeyPlan, plan_keys
 from rmq_store.layout import SysFlag
 from rmq_store.logreading import Limits, QueueLimits
 from rmq_store.planning import QueueSlice
-from rmq_store.queueids import require_queue_ids
+from rmq_store.queueids import require_queue_ids, require_topic
 from rmq_store.reading import OnDamage
 from rmq_store.schema import column_names
 from rmq_store.store import MessageStore
@@ -85,10 +84,8 @@ def selected_slices(store: MessageStore, search: Search) -> list[QueueSlice]:
 def _topics(store: MessageStore, search: Search) -> list[str]:
     if search.topics is None:
         return store.topics(search.include_system_topics)
-    there = {*store.topics(), *_declared(store)}
     for topic in search.topics:
-        if topic not in there:
-            store.min_offset(topic, 0)  # raises, with the nearest name
+        require_topic(store, topic)
     return list(search.topics)
 
 
@@ -184,20 +181,11 @@ def _topics_anywhere(store: MessageStore, search: Search) -> Collection[str]:
     """The topics to look in, with those that have no queue left and stand in topics.json alone."""
     if search.topics is not None:
         return search.topics
-    declared = (
+    return [
         topic
-        for topic in _declared(store)
+        for topic in store.known_topics()
         if search.include_system_topics or not store.is_system_topic(topic)
-    )
-    return {*_topics(store, search), *declared}
-
-
-def _declared(store: MessageStore) -> Collection[str]:
-    """Topics of topics.json, with queues or without; none where that cannot be read."""
-    try:
-        return read_topic_configs(store.path)
-    except CorruptConfigError:
-        return ()
+    ]
 
 
 def _matching(batch: pa.RecordBatch, search: Search) -> pa.RecordBatch:

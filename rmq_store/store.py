@@ -347,6 +347,14 @@ class MessageStore:
         names = sorted({queue.topic for queue in self._snapshot.queues})
         return [name for name in names if include_system or not self.is_system_topic(name)]
 
+    def known_topics(self) -> list[str]:
+        """Names of the topics that have a queue or stand in topics.json, sorted.
+
+        The log may have messages of one that has lost its queues; those are found by key and by id.
+        Raises AccessError.
+        """
+        return self._view.known_topics
+
     def is_system_topic(self, topic: str) -> bool:
         """Whether a topic is the broker's own: `rmq_store.is_system_topic` with this broker's names."""
         return is_system_topic(topic, self.config.brokerClusterName, self.broker_name)

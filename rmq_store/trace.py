@@ -94,7 +94,7 @@ def _named(
     store: MessageStore, key: str, topic: str | None, on_damage: Callable[[StoreError], None]
 ) -> Iterator[Message]:
     yield from (one for one in store.messages_by_id(key, on_damage) if sent_to(one, topic))
-    for name in store.topics():
+    for name in store.known_topics():
         for message in store.query_message(name, key, _MOST_RECORDS, on_damage=on_damage):
             if sent_to(message, topic):
                 yield message

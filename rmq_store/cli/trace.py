@@ -27,11 +27,12 @@ def trace(
 ) -> None:
     """The life of the messages with a KEY (a word of KEYS, a UNIQ_KEY or an offsetMsgId): stored,
     delayed, retried, dead, prepared, committed or rolled back. Exit code 1 where there are none."""
+    from rmq_store.queueids import require_topic
     from rmq_store.trace import trace as lives_of
 
     with open_store(store, broker_conf, broker_name) as opened:
         if topic is not None:
-            opened.min_offset(topic, 0)  # raises for an unknown one, with the nearest name
+            require_topic(opened, topic)
         lives = lives_of(opened, key, topic)
     for life in lives:
         if as_json:

@@ -562,3 +562,12 @@ def test_trace_names_the_topic_to_which_nothing_was_sent(store: GoldenStore) -> 
     )
     assert done.returncode == 1
     assert "no message with the key 'no-such-key' was sent to topic 'orders'" in done.stderr
+
+
+def test_trace_takes_a_topic_that_has_lost_its_queues(tmp_path: Path) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    shutil.rmtree(Path(store.path, "consumequeue", "orders"))
+    record = next(one for one in sent_to(store, "orders") if one["uniqKey"])
+    steps = objects("trace", store.path, record["uniqKey"], "--topic", "orders")
+    assert record["commitLogOffset"] in {step["commitLogOffset"] for step in steps}
+    assert "Did you mean 'orders'?" in run("trace", store.path, "k", "--topic", "ordres", expect=2)

@@ -8,8 +8,12 @@ from pathlib import Path
 import pytest
 
 from rmq_store import MessageStore
-from rmq_store.errors import UnknownQueueError
+from rmq_store.config import read_topic_configs
+from rmq_store.errors import CorruptConfigError, UnknownQueueError
+from rmq_store.queueids import require_queue_ids
 from rmq_store.search import Search, find
+from rmq_store.trace import trace
+from rmq_store.verify import verify
 from tests.support.golden import GoldenStore, Truth, in_a_queue, keys_of, unpack, user_topic
 
 
@@ -45,3 +49,53 @@ def test_a_key_is_found_though_its_queue_is_gone(tmp_path: Path, gone: str) -> N
             assert record["commitLogOffset"] not in places(store, Search(key=key, begin=at + 1))
         with pytest.raises(UnknownQueueError):
             places(store, Search(["no-such-topic"], key="k"))
+
+
+@pytest.mark.parametrize("broken", [False, True], ids=["", "topics.json broken"])
+def test_ids_and_traces_find_a_topic_that_has_no_queue_left(tmp_path: Path, broken: bool) -> None:
+    golden = unpack("clean-5.5.0", tmp_path)
+    shutil.rmtree(Path(golden.path, "consumequeue", "orders"))
+    if broken:
+        break_topics(golden)
+    sample = [r for r in golden.truth if user_topic(r) and r["uniqKey"] and r["keys"]][::60]
+    assert {"orders", "payments"} <= {r["topic"] for r in sample}
+    with golden.open() as store:
+        for record in sample:
+            # Without topics.json nothing tells under which topic the index has its keys.
+            lost = broken and record["topic"] == "orders"
+            at = record["commitLogOffset"]
+            assert at in [m.commit_log_offset for m in store.messages_by_id(record["offsetMsgId"])]
+            by_id = [m.commit_log_offset for m in store.messages_by_id(record["uniqKey"])]
+            assert (at in by_id) is not lost
+            lives = trace(store, record["keys"].split(" ")[0])
+            assert (at in [s.commitLogOffset for life in lives for s in life.steps]) is not lost
+
+
+def test_numbers_of_queues_are_held_against_the_files_where_topics_json_is_broken(
+    tmp_path: Path,
+) -> None:
+    golden = unpack("clean-5.5.0", tmp_path)
+    with golden.open() as store:
+        require_queue_ids(store, "orders", [0, 3])
+    break_topics(golden)
+    with golden.open() as store:
+        require_queue_ids(store, "orders", [0, 3])
+        with pytest.raises(UnknownQueueError, match="has no queue 77"):
+            require_queue_ids(store, "orders", [0, 77])
+
+
+def test_a_table_of_topics_that_is_none_is_damage_of_its_file(tmp_path: Path) -> None:
+    golden = unpack("clean-5.5.0", tmp_path)
+    for table in ("[1]", '{"orders":7}'):
+        break_topics(golden, f'{{"topicConfigTable":{table}}}')
+        with pytest.raises(CorruptConfigError, match="no table of topics"):
+            read_topic_configs(golden.path)
+        with golden.open() as store:
+            assert store.known_topics() == store.topics()
+            assert "config-unreadable" in {one.code for one in verify(store).findings}
+
+
+def break_topics(golden: GoldenStore, text: str = "{") -> None:
+    folder = Path(golden.path, "config")
+    (folder / "topics.json.bak").unlink(missing_ok=True)
+    (folder / "topics.json").write_text(text, "utf-8")
