@@ -692,6 +692,19 @@ class MessageStore:
         """
         return self._lookup.query_message(topic, key, max_messages, begin, end, on_damage)
 
+    def messages_with_key(
+        self,
+        topics: Sequence[str],
+        key: str,
+        max_messages: int | None = None,
+        on_damage: OnDamage | None = None,
+    ) -> Iterator[Message]:
+        """As `query_message` for each of several topics; the index is gone through once for all.
+
+        Of each topic the newest `max_messages`, None for all of them; newest first.
+        """
+        return self._lookup.messages_with_key(topics, key, max_messages, on_damage)
+
     def key_index(self) -> KeyIndex:
         """The index files, and what of the log they do not cover."""
         log = self._open_log()

@@ -28,7 +28,7 @@ OP_TOPICS = {
 }
 GIVEN_UP_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 UNREADABLE = "ended, and a record that may be its commit cannot be read"
-_MOST_RECORDS = 10_000  # of one key
+_MOST_RECORDS = 10_000  # of one key in one topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +94,9 @@ def _named(
     store: MessageStore, key: str, topic: str | None, on_damage: Callable[[StoreError], None]
 ) -> Iterator[Message]:
     yield from (one for one in store.messages_by_id(key, on_damage) if sent_to(one, topic))
-    for name in store.known_topics():
-        for message in store.query_message(name, key, _MOST_RECORDS, on_damage=on_damage):
-            if sent_to(message, topic):
-                yield message
+    for message in store.messages_with_key(store.known_topics(), key, _MOST_RECORDS, on_damage):
+        if sent_to(message, topic):
+            yield message
 
 
 def sent_to(message: Message, topic: str | None) -> bool:

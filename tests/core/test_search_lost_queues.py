@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from rmq_store import MessageStore
+from rmq_store import MessageStore, keyquery
 from rmq_store.config import read_topic_configs
 from rmq_store.errors import CorruptConfigError, UnknownQueueError
+from rmq_store.indexchains import walk_chains
 from rmq_store.queueids import require_queue_ids
 from rmq_store.search import Search, find
 from rmq_store.trace import trace
@@ -99,3 +102,21 @@ def break_topics(golden: GoldenStore, text: str = "{") -> None:
     folder = Path(golden.path, "config")
     (folder / "topics.json.bak").unlink(missing_ok=True)
     (folder / "topics.json").write_text(text, "utf-8")
+
+
+def test_the_index_is_gone_through_once_for_an_id(
+    golden: Callable[[str], GoldenStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    walks: list[list[int]] = []
+
+    def walk(files: Any, hashes: list[int]) -> Any:
+        walks.append(hashes)
+        return walk_chains(files, hashes)
+
+    monkeypatch.setattr(keyquery, "walk_chains", walk)
+    record = next(r for r in golden("clean-5.5.0").truth if user_topic(r) and r["uniqKey"])
+    with golden("clean-5.5.0").open() as store:
+        found = store.messages_by_id(record["uniqKey"])
+        assert record["commitLogOffset"] in [m.commit_log_offset for m in found]
+        assert len(walks) == 1
+        assert len(walks[0]) == len(store.known_topics())
