@@ -20,6 +20,7 @@ from rmq_store.layout import (
 from rmq_store.message import Message, Record, to_message
 from rmq_store.planning import QueueSlice
 from rmq_store.queueview import QueueView
+from rmq_store.recordstart import not_a_record
 from rmq_store.strings import decode_properties, decode_utf8
 
 
@@ -195,23 +196,22 @@ class MessageLookup:
         return next(iter(self._by_offset_id(message_id)), None)
 
     def _by_offset_id(self, message_id: str) -> list[Message]:
-        if len(message_id) not in (2 * HOST_V4_SIZE + 16, 2 * HOST_V6_SIZE + 16):
-            return []
-        try:
-            offset = int.from_bytes(bytes.fromhex(message_id)[-8:], "big", signed=True)
-        except ValueError:
+        offset = log_offset_of_id(message_id)
+        if offset is None:
             return []
         try:
             message = self.message_at(offset)
-        except CorruptRecordError:
-            if self._log().is_record(offset):
-                raise
-            return []  # no place where a record begins: the id of another store, or a UNIQ_KEY
-        except MissingFileError:
-            if self._in_log(offset):
-                raise
-            return []
+        except (CorruptRecordError, MissingFileError) as error:
+            damage = self.damage_at(offset, error)
+            if damage is None:  # the id of another store, or a UNIQ_KEY
+                return []
+            raise damage from error
         return [message] if message.msg_id == message_id.upper() else []
+
+    def damage_at(self, offset: int, why: StoreError) -> StoreError | None:
+        """What is wrong where a record is said to begin and cannot be read (`why`); None where none
+        can have begun."""
+        return not_a_record(self._log(), self._view.snapshot.log_end, offset, why)
 
     def query_message(
         self,
@@ -250,8 +250,9 @@ class MessageLookup:
             try:
                 record = log.record_at(offset)
             except (CorruptRecordError, MissingFileError) as error:
-                if on_damage is not None:
-                    on_damage(_behind_index(error, topic, key, offset))
+                damage = self.damage_at(offset, error)
+                if damage is not None and on_damage is not None:
+                    on_damage(behind_index(damage, topic, key, offset))
                 continue
             in_time = begin <= record.store_timestamp and (
                 end is None or record.store_timestamp <= end
@@ -263,7 +264,17 @@ class MessageLookup:
         return self._view.snapshot.log_start <= offset < self._view.snapshot.log_end
 
 
-def _behind_index(error: StoreError, topic: str, key: str, offset: int) -> StoreError:
+def log_offset_of_id(message_id: str) -> int | None:
+    """The log offset in an offsetMsgId of 32 or 56 hex digits; None where it is none by its form."""
+    if len(message_id) not in (2 * HOST_V4_SIZE + 16, 2 * HOST_V6_SIZE + 16):
+        return None
+    try:
+        return int.from_bytes(bytes.fromhex(message_id)[-8:], "big", signed=True)
+    except ValueError:
+        return None
+
+
+def behind_index(error: StoreError, topic: str, key: str, offset: int) -> StoreError:
     """Damage that a look-up met. Of keys with one hash it cannot be told whose record it was."""
     return type(error)(
         error.path,

@@ -536,8 +536,11 @@ def test_a_message_that_is_there_and_damaged_is_not_said_to_be_none(
         said = run(*words, expect=2)
         assert "leads to damage" in said
         assert str(record["commitLogOffset"]) in said
-    if how != "the whole record":  # of which nothing is left that tells it from no record's place
-        run("find", store.path, "--id", record["offsetMsgId"], expect=2)
+    said = run("find", store.path, "--id", record["offsetMsgId"], expect=2)
+    assert f"at offset {record['commitLogOffset']}" in said
+    assert "rmqstore verify" in said or "rmqstore salvage" in said or "scan()" in said
+    for name in ("uniqKey", "offsetMsgId"):
+        assert run("find", store.path, "--id", record[name], "--skip-damaged", expect=1) == ""
     run("find", store.path, "--id", "F" * 32, expect=1)
 
 
@@ -571,3 +574,19 @@ def test_trace_takes_a_topic_that_has_lost_its_queues(tmp_path: Path) -> None:
     steps = objects("trace", store.path, record["uniqKey"], "--topic", "orders")
     assert record["commitLogOffset"] in {step["commitLogOffset"] for step in steps}
     assert "Did you mean 'orders'?" in run("trace", store.path, "k", "--topic", "ordres", expect=2)
+
+
+def test_an_id_that_leads_into_a_record_or_behind_the_log_names_no_message(tmp_path: Path) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    record = next(one for one in store.truth if one["storeSize"] > 300)
+    host, at = record["offsetMsgId"][:-16], record["commitLogOffset"]
+    end = sum(p.stat().st_size for p in (Path(store.path) / "commitlog").iterdir())
+    for offset in (at + 1, at + 100, at + record["storeSize"] - 1, end, 2**62):
+        done = subprocess.run(
+            [*COMMAND, "find", store.path, "--id", f"{host}{offset:016X}"],
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == 1, done.stderr
+        assert f"names log offset {offset}, where this message does not begin" in done.stderr
