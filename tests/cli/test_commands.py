@@ -244,7 +244,43 @@ def test_trace_does_not_call_rolled_back_what_it_cannot_read(tmp_path: Path) -> 
     at = commit["commitLogOffset"] - int(path.name)
     raw[at : at + commit["storeSize"]] = bytes(commit["storeSize"])
     path.write_bytes(raw)
-    assert "cannot be read" in run("trace", store.path, commit["uniqKey"])
+    assert "cannot be read" in run("trace", store.path, commit["uniqKey"], expect=1)
+    damage = {
+        one
+        for s in objects("trace", store.path, commit["uniqKey"], expect=1)
+        for one in s["damage"]
+    }
+    assert any(f"at offset {commit['commitLogOffset']}" in one for one in damage)
+
+
+def test_trace_tells_damage_among_the_records_of_a_message(tmp_path: Path) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    retry = next(one for one in store.truth if one["topic"].startswith("%RETRY%"))
+    key, at = retry["uniqKey"], retry["commitLogOffset"]
+    whole = objects("trace", store.path, key)
+    assert at in {step["commitLogOffset"] for step in whole}
+    assert not any(step["damage"] for step in whole)
+    path = max(p for p in Path(store.path, "commitlog").iterdir() if int(p.name) <= at)
+    raw = bytearray(path.read_bytes())
+    raw[at - int(path.name) + 90] ^= 1
+    path.write_bytes(raw)
+    for asked in (key, retry["keys"].split(" ")[0]):
+        done = subprocess.run(
+            [*COMMAND, "trace", store.path, asked], capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 1
+        assert "stored" in done.stdout
+        assert "as far as its records can be read" in done.stdout
+        assert done.stderr.count(f"at offset {at}") == 1
+        assert "RMQSTORE_CORRUPT_RECORD" in done.stderr
+        assert "rmqstore verify" in done.stderr
+    steps = objects("trace", store.path, key, expect=1)
+    assert {step["commitLogOffset"] for step in steps} == {
+        step["commitLogOffset"] for step in whole
+    } - {at}
+    for step in steps:
+        assert len(step["damage"]) == 1
+        assert f"at offset {at}" in step["damage"][0]
 
 
 def test_trace_tells_retries_of_a_message(golden: Golden) -> None:
