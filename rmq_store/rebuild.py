@@ -66,7 +66,7 @@ class RebuildReport:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values, to be written as JSON."""
-        found = json.loads(self.recovery.to_json())
+        found = self.recovery.to_dict()
         return {
             "source": self.source,
             "target": self.target,
