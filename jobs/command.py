@@ -21,7 +21,8 @@ import jobs
 from jobs.wording import is_damage, reason_of
 from rmq_store.errors import AccessError, StoreError, nearest
 from rmq_store.heap import keep_freed_memory
-from spark_source.options import OPTIONS, parse_size
+from spark_source.optiontable import OPTIONS
+from spark_source.values import parse_size
 
 EXIT_OK, EXIT_NOT_ALL, EXIT_REFUSED, EXIT_STOPPED = range(4)
 _EXIT_INTERRUPTED = 130
@@ -197,6 +198,13 @@ def source_options(names: Sequence[str] = SELECTION) -> Callable[[_F], _F]:
         return function
 
     return decorate
+
+
+def top_option(default: int, told: str) -> Callable[[_F], _F]:
+    """--top: how many rows of what is ordered by size or age."""
+    return click.option(
+        "--top", type=click.IntRange(min=1), default=default, show_default=True, help=told
+    )
 
 
 def given_options(given: Mapping[str, Any], names: Sequence[str] = SELECTION) -> dict[str, str]:

@@ -23,7 +23,7 @@ if __package__ in (None, ""):
 
 from jobs import replay
 from jobs.answer import Answer
-from jobs.command import STORE_OPTIONS, Given, job, ship_jobs, source_options, spec_from
+from jobs.command import STORE_OPTIONS, Given, job, ship_jobs, source_options, spec_from, top_option
 from jobs.provenance import files_of_store, provenance_of, sums_of
 from jobs.reading import messages, plan_of
 from jobs.replay_rows import origin_topic_of_dead
@@ -210,13 +210,7 @@ _OPTIONS = (*STORE_OPTIONS, "startingTimestamp", "endingTimestamp")
 @job("dlq", run)
 @click.option("--group", "groups", multiple=True, help="Of this consumer group; repeatable.")
 @click.option("--origin-topic", "origin_topics", multiple=True, help="That came from this topic.")
-@click.option(
-    "--top",
-    type=click.IntRange(min=1),
-    default=DEFAULT_TOP,
-    show_default=True,
-    help="So many of the newest dead letters.",
-)
+@top_option(DEFAULT_TOP, "So many of the newest dead letters.")
 @click.option("--resend", metavar="DIR", help="A new store, with them in their origin topics.")
 @click.option("--release", help="Write that as this release of the broker does (default: newest).")
 @click.option("--to-broker", metavar="HOST:PORT", help="Or to the proxy of a running broker.")

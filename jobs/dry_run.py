@@ -51,7 +51,7 @@ from rmq_store.encoding import LOOPBACK, prepare
 from rmq_store.errors import InvalidMessageError
 from rmq_store.locate import refuse_foreign_log
 from rmq_store.planning import QueueSlice
-from spark_source.options import DEFAULT_PARTITION_BYTES
+from spark_source.optiontable import DEFAULT_PARTITION_BYTES
 from spark_source.plan import ReadPlan
 
 _REASONS_TOLD = 5

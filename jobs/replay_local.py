@@ -29,7 +29,7 @@ from rmq_store.consumequeue import QueueId
 from rmq_store.errors import StoreError
 from rmq_store.planning import LogSlice
 from rmq_store.schema import DEFAULT_NAMES
-from spark_source.options import DEFAULT_PARTITION_BYTES
+from spark_source.optiontable import DEFAULT_PARTITION_BYTES
 
 if TYPE_CHECKING:
     from rmq_store.writer import StoreWriter

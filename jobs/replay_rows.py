@@ -14,9 +14,9 @@ from rmq_store.consumequeue import QueueId
 from rmq_store.layout import CRC_PROPERTY, Property
 from rmq_store.planning import QueueSlice
 from rmq_store.topics import LMQ_PREFIX
-from spark_source.options import parse_time
 from spark_source.reader import ReadPlan
 from spark_source.schema import spark_schema
+from spark_source.values import parse_time
 
 ORIGIN_PREFIX = "REPLAY_ORIGIN_"
 ORIGIN: Mapping[str, str] = {  # property -> column of the source
@@ -46,25 +46,7 @@ REFUSED_BY_STORE = "refused by the target"
 REFUSED_BY_BROKER = "refused by the broker or its client"
 OTHER_TIME = "stored at another time"
 OTHER_KEY = "other keys"
-READ_FOR_STORE = (
-    "brokerName",
-    "topic",
-    "queueId",
-    "queueOffset",
-    "commitLogOffset",
-    "keys",
-    "uniqKey",
-    "flag",
-    "sysFlag",
-    "bornTimestamp",
-    "bornHost",
-    "storeTimestamp",
-    "reconsumeTimes",
-    "properties",
-    "rawBody",
-)
-
-READ_TO_SEND = (
+_READ = (
     "brokerName",
     "topic",
     "queueId",
@@ -75,8 +57,9 @@ READ_TO_SEND = (
     "storeTimestamp",
     "reconsumeTimes",
     "properties",
-    "body",
 )
+READ_FOR_STORE = (*_READ, "flag", "sysFlag", "bornTimestamp", "bornHost", "rawBody")
+READ_TO_SEND = (*_READ, "body")
 
 
 def source_options(spec: ReplaySpec, ranges: Sequence[QueueSlice] = ()) -> dict[str, str]:

@@ -11,7 +11,7 @@ from typing import Any
 from jobs.target import refuse_uri
 from rmq_store.consumequeue import QueueId
 from rmq_store.errors import InvalidArgumentError
-from spark_source.options import EARLIEST, parse_time
+from spark_source.values import EARLIEST, parse_time
 
 DEFAULT_WAVE_BYTES = 256 << 20
 DEFAULT_PATIENCE = 120.0

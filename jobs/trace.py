@@ -28,7 +28,7 @@ from jobs.reading import messages, plan_of
 from rmq_store.message import Message
 from rmq_store.store import MessageStore
 from rmq_store.topics import LMQ_PREFIX
-from rmq_store.trace import lives_of, sent_to
+from rmq_store.trace import lives_of, once, sent_to
 from spark_source.plan import ReadPlan
 
 
@@ -46,7 +46,8 @@ class TraceSpec:
 def run(
     spark: SparkSession, spec: TraceSpec, should_stop: Callable[[], bool] = lambda: False
 ) -> Answer:
-    """The lives of all messages with the key; none is not well. Raises StoreError."""
+    """The lives of all messages with the key; none is not well, nor are damaged records. Raises
+    StoreError, also for damage that executors meet on their way."""
     ship_jobs()
     began = time.monotonic()
     plan = plan_of(spec.store, {**spec.options, "includeSystemTopics": "true"})
@@ -72,16 +73,20 @@ def run(
         }
         for life in lives
     ]
+    damage = once(*(error for life in lives for error in life.damage))
+    problems = [f"left out: {error}" for error in damage]
+    if not lives:
+        problems.append(f"no message has the key {spec.key!r}")
     sums = sums_of(spark, files_of_store(plan.store)) if spec.checksums else ()
     options = {**spec.options, "key": spec.key, "topic": spec.topic}
     return Answer(
         job="trace",
-        ok=bool(lives),
+        ok=not problems,
         tables={"what became of it": outcomes, "step by step": table},
         numbers={"messages": len(lives), "records": len(table)},
         source=provenance_of(plan.store, (), options, sums),
         seconds=round(time.monotonic() - began, 3),
-        problems=() if lives else (f"no message has the key {spec.key!r}",),
+        problems=tuple(problems),
     )
 
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import click
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -21,7 +20,7 @@ if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from jobs.answer import Answer, Row
-from jobs.command import RANGES, Given, job, ship_jobs, source_options, spec_from
+from jobs.command import RANGES, Given, job, ship_jobs, source_options, spec_from, top_option
 from jobs.provenance import files_of_store, provenance_of, sums_of
 from jobs.reading import messages, plan_of
 from spark_source.plan import PinnedStore, ReadPlan
@@ -131,13 +130,7 @@ def _on_disk(pinned: PinnedStore) -> int:
 
 
 @job("usage", run, stoppable=False)
-@click.option(
-    "--top",
-    type=click.IntRange(min=1),
-    default=DEFAULT_TOP,
-    show_default=True,
-    help="So many queues, and so many of the largest messages.",
-)
+@top_option(DEFAULT_TOP, "So many queues, and so many of the largest messages.")
 @source_options(RANGES)
 def main(given: Given) -> UsageSpec:
     """Who fills the disk: topics, queues, days, the largest messages, and how it grows."""

@@ -23,7 +23,9 @@ _LEAST_LOOK = 64 << 10
 _LARGEST_RECORD = 32 << 20
 
 _FIRST: Ints = np.zeros(1, dtype=np.int64)
-_ZEROS_OF_A_SIZE = 3  # bytes: records are smaller than 16 MiB by far, and larger than 0
+# A record begins with its size, four bytes of which the first three may be zeros, and the last is
+# none where those are: so far in front of the first byte that is stored a record may begin.
+_ZEROS_OF_A_SIZE = 3
 _ROWS = 1 << 16  # records looked at at a time, so that memory stays flat
 
 
@@ -323,10 +325,7 @@ class CommitLog:
 
     @staticmethod
     def _with_front(start: int, stored: int) -> int:
-        """Where to look from, when nothing is stored from `start` to `stored`: both in one file.
-
-        The size that a record begins with is zeros in front, and those may lie in a hole.
-        """
+        """Where to look from, when nothing is stored from `start` to `stored`: both in one file."""
         return max(start, stored - _ZEROS_OF_A_SIZE)
 
     def _damage(self, segment: SegmentFile, at: int, end: int, error: StoreError) -> Extent:

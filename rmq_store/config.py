@@ -342,9 +342,30 @@ def read_consumer_offsets(store: str | os.PathLike[str]) -> ConsumerOffsets:
 
 
 def read_topic_configs(store: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
-    """topics.json: topic -> its settings; {} without a file."""
-    value = read_config_json(store, "topics.json") or {}
-    return dict(value.get("topicConfigTable") or {})
+    """topics.json: topic -> its settings; {} without a file.
+
+    Raises CorruptConfigError, also for JSON that is no table of topics; AccessError.
+    """
+    table = (read_config_json(store, "topics.json") or {}).get("topicConfigTable") or {}
+    if not isinstance(table, dict) or not all(isinstance(one, dict) for one in table.values()):
+        raise CorruptConfigError(
+            Path(store) / CONFIG_DIR / "topics.json",
+            reason="topicConfigTable is no table of topics",
+            expected='{"topic": {"readQueueNums": 8, ...}, ...}',
+            advice="Restore the file from a backup, or move it away: the messages do not depend on it",
+        )
+    return table
+
+
+def declared_topics(store: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
+    """As `read_topic_configs`, and {} where that is damaged, for who can do without.
+
+    Raises AccessError.
+    """
+    try:
+        return read_topic_configs(store)
+    except CorruptConfigError:
+        return {}
 
 
 def batch_topics(topic_configs: Mapping[str, Mapping[str, Any]]) -> set[str]:

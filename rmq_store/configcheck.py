@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rmq_store.checkpoint import Checkpoint
-from rmq_store.config import is_there, read_config_json
+from rmq_store.config import is_there, read_config_json, read_topic_configs
 from rmq_store.errors import CorruptConfigError, StoreError
 from rmq_store.findings import Finding, Severity
 from rmq_store.layout import ABORT_FILE, CHECKPOINT_FILE, CONFIG_DIR
@@ -80,13 +80,16 @@ def config_findings(store: MessageStore) -> Iterator[Finding]:
         if not is_there(path) and not is_there(path.with_name(f"{name}.bak")):
             continue
         try:
-            read_config_json(store.path, name)
+            if name == "topics.json":
+                read_topic_configs(store.path)
+            else:
+                read_config_json(store.path, name)
         except CorruptConfigError as error:
             yield Finding(
                 Severity.ERROR,
                 "config-unreadable",
                 str(path),
-                f"{error.reason}, nor can its .bak be read",
+                error.reason,
                 error.advice or "Put back a copy",
             )
 

@@ -58,13 +58,12 @@ class _Uncovered:
     keys: pa.Array
     uniq_keys: pa.Array
 
-    def find(self, topic: str, key: str) -> list[int]:
-        """Log offsets of records that may have the key."""
+    def find(self, key: str) -> Iterator[tuple[str, int]]:
+        """Topic and log offset of records that may have the key."""
         word = pc.match_substring(self.keys.fill_null(""), key)
         hits = pc.or_(word, pc.equal(self.uniq_keys.fill_null(""), key))
-        hits = pc.and_(hits, pc.equal(self.topics, topic))
-        found: list[int] = self.log_offsets[hits.to_numpy(zero_copy_only=False)].tolist()
-        return found
+        offsets: list[int] = self.log_offsets[hits.to_numpy(zero_copy_only=False)].tolist()
+        yield from zip(self.topics.filter(hits).to_pylist(), offsets, strict=True)
 
 
 class KeyIndex:
@@ -103,12 +102,14 @@ class KeyIndex:
                 fetch(self._mappings, segments, first, behind)
             yield segment
 
-    def candidates(self, topic: str, key: str) -> list[int]:
-        """Log offsets, ascending, of records that may have the key; each may be in vain."""
-        found = self.indexed([(topic, key)])[topic]
+    def candidates(self, topics: Iterable[str], key: str) -> dict[str, list[int]]:
+        """Log offsets, ascending, of records that may have the key, by topic; each may be in vain."""
+        found = self.indexed((topic, key) for topic in topics)
         for part in self._read_uncovered():
-            found.update(part.find(topic, key))
-        return sorted(found)
+            for topic, offset in part.find(key):
+                if topic in found:
+                    found[topic].add(offset)
+        return {topic: sorted(offsets) for topic, offsets in found.items()}
 
     def indexed(self, wanted: Iterable[tuple[str, str]]) -> dict[str, set[int]]:
         """Log offsets of the index items of topics and keys, by topic; each may be in vain.
@@ -137,10 +138,15 @@ class KeyIndex:
         """
         if sum(stop - start for start, stop in self.gaps()) > _SHORT_GAPS:
             return None
-        found: dict[str, set[int]] = {}
+        topics_of: dict[str, set[str]] = {}
         for topic, key in wanted:
+            topics_of.setdefault(key, set()).add(topic)
+        found: dict[str, set[int]] = {}
+        for key, topics in topics_of.items():
             for part in self._read_uncovered():
-                found.setdefault(topic, set()).update(part.find(topic, key))
+                for topic, offset in part.find(key):
+                    if topic in topics:
+                        found.setdefault(topic, set()).add(offset)
         return found
 
     def _read_uncovered(self) -> list[_Uncovered]:

@@ -23,14 +23,10 @@ from rmq_store.layout import SysFlag
 from rmq_store.mappings import Bytes
 from rmq_store.message import Gap
 from rmq_store.reading import OnDamage, SliceReader
+from rmq_store.recordstart import next_start
 from rmq_store.segments import SegmentFile
-from rmq_store.walk import follow, next_record
 
 _STEP = 32 << 20  # bytes of the log that are walked at a time
-_LARGEST_RECORD = 8 << 20  # bytes; twice what a broker takes by default
-_LOOK_BACK = (
-    16 << 20
-)  # how far before a cut a walk sets out, so that it comes to it record by record
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,32 +179,11 @@ class LogReader:
     # --- where ranges meet -------------------------------------------------------------------------
 
     def record_start(self, cut: int) -> int:
-        """Where the first record at or behind `cut` starts, found alike by whoever asks.
-
-        A walk sets out well before the cut and comes to it record by record, since bytes inside a
-        body may look like a record. Without a record before the end of the file, that end.
-        """
+        """Where the first record at or behind `cut` starts, found alike by whoever asks."""
         segment = self.log.chain.segment_at(cut)
         if segment is None:
             return next((s.base for s in self.log.chain.segments_from(cut)), self.log_end)
-        if cut == segment.base:
-            return cut
-        base, size = segment.base, self.log.chain.file_size
-        goal = cut - base
-        low, high = max(0, goal - _LOOK_BACK - _LARGEST_RECORD), min(size, goal + _LARGEST_RECORD)
-        self.log.chain.need([base + low], [base + high])
-        window = self.log.window_of(segment)
-        at: int | None = 0
-        if goal > _LOOK_BACK:
-            at = next_record(window, base, goal - _LOOK_BACK, size)
-        while at is not None and at < goal:
-            run = follow(window, base, at, goal)
-            at = run.stop
-            if at >= goal:
-                break
-            gap = next(self.log.extents(at + base))
-            at = gap.stop - base
-        return self.log.chain.segment_end(segment) if at is None else min(at, size) + base
+        return next_start(self.log, segment, cut)[0]
 
     # --- damage ------------------------------------------------------------------------------------
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 
 from rmq_store.bodies import decompress
 from rmq_store.commitlog import CommitLog
@@ -21,6 +21,7 @@ from rmq_store.layout import (
 from rmq_store.message import Message, Record, to_message
 from rmq_store.planning import QueueSlice
 from rmq_store.queueview import QueueView
+from rmq_store.recordstart import not_a_record
 from rmq_store.strings import decode_properties, decode_utf8
 
 
@@ -167,13 +168,25 @@ class MessageLookup:
         if named:
             return named
         found: dict[int, Message] = {}
-        # Where the index is in an object store all topics' chains are fetched together.
-        self._key_index().indexed((topic, message_id) for topic in self._view.topics())
-        for topic in self._view.topics():
-            for message in self.query_message(topic, message_id, sys.maxsize, on_damage=report):
-                if message.uniq_key == message_id:
-                    found[message.commit_log_offset] = message
+        for message in self.messages_with_key(self._view.known_topics, message_id, None, report):
+            if message.uniq_key == message_id:
+                found[message.commit_log_offset] = message
         return [found[offset] for offset in sorted(found)]
+
+    def messages_with_key(
+        self,
+        topics: Iterable[str],
+        key: str,
+        max_messages: int | None = None,
+        on_damage: Callable[[StoreError], None] | None = None,
+    ) -> Iterator[Message]:
+        """As `query_message` for each of several topics; the index is gone through once for all.
+
+        Of each topic the newest `max_messages`, None for all of them; newest first.
+        """
+        for topic, offsets in self._key_index().candidates(topics, key).items():
+            found = self._having_key(topic, key, reversed(offsets), on_damage=on_damage)
+            yield from islice(found, max_messages)
 
     def by_offset_id(self, message_id: str) -> Message | None:
         """The message with an offsetMsgId (32 or 56 hex digits); None where it is none, or gone.
@@ -184,23 +197,22 @@ class MessageLookup:
         return next(iter(self._by_offset_id(message_id)), None)
 
     def _by_offset_id(self, message_id: str) -> list[Message]:
-        if len(message_id) not in (2 * HOST_V4_SIZE + 16, 2 * HOST_V6_SIZE + 16):
-            return []
-        try:
-            offset = int.from_bytes(bytes.fromhex(message_id)[-8:], "big", signed=True)
-        except ValueError:
+        offset = log_offset_of_id(message_id)
+        if offset is None:
             return []
         try:
             message = self.message_at(offset)
-        except CorruptRecordError:
-            if self._log().is_record(offset):
-                raise
-            return []  # no place where a record begins: the id of another store, or a UNIQ_KEY
-        except MissingFileError:
-            if self._in_log(offset):
-                raise
-            return []
+        except (CorruptRecordError, MissingFileError) as error:
+            damage = self.damage_at(offset, error)
+            if damage is None:  # the id of another store, or a UNIQ_KEY
+                return []
+            raise damage from error
         return [message] if message.msg_id == message_id.upper() else []
+
+    def damage_at(self, offset: int, why: StoreError) -> StoreError | None:
+        """What is wrong where a record is said to begin and cannot be read (`why`); None where none
+        can have begun."""
+        return not_a_record(self._log(), self._view.snapshot.log_end, offset, why)
 
     def query_message(
         self,
@@ -218,31 +230,52 @@ class MessageLookup:
         What the index leads to and cannot be read is passed over, as by the broker; `on_damage` is
         told of it.
         """
+        offsets = self._key_index().candidates([topic], key)[topic]
+        found = self._having_key(topic, key, reversed(offsets), begin, end, on_damage)
+        return list(islice(found, max_messages))[::-1]
+
+    def _having_key(
+        self,
+        topic: str,
+        key: str,
+        offsets: Iterable[int],
+        begin: int = 0,
+        end: int | None = None,
+        on_damage: Callable[[StoreError], None] | None = None,
+    ) -> Iterator[Message]:
+        """Those of the records at log offsets that have the key and were stored in [begin, end]."""
         log = self._log()
-        found: list[Message] = []
-        for offset in reversed(self._key_index().candidates(topic, key)):
+        for offset in offsets:
             if not self._in_log(offset):
                 continue
             try:
                 record = log.record_at(offset)
             except (CorruptRecordError, MissingFileError) as error:
-                if on_damage is not None:
-                    on_damage(_behind_index(error, topic, key, offset))
+                damage = self.damage_at(offset, error)
+                if damage is not None and on_damage is not None:
+                    on_damage(behind_index(damage, topic, key, offset))
                 continue
             in_time = begin <= record.store_timestamp and (
                 end is None or record.store_timestamp <= end
             )
             if in_time and has_key(record, topic, key):
-                found.append(self._in_its_queue(record))
-                if len(found) == max_messages:
-                    break
-        return found[::-1]
+                yield self._in_its_queue(record)
 
     def _in_log(self, offset: int) -> bool:
         return self._view.snapshot.log_start <= offset < self._view.snapshot.log_end
 
 
-def _behind_index(error: StoreError, topic: str, key: str, offset: int) -> StoreError:
+def log_offset_of_id(message_id: str) -> int | None:
+    """The log offset in an offsetMsgId of 32 or 56 hex digits; None where it is none by its form."""
+    if len(message_id) not in (2 * HOST_V4_SIZE + 16, 2 * HOST_V6_SIZE + 16):
+        return None
+    try:
+        return int.from_bytes(bytes.fromhex(message_id)[-8:], "big", signed=True)
+    except ValueError:
+        return None
+
+
+def behind_index(error: StoreError, topic: str, key: str, offset: int) -> StoreError:
     """Damage that a look-up met. Of keys with one hash it cannot be told whose record it was."""
     return type(error)(
         error.path,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
 
 from rmq_store.commitlog import CommitLog
+from rmq_store.config import declared_topics
 from rmq_store.consumequeue import QueueId, bisect_first
 from rmq_store.consumequeueext import QueueExt
 from rmq_store.entries import Entries, concat_entries, no_entries
@@ -40,6 +42,14 @@ class QueueView:
     def topics(self) -> list[str]:
         """Names of all topics that have a queue, sorted."""
         return sorted({queue.topic for queue in self.snapshot.queues})
+
+    @cached_property
+    def known_topics(self) -> list[str]:
+        """Names of the topics that have a queue or stand in topics.json, sorted.
+
+        The log may have messages of one that has lost its queues. Raises AccessError.
+        """
+        return sorted({*self.topics(), *declared_topics(self._root)})
 
     def state(self, queue: QueueId) -> QueueState:
         """The state of a queue; one without files in a topic that is there is empty, as for a broker."""

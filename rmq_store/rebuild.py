@@ -19,11 +19,10 @@ import numpy as np
 
 from rmq_store.abortfile import remove_abort, write_abort
 from rmq_store.checkpoint import Checkpoint
-from rmq_store.config import StoreConfig, is_there, read_topic_configs
+from rmq_store.config import StoreConfig, declared_topics, is_there
 from rmq_store.dialects import dialect
 from rmq_store.errors import (
     AccessError,
-    CorruptConfigError,
     InvalidArgumentError,
     NotAStoreError,
     from_os_error,
@@ -68,7 +67,7 @@ class RebuildReport:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values, to be written as JSON."""
-        found = json.loads(self.recovery.to_json())
+        found = self.recovery.to_dict()
         return {
             "source": self.source,
             "target": self.target,
@@ -248,7 +247,4 @@ def _take_config(source: Path, root: Path) -> None:
 
 
 def _has_topics(root: Path) -> bool:
-    try:
-        return bool(read_topic_configs(root))
-    except CorruptConfigError:
-        return False
+    return bool(declared_topics(root))

@@ -52,7 +52,11 @@ class RecoveryReport:
         return sum(one.bytes for one in self.files if one.what == "cut log")
 
     def to_json(self) -> str:
-        """One JSON object; queues as topic@queueId -> [min, max]."""
+        """`to_dict` as one JSON object."""
+        return json.dumps(self.to_dict(), ensure_ascii=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values, to be written as JSON; queues as topic@queueId -> [min, max]."""
         found: dict[str, Any] = {
             name: getattr(self, name)
             for name in self.__dataclass_fields__
@@ -65,7 +69,7 @@ class RecoveryReport:
         found["queues"] = {
             f"{queue.topic}@{queue.queue_id}": list(ends) for queue, ends in self.queues.items()
         }
-        return json.dumps(found, ensure_ascii=False)
+        return found
 
     def __str__(self) -> str:
         if self.untouched:

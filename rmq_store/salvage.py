@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from rmq_store.columns import BatchBuilder, stored_bodies, stored_topics
 from rmq_store.commitlog import Extent
-from rmq_store.config import StoreConfig, batch_topics, read_topic_configs
-from rmq_store.errors import CorruptConfigError, InvalidArgumentError, InvalidMessageError
+from rmq_store.config import StoreConfig, batch_topics, declared_topics
+from rmq_store.errors import InvalidArgumentError, InvalidMessageError
 from rmq_store.headers import Headers, Ints, record_crc_rows
 from rmq_store.message import Gap
 from rmq_store.properties import slices
@@ -114,11 +114,7 @@ def salvage(
 
 def _declared(store: MessageStore) -> Iterator[tuple[str, dict[str, Any]]]:
     """Settings of the topics whose queues are BatchConsumeQueues: their records need them."""
-    try:
-        topics = read_topic_configs(store.path)
-    except CorruptConfigError:
-        topics = {}
-    wanted = batch_topics(topics) | {
+    wanted = batch_topics(declared_topics(store.path)) | {
         queue.topic for queue, batch in store.queue_folders().items() if batch
     }
     for topic in sorted(wanted):

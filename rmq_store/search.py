@@ -9,15 +9,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.config import read_topic_configs
 from rmq_store.consumequeue import QueueId
-from rmq_store.errors import CorruptConfigError, CorruptRecordError, MissingFileError
+from rmq_store.errors import CorruptRecordError, MissingFileError, StoreError
 from rmq_store.keyplan import KeyPlan, plan_keys
 from rmq_store.layout import SysFlag
 from rmq_store.logreading import Limits, QueueLimits
+from rmq_store.messagelookup import behind_index
 from rmq_store.planning import QueueSlice
-from rmq_store.queueids import require_queue_ids
+from rmq_store.queueids import require_queue_ids, require_topic
 from rmq_store.reading import OnDamage
+from rmq_store.recordstart import not_a_record
 from rmq_store.schema import column_names
 from rmq_store.store import MessageStore
 from rmq_store.strings import decode_utf8
@@ -85,10 +86,8 @@ def selected_slices(store: MessageStore, search: Search) -> list[QueueSlice]:
 def _topics(store: MessageStore, search: Search) -> list[str]:
     if search.topics is None:
         return store.topics(search.include_system_topics)
-    there = {*store.topics(), *_declared(store)}
     for topic in search.topics:
-        if topic not in there:
-            store.min_offset(topic, 0)  # raises, with the nearest name
+        require_topic(store, topic)
     return list(search.topics)
 
 
@@ -121,22 +120,22 @@ def _candidates(
             keys=keys,
             on_damage=on_damage,
         )
-    for offset in _unlisted_hits(store, search, search.key, plan):
+    anywhere = _limits(search, _topics_anywhere(store, search), plan)
+    for offset in _unlisted_hits(store, search, search.key, plan, on_damage):
         yield from store.read_log(
             offset,
             offset + 1,
-            limits=_limits(search, _topics_anywhere(store, search)),
+            limits=anywhere,
             columns=columns,
             tags=search.tags,
             keys=keys,
             on_damage=on_damage,
         )
-    limits = {part.queue: QueueLimits(part.start, part.stop) for part in plan.indexed}
-    for gap in plan.gaps:
+    for start, stop in _gaps(store, search, plan):
         yield from store.read_log(
-            gap.start,
-            gap.stop,
-            limits=limits.get,
+            start,
+            stop,
+            limits=anywhere,
             columns=columns,
             tags=search.tags,
             keys=keys,
@@ -144,29 +143,76 @@ def _candidates(
         )
 
 
-def _unlisted_hits(store: MessageStore, search: Search, key: str, plan: KeyPlan) -> list[int]:
-    """Log offsets of records that the index leads to and no queue: their queue has lost files."""
+def _gaps(store: MessageStore, search: Search, plan: KeyPlan) -> Sequence[tuple[int, int]]:
+    """What of the log no index covers; the plan leaves it out where its topics have no queue."""
+    if plan.indexed or all(store.queues(topic) for topic in _topics_anywhere(store, search)):
+        start, end = store.log_range()
+        return [
+            (start if gap.start is None else gap.start, end if gap.stop is None else gap.stop)
+            for gap in plan.gaps
+        ]
+    return list(store.key_index().gaps())
+
+
+def _unlisted_hits(
+    store: MessageStore, search: Search, key: str, plan: KeyPlan, on_damage: OnDamage | None
+) -> Iterator[int]:
+    """Log offsets of records that the index leads to and no queue: their queue has lost files.
+
+    Those that cannot be read are told to `on_damage`, without one raised.
+    """
     wanted = [(topic, key) for topic in _topics_anywhere(store, search)]
-    hits = set().union(*store.key_index().indexed(wanted).values())
-    hits -= {store.log_offset_of(one.queue, one.start) for one in plan.hits}
+    topics_at: dict[int, list[str]] = {}
+    for topic, offsets in _indexed(store, wanted).items():
+        for offset in offsets:
+            topics_at.setdefault(offset, []).append(topic)
+    for one in plan.hits:
+        topics_at.pop(store.log_offset_of(one.queue, one.start), None)
     start, end = store.log_range()
-    return [at for at in sorted(hits) if start <= at < end and not _is_listed(store, at)]
+    gaps = _gaps(store, search, plan)
+    for offset in sorted(topics_at):
+        if not start <= offset < end or any(low <= offset < high for low, high in gaps):
+            continue  # expired, or come upon where the gap is read
+        queues = [queue for topic in topics_at[offset] for queue in store.queues(topic)]
+        try:
+            record = store.log.record_at(offset)
+        except (CorruptRecordError, MissingFileError) as error:
+            damage = not_a_record(store.log, end, offset, error)
+            if damage is not None and not any(_leads_to(store, one, offset) for one in queues):
+                _tell(behind_index(damage, topics_at[offset][0], key, offset), on_damage)
+            continue
+        if record.transaction in (SysFlag.TRANSACTION_PREPARED, SysFlag.TRANSACTION_ROLLBACK):
+            continue  # in the queue of another topic, or in none
+        own = QueueId(decode_utf8(record.topic), record.queue_id)
+        if own not in queues or not _leads_to(store, own, offset):
+            yield offset
 
 
-def _is_listed(store: MessageStore, log_offset: int) -> bool:
-    """Whether the queue of a record reaches to it; what cannot be read is left to others."""
-    try:
-        record = store.log.record_at(log_offset)
-    except (CorruptRecordError, MissingFileError):
-        return True
-    if record.transaction in (SysFlag.TRANSACTION_PREPARED, SysFlag.TRANSACTION_ROLLBACK):
-        return True  # in the queue of another topic, or in none
-    state = store.snapshot().queues.get(QueueId(decode_utf8(record.topic), record.queue_id))
-    return state is not None and state.min_offset <= record.queue_offset < state.max_offset
+def _indexed(store: MessageStore, wanted: Sequence[tuple[str, str]]) -> dict[str, set[int]]:
+    """Log offsets of the index items of topics and keys; of a remote store with what they miss."""
+    found = store.key_index().indexed(wanted)
+    missed = store.key_index().look_up_short_gaps(wanted) if store.is_remote else None
+    for topic, offsets in (missed or {}).items():
+        found[topic] |= offsets
+    return found
 
 
-def _limits(search: Search, topics: Collection[str]) -> Limits:
-    """What is wanted of a queue that is not there as it should be."""
+def _leads_to(store: MessageStore, queue: QueueId, log_offset: int) -> bool:
+    """Whether an entry of the queue leads to that place of the log."""
+    at = store.offset_at_log(queue, log_offset)
+    return at < store.max_offset(*queue) and store.log_offset_of(queue, at) == log_offset
+
+
+def _tell(error: StoreError, on_damage: OnDamage | None) -> None:
+    if on_damage is None:
+        raise error
+    on_damage(error)
+
+
+def _limits(search: Search, topics: Collection[str], plan: KeyPlan) -> Limits:
+    """What is wanted of each queue of the log, there or not, but for those that are read anyway."""
+    read = {part.queue for part in plan.unindexed}
+    names = frozenset(topics)
     whole = QueueLimits()
     times = QueueLimits(
         first_time=whole.first_time if search.begin is None else search.begin,
@@ -175,7 +221,7 @@ def _limits(search: Search, topics: Collection[str]) -> Limits:
 
     def limits(queue: QueueId) -> QueueLimits | None:
         wanted = search.queue_ids is None or queue.queue_id in search.queue_ids
-        return times if wanted and queue.topic in topics else None
+        return times if wanted and queue.topic in names and queue not in read else None
 
     return limits
 
@@ -184,20 +230,11 @@ def _topics_anywhere(store: MessageStore, search: Search) -> Collection[str]:
     """The topics to look in, with those that have no queue left and stand in topics.json alone."""
     if search.topics is not None:
         return search.topics
-    declared = (
+    return [
         topic
-        for topic in _declared(store)
+        for topic in store.known_topics()
         if search.include_system_topics or not store.is_system_topic(topic)
-    )
-    return {*_topics(store, search), *declared}
-
-
-def _declared(store: MessageStore) -> Collection[str]:
-    """Topics of topics.json, with queues or without; none where that cannot be read."""
-    try:
-        return read_topic_configs(store.path)
-    except CorruptConfigError:
-        return ()
+    ]
 
 
 def _matching(batch: pa.RecordBatch, search: Search) -> pa.RecordBatch:

@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 
 from rmq_store.commitlog import CommitLog
-from rmq_store.config import StoreConfig, batch_topics, read_topic_configs
+from rmq_store.config import StoreConfig, batch_topics, declared_topics
 from rmq_store.consumequeue import QueueFiles, QueueId, is_behind
 from rmq_store.dispatch import Dispatched, dispatch
 from rmq_store.entries import Entries, concat_entries
-from rmq_store.errors import CorruptConfigError, UndispatchedError, from_os_error
+from rmq_store.errors import UndispatchedError, from_os_error
 from rmq_store.headers import Headers
 from rmq_store.layout import (
     ABORT_FILE,
@@ -262,10 +262,7 @@ def _find_strays(
 
 def declared_batch_topics(root: Path) -> set[str]:
     """Topics that topics.json says have BatchConsumeQueues; none where it cannot be read."""
-    try:
-        return batch_topics(read_topic_configs(root))
-    except CorruptConfigError:
-        return set()  # the messages can be read without it
+    return batch_topics(declared_topics(root))
 
 
 def _batch_topics(root: Path, listed: Mapping[QueueId, _Listed]) -> set[str]:

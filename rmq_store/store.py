@@ -345,6 +345,14 @@ class MessageStore:
         names = sorted({queue.topic for queue in self._snapshot.queues})
         return [name for name in names if include_system or not self.is_system_topic(name)]
 
+    def known_topics(self) -> list[str]:
+        """Names of the topics that have a queue or stand in topics.json, sorted.
+
+        The log may have messages of one that has lost its queues; those are found by key and by id.
+        Raises AccessError.
+        """
+        return self._view.known_topics
+
     def is_system_topic(self, topic: str) -> bool:
         """Whether a topic is the broker's own: `rmq_store.is_system_topic` with this broker's names."""
         return is_system_topic(topic, self.config.brokerClusterName, self.broker_name)
@@ -681,6 +689,19 @@ class MessageStore:
         told of it.
         """
         return self._lookup.query_message(topic, key, max_messages, begin, end, on_damage)
+
+    def messages_with_key(
+        self,
+        topics: Sequence[str],
+        key: str,
+        max_messages: int | None = None,
+        on_damage: OnDamage | None = None,
+    ) -> Iterator[Message]:
+        """As `query_message` for each of several topics; the index is gone through once for all.
+
+        Of each topic the newest `max_messages`, None for all of them; newest first.
+        """
+        return self._lookup.messages_with_key(topics, key, max_messages, on_damage)
 
     def key_index(self) -> KeyIndex:
         """The index files, and what of the log they do not cover."""

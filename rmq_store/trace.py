@@ -7,7 +7,7 @@ committed. So its records are found by that key in every topic, the system's own
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,7 +28,8 @@ OP_TOPICS = {
 }
 GIVEN_UP_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 UNREADABLE = "ended, and a record that may be its commit cannot be read"
-_MOST_RECORDS = 10_000  # of one key
+AS_FAR_AS_READ = ", as far as its records can be read"
+_MOST_RECORDS = 10_000  # of one key in one topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +50,24 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """All records of one message, oldest first. `transaction`: None where it was in none."""
+    """All records of one message, oldest first. `transaction`: None where it was in none.
+
+    `damage`: what a look for further records led to and cannot be read; the message may have had a
+    record there.
+    """
 
     uniqKey: str | None
     steps: tuple[Step, ...]
     transaction: str | None
+    damage: tuple[StoreError, ...] = ()
 
     @property
     def outcome(self) -> str:
         """In a few words, how it stands with the message by its last record."""
         last = self.steps[-1].step
-        return self.transaction if self.transaction and last in _IN_TRANSACTION else last
+        told = self.transaction if self.transaction and last in _IN_TRANSACTION else last
+        # The verdict on a hidden commit says already what cannot be read.
+        return told if not self.damage or told == UNREADABLE else f"{told}{AS_FAR_AS_READ}"
 
 
 _IN_TRANSACTION = ("prepared", "committed")
@@ -69,17 +77,34 @@ def trace(store: MessageStore, key: str, topic: str | None = None) -> list[Life]
     """The lives of all messages that have `key` as a word of KEYS, as UNIQ_KEY or as offsetMsgId.
 
     `topic`: only messages that were sent to it. In the order in which they were first stored.
-    Records that cannot be read are left out; raises CorruptRecordError or MissingFileError where
-    they are all that the key leads to.
+    Records that cannot be read are left out and told in `damage` of the lives they may belong to;
+    raises CorruptRecordError or MissingFileError where they are all that the key leads to.
     """
     found: dict[int, Message] = {}
-    damage: list[StoreError] = []
+    damage: list[StoreError] = []  # of a word of KEYS it cannot be told which message has it
+    of_message: dict[str, list[StoreError]] = {}
     for message in _named(store, key, topic, damage.append):
-        for one in _of_same_message(store, message):
+        found[message.commit_log_offset] = message
+        unique = message.uniq_key
+        if unique is None or unique in of_message:
+            continue
+        of_message[unique] = []
+        for one in store.messages_by_id(unique, of_message[unique].append):
             found[one.commit_log_offset] = one
     if damage and not found:
         raise damage[0]
-    return lives_of(store, found.values())
+    return [
+        replace(life, damage=once(*life.damage, *damage, *of_message.get(life.uniqKey or "", ())))
+        for life in lives_of(store, found.values())
+    ]
+
+
+def once(*damage: StoreError) -> tuple[StoreError, ...]:
+    """One error for each place."""
+    first: dict[tuple[str | None, int | None], StoreError] = {}
+    for error in damage:
+        first.setdefault((error.path, error.offset), error)
+    return tuple(first.values())
 
 
 def lives_of(store: MessageStore, messages: Iterable[Message]) -> list[Life]:
@@ -94,10 +119,9 @@ def _named(
     store: MessageStore, key: str, topic: str | None, on_damage: Callable[[StoreError], None]
 ) -> Iterator[Message]:
     yield from (one for one in store.messages_by_id(key, on_damage) if sent_to(one, topic))
-    for name in store.topics():
-        for message in store.query_message(name, key, _MOST_RECORDS, on_damage=on_damage):
-            if sent_to(message, topic):
-                yield message
+    for message in store.messages_with_key(store.known_topics(), key, _MOST_RECORDS, on_damage):
+        if sent_to(message, topic):
+            yield message
 
 
 def sent_to(message: Message, topic: str | None) -> bool:
@@ -110,15 +134,10 @@ def sent_to(message: Message, topic: str | None) -> bool:
     )
 
 
-def _of_same_message(store: MessageStore, message: Message) -> list[Message]:
-    if message.uniq_key is None:
-        return [message]
-    return [message, *store.messages_by_id(message.uniq_key, lambda _: None)]
-
-
 def _life(store: MessageStore, messages: list[Message]) -> Life:
     steps = tuple(_step(message) for message in messages)
-    return Life(messages[0].uniq_key, steps, _transaction(store, messages))
+    transaction, damage = _transaction(store, messages)
+    return Life(messages[0].uniq_key, steps, transaction, damage)
 
 
 def _step(message: Message) -> Step:
@@ -164,21 +183,25 @@ def _meaning(message: Message) -> tuple[str, str]:
     return "stored", ""
 
 
-def _transaction(store: MessageStore, messages: list[Message]) -> str | None:
-    """committed, rolled back, given up, undecided or UNREADABLE; None outside of transactions."""
+def _transaction(
+    store: MessageStore, messages: list[Message]
+) -> tuple[str | None, tuple[StoreError, ...]]:
+    """committed, rolled back, given up, undecided or UNREADABLE, and then what cannot be read; None
+    outside of transactions."""
     halves = [message for message in messages if message.topic in HALF_TOPICS]
     kinds = {_meaning(message)[0] for message in messages}
     if "committed" in kinds:
-        return "committed"
+        return "committed", ()
     if not halves:
-        return None
+        return None, ()
     if "given up" in kinds:
-        return "given up"
+        return "given up", ()
     # A half message that is checked is written again; the last one counts.
     ended = _ended_at(store, halves[-1])
     if ended is None:
-        return "undecided"
-    return UNREADABLE if _hides_a_commit(store, halves[-1], ended) else "rolled back"
+        return "undecided", ()
+    hidden = _damage_until(store, halves[-1], ended)
+    return (UNREADABLE, hidden) if hidden else ("rolled back", ())
 
 
 def _ended_at(store: MessageStore, half: Message) -> int | None:
@@ -200,18 +223,18 @@ def _ended_at(store: MessageStore, half: Message) -> int | None:
     return None
 
 
-def _hides_a_commit(store: MessageStore, half: Message, ended: int) -> bool:
-    """Whether the queue it was for has an entry of that time that leads to no sound record."""
+def _damage_until(store: MessageStore, half: Message, ended: int) -> tuple[StoreError, ...]:
+    """Of entries of that time in the queue it was for: those that lead to no sound record."""
     real = half.properties.get("REAL_TOPIC", "")
     number = half.properties.get("REAL_QID", "")
     queue = QueueId(real, int(number) if number.isdigit() else half.queue_id)
     state = store.snapshot().queues.get(queue)
     if state is None:
-        return False
+        return ()
     start = max(state.min_offset, store.first_since(queue, half.store_timestamp) - 1)
     stop = min(state.max_offset, store.first_since(queue, ended + 1) + 1)
     errors: list[StoreError] = []
     part = [QueueSlice(queue, start, stop)]
     for _ in store.read_slices(part, columns=("flag",), on_damage=errors.append):
         pass
-    return bool(errors)
+    return tuple(errors)

@@ -17,7 +17,7 @@ from rmq_store.columns import stored_topics
 from rmq_store.commitlog import Extent
 from rmq_store.config import (
     batch_topics,
-    read_topic_configs,
+    declared_topics,
 )
 from rmq_store.configcheck import (
     checkpoint_findings,
@@ -26,7 +26,6 @@ from rmq_store.configcheck import (
     start_findings,
 )
 from rmq_store.dispatch import dispatch
-from rmq_store.errors import CorruptConfigError
 from rmq_store.findings import Finding, Findings, Severity
 from rmq_store.headers import Headers
 from rmq_store.indexcheck import IndexHealth, IndexPart, check_file, open_index_files
@@ -244,10 +243,7 @@ def _behind_the_end(run: Run) -> Finding:
 
 
 def _batch_topics(store: MessageStore) -> set[str]:
-    try:
-        declared = batch_topics(read_topic_configs(store.path))
-    except CorruptConfigError:
-        declared = set()
+    declared = batch_topics(declared_topics(store.path))
     queues = store.snapshot().queues
     return declared | {queue.topic for queue, state in queues.items() if state.batch}
 
@@ -278,10 +274,7 @@ def _note_gap(store: MessageStore, extent: Extent, part: LogPart) -> None:
 def conclude(store: MessageStore, whole: LogPart) -> VerifyReport:
     """The report of a store all of whose log was checked: adds what is not in the log."""
     findings = whole.findings
-    try:
-        declared = read_topic_configs(store.path)
-    except CorruptConfigError:
-        declared = {}
+    declared = declared_topics(store.path)
     findings.add_all(waiting_findings(store, whole.tally))
     findings.add_all(queueless_findings(store, whole.tally, declared))
     findings.add_all(check_entries(store, whole.tally))

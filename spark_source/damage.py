@@ -13,8 +13,8 @@ from rmq_store import MessageStore
 from rmq_store.consumequeue import QueueId
 from rmq_store.errors import DataLossError, MissingFileError, StoreError
 from rmq_store.schema import arrow_schema
-from spark_source.options import PERMISSIVE, SourceOptions
-from spark_source.optiontable import FAILFAST
+from spark_source.options import SourceOptions
+from spark_source.optiontable import FAILFAST, PERMISSIVE
 
 LOG = logging.getLogger("rmqstore")
 

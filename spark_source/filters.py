@@ -25,7 +25,7 @@ from pyspark.sql.datasource import (
 
 from rmq_store.layout import HOST_V4_SIZE, HOST_V6_SIZE, KEY_SEPARATOR
 from rmq_store.planning import QueueSlice
-from spark_source.options import PERMISSIVE
+from spark_source.optiontable import PERMISSIVE
 from spark_source.plan import QueryPlan, ReadPlan
 
 CLOCK_SLACK_MS = 5 * 60_000

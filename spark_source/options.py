@@ -12,17 +12,16 @@ from rmq_store.errors import InvalidArgumentError, nearest
 from rmq_store.remote import StorageOptions
 from spark_source import values
 from spark_source.liveclient import why_only_a_client
-from spark_source.optiontable import BY_LOG, CONSUMEQUEUE, FAILFAST, Option
-from spark_source.optiontable import BY_QUEUE as BY_QUEUE
-from spark_source.optiontable import COMMITLOG as COMMITLOG
-from spark_source.optiontable import DEFAULT_PARTITION_BYTES as DEFAULT_PARTITION_BYTES
-from spark_source.optiontable import OPTIONS as OPTIONS
-from spark_source.optiontable import PERMISSIVE as PERMISSIVE
-from spark_source.values import EARLIEST as EARLIEST
-from spark_source.values import LATEST as LATEST
+from spark_source.optiontable import (
+    BY_LOG,
+    COMMITLOG,
+    CONSUMEQUEUE,
+    DEFAULT_PARTITION_BYTES,
+    FAILFAST,
+    OPTIONS,
+    Option,
+)
 from spark_source.values import Assignment, ByQueue, Refused
-from spark_source.values import parse_size as parse_size
-from spark_source.values import parse_time as parse_time
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,6 @@ from typing import Any
 
 from rmq_store.tables import TABLES
 from spark_source import values
-from spark_source.values import EARLIEST as EARLIEST
-from spark_source.values import LATEST as LATEST
-from spark_source.values import parse_size as parse_size
-from spark_source.values import parse_time as parse_time
 
 DEFAULT_PARTITION_BYTES = 128 << 20
 
@@ -122,7 +118,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "startingTimestamp",
         "starting_timestamp",
-        parse_time,
+        values.parse_time,
         "none",
         "the first message stored then or later, for every queue; milliseconds, or ISO 8601 with "
         "a zone; counts before startingOffsetsByTimestamp and startingOffsets",
@@ -152,7 +148,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "endingTimestamp",
         "ending_timestamp",
-        parse_time,
+        values.parse_time,
         "none",
         "stop before the first message stored then or later, in every queue; counts before the "
         "other two",
@@ -221,7 +217,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "maxBytesPerPartition",
         "max_bytes_per_partition",
-        parse_size,
+        values.parse_size,
         "128m",
         "about how many selected bytes a partition holds; bytes, or with k, m, g",
     ),
@@ -243,7 +239,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "maxBodyBytes",
         "max_body_bytes",
-        parse_size,
+        values.parse_size,
         "256m",
         "a body that grows over this when it is decompressed is damage",
     ),

@@ -25,7 +25,8 @@ from rmq_store.planning import (
 )
 from rmq_store.remote import Listing, StorageOptions
 from rmq_store.schema import column_names
-from spark_source.options import BY_QUEUE, COMMITLOG, SourceOptions
+from spark_source.options import SourceOptions
+from spark_source.optiontable import BY_QUEUE, COMMITLOG
 from spark_source.selection import LogLimits, WantedTopics, check_names, select_ranges
 from spark_source.stores import LeftOut, Target, open_all
 

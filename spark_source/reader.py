@@ -16,7 +16,7 @@ from rmq_store.lookahead import offset_at_log
 from rmq_store.planning import LogSlice, QueueSlice, pieces_of
 from spark_source.damage import DamageHandler
 from spark_source.filters import PushFilters, narrowed
-from spark_source.options import PERMISSIVE
+from spark_source.optiontable import PERMISSIVE
 from spark_source.plan import PinnedStore as PinnedStore
 from spark_source.plan import QueryPlan, Share, shares_of
 from spark_source.plan import ReadPlan as ReadPlan

@@ -20,8 +20,8 @@ from rmq_store.logreading import QueueLimits
 from rmq_store.planning import Bound, QueueSlice, resolve
 from rmq_store.sidebyside import LOOKS_IN_FLIGHT, side_by_side
 from rmq_store.topics import is_system_topic
-from spark_source.options import EARLIEST, LATEST, SourceOptions
-from spark_source.values import ByQueue
+from spark_source.options import SourceOptions
+from spark_source.values import EARLIEST, LATEST, ByQueue
 
 LOG = logging.getLogger("rmqstore")
 

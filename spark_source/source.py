@@ -17,7 +17,8 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from rmq_store import StoreError
-from spark_source.options import PERMISSIVE, SourceOptions, parse_options
+from spark_source.options import SourceOptions, parse_options
+from spark_source.optiontable import PERMISSIVE
 from spark_source.plan import QueryPlan, pin_all
 from spark_source.plan import pin as pin
 from spark_source.reader import RmqStoreReader

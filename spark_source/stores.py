@@ -13,7 +13,8 @@ from rmq_store import MessageStore
 from rmq_store.errors import InvalidArgumentError, StoreError, nearest
 from rmq_store.remote import is_uri
 from rmq_store.remotepattern import has_pattern, matching
-from spark_source.options import COMMITLOG, SourceOptions
+from spark_source.options import SourceOptions
+from spark_source.optiontable import COMMITLOG
 
 LOG = logging.getLogger("rmqstore")
 

@@ -38,7 +38,7 @@ from rmq_store.tables.table import (
     Row,
     Table,
 )
-from spark_source.options import BY_QUEUE
+from spark_source.optiontable import BY_QUEUE
 from spark_source.plan import QueryPlan, ReadPlan, Share, replaced, shares_of
 from spark_source.reader import pieces_of_share
 from spark_source.schema import SPARK_TIMESTAMP

@@ -15,6 +15,7 @@ from rmq_store.cli.messages import Damage, chosen_columns, columns_option, print
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from rmq_store.reading import OnDamage
     from rmq_store.store import MessageStore
 
 
@@ -69,15 +70,16 @@ def find(
         system,
     )
     with open_store(store, broker_conf, broker_name) as opened:
+        on_damage = damage if skip_damaged else None
         batches = (
-            search_for(opened, search, names, damage if skip_damaged else None)
+            search_for(opened, search, names, on_damage)
             if message_id is None
-            else _by_id(opened, message_id, names)
+            else _by_id(opened, message_id, names, on_damage)
         )
         count = print_batches(batches, as_json, limit)
     damage.conclude()
     if not count:
-        click.echo("rmqstore: no message found", err=True)
+        click.echo(f"rmqstore: no message found{_id_leads_to(message_id)}", err=True)
     if not count or damage.count:
         sys.exit(EXIT_FINDINGS)
 
@@ -89,20 +91,38 @@ def _name_and_value(text: str) -> tuple[str, str]:
     return name, value
 
 
+def _id_leads_to(message_id: str | None) -> str:
+    from rmq_store.messagelookup import log_offset_of_id
+
+    offset = None if message_id is None else log_offset_of_id(message_id)
+    if offset is None or offset < 0:
+        return ""
+    return (
+        f"; read as an offsetMsgId it names log offset {offset}, where this message does not begin"
+    )
+
+
 def _by_id(
-    store: MessageStore, message_id: str, columns: tuple[str, ...] | None
+    store: MessageStore,
+    message_id: str,
+    columns: tuple[str, ...] | None,
+    on_damage: OnDamage | None,
 ) -> Iterator[pa.RecordBatch]:
     """The messages with an id, each read as the others are; one in no queue is told without it."""
     from rmq_store.consumequeue import QueueId
     from rmq_store.planning import QueueSlice
 
-    for message in store.messages_by_id(message_id):
+    for message in store.messages_by_id(message_id, on_damage):
         if message.queue_offset is None:
             at = message.commit_log_offset
             yield from store.read_log(
-                at, at + message.store_size, columns=columns, include_unqueued=True
+                at,
+                at + message.store_size,
+                columns=columns,
+                include_unqueued=True,
+                on_damage=on_damage,
             )
             continue
         queue = QueueId(message.topic, message.queue_id)
         part = QueueSlice(queue, message.queue_offset, message.queue_offset + 1)
-        yield from store.read_slices([part], columns=columns)
+        yield from store.read_slices([part], columns=columns, on_damage=on_damage)

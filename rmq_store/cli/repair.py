@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 
 import click
@@ -138,7 +137,7 @@ def recover(
 
     report = mend(store, broker_conf, mode=mode, release=release)
     if as_json:
-        print_json(as_json_object(json.loads(report.to_json())))
+        print_json(as_json_object(report.to_dict()))
     else:
         click.echo(str(report))
     if report.damage:

@@ -11,6 +11,8 @@ import click
 from rmq_store.cli.common import json_option, open_store, print_json, store_command
 from rmq_store.cli.main import EXIT_FINDINGS
 
+_MOST_TOLD = 10  # places that cannot be read, one by one
+
 
 @click.command()
 @store_command
@@ -26,17 +28,21 @@ def trace(
     as_json: bool,
 ) -> None:
     """The life of the messages with a KEY (a word of KEYS, a UNIQ_KEY or an offsetMsgId): stored,
-    delayed, retried, dead, prepared, committed or rolled back. Exit code 1 where there are none."""
+    delayed, retried, dead, prepared, committed or rolled back. Exit code 1 where there are none, or
+    damaged records were left out."""
+    from rmq_store.queueids import require_topic
+    from rmq_store.trace import once
     from rmq_store.trace import trace as lives_of
 
     with open_store(store, broker_conf, broker_name) as opened:
         if topic is not None:
-            opened.min_offset(topic, 0)  # raises for an unknown one, with the nearest name
+            require_topic(opened, topic)
         lives = lives_of(opened, key, topic)
     for life in lives:
         if as_json:
             for step in life.steps:
-                print_json({**asdict(step), "transaction": life.transaction})
+                of_life = {"transaction": life.transaction, "damage": [str(e) for e in life.damage]}
+                print_json({**asdict(step), **of_life})
             continue
         click.echo(f"message {life.uniqKey or life.steps[0].msgId}: {life.outcome}")
         for step in life.steps:
@@ -46,9 +52,15 @@ def trace(
                 place = f"{step.topic}/{step.queueId}, in no queue"
             told = f"  {at:%Y-%m-%dT%H:%M:%S}.{step.storeTimestamp % 1000:03d}Z  {step.step:<12}"
             click.echo(f"{told}{place}" + (f"  ({step.about})" if step.about else ""))
+    damage = once(*(error for life in lives for error in life.damage))
+    for error in damage[:_MOST_TOLD]:
+        click.echo(f"rmqstore: left out: {error}", err=True)
+    if len(damage) > _MOST_TOLD:
+        click.echo(f"rmqstore: {len(damage)} places cannot be read; see `verify`", err=True)
     if not lives:
         said = f"no message has the key {key!r}"
         if topic is not None:
             said = f"no message with the key {key!r} was sent to topic {topic!r}"
         click.echo(f"rmqstore: {said}", err=True)
+    if damage or not lives:
         sys.exit(EXIT_FINDINGS)

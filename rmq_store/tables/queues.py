@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rmq_store.config import read_topic_configs
+from rmq_store.config import declared_topics
 from rmq_store.consumequeue import QueueId
-from rmq_store.errors import CorruptConfigError
 from rmq_store.planning import QueueSlice
 from rmq_store.store import MessageStore
 from rmq_store.tables.table import BROKER, FLAG, INT, LONG, TEXT, TIMESTAMP, Row, Table, TableColumn
 
 
 def _topics(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterator[Row]:
-    try:
-        declared = read_topic_configs(store.path)
-    except CorruptConfigError:
-        declared = {}
+    declared = declared_topics(store.path)
     for topic in sorted({*store.topics(), *declared}):
         queues = store.queues(topic)
         said = declared.get(topic, {})

@@ -244,7 +244,43 @@ def test_trace_does_not_call_rolled_back_what_it_cannot_read(tmp_path: Path) -> 
     at = commit["commitLogOffset"] - int(path.name)
     raw[at : at + commit["storeSize"]] = bytes(commit["storeSize"])
     path.write_bytes(raw)
-    assert "cannot be read" in run("trace", store.path, commit["uniqKey"])
+    assert "cannot be read" in run("trace", store.path, commit["uniqKey"], expect=1)
+    damage = {
+        one
+        for s in objects("trace", store.path, commit["uniqKey"], expect=1)
+        for one in s["damage"]
+    }
+    assert any(f"at offset {commit['commitLogOffset']}" in one for one in damage)
+
+
+def test_trace_tells_damage_among_the_records_of_a_message(tmp_path: Path) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    retry = next(one for one in store.truth if one["topic"].startswith("%RETRY%"))
+    key, at = retry["uniqKey"], retry["commitLogOffset"]
+    whole = objects("trace", store.path, key)
+    assert at in {step["commitLogOffset"] for step in whole}
+    assert not any(step["damage"] for step in whole)
+    path = max(p for p in Path(store.path, "commitlog").iterdir() if int(p.name) <= at)
+    raw = bytearray(path.read_bytes())
+    raw[at - int(path.name) + 90] ^= 1
+    path.write_bytes(raw)
+    for asked in (key, retry["keys"].split(" ")[0]):
+        done = subprocess.run(
+            [*COMMAND, "trace", store.path, asked], capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 1
+        assert "stored" in done.stdout
+        assert "as far as its records can be read" in done.stdout
+        assert done.stderr.count(f"at offset {at}") == 1
+        assert "RMQSTORE_CORRUPT_RECORD" in done.stderr
+        assert "rmqstore verify" in done.stderr
+    steps = objects("trace", store.path, key, expect=1)
+    assert {step["commitLogOffset"] for step in steps} == {
+        step["commitLogOffset"] for step in whole
+    } - {at}
+    for step in steps:
+        assert len(step["damage"]) == 1
+        assert f"at offset {at}" in step["damage"][0]
 
 
 def test_trace_tells_retries_of_a_message(golden: Golden) -> None:
@@ -536,8 +572,11 @@ def test_a_message_that_is_there_and_damaged_is_not_said_to_be_none(
         said = run(*words, expect=2)
         assert "leads to damage" in said
         assert str(record["commitLogOffset"]) in said
-    if how != "the whole record":  # of which nothing is left that tells it from no record's place
-        run("find", store.path, "--id", record["offsetMsgId"], expect=2)
+    said = run("find", store.path, "--id", record["offsetMsgId"], expect=2)
+    assert f"at offset {record['commitLogOffset']}" in said
+    assert "rmqstore verify" in said or "rmqstore salvage" in said or "scan()" in said
+    for name in ("uniqKey", "offsetMsgId"):
+        assert run("find", store.path, "--id", record[name], "--skip-damaged", expect=1) == ""
     run("find", store.path, "--id", "F" * 32, expect=1)
 
 
@@ -562,3 +601,28 @@ def test_trace_names_the_topic_to_which_nothing_was_sent(store: GoldenStore) -> 
     )
     assert done.returncode == 1
     assert "no message with the key 'no-such-key' was sent to topic 'orders'" in done.stderr
+
+
+def test_trace_takes_a_topic_that_has_lost_its_queues(tmp_path: Path) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    shutil.rmtree(Path(store.path, "consumequeue", "orders"))
+    record = next(one for one in sent_to(store, "orders") if one["uniqKey"])
+    steps = objects("trace", store.path, record["uniqKey"], "--topic", "orders")
+    assert record["commitLogOffset"] in {step["commitLogOffset"] for step in steps}
+    assert "Did you mean 'orders'?" in run("trace", store.path, "k", "--topic", "ordres", expect=2)
+
+
+def test_an_id_that_leads_into_a_record_or_behind_the_log_names_no_message(tmp_path: Path) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    record = next(one for one in store.truth if one["storeSize"] > 300)
+    host, at = record["offsetMsgId"][:-16], record["commitLogOffset"]
+    end = sum(p.stat().st_size for p in (Path(store.path) / "commitlog").iterdir())
+    for offset in (at + 1, at + 100, at + record["storeSize"] - 1, end, 2**62):
+        done = subprocess.run(
+            [*COMMAND, "find", store.path, "--id", f"{host}{offset:016X}"],
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == 1, done.stderr
+        assert f"names log offset {offset}, where this message does not begin" in done.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,33 @@ def test_one_wrong_message_keeps_the_whole_batch_out(tmp_path: Path) -> None:
     with MessageStore.create(tmp_path / "s", SMALL) as store:
         with pytest.raises(InvalidMessageError, match="message 2 of the batch"):
             store.append_batch(batch(message(), message(), message(body=b"x" * 5000)))
+        assert store.log_range() == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "says"),
+    [
+        ("queueId", [0, 1, 3_000_000_000, 4], "3000000000 not in range"),
+        ("queueId", ["0", "1", "one", "two"], "Failed to parse string: 'one'"),
+        ("flag", [0.0, 1.0, 2.5, 3.5], "2.5.* truncated"),
+        ("tags", [b"a", b"b", b"\xff", b"d"], "Invalid UTF8"),
+        (
+            "bornTimestamp",
+            [datetime(2024, 1, 1, microsecond=us) for us in (0, 1000, 1001, 7)],
+            "would lose data",
+        ),
+    ],
+)
+def test_a_value_that_does_not_fit_its_column_is_told_with_its_row(
+    column: str, values: list[Any], says: str, tmp_path: Path
+) -> None:
+    columns = {"topic": ["orders"] * 4, "queueId": [0] * 4, "body": [b""] * 4, column: values}
+    with MessageStore.create(tmp_path / "s", SMALL) as store:
+        with pytest.raises(InvalidMessageError, match=f"message 2 .*{column}.*{says}"):
+            store.append_batch(pa.RecordBatch.from_pydict(columns))
+        columns[column] = [[1]] * 4  # no value of this type fits
+        with pytest.raises(InvalidMessageError, match=f"{column} has the wrong type"):
+            store.append_batch(pa.RecordBatch.from_pydict(columns))
         assert store.log_range() == (0, 0)
 
 

@@ -21,7 +21,7 @@ from jobs.replay_rows import ORIGIN
 from rmq_store.errors import StoreError
 from rmq_store.schema import COLUMNS
 from rmq_store.tables import TABLES
-from spark_source.options import OPTIONS
+from spark_source.optiontable import OPTIONS
 from spark_source.schema import struct_field
 from tests.conftest import unpack
 from tests.support.consoles import assert_prints, folder_for, output_of, steps

@@ -8,7 +8,8 @@ import pytest
 
 from rmq_store.consumequeue import QueueId
 from rmq_store.errors import InvalidArgumentError
-from spark_source.options import OPTIONS, SourceOptions, parse_options
+from spark_source.options import SourceOptions, parse_options
+from spark_source.optiontable import OPTIONS
 from spark_source.values import Assignment, ByQueue
 
 

@@ -16,6 +16,7 @@ import pytest
 from rmq_store import MessageStore, remote
 from rmq_store.schema import arrow_schema
 from tests.conftest import in_a_queue, unpack, user_topic
+from tests.support.damage import INDEX_HARMS, harm_index
 from tests.support.faraway import s3_server, upload
 from tests.support.golden import CLEAN, STORES, Truth, keys_of
 from tests.support.reads import rows_of
@@ -100,21 +101,12 @@ def test_single_messages_are_found_as_locally(bucket: dict[str, Any], tmp_path: 
                 assert seen[0] == seen[1]
 
 
-@pytest.mark.parametrize("harm", ["no index", "last file gone", "first file gone", "rubbish"])
+@pytest.mark.parametrize("harm", INDEX_HARMS)
 def test_keys_are_found_whatever_the_index_lacks(
     bucket: dict[str, Any], tmp_path: Path, harm: str
 ) -> None:
     store = unpack("clean-5.5.0", tmp_path)
-    files = sorted((Path(store.path) / "index").iterdir())
-    match harm:
-        case "no index":
-            shutil.rmtree(files[0].parent)
-        case "last file gone":
-            files[-1].unlink()
-        case "first file gone":
-            files[0].unlink()
-        case _:
-            files[1].write_bytes(b"\x7f" * files[1].stat().st_size)
+    harm_index(Path(store.path), harm)
     records = [r for r in store.truth if user_topic(r)]
     uri = upload(bucket, store.path, f"harmed-{harm.replace(' ', '-')}")
     for word in some_words(records, 2):

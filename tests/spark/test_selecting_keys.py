@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 import struct
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import in_a_queue, unpack, user_topic
+from tests.support.damage import INDEX_HARMS, harm_index
 from tests.support.golden import keys_of, messages_in
 from tests.support.reads import rows_of
 from tests.support.selections import (
@@ -39,19 +39,10 @@ def test_keys_select_by_a_word_or_the_uniq_key(golden: Golden, name: str) -> Non
     assert found == truth_where(store, lambda r: user_topic(r) and bool(keys_of(r) & set(two)))
 
 
-@pytest.mark.parametrize("harm", ["no index", "last file gone", "first file gone", "rubbish"])
+@pytest.mark.parametrize("harm", INDEX_HARMS)
 def test_keys_are_found_whatever_the_index_lacks(tmp_path: Path, harm: str) -> None:
     store = unpack("geometry-5.5.0", tmp_path)
-    files = sorted((Path(store.path) / "index").iterdir())
-    match harm:
-        case "no index":
-            shutil.rmtree(files[0].parent)
-        case "last file gone":
-            files[-1].unlink()
-        case "first file gone":
-            files[0].unlink()
-        case _:
-            files[1].write_bytes(b"\x7f" * files[1].stat().st_size)
+    harm_index(Path(store.path), harm)
     words = sorted({w for r in store.truth if user_topic(r) for w in keys_of(r) if w.isalnum()})
     for word in words[:: max(1, len(words) // 10)]:
         found = places(rows_of(options_of(store, keys=word, **PLACE)))

@@ -143,6 +143,23 @@ class DamagedStore:
             path.rename(target)
 
 
+INDEX_HARMS = ("no index", "last file gone", "first file gone", "rubbish")
+
+
+def harm_index(store: Path, harm: str) -> None:
+    """Do one of INDEX_HARMS to the index files of a store that has two or more."""
+    files = sorted((store / "index").iterdir())
+    match harm:
+        case "no index":
+            shutil.rmtree(files[0].parent)
+        case "last file gone":
+            files[-1].unlink()
+        case "first file gone":
+            files[0].unlink()
+        case _:
+            files[1].write_bytes(b"\x7f" * files[1].stat().st_size)
+
+
 def log_bytes(store: Path, folders: tuple[str, ...] = ("commitlog",)) -> dict[int, bytes]:
     """The files of a log by the offset of their first byte."""
     return {
