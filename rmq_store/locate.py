@@ -32,7 +32,8 @@ _PARTS = (
     CONSUMEQUEUE_EXT_DIR,
     INDEX_DIR,
 )
-_ROOT_HAS = (CHECKPOINT_FILE, ABORT_FILE, LOCK_FILE, CONSUMEQUEUE_DIR, BATCH_CONSUMEQUEUE_DIR)
+_ROOT_DIRS = (CONSUMEQUEUE_DIR, BATCH_CONSUMEQUEUE_DIR)
+_ROOT_FILES = (CHECKPOINT_FILE, ABORT_FILE, LOCK_FILE)
 _ROCKSDB_MARK = "CURRENT"
 _ROCKSDB_QUEUE_DIRS = (CONSUMEQUEUE_DIR, "consumequeue_rocksdb")
 _DLEDGER_PREFIX = "dledger-"
@@ -142,11 +143,14 @@ def _another_root(home: Path, config: StoreConfig) -> str | None:
 def _store_around(root: Path, real: Path) -> str | None:
     """What shows that a folder lies in another store's root, at any depth."""
     for above in real.parents:
-        for name in _ROOT_HAS:
+        dirs = [name for name in _ROOT_DIRS if (above / name).is_dir()]
+        files = [name for name in _ROOT_FILES if (above / name).is_file()]
+        # Many a program keeps one file of such a name; two of them are a store's.
+        marks = files + dirs if dirs or len(files) > 1 else []
+        for name in marks:
             mark, own = above / name, root / name
-            right = mark.is_dir() if name in _PARTS else mark.is_file()
             # Queues may be kept beside the log on another disk, with a link to them in the root.
-            if right and not (own.exists() and own.samefile(mark)):
+            if not (own.exists() and own.samefile(mark)):
                 return f"{above} is another store, with a {name} of its own"
     return None
 

@@ -198,6 +198,7 @@ def two_disks(tmp_path: Path) -> tuple[GoldenStore, str]:
     store = unpack("multipath-5.5.0", tmp_path)
     root, disk = Path(store.path), tmp_path / "disk2" / "store"
     disk.mkdir(parents=True)
+    (disk.parent / "lock").touch()  # of some other program: one such file is no mark of a store
     (root / "commitlog-a").rename(root / "commitlog")
     (root / "commitlog-b").rename(disk / "commitlog")
     return store, f"{root / 'commitlog'},{disk / 'commitlog'}"
