@@ -16,8 +16,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from tests.live.harness import Conf, java_value
+from tests.live.brokerfiles import java_value
 from tests.live.java import JVM_OPENS, class_path, jdk_tool, run
+from tests.live.stores import Conf
 
 RELEASE = "5.5.0"
 SOURCE = Path(__file__).resolve().parent / "java/Bench.java"

@@ -14,10 +14,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import patch
 
 import pyarrow as pa
 
-from rmq_store import MessageStore, sidebyside, snapshot
+from rmq_store import MessageStore, sidebyside
 from rmq_store.keyplan import plan_keys
 from rmq_store.schema import arrow_schema
 from rmq_store.tables.table import all_ranges
@@ -59,12 +60,11 @@ def make(folder: Path) -> None:
 @contextmanager
 def at_once(data: int, looks: int) -> Iterator[None]:
     """So many requests under way at a time."""
-    before = sidebyside.IN_FLIGHT, snapshot.LOOKS_IN_FLIGHT
-    sidebyside.IN_FLIGHT, snapshot.LOOKS_IN_FLIGHT = data, looks
-    try:
+    with (
+        patch("rmq_store.sidebyside.IN_FLIGHT", data),
+        patch("rmq_store.snapshot.LOOKS_IN_FLIGHT", looks),
+    ):
         yield
-    finally:
-        sidebyside.IN_FLIGHT, snapshot.LOOKS_IN_FLIGHT = before
 
 
 def report(uri: str, far: FarAway, rounds: int) -> None:

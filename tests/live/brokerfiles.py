@@ -138,10 +138,10 @@ class BrokerFiles:
 
 
 def _write_conf(path: Path, conf: Conf) -> None:
-    lines = (f"{name}={_java_value(value)}\n" for name, value in conf.items())
+    lines = (f"{name}={java_value(value)}\n" for name, value in conf.items())
     path.write_text("".join(lines))
 
 
-def _java_value(value: str | int | bool) -> str:
+def java_value(value: str | int | bool) -> str:
     """As Java reads it from a properties file."""
     return str(value).lower() if isinstance(value, bool) else str(value)
