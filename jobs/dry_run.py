@@ -23,15 +23,14 @@ from jobs.ledger import Ledger, Run
 from jobs.provenance import files_of_store, provenance_of, sums_of
 from jobs.replay_plan import (
     cut_short,
-    entries_selected,
     ledger_place,
     left_of,
+    messages_selected,
     planned,
     refuse_to_mix,
 )
 from jobs.replay_rows import (
     ORIGIN_PREFIX,
-    OTHER_KEY,
     OTHER_TIME,
     READ,
     READ_FOR_STORE,
@@ -39,6 +38,7 @@ from jobs.replay_rows import (
     REFUSED_BY_BROKER,
     REFUSED_BY_STORE,
     Rows,
+    left_unread,
 )
 from jobs.replay_spec import ReplaySpec
 from jobs.report import PlannedQueue, Report
@@ -92,7 +92,10 @@ def run(spark: SparkSession, spec: ReplaySpec) -> Report:
         if row["refusal"] is not None:
             reasons[row["refusal"]] += row["messages"]
     label = REFUSED_BY_STORE if spec.to_broker is None else REFUSED_BY_BROKER
-    skipped = {OTHER_TIME: counts[OTHER_TIME], OTHER_KEY: counts[OTHER_KEY], label: refused}
+    selected, unread = messages_selected(plan, spec), left_unread(spec)
+    skipped = {OTHER_TIME: counts[OTHER_TIME], label: refused}
+    if before is None and unread is not None:
+        skipped[unread] = selected - counts[READ]
     # Parquet takes what a store refuses.
     taken = {
         spec.to_store: _for_store(spark, spec, plan, before, messages - refused),
@@ -105,7 +108,7 @@ def run(spark: SparkSession, spec: ReplaySpec) -> Report:
         run_id="",
         ok=not refused,
         resumed=before is not None,
-        selected=entries_selected(plan),
+        selected=selected,
         read=counts[READ],
         matched=messages,
         written={},

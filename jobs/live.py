@@ -24,15 +24,15 @@ from jobs.grpcclient import GrpcClient, group_of
 from jobs.ledger import Ledger, Run, new_run
 from jobs.lock import flush_folder
 from jobs.provenance import files_of_store, provenance_of, sums_of
-from jobs.replay_plan import cut_short, planned, waves_of
+from jobs.replay_plan import cut_short, messages_selected, planned, waves_of
 from jobs.replay_rows import (
     ORIGIN_PREFIX,
-    OTHER_KEY,
     OTHER_TIME,
     READ,
     READ_TO_SEND,
     REFUSED_BY_BROKER,
     Rows,
+    left_unread,
 )
 from jobs.replay_spec import ReplaySpec
 from jobs.report import Report
@@ -100,7 +100,9 @@ class LiveReplay:
         """
         if not self.resumed:
             self.ledger.begin(self.current)
-        waves = waves_of(self.plan, self.current.next_log_offset, self.spec.wave_bytes)
+        waves = waves_of(
+            self.plan, self.current.next_log_offset, self.spec.wave_bytes, self.spec.keys
+        )
         tell = Console(stderr=True)
         for number, wave in enumerate(waves, 1):
             try:
@@ -171,19 +173,18 @@ class LiveReplay:
 
     def _report(self) -> Report:
         assert self.spec.to_broker is not None
-        selected = sum(map(len, self.plan.ranges))
+        selected = messages_selected(self.plan, self.spec)
         counts = self.counts
-        skipped = {
-            name: counts[name]
-            for name in (OTHER_TIME, OTHER_KEY, REFUSED_BY_BROKER)
-            if counts[name]
-        }
+        skipped = {name: counts[name] for name in (OTHER_TIME, REFUSED_BY_BROKER) if counts[name]}
         finished = self.stopped_by is None
         problems = [f"{count:,}: {why}" for why, count in self.reasons.most_common(_REASONS_TOLD)]
         accounted = counts[SENT] + sum(skipped.values())
         if finished and counts[READ] != accounted:
             problems.append(f"{counts[READ]:,} messages were read, {accounted:,} are accounted for")
-        if finished and self.plan.tags is None and counts[READ] != selected:
+        unread = left_unread(self.spec)
+        if finished and unread is not None and counts[READ] < selected:
+            skipped[unread] = selected - counts[READ]
+        elif finished and counts[READ] != selected:
             problems.append(f"{selected:,} messages were selected and {counts[READ]:,} were read")
         read = self.plan.store
         sums = sums_of(self.spark, files_of_store(read)) if self.spec.checksums else ()

@@ -17,8 +17,8 @@ from pyspark.sql import SparkSession
 
 from jobs.ledger import Ledger, Run, new_run
 from jobs.provenance import Provenance, files_of_store, provenance_of, sums_of
-from jobs.replay_plan import cut_short, entries_selected, planned, refuse_to_mix, waves_of
-from jobs.replay_rows import OTHER_KEY, OTHER_TIME, READ, REFUSED_BY_STORE, Rows
+from jobs.replay_plan import cut_short, messages_selected, planned, refuse_to_mix, waves_of
+from jobs.replay_rows import OTHER_TIME, READ, REFUSED_BY_STORE, Rows, left_unread
 from jobs.replay_spec import ReplaySpec
 from jobs.report import Report, TargetRange
 from jobs.target import append_rows, discard_unfinished, has_content, open_target, queue_ends
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from rmq_store.writer import StoreWriter
 
 PROBLEMS_SHOWN = 5
-OTHER_TAG = "other tags"
 MATCHED = "matched"
 WRITTEN = "written"
 PARQUET = "parquet"
@@ -112,7 +111,9 @@ class LocalReplay:
         conf, release = self.spec.target_conf, self.spec.release
         try:
             # Before the target is opened: an error of the source must not leave that unclean.
-            waves = waves_of(self.plan, self.current.next_log_offset, self.spec.wave_bytes)
+            waves = waves_of(
+                self.plan, self.current.next_log_offset, self.spec.wave_bytes, self.spec.keys
+            )
             opened = open_target(
                 path, self.current, self.ledger, resumed=self.resumed, conf=conf, release=release
             )
@@ -200,11 +201,12 @@ class LocalReplay:
     # --- what became of it -----------------------------------------------------------------------
 
     def _report(self) -> Report:
-        selected = entries_selected(self.plan)
-        skipped = {name: self.counts[name] for name in (OTHER_TIME, OTHER_KEY, REFUSED_BY_STORE)}
+        selected = messages_selected(self.plan, self.spec)
+        skipped = {name: self.counts[name] for name in (OTHER_TIME, REFUSED_BY_STORE)}
         finished = self.stopped_by is None
-        if finished and self.plan.tags is not None:
-            skipped[OTHER_TAG] = selected - self.counts[READ]
+        unread = left_unread(self.spec)
+        if finished and unread is not None:
+            skipped[unread] = selected - self.counts[READ]
         problems = [*self.problems, *(self._shortfalls(selected) if finished else ())]
         refused = self.counts[REFUSED_BY_STORE]
         return Report(
@@ -230,7 +232,7 @@ class LocalReplay:
 
     def _shortfalls(self, selected: int) -> Iterator[str]:
         """What should have come and did not."""
-        if self.plan.tags is None and self.counts[READ] != selected:
+        if left_unread(self.spec) is None and self.counts[READ] != selected:
             yield f"{selected:,} messages were selected and {self.counts[READ]:,} were read"
         matched, in_parquet = self.counts[MATCHED], self.counts[PARQUET]
         if self.spec.to_parquet is not None and matched != in_parquet:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,8 @@ from jobs.ledger import Ledger, LedgerError, Run
 from jobs.replay_rows import source_options
 from jobs.replay_spec import ReplaySpec
 from jobs.target import has_content
-from rmq_store.planning import LogSlice, QueueSlice, pieces_of
+from rmq_store.keyplan import plan_keys
+from rmq_store.planning import LogSlice, QueueSlice, joined, pieces_of
 from rmq_store.topics import LMQ_PREFIX
 from spark_source.options import parse_options
 from spark_source.plan import ReadPlan, cut_into_slices
@@ -41,16 +43,32 @@ def left_of(plan: ReadPlan, start: int | None) -> list[QueueSlice]:
         return list(pieces_of(plan.ranges, LogSlice(start, None, 0), source.offset_at_log))
 
 
-def waves_of(plan: ReadPlan, start: int | None, wave_bytes: int) -> list[LogSlice]:
-    """The same as stretches of the log of about so many selected bytes."""
+def waves_of(
+    plan: ReadPlan, start: int | None, wave_bytes: int, keys: Sequence[str] = ()
+) -> list[LogSlice]:
+    """The same as stretches of the log of about so many selected bytes.
+
+    Of `keys` no more is counted than where messages with one of them can be, by the index: what
+    lies between is not read.
+    """
     left = left_of(plan, start)
     with plan.store.open() as source:
+        found = plan_keys(source, left, keys) if keys else None
+        if found is not None:
+            left = joined((*found.hits, *found.beside_hits(source.offset_at_log)))
         waves = cut_into_slices(source, left, wave_bytes) if left else []
     return [replace(waves[0], start=start), *waves[1:]] if waves else []
 
 
-def entries_selected(plan: ReadPlan) -> int:
-    """How many queue entries the ranges have, and so how many messages are to be read."""
+def messages_selected(plan: ReadPlan, spec: ReplaySpec) -> int:
+    """How many messages are to be read; to a store or to Parquet an inner batch goes as one."""
+    if spec.to_broker is not None:
+        return sum(map(len, plan.ranges))
+    return _entries_selected(plan)
+
+
+def _entries_selected(plan: ReadPlan) -> int:
+    """How many queue entries the ranges have."""
     states = plan.store.snapshot.queues
     count = sum(len(r) for r in plan.ranges if not states[r.queue].batch)
     batched = [part for part in plan.ranges if states[part.queue].batch]

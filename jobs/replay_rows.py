@@ -45,7 +45,9 @@ READ = "read"
 REFUSED_BY_STORE = "refused by the target"
 REFUSED_BY_BROKER = "refused by the broker or its client"
 OTHER_TIME = "stored at another time"
+OTHER_TAG = "other tags"
 OTHER_KEY = "other keys"
+OTHER_TAG_OR_KEY = "other tags or keys"
 _READ = (
     "brokerName",
     "topic",
@@ -87,6 +89,13 @@ def source_options(spec: ReplaySpec, ranges: Sequence[QueueSlice] = ()) -> dict[
         options["startingOffsets"] = _offsets_json({q: s[0] for q, s in spec.offsets.items()})
         options["endingOffsets"] = _offsets_json({q: s[1] for q, s in spec.offsets.items()})
     return _given(options)
+
+
+def left_unread(spec: ReplaySpec) -> str | None:
+    """Why the source may leave out selected messages: what it finds by tags and keys alone."""
+    if spec.keys:
+        return OTHER_TAG_OR_KEY if spec.tags else OTHER_KEY
+    return OTHER_TAG if spec.tags else None
 
 
 def _given(options: Mapping[str, str | None]) -> dict[str, str]:
@@ -153,16 +162,17 @@ class Rows:
             options["brokerConf"] = self.plan.store.broker_conf
         if self.plan.tags is not None:
             options["tags"] = " || ".join(self.plan.tags)
+        if self.spec.keys:
+            options["keys"] = " || ".join(self.spec.keys)  # looked up in the index
         rows = self.spark.read.format("rmqstore").options(**options).load(self.plan.store.path)
         counted = Observation()
-        in_time, has_key = self._in_time(), self._has_key()
+        in_time = self._in_time()
         rows = rows.observe(
             counted,
             F.count(F.lit(1)).alias(READ),
             F.count_if(~in_time).alias(OTHER_TIME),
-            F.count_if(in_time & ~has_key).alias(OTHER_KEY),
         )
-        return self._remapped(rows.where(in_time & has_key)), counted
+        return self._remapped(rows.where(in_time)), counted
 
     def _in_time(self) -> Column:
         """Queues are in order of time only as far as the broker's clock was."""
@@ -173,14 +183,6 @@ class Rows:
         if self.until is not None:
             wanted = wanted & (stored < self.until)
         return wanted
-
-    def _has_key(self) -> Column:
-        if not self.spec.keys:
-            return F.lit(True)
-        words = F.split(F.coalesce("keys", F.lit("")), " ")
-        asked = F.array(*(F.lit(key) for key in self.spec.keys))
-        unique = F.coalesce(F.col("uniqKey").isin(*self.spec.keys), F.lit(False))
-        return F.arrays_overlap(words, asked) | unique
 
     def _remapped(self, rows: DataFrame) -> DataFrame:
         dead = self.spec.dead_to_origin

@@ -114,6 +114,8 @@ def check(spec: ReplaySpec) -> None:
             )
     for moment in (spec.since, spec.until):
         _checked_time(moment)
+    for key in spec.keys:
+        _check_key(key)
     for queue, (start, stop) in spec.offsets.items():
         _check_span(queue, start, stop)
     if spec.topics and (spec.queues or spec.offsets):
@@ -121,6 +123,16 @@ def check(spec: ReplaySpec) -> None:
             None,
             reason="topics and single queues exclude each other",
             advice="Name every queue, or only topics",
+        )
+
+
+def _check_key(key: str) -> None:
+    if not key or "||" in key or any(character.isspace() for character in key):
+        raise InvalidArgumentError(
+            None,
+            reason="--key is one word of KEYS, or a UNIQ_KEY",
+            actual=repr(key),
+            advice="Give --key once for each word",
         )
 
 

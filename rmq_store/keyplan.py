@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from rmq_store.planning import LogSlice, QueueSlice
+from rmq_store.consumequeue import QueueId
+from rmq_store.planning import LogSlice, QueueSlice, joined, pieces_of
 from rmq_store.store import MessageStore
 from rmq_store.topics import LMQ_PREFIX
 
@@ -28,6 +29,13 @@ class KeyPlan:
     gaps: tuple[LogSlice, ...]
     indexed: tuple[QueueSlice, ...]
     unindexed: tuple[QueueSlice, ...]
+
+    def beside_hits(self, offset_at_log: Callable[[QueueId, int], int]) -> list[QueueSlice]:
+        """The ranges that have to be read through: in gaps of the index, and those it never serves."""
+        in_gaps = (
+            part for gap in self.gaps for part in pieces_of(self.indexed, gap, offset_at_log)
+        )
+        return joined((*self.unindexed, *in_gaps))
 
 
 def plan_keys(

@@ -12,7 +12,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -278,3 +278,15 @@ def pieces_of(
         if start < stop:
             pieces.append(QueueSlice(part.queue, start, stop))
     return pieces
+
+
+def joined(ranges: Iterable[QueueSlice]) -> list[QueueSlice]:
+    """Ranges sorted, those that touch or overlap made one, so that a queue's come in order."""
+    found: list[QueueSlice] = []
+    for part in sorted(ranges):
+        last = found[-1] if found else None
+        if last is not None and last.queue == part.queue and part.start <= last.stop:
+            found[-1] = replace(last, stop=max(last.stop, part.stop))
+        else:
+            found.append(part)
+    return found

@@ -246,11 +246,9 @@ class _SharesOfStore:
         most = self.plan.asked.max_records_per_partition or HITS_PER_SHARE
         for start in range(0, len(found.hits), most):
             shares.append(Share(self.number, ranges=found.hits[start : start + most]))
-        rest = list(found.unindexed)
-        for gap in found.gaps:
-            rest += pieces_of(found.indexed, gap, self.store.offset_at_log)
+        rest = found.beside_hits(self.store.offset_at_log)
         if rest:
-            shares += self.of_ranges(_disjoint(rest), 1)
+            shares += self.of_ranges(rest, 1)
         return shares
 
     def _sized(self, ranges: Sequence[QueueSlice]) -> list[tuple[QueueSlice, float]]:
@@ -263,18 +261,6 @@ class _SharesOfStore:
     def _size_at(self, ranges: Sequence[QueueSlice]) -> EntryAt:
         look = entry_at(self.store, ranges)
         return _by_entries(look) if self.by_entries else look
-
-
-def _disjoint(ranges: Sequence[QueueSlice]) -> list[QueueSlice]:
-    """Ranges sorted, those that touch joined, so that a queue's come in order."""
-    joined: list[QueueSlice] = []
-    for part in sorted(ranges):
-        last = joined[-1] if joined else None
-        if last is not None and last.queue == part.queue and part.start <= last.stop:
-            joined[-1] = replace(last, stop=max(last.stop, part.stop))
-        else:
-            joined.append(part)
-    return joined
 
 
 def cut_into_slices(

@@ -86,7 +86,7 @@ def test_it_tells_what_the_target_would_refuse_and_the_run_refuses_that(
     assert "at most 600 bytes" in problem
 
 
-def test_keys_and_times_are_told_apart_as_in_a_run(
+def test_what_has_other_keys_is_told_as_in_a_run(
     spark: SparkSession, golden: Golden, tmp_path: Path
 ) -> None:
     store = golden(NAME)
@@ -95,7 +95,8 @@ def test_keys_and_times_are_told_apart_as_in_a_run(
     dry = run(spark, replace(asked, dry_run=True))
     done = run(spark, asked)
     assert (dry.read, dry.matched, dry.skipped) == (done.read, done.matched, done.skipped)
-    assert 0 < dry.matched < dry.read
+    assert 0 < dry.matched == dry.read < dry.selected
+    assert dry.skipped == {"other keys": dry.selected - dry.read}
 
 
 def test_of_a_replay_that_was_stopped_it_tells_what_is_left(
