@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,18 +10,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rmq_store.checkpoint import Checkpoint
 from rmq_store.config import StoreConfig
 from rmq_store.dialects import dialect
-from rmq_store.errors import CorruptIndexError, IndexGeometryError
+from rmq_store.errors import IndexGeometryError, StoreError
 from rmq_store.findings import Finding, Findings, Severity
 from rmq_store.headers import Headers, Ints
-from rmq_store.indexfile import IndexFile, list_index_files
-from rmq_store.layout import INDEX_DIR, INDEX_ITEM
+from rmq_store.indexdamage import IndexScan, damage_of, header_damage, scan, wrong_size
+from rmq_store.indexfile import Geometry, IndexFile, list_index_files, list_too_short
+from rmq_store.layout import ABORT_FILE, CHECKPOINT_FILE, INDEX_DIR, INDEX_HEADER, INDEX_ITEM
 from rmq_store.mappings import MappingCache
+from rmq_store.segments import SegmentFile
 from rmq_store.store import MessageStore
 
 _FILES_MAPPED = 2
-_NONE: Ints = np.zeros(0, dtype=np.int64)
+# A full file is flushed by a thread of its own, while the next one is being filled.
+_BEING_WRITTEN = 2
 # Whether the index holds items for tags is a matter of the release, which no file tells.
 _WITHOUT_TAG_ITEMS = dialect("5.3.3")
 _SHORTEN = "Delete a copy's index files and rebuild them from the log: rmqstore rebuild"
@@ -39,102 +43,129 @@ class IndexHealth:
     longest_chain: int
 
 
-def open_index_files(
-    root: Path, config: StoreConfig, findings: Findings | None = None
-) -> list[IndexFile]:
-    """The index files that can be read; the others are findings."""
+def open_index_files(root: Path, config: StoreConfig) -> list[IndexFile]:
+    """The index files that can be read."""
     mappings = MappingCache(_FILES_MAPPED)
-    files = []
-    for segment in list_index_files(root / INDEX_DIR):
-        try:
-            files.append(
-                IndexFile(
-                    segment,
-                    slots=config.maxHashSlotNum,
-                    items=config.maxIndexNum,
-                    mappings=mappings,
-                )
-            )
-        except (IndexGeometryError, CorruptIndexError) as error:
-            if findings is not None:
-                findings.add(
-                    Finding(
-                        Severity.WARNING,
-                        "index-unreadable",
-                        segment.path,
-                        f"{error.reason}. The broker misses every key that it holds",
-                        error.advice or _SHORTEN,
-                    )
-                )
-    return files
+    opened = [_open(one, config, mappings) for one in list_index_files(root / INDEX_DIR)]
+    return [file for file in opened if isinstance(file, IndexFile)]
 
 
-def check_file(
-    file: IndexFile, log_range: tuple[int, int], findings: Findings, *, closed: bool
-) -> IndexHealth:
-    """One file by itself: every item leads to an older one of its slot.
+def _open(
+    segment: SegmentFile, config: StoreConfig, mappings: MappingCache
+) -> IndexFile | IndexGeometryError:
+    slots, items = config.maxHashSlotNum, config.maxIndexNum
+    try:
+        return IndexFile(segment, slots=slots, items=items, mappings=mappings)
+    except IndexGeometryError as error:
+        return error
 
-    Of a store that was not `closed` in order the log may be older than its index.
-    """
-    count, slots = file.header.items, file.geometry.slots
-    slot_of = np.zeros(count + 1, dtype=np.int32)
-    used = np.zeros(slots, dtype=np.int32)
-    broken: list[Ints] = []
-    beyond, newest = 0, -1
-    for first, items in file.pieces():
-        number = np.arange(first, first + len(items), dtype=np.int64)
-        hashes = items["key_hash"].astype(np.int64)
-        slot = hashes % slots
-        slot_of[number] = slot
-        used += np.bincount(slot, minlength=slots).astype(np.int32)
-        previous = items["previous"].astype(np.int64)
-        bad = (hashes < 0) | (previous < 0) | (previous >= number)
-        linked = np.where(bad, 0, previous)
-        bad |= (linked > 0) & (slot_of[linked] != slot)
-        broken.append(number[bad])
-        offsets = items["log_offset"].astype(np.int64)
-        beyond += int((offsets >= log_range[1]).sum())
-        newest = max(newest, int(offsets.max()))
-    _add_broken_chain(file, np.concatenate([_NONE, *broken]), findings)
-    _check_range(file, beyond, newest, log_range, findings, closed)
-    return IndexHealth(
-        file.path,
-        count,
-        file.geometry.items,
-        slots,
-        int(np.count_nonzero(used)),
-        int(used.max(initial=0)),
+
+def check_files(store: MessageStore, findings: Findings) -> list[IndexHealth]:
+    """All index files of a store, one by one; those that fit a geometry have a health."""
+    closed = not (store.path / ABORT_FILE).exists()
+    mappings = MappingCache(_FILES_MAPPED)
+    segments = list_index_files(store.path / INDEX_DIR)
+    opened = [_open(segment, store.config, mappings) for segment in segments]
+    known = [one.geometry for one in opened if isinstance(one, IndexFile) and one.header.items]
+    for path, size in list_too_short(store.path / INDEX_DIR):
+        expected = known[-1].file_size if known else INDEX_HEADER.itemsize
+        findings.add(wrong_size(path, expected, size))
+    flushed = 0 if closed else _flushed_until(store)
+    health = []
+    for segment, file in zip(segments, opened, strict=True):
+        half_written = not closed and segment in segments[-_BEING_WRITTEN:]
+        likely = _likely_geometry(segment, store.config, known)
+        if not isinstance(file, IndexFile):
+            found = _about_unsure(segment, file, known, likely, mappings, half_written)
+            findings.add_all(found)
+            continue
+        half_written |= not closed and file.header.end_timestamp > flushed
+        if not file.header.items and likely is not None:  # without items it fits any geometry
+            file = IndexFile.assumed(segment, likely, mappings)
+        scanned = scan(file, store.log_range()[1])
+        if file.header.items or likely is not None:
+            findings.add_all(damage_of(file, scanned, half_written=half_written))
+        _check_range(file, scanned, store.log_range(), findings, closed)
+        health.append(_health(file, scanned))
+    return health
+
+
+def _flushed_until(store: MessageStore) -> int:
+    """ms; after a crash the broker keeps the index files that end up to then."""
+    try:
+        return Checkpoint.read_or_zero(store.path / CHECKPOINT_FILE).index_msg_timestamp
+    except StoreError:
+        return 0
+
+
+def _about_unsure(
+    segment: SegmentFile,
+    error: IndexGeometryError,
+    known: Sequence[Geometry],
+    geometry: Geometry | None,
+    mappings: MappingCache,
+    half_written: bool,
+) -> Iterator[Finding]:
+    """Of a file that fits no geometry: what is damaged by that which it must have had."""
+    if geometry is None:
+        sizes = {one.file_size for one in known}
+        if len(sizes) == 1 and segment.size not in sizes and not half_written:
+            yield wrong_size(segment.path, sizes.pop(), segment.size)
+            return
+        most = (segment.size - INDEX_HEADER.itemsize) // INDEX_ITEM.itemsize
+        geometry = Geometry(0, most)
+    file = IndexFile.assumed(segment, geometry, mappings)
+    found = list(header_damage(file))
+    if not found and geometry.slots:
+        found = list(damage_of(file, scan(file, 0), half_written=half_written))
+    if found:
+        yield from found
+        return
+    yield Finding(
+        Severity.WARNING,
+        "index-unreadable",
+        segment.path,
+        f"{error.reason}. The broker misses every key that it holds",
+        error.advice or _SHORTEN,
     )
 
 
-def _add_broken_chain(file: IndexFile, numbers: Ints, findings: Findings) -> None:
-    if not len(numbers):
-        return
-    start = file.item_at(int(numbers[0]))
-    findings.add(
-        Finding(
-            Severity.WARNING,
-            "index-broken-chain",
-            file.path,
-            f"{len(numbers)} items do not lead to an older item of their slot; the first is item "
-            f"{int(numbers[0])}. Look-ups that come past them end there",
-            _SHORTEN,
-            start,
-            start + INDEX_ITEM.itemsize,
-            len(numbers),
-        )
+def _likely_geometry(
+    segment: SegmentFile, config: StoreConfig, known: Sequence[Geometry]
+) -> Geometry | None:
+    """What a damaged file was made with: as the others of its size, as configured, or by default."""
+    said = config.maxHashSlotNum, config.maxIndexNum
+    if not known and said != (None, None):
+        try:
+            IndexFile(segment)
+        except IndexGeometryError:
+            pass
+        else:
+            return None  # it is sound: what is configured is wrong
+    guesses = [*known, Geometry(config.index_slots, config.index_items)]
+    return next((one for one in guesses if one.file_size == segment.size), None)
+
+
+def _health(file: IndexFile, found: IndexScan) -> IndexHealth:
+    return IndexHealth(
+        file.path,
+        file.header.items,
+        file.geometry.items,
+        file.geometry.slots,
+        int(np.count_nonzero(found.used)),
+        int(found.used.max(initial=0)),
     )
 
 
 def _check_range(
     file: IndexFile,
-    beyond: int,
-    newest: int,
+    found: IndexScan,
     log_range: tuple[int, int],
     findings: Findings,
     closed: bool,
 ) -> None:
-    start, end = log_range
+    """Items that lead outside the log. Where it was not `closed`, it may be older than the index."""
+    (start, end), beyond = log_range, found.beyond
     if beyond:
         findings.add(
             Finding(
@@ -148,7 +179,7 @@ def _check_range(
                 count=beyond,
             )
         )
-    if 0 <= newest < start:
+    if 0 <= found.newest_offset < start:
         findings.add(
             Finding(
                 Severity.NOTE,

@@ -73,6 +73,17 @@ class Header:
 
 def list_index_files(folder: str | os.PathLike[str]) -> list[SegmentFile]:
     """Index files, oldest first: the broker goes by their names. `base` means nothing here."""
+    found = _files_named_as_index(folder)
+    return [SegmentFile(path, 0, size) for path, size in found if size >= INDEX_HEADER.itemsize]
+
+
+def list_too_short(folder: str | os.PathLike[str]) -> list[tuple[str, int]]:
+    """Path and size of files that are named as index files, and have not even a header."""
+    found = _files_named_as_index(folder)
+    return [(path, size) for path, size in found if size < INDEX_HEADER.itemsize]
+
+
+def _files_named_as_index(folder: str | os.PathLike[str]) -> list[tuple[str, int]]:
     try:
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
     except FileNotFoundError:
@@ -81,16 +92,12 @@ def list_index_files(folder: str | os.PathLike[str]) -> list[SegmentFile]:
         raise from_os_error(folder, error, "listing index files") from error
     found = []
     for entry in entries:
-        if len(entry.name) != INDEX_NAME_DIGITS or not (
-            entry.name.isascii() and entry.name.isdigit()
-        ):
-            continue
-        try:
-            size = entry.stat().st_size
-        except FileNotFoundError:
-            continue
-        if size >= INDEX_HEADER.itemsize:
-            found.append(SegmentFile(entry.path, 0, size))
+        name = entry.name
+        if len(name) == INDEX_NAME_DIGITS and name.isascii() and name.isdigit():
+            try:
+                found.append((entry.path, entry.stat().st_size))
+            except FileNotFoundError:
+                continue
     return found
 
 
@@ -111,12 +118,28 @@ class IndexFile:
         `like`: the proven geometry of another file of the store, which is tried first. Raises
         IndexGeometryError where they do not fit it, or where nothing fits.
         """
+        self._begin(segment, mappings)
+        self.geometry = self._resolve_geometry(slots, items, like)
+
+    @classmethod
+    def assumed(
+        cls, segment: SegmentFile, geometry: Geometry, mappings: MappingCache | None = None
+    ) -> IndexFile:
+        """The file as if it were of `geometry`, which nothing proves: to see what is damaged in it.
+
+        It has to be of that size, and its header may count more items than there are places.
+        """
+        file = cls.__new__(cls)
+        file._begin(segment, mappings)
+        file.geometry = geometry
+        return file
+
+    def _begin(self, segment: SegmentFile, mappings: MappingCache | None) -> None:
         self.path = segment.path
         self._segment = segment
         self._mappings = mappings or MappingCache(1, block=REMOTE_BLOCK)
         self.is_remote = shadow_of(segment.path) is not None
         self.header = self._read_header()
-        self.geometry = self._resolve_geometry(slots, items, like)
 
     def _bytes(self, start: int, stop: int) -> Bytes:
         """A stretch of the file; no other bytes of it are in use."""
@@ -282,6 +305,23 @@ class IndexFile:
         """All items, some at a time: the number of the first of a piece, and the piece as stored."""
         for first in range(1, self.header.items + 1, _PIECE):
             yield first, self._places(first, min(first + _PIECE, self.header.items + 1)).copy()
+
+    def slot_heads(self) -> Iterator[tuple[int, Ints]]:
+        """The slot table, some slots at a time: the first of a piece, and the items they lead to."""
+        for first in range(0, self.geometry.slots, _PIECE):
+            stop = min(first + _PIECE, self.geometry.slots)
+            at = INDEX_HEADER.itemsize + first * INDEX_SLOT.itemsize
+            raw = self._bytes(at, at + (stop - first) * INDEX_SLOT.itemsize)
+            yield first, raw.view(INDEX_SLOT).astype(np.int64)
+
+    def slots_of(self, numbers: Ints) -> Ints:
+        """The slots in which items hang by their hashes."""
+        hashes: Ints = self._items(self.geometry, numbers)["key_hash"].astype(np.int64)
+        return hashes % self.geometry.slots
+
+    def previous_of(self, number: int) -> int:
+        """The number of the item to which one leads."""
+        return int(self._items(self.geometry, np.array([number]))["previous"][0])
 
     def item_at(self, number: int) -> int:
         """Where an item stands in the file."""

@@ -161,7 +161,8 @@ def _ways_out(root: Path, folder: Path) -> str:
     return (
         "Nothing was changed. If this is a copy, take storePathCommitLog and "
         "readOnlyCommitLogStorePaths out of its configuration, or have them and storePathRootDir "
-        "name its own folders; reading it needs no change"
+        "name its own folders; if the folder is its own and what was found a leftover, move that "
+        "away. Reading needs no change"
     )
 
 

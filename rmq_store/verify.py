@@ -28,12 +28,10 @@ from rmq_store.configcheck import (
 from rmq_store.dispatch import dispatch
 from rmq_store.findings import Finding, Findings, Severity
 from rmq_store.headers import Headers
-from rmq_store.indexcheck import IndexHealth, IndexPart, check_file, open_index_files
+from rmq_store.indexcheck import IndexHealth, IndexPart, check_files
+from rmq_store.indexfile import list_index_files
 from rmq_store.indexwriter import index_items
-from rmq_store.layout import (
-    ABORT_FILE,
-    INDEX_DIR,
-)
+from rmq_store.layout import INDEX_DIR
 from rmq_store.message import Gap
 from rmq_store.properties import decode_property_columns, slices
 from rmq_store.queuecheck import (
@@ -278,11 +276,7 @@ def conclude(store: MessageStore, whole: LogPart) -> VerifyReport:
     findings.add_all(waiting_findings(store, whole.tally))
     findings.add_all(queueless_findings(store, whole.tally, declared))
     findings.add_all(check_entries(store, whole.tally))
-    closed = not (store.path / ABORT_FILE).exists()
-    health = [
-        check_file(file, store.log_range(), findings, closed=closed)
-        for file in open_index_files(store.path, store.config, findings)
-    ]
+    health = check_files(store, findings)
     findings.add_all(_about_index(store, health, whole))
     findings.add_all(start_findings(store))
     findings.add_all(checkpoint_findings(store, whole.records, whole.last_timestamp))
@@ -307,7 +301,7 @@ def _about_index(
     store: MessageStore, health: Sequence[IndexHealth], whole: LogPart
 ) -> Iterator[Finding]:
     folder = str(store.path / INDEX_DIR)
-    if not health and whole.records:
+    if not health and whole.records and not list_index_files(folder):
         yield Finding(
             Severity.NOTE,
             "index-absent",
