@@ -43,8 +43,9 @@ def plan_keys(
 ) -> KeyPlan | None:
     """Where in `ranges` messages with one of `keys` can be; None where too many places are.
 
-    The index and the queues are read, and not the log. Light queues are not in the index (it has
-    the topic of the record), nor are the messages inside an inner batch.
+    The index and the queues are read; of the log only records that no queue seems to list. Light
+    queues are not in the index (it has the topic of the record), nor are the messages inside an
+    inner batch.
     """
     served: list[QueueSlice] = []
     others: list[QueueSlice] = []
@@ -120,4 +121,25 @@ def _entries_at(
         at = store.offset_at_log(part.queue, log_offset)
         if part.start <= at < part.stop and store.log_offset_of(part.queue, at) == log_offset:
             found.append(QueueSlice(part.queue, at, at + 1))
-    return found
+    # A damaged entry leads the search astray: the record knows where it is listed.
+    return found or _said_by_record(store, parts, log_offset)
+
+
+def _said_by_record(
+    store: MessageStore, parts: Sequence[QueueSlice], log_offset: int
+) -> list[QueueSlice]:
+    """The entry in `parts` that the record at a log offset names, if it leads there or nowhere.
+
+    One that leads nowhere is damage, to be told by whoever reads it.
+    """
+    said = store.said_place(log_offset)
+    if said is None:
+        return []
+    for part in parts:
+        if part.queue == said.queue and part.start <= said.start < part.stop:
+            entries = store.entries(said.queue, said.start, said.stop)
+            if not len(entries):
+                return []
+            where, size = int(entries.log_offset[0]), int(entries.size[0])
+            return [said] if where == log_offset or not store.is_record(where, size) else []
+    return []

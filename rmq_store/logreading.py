@@ -22,7 +22,8 @@ from rmq_store.headers import Headers, Ints
 from rmq_store.layout import SysFlag
 from rmq_store.mappings import Bytes
 from rmq_store.message import Gap
-from rmq_store.reading import OnDamage, SliceReader
+from rmq_store.reading import SliceReader
+from rmq_store.readoptions import OnDamage
 from rmq_store.recordstart import next_start
 from rmq_store.segments import SegmentFile
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.bodies import DEFAULT_MAX_BODY_BYTES
 from rmq_store.columns import BatchBuilder, Rows, needs_log, other_topic_rows, stored_topics
 from rmq_store.commitlog import CommitLog
 from rmq_store.consumequeue import QueueId
@@ -30,33 +29,13 @@ from rmq_store.logorder import EntriesOf, in_log_order
 from rmq_store.memberbatches import MemberBatches, RangesOf, listed_row
 from rmq_store.planning import QueueSlice
 from rmq_store.properties import PropertyColumns
+from rmq_store.readoptions import ReadOptions
 from rmq_store.schema import column_names
 from rmq_store.strings import decode_properties
 from rmq_store.topics import SCHEDULE_TOPIC
 
-BATCH_ROWS = 8192
-BATCH_BYTES = 16 << 20
 _MASK32 = 0xFFFFFFFF
 LAST_OFFSET = 2**63 - 1
-
-OnDamage = Callable[[StoreError], None]
-
-
-@dataclass(frozen=True, slots=True)
-class ReadOptions:
-    """How a read is done; `tags` and `keys` are compared as text, None takes all."""
-
-    columns: Sequence[str] | None = None
-    tags: frozenset[str] | None = None
-    batch_rows: int = BATCH_ROWS
-    batch_bytes: int = BATCH_BYTES
-    first_batch_rows: int | None = None
-    check_crc: bool = True
-    max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
-    on_damage: OnDamage | None = None  # takes the error of what is left out; None: it is raised
-    keys: frozenset[str] | None = None
-    unwrap: bool = False  # inner batches become their messages
-    verify_queue: bool = False  # look at records also where no column needs them
 
 
 class SliceReader:

@@ -17,7 +17,7 @@ from rmq_store.logreading import Limits, QueueLimits
 from rmq_store.messagelookup import behind_index
 from rmq_store.planning import QueueSlice
 from rmq_store.queueids import require_queue_ids, require_topic
-from rmq_store.reading import OnDamage
+from rmq_store.readoptions import OnDamage
 from rmq_store.recordstart import not_a_record
 from rmq_store.schema import column_names
 from rmq_store.store import MessageStore

@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
-from rmq_store.bodies import DEFAULT_MAX_BODY_BYTES
 from rmq_store.commitlog import CommitLog, Extent
 from rmq_store.config import ConsumerOffsets, StoreConfig, read_consumer_offsets
 from rmq_store.consumequeue import QueueFiles, QueueId
 from rmq_store.dialects import Dialect, dialect
 from rmq_store.entries import Entries
 from rmq_store.errors import (
-    InvalidArgumentError,
     ReadOnlyStoreError,
     shown_path,
 )
@@ -40,9 +38,9 @@ from rmq_store.message import Message
 from rmq_store.messagelookup import MessageLookup
 from rmq_store.planning import Entry, QueueSlice
 from rmq_store.queueview import QueueView
-from rmq_store.reading import BATCH_BYTES, BATCH_ROWS, OnDamage, ReadOptions, SliceReader
+from rmq_store.reading import SliceReader
+from rmq_store.readoptions import OnDamage, ReadHow, ReadManner, ReadOptions, positive
 from rmq_store.remote import Listing, Shadow, is_uri, open_shadow
-from rmq_store.schema import column_names
 from rmq_store.segments import list_segments
 from rmq_store.snapshot import (
     QueueFolders,
@@ -54,6 +52,8 @@ from rmq_store.snapshot import (
 from rmq_store.topics import is_system_topic
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from rmq_store.writer import StoreWriter
 
 ConfigLike = StoreConfig | Mapping[str, Any] | str | os.PathLike[str] | None
@@ -420,26 +420,15 @@ class MessageStore:
         self,
         slices: Sequence[QueueSlice],
         *,
-        columns: Sequence[str] | None = None,
-        tags: str | Sequence[str] | None = None,
-        batch_rows: int = BATCH_ROWS,
-        batch_bytes: int = BATCH_BYTES,
-        first_batch_rows: int | None = None,
-        check_crc: bool = True,
-        max_body_bytes: int = DEFAULT_MAX_BODY_BYTES,
-        on_damage: OnDamage | None = None,
-        keys: Collection[str] | None = None,
-        unwrap_batches: bool = False,
         verify_queue: bool = False,
+        **how: Unpack[ReadHow],
     ) -> Iterator[pa.RecordBatch]:
         """Arrow batches of queue slices, all of them together in the order of the log.
 
-        Batches have at most `batch_rows` rows and about `batch_bytes` stored bytes, the first at
-        most `first_batch_rows`; their schema is `schema.arrow_schema(columns)`. `tags`: "a || b" or
-        a list, compared as text. `keys`: messages with one of these words in KEYS, or as UNIQ_KEY.
-        Columns that stand in the queue entry are taken from there, and with no other asked for the
-        CommitLog is not opened, unless `verify_queue` wants every entry held against its record.
-        `unwrap_batches`: a row for each message of an inner batch, not one for its record.
+        The other keywords are those of `ReadHow`; the schema of the batches is
+        `schema.arrow_schema(columns)`. Columns that stand in the queue entry are taken from there,
+        and with no other asked for the CommitLog is not opened, unless `verify_queue` wants every
+        entry held against its record.
 
         An entry that does not lead to a sound record of its queue is handed to `on_damage` and left
         out (batches may then be empty); by default its error is raised: CorruptRecordError,
@@ -447,24 +436,12 @@ class MessageStore:
         TruncatedFileError in any case.
         """
         self._open_log()
-        options = ReadOptions(
-            column_names(columns),
-            parse_tags(tags),
-            _positive("batch_rows", batch_rows),
-            _positive("batch_bytes", batch_bytes),
-            first_batch_rows,
-            check_crc,
-            max_body_bytes,
-            on_damage,
-            None if keys is None else frozenset(keys),
-            unwrap_batches,
-            verify_queue,
-        )
+        options = ReadOptions.of(verify_queue, **how)
         if self.is_remote:
             self._view.fetch_ahead(slices)
         reader = SliceReader(
             self._log,
-            self._view.listed_entries if unwrap_batches else self._view.slice_entries,
+            self._view.listed_entries if options.unwrap else self._view.slice_entries,
             self.broker_name,
             self._snapshot.log_end,
             options,
@@ -483,39 +460,19 @@ class MessageStore:
         stop: int | None = None,
         *,
         limits: Limits | None = None,
-        columns: Sequence[str] | None = None,
-        tags: str | Sequence[str] | None = None,
-        keys: Collection[str] | None = None,
         include_unqueued: bool = False,
-        batch_rows: int = BATCH_ROWS,
-        batch_bytes: int = BATCH_BYTES,
-        first_batch_rows: int | None = None,
-        check_crc: bool = True,
-        max_body_bytes: int = DEFAULT_MAX_BODY_BYTES,
-        unwrap_batches: bool = False,
-        on_damage: OnDamage | None = None,
+        **how: Unpack[ReadHow],
     ) -> Iterator[pa.RecordBatch]:
         """Arrow batches of the records that start in [start, stop) of the log, without any queue.
 
         The rows are those that the queues would give: topic, queue and offset are worked out from
         the records. `limits` says what of a queue is wanted, by default all of every one.
-        `include_unqueued`: also prepared and rolled-back records, queueOffset null. The rest as in
-        `read_slices`; damage is every stretch of the range that is neither record nor filler.
+        `include_unqueued`: also prepared and rolled-back records, queueOffset null. The other
+        keywords are those of `ReadHow`; damage is every stretch of the range that is neither record
+        nor filler.
         """
         self._open_log()
-        options = ReadOptions(
-            column_names(columns),
-            parse_tags(tags),
-            _positive("batch_rows", batch_rows),
-            _positive("batch_bytes", batch_bytes),
-            first_batch_rows,
-            check_crc,
-            max_body_bytes,
-            on_damage,
-            None if keys is None else frozenset(keys),
-            unwrap_batches,
-            verify_queue=True,
-        )
+        options = ReadOptions.of(verify_queue=True, **how)
         end = self._snapshot.log_end
         rows_reader = SliceReader(self._log, _no_queue, self.broker_name, end, options)
         reader = LogReader(
@@ -526,8 +483,8 @@ class MessageStore:
             self.config.delay_levels_ms,
             frozenset(declared_batch_topics(self.path)),
             include_unqueued,
-            unwrap_batches,
-            on_damage,
+            options.unwrap,
+            options.on_damage,
         )
         return reader.read(start, stop)
 
@@ -541,31 +498,19 @@ class MessageStore:
         columns: Sequence[str] | None = None,
         *,
         include_system_topics: bool = False,
-        batch_rows: int = BATCH_ROWS,
-        batch_bytes: int = BATCH_BYTES,
-        check_crc: bool = True,
-        max_body_bytes: int = DEFAULT_MAX_BODY_BYTES,
-        on_damage: OnDamage | None = None,
+        **how: Unpack[ReadManner],
     ) -> Iterator[pa.RecordBatch]:
         """Arrow batches of the messages of `topics` (a name, several, or all user topics).
 
-        `start` and `stop`: queue offsets, half-open, cut to what each queue has. The rest as in
-        `read_slices`. Raises UnknownQueueError for a topic that is not there.
+        `start` and `stop`: queue offsets, half-open, cut to what each queue has. `tags`, `columns`
+        and the other keywords as in `read_slices`. Raises UnknownQueueError for a topic that is not
+        there.
         """
         slices = [
             QueueSlice(queue, max(low, start or 0), high if stop is None else min(high, stop))
             for queue, low, high in self._selected(topics, queue_ids, include_system_topics)
         ]
-        return self.read_slices(
-            slices,
-            columns=columns,
-            tags=tags,
-            batch_rows=batch_rows,
-            batch_bytes=batch_bytes,
-            check_crc=check_crc,
-            max_body_bytes=max_body_bytes,
-            on_damage=on_damage,
-        )
+        return self.read_slices(slices, tags=tags, columns=columns, **how)
 
     def _selected(
         self,
@@ -615,7 +560,7 @@ class MessageStore:
                 offset,
                 state.min_offset,
                 state.max_offset,
-                _positive("max_messages", max_messages),
+                positive("max_messages", max_messages),
                 wanted,
                 lambda start, stop: self.entries(queue, start, stop),
                 lambda entries, row: self._lookup.message_of(queue, entries, row),
@@ -762,9 +707,3 @@ def _guess_old_release(log: CommitLog) -> str | None:
             ends = extent.record.properties[-1] == PROPERTY_SEPARATOR
             return "4.9.0" if ends else "4.9.7"
     return None
-
-
-def _positive(name: str, value: int) -> int:
-    if value < 1:
-        raise InvalidArgumentError(None, reason=f"{name} must be at least 1", actual=value)
-    return value

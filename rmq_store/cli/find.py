@@ -15,7 +15,7 @@ from rmq_store.cli.messages import Damage, chosen_columns, columns_option, print
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from rmq_store.reading import OnDamage
+    from rmq_store.readoptions import OnDamage
     from rmq_store.store import MessageStore
 
 

@@ -87,6 +87,8 @@ def test_unknown_names_are_refused_with_the_nearest(golden: Callable[[str], Gold
     with store.open() as opened:
         with pytest.raises(InvalidArgumentError, match="Did you mean 'queueOffset'"):
             list(opened.read_batches(columns=["queueOfset"]))
+        with pytest.raises(InvalidArgumentError, match="Did you mean 'columns'"):
+            opened.read_slices([], colums=["body"])  # type: ignore[call-arg]
         with pytest.raises(InvalidArgumentError, match="named twice"):
             list(opened.read_batches(columns=["topic", "topic"]))
         topic = opened.topics(include_system=False)[0]

@@ -23,6 +23,7 @@ from rmq_store.queueids import require_queue_ids
 from rmq_store.search import Search, find
 from rmq_store.trace import trace
 from rmq_store.verify import verify
+from tests.support.damage import damage_entry
 from tests.support.golden import (
     STORES,
     GoldenStore,
@@ -218,3 +219,27 @@ def test_no_key_of_a_real_store_is_told_twice_or_called_damaged(
                 found = places(store, Search(key=key))
                 assert len(found) == len(set(found))
                 assert [at for at in sorted(found) if at < end] == with_key(it, key)
+
+
+LAST_OF_A_FILE = 99  # entries of a queue file of that store, less one: a search sets out from these
+
+
+def test_one_damaged_entry_hides_no_other_message_from_its_key(tmp_path: Path) -> None:
+    golden = unpack("clean-5.5.0", tmp_path)
+    queue = [r for r in golden.truth if r["topic"] == "orders" and r["queueId"] == 0]
+    damage_entry(Path(golden.path, "consumequeue", "orders", "0"), LAST_OF_A_FILE)
+    assert queue[LAST_OF_A_FILE]["keys"]
+    with golden.open() as store:
+        for number, record in enumerate(queue):
+            if not record["keys"]:
+                continue
+            search = Search(["orders"], key=record["keys"].split(" ")[0])
+            left_out: list[StoreError] = []
+            columns = ["commitLogOffset"]
+            batches = list(find(store, search, columns, left_out.append))
+            found = [at for batch in batches for at in batch.column(0).to_pylist()]
+            assert sorted(found) == with_key(golden, search.key or "", "orders")
+            if number == LAST_OF_A_FILE:
+                assert [type(one) for one in left_out] == [CorruptRecordError]
+                with pytest.raises(CorruptRecordError):
+                    places(store, search)

@@ -7,6 +7,10 @@ import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
+from rmq_store.layout import QUEUE_ENTRY
+
 # What may be hit, and how often compared with the others.
 PARTS = {
     "commitlog": 6,
@@ -141,6 +145,14 @@ class DamagedStore:
         target = path.with_name(f"{number:0{len(path.name)}d}")
         if not target.exists():
             path.rename(target)
+
+
+def damage_entry(folder: Path, number: int) -> None:
+    """Let an entry in the first file of the queue in `folder` lead into the log's first record."""
+    file = min(folder.iterdir())
+    raw = bytearray(file.read_bytes())
+    np.frombuffer(raw, QUEUE_ENTRY)["log_offset"][number] = 5
+    file.write_bytes(raw)
 
 
 INDEX_HARMS = ("no index", "last file gone", "first file gone", "rubbish")
