@@ -1,0 +1,16 @@
+"""What tests of the command share: one store of a real broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.support.golden import GoldenStore
+
+Golden = Callable[[str], GoldenStore]
+
+
+@pytest.fixture(scope="module")
+def store(golden: Golden) -> GoldenStore:
+    return golden("clean-5.3.3")

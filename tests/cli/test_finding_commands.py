@@ -1,0 +1,209 @@
+"""`find` and `trace`: a message by what is known of it, also where something is damaged."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import pytest
+
+from tests.support.commands import COMMAND, Golden, objects, run, sent_to
+from tests.support.golden import GoldenStore, bodies_of, in_a_queue, unpack, user_topic
+
+
+def test_find_by_key_gives_what_the_truth_has(store: GoldenStore) -> None:
+    by_key: dict[str, list[int]] = defaultdict(list)
+    for one in filter(user_topic, store.truth):
+        for word in (one["keys"] or "").split(" "):
+            if word:
+                by_key[word].append(one["commitLogOffset"])
+    for key in sorted(by_key)[:: max(1, len(by_key) // 12)]:
+        rows = objects("find", store.path, "--key", key)
+        assert sorted(row["commitLogOffset"] for row in rows) == by_key[key], key
+    objects("find", store.path, "--key", "no such key", expect=1)
+
+
+def test_find_by_id_property_text_and_time(store: GoldenStore) -> None:
+    truth = [one for one in store.truth if user_topic(one)]
+    some = next(one for one in truth if one["uniqKey"] and one["topic"] == "orders")
+    for name in ("uniqKey", "offsetMsgId"):
+        rows = objects("find", store.path, "--id", some[name])
+        assert some["commitLogOffset"] in [row["commitLogOffset"] for row in rows]
+    name, value = next(
+        (k, v) for one in truth for k, v in one["properties"].items() if k == "region"
+    )
+    rows = objects("find", store.path, "--property", f"{name}={value}")
+    assert sorted(row["commitLogOffset"] for row in rows) == sorted(
+        one["commitLogOffset"] for one in truth if one["properties"].get(name) == value
+    )
+    word = "order 1"
+    rows = objects("find", store.path, "--text", word, "--topic", "orders")
+    assert sorted(row["commitLogOffset"] for row in rows) == sorted(
+        one["commitLogOffset"]
+        for one in truth
+        if one["topic"] == "orders" and word.encode() in bodies_of(one)[0]
+    )
+    start = truth[100]["storeTimestamp"]
+    rows = objects("find", store.path, "--topic", "orders", "--from", str(start), "--limit", "5")
+    assert all(row["storeTimestamp"] for row in rows)
+    assert len(rows) == 5
+
+
+def test_trace_tells_what_became_of_a_transaction(golden: Golden) -> None:
+    store = golden("clean-5.5.0")
+    halves = [one for one in store.truth if one["topic"] == "RMQ_SYS_TRANS_HALF_TOPIC"]
+    committed = {
+        one["uniqKey"] for one in store.truth if one["sysFlag"] & 0xC == 0x8 and one["uniqKey"]
+    }
+    outcomes: Counter[str] = Counter()
+    for half in halves[:12]:
+        steps = objects("trace", store.path, half["uniqKey"])
+        outcome = {step["transaction"] for step in steps}
+        assert len(outcome) == 1
+        assert (outcome == {"committed"}) == (half["uniqKey"] in committed)
+        assert steps[0]["step"] == "prepared"
+        outcomes += Counter(outcome)
+    assert outcomes["committed"]
+    assert len(outcomes) > 1
+
+
+def test_trace_does_not_call_rolled_back_what_it_cannot_read(tmp_path: Path) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    commit = next(r for r in store.truth if r["sysFlag"] & 0xC == 0x8 and r["storeSize"] > 200)
+    path = next(
+        p
+        for p in sorted((Path(store.path) / "commitlog").iterdir(), reverse=True)
+        if int(p.name) <= commit["commitLogOffset"]
+    )
+    raw = bytearray(path.read_bytes())
+    at = commit["commitLogOffset"] - int(path.name)
+    raw[at : at + commit["storeSize"]] = bytes(commit["storeSize"])
+    path.write_bytes(raw)
+    assert "cannot be read" in run("trace", store.path, commit["uniqKey"], expect=1)
+    damage = {
+        one
+        for s in objects("trace", store.path, commit["uniqKey"], expect=1)
+        for one in s["damage"]
+    }
+    assert any(f"at offset {commit['commitLogOffset']}" in one for one in damage)
+
+
+def test_trace_tells_damage_among_the_records_of_a_message(tmp_path: Path) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    retry = next(one for one in store.truth if one["topic"].startswith("%RETRY%"))
+    key, at = retry["uniqKey"], retry["commitLogOffset"]
+    whole = objects("trace", store.path, key)
+    assert at in {step["commitLogOffset"] for step in whole}
+    assert not any(step["damage"] for step in whole)
+    path = max(p for p in Path(store.path, "commitlog").iterdir() if int(p.name) <= at)
+    raw = bytearray(path.read_bytes())
+    raw[at - int(path.name) + 90] ^= 1
+    path.write_bytes(raw)
+    for asked in (key, retry["keys"].split(" ")[0]):
+        done = subprocess.run(
+            [*COMMAND, "trace", store.path, asked], capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 1
+        assert "stored" in done.stdout
+        assert "as far as its records can be read" in done.stdout
+        assert done.stderr.count(f"at offset {at}") == 1
+        assert "RMQSTORE_CORRUPT_RECORD" in done.stderr
+        assert "rmqstore verify" in done.stderr
+    steps = objects("trace", store.path, key, expect=1)
+    assert {step["commitLogOffset"] for step in steps} == {
+        step["commitLogOffset"] for step in whole
+    } - {at}
+    for step in steps:
+        assert len(step["damage"]) == 1
+        assert f"at offset {at}" in step["damage"][0]
+
+
+def test_trace_tells_retries_of_a_message(golden: Golden) -> None:
+    store = golden("clean-5.5.0")
+    retry = next(one for one in store.truth if one["topic"].startswith("%RETRY%"))
+    steps = objects("trace", store.path, retry["uniqKey"])
+    kinds = [step["step"] for step in steps]
+    assert kinds[0] == "stored"
+    assert "retry" in kinds
+    assert "retry" in run("trace", store.path, retry["uniqKey"])
+
+
+@pytest.mark.parametrize("how", ["a bit of the body", "the whole record", "the file"])
+def test_a_message_that_is_there_and_damaged_is_not_said_to_be_none(
+    tmp_path: Path, how: str
+) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    files = sorted((Path(store.path) / "commitlog").iterdir())
+    path = next(p for p in files if int(p.name) > 0 and p is not files[-1])
+    size = int(files[1].name)
+    uniq_keys = Counter(one["uniqKey"] for one in store.truth)
+    record = next(
+        one
+        for one in store.truth
+        if int(path.name) <= one["commitLogOffset"] < int(path.name) + size
+        and one["uniqKey"]
+        and uniq_keys[one["uniqKey"]] == 1
+        and one["storeSize"] > 200
+        and in_a_queue(one)
+    )
+    at = record["commitLogOffset"] - int(path.name)
+    raw = bytearray(path.read_bytes())
+    if how == "a bit of the body":
+        raw[at + 90] ^= 1
+        path.write_bytes(raw)
+    elif how == "the whole record":
+        raw[at : at + record["storeSize"]] = bytes(record["storeSize"])
+        path.write_bytes(raw)
+    else:
+        path.unlink()
+    for words in (
+        ("find", store.path, "--id", record["uniqKey"]),
+        ("trace", store.path, record["uniqKey"]),
+    ):
+        said = run(*words, expect=2)
+        assert "leads to damage" in said
+        assert str(record["commitLogOffset"]) in said
+    said = run("find", store.path, "--id", record["offsetMsgId"], expect=2)
+    assert f"at offset {record['commitLogOffset']}" in said
+    assert "rmqstore verify" in said or "rmqstore salvage" in said or "scan()" in said
+    for name in ("uniqKey", "offsetMsgId"):
+        assert run("find", store.path, "--id", record[name], "--skip-damaged", expect=1) == ""
+    run("find", store.path, "--id", "F" * 32, expect=1)
+
+
+def test_trace_names_the_topic_to_which_nothing_was_sent(store: GoldenStore) -> None:
+    done = subprocess.run(
+        [*COMMAND, "trace", store.path, "no-such-key", "--topic", "orders"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 1
+    assert "no message with the key 'no-such-key' was sent to topic 'orders'" in done.stderr
+
+
+def test_trace_takes_a_topic_that_has_lost_its_queues(tmp_path: Path) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    shutil.rmtree(Path(store.path, "consumequeue", "orders"))
+    record = next(one for one in sent_to(store, "orders") if one["uniqKey"])
+    steps = objects("trace", store.path, record["uniqKey"], "--topic", "orders")
+    assert record["commitLogOffset"] in {step["commitLogOffset"] for step in steps}
+    assert "Did you mean 'orders'?" in run("trace", store.path, "k", "--topic", "ordres", expect=2)
+
+
+def test_an_id_that_leads_into_a_record_or_behind_the_log_names_no_message(tmp_path: Path) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    record = next(one for one in store.truth if one["storeSize"] > 300)
+    host, at = record["offsetMsgId"][:-16], record["commitLogOffset"]
+    end = sum(p.stat().st_size for p in (Path(store.path) / "commitlog").iterdir())
+    for offset in (at + 1, at + 100, at + record["storeSize"] - 1, end, 2**62):
+        done = subprocess.run(
+            [*COMMAND, "find", store.path, "--id", f"{host}{offset:016X}"],
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == 1, done.stderr
+        assert f"names log offset {offset}, where this message does not begin" in done.stderr

@@ -1,0 +1,163 @@
+"""Commands that check, mend or change a store, on copies of stores of real brokers."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmq_store.lock import StoreLock
+from tests.support.commands import Golden, objects, run, sent_to
+from tests.support.golden import GoldenStore, unpack
+
+
+def test_verify_ends_with_a_code_that_tells(golden: Golden, tmp_path: Path) -> None:
+    store = unpack("clean-5.3.3", tmp_path)
+    assert "nothing is wrong" in run("verify", store.path)
+    summary = objects("verify", store.path)[-1]
+    assert summary["records"] == len(store.truth)
+    file = sorted((Path(store.path) / "commitlog").iterdir())[0]
+    raw = bytearray(file.read_bytes())
+    raw[store.truth[3]["commitLogOffset"] + 95] ^= 4
+    file.write_bytes(raw)
+    *findings, summary = objects("verify", store.path, expect=1)
+    assert "log-damaged" in [finding["code"] for finding in findings]
+    assert summary["nothingWrong"] is False
+    run("verify", str(tmp_path / "nothing"), expect=2)
+
+
+def test_salvage_makes_a_store_and_tells_what_it_left_out(tmp_path: Path) -> None:
+    store = unpack("clean-5.3.3", tmp_path)
+    one = store.truth[3]
+    file = sorted((Path(store.path) / "commitlog").iterdir())[0]
+    raw = bytearray(file.read_bytes())
+    raw[one["commitLogOffset"] + 95] ^= 4
+    file.write_bytes(raw)
+    (report,) = objects("salvage", store.path, str(tmp_path / "target"), expect=1)
+    assert report["messages"] == len(store.truth) - 1
+    assert [skipped["start"] for skipped in report["skipped"]] == [one["commitLogOffset"]]
+    assert "nothing is wrong" in run("verify", str(tmp_path / "target"))
+
+
+def test_rebuild_makes_the_queues_anew(golden: Golden, tmp_path: Path) -> None:
+    store = golden("clean-5.3.3")
+    target = str(tmp_path / "target")
+    (report,) = objects("rebuild", store.path, target, "--link", "--config", store.conf)
+    assert report["records"] == len(store.truth)
+    for path in sorted(Path(store.path, "consumequeue").rglob("0*")):
+        if path.is_file():
+            copy = Path(target, path.relative_to(store.path))
+            assert copy.read_bytes() == path.read_bytes()
+    assert "nothing is wrong" in run("verify", target)
+    assert "never rebuilt in place" in run("rebuild", store.path, target, expect=2)
+
+
+def test_recover_makes_a_crashed_store_whole(tmp_path: Path) -> None:
+    store = unpack("crash-5.3.3", tmp_path)
+    assert "not-dispatched" in run("verify", store.path)
+    (report,) = objects("recover", store.path)
+    assert report["clean"] is False
+    assert report["entriesRebuilt"] == 3
+    assert run("verify", store.path).endswith("(0 errors, 0 warnings, 0 notes)\n")
+
+
+def test_retention_is_shown_first_and_applied_when_said(tmp_path: Path) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    files = sorted((Path(store.path) / "commitlog").iterdir())
+    words = ("retention", store.path, "--keep-from", "2100-01-01T00:00:00Z")
+    *lines, plan = objects(*words)
+    gone = [one["path"] for one in lines if "path" in one]
+    assert gone[: len(files) - 1] == [str(path) for path in files[:-1]]
+    losers = [one for one in lines if "consumerGroup" in one]
+    assert {(one["consumerGroup"], one["topic"]) for one in losers} >= {("g-slow", "orders")}
+    assert plan["files"] == len(gone) == len(lines) - len(losers)
+    assert all(path.exists() for path in files)
+    assert "g-slow" in run(*words)
+    *_, done = objects(*words, "--apply")
+    assert done["freed"] == plan["bytes"]
+    assert [path.exists() for path in files] == [False] * (len(files) - 1) + [True]
+    *findings, _ = objects("verify", store.path, expect=1)
+    assert {finding["code"] for finding in findings} == {"consumer-behind"}
+
+
+def test_offsets_are_shown_first_and_written_with_apply(tmp_path: Path) -> None:
+    store = unpack("clean-5.3.3", tmp_path)
+    path = Path(store.path) / "config/consumerOffset.json"
+    before = path.read_text("utf-8")
+    reset = ("offsets", store.path, "--group", "g-slow", "--topic", "orders")
+    rows = objects(*reset, "--reset-to", "earliest")
+    assert {row["after"] for row in rows} == {0}
+    assert path.read_text("utf-8") == before
+    middle = sent_to(store, "orders")[300]["storeTimestamp"]
+    rows = objects(*reset, "--reset-to-time", str(middle), "--apply")
+    with store.open() as opened:
+        assert opened.consumer_offsets()["g-slow"]["orders"] == {
+            row["queueId"]: opened.offset_by_time("orders", row["queueId"], middle) for row in rows
+        }
+    assert path.with_name(path.name + ".bak").read_text("utf-8") == before
+    assert "\t\t\t0:" in path.read_text("utf-8")  # fastjson's integer keys
+    others = json.loads(json.dumps(objects("lag", store.path, "--group", "g-retry")))
+    assert others
+
+
+def test_offsets_of_a_store_whose_log_is_elsewhere(tmp_path: Path) -> None:
+    store = unpack("clean-5.3.3", tmp_path)
+    (Path(store.path) / "commitlog").rename(tmp_path / "elsewhere")
+    conf = tmp_path / "other.conf"
+    conf.write_text(f"storePathCommitLog={tmp_path / 'elsewhere'}\n")
+    words = ("offsets", store.path, "--group", "g-slow", "--reset-to", "earliest")
+    run(*words, expect=2)
+    assert {row["after"] for row in objects(*words, "--broker-conf", str(conf))} == {0}
+
+
+def keys_of(value: Any) -> set[str]:
+    """Of an object and of those in its lists; a mapping in it is data, such as topic -> count."""
+    if isinstance(value, list):
+        return {key for one in value for key in keys_of(one)}
+    if not isinstance(value, dict):
+        return set()
+    return set(value) | {
+        key for one in value.values() if isinstance(one, list) for key in keys_of(one)
+    }
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["verify", "STORE"],
+        ["retention", "STORE", "--keep-from", "2100-01-01T00:00:00Z"],
+        ["offsets", "STORE", "--group", "g-slow", "--reset-to", "latest"],
+        ["salvage", "STORE", "TARGET"],
+        ["rebuild", "STORE", "TARGET"],
+        ["recover", "STORE"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_keys_of_reports_are_camel_case(tmp_path: Path, words: list[str]) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    there = {"STORE": store.path, "TARGET": str(tmp_path / "new")}
+    lines = objects(*(there.get(word, word) for word in words))
+    keys = {key for line in lines for key in keys_of(line)}
+    assert len(keys) > 3
+    assert [key for key in sorted(keys) if not re.fullmatch(r"[a-z]+([A-Z][a-z0-9]*)*", key)] == []
+
+
+def test_a_reset_is_refused_while_the_store_is_locked(tmp_path: Path) -> None:
+    store = unpack("clean-5.3.3", tmp_path)
+    lock = StoreLock(Path(store.path))
+    try:
+        words = ("offsets", store.path, "--group", "g-slow", "--reset-to", "latest")
+        run(*words)
+        assert "RMQSTORE_LOCKED" in run(*words, "--apply", expect=2)
+    finally:
+        lock.release()
+
+
+def test_a_group_that_is_not_in_a_topic_is_not_said_to_be_unknown(store: GoldenStore) -> None:
+    topics = {row["topic"] for row in objects("queues", store.path)}
+    read = {row["topic"] for row in objects("lag", store.path, "--group", "g-slow")}
+    other = sorted(topics - read)[0]
+    assert objects("lag", store.path, "--topic", other, "--group", "g-slow") == []
