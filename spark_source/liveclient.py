@@ -10,7 +10,7 @@ _LIVE: Mapping[str, str] = {
     name.casefold(): why
     for names, why in (
         (
-            "nameServer namesrvAddr nameServerAddr nameServerAddress endpoints proxyAddr "
+            "nameServer namesrv namesrvAddr nameServerAddr nameServerAddress endpoints proxyAddr "
             "kafka.bootstrap.servers bootstrap.servers",
             f"{_NO_CLIENT}: give the store's folder as path",
         ),

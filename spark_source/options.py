@@ -79,6 +79,14 @@ _EXCLUDE_EACH_OTHER = (
     ("stores", "brokerName"),
 )
 
+# Names that others have for what is asked for differently here.
+_SAID_OTHERWISE = {
+    "includeheaders": "The headers are there anyway: column properties has them",
+    "queueid": 'Name queues with assign = {"orders": [0, 1]}, or filter on the column queueId',
+    "queueids": 'Name queues with assign = {"orders": [0, 1]}, or filter on the column queueId',
+    "inferschema": "The columns are fixed; option columns or .schema(...) chooses of them",
+}
+
 # What Spark hands over of a table of its catalog, and of nothing else.
 _OF_THE_CATALOG = ("location", "owner")
 
@@ -150,6 +158,9 @@ def _known(name: str) -> Option:
     why = why_only_a_client(name)
     if why is not None:
         raise _invalid(f"option {name!r} is of a client of a live broker", why[0].upper() + why[1:])
+    otherwise = _SAID_OTHERWISE.get(name.casefold())
+    if otherwise is not None:
+        raise _invalid(f"unknown option {name!r}", otherwise)
     raise _invalid(f"unknown option {name!r}", nearest(name, [known.name for known in OPTIONS]))
 
 

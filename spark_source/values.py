@@ -168,6 +168,8 @@ def names_to_text(value: str) -> dict[str, str]:
     for name, path in found.items():
         if not isinstance(path, str) or not path.strip() or not name.strip():
             raise Refused(f"has no text for {name!r}; it looks like {shape}")
+        if "/" in name and "/" not in path:
+            raise Refused(f"has the path {name!r} for a name; it looks like {shape}")
     if not found:
         raise Refused("names nothing")
     return found

@@ -114,6 +114,13 @@ def test_an_unknown_option_is_refused_with_the_nearest_name() -> None:
         parsed(includesystemtopic="true")
 
 
+def test_stores_the_wrong_way_round_are_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="has the path '/data/a' for a name"):
+        parse_options({"stores": '{"/data/a": "broker-a"}'})
+    # A folder that is named from here may lie beside, and a name may have a slash.
+    assert parse_options({"stores": '{"a": "store", "b/c": "/x"}'}).stores
+
+
 def test_no_path_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="no path"):
         parse_options({})
@@ -152,6 +159,8 @@ def test_every_option_fills_a_field_of_its_own() -> None:
         ({"consumerGroup": "g"}, "table=groups"),
         ({"rocketmq.anything": "g"}, "client settings have no meaning"),
         ({"maxOffsetsPerTrigger": "9"}, "has no triggers"),
+        ({"includeHeaders": "true"}, "column properties has them"),
+        ({"queueId": "0"}, 'Name queues with assign = {"orders": [0, 1]}'),
     ],
 )
 def test_what_cannot_go_together_or_has_no_meaning_is_told_why(
