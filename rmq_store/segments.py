@@ -98,9 +98,14 @@ def refuse_sizes(segments: Sequence[SegmentFile], said: int | None, setting: str
 
 
 def without_overlaps(segments: Sequence[SegmentFile], file_size: int) -> list[SegmentFile]:
-    """Without files whose name puts them inside the one before: such a name is wrong."""
+    """Of two files whose names put one into the other, the one whose name can be.
+
+    Names are multiples of the file size; where both are, or none is, the later one is wrong.
+    """
     kept: list[SegmentFile] = []
     for segment in segments:
         if not kept or segment.base >= kept[-1].base + file_size:
             kept.append(segment)
+        elif kept[-1].base % file_size and not segment.base % file_size:
+            kept[-1] = segment
     return kept

@@ -243,6 +243,19 @@ def test_the_file_size_is_told_by_sizes_and_names(files: list[tuple[int, int]], 
     assert infer_file_size([SegmentFile("x", base, length) for base, length in files]) == size
 
 
+def test_a_file_under_a_wrong_name_does_not_hide_the_one_behind_it(tmp_path: Path) -> None:
+    golden = unpack("clean-5.3.3", tmp_path)
+    files = log_files(golden)
+    size = files[0].stat().st_size
+    files[1].rename(files[1].with_name(segment_name(size + 7)))
+    told: list[StoreError] = []
+    with golden.open() as store:
+        found = offsets(store, on_damage=told.append)
+    assert found == [at for at in wanted(golden) if not size <= at < 2 * size]
+    assert told
+    assert all(isinstance(error, MissingFileError) for error in told)
+
+
 def test_names_that_cannot_be_are_passed_over(tmp_path: Path) -> None:
     golden = unpack("crc-5.5.0", tmp_path)
     first = log_files(golden)[0]
