@@ -92,7 +92,7 @@ class CommitLog:
             self.path_at(offset),
             offset=offset,
             reason=f"no record starts here: {found.value}",
-            advice="The offset counts from the start of the log; scan() lists what is where",
+            advice="The offset counts from the start of the log; rmqstore verify says what is where",
         )
 
     def _decode(self, offset: int) -> Record | Gap:

@@ -217,7 +217,7 @@ def _fail(path: str | None, at: int, what: str, expected: object, actual: object
         expected=expected,
         actual=actual,
         advice="The offset counts from the start of the log. Records behind it are still readable; "
-        "scan() names what the damage covers",
+        "rmqstore verify says what the damage covers",
     )
 
 

@@ -167,7 +167,7 @@ def test_a_message_that_is_there_and_damaged_is_not_said_to_be_none(
         assert str(record["commitLogOffset"]) in said
     said = run("find", store.path, "--id", record["offsetMsgId"], expect=2)
     assert f"at offset {record['commitLogOffset']}" in said
-    assert "rmqstore verify" in said or "rmqstore salvage" in said or "scan()" in said
+    assert "rmqstore verify" in said or "rmqstore salvage" in said
     for name in ("uniqKey", "offsetMsgId"):
         assert run("find", store.path, "--id", record[name], "--skip-damaged", expect=1) == ""
     run("find", store.path, "--id", "F" * 32, expect=1)

@@ -20,7 +20,7 @@ from jobs import dlq, lag, trace, usage
 from jobs.answer import show
 from jobs.command import EXIT_NOT_ALL, EXIT_OK, EXIT_REFUSED
 from rmq_store import MessageStore, QueueId
-from rmq_store.errors import InvalidArgumentError
+from rmq_store.errors import InvalidArgumentError, StoreError
 from rmq_store.trace import trace as trace_of
 from tests.conftest import GoldenStore, in_a_queue, unpack, user_topic
 from tests.support.golden import messages_in
@@ -181,6 +181,36 @@ def test_a_key_an_offset_id_and_nothing(spark: SparkSession, golden: Golden) -> 
     nothing = trace.run(spark, trace.TraceSpec(store.path, "no-such-key", conf(store)))
     assert not nothing.ok
     assert "no-such-key" in nothing.problems[0]
+
+
+def test_damage_among_the_records_of_a_message_is_told(spark: SparkSession, tmp_path: Path) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    retry = next(r for r in store.truth if r["topic"].startswith("%RETRY%"))
+    key, at = retry["keys"].split(" ")[0], retry["commitLogOffset"]
+    path = max(p for p in Path(store.path, "commitlog").iterdir() if int(p.name) <= at)
+    raw = bytearray(path.read_bytes())
+    raw[at - int(path.name) + 90] ^= 1
+    path.write_bytes(raw)
+    for asked in (key, retry["uniqKey"]):
+        answer = trace.run(spark, trace.TraceSpec(store.path, asked, conf(store)))
+        assert not answer.ok
+        (problem,) = answer.problems
+        assert f"at offset {at}" in problem
+        (outcome,) = answer.tables["what became of it"]
+        assert outcome["outcome"].endswith("as far as its records can be read")
+        steps = {row["commitLogOffset"] for row in answer.tables["step by step"]}
+        same = {r["commitLogOffset"] for r in store.truth if r["uniqKey"] == retry["uniqKey"]}
+        assert steps == same - {at}
+    lonely = next(
+        r
+        for r in store.truth
+        if r["topic"] == "orders" and int(path.name) <= r["commitLogOffset"] and r["uniqKey"]
+    )
+    start = lonely["commitLogOffset"] - int(path.name)
+    raw[start + 90] ^= 1
+    path.write_bytes(raw)
+    with pytest.raises(StoreError, match="RMQSTORE_CORRUPT_RECORD"):
+        trace.run(spark, trace.TraceSpec(store.path, lonely["uniqKey"], conf(store)))
 
 
 # --- dlq ------------------------------------------------------------------------------------------
