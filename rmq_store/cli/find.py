@@ -10,7 +10,13 @@ import click
 
 from rmq_store.cli.common import json_option, open_store, parse_time, store_command
 from rmq_store.cli.main import EXIT_FINDINGS
-from rmq_store.cli.messages import Damage, chosen_columns, columns_option, print_batches
+from rmq_store.cli.messages import (
+    Damage,
+    chosen_columns,
+    columns_option,
+    print_batches,
+    where_it_was,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -77,9 +83,11 @@ def find(
             else _by_id(opened, message_id, names, on_damage)
         )
         count = print_batches(batches, as_json, limit)
+        word = key or message_id
+        gone = "" if count or word is None else where_it_was(opened, word, topics)
     damage.conclude()
     if not count:
-        click.echo(f"rmqstore: no message found{_id_leads_to(message_id)}", err=True)
+        click.echo(f"rmqstore: no message found{_id_leads_to(message_id)}{gone}", err=True)
     if not count or damage.count:
         sys.exit(EXIT_FINDINGS)
 

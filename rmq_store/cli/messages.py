@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,7 +13,10 @@ from rmq_store.errors import StoreError
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from rmq_store.store import MessageStore
+
 TEXT_COLUMNS = "topic,queueId,queueOffset,storeTimestamp,tags,keys,body"
+_PLACES_TOLD = 3
 
 
 def columns_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -67,3 +70,25 @@ class Damage:
         """Tell how many there were."""
         if self.count > 1:
             click.echo(f"rmqstore: {self.count} entries were left out; see `verify`", err=True)
+
+
+def where_it_was(store: MessageStore, key: str, topics: Collection[str] = ()) -> str:
+    """What the index still knows of a key that no message has; nothing where it knows nothing."""
+    from rmq_store.gonekeys import gone_key
+
+    start, end = store.log_range()
+    gone = gone_key(store, key, topics)
+    told = ""
+    if gone.expired:
+        told += f"; the index has it at {_offsets(gone.expired)}, before the log begins ({start}): "
+        told += "it has expired, or files of the log are missing"
+    if gone.lost:
+        told += f"; the index has it at {_offsets(gone.lost)}, behind the end of the log ({end}): "
+        told += "it was lost with that end, see rmqstore verify"
+    return told
+
+
+def _offsets(places: Sequence[int]) -> str:
+    first = ", ".join(map(str, places[:_PLACES_TOLD]))
+    more = f" and {len(places) - _PLACES_TOLD} more" if len(places) > _PLACES_TOLD else ""
+    return f"log offset {first}{more}"

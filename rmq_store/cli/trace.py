@@ -10,6 +10,7 @@ import click
 
 from rmq_store.cli.common import json_option, open_store, print_json, store_command
 from rmq_store.cli.main import EXIT_FINDINGS
+from rmq_store.cli.messages import where_it_was
 
 _MOST_TOLD = 10  # places that cannot be read, one by one
 
@@ -38,6 +39,7 @@ def trace(
         if topic is not None:
             require_topic(opened, topic)
         lives = lives_of(opened, key, topic)
+        gone = "" if lives else where_it_was(opened, key)
     for life in lives:
         if as_json:
             for step in life.steps:
@@ -61,6 +63,6 @@ def trace(
         said = f"no message has the key {key!r}"
         if topic is not None:
             said = f"no message with the key {key!r} was sent to topic {topic!r}"
-        click.echo(f"rmqstore: {said}", err=True)
+        click.echo(f"rmqstore: {said}{gone}", err=True)
     if damage or not lives:
         sys.exit(EXIT_FINDINGS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from collections import Counter, defaultdict
@@ -9,8 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.commands import COMMAND, Golden, objects, run, sent_to
-from tests.support.golden import GoldenStore, bodies_of, in_a_queue, unpack, user_topic
+from tests.support.commands import COMMAND, Golden, complaint, objects, run, sent_to
+from tests.support.golden import (
+    GoldenStore,
+    bodies_of,
+    in_a_queue,
+    log_files,
+    unpack,
+    user_topic,
+)
 
 
 def test_find_by_key_gives_what_the_truth_has(store: GoldenStore) -> None:
@@ -207,3 +215,38 @@ def test_an_id_that_leads_into_a_record_or_behind_the_log_names_no_message(tmp_p
         )
         assert done.returncode == 1, done.stderr
         assert f"names log offset {offset}, where this message does not begin" in done.stderr
+
+
+@pytest.mark.parametrize("gone", ["the first file", "the last file"])
+def test_a_key_that_only_the_index_knows_is_told_with_its_place(tmp_path: Path, gone: str) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    files = log_files(store)
+    size = int(files[1].name)
+    last = int(files[-1].name)
+    uniq_keys = Counter(one["uniqKey"] for one in store.truth)
+    one = next(
+        one
+        for one in reversed(store.truth)
+        if uniq_keys[one["uniqKey"]] == 1
+        and user_topic(one)
+        and one["topic"] != "inner"
+        and (one["commitLogOffset"] < size) is (gone == "the first file")
+    )
+    if gone == "the first file":
+        files[0].unlink()
+        expected = f"before the log begins ({size}): it has expired"
+    else:
+        assert one["commitLogOffset"] > last
+        os.truncate(files[-1], 0)
+        expected = "behind the end of the log ("
+    for words in (
+        ("find", store.path, "--key"),
+        ("find", store.path, "--id"),
+        ("trace", store.path),
+    ):
+        said = complaint(*words, one["uniqKey"], expect=1)
+        assert f"the index has it at log offset {one['commitLogOffset']}, {expected}" in said
+    assert "index" not in complaint("find", store.path, "--key", "NOWHERE", expect=1)
+    elsewhere = "documents" if one["topic"] != "documents" else "orders"
+    asked = ("find", store.path, "--key", one["uniqKey"], "--topic", elsewhere)
+    assert "index" not in complaint(*asked, expect=1)

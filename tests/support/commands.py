@@ -22,6 +22,13 @@ def run(*words: str, expect: int = 0) -> str:
     return done.stdout if expect in (0, 1) else done.stderr
 
 
+def complaint(*words: str, expect: int) -> str:
+    """What a command says beside its output."""
+    done = subprocess.run([*COMMAND, *words], capture_output=True, text=True, timeout=120)
+    assert done.returncode == expect, f"{words}: {done.returncode}\n{done.stderr}"
+    return done.stderr
+
+
 def objects(*words: str, expect: int = 0) -> list[dict[str, Any]]:
     return [json.loads(line) for line in run(*words, "--json", expect=expect).splitlines()]
 
