@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -73,8 +73,12 @@ class Bound:
     time_ms: int | None = None  # the first message stored then or later
 
 
-OffsetByTime = Callable[[QueueId, int], int]
-"""The first queue offset stored at or after a time (ms); the queue's max offset without one."""
+class OffsetByTime(Protocol):
+    """`MessageStore.first_since`: the first queue offset stored at or after a time (ms)."""
+
+    def __call__(
+        self, queue: QueueId, timestamp: int, /, *, unreadable_before: bool = False
+    ) -> int: ...
 
 
 def resolve(
@@ -83,17 +87,17 @@ def resolve(
     """The range of `queue` between two bounds, cut to its `limits` (min, max offset), half-open."""
     least, most = limits
 
-    def position(bound: Bound, unbounded: int) -> int:
+    def position(bound: Bound, unbounded: int, *, ends: bool) -> int:
         if bound.offset is not None:
             asked = bound.offset
         elif bound.time_ms is not None:
-            asked = by_time(queue, bound.time_ms)
+            asked = by_time(queue, bound.time_ms, unreadable_before=ends)
         else:
             asked = unbounded
         return min(max(asked, least), most)
 
-    first = position(start, least)
-    return QueueSlice(queue, first, max(first, position(stop, most)))
+    first = position(start, least, ends=False)
+    return QueueSlice(queue, first, max(first, position(stop, most, ends=True)))
 
 
 def sample_offsets(part: QueueSlice, queues: int) -> list[int]:

@@ -16,7 +16,7 @@ from rmq_store.layout import CONSUMEQUEUE_EXT_DIR, FILLER_SIZE
 from rmq_store.planning import Entry, QueueSlice
 from rmq_store.remotefile import Ranges, need_all
 from rmq_store.snapshot import QueueFolders, QueueState, StoreSnapshot
-from rmq_store.timesearch import offset_by_time
+from rmq_store.timesearch import find_boundary, offset_by_time
 
 _EMPTY = QueueState(0, 0, 0, 0)
 _FETCHED_AHEAD = 16 << 20  # bytes of queues, before a part of them is read
@@ -241,21 +241,25 @@ class QueueView:
             lambda offset: self.store_time(queue, offset),
         )
 
-    def first_since(self, queue: QueueId, timestamp: int) -> int:
+    def first_since(
+        self, queue: QueueId, timestamp: int, *, unreadable_before: bool = False
+    ) -> int:
         """The first queue offset whose message was stored at `timestamp` (ms) or later; max_offset
         without one.
 
-        As `offset_by_time` with LOWER, but exact in queues of inner batches too. Raises
+        Messages right before it whose time cannot be read are taken in as well, so that what begins
+        here misses none of its own; with `unreadable_before` they are left before it, for what ends
+        here. Exact in queues of inner batches too, where `offset_by_time` is not. Raises
         UnknownQueueError.
         """
         state = self.state(queue)
-        return offset_by_time(
+        found = find_boundary(
             state.min_offset,
             state.max_offset,
-            timestamp,
-            "LOWER",
             lambda offset: self.store_time(queue, offset),
+            lambda time: time >= timestamp,
         )
+        return found.behind if unreadable_before else found.first
 
     def _batch_by_time(
         self, queue: QueueId, state: QueueState, timestamp: int, boundary: str

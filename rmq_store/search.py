@@ -75,9 +75,10 @@ def selected_slices(store: MessageStore, search: Search) -> list[QueueSlice]:
                 continue
             start, stop = store.min_offset(*queue), store.max_offset(*queue)
             if search.begin is not None:
-                start = max(start, store.offset_by_time(*queue, search.begin))
-            if search.end is not None and not store.is_batch(queue):
-                stop = min(stop, store.offset_by_time(*queue, search.end))
+                start = max(start, store.first_since(queue, search.begin))
+            if search.end is not None:
+                behind = store.first_since(queue, search.end, unreadable_before=True)
+                stop = min(stop, behind)
             if start < stop:
                 found.append(QueueSlice(queue, start, stop))
     return found

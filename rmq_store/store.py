@@ -672,14 +672,18 @@ class MessageStore:
         """
         return self._view.offset_by_time(topic, queue_id, timestamp, boundary)
 
-    def first_since(self, queue: QueueId, timestamp: int) -> int:
+    def first_since(
+        self, queue: QueueId, timestamp: int, *, unreadable_before: bool = False
+    ) -> int:
         """The first queue offset whose message was stored at `timestamp` (ms) or later; max_offset
         without one.
 
-        As `offset_by_time` with LOWER, but exact in queues of inner batches too. Raises
+        Messages right before it whose time cannot be read are taken in as well, so that what begins
+        here misses none of its own; with `unreadable_before` they are left before it, for what ends
+        here. Exact in queues of inner batches too, where `offset_by_time` is not. Raises
         UnknownQueueError.
         """
-        return self._view.first_since(queue, timestamp)
+        return self._view.first_since(queue, timestamp, unreadable_before=unreadable_before)
 
     def store_time(self, queue: QueueId, offset: int) -> int | None:
         """When the message at a queue offset was stored (ms); None where its record is not there."""

@@ -212,7 +212,7 @@ def _ended_at(store: MessageStore, half: Message) -> int | None:
         return None
     queue = QueueId(topic, half.queue_id)
     stop = store.max_offset(*queue)
-    start = store.offset_by_time(*queue, half.store_timestamp)
+    start = store.first_since(queue, half.store_timestamp)
     named = rf"(^|,){half.queue_offset}(,|$)"
     columns = ("body", "storeTimestamp")
     for batch in store.read_slices([QueueSlice(queue, start, stop)], columns=columns):
@@ -232,7 +232,8 @@ def _damage_until(store: MessageStore, half: Message, ended: int) -> tuple[Store
     if state is None:
         return ()
     start = max(state.min_offset, store.first_since(queue, half.store_timestamp) - 1)
-    stop = min(state.max_offset, store.first_since(queue, ended + 1) + 1)
+    behind = store.first_since(queue, ended + 1, unreadable_before=True)
+    stop = min(state.max_offset, behind + 1)
     errors: list[StoreError] = []
     part = [QueueSlice(queue, start, stop)]
     for _ in store.read_slices(part, columns=("flag",), on_damage=errors.append):

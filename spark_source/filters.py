@@ -195,7 +195,8 @@ def _store_time(plan: QueryPlan, one: Any) -> tuple[QueryPlan, bool]:
                 if low is not None:
                     start = max(start, store.first_since(part.queue, low))
                 if high is not None:
-                    stop = min(stop, store.first_since(part.queue, high))
+                    behind = store.first_since(part.queue, high, unreadable_before=True)
+                    stop = min(stop, behind)
                 if start < stop:
                     parts.append(QueueSlice(part.queue, start, stop))
         return replace(plan, ranges=tuple(parts))

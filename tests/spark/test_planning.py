@@ -26,7 +26,7 @@ ORDERS = QueueId("orders", 0)
 PAYMENTS = QueueId("payments", 0)
 
 
-def never(queue: QueueId, moment: int) -> int:
+def never(queue: QueueId, moment: int, *, unreadable_before: bool = False) -> int:
     raise AssertionError("no time was asked for")
 
 
@@ -40,8 +40,8 @@ def test_an_offset_counts_before_a_time() -> None:
 
 
 def test_a_time_is_resolved_by_the_store_and_cut_to_the_queue() -> None:
-    def by_time(queue: QueueId, moment: int) -> int:
-        return {100: 6, 200: 40}[moment]
+    def by_time(queue: QueueId, moment: int, *, unreadable_before: bool = False) -> int:
+        return {(100, False): 6, (200, True): 40}[moment, unreadable_before]
 
     found = resolve(ORDERS, (5, 9), Bound(time_ms=100), Bound(time_ms=200), by_time)
     assert found == QueueSlice(ORDERS, 6, 9)
