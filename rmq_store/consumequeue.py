@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from rmq_store.boundary import bisect_first, made_good
 from rmq_store.entries import Entries, concat_entries, hole_at
 from rmq_store.errors import from_os_error
 from rmq_store.files import SegmentChain
@@ -252,7 +254,8 @@ class QueueFiles:
         """The first unit in [start, stop) that points to `log_offset` or behind it; else `stop`."""
         if start < stop and self._points_behind(start, log_offset):
             return start  # nothing has expired
-        return bisect_first(start, stop, lambda unit: self._points_behind(unit, log_offset))
+        found = bisect_first(start, stop, lambda unit: self._points_behind(unit, log_offset))
+        return made_good(found, start, stop, self._log_offset_at, log_offset)
 
     def first_pointing_behind(self, log_offset: int, start: int, stop: int) -> int:
         """The first unit in [start, stop) whose log offset is `log_offset` or more; else `stop`.
@@ -264,13 +267,25 @@ class QueueFiles:
         held = list(self._held(start, stop))
         number = bisect_first(0, len(held), lambda n: self.unit(held[n][1] - 1)[0] >= log_offset)
         if number == len(held):
-            return stop
+            return made_good(stop, start, stop, self._log_offset_at, log_offset)
         first, last = held[number]
         if self.chain.is_remote:  # there a window is fetched
-            return bisect_first(first, last, lambda unit: self.unit(unit)[0] >= log_offset)
+            found = bisect_first(first, last, lambda unit: self.unit(unit)[0] >= log_offset)
+            return made_good(found, start, stop, self._log_offset_at, log_offset)
         width = self.dtype.itemsize
         units = self.chain.window(first * width, last * width).view(self.dtype)
-        return first + bisect_left(units["log_offset"], log_offset)
+        found = first + bisect_left(units["log_offset"], log_offset)
+        low, high = max(start, found - 2), min(stop, found + 2)
+        if first <= low and high <= last and _in_order(units[low - first : high - first]):
+            return found
+        return made_good(found, start, stop, self._log_offset_at, log_offset)
+
+    def _log_offset_at(self, unit: int) -> int | None:
+        """Where a unit points in the log; None where it leads nowhere or no file holds it."""
+        if unit < 0 or self.chain.segment_at(unit * self.dtype.itemsize) is None:
+            return None
+        where, size = self.unit(unit)
+        return where if size > 0 and size != FILLER_SIZE and where >= 0 else None
 
     def _points_behind(self, unit: int, log_offset: int) -> bool:
         if self.chain.segment_at(unit * self.dtype.itemsize) is None:
@@ -300,12 +315,9 @@ def is_behind(where: int, size: int, log_offset: int) -> bool:
     return size != FILLER_SIZE and size > 0 and where >= log_offset
 
 
-def bisect_first(start: int, stop: int, test: Callable[[int], bool]) -> int:
-    """The first number in [start, stop) that passes `test`, where all behind it do; else `stop`."""
-    while start < stop:
-        middle = (start + stop) // 2
-        if test(middle):
-            stop = middle
-        else:
-            start = middle + 1
-    return start
+def _in_order(units: npt.NDArray[Any]) -> bool:
+    """Whether neighbouring units all lead somewhere, one behind the other."""
+    places = list(zip(units["log_offset"].tolist(), units["size"].tolist(), strict=True))
+    return all(size > 0 for _, size in places) and all(
+        where + size <= behind for (where, size), (behind, _) in pairwise(places)
+    )

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 
+from rmq_store.boundary import bisect_first, find_boundary, made_good
 from rmq_store.commitlog import CommitLog
 from rmq_store.config import declared_topics
-from rmq_store.consumequeue import QueueId, bisect_first
+from rmq_store.consumequeue import QueueId
 from rmq_store.consumequeueext import QueueExt
 from rmq_store.entries import Entries, concat_entries, no_entries
 from rmq_store.errors import CorruptRecordError, MissingFileError, UnknownQueueError, nearest
@@ -16,7 +17,7 @@ from rmq_store.layout import CONSUMEQUEUE_EXT_DIR, FILLER_SIZE
 from rmq_store.planning import Entry, QueueSlice
 from rmq_store.remotefile import Ranges, need_all
 from rmq_store.snapshot import QueueFolders, QueueState, StoreSnapshot
-from rmq_store.timesearch import find_boundary, offset_by_time
+from rmq_store.timesearch import offset_by_time
 
 _EMPTY = QueueState(0, 0, 0, 0)
 _FETCHED_AHEAD = 16 << 20  # bytes of queues, before a part of them is read
@@ -146,11 +147,17 @@ class QueueView:
             files = self._folders.files(queue)
             if files.first_unit <= start and not files.has_holes:
                 return files.first_pointing_behind(commit_log_offset, start, stop)
-        return bisect_first(
+        found = bisect_first(
             start,
             stop,
             lambda offset: self.log_offset_of(queue, offset) >= commit_log_offset,
         )
+
+        def value_at(offset: int) -> int | None:
+            entry = self.entry_at(queue, offset) if start <= offset < stop else None
+            return None if entry is None else entry.log_offset
+
+        return made_good(found, start, stop, value_at, commit_log_offset)
 
     def slice_entries(self, queue: QueueId, start: int, stop: int) -> Entries:
         """Entries whose first message is in the range, so that no record comes twice."""

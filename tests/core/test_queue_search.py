@@ -7,12 +7,14 @@ from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from rmq_store import QueueId
 from rmq_store.consumequeue import QueueFiles
+from rmq_store.layout import QUEUE_ENTRY
 from tests.conftest import GoldenStore, in_a_queue
-from tests.support.golden import CLEAN
+from tests.support.golden import CLEAN, unpack
 
 
 def places_by_queue(store: GoldenStore) -> dict[QueueId, dict[int, int]]:
@@ -71,3 +73,34 @@ def test_it_is_found_across_files_and_in_parts_of_a_queue(tmp_path: Path, lost: 
                 expected = next((unit for unit in units if places[unit] >= position), stop)
                 found = files.first_pointing_behind(position, start, stop)
                 assert found == expected, (start, stop, position)
+
+
+HARMS = {"low": (5, 100), "high": (2**40, 100), "empty": (0, 0)}  # log offset, size
+
+
+@pytest.mark.parametrize("harm", HARMS)
+def test_no_damaged_entry_leads_the_search_astray(tmp_path: Path, harm: str) -> None:
+    """Each entry in turn is damaged: what is found is at most that one entry off.
+
+    Not the two at each end, where it cannot be told which of two is wrong.
+    """
+    store = unpack("clean-5.5.0", tmp_path)
+    folder = Path(store.path) / "consumequeue" / "orders" / "1"
+    places = sorted(places_by_queue(store)[QueueId("orders", 1)].values())
+    count = len(places)
+    asked = [*places[::9], places[-1], places[-1] + 1]
+    for number in range(2, count - 2):
+        path = max(p for p in folder.iterdir() if int(p.name) <= number * 20)
+        whole = path.read_bytes()
+        raw = bytearray(whole)
+        entry = np.frombuffer(raw, QUEUE_ENTRY)[number - int(path.name) // 20 :][:1]
+        entry["log_offset"], entry["size"] = HARMS[harm]
+        path.write_bytes(raw)
+        files = QueueFiles(str(folder))
+        for place in asked:
+            right = bisect_left(places, place)
+            found = files.first_pointing_behind(place, 0, count)
+            assert found == right or {found, right} == {number, number + 1}, (number, place)
+            behind = files.find_unit_at_log(place, 0, count)
+            assert behind == right or {behind, right} == {number, number + 1}, (number, place)
+        path.write_bytes(whole)
