@@ -146,14 +146,22 @@ class CommitLog:
 
     def is_record(self, offset: int, size: int | None = None) -> bool:
         """Whether a whole record of `size` bytes, whatever its CRC, stands at `offset`."""
+        return self._headers_at(offset, size) is not None
+
+    def store_time_at(self, offset: int, size: int) -> int | None:
+        """The storeTimestamp (ms) of the whole record of `size` bytes at `offset`, whatever its CRC;
+        None where there is none."""
+        headers = self._headers_at(offset, size)
+        return None if headers is None else int(headers.field("store_timestamp", np.int64)[0])
+
+    def _headers_at(self, offset: int, size: int | None) -> Headers | None:
         segment = self.chain.segment_at(offset)
         if segment is None or offset < 0:
-            return False
-        window = self._window_at(offset, segment)
-        headers = Headers(window, _FIRST, offset)
+            return None
+        headers = Headers(self._window_at(offset, segment), _FIRST, offset)
         total = int(headers.total[0])
         whole = bool(headers.valid[0]) and offset + total <= segment.base + segment.size
-        return whole and (size is None or total == size)
+        return headers if whole and (size is None or total == size) else None
 
     def end_from(self, offset: int) -> int:
         """Where the run of records that starts at `offset` ends, through file after file.

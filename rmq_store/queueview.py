@@ -12,7 +12,7 @@ from rmq_store.config import declared_topics
 from rmq_store.consumequeue import QueueId
 from rmq_store.consumequeueext import QueueExt
 from rmq_store.entries import Entries, concat_entries, no_entries
-from rmq_store.errors import CorruptRecordError, MissingFileError, UnknownQueueError, nearest
+from rmq_store.errors import UnknownQueueError, nearest
 from rmq_store.layout import CONSUMEQUEUE_EXT_DIR, FILLER_SIZE
 from rmq_store.planning import Entry, QueueSlice
 from rmq_store.remotefile import Ranges, need_all
@@ -289,11 +289,10 @@ class QueueView:
         return int(entries.offset[min(found, len(entries) - 1)])
 
     def store_time(self, queue: QueueId, offset: int) -> int | None:
-        """When the message at a queue offset was stored (ms); None where its record is not there."""
+        """When the message at a queue offset was stored (ms), whatever its CRC; None where no record
+        is where the entry leads."""
         entries = self.entries(queue, offset, offset + 1)
         if not len(entries) or not entries.points_to_record[0]:
             return None
-        try:
-            return self._open_log().record_at(int(entries.log_offset[0])).store_timestamp
-        except (CorruptRecordError, MissingFileError):
-            return None
+        where, size = int(entries.log_offset[0]), int(entries.size[0])
+        return self._open_log().store_time_at(where, size)

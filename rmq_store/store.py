@@ -686,7 +686,7 @@ class MessageStore:
         return self._view.first_since(queue, timestamp, unreadable_before=unreadable_before)
 
     def store_time(self, queue: QueueId, offset: int) -> int | None:
-        """When the message at a queue offset was stored (ms); None where its record is not there."""
+        """When the message at a queue offset was stored (ms), whatever its CRC; None without a record."""
         return self._view.store_time(queue, offset)
 
     def scan(self, start: int | None = None) -> Iterator[Extent]:
