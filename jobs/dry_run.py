@@ -31,6 +31,7 @@ from jobs.replay_plan import (
 )
 from jobs.replay_rows import (
     ORIGIN_PREFIX,
+    OTHER_KEY,
     OTHER_TIME,
     READ,
     READ_FOR_STORE,
@@ -93,7 +94,7 @@ def run(spark: SparkSession, spec: ReplaySpec) -> Report:
             reasons[row["refusal"]] += row["messages"]
     label = REFUSED_BY_STORE if spec.to_broker is None else REFUSED_BY_BROKER
     selected, unread = messages_selected(plan, spec), left_unread(spec)
-    skipped = {OTHER_TIME: counts[OTHER_TIME], label: refused}
+    skipped = {OTHER_TIME: counts[OTHER_TIME], OTHER_KEY: counts[OTHER_KEY], label: refused}
     if before is None and unread is not None:
         skipped[unread] = selected - counts[READ]
     # Parquet takes what a store refuses.

@@ -27,12 +27,14 @@ from jobs.provenance import files_of_store, provenance_of, sums_of
 from jobs.replay_plan import cut_short, messages_selected, planned, waves_of
 from jobs.replay_rows import (
     ORIGIN_PREFIX,
+    OTHER_KEY,
     OTHER_TIME,
     READ,
     READ_TO_SEND,
     REFUSED_BY_BROKER,
     Rows,
     left_unread,
+    looked_up,
 )
 from jobs.replay_spec import ReplaySpec
 from jobs.report import Report
@@ -101,7 +103,7 @@ class LiveReplay:
         if not self.resumed:
             self.ledger.begin(self.current)
         waves = waves_of(
-            self.plan, self.current.next_log_offset, self.spec.wave_bytes, self.spec.keys
+            self.plan, self.current.next_log_offset, self.spec.wave_bytes, looked_up(self.spec)
         )
         tell = Console(stderr=True)
         for number, wave in enumerate(waves, 1):
@@ -175,7 +177,11 @@ class LiveReplay:
         assert self.spec.to_broker is not None
         selected = messages_selected(self.plan, self.spec)
         counts = self.counts
-        skipped = {name: counts[name] for name in (OTHER_TIME, REFUSED_BY_BROKER) if counts[name]}
+        skipped = {
+            name: counts[name]
+            for name in (OTHER_TIME, OTHER_KEY, REFUSED_BY_BROKER)
+            if counts[name]
+        }
         finished = self.stopped_by is None
         problems = [f"{count:,}: {why}" for why, count in self.reasons.most_common(_REASONS_TOLD)]
         accounted = counts[SENT] + sum(skipped.values())

@@ -18,7 +18,15 @@ from pyspark.sql import SparkSession
 from jobs.ledger import Ledger, Run, new_run
 from jobs.provenance import Provenance, files_of_store, provenance_of, sums_of
 from jobs.replay_plan import cut_short, messages_selected, planned, refuse_to_mix, waves_of
-from jobs.replay_rows import OTHER_TIME, READ, REFUSED_BY_STORE, Rows, left_unread
+from jobs.replay_rows import (
+    OTHER_KEY,
+    OTHER_TIME,
+    READ,
+    REFUSED_BY_STORE,
+    Rows,
+    left_unread,
+    looked_up,
+)
 from jobs.replay_spec import ReplaySpec
 from jobs.report import Report, TargetRange
 from jobs.target import append_rows, discard_unfinished, has_content, open_target, queue_ends
@@ -112,7 +120,7 @@ class LocalReplay:
         try:
             # Before the target is opened: an error of the source must not leave that unclean.
             waves = waves_of(
-                self.plan, self.current.next_log_offset, self.spec.wave_bytes, self.spec.keys
+                self.plan, self.current.next_log_offset, self.spec.wave_bytes, looked_up(self.spec)
             )
             opened = open_target(
                 path, self.current, self.ledger, resumed=self.resumed, conf=conf, release=release
@@ -202,7 +210,7 @@ class LocalReplay:
 
     def _report(self) -> Report:
         selected = messages_selected(self.plan, self.spec)
-        skipped = {name: self.counts[name] for name in (OTHER_TIME, REFUSED_BY_STORE)}
+        skipped = {name: self.counts[name] for name in (OTHER_TIME, OTHER_KEY, REFUSED_BY_STORE)}
         finished = self.stopped_by is None
         unread = left_unread(self.spec)
         if finished and unread is not None:

@@ -43,6 +43,11 @@ _OPTIONS = (
     click.option(
         "--key", "keys", multiple=True, help="A word of KEYS, or the UNIQ_KEY; repeatable."
     ),
+    click.option(
+        "--by-index",
+        is_flag=True,
+        help="Look keys up in the index, and read no more of the selection than that leads to.",
+    ),
     click.option("--include-system-topics", is_flag=True, help="The system's own topics as well."),
     click.option("--broker-name", help="The source's name in the origin properties."),
     click.option("--broker-conf", metavar="FILE", help="broker.conf of the source."),

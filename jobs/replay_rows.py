@@ -93,9 +93,14 @@ def source_options(spec: ReplaySpec, ranges: Sequence[QueueSlice] = ()) -> dict[
 
 def left_unread(spec: ReplaySpec) -> str | None:
     """Why the source may leave out selected messages: what it finds by tags and keys alone."""
-    if spec.keys:
+    if spec.by_index:
         return OTHER_TAG_OR_KEY if spec.tags else OTHER_KEY
     return OTHER_TAG if spec.tags else None
+
+
+def looked_up(spec: ReplaySpec) -> tuple[str, ...]:
+    """The keys that the index is asked for."""
+    return spec.keys if spec.by_index else ()
 
 
 def _given(options: Mapping[str, str | None]) -> dict[str, str]:
@@ -162,17 +167,18 @@ class Rows:
             options["brokerConf"] = self.plan.store.broker_conf
         if self.plan.tags is not None:
             options["tags"] = " || ".join(self.plan.tags)
-        if self.spec.keys:
-            options["keys"] = " || ".join(self.spec.keys)  # looked up in the index
+        if self.spec.by_index:
+            options["keys"] = " || ".join(self.spec.keys)
         rows = self.spark.read.format("rmqstore").options(**options).load(self.plan.store.path)
         counted = Observation()
-        in_time = self._in_time()
+        in_time, has_key = self._in_time(), self._has_key()
         rows = rows.observe(
             counted,
             F.count(F.lit(1)).alias(READ),
             F.count_if(~in_time).alias(OTHER_TIME),
+            F.count_if(in_time & ~has_key).alias(OTHER_KEY),
         )
-        return self._remapped(rows.where(in_time)), counted
+        return self._remapped(rows.where(in_time & has_key)), counted
 
     def _in_time(self) -> Column:
         """Queues are in order of time only as far as the broker's clock was."""
@@ -183,6 +189,14 @@ class Rows:
         if self.until is not None:
             wanted = wanted & (stored < self.until)
         return wanted
+
+    def _has_key(self) -> Column:
+        if not self.spec.keys:
+            return F.lit(True)
+        words = F.split(F.coalesce("keys", F.lit("")), " ")
+        asked = F.array(*(F.lit(key) for key in self.spec.keys))
+        unique = F.coalesce(F.col("uniqKey").isin(*self.spec.keys), F.lit(False))
+        return F.arrays_overlap(words, asked) | unique
 
     def _remapped(self, rows: DataFrame) -> DataFrame:
         dead = self.spec.dead_to_origin

@@ -48,6 +48,7 @@ class ReplaySpec:
     until: str | None = None
     tags: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
+    by_index: bool = False  # keys are looked up, and not looked for in all that is selected
     include_system_topics: bool = False
     broker_name: str | None = None
     broker_conf: str | None = None
@@ -81,8 +82,8 @@ class ReplaySpec:
         return loaded
 
 
-# How the same rows are sent, and not which.
-_MANNERS = ("rate", "patience", "dry_run", "checksums")
+# How the same rows are found and sent, and not which.
+_MANNERS = ("rate", "patience", "dry_run", "checksums", "by_index")
 
 
 def check(spec: ReplaySpec) -> None:
@@ -114,8 +115,7 @@ def check(spec: ReplaySpec) -> None:
             )
     for moment in (spec.since, spec.until):
         _checked_time(moment)
-    for key in spec.keys:
-        _check_key(key)
+    _check_keys(spec)
     for queue, (start, stop) in spec.offsets.items():
         _check_span(queue, start, stop)
     if spec.topics and (spec.queues or spec.offsets):
@@ -126,13 +126,20 @@ def check(spec: ReplaySpec) -> None:
         )
 
 
-def _check_key(key: str) -> None:
-    if not key or "||" in key or any(character.isspace() for character in key):
+def _check_keys(spec: ReplaySpec) -> None:
+    for key in spec.keys:
+        if not key or "||" in key or any(character.isspace() for character in key):
+            raise InvalidArgumentError(
+                None,
+                reason="--key is one word of KEYS, or a UNIQ_KEY",
+                actual=repr(key),
+                advice="Give --key once for each word",
+            )
+    if spec.by_index and not spec.keys:
         raise InvalidArgumentError(
             None,
-            reason="--key is one word of KEYS, or a UNIQ_KEY",
-            actual=repr(key),
-            advice="Give --key once for each word",
+            reason="--by-index says how keys are found, and none is given",
+            advice="Give --key",
         )
 
 

@@ -48,6 +48,8 @@ class WaveReader:
             pieces = pieces_of(plan.ranges, wave, source.offset_at_log)
         frame, counted = self.rows.frame(pieces, READ_FOR_STORE, self._partition_bytes())
         table = frame.toArrow()
+        if self.rows.spec.by_index:  # hits come first, and what no index covers behind them
+            table = table.sort_by("commitLogOffset")
         return WaveRows(table, {} if counted is None else counted.get)
 
     def _partition_bytes(self) -> int:

@@ -237,6 +237,7 @@ class IndexPart:
         self._items = items_between(files, start, stop)
         self._end = _end_of(files)
         self._there = bool(files)
+        self._closed = not (store.path / ABORT_FILE).exists()
         self._path = str(store.path / INDEX_DIR)
         self._missing = 0
         self._first_missing = -1
@@ -247,7 +248,8 @@ class IndexPart:
         if not self._there:
             return
         places = headers.at + headers.base
-        behind = places[row] > self._end
+        # A broker that was killed may have put some of a record's keys, and not the others yet.
+        behind = places[row] > self._end if self._closed else places[row] >= self._end
         self._behind += len(np.unique(row[behind]))
         row, hashes = row[~behind], hashes[~behind]
         lost = missing_from(pair(places[row] - self._base, hashes), self._items)

@@ -14,7 +14,11 @@ MOST_HITS = 100_000
 """With more hits than this reading the ranges through is no dearer, and plans stay small."""
 
 
+_MOST_LOOKS = 20_000  # hits times queues, each a bisection; else records are asked where they are
 _MOST_RECORDS = 1_000  # of index hits in an object store, that are asked where they are listed
+
+
+_Parts = dict[QueueId, list[QueueSlice]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +57,12 @@ def plan_keys(
         outside = part.queue.topic.startswith(LMQ_PREFIX) or store.is_batch(part.queue)
         (others if outside else served).append(part)
     index = store.key_index()
-    by_topic: dict[str, list[QueueSlice]] = {}
+    by_topic: dict[str, _Parts] = {}
     for part in served:
-        by_topic.setdefault(part.queue.topic, []).append(part)
+        by_topic.setdefault(part.queue.topic, {}).setdefault(part.queue, []).append(part)
     wanted = [(topic, key) for topic in by_topic for key in keys]
     found = index.indexed(wanted)
-    gaps = list(index.gaps())
+    gaps = list(index.to_read())
     if sum(map(len, found.values())) > MOST_HITS:
         return None
     if store.is_remote and served:
@@ -68,7 +72,8 @@ def plan_keys(
             gaps = []
             for topic, offsets in missed.items():
                 found[topic] |= offsets
-    said = _said_places(store, found) if store.is_remote else {}
+    looks = sum(len(offsets) * len(by_topic[topic]) for topic, offsets in found.items())
+    said = _said_places(store, found) if store.is_remote or looks > _MOST_LOOKS else {}
     start, end = store.log_range()
     hits: list[tuple[int, QueueSlice]] = []
     for topic, offsets in found.items():
@@ -95,7 +100,7 @@ def _said_places(
     """
     start, end = store.log_range()
     offsets = [o for of_topic in found.values() for o in of_topic if start <= o < end]
-    if len(offsets) > _MOST_RECORDS:
+    if store.is_remote and len(offsets) > _MOST_RECORDS:
         return {}
     store.log.fetch_ranges((offset, offset + 1) for offset in offsets)
     said = {offset: store.said_place(offset) for offset in offsets}
@@ -105,24 +110,25 @@ def _said_places(
 
 
 def _entries_at(
-    store: MessageStore, parts: Sequence[QueueSlice], log_offset: int, said: QueueSlice | None
+    store: MessageStore, parts: _Parts, log_offset: int, said: QueueSlice | None
 ) -> list[QueueSlice]:
     """The entries in `parts` that lead to the record at a log offset; `said`: where it may be."""
     found = []
     if said is not None:
-        # Nearly always it is there: one request, and not some for each queue.
-        mine = [part for part in parts if part.queue == said.queue]
+        # Nearly always it is there: one look, and not some for each queue.
+        mine = parts.get(said.queue)
         if not mine:  # another key has the same hash
             return []
         if store.log_offset_of(said.queue, said.start) == log_offset:
             inside = any(part.start <= said.start < part.stop for part in mine)
             return [said] if inside else []
-    for part in parts:
+    every = [part for of_queue in parts.values() for part in of_queue]
+    for part in every:
         at = store.offset_at_log(part.queue, log_offset)
         if part.start <= at < part.stop and store.log_offset_of(part.queue, at) == log_offset:
             found.append(QueueSlice(part.queue, at, at + 1))
     # A damaged entry leads the search astray: the record knows where it is listed.
-    return found or _said_by_record(store, parts, log_offset)
+    return found or _said_by_record(store, every, log_offset)
 
 
 def _said_by_record(

@@ -17,7 +17,12 @@ import pyarrow.compute as pc
 from rmq_store.columns import stored_topics
 from rmq_store.commitlog import CommitLog
 from rmq_store.config import StoreConfig
-from rmq_store.errors import IndexGeometryError, StoreError
+from rmq_store.errors import (
+    CorruptRecordError,
+    IndexGeometryError,
+    MissingFileError,
+    StoreError,
+)
 from rmq_store.hashing import index_key, index_key_hash
 from rmq_store.headers import Headers
 from rmq_store.indexchains import fetch, walk_chains
@@ -31,12 +36,14 @@ from rmq_store.layout import (
     index_item_at,
 )
 from rmq_store.mappings import MappingCache
-from rmq_store.message import Record
+from rmq_store.message import Gap, Record
 from rmq_store.properties import decode_property_columns, slices
+from rmq_store.recordstart import not_a_record
 from rmq_store.segments import SegmentFile
 from rmq_store.strings import decode_properties, decode_utf8
 
 _INDEX_FILES_MAPPED = 16
+_DAMAGE = (Gap.TORN, Gap.DAMAGED)
 _SHORT_GAPS = 4 << 20  # bytes of the log without an index that are looked through at once
 
 
@@ -91,6 +98,7 @@ class KeyIndex:
                     raise
                 self.unreadable.append(error)  # its range is read from the log instead
         self._uncovered: list[_Uncovered] | None = None
+        self._damage: list[StoreError] = []
 
     def _fronts_fetched(self, segments: list[SegmentFile]) -> Iterator[SegmentFile]:
         """The files; of remote ones what tells their geometry is fetched side by side."""
@@ -134,9 +142,9 @@ class KeyIndex:
     def look_up_short_gaps(self, wanted: Iterable[tuple[str, str]]) -> dict[str, set[int]] | None:
         """What `indexed` misses, by topic, where all that no index file covers is short.
 
-        Else None: `gaps` says where to look. To be asked after `indexed`.
+        Else None: `to_read` says where to look. To be asked after `indexed`.
         """
-        if sum(stop - start for start, stop in self.gaps()) > _SHORT_GAPS:
+        if sum(stop - start for start, stop in self.to_read()) > _SHORT_GAPS:
             return None
         topics_of: dict[str, set[str]] = {}
         for topic, key in wanted:
@@ -151,7 +159,8 @@ class KeyIndex:
 
     def _read_uncovered(self) -> list[_Uncovered]:
         if self._uncovered is None:
-            gaps = list(self.gaps())
+            gaps = list(self.to_read())
+            self._damage = []
             if sum(stop - start for start, stop in gaps) <= _SHORT_GAPS:
                 self._log.fetch_ranges(gaps)
             self._uncovered = [
@@ -175,14 +184,53 @@ class KeyIndex:
         if at < self._log_end:
             yield at, self._log_end
 
+    def to_read(self) -> Iterator[tuple[int, int]]:
+        """Ranges of the log in which the records start whose keys the index may lack, ascending.
+
+        The gaps, each with the record behind it: the first of its keys may be in a file that is not
+        there, and only the others in the file that begins with it.
+        """
+        start = stop = 0
+        for first, behind in self.gaps():
+            if stop < first:
+                if start < stop:
+                    yield start, stop
+                start = first
+            stop = min(behind + 1, self._log_end)
+        if start < stop:
+            yield start, stop
+
+    def damage_beside(self) -> list[StoreError]:
+        """What cannot be read in the ranges that the index does not cover, after `candidates`: a
+        record that was there may have had any key."""
+        self._read_uncovered()
+        return self._damage
+
     def _keys_between(self, start: int, stop: int) -> Iterator[_Uncovered]:
-        if self._log.chain.segment_at(start) is None:
-            return
-        for segment, window, at in self._log.runs_from(start, stop):
-            at = at[at + segment.base < stop]
-            if not len(at):
-                return
-            yield _keys_of(Headers(window, at, segment.base))
+        """The keys of the records that start in a range of the log, also behind damage in it."""
+        at = start
+        while at < stop:
+            for segment, window, places in self._log.runs_from(at, stop):
+                headers = Headers(window, places, segment.base)
+                at = segment.base + int(places[-1] + headers.total[-1])
+                within = places[places + segment.base < stop]
+                if len(within):
+                    yield _keys_of(Headers(window, within, segment.base))
+            if at < stop:
+                at = self._behind_gap(at)
+
+    def _behind_gap(self, at: int) -> int:
+        """Where the log goes on behind what stands at `at` and is no record; damage is noted."""
+        segment = self._log.chain.segment_at(at)
+        extent = None if segment is None else self._log.extent_at(segment, at)
+        if extent is None or extent.gap in _DAMAGE:
+            try:
+                self._log.record_at(at)
+            except (CorruptRecordError, MissingFileError) as error:
+                self._damage.append(not_a_record(self._log, self._log_end, at, error) or error)
+        if extent is not None:
+            return extent.stop
+        return next((one.base for one in self._log.chain.segments_from(at)), self._log_end)
 
 
 def _keys_of(headers: Headers) -> _Uncovered:

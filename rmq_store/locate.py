@@ -113,7 +113,7 @@ def refuse_foreign_log(root: Path, config: StoreConfig) -> None:
         found = (
             _own_in_its_place(root, folder, mine)
             or _another_root(home, config)
-            or _store_around(root, real)
+            or (None if _names_a_root(config) else _store_around(root, real))
         )
         if found is not None:
             raise ForeignLogError(
@@ -133,17 +133,21 @@ def _own_in_its_place(root: Path, folder: Path, mine: list[Path]) -> str | None:
 
 
 def _another_root(home: Path, config: StoreConfig) -> str | None:
-    said = config.storePathRootDir
-    # A relative one counts from where the broker was started, which nothing tells.
-    if said is None or not os.path.isabs(said) or Path(os.path.realpath(said)) == home:
+    said = config.storePathRootDir or ""
+    if not _names_a_root(config) or Path(os.path.realpath(said)) == home:
         return None
     return f"the configuration is of the store storePathRootDir={said}"
+
+
+def _names_a_root(config: StoreConfig) -> bool:
+    # A relative one counts from where the broker was started, which nothing tells.
+    return config.storePathRootDir is not None and os.path.isabs(config.storePathRootDir)
 
 
 def _store_around(root: Path, real: Path) -> str | None:
     """What shows that a folder lies in another store's root, at any depth."""
     for above in real.parents:
-        dirs = [name for name in _ROOT_DIRS if (above / name).is_dir()]
+        dirs = [name for name in _ROOT_DIRS if _has_content(above / name)]
         files = [name for name in _ROOT_FILES if (above / name).is_file()]
         # Many a program keeps one file of such a name; two of them are a store's.
         marks = files + dirs if dirs or len(files) > 1 else []
@@ -153,6 +157,10 @@ def _store_around(root: Path, real: Path) -> str | None:
             if not (own.exists() and own.samefile(mark)):
                 return f"{above} is another store, with a {name} of its own"
     return None
+
+
+def _has_content(folder: Path) -> bool:
+    return folder.is_dir() and any(folder.iterdir())
 
 
 def _ways_out(root: Path, folder: Path) -> str:

@@ -157,7 +157,8 @@ class MessageLookup:
 
         A UNIQ_KEY may name several: retries, and members of one batch. Empty where there is none.
         Raises CorruptRecordError or MissingFileError where the id leads to a place of the log that
-        cannot be read; `on_damage` is told instead, and the place passed over.
+        cannot be read, or where none is found and a part of the log that no index covers cannot;
+        `on_damage` is told instead, and the place passed over.
         """
         report = on_damage or _raise
         try:
@@ -171,6 +172,9 @@ class MessageLookup:
         for message in self.messages_with_key(self._view.known_topics, message_id, None, report):
             if message.uniq_key == message_id:
                 found[message.commit_log_offset] = message
+        if on_damage is not None or not found:  # perhaps it was there
+            for damage in self._key_index().damage_beside():
+                report(damage)
         return [found[offset] for offset in sorted(found)]
 
     def messages_with_key(
@@ -228,9 +232,13 @@ class MessageLookup:
         The newest `max_messages` of them, oldest first. Every one was held against its record: no
         hash collisions, no duplicates; what is behind the index or in a gap of it is found too.
         What the index leads to and cannot be read is passed over, as by the broker; `on_damage` is
-        told of it.
+        told of it, and of damage where no index covers the log.
         """
-        offsets = self._key_index().candidates([topic], key)[topic]
+        index = self._key_index()
+        offsets = index.candidates([topic], key)[topic]
+        if on_damage is not None:
+            for damage in index.damage_beside():
+                on_damage(damage)
         found = self._having_key(topic, key, reversed(offsets), begin, end, on_damage)
         return list(islice(found, max_messages))[::-1]
 
@@ -251,7 +259,7 @@ class MessageLookup:
             try:
                 record = log.record_at(offset)
             except (CorruptRecordError, MissingFileError) as error:
-                damage = self.damage_at(offset, error)
+                damage = None if on_damage is None else self.damage_at(offset, error)
                 if damage is not None and on_damage is not None:
                     on_damage(behind_index(damage, topic, key, offset))
                 continue

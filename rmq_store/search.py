@@ -18,7 +18,7 @@ from rmq_store.messagelookup import behind_index
 from rmq_store.planning import QueueSlice
 from rmq_store.queueids import require_queue_ids, require_topic
 from rmq_store.readoptions import OnDamage
-from rmq_store.recordstart import not_a_record
+from rmq_store.recordstart import next_start, not_a_record
 from rmq_store.schema import column_names
 from rmq_store.store import MessageStore
 from rmq_store.strings import decode_utf8
@@ -133,6 +133,7 @@ def _candidates(
             on_damage=on_damage,
         )
     for start, stop in _gaps(store, search, plan):
+        _tell_damage_around(store, start, on_damage)
         yield from store.read_log(
             start,
             stop,
@@ -144,6 +145,20 @@ def _candidates(
         )
 
 
+def _tell_damage_around(store: MessageStore, start: int, on_damage: OnDamage | None) -> None:
+    """Tell damage that began before `start` and goes on there, of which a read from there is silent:
+    it is told by whoever reads where it begins."""
+    segment = store.log.chain.segment_at(start)
+    if segment is not None and next_start(store.log, segment, start) == (start, None):
+        return
+    try:
+        store.log.record_at(start)
+    except (CorruptRecordError, MissingFileError) as error:
+        damage = not_a_record(store.log, store.log_range()[1], start, error)
+        if damage is not None:
+            _tell(damage, on_damage)
+
+
 def _gaps(store: MessageStore, search: Search, plan: KeyPlan) -> Sequence[tuple[int, int]]:
     """What of the log no index covers; the plan leaves it out where its topics have no queue."""
     if plan.indexed or all(store.queues(topic) for topic in _topics_anywhere(store, search)):
@@ -152,7 +167,7 @@ def _gaps(store: MessageStore, search: Search, plan: KeyPlan) -> Sequence[tuple[
             (start if gap.start is None else gap.start, end if gap.stop is None else gap.stop)
             for gap in plan.gaps
         ]
-    return list(store.key_index().gaps())
+    return list(store.key_index().to_read())
 
 
 def _unlisted_hits(

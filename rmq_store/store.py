@@ -631,7 +631,7 @@ class MessageStore:
         The newest `max_messages` of them, oldest first. Every one was held against its record: no
         hash collisions, no duplicates; what is behind the index or in a gap of it is found too.
         What the index leads to and cannot be read is passed over, as by the broker; `on_damage` is
-        told of it.
+        told of it, and of damage where no index covers the log.
         """
         return self._lookup.query_message(topic, key, max_messages, begin, end, on_damage)
 

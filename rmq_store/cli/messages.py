@@ -84,7 +84,7 @@ def where_it_was(store: MessageStore, key: str, topics: Collection[str] = ()) ->
         told += "it has expired, or files of the log are missing"
     if gone.lost:
         told += f"; the index has it at {_offsets(gone.lost)}, behind the end of the log ({end}): "
-        told += "it was lost with that end, see rmqstore verify"
+        told += "it was lost with that end (see rmqstore verify), or written since a moment ago"
     return told
 
 

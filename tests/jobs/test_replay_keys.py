@@ -43,10 +43,12 @@ def test_only_what_has_the_key_is_read(spark: SparkSession, golden: Golden, tmp_
     orders = expected(store, lambda record: record["topic"] == "orders")
     key = orders[300]["uniqKey"]
     new = str(tmp_path / "new")
-    asked = spec(store, to_store=new, topics=("orders",), keys=(key,), wave_bytes=WAVE)
+    asked = spec(
+        store, to_store=new, topics=("orders",), keys=(key,), by_index=True, wave_bytes=WAVE
+    )
     plan = planned(asked, None)
     with plan.store.open() as source:
-        uncovered = sum(stop - start for start, stop in source.key_index().gaps())
+        uncovered = sum(stop - start for start, stop in source.key_index().to_read())
     through, by_index = (waves_of(plan, 0, WAVE, keys) for keys in ((), asked.keys))
     assert len(through) > 100
     assert len(by_index) <= 2 + uncovered // WAVE
@@ -71,7 +73,10 @@ def test_what_the_index_lacks_is_found_in_the_log(
         files = sorted(index.iterdir())
         files[len(files) // 2].unlink()
     key = common_key(store)
-    report = run(spark, spec(store, to_store=str(tmp_path / "new"), keys=(key,), wave_bytes=WAVE))
+    report = run(
+        spark,
+        spec(store, to_store=str(tmp_path / "new"), keys=(key,), by_index=True, wave_bytes=WAVE),
+    )
     wanted = expected_rows(store, has(key))
     assert len(wanted) > 10
     assert arrived(tmp_path / "new") == wanted
@@ -85,11 +90,13 @@ def test_keys_and_tags_together_and_one_that_is_nowhere(
     key = common_key(store)
     tags = {record["tags"] for record in expected(store, has(key)) if record["tags"]}
     tag = min(tags - {"*"})
-    both = run(spark, spec(store, to_store=str(tmp_path / "a"), keys=(key,), tags=(tag,)))
+    both = run(
+        spark, spec(store, to_store=str(tmp_path / "a"), keys=(key,), by_index=True, tags=(tag,))
+    )
     wanted = expected_rows(store, lambda record: has(key)(record) and record["tags"] == tag)
     assert arrived(tmp_path / "a") == wanted
     assert both.skipped == {"other tags or keys": both.selected - len(wanted)}
-    none = run(spark, spec(store, to_store=str(tmp_path / "b"), keys=("NOWHERE",)))
+    none = run(spark, spec(store, to_store=str(tmp_path / "b"), keys=("NOWHERE",), by_index=True))
     assert none.ok
     assert (none.read, none.matched) == (0, 0)
     assert arrived(tmp_path / "b") == []
@@ -100,7 +107,7 @@ def test_a_replay_of_keys_that_was_stopped_goes_on(
 ) -> None:
     store = golden(NAME)
     key = common_key(store)
-    asked = spec(store, to_store=str(tmp_path / "new"), keys=(key,), wave_bytes=WAVE)
+    asked = spec(store, to_store=str(tmp_path / "new"), keys=(key,), by_index=True, wave_bytes=WAVE)
     wanted = expected_rows(store, has(key))
     stops = iter([False, True])
     assert run(spark, asked, lambda: next(stops)).stopped_by == "it was asked to stop"

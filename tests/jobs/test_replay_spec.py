@@ -61,6 +61,7 @@ def test_an_argument_becomes_a_field(arguments: list[str], field: str, expected:
         (["--since", "yesterday"], "neither milliseconds nor a time"),
         (["--until", "2026-05-01T10:00:00"], "no time zone"),
         (["--topic", "a", "--queue", "a:0"], "exclude each other"),
+        (["--by-index"], "none is given"),
         (["--key", "ORDER_7 ORDER_8"], "Give --key once for each word"),
         (["--key", "ORDER_7||ORDER_8"], "Give --key once for each word"),
         (["--to-parquet", "/target/parquet"], "apart from each other"),
