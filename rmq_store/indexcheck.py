@@ -16,7 +16,14 @@ from rmq_store.dialects import dialect
 from rmq_store.errors import IndexGeometryError, StoreError
 from rmq_store.findings import Finding, Findings, Severity
 from rmq_store.headers import Headers, Ints
-from rmq_store.indexdamage import IndexScan, damage_of, header_damage, scan, wrong_size
+from rmq_store.indexdamage import (
+    IndexScan,
+    being_written,
+    damage_of,
+    header_damage,
+    scan,
+    wrong_size,
+)
 from rmq_store.indexfile import Geometry, IndexFile, list_index_files, list_too_short
 from rmq_store.layout import ABORT_FILE, CHECKPOINT_FILE, INDEX_DIR, INDEX_HEADER, INDEX_ITEM
 from rmq_store.mappings import MappingCache
@@ -69,7 +76,9 @@ def check_files(store: MessageStore, findings: Findings) -> list[IndexHealth]:
     known = [one.geometry for one in opened if isinstance(one, IndexFile) and one.header.items]
     for path, size in list_too_short(store.path / INDEX_DIR):
         expected = known[-1].file_size if known else INDEX_HEADER.itemsize
-        findings.add(wrong_size(path, expected, size))
+        newest = all(segment.path < path for segment in segments)
+        just_made = newest and not closed  # a broker makes the file first, and its size then
+        findings.add(being_written(path) if just_made else wrong_size(path, expected, size))
     flushed = 0 if closed else _flushed_until(store)
     health = []
     for segment, file in zip(segments, opened, strict=True):
@@ -268,8 +277,9 @@ class IndexPart:
                     self._path,
                     f"{self._missing} keys of records from log offset {self._first_missing} on are "
                     "in no index file: the broker does not find these messages by key",
-                    "A broker that crashed leaves such gaps. Look-ups of rmq_store read the log "
-                    "there; to mend it, rebuild the index: rmqstore rebuild",
+                    "A broker that crashed leaves such gaps, and one that ran without "
+                    "messageIndexEnable. rmq_store reads the log where no index file covers it, and "
+                    "misses what is left out inside of one; to mend it, rebuild: rmqstore rebuild",
                     count=self._missing,
                 )
             )

@@ -133,7 +133,7 @@ def damage_of(file: IndexFile, found: IndexScan, *, half_written: bool) -> Itera
         if len(never.number):
             yield _slot_finding(file, never)
         elif wrong or len(slots.number) or len(found.zeros) or len(found.broken):
-            yield _half_written_finding(file.path)
+            yield being_written(file.path)
         return
     if wrong:
         yield _header_finding(file.path, wrong)
@@ -206,7 +206,8 @@ def _damaged(path: str, meaning: str, start: int, stop: int, count: int = 1) -> 
     return Finding(Severity.WARNING, "index-damaged", path, meaning, _TODO, start, stop, count)
 
 
-def _half_written_finding(path: str) -> Finding:
+def being_written(path: str) -> Finding:
+    """Of a file that a broker had not written whole when it was killed, or the store was copied."""
     return Finding(
         Severity.NOTE,
         "index-half-written",

@@ -107,3 +107,22 @@ def test_ghosts_where_no_index_is_are_no_damage(tmp_path: Path) -> None:
         assert record["commitLogOffset"] in [message.commit_log_offset for message in found]
         assert opened.messages_by_id("F" * 32) == []
     assert told == []
+
+
+def test_a_page_of_items_that_is_lost_hides_no_key(tmp_path: Path) -> None:
+    """The chains that lead there tell: the file is not trusted any more, and the log is read."""
+    store = unpack(NAME, tmp_path)
+    path = sorted((Path(store.path) / "index").iterdir())[3]
+    with store.open() as opened:
+        file = opened.key_index().files[3]
+        first, behind = file.item_at(100), file.item_at(200)
+        span = range(file.header.begin_log_offset, file.header.end_log_offset)
+    raw = bytearray(path.read_bytes())
+    raw[first:behind] = bytes(behind - first)
+    path.write_bytes(raw)
+    asked = [r for r in keyed(store) if r["commitLogOffset"] in span]
+    assert len(asked) > 50
+    for record in asked:
+        with store.open() as opened:  # anew: what one look-up finds out another would know
+            found = opened.query_message(record["topic"], record["uniqKey"], 9)
+            assert record["commitLogOffset"] in [message.commit_log_offset for message in found]

@@ -255,6 +255,21 @@ def test_what_a_broker_was_writing_is_not_called_damaged(
         path.write_bytes(whole)
 
 
+@pytest.mark.parametrize("size", [0, 20])
+def test_an_index_file_that_was_just_being_made_is_not_called_damaged(
+    tmp_path: Path, size: int
+) -> None:
+    store = unpack("crash-5.5.0", tmp_path)
+    path = index_of(store)[-1]
+    newer = path.with_name(str(int(path.name) + 1))
+    newer.write_bytes(bytes(size))
+    (told,) = [one for one in report_of(store.path).findings if one.path == str(newer)]
+    assert (told.code, told.severity) == ("index-half-written", Severity.NOTE)
+    Path(store.path, "abort").unlink()
+    (told,) = about(report_of(store.path), newer)
+    assert told.code == "index-damaged"
+
+
 def test_an_older_file_of_a_crashed_store_is_damaged_all_the_same(tmp_path: Path) -> None:
     store = unpack("crash-5.5.0", tmp_path)
     path = index_of(store)[0]
