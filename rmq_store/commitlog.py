@@ -69,6 +69,7 @@ class CommitLog:
         self.chain = SegmentChain(
             folders, file_size=file_size, mappings=mappings, setting="mappedFileSizeCommitLog"
         )
+        self.known_damage = (0, 0)  # log offsets of a stretch without records that was met
 
     @property
     def start(self) -> int:

@@ -31,6 +31,8 @@ def next_start(log: CommitLog, segment: SegmentFile, offset: int) -> tuple[int, 
     at: int | None = 0
     if goal > _LOOK_BACK:
         at = next_record(window, base, goal - _LOOK_BACK, size)
+        if at is None or at > goal:
+            _note_damage(log, base + goal - _LOOK_BACK, base + (size if at is None else at))
     while at is not None and at < goal:
         run = follow(window, base, at, goal)
         at = run.stop
@@ -39,8 +41,17 @@ def next_start(log: CommitLog, segment: SegmentFile, offset: int) -> tuple[int, 
         if at == goal:
             break
         gap = next(log.extents(at + base))
+        if gap.gap is Gap.DAMAGED:
+            _note_damage(log, gap.start, gap.stop)
         at = gap.stop - base
     return (log.chain.segment_end(segment) if at is None else min(at, size) + base), None
+
+
+def _note_damage(log: CommitLog, start: int, stop: int) -> None:
+    """Many places may lead into one stretch, and to walk to each takes long: the longest is kept."""
+    first, behind = log.known_damage
+    if stop - start > behind - first:
+        log.known_damage = (start, stop)
 
 
 def not_a_record(log: CommitLog, log_end: int, offset: int, why: StoreError) -> StoreError | None:
@@ -54,13 +65,17 @@ def not_a_record(log: CommitLog, log_end: int, offset: int, why: StoreError) -> 
     segment = log.chain.segment_at(offset)
     if segment is None or log.is_record(offset):
         return why
-    _, around = next_start(log, segment, offset)
-    if around is not None and _is_sound(log, around):
-        return None
-    extent = log.extent_at(segment, offset)
-    if extent.gap is Gap.FILLER:
-        return None
-    found = "the copy of a record of another place" if extent.gap is Gap.GHOST else extent.reason
+    first, behind = log.known_damage
+    found: str | None = None
+    if not first <= offset < behind:
+        _, around = next_start(log, segment, offset)
+        if around is not None and _is_sound(log, around):
+            return None
+        extent = log.extent_at(segment, offset)
+        if extent.gap is Gap.FILLER:
+            return None
+        ghost = extent.gap is Gap.GHOST
+        found = "the copy of a record of another place" if ghost else extent.reason
     front = log.chain.window(offset, min(offset + _SHOWN, log.chain.segment_end(segment))).tobytes()
     return CorruptRecordError(
         segment.path,
