@@ -10,6 +10,7 @@ from jobs.ledger import Ledger, LedgerError, Run
 from jobs.replay_rows import source_options
 from jobs.replay_spec import ReplaySpec
 from jobs.target import has_content
+from rmq_store import MessageStore, StoreSnapshot
 from rmq_store.keyplan import plan_keys
 from rmq_store.planning import LogSlice, QueueSlice, joined, pieces_of
 from rmq_store.topics import LMQ_PREFIX
@@ -27,12 +28,29 @@ def planned(spec: ReplaySpec, before: Run | None) -> ReadPlan:
     StoreError for what cannot be selected.
     """
     if before is not None:
-        plan = pin(parse_options(source_options(spec, before.ranges)))
-        return replace(plan, ranges=before.ranges)
+        left, snapshot = _still_to_read(spec, before)
+        plan = pin(parse_options(source_options(spec, left)))
+        return replace(plan, ranges=before.ranges, store=replace(plan.store, snapshot=snapshot))
     plan = pin(parse_options(source_options(spec)))
     named = spec.topics or spec.queues or spec.offsets
     kept = (r for r in plan.ranges if named or not r.queue.topic.startswith(LMQ_PREFIX))
     return replace(plan, ranges=tuple(kept))
+
+
+def _still_to_read(spec: ReplaySpec, before: Run) -> tuple[Sequence[QueueSlice], StoreSnapshot]:
+    """What of the ranges of a run that was cut short has to be there still, since the rest may
+    expire; and what all of its queues have now."""
+    start = before.next_log_offset
+    again = spec.to_parquet is not None and before.parquet != "done"  # written anew as a whole
+    with MessageStore.open(
+        spec.source, broker_name=spec.broker_name, broker_conf=spec.broker_conf
+    ) as source:
+        there = set(source.queues())
+        snapshot = source.snapshot().only(r.queue for r in before.ranges if r.queue in there)
+        if not start or again or len(snapshot.queues) < len(before.ranges):
+            return before.ranges, snapshot
+        left = pieces_of(before.ranges, LogSlice(start, None, 0), source.offset_at_log)
+    return left or before.ranges, snapshot
 
 
 def left_of(plan: ReadPlan, start: int | None) -> list[QueueSlice]:

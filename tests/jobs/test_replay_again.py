@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from jobs.ledger import Ledger, LedgerError
 from jobs.replay import run
 from jobs.replay_spec import ReplaySpec
+from rmq_store import QueueId
 from rmq_store.errors import AccessError, ForeignLogError, MissingFileError
 from rmq_store.recordappender import RecordAppender
 from tests.conftest import GoldenStore, unpack
@@ -283,3 +284,39 @@ def test_no_replay_writes_to_the_log_that_its_configuration_brings_along(
             run(spark, replace(more, dry_run=dry))
     assert arrived(target) == again
     assert live.fingerprint() == before
+
+
+def test_a_stopped_replay_goes_on_though_what_it_has_read_expired(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    store = unpack(NAME, tmp_path)
+    first, second, *_ = sorted((Path(store.path) / "commitlog").iterdir())
+    # Of one queue nothing is left to read when it goes on.
+    chosen = {
+        QueueId("orders", 0): range(20),
+        **{QueueId("payments", n): range(999) for n in (0, 1)},
+    }
+    asked = spec(
+        store,
+        to_store=str(tmp_path / "new"),
+        queues=(QueueId("payments", 0), QueueId("payments", 1)),
+        offsets={QueueId("orders", 0): (0, 20)},
+        wave_bytes=20_000,
+    )
+    wanted = expected_rows(
+        store,
+        lambda r: r["queueOffset"] in chosen.get(QueueId(r["topic"], r["queueId"]), range(0)),
+    )
+
+    def first_file_is_done() -> bool:
+        unfinished = Ledger.seen(asked.to_store or "").unfinished
+        return unfinished is not None and (unfinished.next_log_offset or 0) > int(second.name)
+
+    assert run(spark, asked, first_file_is_done).stopped_by == "it was asked to stop"
+    assert first_file_is_done()
+    first.unlink()
+    last = run(spark, asked)
+    assert last.ok, last.problems
+    assert last.resumed
+    assert arrived(tmp_path / "new") == wanted
+    assert last.matched == len(wanted)
