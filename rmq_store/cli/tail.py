@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -57,6 +59,7 @@ def tail(
     its first message on.
     """
     names = chosen_columns(columns, as_json)
+    interrupted = _noted_interrupts()
     told: dict[QueueId, int] = {}
     first = True
     while True:
@@ -68,7 +71,25 @@ def tail(
         if not follow:
             return
         first = False
+        if interrupted.is_set():
+            raise KeyboardInterrupt
         time.sleep(interval)
+
+
+def _noted_interrupts() -> threading.Event:
+    """Set by ctrl-C from now on, which is raised as well.
+
+    Python ignores what is raised while it frees an object, and who looks at files over and over is
+    often there: without the note one ctrl-C in many would be lost.
+    """
+    noted = threading.Event()
+
+    def note(*_: object) -> None:
+        noted.set()
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, note)
+    return noted
 
 
 def _untold(
