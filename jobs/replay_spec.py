@@ -128,7 +128,9 @@ def check(spec: ReplaySpec) -> None:
 
 def _check_keys(spec: ReplaySpec) -> None:
     for key in spec.keys:
-        if not key or "||" in key or any(character.isspace() for character in key):
+        # The source parts the keys that it looks up by "||".
+        parted = spec.by_index and "||" in key
+        if not key or parted or any(character.isspace() for character in key):
             raise InvalidArgumentError(
                 None,
                 reason="--key is one word of KEYS, or a UNIQ_KEY",

@@ -47,9 +47,9 @@ def plan_keys(
 ) -> KeyPlan | None:
     """Where in `ranges` messages with one of `keys` can be; None where too many places are.
 
-    The index and the queues are read; of the log only records that no queue seems to list. Light
-    queues are not in the index (it has the topic of the record), nor are the messages inside an
-    inner batch.
+    The index and the queues are read; of the log only records that no queue seems to list, and
+    where hits times queues are very many those that the index leads to. Light queues are not in
+    the index (it has the topic of the record), nor are the messages inside an inner batch.
     """
     served: list[QueueSlice] = []
     others: list[QueueSlice] = []

@@ -23,7 +23,8 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from rmq_store.layout import HOST_V4_SIZE, HOST_V6_SIZE, KEY_SEPARATOR
+from rmq_store.layout import KEY_SEPARATOR
+from rmq_store.messagelookup import log_offset_of_id
 from rmq_store.planning import QueueSlice
 from spark_source.optiontable import PERMISSIVE
 from spark_source.plan import QueryPlan, ReadPlan
@@ -257,7 +258,7 @@ def _msg_id(plan: QueryPlan, one: Any) -> tuple[QueryPlan, bool]:
     values = _values(one)
     if values is None:
         return plan, False
-    places = [_log_offset(value) for value in values]
+    places = [log_offset_of_id(value) for value in values]
     if any(place is None for place in places):
         return plan, False
 
@@ -276,15 +277,6 @@ def _msg_id(plan: QueryPlan, one: Any) -> tuple[QueryPlan, bool]:
         return replace(plan, ranges=tuple(parts))
 
     return _stores(plan, of_store), False
-
-
-def _log_offset(message_id: str) -> int | None:
-    if len(message_id) not in (2 * HOST_V4_SIZE + 16, 2 * HOST_V6_SIZE + 16):
-        return None
-    try:
-        return int.from_bytes(bytes.fromhex(message_id)[-8:], "big", signed=True)
-    except ValueError:
-        return None
 
 
 _HANDLERS: dict[str, Callable[[QueryPlan, Any], tuple[QueryPlan, bool]]] = {

@@ -63,7 +63,7 @@ def test_an_argument_becomes_a_field(arguments: list[str], field: str, expected:
         (["--topic", "a", "--queue", "a:0"], "exclude each other"),
         (["--by-index"], "none is given"),
         (["--key", "ORDER_7 ORDER_8"], "Give --key once for each word"),
-        (["--key", "ORDER_7||ORDER_8"], "Give --key once for each word"),
+        (["--by-index", "--key", "ORDER_7||ORDER_8"], "Give --key once for each word"),
         (["--to-parquet", "/target/parquet"], "apart from each other"),
         (["--to-parquet", "/source"], "apart from each other"),
         (["--to-parquet", "s3a://bucket/orders"], "only folders are written to"),
