@@ -30,15 +30,15 @@ import pyarrow.compute as pc
 
 from benchmarks.javabench import Verb, run_bench
 from rmq_store import MessageStore
-from rmq_store.commitlog import CommitLog
-from rmq_store.config import StoreConfig
-from rmq_store.dispatch import dispatch
-from rmq_store.headers import Headers
-from rmq_store.heap import keep_freed_memory
-from rmq_store.layout import COMMITLOG_DIR
-from rmq_store.queuewriter import QueueWriter
-from rmq_store.schema import DEFAULT_NAMES
-from rmq_store.segmentwriter import OpenFiles
+from rmq_store.arrow.schema import DEFAULT_NAMES
+from rmq_store.commitlog.headers import Headers
+from rmq_store.commitlog.log import CommitLog
+from rmq_store.config.broker_conf import StoreConfig
+from rmq_store.consumequeue.dispatch import dispatch
+from rmq_store.consumequeue.writer import QueueWriter
+from rmq_store.files.writer import OpenFiles
+from rmq_store.format.layout import COMMITLOG_DIR
+from rmq_store.malloc import keep_freed_memory
 
 TOPICS, QUEUES = 4, 4
 BATCH = 8192

@@ -23,8 +23,8 @@ import pyarrow as pa
 from benchmarks.core import RECORD_OVERHEAD, append_all, messages
 from benchmarks.javabench import run_bench
 from rmq_store import MessageStore
-from rmq_store.rebuild import rebuild
-from rmq_store.recovery import recover
+from rmq_store.admin.rebuild import rebuild
+from rmq_store.recovery.recover import recover
 
 BODY = 1024
 BATCH = 4096

@@ -18,9 +18,10 @@ from unittest.mock import patch
 
 import pyarrow as pa
 
-from rmq_store import MessageStore, sidebyside
-from rmq_store.keyplan import plan_keys
-from rmq_store.schema import arrow_schema
+from rmq_store import MessageStore
+from rmq_store.arrow.schema import arrow_schema
+from rmq_store.files.remote import parallel as sidebyside
+from rmq_store.query.key_plan import plan_keys
 from rmq_store.tables.table import all_ranges
 from tests.support.faraway import FarAway, s3_server, upload
 
@@ -61,8 +62,8 @@ def make(folder: Path) -> None:
 def at_once(data: int, looks: int) -> Iterator[None]:
     """So many requests under way at a time."""
     with (
-        patch("rmq_store.sidebyside.IN_FLIGHT", data),
-        patch("rmq_store.snapshot.LOOKS_IN_FLIGHT", looks),
+        patch("rmq_store.files.remote.parallel.IN_FLIGHT", data),
+        patch("rmq_store.snapshot.snapshot.LOOKS_IN_FLIGHT", looks),
     ):
         yield
 

@@ -19,9 +19,9 @@ from rich.table import Table
 from rich.text import Text
 
 from jobs.replay import run
-from jobs.replay_rows import ORIGIN_PREFIX
-from jobs.replay_spec import ReplaySpec
-from jobs.report import show
+from jobs.replaying.report import show
+from jobs.replaying.rows import ORIGIN_PREFIX
+from jobs.replaying.spec import ReplaySpec
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 GOLDEN = "clean-5.5.0"

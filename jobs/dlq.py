@@ -22,15 +22,23 @@ if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from jobs import replay
-from jobs.answer import Answer
-from jobs.command import STORE_OPTIONS, Given, job, ship_jobs, source_options, spec_from, top_option
-from jobs.provenance import files_of_store, provenance_of, sums_of
-from jobs.reading import messages, plan_of
-from jobs.replay_rows import origin_topic_of_dead
-from jobs.replay_spec import DEFAULT_WAVE_BYTES, LIVE_WAVE_BYTES, ReplaySpec
+from jobs.replaying.rows import origin_topic_of_dead
+from jobs.replaying.spec import DEFAULT_WAVE_BYTES, LIVE_WAVE_BYTES, ReplaySpec
+from jobs.running.command import (
+    STORE_OPTIONS,
+    Given,
+    job,
+    ship_jobs,
+    source_options,
+    spec_from,
+    top_option,
+)
+from jobs.running.provenance import files_of_store, provenance_of, sums_of
+from jobs.running.result_tables import Answer
+from jobs.running.store_frames import messages, plan_of
 from rmq_store.errors import InvalidArgumentError, nearest
-from rmq_store.topics import DLQ_PREFIX
-from spark_source.plan import ReadPlan
+from rmq_store.format.topics import DLQ_PREFIX
+from spark_source.planning.query_plan import ReadPlan
 
 DEFAULT_TOP = 100
 _COLUMNS = (

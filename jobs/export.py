@@ -25,8 +25,21 @@ if __package__ in (None, ""):
     # spark-submit puts this file's folder on the path and not the one it belongs to.
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from jobs.answer import Answer
-from jobs.command import (
+from jobs.exporting.delta import DeltaTarget, require_delta, with_delta
+from jobs.exporting.manifest import Manifest
+from jobs.exporting.parquet import ParquetTarget, damage_written
+from jobs.exporting.rows import damage_in, rows_of
+from jobs.exporting.step import (
+    DELTA,
+    PARQUET,
+    ExportedFile,
+    ExportedRange,
+    ManifestError,
+    Wave,
+    without,
+)
+from jobs.replay_targets.target_store import refuse_uri
+from jobs.running.command import (
     RANGES,
     SELECTION,
     Given,
@@ -36,29 +49,16 @@ from jobs.command import (
     source_options,
     spec_from,
 )
-from jobs.delta_target import DeltaTarget, require_delta, with_delta
-from jobs.export_rows import damage_in, rows_of
-from jobs.manifest import Manifest
-from jobs.parquet_target import ParquetTarget, damage_written
-from jobs.provenance import files_of_store, provenance_of, sums_of
-from jobs.target import refuse_uri
-from jobs.wave import (
-    DELTA,
-    PARQUET,
-    ExportedFile,
-    ExportedRange,
-    ManifestError,
-    Wave,
-    without,
-)
-from jobs.wording import SALVAGE, is_damage, reason_of
+from jobs.running.failures import SALVAGE, is_damage, reason_of
+from jobs.running.provenance import files_of_store, provenance_of, sums_of
+from jobs.running.result_tables import Answer
 from rmq_store import MessageStore
-from rmq_store.cli.common import Progress
+from rmq_store.cli.printing import Progress
 from rmq_store.errors import InvalidArgumentError, StoreError
-from rmq_store.planning import LogSlice, QueueSlice, pieces_of
-from spark_source.options import parse_options
-from spark_source.optiontable import FAILFAST, PERMISSIVE
-from spark_source.plan import ReadPlan, cut_into_slices
+from rmq_store.query.log_slices import LogSlice, QueueSlice, pieces_of
+from spark_source.options.parse import parse_options
+from spark_source.options.table import FAILFAST, PERMISSIVE
+from spark_source.planning.query_plan import ReadPlan, cut_into_slices
 from spark_source.source import pin
 
 DEFAULT_WAVE_BYTES = 8 << 30

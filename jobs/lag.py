@@ -19,10 +19,10 @@ if __package__ in (None, ""):
     # spark-submit puts this file's folder on the path and not the one it belongs to.
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from jobs.answer import Answer, Row
-from jobs.command import STORE_OPTIONS, Given, job, source_options, spec_from
-from jobs.provenance import files_of_store, provenance_of, sums_of
-from jobs.reading import pinned_store
+from jobs.running.command import STORE_OPTIONS, Given, job, source_options, spec_from
+from jobs.running.provenance import files_of_store, provenance_of, sums_of
+from jobs.running.result_tables import Answer, Row
+from jobs.running.store_frames import pinned_store
 from rmq_store.errors import InvalidArgumentError, nearest
 
 _SHOWN = (

@@ -15,16 +15,16 @@ if __package__ in (None, ""):
     # spark-submit puts this file's folder on the path and not the one it belongs to.
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from jobs import dry_run
-from jobs.command import Given, job, ship_jobs
-from jobs.grpcclient import require_client
-from jobs.ledger import Ledger
-from jobs.live import LiveReplay
-from jobs.replay_local import LocalReplay
-from jobs.replay_options import replay_options, spec_of
-from jobs.replay_plan import ledger_place
-from jobs.replay_spec import ReplaySpec, check
-from jobs.report import Report
+from jobs.replay_targets import dry_run
+from jobs.replay_targets.broker import LiveReplay
+from jobs.replay_targets.grpc_client import require_client
+from jobs.replay_targets.local import LocalReplay
+from jobs.replaying.ledger import Ledger
+from jobs.replaying.options import replay_options, spec_of
+from jobs.replaying.plan import ledger_place
+from jobs.replaying.report import Report
+from jobs.replaying.spec import ReplaySpec, check
+from jobs.running.command import Given, job, ship_jobs
 
 
 def run(

@@ -23,18 +23,18 @@ if __package__ in (None, ""):
     # spark-submit puts this file's folder on the path and not the one it belongs to.
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from jobs.answer import Answer
-from jobs.command import STORE_OPTIONS, Given, job, ship_jobs, source_options, spec_from
-from jobs.provenance import files_of_store, provenance_of, sums_of
-from jobs.reading import messages, plan_of
+from jobs.running.command import STORE_OPTIONS, Given, job, ship_jobs, source_options, spec_from
+from jobs.running.provenance import files_of_store, provenance_of, sums_of
+from jobs.running.result_tables import Answer
+from jobs.running.store_frames import messages, plan_of
 from rmq_store.errors import CorruptRecordError, MissingFileError
-from rmq_store.message import Message
+from rmq_store.format.record import Message
+from rmq_store.format.topics import LMQ_PREFIX
+from rmq_store.query.trace import AS_FAR_AS_READ, lives_of, once, sent_to
 from rmq_store.store import MessageStore
-from rmq_store.topics import LMQ_PREFIX
-from rmq_store.trace import AS_FAR_AS_READ, lives_of, once, sent_to
-from spark_source.optiontable import FAILFAST, PERMISSIVE
-from spark_source.plan import ReadPlan
-from spark_source.schema import CORRUPT
+from spark_source.options.table import FAILFAST, PERMISSIVE
+from spark_source.planning.query_plan import ReadPlan
+from spark_source.spark_schema import CORRUPT
 
 
 @dataclass(frozen=True, slots=True)

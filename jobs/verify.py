@@ -19,14 +19,21 @@ if __package__ in (None, ""):
     # spark-submit puts this file's folder on the path and not the one it belongs to.
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from jobs.answer import Answer
-from jobs.command import STORE_OPTIONS, Given, job, ship_jobs, source_options, spec_from
-from jobs.provenance import files_of_store, provenance_of, sums_of
-from jobs.reading import pinned_store
-from rmq_store.cli.common import Progress
-from rmq_store.jsonkeys import as_json_object
-from rmq_store.verify import LogPart, VerifyReport, check_log, conclude, log_parts, severities
-from spark_source.plan import PinnedStore
+from jobs.running.command import STORE_OPTIONS, Given, job, ship_jobs, source_options, spec_from
+from jobs.running.provenance import files_of_store, provenance_of, sums_of
+from jobs.running.result_tables import Answer
+from jobs.running.store_frames import pinned_store
+from rmq_store.cli.printing import Progress
+from rmq_store.text.json_keys import as_json_object
+from rmq_store.verify.verify import (
+    LogPart,
+    VerifyReport,
+    check_log,
+    conclude,
+    log_parts,
+    severities,
+)
+from spark_source.planning.query_plan import PinnedStore
 
 _TASKS_A_CORE = 8
 """So many parts for each core go out together; their tallies are what this process holds."""

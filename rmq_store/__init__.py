@@ -6,14 +6,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rmq_store.consumequeue import QueueId
+    from rmq_store.consumequeue.files import QueueId
     from rmq_store.errors import StoreError
-    from rmq_store.getmessage import GetMessageResult, GetMessageStatus
-    from rmq_store.message import Gap, Message, Record
-    from rmq_store.planning import QueueSlice
-    from rmq_store.snapshot import StoreSnapshot
+    from rmq_store.format.record import Gap, Message, Record
+    from rmq_store.format.topics import is_system_topic
+    from rmq_store.query.log_slices import QueueSlice
+    from rmq_store.reading.get_message import GetMessageResult, GetMessageStatus
+    from rmq_store.snapshot.snapshot import StoreSnapshot
     from rmq_store.store import MessageStore
-    from rmq_store.topics import is_system_topic
 
 __version__ = "0.1.0"
 
@@ -33,17 +33,17 @@ __all__ = [
 
 # Imported when asked for: a command that looks at a few files does not wait for Arrow.
 _HOME = {
-    "Gap": "message",
-    "GetMessageResult": "getmessage",
-    "GetMessageStatus": "getmessage",
-    "Message": "message",
+    "Gap": "format.record",
+    "GetMessageResult": "reading.get_message",
+    "GetMessageStatus": "reading.get_message",
+    "Message": "format.record",
     "MessageStore": "store",
-    "QueueId": "consumequeue",
-    "QueueSlice": "planning",
-    "Record": "message",
+    "QueueId": "consumequeue.files",
+    "QueueSlice": "query.log_slices",
+    "Record": "format.record",
     "StoreError": "errors",
-    "StoreSnapshot": "snapshot",
-    "is_system_topic": "topics",
+    "StoreSnapshot": "snapshot.snapshot",
+    "is_system_topic": "format.topics",
 }
 
 

@@ -9,52 +9,52 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
-from rmq_store.commitlog import CommitLog, Extent
-from rmq_store.config import ConsumerOffsets, StoreConfig, read_consumer_offsets
-from rmq_store.consumequeue import QueueFiles, QueueId
-from rmq_store.dialects import Dialect, dialect
-from rmq_store.entries import Entries
+from rmq_store.commitlog.log import CommitLog, Extent
+from rmq_store.config.broker_conf import ConsumerOffsets, StoreConfig, read_consumer_offsets
+from rmq_store.config.locate import commitlog_folders, require_store
+from rmq_store.consumequeue.entries import Entries
+from rmq_store.consumequeue.files import QueueFiles, QueueId
 from rmq_store.errors import (
     ReadOnlyStoreError,
     shown_path,
 )
-from rmq_store.geometry import geometry_found
-from rmq_store.getmessage import (
+from rmq_store.files.mapping import ReadCounts
+from rmq_store.files.remote.object_store import Listing, Shadow, is_uri, open_shadow
+from rmq_store.files.segments import list_segments
+from rmq_store.format.layout import (
+    ABORT_BACKUP_FILE,
+    PROPERTY_SEPARATOR,
+)
+from rmq_store.format.record import Message
+from rmq_store.format.releases import Dialect, dialect
+from rmq_store.format.topics import is_system_topic
+from rmq_store.index.query import KeyIndex
+from rmq_store.query.log_slices import Entry, QueueSlice
+from rmq_store.reading.get_message import (
     GetMessageResult,
     GetMessageStatus,
     get_as_broker,
     get_exact,
     parse_tags,
 )
-from rmq_store.keyquery import KeyIndex
-from rmq_store.layout import (
-    ABORT_BACKUP_FILE,
-    PROPERTY_SEPARATOR,
-)
-from rmq_store.locate import commitlog_folders, require_store
-from rmq_store.logreading import Limits, LogReader, QueueLimits, log_end_without_queues
-from rmq_store.mappings import ReadCounts
-from rmq_store.message import Message
-from rmq_store.messagelookup import MessageLookup
-from rmq_store.planning import Entry, QueueSlice
-from rmq_store.queueview import QueueView
-from rmq_store.reading import SliceReader
-from rmq_store.readoptions import OnDamage, ReadHow, ReadManner, ReadOptions, positive
-from rmq_store.remote import Listing, Shadow, is_uri, open_shadow
-from rmq_store.segments import list_segments
-from rmq_store.snapshot import (
+from rmq_store.reading.log_reader import Limits, LogReader, QueueLimits, log_end_without_queues
+from rmq_store.reading.message_lookup import MessageLookup
+from rmq_store.reading.options import OnDamage, ReadHow, ReadManner, ReadOptions, positive
+from rmq_store.reading.slice_reader import SliceReader
+from rmq_store.snapshot.file_sizes import geometry_found
+from rmq_store.snapshot.queue_view import QueueView
+from rmq_store.snapshot.snapshot import (
     QueueFolders,
     QueueState,
     StoreSnapshot,
     declared_batch_topics,
     take_snapshot,
 )
-from rmq_store.topics import is_system_topic
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from rmq_store.writer import StoreWriter
+    from rmq_store.writing.store_writer import StoreWriter
 
 ConfigLike = StoreConfig | Mapping[str, Any] | str | os.PathLike[str] | None
 
@@ -171,9 +171,9 @@ class MessageStore:
     ) -> StoreWriter:
         """Make a new store in `path` (a folder that is not there yet, or empty) and write to it.
 
-        See `rmq_store.writer.StoreWriter`. `release`: write as that release of the broker does.
+        See `rmq_store.writing.store_writer.StoreWriter`. `release`: write as that release of the broker does.
         """
-        from rmq_store.writer import StoreWriter
+        from rmq_store.writing.store_writer import StoreWriter
 
         return StoreWriter.create(path, config, release=release, broker_name=broker_name)
 
@@ -190,9 +190,9 @@ class MessageStore:
         """Open a store to write behind what it holds; one that was not closed cleanly is recovered.
 
         `recovery`: "strict", "broker" or "refuse"; `until`: where a recovery is to cut the log.
-        See `rmq_store.writer.StoreWriter`.
+        See `rmq_store.writing.store_writer.StoreWriter`.
         """
-        from rmq_store.writer import StoreWriter
+        from rmq_store.writing.store_writer import StoreWriter
 
         return StoreWriter.append_to(
             path,

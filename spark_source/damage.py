@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow as pa
 
 from rmq_store import MessageStore
-from rmq_store.consumequeue import QueueId
+from rmq_store.arrow.schema import arrow_schema
+from rmq_store.consumequeue.files import QueueId
 from rmq_store.errors import DataLossError, MissingFileError, StoreError
-from rmq_store.schema import arrow_schema
-from spark_source.options import SourceOptions
-from spark_source.optiontable import FAILFAST, PERMISSIVE
+from spark_source.options.parse import SourceOptions
+from spark_source.options.table import FAILFAST, PERMISSIVE
 
 LOG = logging.getLogger("rmqstore")
 

@@ -11,17 +11,17 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from rmq_store import MessageStore
-from rmq_store.heap import keep_freed_memory
-from rmq_store.lookahead import offset_at_log
-from rmq_store.planning import LogSlice, QueueSlice, pieces_of
+from rmq_store.malloc import keep_freed_memory
+from rmq_store.query.log_slices import LogSlice, QueueSlice, pieces_of
+from rmq_store.query.prefetch import offset_at_log
 from spark_source.damage import DamageHandler
-from spark_source.filters import PushFilters, narrowed
-from spark_source.optiontable import PERMISSIVE
-from spark_source.plan import PinnedStore as PinnedStore
-from spark_source.plan import QueryPlan, Share, shares_of
-from spark_source.plan import ReadPlan as ReadPlan
-from spark_source.plan import cut_into_slices as cut_into_slices
-from spark_source.schema import arrow_schema_for, checked_columns, to_spark
+from spark_source.options.table import PERMISSIVE
+from spark_source.planning.filters import PushFilters, narrowed
+from spark_source.planning.query_plan import PinnedStore as PinnedStore
+from spark_source.planning.query_plan import QueryPlan, Share, shares_of
+from spark_source.planning.query_plan import ReadPlan as ReadPlan
+from spark_source.planning.query_plan import cut_into_slices as cut_into_slices
+from spark_source.spark_schema import arrow_schema_for, checked_columns, to_spark
 
 FIRST_BATCH_ROWS = 256
 """`show()` wants twenty rows; what it does not want it should not wait for."""

@@ -17,13 +17,13 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from rmq_store import StoreError
-from spark_source.options import SourceOptions, parse_options
-from spark_source.optiontable import PERMISSIVE
-from spark_source.plan import QueryPlan, pin_all
-from spark_source.plan import pin as pin
+from spark_source.options.parse import SourceOptions, parse_options
+from spark_source.options.table import PERMISSIVE
+from spark_source.planning.query_plan import QueryPlan, pin_all
+from spark_source.planning.query_plan import pin as pin
 from spark_source.reader import RmqStoreReader
-from spark_source.schema import spark_schema
-from spark_source.tables import TableReader, table_schema
+from spark_source.spark_schema import spark_schema
+from spark_source.table_reader import TableReader, table_schema
 
 
 class UnsupportedOperationError(StoreError):
@@ -33,7 +33,7 @@ class UnsupportedOperationError(StoreError):
 
 
 class RmqStoreSource(DataSource):
-    """`spark.read.format("rmqstore").load(path)`; `spark_source.options` has the options.
+    """`spark.read.format("rmqstore").load(path)`; `spark_source.options.parse` has the options.
 
     The store is looked at once, here. Spark makes readers of this object anew for each distinct
     filter and twice for a self-join, and pickles it to all of them: what is resolved now is what

@@ -18,7 +18,7 @@ import click
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from rmq_store.errors import AccessError, StoreError, nearest
-from rmq_store.heap import keep_freed_memory
+from rmq_store.malloc import keep_freed_memory
 
 # Command -> the module of this package that has it, and what it does.
 COMMANDS = {
@@ -53,7 +53,7 @@ class _Commands(click.Group):
         known = COMMANDS.get(cmd_name)
         if known is None:
             return None
-        module = import_module(f"rmq_store.cli.{known[0]}")
+        module = import_module(f"rmq_store.cli.commands.{known[0]}")
         command: click.Command = getattr(module, cmd_name)
         return command
 

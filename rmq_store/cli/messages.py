@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmq_store.cli.common import write
+from rmq_store.cli.printing import write
 from rmq_store.errors import StoreError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def chosen_columns(columns: str | None, as_json: bool) -> tuple[str, ...] | None
     """The columns asked for; None for all default ones. An unknown one is refused by name."""
     if columns is None:
         return None if as_json else tuple(TEXT_COLUMNS.split(","))
-    from rmq_store.schema import column_names
+    from rmq_store.arrow.schema import column_names
 
     return tuple(column_names([name.strip() for name in columns.split(",")]))
 
@@ -41,7 +41,7 @@ def print_batches(
     batches: Iterable[pa.RecordBatch], as_json: bool, limit: int | None = None
 ) -> int:
     """Print messages, at most `limit`; how many there were."""
-    from rmq_store.jsontext import json_lines, text_lines
+    from rmq_store.text.lines import json_lines, text_lines
 
     told = json_lines if as_json else text_lines
     count = 0
@@ -74,7 +74,7 @@ class Damage:
 
 def where_it_was(store: MessageStore, key: str, topics: Collection[str] = ()) -> str:
     """What the index still knows of a key that no message has; nothing where it knows nothing."""
-    from rmq_store.gonekeys import gone_key
+    from rmq_store.query.gone_keys import gone_key
 
     start, end = store.log_range()
     gone = gone_key(store, key, topics)

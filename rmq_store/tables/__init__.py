@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rmq_store.tables.configs import CHECKPOINT_TABLE, CONFIG
-from rmq_store.tables.content import DAMAGE, USAGE
-from rmq_store.tables.groups import GROUPS, OFFSETS
-from rmq_store.tables.ondisk import FILES, INDEX
+from rmq_store.tables.checkpoint_config import CHECKPOINT_TABLE, CONFIG
+from rmq_store.tables.files_index import FILES, INDEX
+from rmq_store.tables.groups_offsets import GROUPS, OFFSETS
 from rmq_store.tables.plan import PLAN
-from rmq_store.tables.queues import QUEUES, TOPICS
 from rmq_store.tables.table import Table as Table
+from rmq_store.tables.topics_queues import QUEUES, TOPICS
+from rmq_store.tables.usage_damage import DAMAGE, USAGE
 
 TABLES: Mapping[str, Table] = {
     table.name: table

@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq_store import Gap, Message, MessageStore, QueueId, Record, StoreError
-from rmq_store.hashing import body_crc
-from rmq_store.message import decode_record
-from rmq_store.schema import BY_NAME
+from rmq_store.arrow.schema import BY_NAME
+from rmq_store.format.hashing import body_crc
+from rmq_store.format.record import decode_record
 from tests.support.damage import DamagedStore, log_bytes, same_bytes
 from tests.support.examples import campaign, fast
 from tests.support.golden import GoldenStore, bodies_of, columns_of, unpack

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq_store.config import read_consumer_offsets, read_topic_configs
+from rmq_store.config.broker_conf import read_consumer_offsets, read_topic_configs
 from rmq_store.errors import CorruptConfigError, MissingFileError
 from tests.support.golden import unpack
 

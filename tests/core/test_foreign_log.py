@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from rmq_store import MessageStore
-from rmq_store.config import StoreConfig
+from rmq_store.admin.rebuild import rebuild
+from rmq_store.admin.retention import apply_retention, plan_retention
+from rmq_store.admin.salvage import salvage
+from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import ForeignLogError
-from rmq_store.rebuild import rebuild
-from rmq_store.recovery import recover
-from rmq_store.retention import apply_retention, plan_retention
-from rmq_store.salvage import salvage
+from rmq_store.recovery.recover import recover
 from tests.support.golden import GoldenStore, log_files, offsets, unpack, wanted
 
 COMMAND = [sys.executable, "-c", "from rmq_store.cli.main import main; main()"]

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from rmq_store import Gap
-from rmq_store.config import StoreConfig
-from rmq_store.dialects import NEWEST, OLDEST, TRAITS, Version, dialect
+from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import InvalidArgumentError
-from rmq_store.hashing import java_string_hash
-from rmq_store.layout import (
+from rmq_store.format.hashing import java_string_hash
+from rmq_store.format.layout import (
     BATCH_QUEUE_ENTRY,
     CHECKPOINT,
     DEFAULT_MAX_HASH_SLOTS,
@@ -24,6 +23,7 @@ from rmq_store.layout import (
     QUEUE_ENTRY,
     RECORD_HEAD,
 )
+from rmq_store.format.releases import NEWEST, OLDEST, TRAITS, Version, dialect
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = [

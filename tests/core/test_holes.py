@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from rmq_store import Gap, MessageStore
-from rmq_store.commitlog import CommitLog
-from rmq_store.files import SegmentChain
-from rmq_store.recovery import recover
-from rmq_store.segments import SegmentFile
-from rmq_store.segmentwriter import clear_from
+from rmq_store.commitlog.log import CommitLog
+from rmq_store.files.chain import SegmentChain
+from rmq_store.files.segments import SegmentFile
+from rmq_store.files.writer import clear_from
+from rmq_store.recovery.recover import recover
 from tests.support.golden import log_files, offsets, unpack, wanted
 
 SIZE = 64 << 20

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from rmq_store import QueueId
-from rmq_store.consumequeue import QueueFiles
-from rmq_store.layout import QUEUE_ENTRY
+from rmq_store.consumequeue.files import QueueFiles
+from rmq_store.format.layout import QUEUE_ENTRY
 from tests.conftest import GoldenStore, in_a_queue
 from tests.support.golden import CLEAN, unpack
 

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from rmq_store import MessageStore
-from rmq_store.config import StoreConfig
+from rmq_store.admin.rebuild import STATE_FILE, RebuildReport, rebuild
+from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import AccessError, InvalidArgumentError, NotAStoreError, UndispatchedError
-from rmq_store.layout import SysFlag
-from rmq_store.rebuild import STATE_FILE, RebuildReport, rebuild
-from rmq_store.verify import verify
+from rmq_store.format.layout import SysFlag
+from rmq_store.verify.verify import verify
 from tests.support.golden import CLEAN, GoldenStore, in_a_queue, unpack
 
 Golden = Callable[[str], GoldenStore]
@@ -105,7 +105,7 @@ def test_records_of_a_store_without_anything_but_its_log_are_all_there(tmp_path:
 def test_queues_that_are_lost_altogether_are_refused_where_they_do_not_fit_into_memory(
     golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rmq_store.snapshot.MOST_UNDISPATCHED", 500)
+    monkeypatch.setattr("rmq_store.snapshot.snapshot.MOST_UNDISPATCHED", 500)
     store = unpack("clean-5.3.3", tmp_path)
     for folder in ("consumequeue", "batchconsumequeue"):
         for path in sorted((Path(store.path) / folder).rglob("*"), reverse=True):
@@ -178,8 +178,8 @@ def test_a_linked_file_is_never_written_through(tmp_path: Path) -> None:
 
 KILLED = """
 import os, signal, sys
-from rmq_store import rebuild as module
-from rmq_store import strictrecovery
+from rmq_store.admin import rebuild as module
+from rmq_store.recovery import strict as strictrecovery
 strictrecovery._BYTES_BETWEEN_MARKS = 100_000
 left = int(sys.argv[3])
 def progress(done):

@@ -14,10 +14,10 @@ import pyarrow as pa
 import pytest
 
 from rmq_store import MessageStore, Record
-from rmq_store.config import StoreConfig
-from rmq_store.layout import HOST_V6_SIZE, SysFlag
-from rmq_store.strings import decode_utf8, format_host
-from rmq_store.writer import StoreWriter
+from rmq_store.config.broker_conf import StoreConfig
+from rmq_store.format.layout import HOST_V6_SIZE, SysFlag
+from rmq_store.format.properties import decode_utf8, format_host
+from rmq_store.writing.store_writer import StoreWriter
 from tests.support.golden import GoldenStore
 
 # Left out are stores that hold what no single clean run writes: a queue extension (ext), what

@@ -12,10 +12,11 @@ import numpy as np
 import pyarrow.fs as pafs
 import pytest
 
-from rmq_store import MessageStore, remote
+from rmq_store import MessageStore
 from rmq_store.errors import MissingFileError
-from rmq_store.remotefile import Held, RemoteMapping
-from rmq_store.sidebyside import IN_FLIGHT, side_by_side
+from rmq_store.files.remote import object_store as remote
+from rmq_store.files.remote.blocks import Held, RemoteMapping
+from rmq_store.files.remote.parallel import IN_FLIGHT, side_by_side
 from tests.conftest import GoldenStore, unpack
 from tests.support.golden import keys_of, user_topic
 

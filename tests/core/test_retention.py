@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from rmq_store.config import StoreConfig
+from rmq_store.admin.retention import RetentionPolicy, apply_retention, plan_retention
+from rmq_store.config.broker_conf import StoreConfig
+from rmq_store.config.lock import StoreLock
 from rmq_store.errors import InvalidArgumentError, StoreLockedError
-from rmq_store.lock import StoreLock
-from rmq_store.retention import RetentionPolicy, apply_retention, plan_retention
-from rmq_store.verify import verify
+from rmq_store.verify.verify import verify
 from tests.support.golden import GoldenStore, unpack
 
 HOUR = 3_600_000

@@ -11,24 +11,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rmq_store import (
-    MessageStore,
-    QueueId,
-    commitlog,
-    consumequeue,
-    files,
-    mappings,
-    message,
-    segments,
-    walk,
-)
-from rmq_store.layout import (
+from rmq_store import MessageStore, QueueId
+from rmq_store.commitlog import log as commitlog
+from rmq_store.commitlog import runs as walk
+from rmq_store.consumequeue import files as consumequeue
+from rmq_store.files import chain as files
+from rmq_store.files import mapping as mappings
+from rmq_store.files import segments as segments
+from rmq_store.format import record as message
+from rmq_store.format.layout import (
     DEFAULT_COMMITLOG_FILE_SIZE,
     DEFAULT_QUEUE_FILE_SIZE,
     QUEUE_ENTRY,
     segment_name,
 )
-from rmq_store.message import Record, encode_record
+from rmq_store.format.record import Record, encode_record
 
 TOPICS, QUEUES_A_TOPIC = 100, 100
 LOG_FILES = 1024  # of 1 GiB: 1 TiB

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from rmq_store import MessageStore, keyquery
-from rmq_store.config import read_topic_configs
+from rmq_store import MessageStore
+from rmq_store.config.broker_conf import read_topic_configs
 from rmq_store.errors import (
     CorruptConfigError,
     CorruptRecordError,
@@ -18,11 +18,12 @@ from rmq_store.errors import (
     StoreError,
     UnknownQueueError,
 )
-from rmq_store.indexchains import walk_chains
-from rmq_store.queueids import require_queue_ids
-from rmq_store.search import Search, find
-from rmq_store.trace import trace
-from rmq_store.verify import verify
+from rmq_store.index import query as keyquery
+from rmq_store.index.chains import walk_chains
+from rmq_store.query.find import Search, find
+from rmq_store.query.selection import require_queue_ids
+from rmq_store.query.trace import trace
+from rmq_store.verify.verify import verify
 from tests.support.damage import damage_entry
 from tests.support.golden import (
     STORES,

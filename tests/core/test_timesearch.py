@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rmq_store import MessageStore, QueueId, StoreError
-from rmq_store.boundary import Boundary, find_boundary
-from rmq_store.search import Search, find
-from rmq_store.timesearch import offset_by_time
+from rmq_store.consumequeue.bisection import Boundary, find_boundary
+from rmq_store.query.find import Search, find
+from rmq_store.snapshot.time_search import offset_by_time
 from tests.support.golden import GoldenStore, Truth, unpack
 from tests.support.reads import rows_of
 

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from rmq_store import MessageStore, StoreError
-from rmq_store.findings import Finding, Findings, Severity
-from rmq_store.layout import INDEX_HEADER, INDEX_ITEM, QUEUE_ENTRY
-from rmq_store.message import Gap
-from rmq_store.sweep import Run, sweep
-from rmq_store.verify import LogPart, VerifyReport, check_log, conclude, log_parts, verify
+from rmq_store.commitlog.scan import Run, sweep
+from rmq_store.format.layout import INDEX_HEADER, INDEX_ITEM, QUEUE_ENTRY
+from rmq_store.format.record import Gap
+from rmq_store.verify.findings import Finding, Findings, Severity
+from rmq_store.verify.verify import LogPart, VerifyReport, check_log, conclude, log_parts, verify
 from tests.support.damage import DamagedStore
 from tests.support.golden import STORES, UNCLEAN, GoldenStore, unpack
 from tests.support.refusing import refuse

@@ -15,9 +15,12 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
-from jobs import dlq, live, parquet_target, provenance, trace, usage
-from jobs.command import EXIT_NOT_ALL, EXIT_OK, EXIT_REFUSED, Job, ship_jobs
-from jobs.replay_spec import ReplaySpec
+from jobs import dlq, trace, usage
+from jobs.exporting import parquet as parquet_target
+from jobs.replay_targets import broker as live
+from jobs.replaying.spec import ReplaySpec
+from jobs.running import provenance
+from jobs.running.command import EXIT_NOT_ALL, EXIT_OK, EXIT_REFUSED, Job, ship_jobs
 from tests.conftest import GoldenStore, unpack
 
 Golden = Callable[[str], GoldenStore]
@@ -44,7 +47,10 @@ def test_every_option_of_a_jobs_own_is_in_its_spec(
 ) -> None:
     """One by one, for some exclude each other: what is given must make another spec."""
     main: Job = import_module(f"jobs.{name}").main
-    for module in ("jobs.replay_options", f"jobs.{name}"):  # options alone: no check of the whole
+    for module in (
+        "jobs.replaying.options",
+        f"jobs.{name}",
+    ):  # options alone: no check of the whole
         monkeypatch.setattr(import_module(module), "check", lambda spec: None, raising=False)
     arguments = [p for p in main.command.params if isinstance(p, click.Argument)]
     words = ["STORE", *("KEY" for _ in arguments[1:])]

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from jobs.command import EXIT_OK
-from jobs.ledger import LedgerError
 from jobs.replay import main, run
-from jobs.report import PlannedQueue
+from jobs.replaying.ledger import LedgerError
+from jobs.replaying.report import PlannedQueue
+from jobs.running.command import EXIT_OK
 from rmq_store import MessageStore
 from rmq_store.errors import InvalidArgumentError
 from tests.conftest import GoldenStore, user_topic

@@ -20,15 +20,15 @@ import pytest
 from pyspark.sql import SparkSession
 
 from jobs import replay
-from jobs.command import EXIT_NOT_ALL, EXIT_OK, EXIT_REFUSED
-from jobs.delta_target import DeltaUnavailableError
 from jobs.export import ExportSpec, main, run
-from jobs.export_rows import once
-from jobs.manifest import Manifest
-from jobs.wave import ManifestError, without
+from jobs.exporting.delta import DeltaUnavailableError
+from jobs.exporting.manifest import Manifest
+from jobs.exporting.rows import once
+from jobs.exporting.step import ManifestError, without
+from jobs.running.command import EXIT_NOT_ALL, EXIT_OK, EXIT_REFUSED
 from rmq_store import MessageStore, QueueId, StoreError
 from rmq_store.errors import InvalidArgumentError
-from rmq_store.planning import QueueSlice
+from rmq_store.query.log_slices import QueueSlice
 from tests.conftest import GoldenStore, unpack, user_topic
 from tests.support.golden import Truth, bodies_of, messages_in
 
@@ -304,7 +304,9 @@ def test_delta_without_its_package_is_refused_before_spark_starts(
 
 KILLER = """
 import os, signal, sys
-from jobs import export, manifest, parquet_target
+from jobs import export
+from jobs.exporting import manifest
+from jobs.exporting import parquet as parquet_target
 where, count, *words = sys.argv[1:]
 owner, name = {{"write": (parquet_target.ParquetTarget, "_named"), "commit": (manifest.Manifest, "commit"),
                "move": (manifest.Manifest, "_move"), "rename": (manifest.Path, "rename")}}[where]

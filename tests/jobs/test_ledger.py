@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from jobs.ledger import Ledger, LedgerError, Run, new_run
-from jobs.lock import TargetLockedError
-from rmq_store.consumequeue import QueueId
-from rmq_store.planning import QueueSlice
+from jobs.replaying.ledger import Ledger, LedgerError, Run, new_run
+from jobs.running.target_lock import TargetLockedError
+from rmq_store.consumequeue.files import QueueId
+from rmq_store.query.log_slices import QueueSlice
 
 
 def a_run(**changes: Any) -> Run:

@@ -15,9 +15,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from jobs import rebuild as job
-from jobs.command import EXIT_OK, EXIT_REFUSED
+from jobs.running.command import EXIT_OK, EXIT_REFUSED
 from rmq_store import MessageStore
-from rmq_store.rebuild import STATE_FILE
+from rmq_store.admin.rebuild import STATE_FILE
 from tests.conftest import GoldenStore, unpack
 
 Golden = Callable[[str], GoldenStore]

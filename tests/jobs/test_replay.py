@@ -13,10 +13,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from jobs.replay import run
-from jobs.replay_rows import ORIGIN_PREFIX
-from jobs.replay_spec import ReplaySpec
+from jobs.replaying.rows import ORIGIN_PREFIX
+from jobs.replaying.spec import ReplaySpec
 from rmq_store import QueueId
-from rmq_store.config import read_topic_configs
+from rmq_store.config.broker_conf import read_topic_configs
 from tests.conftest import GoldenStore
 from tests.support.replays import (
     NAME,

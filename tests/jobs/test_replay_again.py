@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from jobs.ledger import Ledger, LedgerError
 from jobs.replay import run
-from jobs.replay_spec import ReplaySpec
+from jobs.replaying.ledger import Ledger, LedgerError
+from jobs.replaying.spec import ReplaySpec
 from rmq_store import QueueId
 from rmq_store.errors import AccessError, ForeignLogError, MissingFileError
-from rmq_store.recordappender import RecordAppender
+from rmq_store.writing.record_appender import RecordAppender
 from tests.conftest import GoldenStore, unpack
 from tests.support.replays import (
     NAME,
@@ -153,7 +153,9 @@ def test_a_target_that_could_not_be_written_is_gone_on_with_later(
 
 KILLED_AT = """
 import os, signal, sys
-from jobs import ledger, replay, replay_local
+from jobs import replay
+from jobs.replaying import ledger
+from jobs.replay_targets import local as replay_local
 from pyspark.sql import DataFrameReader, DataFrameWriter
 
 def die(*_, **__):
@@ -254,7 +256,7 @@ def test_a_source_that_fails_before_the_first_message_leaves_the_target_as_it_wa
         raise MissingFileError("consumequeue/documents/0", reason="deleted by the broker meanwhile")
 
     with monkeypatch.context() as broken:
-        broken.setattr("jobs.replay_local.waves_of", gone)
+        broken.setattr("jobs.replay_targets.local.waves_of", gone)
         with pytest.raises(MissingFileError):
             run(spark, asked)
     assert not (target / "abort").exists()

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from jobs.command import EXIT_OK, EXIT_REFUSED
 from jobs.replay import main, run
+from jobs.running.command import EXIT_OK, EXIT_REFUSED
 from rmq_store import QueueId, StoreError
 from rmq_store.errors import InvalidArgumentError, UnknownQueueError
 from tests.conftest import GoldenStore

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from jobs.replay import run
-from jobs.replay_plan import planned, waves_of
+from jobs.replaying.plan import planned, waves_of
 from tests.conftest import GoldenStore, unpack
 from tests.support.replays import NAME, arrived, expected_rows, spec
 

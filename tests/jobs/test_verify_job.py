@@ -10,9 +10,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from jobs import verify as job
-from jobs.command import EXIT_NOT_ALL, EXIT_OK, EXIT_REFUSED
-from jobs.reading import pinned_store
-from rmq_store.verify import verify
+from jobs.running.command import EXIT_NOT_ALL, EXIT_OK, EXIT_REFUSED
+from jobs.running.store_frames import pinned_store
+from rmq_store.verify.verify import verify
 from tests.conftest import GoldenStore, unpack
 from tests.support.golden import STORES
 

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 from rmq_store import MessageStore
-from rmq_store.message import Gap
-from rmq_store.recovery import recover
+from rmq_store.format.record import Gap
+from rmq_store.recovery.recover import recover
 from tests.support.stores import SMALL, contents, one_message
 
 SEED = 20261123

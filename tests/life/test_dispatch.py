@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from rmq_store import MessageStore, QueueId
-from rmq_store.commitlog import CommitLog
+from rmq_store.commitlog.headers import Headers
+from rmq_store.commitlog.log import CommitLog
 from rmq_store.errors import CorruptRecordError, ReadOnlyStoreError
-from rmq_store.headers import Headers
-from rmq_store.reput import Reput
-from rmq_store.strings import decode_properties
+from rmq_store.format.properties import decode_properties
+from rmq_store.writing.reput import Reput
 from tests.support.stores import (
     SMALL,
     append_many,
@@ -128,7 +128,7 @@ def test_what_nobody_expected_ends_the_dispatch_for_all_to_see(
     def broken(self: object, found: object) -> None:
         raise RuntimeError("a mistake of ours")
 
-    monkeypatch.setattr("rmq_store.queuewriter.QueueWriter.append", broken)
+    monkeypatch.setattr("rmq_store.consumequeue.writer.QueueWriter.append", broken)
     store = MessageStore.create(tmp_path / "s", SMALL)
     store.follow_in_background(retries=2, retry_seconds=0)
     store.append(one_message(0))

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from rmq_store import MessageStore
-from rmq_store.checkpoint import Checkpoint
-from rmq_store.config import StoreConfig
+from rmq_store.config.broker_conf import StoreConfig
+from rmq_store.config.checkpoint import Checkpoint
 from rmq_store.errors import AccessError, InvalidArgumentError, ReadOnlyStoreError
-from rmq_store.flush import Flusher, GroupCommit, Progress
-from rmq_store.segmentwriter import OpenFiles
+from rmq_store.files.writer import OpenFiles
+from rmq_store.writing.flush import Flusher, GroupCommit, Progress
 from tests.support.stores import QUEUES, SMALL, append_many, contents, one_message
 
 SYNC = {**SMALL, "flushDiskType": "SYNC_FLUSH"}

@@ -17,8 +17,8 @@ from typing import Any
 from pyspark.sql import DataFrameWriter, SparkSession
 
 from jobs import export
-from jobs.command import builder_for
-from jobs.delta_target import DeltaTarget, with_delta
+from jobs.exporting.delta import DeltaTarget, with_delta
+from jobs.running.command import builder_for
 from rmq_store import StoreError
 
 

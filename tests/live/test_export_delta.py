@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from jobs.manifest import Manifest
+from jobs.exporting.manifest import Manifest
 from tests.conftest import GoldenStore, unpack, user_topic
 from tests.live.deltaspark import RUNNER, Exports, delta_python, environment, exports
 from tests.support.golden import bodies_of, messages_in

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from benchmarks.javabench import run_bench
-from rmq_store.rebuild import rebuild
-from rmq_store.salvage import salvage
+from rmq_store.admin.rebuild import rebuild
+from rmq_store.admin.salvage import salvage
 from tests.core.test_rebuild import index_of, queues_of, rebuilt, settings_of
 from tests.live.harness import boot_copy, read_all
 from tests.live.needs import need_jars

@@ -14,10 +14,15 @@ from typing import Any
 
 import pytest
 
-from rmq_store.config import StoreConfig, batch_topics, read_properties, read_topic_configs
+from rmq_store.config.broker_conf import (
+    StoreConfig,
+    batch_topics,
+    read_properties,
+    read_topic_configs,
+)
 from rmq_store.errors import UnrecoverableStoreError
-from rmq_store.recovery import recover
-from rmq_store.recoveryreport import RecoveryReport
+from rmq_store.recovery.recover import recover
+from rmq_store.recovery.report import RecoveryReport
 from tests.life.test_crash import kill_rounds
 from tests.live.harness import boot_copy, read_all
 from tests.live.java import JVM_OPENS, class_path, jdk_tool

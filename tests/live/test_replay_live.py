@@ -23,11 +23,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from jobs import dlq
-from jobs.command import EXIT_NOT_ALL, EXIT_STOPPED
-from jobs.ledger import LedgerError
 from jobs.replay import main, run
-from jobs.replay_rows import ORIGIN, ORIGIN_PREFIX
-from jobs.replay_spec import ReplaySpec
+from jobs.replaying.ledger import LedgerError
+from jobs.replaying.rows import ORIGIN, ORIGIN_PREFIX
+from jobs.replaying.spec import ReplaySpec
+from jobs.running.command import EXIT_NOT_ALL, EXIT_STOPPED
 from rmq_store import MessageStore
 from tests.live.harness import Broker, Row, read_all
 from tests.live.needs import need_jars
@@ -165,7 +165,8 @@ def test_every_message_arrives_once_as_it_was_and_in_order(
 
 KILLER = """
 import os, signal, sys
-from jobs import live, replay
+from jobs import replay
+from jobs.replay_targets import broker as live
 real, left = live.LiveReplay._keep, [2]
 def killing(self, *args):
     if left[0] == 0:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rmq_store import MessageStore
-from rmq_store.verify import verify
+from rmq_store.verify.verify import verify
 from tests.live.harness import boot_copy, golden_conf
 from tests.live.needs import need_jars
 from tests.support.golden import unpack

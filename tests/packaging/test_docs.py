@@ -17,12 +17,12 @@ import pytest
 import jobs
 import rmq_store
 import spark_source
-from jobs.replay_rows import ORIGIN
+from jobs.replaying.rows import ORIGIN
+from rmq_store.arrow.schema import COLUMNS
 from rmq_store.errors import StoreError
-from rmq_store.schema import COLUMNS
 from rmq_store.tables import TABLES
-from spark_source.optiontable import OPTIONS
-from spark_source.schema import struct_field
+from spark_source.options.table import OPTIONS
+from spark_source.spark_schema import struct_field
 from tests.conftest import unpack
 from tests.support.consoles import assert_prints, folder_for, output_of, steps
 from tests.support.optionpages import JOBS, SYNOPSIS, TABLE, options, pages, synopsis

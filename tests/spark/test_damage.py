@@ -12,7 +12,7 @@ import pytest
 
 from rmq_store import QueueId
 from rmq_store.errors import BodyError, CorruptRecordError, DataLossError, MissingFileError
-from rmq_store.layout import SysFlag
+from rmq_store.format.layout import SysFlag
 from spark_source.source import RmqStoreSource
 from tests.conftest import GoldenStore, in_a_queue, unpack
 from tests.support.golden import Truth

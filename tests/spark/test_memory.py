@@ -10,7 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from rmq_store import MessageStore, mappings, segments
+from rmq_store import MessageStore
+from rmq_store.files import mapping as mappings
+from rmq_store.files import segments
 from spark_source.source import RmqStoreSource
 
 MIB = 1 << 20

@@ -21,7 +21,7 @@ from pyspark.sql.datasource import (
 
 from spark_source.reader import RmqStoreReader
 from spark_source.source import RmqStoreSource
-from spark_source.tables import plan_rows
+from spark_source.table_reader import plan_rows
 from tests.conftest import GoldenStore
 from tests.support.expected import Expected, expected
 from tests.support.optionpairs import NAME, PAIRS, Pair, a_key, a_tag, orders, time_of

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from rmq_store.consumequeue import QueueId
+from rmq_store.consumequeue.files import QueueId
 from rmq_store.errors import InvalidArgumentError
-from spark_source.options import SourceOptions, parse_options
-from spark_source.optiontable import OPTIONS
-from spark_source.values import Assignment, ByQueue
+from spark_source.options.parse import SourceOptions, parse_options
+from spark_source.options.table import OPTIONS
+from spark_source.options.value_parsers import Assignment, ByQueue
 
 
 def parsed(**raw: str) -> SourceOptions:

@@ -8,8 +8,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq_store.consumequeue import QueueId
-from rmq_store.planning import (
+from rmq_store.consumequeue.files import QueueId
+from rmq_store.query.log_slices import (
     Bound,
     Entry,
     LogSlice,

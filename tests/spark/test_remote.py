@@ -13,12 +13,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rmq_store import MessageStore, mappings, remote, remotefile, sidebyside
+from rmq_store import MessageStore
+from rmq_store.commitlog.scan import Run, sweep
 from rmq_store.errors import AccessError, InvalidArgumentError, NotAStoreError, StoreError
-from rmq_store.sweep import Run, sweep
+from rmq_store.files import mapping as mappings
+from rmq_store.files.remote import blocks as remotefile
+from rmq_store.files.remote import object_store as remote
+from rmq_store.files.remote import parallel as sidebyside
 from rmq_store.tables import TABLES
-from spark_source.options import parse_options
-from spark_source.selection import select_ranges
+from spark_source.options.parse import parse_options
+from spark_source.planning.selection import select_ranges
 from spark_source.source import RmqStoreSource
 from tests.conftest import GoldenStore, unpack
 from tests.support.faraway import SECRET, FarAway, s3_server, upload
@@ -52,12 +56,12 @@ def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
         monkeypatch.setattr(remotefile, "MOST_A_REQUEST", 16 << 10)
         monkeypatch.setattr(remotefile, "KEPT_BYTES", 16 << 10)
         monkeypatch.setattr(mappings, "KEPT_BYTES", 16 << 10)
-        monkeypatch.setattr("rmq_store.snapshot._REMOTE_BLOCK", 512)
-        monkeypatch.setattr("rmq_store.commitlog._LEAST_LOOK", 2048)
-        monkeypatch.setattr("rmq_store.indexfile.REMOTE_BLOCK", 64)
-        monkeypatch.setattr("rmq_store.keyquery.REMOTE_BLOCK", 64)
-        monkeypatch.setattr("rmq_store.logreading._STEP", 16 << 10)
-        monkeypatch.setattr("rmq_store.sweep._REMOTE_STEP", 16 << 10)
+        monkeypatch.setattr("rmq_store.snapshot.snapshot._REMOTE_BLOCK", 512)
+        monkeypatch.setattr("rmq_store.commitlog.log._LEAST_LOOK", 2048)
+        monkeypatch.setattr("rmq_store.index.file.REMOTE_BLOCK", 64)
+        monkeypatch.setattr("rmq_store.index.query.REMOTE_BLOCK", 64)
+        monkeypatch.setattr("rmq_store.reading.log_reader._STEP", 16 << 10)
+        monkeypatch.setattr("rmq_store.commitlog.scan._REMOTE_STEP", 16 << 10)
     return str(request.param)
 
 

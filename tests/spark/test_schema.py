@@ -13,9 +13,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from rmq_store.arrow.schema import COLUMNS, TIMESTAMP, arrow_schema
 from rmq_store.errors import InvalidArgumentError
-from rmq_store.schema import COLUMNS, TIMESTAMP, arrow_schema
-from spark_source.schema import (
+from spark_source.spark_schema import (
     MAX_MILLIS,
     SPARK_TIMESTAMP,
     arrow_schema_for,

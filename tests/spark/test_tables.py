@@ -15,7 +15,7 @@ import pytest
 
 from rmq_store import MessageStore
 from rmq_store.tables import TABLES
-from spark_source.tables import table_schema
+from spark_source.table_reader import table_schema
 from tests.conftest import GoldenStore, in_a_queue, unpack, user_topic
 from tests.support.golden import messages_in
 from tests.support.reads import rows_of

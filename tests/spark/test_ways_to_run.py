@@ -195,7 +195,7 @@ def test_spark_submit_with_the_packages_in_a_zip(store: Path, tmp_path: Path) ->
     """Under a Python that does not have rmqstore installed."""
     archive = tmp_path / "rmqstore.zip"
     with zipfile.ZipFile(archive, "w") as zipped:
-        for path in (*CHECKOUT.glob("rmq_store/**/*.py"), *CHECKOUT.glob("spark_source/*.py")):
+        for path in (*CHECKOUT.glob("rmq_store/**/*.py"), *CHECKOUT.glob("spark_source/**/*.py")):
             zipped.write(path, path.relative_to(CHECKOUT))
         zipped.write(CHECKOUT / "pyspark_rmqstore.py", "pyspark_rmqstore.py")
     # Without `site` there are no .pth files, which is how an editable install is found.

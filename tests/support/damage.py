@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rmq_store.layout import QUEUE_ENTRY
+from rmq_store.format.layout import QUEUE_ENTRY
 
 # What may be hit, and how often compared with the others.
 PARTS = {

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rmq_store import MessageStore, QueueId
-from rmq_store.layout import Property, SysFlag
+from rmq_store.format.layout import Property, SysFlag
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 STORES = sorted(path.name.removesuffix(".tar.xz") for path in GOLDEN.glob("*.tar.xz"))

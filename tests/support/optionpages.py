@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 
 from rmq_store.cli.main import COMMANDS, rmqstore
-from spark_source.optiontable import OPTIONS
+from spark_source.options.table import OPTIONS
 
 CHECKOUT = Path(__file__).parents[2]
 DOCS = CHECKOUT / "docs"

@@ -11,11 +11,11 @@ import numpy as np
 import zstandard
 from hypothesis import strategies as st
 
-from rmq_store.hashing import body_crc
-from rmq_store.headers import Ints
-from rmq_store.layout import MAGIC_V1, MAGIC_V2, SysFlag
-from rmq_store.mappings import Bytes
-from rmq_store.message import Record, encode_record
+from rmq_store.commitlog.headers import Ints
+from rmq_store.files.mapping import Bytes
+from rmq_store.format.hashing import body_crc
+from rmq_store.format.layout import MAGIC_V1, MAGIC_V2, SysFlag
+from rmq_store.format.record import Record, encode_record
 
 I32 = st.integers(-(2**31), 2**31 - 1)
 I64 = st.integers(-(2**63), 2**63 - 1)

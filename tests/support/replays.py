@@ -9,11 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from jobs.replay_rows import ORIGIN, ORIGIN_PREFIX
-from jobs.replay_spec import ReplaySpec
+from jobs.replaying.rows import ORIGIN, ORIGIN_PREFIX
+from jobs.replaying.spec import ReplaySpec
 from rmq_store import MessageStore
-from rmq_store.layout import CRC_PROPERTY, SysFlag
-from rmq_store.schema import arrow_schema
+from rmq_store.arrow.schema import arrow_schema
+from rmq_store.format.layout import CRC_PROPERTY, SysFlag
 from tests.conftest import GoldenStore, user_topic
 
 NAME = "clean-5.5.0"

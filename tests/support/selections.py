@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from rmq_store.mappings import Mapping
-from rmq_store.segments import SegmentFile
+from rmq_store.files.mapping import Mapping
+from rmq_store.files.segments import SegmentFile
 from tests.support.golden import GoldenStore, Truth, in_a_queue
 from tests.support.reads import rows_of
 

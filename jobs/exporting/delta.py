@@ -1,0 +1,170 @@
+"""Where an export puts Delta: one commit of the table a wave, which says itself what it has.
+
+Delta's commit is what counts. It carries the wave (its queue ranges) as the writer's metadata, and an
+application transaction with the wave's number, which Delta takes once. So whoever is killed between
+that commit and the manifest leaves a commit that the next run finds and names in the manifest; whoever
+is killed before it leaves files that belong to no version, which VACUUM removes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+
+from py4j.protocol import Py4JError
+from pyspark.sql import DataFrame, SparkSession
+
+from jobs.exporting.delta_log import Commit, commits, latest_version
+from jobs.exporting.manifest import Manifest
+from jobs.exporting.parquet import summed
+from jobs.exporting.rows import DAY, TOPIC
+from jobs.exporting.step import ManifestError, Wave, from_json, to_json
+from jobs.running.command import submitted
+from rmq_store.errors import StoreError
+
+APPLICATION = "rmqstore-export"
+_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
+_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+_SETTINGS = {"spark.sql.extensions": _EXTENSION, "spark.sql.catalog.spark_catalog": _CATALOG}
+_HOW = (
+    "pip install 'rmqstore[delta]' and run the job as python jobs/export.py; or give spark-submit "
+    "--packages io.delta:delta-spark_<Spark, as 4.2>_2.13:<Delta's release> "
+    + " ".join(f"--conf {name}={value}" for name, value in _SETTINGS.items())
+)
+
+
+class DeltaUnavailableError(StoreError):
+    """Delta is to be written, and this Spark does not have it."""
+
+    code = "RMQSTORE_DELTA_UNAVAILABLE"
+
+
+def with_delta(builder: SparkSession.Builder) -> SparkSession.Builder:
+    """Let the Spark that is about to start have Delta. Raises DeltaUnavailableError.
+
+    What spark-submit has started has its jars and settings from there.
+    """
+    if submitted():
+        return builder
+    if find_spec("delta") is None:
+        raise DeltaUnavailableError(
+            None, reason="the package delta-spark is not installed", advice=_HOW
+        )
+    from delta import configure_spark_with_delta_pip
+
+    made: SparkSession.Builder = configure_spark_with_delta_pip(builder)
+    for name, value in _SETTINGS.items():
+        made = made.config(name, value)
+    return made
+
+
+def require_delta(spark: SparkSession) -> None:
+    """Raise DeltaUnavailableError unless this session can write Delta."""
+    set_to = {name: spark.conf.get(name, "") or "" for name in _SETTINGS}
+    for name, value in _SETTINGS.items():
+        if value not in set_to[name].split(","):
+            raise DeltaUnavailableError(
+                None,
+                reason=f"the session has no Delta: {name}",
+                expected=value,
+                actual=set_to[name] or "not set",
+                advice=_HOW,
+            )
+    try:
+        # Spark goes on without an extension that it does not find, and only logs it.
+        jvm = spark.sparkContext._jvm
+        assert jvm is not None
+        jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(_EXTENSION)
+    except Py4JError:
+        raise DeltaUnavailableError(
+            None, reason="the session is set for Delta, and its jar is not there", advice=_HOW
+        ) from None
+
+
+class DeltaTarget:
+    """A Delta table, partitioned by topic and day."""
+
+    def __init__(self, spark: SparkSession, manifest: Manifest) -> None:
+        self.spark, self.manifest = spark, manifest
+        self.table: Path = manifest.target
+        self._seen = -1  # the version up to which commits were looked at
+
+    def settle(self) -> None:
+        """Name in the manifest what is in the table and is not named there yet."""
+        known, begun = self.manifest.delta_version, self.manifest.begun
+        latest = latest_version(self.table)
+        if known is not None and latest < known:
+            raise ManifestError(
+                self.table,
+                reason="the Delta table here is not the one that the manifest is about: its version",
+                expected=f"{known} or later",
+                actual=latest if latest >= 0 else "no table",
+                advice="Put the table back, or export into a new folder",
+            )
+        killed = begun is not None and begun[0] >= self.manifest.next_number
+        self._seen = begun[1] if begun is not None and killed else -1 if known is None else known
+        while self._name_next(whole=killed) is not None:
+            pass
+        if killed:
+            # The next look begins here: Delta cleans its log up in the end.
+            self.manifest.begin(self._seen)
+
+    def write(self, rows: DataFrame, wave: Wave) -> Wave:
+        """Add a wave to the table, and name it in the manifest; returns it with its files."""
+        self.manifest.begin(self._seen)
+        (
+            rows.write.format("delta")
+            .mode("append")
+            .partitionBy(TOPIC, DAY)
+            .option("txnAppId", APPLICATION)
+            .option("txnVersion", wave.number)
+            .option("userMetadata", to_json(wave))
+            .save(str(self.table))
+        )
+        done = self._name_next(whole=True)
+        if done is None:
+            done = self._name_empty(rows, wave)
+        if done.ranges != wave.ranges:
+            raise ManifestError(
+                self.table,
+                reason=f"wave {wave.number} was added meanwhile by an export that had been killed",
+                advice="Nothing is lost or doubled; run this again",
+            )
+        return done
+
+    def _name_next(self, *, whole: bool) -> Wave | None:
+        """The next wave, if a commit not looked at yet has it, named in the manifest.
+
+        `whole`: a commit that was cleaned away is a ManifestError.
+        """
+        wanted = APPLICATION, self.manifest.next_number
+        stop = latest_version(self.table) + 1
+        for commit in commits(self.table, self._seen + 1, stop, whole=whole):
+            self._seen = commit.version
+            if commit.transaction == wanted:
+                done = self._wave_of(commit)
+                self.manifest.commit(done)
+                return done
+        self._seen = stop - 1
+        return None
+
+    def _name_empty(self, rows: DataFrame, wave: Wave) -> Wave:
+        """Delta records no commit that changes nothing, and none whose transaction it has had."""
+        if not rows.isEmpty():
+            raise ManifestError(
+                self.table,
+                reason=f"Delta has had wave {wave.number} before, and the manifest does not know it",
+                advice="Put back the newest manifest, or export into a new folder",
+            )
+        done = replace(wave, delta_version=self._seen if self._seen >= 0 else None)
+        self.manifest.commit(done)
+        return done
+
+    def _wave_of(self, commit: Commit) -> Wave:
+        files = summed(self.spark, self.table, [str(self.table / one) for one in commit.added])
+        wave = from_json(
+            self.table / "_delta_log" / f"{commit.version:020d}.json", commit.said or ""
+        )
+        rows = sum(file.rows for file in files)
+        return replace(wave, rows=rows, files=files, delta_version=commit.version)

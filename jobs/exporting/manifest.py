@@ -1,0 +1,224 @@
+"""What an export has put into its target: a file for each wave, and nothing that it does not name.
+
+`TARGET/_manifest/000001.json` is written, whole and flushed, when all Parquet of wave 1 stands in
+`_staging`; only then are its files moved to where readers see them. So a process killed at any point
+leaves either a wave that is not in the manifest, which is thrown away, or one whose moves are finished
+by the next run. Names with an underscore are hidden from readers of Parquet, and of Delta.
+
+A Delta table has a log of its own, and is moved by nothing but that: its waves are named here once
+they are there, and `_begun.json` says from which version on one may be that is not named yet.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from jobs.exporting.step import (
+    DELTA,
+    FORMAT,
+    PARQUET,
+    ExportedRange,
+    ManifestError,
+    Wave,
+    content_of,
+    from_json,
+    joined,
+    to_json,
+    unreadable,
+)
+from jobs.running.target_lock import TargetLock, flush_folder, refusals, write_whole
+from rmq_store.consumequeue.files import QueueId
+
+FOLDER, STAGING, LOCK = "_manifest", "_staging", "_lock"
+SUM, BEGUN = "_sum.json", "_begun.json"
+
+
+@dataclass(slots=True)
+class _Sum:
+    """All waves up to `number` added up: what the next export has to know of them."""
+
+    number: int = 0
+    asked: Mapping[str, str] | None = None  # None before the first wave
+    table: str = PARQUET
+    delta_version: int | None = None
+    totals: dict[str, int] = field(default_factory=dict)
+    ranges: dict[str, list[ExportedRange]] = field(default_factory=dict)  # by broker
+
+    def add(self, wave: Wave) -> None:
+        """Add the next wave."""
+        self.number, self.asked, self.table = wave.number, wave.asked, wave.table
+        self.delta_version = wave.delta_version
+        more = {
+            "waves": 1,
+            "files": len(wave.files),
+            "rows": sum(file.rows for file in wave.files),
+            "bytes": sum(file.size for file in wave.files),
+        }
+        self.totals = {name: self.totals.get(name, 0) + count for name, count in more.items()}
+        before = self.ranges.get(wave.broker_name, [])
+        self.ranges[wave.broker_name] = joined([*before, *wave.ranges])
+
+
+class Manifest:
+    """What is in a target. A context manager: inside, no other process has it.
+
+    The waves are not held in memory, nor all read: `_sum.json` has what they come to, as far as
+    it was written, and can be made anew from them.
+    """
+
+    def __init__(self, target: str | os.PathLike[str]) -> None:
+        self.target = Path(target).absolute()
+        self.folder = self.target / FOLDER
+        self._sum = _Sum()
+        self._lock: TargetLock | None = None
+
+    def __enter__(self) -> Manifest:
+        with refusals(self.target):
+            self._refuse_other_content()
+        self._lock = TargetLock(self.target / LOCK)
+        try:
+            with refusals(self.target):
+                self.folder.mkdir(exist_ok=True)
+            self._read()
+            shutil.rmtree(self.target / STAGING, ignore_errors=True)
+        except BaseException:
+            self._lock.release()
+            raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._lock is not None:
+            self._lock.release()
+
+    def _refuse_other_content(self) -> None:
+        if not self.target.exists() or self.folder.is_dir():
+            return
+        if not self.target.is_dir() or any(one.name != LOCK for one in self.target.iterdir()):
+            raise ManifestError(
+                self.target,
+                reason="there is something here already that no export has made",
+                advice="Name a new folder, or one that an export made",
+            )
+
+    def _read(self) -> None:
+        self._sum = _load_sum(self.folder / SUM)
+        paths = _wave_files(self.folder)
+        for path in paths:
+            if int(path.stem) > self._sum.number:
+                self._sum.add(_load(path))
+        if paths and self._sum.table == PARQUET:
+            self._move(_load(paths[-1]))
+
+    def waves(self) -> Iterator[Wave]:
+        """The waves, oldest first, each read when it is asked for."""
+        yield from map(_load, _wave_files(self.folder))
+
+    @property
+    def staging(self) -> Path:
+        """Where the next wave is written."""
+        return self.target / STAGING / f"{self.next_number:06d}"
+
+    @property
+    def next_number(self) -> int:
+        """The number of the next wave."""
+        return self._sum.number + 1
+
+    @property
+    def asked(self) -> Mapping[str, str] | None:
+        """The options of what is there; None where nothing is."""
+        return self._sum.asked
+
+    @property
+    def table(self) -> str | None:
+        """What the target is: Parquet, or a Delta table; None where nothing is yet."""
+        if self._sum.asked is not None:
+            return self._sum.table
+        return None if self.begun is None else DELTA
+
+    @property
+    def delta_version(self) -> int | None:
+        """The version of the Delta table with the last wave."""
+        return self._sum.delta_version
+
+    @property
+    def begun(self) -> tuple[int, int] | None:
+        """The wave that was begun last in a Delta table, and the table's version before it."""
+        path = self.folder / BEGUN
+        if not path.exists():
+            return None
+        content = content_of(path, path.read_text("utf-8"))
+        return content["wave"], content["delta_version"]
+
+    def begin(self, delta_version: int) -> None:
+        """Write down that the next wave comes into the table behind this version."""
+        known = {"format": FORMAT, "wave": self.next_number, "delta_version": delta_version}
+        write_whole(self.folder / BEGUN, json.dumps(known) + "\n")
+
+    @property
+    def totals(self) -> Mapping[str, int]:
+        """Waves, files, rows and bytes in the target."""
+        return {**dict.fromkeys(("waves", "files", "rows", "bytes"), 0), **self._sum.totals}
+
+    def finished(self, broker_name: str) -> dict[QueueId, list[ExportedRange]]:
+        """The ranges of a broker's queues that are in the target, in order."""
+        found: dict[QueueId, list[ExportedRange]] = {}
+        for part in self._sum.ranges.get(broker_name, ()):
+            found.setdefault(part.slice.queue, []).append(part)
+        return found
+
+    def commit(self, wave: Wave) -> None:
+        """Name a wave. Parquet is all in `staging` then, and moved to where readers see it."""
+        write_whole(self.folder / f"{wave.number:06d}.json", to_json(wave) + "\n")
+        self._sum.add(wave)
+        if wave.table == PARQUET:
+            self._move(wave)
+        write_whole(self.folder / SUM, json.dumps({"format": FORMAT, **asdict(self._sum)}))
+        shutil.rmtree(self.target / STAGING, ignore_errors=True)
+
+    def _move(self, wave: Wave) -> None:
+        """Move what is not moved yet; a file that is nowhere is an error."""
+        staged = self.target / STAGING / f"{wave.number:06d}"
+        folders = set()
+        for file in wave.files:
+            final = self.target / file.path
+            if final.exists():
+                continue
+            final.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                (staged / file.path).rename(final)
+            except FileNotFoundError:
+                raise ManifestError(
+                    final,
+                    reason=f"wave {wave.number} of the export names this file, and it is gone",
+                    advice="Put it back, or export into a new folder",
+                ) from None
+            folders.add(final.parent)
+        for folder in folders:
+            flush_folder(folder)
+
+
+def _wave_files(folder: Path) -> list[Path]:
+    return sorted((p for p in folder.glob("*.json") if p.stem.isdigit()), key=lambda p: int(p.stem))
+
+
+def _load(path: Path) -> Wave:
+    return from_json(path, path.read_text("utf-8"))
+
+
+def _load_sum(path: Path) -> _Sum:
+    if not path.exists():
+        return _Sum()
+    content = content_of(path, path.read_text("utf-8"))
+    try:
+        content["ranges"] = {
+            broker: [ExportedRange(**one) for one in parts]
+            for broker, parts in content["ranges"].items()
+        }
+        return _Sum(**content)
+    except (ValueError, KeyError, TypeError) as error:
+        raise unreadable(path, error) from error

@@ -1,0 +1,86 @@
+"""The rows of a wave of an export, in the order and with the columns its files have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from jobs.replaying.rows import range_options
+from jobs.running.command import RANGES
+from rmq_store.arrow.schema import DEFAULT_NAMES
+from rmq_store.query.log_slices import QueueSlice
+from spark_source.options.table import PERMISSIVE
+from spark_source.planning.query_plan import ReadPlan
+from spark_source.spark_schema import CORRUPT
+
+TOPIC, DAY = "topic", "day"
+_NEEDED = ("topic", "storeTimestamp", "commitLogOffset")
+_DAY_MS = 86_400_000
+
+
+def rows_of(
+    spark: SparkSession, plan: ReadPlan, options: Mapping[str, str], pieces: Sequence[QueueSlice]
+) -> DataFrame:
+    """The messages of `pieces` in the order of the log within topic and day; day is in UTC.
+
+    In mode PERMISSIVE damage has rows too, and `corruptRecord` says what it is.
+    """
+    names = _names(plan, *((CORRUPT,) if plan.asked.mode == PERMISSIVE else ()))
+    rows = _read(spark, plan, options, pieces, names)
+    day = F.floor(F.unix_millis("storeTimestamp") / F.lit(_DAY_MS)).cast("int")
+    rows = rows.withColumn(DAY, F.date_from_unix_date(day))
+    return rows.sortWithinPartitions(TOPIC, DAY, "commitLogOffset", *_queue_order(names))
+
+
+def damage_in(
+    spark: SparkSession, plan: ReadPlan, options: Mapping[str, str], pieces: Sequence[QueueSlice]
+) -> int:
+    """How many messages of `pieces` are damaged, by a read that makes a row of each."""
+    permissive = {**options, "mode": PERMISSIVE}
+    rows = _read(spark, plan, permissive, pieces, _names(plan, CORRUPT))
+    return rows.where(F.col(CORRUPT).isNotNull()).count()
+
+
+def _names(plan: ReadPlan, *more: str) -> tuple[str, ...]:
+    names = plan.asked.columns or DEFAULT_NAMES
+    return (*names, *(name for name in (*_NEEDED, *more) if name not in names))
+
+
+def _read(
+    spark: SparkSession,
+    plan: ReadPlan,
+    options: Mapping[str, str],
+    pieces: Sequence[QueueSlice],
+    names: Sequence[str],
+) -> DataFrame:
+    kept = {name: value for name, value in options.items() if name not in RANGES}
+    given = {**kept, "columns": ",".join(names), "brokerName": plan.store.broker_name}
+    if plan.store.broker_conf is not None:
+        given["brokerConf"] = plan.store.broker_conf
+    read = spark.read.format("rmqstore").options(**given)
+    parts = [read.options(**range_options(one)).load(plan.store.path) for one in once(pieces)]
+    rows = parts[0]
+    for part in parts[1:]:
+        rows = rows.unionAll(part)
+    return rows
+
+
+def once(pieces: Sequence[QueueSlice]) -> list[list[QueueSlice]]:
+    """The ranges in lists that have each queue once, as options of the source can say them."""
+    lists: list[list[QueueSlice]] = []
+    turn: dict[Any, int] = {}
+    for piece in pieces:
+        number = turn.get(piece.queue, 0)
+        turn[piece.queue] = number + 1
+        if number == len(lists):
+            lists.append([])
+        lists[number].append(piece)
+    return lists
+
+
+def _queue_order(names: Sequence[str]) -> list[str]:
+    """What parts the members of one record, where it is there."""
+    return [name for name in ("queueId", "queueOffset") if name in names]

@@ -1,0 +1,132 @@
+"""A wave of an export: what one of its steps put into the target, as objects and as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rmq_store import StoreError
+from rmq_store.consumequeue.files import QueueId
+from rmq_store.query.log_slices import QueueSlice
+
+FORMAT = 1
+PARQUET, DELTA = "parquet", "delta"
+
+
+class ManifestError(StoreError):
+    """What the manifest of a target says forbids what was asked for."""
+
+    code = "RMQSTORE_MANIFEST"
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedRange:
+    """Queue offsets [start, stop) of a queue; `last_log_offset` tells its last message from others."""
+
+    topic: str
+    queue_id: int
+    start: int
+    stop: int
+    last_log_offset: int
+
+    @property
+    def slice(self) -> QueueSlice:
+        """As the planner has it."""
+        return QueueSlice(QueueId(self.topic, self.queue_id), self.start, self.stop)
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedFile:
+    """A Parquet file: where it is under the target, what is in it, and its SHA-256."""
+
+    path: str
+    rows: int
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wave:
+    """What one wave put into the target."""
+
+    number: int
+    store: str
+    broker_name: str
+    asked: Mapping[str, str]  # options that determine rows and columns: one target, one answer
+    log_range: tuple[int, int]
+    ranges: tuple[ExportedRange, ...]
+    rows: int
+    files: tuple[ExportedFile, ...]
+    version: str
+    written: str  # ISO 8601
+    table: str = PARQUET
+    delta_version: int | None = None  # of the Delta table that has it
+
+
+def to_json(wave: Wave) -> str:
+    """A wave as one line of JSON."""
+    return json.dumps({"format": FORMAT, **asdict(wave)}, ensure_ascii=False)
+
+
+def from_json(path: Path, text: str) -> Wave:
+    """What `to_json` made; `path` is where it was found, for the ManifestError."""
+    content = content_of(path, text)
+    try:
+        content["ranges"] = tuple(ExportedRange(**one) for one in content["ranges"])
+        content["files"] = tuple(ExportedFile(**one) for one in content["files"])
+        start, stop = content["log_range"]
+        return Wave(**{**content, "log_range": (start, stop)})
+    except (ValueError, KeyError, TypeError) as error:
+        raise unreadable(path, error) from error
+
+
+def content_of(path: Path, text: str) -> dict[str, Any]:
+    """The fields of a part of the manifest. Raises ManifestError."""
+    try:
+        content: dict[str, Any] = json.loads(text)
+        if content.pop("format") != FORMAT:
+            raise ValueError("written by another version")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise unreadable(path, error) from error
+    return content
+
+
+def unreadable(path: Path, error: Exception) -> ManifestError:
+    """The error for a part of the manifest that cannot be read."""
+    return ManifestError(
+        path,
+        reason=f"cannot be read as a part of a manifest: {error!r}",
+        advice="If it is _sum.json, delete it: it is made anew. Else export into a new folder",
+    )
+
+
+def joined(parts: Iterable[ExportedRange]) -> list[ExportedRange]:
+    """In order, those that touch made one."""
+    found: list[ExportedRange] = []
+    for part in sorted(parts, key=lambda p: (p.topic, p.queue_id, p.start)):
+        last = found[-1] if found else None
+        if last is not None and last.slice.queue == part.slice.queue and last.stop == part.start:
+            found[-1] = replace(part, start=last.start)
+        else:
+            found.append(part)
+    return found
+
+
+def without(wanted: Iterable[QueueSlice], done: Iterable[QueueSlice]) -> Iterator[QueueSlice]:
+    """What of the ranges `wanted` is not in `done`."""
+    by_queue: dict[QueueId, list[QueueSlice]] = {}
+    for part in sorted(done):
+        by_queue.setdefault(part.queue, []).append(part)
+    for part in wanted:
+        start = part.start
+        for gone in by_queue.get(part.queue, ()):
+            if gone.stop <= start or gone.start >= part.stop:
+                continue
+            if start < gone.start:
+                yield QueueSlice(part.queue, start, gone.start)
+            start = gone.stop
+        if start < part.stop:
+            yield QueueSlice(part.queue, start, part.stop)

@@ -1,0 +1,279 @@
+"""What a replay would do, to any target: nothing is written or sent, and no file appears.
+
+Executors read all that is selected and put it to the checks that need no target: those of the writer
+of a store (sizes, names of topics, what the release knows), and those of the broker's client.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Row, SparkSession
+from pyspark.sql import functions as F
+
+from jobs.replay_targets.step_reader import to_append
+from jobs.replay_targets.target_store import has_content, refused_rows
+from jobs.replaying.ledger import Ledger, Run
+from jobs.replaying.plan import (
+    cut_short,
+    ledger_place,
+    left_of,
+    messages_selected,
+    planned,
+    refuse_to_mix,
+)
+from jobs.replaying.report import PlannedQueue, Report
+from jobs.replaying.rows import (
+    ORIGIN_PREFIX,
+    OTHER_KEY,
+    OTHER_TIME,
+    READ,
+    READ_FOR_STORE,
+    READ_TO_SEND,
+    REFUSED_BY_BROKER,
+    REFUSED_BY_STORE,
+    Rows,
+    left_unread,
+)
+from jobs.replaying.spec import ReplaySpec
+from jobs.running.provenance import files_of_store, provenance_of, sums_of
+from rmq_store import MessageStore
+from rmq_store.arrow.encoding.batch import LOOPBACK, prepare
+from rmq_store.config.broker_conf import StoreConfig
+from rmq_store.config.locate import refuse_foreign_log
+from rmq_store.errors import InvalidMessageError
+from rmq_store.format.releases import Dialect, dialect
+from rmq_store.query.log_slices import QueueSlice
+from spark_source.options.table import DEFAULT_PARTITION_BYTES
+from spark_source.planning.query_plan import ReadPlan
+
+_REASONS_TOLD = 5
+_MARKED = "topic string, queueId int, origin string, originQueue int, queueOffset long, size long, "
+_MARKED += "refusal string"
+_MARKED_ARROW = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("queueId", pa.int32()),
+        ("origin", pa.string()),
+        ("originQueue", pa.int32()),
+        ("queueOffset", pa.int64()),
+        ("size", pa.int64()),
+        ("refusal", pa.string()),
+    ]
+)
+
+Batches = Iterable[pa.RecordBatch]
+Refusals = Callable[[pa.RecordBatch], Mapping[int, str]]
+"""The rows of a batch that would be refused, with the reason."""
+
+
+def run(spark: SparkSession, spec: ReplaySpec) -> Report:
+    """Say what a run with this spec would do now. Raises StoreError where it would be refused."""
+    began = time.monotonic()
+    before = cut_short(Ledger.seen(ledger_place(spec)), spec)
+    if before is None:
+        refuse_to_mix(spec)
+        if spec.to_store is not None and has_content(spec.to_store):
+            refuse_foreign_log(Path(spec.to_store), StoreConfig.of(spec.target_conf))
+    plan = planned(spec, before)
+    groups, counts = _looked_at(spark, spec, plan, _left(spec, plan, before))
+    queues = tuple(_queues(spec, groups))
+    refused = sum(queue.refused for queue in queues)
+    messages = sum(queue.messages for queue in queues)
+    reasons: Counter[str] = Counter()
+    for row in groups:
+        if row["refusal"] is not None:
+            reasons[row["refusal"]] += row["messages"]
+    label = REFUSED_BY_STORE if spec.to_broker is None else REFUSED_BY_BROKER
+    selected, unread = messages_selected(plan, spec), left_unread(spec)
+    skipped = {OTHER_TIME: counts[OTHER_TIME], OTHER_KEY: counts[OTHER_KEY], label: refused}
+    if before is None and unread is not None:
+        skipped[unread] = selected - counts[READ]
+    # Parquet takes what a store refuses.
+    taken = {
+        spec.to_store: _for_store(spark, spec, plan, before, messages - refused),
+        spec.to_broker: messages - refused,
+        spec.to_parquet: messages,
+    }
+    sums = sums_of(spark, files_of_store(plan.store)) if spec.checksums else ()
+    return Report(
+        job="replay",
+        run_id="",
+        ok=not refused,
+        resumed=before is not None,
+        selected=selected,
+        read=counts[READ],
+        matched=messages,
+        written={},
+        skipped={reason: count for reason, count in skipped.items() if count},
+        source=provenance_of(plan.store, plan.ranges, spec.asked(), sums),
+        seconds=round(time.monotonic() - began, 3),
+        problems=tuple(f"{n:,}: {why}" for why, n in reasons.most_common(_REASONS_TOLD)),
+        planned=queues,
+        would_write={target: n for target, n in taken.items() if target is not None},
+    )
+
+
+def _for_store(
+    spark: SparkSession, spec: ReplaySpec, plan: ReadPlan, before: Run | None, looked_at: int
+) -> int:
+    """Messages that a store would get: it goes on where it was, though Parquet begins anew."""
+    if before is None or spec.to_store is None or spec.to_parquet is None:
+        return looked_at
+    groups, _ = _looked_at(spark, spec, plan, left_of(plan, before.next_log_offset))
+    return sum(row["messages"] for row in groups if row["refusal"] is None)
+
+
+def _left(spec: ReplaySpec, plan: ReadPlan, before: Run | None) -> list[QueueSlice]:
+    if before is None:
+        return list(plan.ranges)
+    if spec.to_parquet is not None and before.parquet != "done":
+        return list(plan.ranges)  # written anew as a whole
+    return left_of(plan, before.next_log_offset)
+
+
+def _looked_at(
+    spark: SparkSession, spec: ReplaySpec, plan: ReadPlan, ranges: list[QueueSlice]
+) -> tuple[list[Row], Counter[str]]:
+    """Messages, bytes and offsets by source queue, target queue and refusal."""
+    live = spec.to_broker is not None
+    columns = READ_TO_SEND if live else READ_FOR_STORE
+    rows, counted = Rows(spark, spec, plan).frame(
+        ranges, columns, DEFAULT_PARTITION_BYTES, unwrap=live
+    )
+    if counted is None:
+        return [], Counter()
+    marked = rows.mapInArrow(_marking(spec), _MARKED)
+    by = ("origin", "originQueue", "topic", "queueId", "refusal")
+    found = marked.groupBy(*by).agg(
+        F.count(F.lit(1)).alias("messages"),
+        F.sum("size").alias("bytes"),
+        F.min("queueOffset").alias("start"),
+        (F.max("queueOffset") + 1).alias("stop"),
+    )
+    groups = found.collect()
+    return groups, Counter(counted.get)
+
+
+def _queues(spec: ReplaySpec, groups: list[Row]) -> Iterator[PlannedQueue]:
+    """A row for each pair of queues; to a broker its client chooses the queue."""
+    merged: dict[tuple[Any, ...], list[Row]] = {}
+    for row in groups:
+        to = None if spec.to_broker is not None else row["queueId"]
+        merged.setdefault((row["origin"], row["originQueue"], row["topic"], to), []).append(row)
+    for (origin, queue, topic, to), rows in sorted(merged.items(), key=lambda item: str(item[0])):
+        yield PlannedQueue(
+            topic=origin,
+            queue_id=queue,
+            start_offset=min(row["start"] for row in rows),
+            end_offset=max(row["stop"] for row in rows),
+            target_topic=topic,
+            target_queue_id=to,
+            messages=sum(row["messages"] for row in rows),
+            bytes=sum(row["bytes"] for row in rows),
+            refused=sum(row["messages"] for row in rows if row["refusal"] is not None),
+        )
+
+
+# --- on executors -----------------------------------------------------------------------------------
+
+
+def _marking(spec: ReplaySpec) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
+    """What an executor does with its rows: their sizes, and why they would be refused."""
+    if spec.to_broker is not None:
+        body, refusals = "body", _by_client(frozenset(spec.fifo_topics))
+    else:
+        body, refusals = "rawBody", _by_writer(spec) if spec.to_store is not None else _by_nobody
+
+    def mark(batches: Batches) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield _marked(batch, body, refusals(batch))
+
+    return mark
+
+
+def _marked(batch: pa.RecordBatch, body: str, refused: Mapping[int, str]) -> pa.RecordBatch:
+    # Every row has the same few of these, put in by the remapping.
+    origin = pc.map_lookup(batch["properties"], ORIGIN_PREFIX + "TOPIC", "first")
+    queue = pc.map_lookup(batch["properties"], ORIGIN_PREFIX + "QUEUE_ID", "first")
+    columns = (
+        batch["topic"],
+        batch["queueId"],
+        origin,
+        queue.cast(pa.int32()),
+        batch["queueOffset"],
+        pc.binary_length(batch[body]).cast(pa.int64()),
+        _sparse(refused, batch.num_rows),
+    )
+    return pa.RecordBatch.from_arrays(list(columns), schema=_MARKED_ARROW)
+
+
+def _sparse(values: Mapping[int, str], rows: int) -> pa.Array:
+    """The few values in their rows, null elsewhere."""
+    if not values:
+        return pa.nulls(rows, pa.string())
+    whole = np.full(rows, None, dtype=object)
+    whole[list(values)] = list(values.values())
+    return pa.array(whole, pa.string())
+
+
+def _by_nobody(batch: pa.RecordBatch) -> Mapping[int, str]:
+    return {}
+
+
+def _by_writer(spec: ReplaySpec) -> Refusals:
+    """By the writer of the target store, as it would be opened. Raises StoreError."""
+    config, how = _target_of(spec)
+    keep = spec.keep_timestamps
+
+    def refusals(batch: pa.RecordBatch) -> Mapping[int, str]:
+        found: dict[int, str] = {}
+        at = 0
+        for piece in to_append(pa.Table.from_batches([batch]), keep_timestamps=keep):
+            for row, error in refused_rows(piece, lambda b: prepare(b, config, how, LOOPBACK)):
+                found[at + row] = _plain(error)
+            at += piece.num_rows
+        return found
+
+    return refusals
+
+
+def _target_of(spec: ReplaySpec) -> tuple[StoreConfig, Dialect]:
+    assert spec.to_store is not None
+    config = StoreConfig.of(spec.target_conf)
+    if has_content(spec.to_store):
+        with MessageStore.open(spec.to_store, broker_conf=spec.target_conf) as there:
+            config = config.with_defaults_of(there.geometry())
+    return config, dialect(spec.release)
+
+
+def _plain(error: InvalidMessageError) -> str:
+    """Without the row, which would make each reason one of its own."""
+    reason = re.sub(r"^message \d+ of the batch: ", "", error.reason)
+    return reason if error.expected is None else f"{reason} ({error.expected})"
+
+
+def _by_client(fifo: frozenset[str]) -> Refusals:
+    def refusals(batch: pa.RecordBatch) -> Mapping[int, str]:
+        from jobs.replay_targets.broker import rows_to_send
+        from jobs.replay_targets.grpc_client import GrpcClient
+        from jobs.replay_targets.sender import Refused
+
+        client = GrpcClient("127.0.0.1:1", fifo, connect=False)  # asked of no address
+        found: dict[int, str] = {}
+        for number, row in enumerate(rows_to_send([batch])):
+            try:
+                client.prepare(row)
+            except Refused as why:
+                found[number] = str(why)
+        return found
+
+    return refusals

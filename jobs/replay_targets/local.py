@@ -1,0 +1,261 @@
+"""The replay into another store and into Parquet: executors read, this process writes.
+
+The selection is cut into waves, neighbouring stretches of the log of a few hundred MiB; while one is
+appended, the next is being read. So memory stays flat, and the messages arrive in the order of the
+source's log.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import SparkSession
+
+from jobs.replay_targets.step_reader import WaveReader, WaveRows, to_append
+from jobs.replay_targets.target_store import (
+    append_rows,
+    discard_unfinished,
+    has_content,
+    open_target,
+    queue_ends,
+)
+from jobs.replaying.ledger import Ledger, Run, new_run
+from jobs.replaying.plan import cut_short, messages_selected, planned, refuse_to_mix, waves_of
+from jobs.replaying.report import Report, TargetRange
+from jobs.replaying.rows import (
+    OTHER_KEY,
+    OTHER_TIME,
+    READ,
+    REFUSED_BY_STORE,
+    Rows,
+    left_unread,
+    looked_up,
+)
+from jobs.replaying.spec import ReplaySpec
+from jobs.running.failures import failure
+from jobs.running.provenance import Provenance, files_of_store, provenance_of, sums_of
+from rmq_store import MessageStore
+from rmq_store.arrow.schema import DEFAULT_NAMES
+from rmq_store.consumequeue.files import QueueId
+from rmq_store.errors import StoreError
+from rmq_store.query.log_slices import LogSlice
+from spark_source.options.table import DEFAULT_PARTITION_BYTES
+
+if TYPE_CHECKING:
+    from rmq_store.writing.store_writer import StoreWriter
+
+PROBLEMS_SHOWN = 5
+MATCHED = "matched"
+WRITTEN = "written"
+PARQUET = "parquet"
+
+
+class LocalReplay:
+    """One call of it: the spec, the resolved plan, the ledger and the numbers so far."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        spec: ReplaySpec,
+        ledger: Ledger,
+    ) -> None:
+        self.spark = spark
+        self.spec = spec
+        self.began = time.monotonic()
+        self.ledger = ledger
+        self.stopped_by: str | None = None
+        self.broken = False
+        self.problems: list[str] = []
+        self.target_queues: tuple[TargetRange, ...] = ()
+        if spec.restart:
+            discard_unfinished(spec.to_store, spec.to_parquet, self.ledger)
+        unfinished = cut_short(ledger, spec)
+        self.resumed = unfinished is not None
+        self.plan = planned(spec, unfinished)
+        self.current = unfinished or self._new_run()
+        self.counts = Counter(self.current.counts)
+        self.rows = Rows(spark, spec, self.plan)
+
+    def run(self, should_stop: Callable[[], bool]) -> Report:
+        """Replay what is left, and say what became of it. `should_stop` is asked between waves."""
+        if not self.resumed:
+            self.ledger.begin(self.current)
+        if self.spec.to_store is not None:
+            self._write_store(self.spec.to_store, should_stop)
+        if self.spec.to_parquet is not None and self.stopped_by is None:
+            self._write_parquet(self.spec.to_parquet)
+        if not self.broken:
+            self._record(state="done" if self.stopped_by is None else "stopped")
+        return self._report()
+
+    def _record(self, **changes: Any) -> None:
+        self.current = self.ledger.record(self.current, counts=dict(self.counts), **changes)
+
+    # --- beginning, and going on -----------------------------------------------------------------
+
+    def _new_run(self) -> Run:
+        refuse_to_mix(self.spec)
+        to_store = self.spec.to_store
+        created = to_store is not None and not has_content(to_store)
+        ends: dict[QueueId, int] = {}
+        end = 0
+        if to_store is not None and not created:
+            with MessageStore.open(to_store, broker_conf=self.spec.target_conf) as target:
+                ends, end = queue_ends(target), target.log_range()[1]
+        snapshot = self.plan.store.snapshot
+        return new_run(
+            asked=self.spec.asked(),
+            created=created,
+            ranges=self.plan.ranges,
+            snapshot={
+                "log": [snapshot.log_start, snapshot.log_end],
+                "target_queues": [[*queue, stop] for queue, stop in ends.items()],
+            },
+            next_log_offset=0 if to_store is not None else None,
+            target_end=end,
+        )
+
+    # --- into a store ----------------------------------------------------------------------------
+
+    def _write_store(self, path: str, should_stop: Callable[[], bool]) -> None:
+        conf, release = self.spec.target_conf, self.spec.release
+        try:
+            # Before the target is opened: an error of the source must not leave that unclean.
+            waves = waves_of(
+                self.plan, self.current.next_log_offset, self.spec.wave_bytes, looked_up(self.spec)
+            )
+            opened = open_target(
+                path, self.current, self.ledger, resumed=self.resumed, conf=conf, release=release
+            )
+        except StoreError:
+            if not self.resumed:
+                self.ledger.forget_last()  # nothing was written
+            raise
+        try:
+            self._append_all(opened, waves, should_stop)
+        except StoreError as error:
+            # The ledger stays as it is: what is in the target now only a recovery can tell.
+            self.stopped_by = f"writing failed: {error}"
+            self.broken = True
+
+    def _append_all(
+        self, opened: StoreWriter, waves: Sequence[LogSlice], should_stop: Callable[[], bool]
+    ) -> None:
+        with opened as target:
+            self._declare_batch_topics(target)
+            reading = WaveReader(self.rows).read_all(waves)
+            while (found := self._next(reading)) is not None:
+                wave, rows = found
+                self._append(target, rows)
+                self._record(next_log_offset=wave.stop, target_end=target.log_range()[1])
+                if wave.stop is not None and should_stop():
+                    self.stopped_by = "it was asked to stop"
+                    break
+            self.target_queues = self._arrived(queue_ends(target))
+
+    def _next(
+        self, reading: Iterator[tuple[LogSlice, WaveRows]]
+    ) -> tuple[LogSlice, WaveRows] | None:
+        try:
+            return next(reading, None)
+        except Exception as error:
+            # Whatever failed, the target is closed cleanly; the report says what it was.
+            self.stopped_by = f"reading failed: {failure(error)}"
+            return None
+
+    def _declare_batch_topics(self, target: StoreWriter) -> None:
+        """A broker does not start where a topic's kind of queue is not the declared one."""
+        states = self.plan.store.snapshot.queues
+        for topic in {part.queue.topic for part in self.plan.ranges if states[part.queue].batch}:
+            new = self.spec.topic_map.get(topic, topic)
+            target.declare_topic(new, attributes={"queue.type": "BatchCQ"})
+
+    def _append(self, target: StoreWriter, rows: WaveRows) -> None:
+        refused = 0
+        for batch in to_append(rows.table, keep_timestamps=self.spec.keep_timestamps):
+            for error in append_rows(target, batch):
+                refused += 1
+                if len(self.problems) < PROBLEMS_SHOWN:
+                    self.problems.append(str(error))
+        self.counts.update(rows.counts)
+        self.counts[MATCHED] += rows.table.num_rows
+        self.counts[WRITTEN] += rows.table.num_rows - refused
+        self.counts[REFUSED_BY_STORE] += refused
+
+    def _arrived(self, ends: Mapping[QueueId, int]) -> tuple[TargetRange, ...]:
+        before = {QueueId(t, q): end for t, q, end in self.current.snapshot["target_queues"]}
+        ranges = (TargetRange(*q, before.get(q, 0), end) for q, end in sorted(ends.items()))
+        return tuple(part for part in ranges if part.start < part.stop)
+
+    # --- into Parquet ----------------------------------------------------------------------------
+
+    def _write_parquet(self, path: str) -> None:
+        """All of it, by Spark itself. What an unfinished run left is written over."""
+        if self.current.parquet == "done":
+            return
+        self._record(parquet="writing")
+        frame, counted = self.rows.frame(self.plan.ranges, DEFAULT_NAMES, DEFAULT_PARTITION_BYTES)
+        try:
+            frame.write.mode("overwrite").parquet(path)
+            found = self.spark.read.parquet(path).count()
+        except Exception as error:
+            # As above: the report says what it was, and the same command goes on.
+            self.stopped_by = f"writing Parquet failed: {failure(error)}"
+            return
+        if self.spec.to_store is None:
+            self.counts.update({} if counted is None else counted.get)
+            self.counts[MATCHED] = found
+        self.counts[PARQUET] = found
+        self._record(parquet="done")
+
+    # --- what became of it -----------------------------------------------------------------------
+
+    def _report(self) -> Report:
+        selected = messages_selected(self.plan, self.spec)
+        skipped = {name: self.counts[name] for name in (OTHER_TIME, OTHER_KEY, REFUSED_BY_STORE)}
+        finished = self.stopped_by is None
+        unread = left_unread(self.spec)
+        if finished and unread is not None:
+            skipped[unread] = selected - self.counts[READ]
+        problems = [*self.problems, *(self._shortfalls(selected) if finished else ())]
+        refused = self.counts[REFUSED_BY_STORE]
+        return Report(
+            job="replay",
+            run_id=self.current.run_id,
+            ok=finished and not problems and not refused,
+            resumed=self.resumed,
+            selected=selected,
+            read=self.counts[READ],
+            matched=self.counts[MATCHED],
+            written=self._written(),
+            skipped={reason: count for reason, count in skipped.items() if count},
+            source=self._provenance(),
+            seconds=round(time.monotonic() - self.began, 3),
+            target_queues=self.target_queues,
+            stopped_by=self.stopped_by,
+            problems=tuple(problems),
+        )
+
+    def _written(self) -> dict[str, int]:
+        targets = ((self.spec.to_store, WRITTEN), (self.spec.to_parquet, PARQUET))
+        return {path: self.counts[name] for path, name in targets if path is not None}
+
+    def _shortfalls(self, selected: int) -> Iterator[str]:
+        """What should have come and did not."""
+        if left_unread(self.spec) is None and self.counts[READ] != selected:
+            yield f"{selected:,} messages were selected and {self.counts[READ]:,} were read"
+        matched, in_parquet = self.counts[MATCHED], self.counts[PARQUET]
+        if self.spec.to_parquet is not None and matched != in_parquet:
+            yield f"{matched:,} messages matched, Parquet has {in_parquet:,}"
+
+    def _provenance(self) -> Provenance:
+        store, asked = self.plan.store, self.spec.asked()
+        sums = sums_of(self.spark, files_of_store(store)) if self.spec.checksums else ()
+        found = provenance_of(store, self.plan.ranges, asked, sums)
+        # An earlier run may have begun it, and its snapshot is what counts.
+        start, end = self.current.snapshot["log"]
+        return replace(found, log_range=(start, end))

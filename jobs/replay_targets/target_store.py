@@ -1,0 +1,156 @@
+"""The store that a replay writes to: opened where nothing can be doubled, refused otherwise."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from jobs.replaying.ledger import Ledger, LedgerError, Run
+from rmq_store import MessageStore
+from rmq_store.config.broker_conf import StoreConfig
+from rmq_store.consumequeue.files import QueueId
+from rmq_store.errors import (
+    ForeignLogError,
+    InvalidArgumentError,
+    InvalidMessageError,
+    StoreError,
+    StoreLockedError,
+)
+from rmq_store.writing.opening import with_log_of_its_own
+
+if TYPE_CHECKING:
+    from rmq_store.writing.store_writer import StoreWriter
+
+
+def open_target(
+    path: str, run: Run, ledger: Ledger, *, resumed: bool, conf: str | None, release: str | None
+) -> StoreWriter:
+    """The target store of `run`, open to append.
+
+    A store that the run is to create and that is not there yet is created. One that is there must
+    end exactly where the ledger says the run left it; one that a killed run created, and that nobody
+    has closed since, is cut to that place. Raises LedgerError otherwise.
+    """
+    if run.created and not has_content(path):
+        if run.target_end:
+            raise LedgerError(
+                path,
+                reason="the target of a replay that was cut short is gone",
+                advice=f"Put it back, or delete {ledger.path} to replay from the beginning",
+            )
+        return MessageStore.create(path, conf, release=release)
+    try:
+        # What stands behind the ledger's mark came from the wave that was cut short, if the store
+        # was made by this very replay; it is replayed again.
+        store = (
+            MessageStore.append_to(
+                path,
+                with_log_of_its_own(StoreConfig.of(conf)),  # as it was created
+                release=release,
+                until=run.target_end,
+            )
+            if run.created and resumed
+            else MessageStore.append_to(path, conf, release=release, recovery="refuse")
+        )
+    except StoreError as error:
+        if isinstance(error, (StoreLockedError, ForeignLogError)) or not resumed:
+            raise
+        raise _cannot_go_on(path, ledger, run, str(error)) from error
+    end = store.log_range()[1]
+    if end != run.target_end:
+        store.close()
+        reason = f"its log ends at {end}, and the ledger says {run.target_end}"
+        raise _cannot_go_on(path, ledger, run, reason)
+    return store
+
+
+def refuse_uri(target: str) -> None:
+    """Raise InvalidArgumentError for what is no folder of a file system: it would become one here."""
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", target):
+        raise InvalidArgumentError(
+            None,
+            reason="the target is a URI, and only folders are written to",
+            expected="a local or mounted folder, which executors share",
+            actual=target,
+            advice="Write to a folder, and copy that to the object store",
+        )
+
+
+def has_content(path: str) -> bool:
+    """Whether something is there: a file, or a folder that is not empty."""
+    target = Path(path)
+    return target.exists() and (not target.is_dir() or any(target.iterdir()))
+
+
+def _cannot_go_on(path: str, ledger: Ledger, run: Run, reason: str) -> LedgerError:
+    if run.created:
+        advice = (
+            f"Give --restart to delete {path} and replay from the beginning: "
+            "nothing but this replay has written to it"
+        )
+    else:
+        advice = (
+            f"Messages were in {path} before. Restore it from a copy made before "
+            f"{run.started}, delete the last run from {ledger.path}, and run this again"
+        )
+    return LedgerError(
+        path,
+        reason="a replay into this target was cut short, and what arrived cannot be told: "
+        + reason,
+        advice=advice,
+    )
+
+
+def discard_unfinished(path: str | None, parquet: str | None, ledger: Ledger) -> None:
+    """Delete what an unfinished run has created, and its entry; other runs are a LedgerError."""
+    run = ledger.unfinished
+    if run is None:
+        return
+    if path is not None and not run.created:
+        raise LedgerError(
+            path,
+            reason="the unfinished replay did not create this store; it is not deleted",
+            advice=f"Restore it from a copy, and delete the last run from {ledger.path}",
+        )
+    for created in (path, parquet if run.parquet else None):
+        if created is not None and Path(created).exists():
+            shutil.rmtree(created)
+    ledger.forget_last()
+
+
+def append_rows(store: StoreWriter, batch: pa.RecordBatch) -> Iterator[InvalidMessageError]:
+    """Append all rows that the store takes, in order; yields the reason for each of the others."""
+    for _, error in refused_rows(batch, store.append_batch):
+        yield error
+
+
+def refused_rows(
+    batch: pa.RecordBatch, take: Callable[[pa.RecordBatch], Any]
+) -> Iterator[tuple[int, InvalidMessageError]]:
+    """Have `take` take all rows that it does, in order; yields each other row with the reason.
+
+    A batch with a message that cannot be is refused as a whole before a byte is written, so it is
+    halved until the message stands alone.
+    """
+    if batch.num_rows == 0:
+        return
+    try:
+        take(batch)
+    except InvalidMessageError as error:
+        if batch.num_rows == 1:
+            yield 0, error
+            return
+        middle = batch.num_rows // 2
+        yield from refused_rows(batch.slice(0, middle), take)
+        for row, why in refused_rows(batch.slice(middle), take):
+            yield middle + row, why
+
+
+def queue_ends(store: MessageStore | StoreWriter) -> dict[QueueId, int]:
+    """The max offset of every queue of `store`."""
+    return {queue: store.max_offset(*queue) for queue in store.queues()}

@@ -1,0 +1,158 @@
+"""The command line of the replay job: its options, and the spec they ask for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import click
+
+from jobs.replaying.spec import (
+    DEFAULT_PATIENCE,
+    DEFAULT_WAVE_BYTES,
+    LIVE_WAVE_BYTES,
+    ReplaySpec,
+    check,
+)
+from jobs.running.command import size
+from rmq_store.consumequeue.files import QueueId
+from rmq_store.errors import InvalidArgumentError
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+_OPTIONS = (
+    click.option("--to-store", metavar="DIR", help="A store; created unless --append is given."),
+    click.option("--to-parquet", metavar="DIR", help="A new folder of Parquet files."),
+    click.option("--to-broker", metavar="HOST:PORT", help="gRPC endpoint of a broker's proxy."),
+    click.option("--topic", "topics", multiple=True, help="Of this topic; repeatable."),
+    click.option(
+        "--queue", "queues", metavar="TOPIC:ID", multiple=True, help="Of this queue; repeatable."
+    ),
+    click.option(
+        "--offsets",
+        metavar="TOPIC:ID=FROM..BEFORE",
+        multiple=True,
+        help="Queue offsets of one queue; -2 is its earliest, -1 its latest; repeatable.",
+    ),
+    click.option(
+        "--since", metavar="TIME", help="Stored then or later: ms, or ISO 8601 with a zone."
+    ),
+    click.option("--until", metavar="TIME", help="Stored before."),
+    click.option("--tag", "tags", multiple=True, help="Exactly this tag; repeatable."),
+    click.option(
+        "--key", "keys", multiple=True, help="A word of KEYS, or the UNIQ_KEY; repeatable."
+    ),
+    click.option(
+        "--by-index",
+        is_flag=True,
+        help="Look keys up in the index, and read no more of the selection than that leads to.",
+    ),
+    click.option("--include-system-topics", is_flag=True, help="The system's own topics as well."),
+    click.option("--broker-name", help="The source's name in the origin properties."),
+    click.option("--broker-conf", metavar="FILE", help="broker.conf of the source."),
+    click.option("--map-topic", "topic_map", metavar="OLD=NEW", multiple=True, help="Repeatable."),
+    click.option(
+        "--map-queue",
+        "queue_map",
+        metavar="[TOPIC:]OLD=NEW",
+        multiple=True,
+        help="Queue ids by the source's topic, or for every topic; repeatable.",
+    ),
+    click.option(
+        "--keep-timestamps", is_flag=True, help="Keep the store timestamps (default: now)."
+    ),
+    click.option("--append", is_flag=True, help="The target store exists; add to it."),
+    click.option(
+        "--restart", is_flag=True, help="Delete what an unfinished replay left, begin anew."
+    ),
+    click.option(
+        "--target-conf", metavar="FILE", help="broker.conf of the target: its file sizes."
+    ),
+    click.option("--release", help="Write as this release of the broker does (default: newest)."),
+    click.option(
+        "--failed", metavar="DIR", help="Parquet of what a broker refuses, with the reason."
+    ),
+    click.option(
+        "--fifo",
+        "fifo_topics",
+        metavar="TOPIC",
+        multiple=True,
+        help="A FIFO topic of the broker: the source queue is the message group; repeatable.",
+    ),
+    click.option("--rate", type=float, metavar="N", help="At most so many messages a second."),
+    click.option(
+        "--patience",
+        type=float,
+        default=DEFAULT_PATIENCE,
+        show_default=True,
+        metavar="SECONDS",
+        help="Try a message again for so long.",
+    ),
+    click.option("--dry-run", is_flag=True, help="Say what would be sent, and refused."),
+    click.option(
+        "--wave-bytes", type=size, help="Do so much at a time (default: 256m; to a broker 8m)."
+    ),
+)
+
+
+def replay_options(function: _F) -> _F:
+    """All options of a replay: where to, what, how."""
+    for add in reversed(_OPTIONS):
+        function = add(function)
+    return function
+
+
+def spec_of(given: Mapping[str, Any]) -> ReplaySpec:
+    """The spec that a command line asks for; what cannot be read is an InvalidArgumentError."""
+    to_broker, wave_bytes = given["to_broker"], given["wave_bytes"]
+    if wave_bytes is None:
+        wave_bytes = DEFAULT_WAVE_BYTES if to_broker is None else LIVE_WAVE_BYTES
+    read = {
+        "queues": tuple(_queue(text, "--queue") for text in given["queues"]),
+        "offsets": dict(_offsets(text) for text in given["offsets"]),
+        "topic_map": dict(_pair(text, "--map-topic OLD=NEW") for text in given["topic_map"]),
+        "queue_map": dict(_queue_pair(text) for text in given["queue_map"]),
+        "wave_bytes": wave_bytes,
+    }
+    plain = {k: v for k, v in given.items() if k not in ("store", "master", "json_file")}
+    spec = ReplaySpec(source=given["store"], **{**plain, **read})
+    check(spec)
+    return spec
+
+
+def _refused(form: str, text: str) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        None, reason=f"cannot be read as {form}", actual=repr(text), advice="--help has the forms"
+    )
+
+
+def _queue(text: str, option: str) -> QueueId:
+    topic, colon, number = text.rpartition(":")
+    if not colon or not topic or not number.isascii() or not number.isdigit():
+        raise _refused(f"{option} TOPIC:ID", text)
+    return QueueId(topic, int(number))
+
+
+def _offsets(text: str) -> tuple[QueueId, tuple[int, int]]:
+    queue, equals, span = text.rpartition("=")
+    match = re.fullmatch(r"(-?\d+)\.\.(-?\d+)", span, re.ASCII)
+    if not equals or match is None:
+        raise _refused("--offsets TOPIC:ID=FROM..BEFORE", text)
+    return _queue(queue, "--offsets"), (int(match[1]), int(match[2]))
+
+
+def _pair(text: str, form: str) -> tuple[str, str]:
+    old, equals, new = text.partition("=")
+    if not equals or not old or not new:
+        raise _refused(form, text)
+    return old, new
+
+
+def _queue_pair(text: str) -> tuple[tuple[str | None, int], int]:
+    form = "--map-queue [TOPIC:]OLD=NEW"
+    old, new = _pair(text, form)
+    topic, _, number = old.rpartition(":")
+    if not all(part.isascii() and part.isdigit() for part in (number, new)):
+        raise _refused(form, text)
+    return (topic or None, int(number)), int(new)

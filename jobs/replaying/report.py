@@ -1,0 +1,182 @@
+"""What a job did: numbers, what was read and with what, as a table for people and as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from jobs.running.provenance import Provenance as Provenance
+from rmq_store.text.json_keys import as_json_object
+
+TOPICS_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class TargetRange:
+    """Where the messages of a queue went: offsets [start, stop) of the target."""
+
+    topic: str
+    queue_id: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedQueue:
+    """What a dry run says of a source queue and where it goes; the queue is None where a client chooses.
+
+    Offsets [start, end) from the first to the last message; `bytes` of bodies, as they are sent.
+    """
+
+    topic: str
+    queue_id: int
+    start_offset: int
+    end_offset: int
+    target_topic: str
+    target_queue_id: int | None
+    messages: int
+    bytes: int
+    refused: int
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Numbers of messages, and the provenance. `ok` is what the exit code says."""
+
+    job: str
+    run_id: str
+    ok: bool
+    resumed: bool
+    selected: int  # queue entries in the selected ranges
+    read: int  # messages that the source delivered for them
+    matched: int
+    written: Mapping[str, int]  # target -> messages
+    skipped: Mapping[str, int]  # reason -> messages
+    source: Provenance
+    seconds: float
+    target_queues: tuple[TargetRange, ...] = ()
+    stopped_by: str | None = None  # why it ended early; running it again goes on
+    problems: tuple[str, ...] = field(default=())
+    would_write: Mapping[str, int] | None = None  # target -> messages, of a dry run
+    planned: tuple[PlannedQueue, ...] = ()  # of a dry run
+
+    def to_json(self) -> str:
+        """The report as one JSON object, keys in camelCase."""
+        return json.dumps(as_json_object(self), indent=1, ensure_ascii=False)
+
+    def save(self, path: str) -> None:
+        """Write the JSON to a file."""
+        Path(path).write_text(self.to_json() + "\n", encoding="utf-8")
+
+    def show(self, console: Console) -> None:
+        """Print for a person."""
+        show(self, console)
+
+
+def show(report: Report, console: Console | None = None) -> None:
+    """Print the report for a person."""
+    console = console or Console()
+    console.print(_numbers(report))
+    if report.target_queues:
+        console.print(_targets(report.target_queues))
+    if report.planned:
+        console.print(_planned(report.planned))
+    console.print(source_table(report.source))
+    for problem in report.problems:
+        console.print(Text(f"! {problem}", style="bold red"))
+    console.print(_verdict(report))
+
+
+def _numbers(report: Report) -> Table:
+    table = Table(title=f"{report.job}: what became of the messages", title_justify="left")
+    table.add_column("")
+    table.add_column("messages", justify="right")
+    table.add_row("selected", f"{report.selected:,}")
+    table.add_row("read", f"{report.read:,}")
+    table.add_row("matched", f"{report.matched:,}")
+    for target, count in report.written.items():
+        table.add_row(Text(f"written to {target}", style="green"), f"{count:,}")
+    for target, count in (report.would_write or {}).items():
+        table.add_row(Text(f"would go to {target}", style="green"), f"{count:,}")
+    for reason, count in report.skipped.items():
+        table.add_row(Text(f"skipped: {reason}", style="yellow"), f"{count:,}")
+    return table
+
+
+def _targets(ranges: tuple[TargetRange, ...]) -> Table:
+    table = Table(title="where they went", title_justify="left")
+    for name in ("topic", "queue", "from offset", "to before"):
+        table.add_column(name, justify="left" if name == "topic" else "right")
+    for part in ranges:
+        table.add_row(Text(part.topic), str(part.queue_id), f"{part.start:,}", f"{part.stop:,}")
+    return table
+
+
+def _planned(queues: tuple[PlannedQueue, ...]) -> Table:
+    table = Table(title="what would go where", title_justify="left")
+    for name in ("from", "offsets", "to", "messages", "bytes", "refused"):
+        table.add_column(name, justify="left" if name in ("from", "to") else "right")
+    for one in queues:
+        to = (
+            one.target_topic
+            if one.target_queue_id is None
+            else _queue_name(one.target_topic, one.target_queue_id)
+        )
+        table.add_row(
+            Text(_queue_name(one.topic, one.queue_id)),
+            f"{one.start_offset:,} to {one.end_offset:,}",
+            Text(to),
+            *(f"{number:,}" for number in (one.messages, one.bytes, one.refused)),
+        )
+    return table
+
+
+def _queue_name(topic: str, queue_id: int) -> str:
+    return f"{topic}/{queue_id}"
+
+
+def source_table(source: Provenance) -> Table:
+    """What was read, for a person."""
+    table = Table(title="what was read", title_justify="left", show_header=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    table.add_row("store", Text(source.store))
+    table.add_row("broker", Text(source.broker_name))
+    table.add_row("log at that moment", "{:,} to {:,}".format(*source.log_range))
+    for topic, queues in list(source.queues.items())[:TOPICS_SHOWN]:
+        parts = (f"{queue}: {start:,} to {stop:,}" for queue, (start, stop) in queues.items())
+        table.add_row(Text(f"offsets of {topic}"), "  ".join(parts))
+    if len(source.queues) > TOPICS_SHOWN:
+        table.add_row("offsets", f"of {len(source.queues) - TOPICS_SHOWN:,} more topics: --json")
+    # Brackets in names are text here, and not the markup of the table.
+    for name, value in source.options.items():
+        if value not in (None, [], {}, False) and name != "source":
+            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            table.add_row(name.replace("_", " "), Text(text))
+    if source.files:
+        size = sum(file.size for file in source.files)
+        told = f"{len(source.files):,} with {size:,} bytes; --json FILE has their SHA-256"
+        table.add_row("files", told)
+    table.add_row("rmqstore", source.version)
+    return table
+
+
+def _verdict(report: Report) -> Text:
+    run = f", run {report.run_id}" if report.run_id else ""
+    took = f"in {report.seconds:.1f} s{run}"
+    again = " (going on where an earlier run stopped)" if report.resumed else ""
+    if report.stopped_by is not None:
+        return Text(f"stopped {took}{again}: {report.stopped_by}", style="bold red")
+    if report.would_write is not None:
+        found = "nothing would be refused" if report.ok else "some would be refused"
+        style = "bold green" if report.ok else "bold yellow"
+        return Text(f"dry run: nothing was written or sent; {found}, {took}", style=style)
+    if report.ok:
+        return Text(f"all went well {took}{again}", style="bold green")
+    return Text(f"finished, but not all went well, {took}{again}", style="bold yellow")

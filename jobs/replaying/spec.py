@@ -1,0 +1,188 @@
+"""What to replay and where to: the spec of the replay job."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from jobs.replay_targets.target_store import refuse_uri
+from rmq_store.consumequeue.files import QueueId
+from rmq_store.errors import InvalidArgumentError
+from spark_source.options.value_parsers import EARLIEST, parse_time
+
+DEFAULT_WAVE_BYTES = 256 << 20
+DEFAULT_PATIENCE = 120.0
+LIVE_WAVE_BYTES = 8 << 20
+"""To a broker a wave takes seconds then: what is sent twice after a crash is at most one."""
+
+QueueMap = Mapping[tuple[str | None, int], int]
+"""(topic, or None for every topic; queue id) -> queue id of the target."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaySpec:
+    """What to replay, and where to. Times are milliseconds or ISO 8601 with a zone.
+
+    Either `topics`, or single queues: `queues`, and `offsets` with a half-open range of queue
+    offsets each; all user topics where neither is given. `wave_bytes` is about how much is held in
+    memory at a time, twice. `dead_to_origin`: dead letters go to the topic they came from, as new
+    messages of it.
+
+    `to_broker`: the gRPC endpoint of a running broker's proxy, host:port. What it refuses goes to the
+    folder `failed`, beside which the ledger stands. `fifo_topics` (names in the target) are sent with
+    the source queue as message group. `rate`: messages a second; `patience`: seconds for which one
+    message is tried again. `dry_run`: nothing is written or sent, to no target; the report says what
+    would be.
+    """
+
+    source: str
+    to_store: str | None = None
+    to_parquet: str | None = None
+    topics: tuple[str, ...] = ()
+    queues: tuple[QueueId, ...] = ()
+    offsets: Mapping[QueueId, tuple[int, int]] = field(default_factory=dict)
+    since: str | None = None
+    until: str | None = None
+    tags: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+    by_index: bool = False  # keys are looked up, and not looked for in all that is selected
+    include_system_topics: bool = False
+    broker_name: str | None = None
+    broker_conf: str | None = None
+    topic_map: Mapping[str, str] = field(default_factory=dict)
+    queue_map: QueueMap = field(default_factory=dict)
+    keep_timestamps: bool = False
+    target_conf: str | None = None
+    release: str | None = None
+    append: bool = False
+    restart: bool = False
+    wave_bytes: int = DEFAULT_WAVE_BYTES
+    dead_to_origin: bool = False
+    to_broker: str | None = None
+    failed: str | None = None
+    fifo_topics: tuple[str, ...] = ()
+    rate: float | None = None
+    patience: float = DEFAULT_PATIENCE
+    dry_run: bool = False
+    checksums: bool = False
+
+    def asked(self) -> dict[str, Any]:
+        """What determines the rows that arrive, as plain JSON values."""
+        passing = ("append", "restart", "wave_bytes", "offsets", "queue_map", *_MANNERS)
+        plain = {name: value for name, value in asdict(self).items() if name not in passing}
+        plain["offsets"] = [[*queue, *span] for queue, span in self.offsets.items()]
+        plain["queue_map"] = [[*old, new] for old, new in self.queue_map.items()]
+        for name in ("source", "to_store", "to_parquet", "failed"):
+            if plain[name] is not None:
+                plain[name] = str(Path(plain[name]).resolve())
+        loaded: dict[str, Any] = json.loads(json.dumps(plain))
+        return loaded
+
+
+# How the same rows are found and sent, and not which.
+_MANNERS = ("rate", "patience", "dry_run", "checksums", "by_index")
+
+
+def check(spec: ReplaySpec) -> None:
+    """Raise InvalidArgumentError for a spec that cannot be, before any file is looked at."""
+    if spec.to_broker is not None:
+        _check_live(spec)
+    elif spec.to_store is None and spec.to_parquet is None:
+        raise InvalidArgumentError(
+            None, reason="no target", advice="Give --to-store, --to-parquet or both, or --to-broker"
+        )
+    elif spec.failed or spec.fifo_topics or spec.rate:
+        raise InvalidArgumentError(
+            None, reason="--failed, --fifo and --rate are of a replay with --to-broker"
+        )
+    if spec.dry_run and spec.restart:
+        raise InvalidArgumentError(
+            None,
+            reason="--restart deletes what is there, and --dry-run changes nothing",
+            advice="Give --dry-run alone, to see what is left to do",
+        )
+    for target in (spec.to_store, spec.to_parquet, spec.failed):
+        refuse_uri(target or "")
+    folders = (spec.source, spec.to_store, spec.to_parquet, spec.failed)
+    paths = [Path(p).resolve() for p in folders if p]
+    for i, path in enumerate(paths):
+        if any(path == other or other in path.parents for other in paths[:i] + paths[i + 1 :]):
+            raise InvalidArgumentError(
+                path, reason="source and targets must be folders apart from each other"
+            )
+    for moment in (spec.since, spec.until):
+        _checked_time(moment)
+    _check_keys(spec)
+    for queue, (start, stop) in spec.offsets.items():
+        _check_span(queue, start, stop)
+    if spec.topics and (spec.queues or spec.offsets):
+        raise InvalidArgumentError(
+            None,
+            reason="topics and single queues exclude each other",
+            advice="Name every queue, or only topics",
+        )
+
+
+def _check_keys(spec: ReplaySpec) -> None:
+    for key in spec.keys:
+        # The source parts the keys that it looks up by "||".
+        parted = spec.by_index and "||" in key
+        if not key or parted or any(character.isspace() for character in key):
+            raise InvalidArgumentError(
+                None,
+                reason="--key is one word of KEYS, or a UNIQ_KEY",
+                actual=repr(key),
+                advice="Give --key once for each word",
+            )
+    if spec.by_index and not spec.keys:
+        raise InvalidArgumentError(
+            None,
+            reason="--by-index says how keys are found, and none is given",
+            advice="Give --key",
+        )
+
+
+def _check_span(queue: QueueId, start: int, stop: int) -> None:
+    """Refuse what ends before it begins; of -1 and -2 only what cannot be the right way round."""
+    if 0 <= stop < start or (stop == EARLIEST and start != EARLIEST):
+        raise InvalidArgumentError(
+            None,
+            reason=f"the offsets of queue {queue.queue_id} of {queue.topic!r} end before they begin",
+            actual=f"{start}..{stop}",
+            advice="--offsets TOPIC:ID=FROM..BEFORE has the smaller one first",
+        )
+
+
+def _check_live(spec: ReplaySpec) -> None:
+    if spec.to_store is not None or spec.to_parquet is not None:
+        raise InvalidArgumentError(None, reason="a broker is a target of its own: one replay each")
+    if spec.queue_map:
+        raise InvalidArgumentError(
+            None,
+            reason="queues cannot be mapped on the way to a running broker: its client chooses them",
+            advice="Leave --map-queue out; the order of each source queue is kept with --fifo TOPIC",
+        )
+    if spec.failed is None:
+        raise InvalidArgumentError(
+            None,
+            reason="no place for what the broker refuses",
+            advice="Give --failed DIR; the ledger stands beside it",
+        )
+    if spec.append or spec.restart or spec.keep_timestamps or spec.target_conf or spec.release:
+        raise InvalidArgumentError(
+            None,
+            reason="--append, --restart, --keep-timestamps, --target-conf and --release are of a "
+            "replay into a store",
+        )
+    if spec.rate is not None and not spec.rate > 0:
+        raise InvalidArgumentError(None, reason="--rate is messages a second", actual=spec.rate)
+
+
+def _checked_time(value: str | None) -> int | None:
+    try:
+        return None if value is None else parse_time(value)
+    except ValueError as error:
+        raise InvalidArgumentError(None, reason=f"{value!r} {error}") from None

@@ -1,0 +1,308 @@
+"""What the commands of the jobs share: options as the source has them, Spark, exit codes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import click
+from py4j.protocol import Py4JError
+from pyspark import cloudpickle
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from rich.console import Console
+
+import jobs
+from jobs.running.failures import is_damage, reason_of
+from rmq_store.errors import AccessError, StoreError, nearest
+from rmq_store.malloc import keep_freed_memory
+from spark_source.options.table import OPTIONS
+from spark_source.options.value_parsers import parse_size
+
+EXIT_OK, EXIT_NOT_ALL, EXIT_REFUSED, EXIT_STOPPED = range(4)
+_EXIT_INTERRUPTED = 130
+_EXIT_CODES = (
+    "Exit codes: 0 all is well; 1 finished, and something is wrong or missing; 2 refused, or damage "
+    "is in the way; 3 stopped early, and the same command goes on."
+)
+# A job reads the messages of one store, which its argument names.
+_OF_THE_JOB = ("path", "stores", "unavailableStores", "table", "source", "includeUnqueued")
+STORE_OPTIONS = ("brokerName", "brokerConf")
+SELECTION = tuple(option.name for option in OPTIONS if option.name not in _OF_THE_JOB)
+RANGES = (  # the part of a selection that says which ranges of which queues
+    *STORE_OPTIONS,
+    "topic",
+    "subscribe",
+    "subscribePattern",
+    "assign",
+    "includeSystemTopics",
+    *(o.name for o in OPTIONS if o.name.startswith(("starting", "ending"))),
+    "failOnDataLoss",
+)
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_Spec = TypeVar("_Spec")
+
+
+class JobCommand(click.Command):
+    """A command that names the nearest option where one is not known."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as wrong:
+            known = [name for param in self.params for name in (*param.opts, *param.secondary_opts)]
+            hint = nearest(wrong.option_name, [name for name in known if name.startswith("--")])
+            raise click.UsageError(f"unknown option {wrong.option_name}. {hint}", ctx) from None
+
+
+class Told(Protocol):
+    """What a job answers with: an Answer, or the Report of a replay."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether all is well."""
+
+    @property
+    def stopped_by(self) -> str | None:
+        """Why it ended early, if it did."""
+
+    def to_json(self) -> str:
+        """As one JSON object."""
+
+    def save(self, path: str) -> None:
+        """Write the JSON to a file."""
+
+    def show(self, console: Console) -> None:
+        """Print for a person."""
+
+
+Given = Mapping[str, Any]
+Run = Callable[[SparkSession, Any, Callable[[], bool]], Told]
+Prepare = Callable[[SparkSession.Builder, Any], SparkSession.Builder]
+
+
+class Job:
+    """A job as a command: called, it parses, works with Spark, tells. The exit code is returned.
+
+    `ask` makes the job's spec of what was given. `stoppable`: the job asks between parts whether it is
+    to stop, so signals end it in order. `prepare`: what the spec wants of the Spark about to start.
+    """
+
+    def __init__(
+        self,
+        command: click.Command,
+        ask: Callable[[Given], Any],
+        run: Run,
+        *,
+        stoppable: bool,
+        prepare: Prepare | None,
+    ) -> None:
+        self.command, self.ask = command, ask
+        self._run, self._stoppable, self._prepare = run, stoppable, prepare
+
+    def parse(self, argv: Sequence[str]) -> dict[str, Any]:
+        """Options by their names. Raises click's errors."""
+        with self.command.make_context(self._name, list(argv)) as context:
+            return context.params
+
+    @property
+    def _name(self) -> str:
+        return self.command.name or "job"
+
+    def __call__(self, argv: Sequence[str] | None = None) -> int:
+        """With the arguments of this process, or others. Returns the exit code."""
+        keep_freed_memory()
+        try:
+            given = self.parse(sys.argv[1:] if argv is None else argv)
+            _check_report(given["json_file"])
+            spec = self.ask(given)
+            builder = builder_for(self._name, given["master"])
+            prepared = self._prepare(builder, spec) if self._prepare else builder
+            # Before signals are ours: a new session takes SIGINT for itself.
+            spark = prepared.getOrCreate()
+            with asked_to_stop() if self._stoppable else nullcontext(bool) as should_stop:
+                answer = self._run(spark, spec, should_stop)
+            tell(answer, given["json_file"])
+        except click.exceptions.Exit as stop:
+            return stop.exit_code
+        except click.ClickException as wrong:
+            wrong.show()
+            return EXIT_REFUSED
+        except KeyboardInterrupt:
+            return _EXIT_INTERRUPTED
+        except StoreError as error:
+            print(f"{self._name}: {error}", file=sys.stderr)
+            return EXIT_REFUSED
+        except (PySparkException, Py4JError) as error:
+            # What an executor met; our own sentence is in it.
+            print(f"{self._name}: {reason_of(error)}", file=sys.stderr)
+            return EXIT_REFUSED
+        except OSError as error:
+            reason = f"the operating system refused: {error.strerror or error}"
+            print(f"{self._name}: {AccessError(error.filename, reason=reason)}", file=sys.stderr)
+            return EXIT_REFUSED
+        if answer.stopped_by is not None:
+            return EXIT_REFUSED if is_damage(answer.stopped_by) else EXIT_STOPPED
+        return EXIT_OK if answer.ok else EXIT_NOT_ALL
+
+
+def job(
+    name: str, run: Run, *, stoppable: bool = True, prepare: Prepare | None = None
+) -> Callable[[Callable[[Given], Any]], Job]:
+    """Make a job of `run` and of the function that makes its spec, with the options above that.
+
+    All have STORE, --json, --checksums and --master besides.
+    """
+
+    def decorate(ask: Callable[[Given], Any]) -> Job:
+        for add in (
+            click.option("--master", help="Spark's master (default: spark-submit's, else local)."),
+            click.option(
+                "--checksums", is_flag=True, help="Size and SHA-256 of every file of the store."
+            ),
+            click.option(
+                "--json", "json_file", metavar="FILE", help="Write the report there; - is stdout."
+            ),
+            click.argument("store", type=click.Path()),
+        ):
+            ask = add(ask)
+        settings = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+        command = click.command(name, JobCommand, epilog=_EXIT_CODES, context_settings=settings)
+        return Job(command(ask), ask, run, stoppable=stoppable, prepare=prepare)
+
+    return decorate
+
+
+def spec_from(kind: Callable[..., _Spec], given: Given, names: Sequence[str]) -> _Spec:
+    """The spec of a job: a field for each of its own options, `options` those of the source."""
+    passing = ("json_file", "master", *names)
+    own = {name: value for name, value in given.items() if name not in passing}
+    return kind(**own, options=given_options(given, names))
+
+
+def source_options(names: Sequence[str] = SELECTION) -> Callable[[_F], _F]:
+    """Options of the Spark source under their own names: --startingTimestamp."""
+
+    def decorate(function: _F) -> _F:
+        for option in reversed(OPTIONS):
+            if option.name in names:
+                told = f"{option.meaning} (default: {option.default or 'none'})"
+                add = click.option(f"--{option.name}", option.name, metavar="TEXT", help=told)
+                function = add(function)
+        return function
+
+    return decorate
+
+
+def top_option(default: int, told: str) -> Callable[[_F], _F]:
+    """--top: how many rows of what is ordered by size or age."""
+    return click.option(
+        "--top", type=click.IntRange(min=1), default=default, show_default=True, help=told
+    )
+
+
+def given_options(given: Mapping[str, Any], names: Sequence[str] = SELECTION) -> dict[str, str]:
+    """Those of the source's options that a command line has."""
+    return {name: given[name] for name in names if given.get(name) is not None}
+
+
+def tell(answer: Told, json_file: str | None) -> None:
+    """The tables on stdout, or the JSON there and the tables on stderr."""
+    on_stdout = json_file == "-"
+    with _readers_may_leave():
+        answer.show(Console(stderr=on_stdout))
+        if on_stdout:
+            print(answer.to_json())
+        sys.stdout.flush()
+    if json_file is not None and not on_stdout:
+        answer.save(json_file)
+
+
+@contextmanager
+def _readers_may_leave() -> Iterator[None]:
+    """As other tools of a shell: whoever reads the output and has seen enough ends us, quietly.
+
+    Only meanwhile: a connection that breaks while a job works is an error that the job tells.
+    """
+    if not hasattr(signal, "SIGPIPE"):
+        yield
+        return
+    before = signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGPIPE, before)
+
+
+def _check_report(json_file: str | None) -> None:
+    """Raise AccessError for a report that could not be written when the work is done."""
+    if json_file in (None, "-"):
+        return
+    path = Path(json_file).absolute()
+    fits = not path.is_dir() if path.exists() else path.parent.is_dir()
+    if not fits or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise AccessError(
+            json_file,
+            reason="--json: the report cannot be written there",
+            advice="Name a file in a folder that is there and can be written",
+        )
+
+
+def builder_for(name: str, master: str | None) -> SparkSession.Builder:
+    """Of a Spark with this Python; local where nobody says otherwise."""
+    # Spark's own choice is the first python3 on PATH, which need not have our packages.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    ship_jobs()
+    builder = SparkSession.builder.appName(f"rmqstore {name}")
+    if master is not None:
+        builder = builder.master(master)
+    elif not submitted():
+        builder = builder.master("local[*]")
+    if not submitted():
+        logging = (Path(__file__).parents[1] / "log4j2.properties").resolve().as_uri()
+        # Not extraJavaOptions, which may be somebody's own; these come before them.
+        builder = builder.config(
+            "spark.driver.defaultJavaOptions", f"-Dlog4j2.configurationFile={logging}"
+        )
+    quiet: dict[str, bool | float | int | str | None] = {
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+    }
+    return builder.config(map=quiet)
+
+
+def submitted() -> bool:
+    """Whether spark-submit has started this process, and so its JVM with master and jars."""
+    return "SPARK_ENV_LOADED" in os.environ or "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def ship_jobs() -> None:
+    """Executors have the installed packages, and not this folder: its functions travel whole."""
+    cloudpickle.register_pickle_by_value(jobs)  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def asked_to_stop() -> Iterator[Callable[[], bool]]:
+    """Whether SIGINT or SIGTERM has come: the work at hand is finished, and the target closed."""
+    came: list[int] = []
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, lambda signum, _: came.append(signum)) for number in numbers]
+    try:
+        yield lambda: bool(came)
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
+def size(text: str) -> int:
+    """The type of an option in bytes, or with k, m, g. Raises click's error."""
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r} {error}") from None

@@ -1,0 +1,96 @@
+"""What a job read: the store, its offsets at that moment, the options, and the files with sums."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from rmq_store.errors import from_os_error
+from rmq_store.query.log_slices import QueueSlice
+from rmq_store.tables import TABLES
+from spark_source.planning.query_plan import PinnedStore
+
+_PIECE = 8 << 20
+_FILES_A_TASK = 16
+
+
+@dataclass(frozen=True, slots=True)
+class FileSum:
+    """A file as it was when it was read: bytes, and the SHA-256 of them."""
+
+    path: str
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """What was read: enough to tell later what the numbers are about."""
+
+    store: str
+    broker_name: str
+    log_range: tuple[int, int]  # CommitLog offsets of the snapshot, half-open
+    queues: Mapping[str, Mapping[int, tuple[int, int]]]  # topic -> queue id -> [start, stop) read
+    options: Mapping[str, Any]
+    version: str
+    files: tuple[FileSum, ...] = ()  # on request
+
+
+def provenance_of(
+    pinned: PinnedStore,
+    ranges: Iterable[QueueSlice],
+    options: Mapping[str, Any],
+    files: Sequence[FileSum] = (),
+) -> Provenance:
+    """Of a pinned store, and the parts of its queues that were read: of several from first to last."""
+    queues: dict[str, dict[int, tuple[int, int]]] = {}
+    for part in ranges:
+        of_topic = queues.setdefault(part.queue.topic, {})
+        start, stop = of_topic.get(part.queue.queue_id, (part.start, part.stop))
+        of_topic[part.queue.queue_id] = (min(start, part.start), max(stop, part.stop))
+    snapshot = pinned.snapshot
+    return Provenance(
+        store=os.path.realpath(pinned.path),
+        broker_name=pinned.broker_name,
+        log_range=(snapshot.log_start, snapshot.log_end),
+        queues=queues,
+        options=options,
+        version=version("rmqstore"),
+        files=tuple(files),
+    )
+
+
+def files_of_store(pinned: PinnedStore) -> list[str]:
+    """Every file of a store: log, queues, index, configuration."""
+    with pinned.open() as store:
+        paths: list[str] = TABLES["files"].of(store)["path"].to_pylist()
+    return paths
+
+
+def sums_of(spark: SparkSession, paths: Sequence[str]) -> list[FileSum]:
+    """Size and SHA-256 of files, taken by the executors. Raises what reading them raises there."""
+    if not paths:
+        return []
+    tasks = max(1, -(-len(paths) // _FILES_A_TASK))
+    found: list[FileSum] = spark.sparkContext.parallelize(paths, tasks).map(sum_of).collect()
+    return found
+
+
+def sum_of(path: str) -> FileSum:
+    """Size and SHA-256 of one file, read in pieces."""
+    digest = hashlib.sha256()
+    size = 0
+    try:
+        with open(path, "rb", buffering=0) as file:
+            while piece := file.read(_PIECE):
+                digest.update(piece)
+                size += len(piece)
+    except OSError as error:
+        raise from_os_error(path, error, "reading for its sum") from error
+    return FileSum(path, size, digest.hexdigest())

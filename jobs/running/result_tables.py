@@ -1,0 +1,134 @@
+"""What a job found, as tables for people and as JSON, with the provenance of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from jobs.replaying.report import source_table
+from jobs.running.provenance import Provenance
+from rmq_store.text.json_keys import as_json_object
+
+Row = Mapping[str, Any]
+_ANY_WIDTH = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Tables by their titles, numbers by their names. `ok` is what the exit code says.
+
+    `stopped_by`: why the job ended early, and how to go on.
+    """
+
+    job: str
+    ok: bool
+    tables: Mapping[str, Sequence[Row]]
+    source: Provenance
+    seconds: float
+    numbers: Mapping[str, Any]
+    problems: tuple[str, ...] = ()
+    resumed: bool = False
+    stopped_by: str | None = None
+
+    def to_json(self) -> str:
+        """The answer as one JSON object, keys in camelCase; times as ISO 8601, in UTC."""
+        return json.dumps(as_json_object(self), indent=1, ensure_ascii=False, default=_plain)
+
+    def save(self, path: str) -> None:
+        """Write the JSON to a file."""
+        Path(path).write_text(self.to_json() + "\n", encoding="utf-8")
+
+    def show(self, console: Console) -> None:
+        """Print for a person."""
+        show(self, console)
+
+
+def show(answer: Answer, console: Console, most_rows: int = 40) -> None:
+    """Print for a person; of long tables the first `most_rows`."""
+    for title, rows in answer.tables.items():
+        if rows:
+            console.print(_fitting(f"{answer.job}: {title}", rows[:most_rows], console))
+        if len(rows) > most_rows:
+            console.print(Text(f"  and {len(rows) - most_rows:,} more; --json FILE has them all"))
+    console.print(_numbers(answer))
+    console.print(source_table(answer.source))
+    for problem in answer.problems:
+        console.print(Text(f"! {problem}", style="bold red"))
+    console.print(_verdict(answer))
+
+
+def _fitting(title: str, rows: Sequence[Row], console: Console) -> Table:
+    """Columns where the screen has the width for them, else each row as names with their values."""
+    table = _table(title, rows)
+    wide = console.options.update(width=_ANY_WIDTH, max_width=_ANY_WIDTH)
+    if Measurement.get(console, wide, table).maximum <= console.width:
+        return table
+    listed = Table(title=title, title_justify="left", show_header=False, show_lines=True)
+    listed.add_column()
+    for row in rows:
+        told = {name: _told(value) for name, value in row.items()}
+        pairs = [(Text(name, style="dim"), value) for name, value in told.items() if value]
+        listed.add_row(Text("  ").join(Text(" ").join((name, Text(v))) for name, v in pairs))
+    return listed
+
+
+def _table(title: str, rows: Sequence[Row]) -> Table:
+    table = Table(title=title, title_justify="left")
+    for name, value in rows[0].items():
+        number = all(isinstance(row[name], (int, float, type(None))) for row in rows)
+        right = number and not isinstance(value, bool)
+        table.add_column(name, justify="right" if right else "left", overflow="fold")
+    for row in rows:
+        # Text and not str: brackets in names are no markup.
+        table.add_row(*(Text(_told(value)) for value in row.values()))
+    return table
+
+
+def _numbers(answer: Answer) -> Table:
+    table = Table(title=f"{answer.job}: in all", title_justify="left", show_header=False)
+    table.add_column(style="bold")
+    table.add_column(justify="right", overflow="fold")
+    for name, value in answer.numbers.items():
+        table.add_row(Text(name), Text(_told(value)))
+    return table
+
+
+def _told(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.3f}"
+    return str(_plain(value)) if isinstance(value, datetime) else str(value)
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, datetime):
+        # Spark hands times over in the zone of this process, without saying so.
+        at = value.astimezone(timezone.utc).isoformat(timespec="milliseconds")
+        return at.replace("+00:00", "Z")
+    if isinstance(value, date):
+        return value.isoformat()
+    return str(value)
+
+
+def _verdict(answer: Answer) -> Text:
+    again = " (going on where an earlier run stopped)" if answer.resumed else ""
+    took = f"in {answer.seconds:.1f} s{again}"
+    if answer.stopped_by is not None:
+        return Text(f"stopped {took}: {answer.stopped_by}", style="bold red")
+    if answer.ok:
+        return Text(f"all is well, {took}", style="bold green")
+    return Text(f"finished, but not all is well, {took}", style="bold yellow")

@@ -1,0 +1,167 @@
+"""A first look at a store: what its folders and the front and end of its log say. Imports little.
+
+Its cost grows neither with messages nor with bytes: queues are counted by their folders and the
+end of the log is searched for. `MessageStore` says exactly what there is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from rmq_store.commitlog.log import CommitLog
+from rmq_store.commitlog.runs import follow_one, next_record
+from rmq_store.config.broker_conf import StoreConfig
+from rmq_store.config.checkpoint import Checkpoint
+from rmq_store.config.locate import commitlog_folders, require_store
+from rmq_store.errors import CorruptConfigError, CorruptRecordError, from_os_error
+from rmq_store.files.segments import SegmentFile
+from rmq_store.format.layout import (
+    ABORT_FILE,
+    BATCH_CONSUMEQUEUE_DIR,
+    CHECKPOINT_FILE,
+    CONSUMEQUEUE_DIR,
+    INDEX_DIR,
+)
+from rmq_store.format.record import Record
+from rmq_store.format.topics import is_system_topic
+
+_BLOCK = 1 << 16  # bytes looked at to tell whether a file is written up to there
+_STEP_BACK = 8 << 20  # bytes before the written end in which the last records begin
+
+
+@dataclass(frozen=True, slots=True)
+class StoreInfo:
+    """What is told. Times in ms since the epoch; None where no record says."""
+
+    path: str
+    brokerName: str
+    closed: bool  # in order: there is no `abort`
+    logStart: int
+    logEnd: int  # behind the last record that a walk from near the written end comes to
+    logFiles: int
+    logFileSize: int
+    logBytes: int  # of all files, preallocated space included
+    firstStoreTimestamp: int | None
+    lastStoreTimestamp: int | None
+    topics: int
+    systemTopics: int
+    queues: int
+    indexFiles: int
+    checkpointTimestamp: int | None  # up to when messages were on the disk by the broker's account
+
+
+def store_info(
+    path: str | os.PathLike[str],
+    *,
+    broker_name: str | None = None,
+    broker_conf: str | os.PathLike[str] | None = None,
+) -> StoreInfo:
+    """Look at the store in `path`. Raises what MessageStore.open raises."""
+    config = StoreConfig.of(None) if broker_conf is None else StoreConfig.read(broker_conf)
+    root = require_store(path, config)
+    log = CommitLog(commitlog_folders(root, config), file_size=config.mappedFileSizeCommitLog)
+    try:
+        topics, queues = _count_queues(root)
+        first = _record_at(log, log.start)
+        end, last = _last_record(log)
+        name = broker_name or config.brokerName or root.absolute().name
+        system = [topic for topic in topics if is_system_topic(topic, "", name)]
+        return StoreInfo(
+            str(root),
+            name,
+            not (root / ABORT_FILE).exists(),
+            log.start,
+            end,
+            len(log.chain.segments),
+            log.chain.file_size,
+            sum(segment.size for segment in log.chain.segments),
+            None if first is None else first.store_timestamp,
+            None if last is None else last.store_timestamp,
+            len(topics) - len(system),
+            len(system),
+            queues,
+            sum(1 for _ in _names(root / INDEX_DIR)),
+            _checkpointed(root),
+        )
+    finally:
+        log.chain.close()
+
+
+def _names(folder: Path) -> Iterator[str]:
+    """What is in a folder; nothing where there is none. Raises AccessError."""
+    try:
+        with os.scandir(folder) as entries:
+            yield from (entry.name for entry in entries)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        raise from_os_error(folder, error, "listing") from error
+
+
+def _count_queues(root: Path) -> tuple[list[str], int]:
+    topics: set[str] = set()
+    queues = 0
+    for kind in (CONSUMEQUEUE_DIR, BATCH_CONSUMEQUEUE_DIR):
+        for topic in _names(root / kind):
+            numbers = [name for name in _names(root / kind / topic) if name.isdigit()]
+            if numbers:
+                topics.add(topic)
+                queues += len(numbers)
+    return sorted(topics), queues
+
+
+def _record_at(log: CommitLog, offset: int) -> Record | None:
+    if log.chain.segment_at(offset) is None:
+        return None
+    try:
+        return log.record_at(offset)
+    except CorruptRecordError:
+        return None
+
+
+def _last_record(log: CommitLog) -> tuple[int, Record | None]:
+    segment = log.last_record_file()
+    if segment is None:
+        return log.start, None
+    written = _written_until(log, segment)
+    start = max(0, written - _STEP_BACK)
+    log.fetch_ranges([(segment.base + start, segment.base + written)])
+    window = log.window_of(segment)
+    at = next_record(window, segment.base, start, len(window)) if start else 0
+    run = follow_one(window, segment.base, at or 0, len(window))
+    # Where a file was cut short the last of them is not whole.
+    ends = np.append(run.at[1:], run.stop)
+    whole = ends <= segment.size
+    if not whole.any():
+        return segment.base + (int(run.at[0]) if len(run.at) else run.stop), None
+    last = int(np.flatnonzero(whole)[-1])
+    return segment.base + int(ends[last]), _record_at(log, segment.base + int(run.at[last]))
+
+
+def _written_until(log: CommitLog, segment: SegmentFile) -> int:
+    """About where a file stops being written: blocks behind are all zero."""
+    low, high = 0, max(1, -(-segment.size // _BLOCK))
+    while low < high:
+        middle = (low + high) // 2
+        at = segment.base + middle * _BLOCK
+        window = log.chain.window(at, min(at + _BLOCK, log.chain.segment_end(segment)))
+        if window.any():
+            low = middle + 1
+        else:
+            high = middle
+    return min(low * _BLOCK, segment.size)
+
+
+def _checkpointed(root: Path) -> int | None:
+    try:
+        checkpoint = Checkpoint.read(root / CHECKPOINT_FILE)
+    except CorruptConfigError:
+        return None
+    if checkpoint is None:
+        return None
+    return min(checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp)

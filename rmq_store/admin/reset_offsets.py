@@ -1,0 +1,146 @@
+"""Resetting where a consumer group goes on, in the broker's own file, while the broker is down.
+
+Source: ConsumerOffsetManager (config/consumerOffset.json) and ConfigManager#persist: the file before
+becomes the .bak. A broker that starts afterwards serves the group from there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rmq_store.config.broker_conf import read_config_json, write_config_json
+from rmq_store.config.lock import StoreLock
+from rmq_store.config.topics_json import to_fastjson
+from rmq_store.errors import InvalidArgumentError, UnknownQueueError, nearest
+from rmq_store.query.selection import require_queue_ids
+from rmq_store.store import MessageStore
+
+FILES = ("lmqConsumerOffset.json", "consumerOffset.json")  # the first that is there is in force
+EARLIEST, LATEST = "earliest", "latest"
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """One queue's change. `before`: None where the group had no offset there."""
+
+    group: str
+    topic: str
+    queue_id: int
+    before: int | None
+    after: int
+    min_offset: int
+    max_offset: int
+
+
+def plan_reset(
+    store: MessageStore,
+    group: str,
+    *,
+    to: str | int | None = None,
+    timestamp: int | None = None,
+    topic: str | None = None,
+    queue_ids: Sequence[int] | None = None,
+    new_group: bool = False,
+) -> list[Reset]:
+    """What a reset of `group` would change; nothing is written.
+
+    `to`: "earliest", "latest" or a queue offset; or `timestamp` (ms): the first message stored then
+    or later. `topic`: that topic alone, all its queues; by default what the group has offsets for.
+    Raises InvalidArgumentError for an unknown group (unless `new_group`), or an offset that a queue
+    does not have; UnknownQueueError.
+    """
+    committed = store.consumer_offsets()
+    if group not in committed and not (new_group and topic is not None):
+        raise InvalidArgumentError(
+            store.path,
+            reason=f"no offset of a consumer group {group!r} is written down",
+            advice=nearest(group, committed) if committed else "There are no groups at all",
+        )
+    found = committed.get(group, {})
+    topics = [topic] if topic is not None else sorted(found)
+    changes = []
+    for name in topics if topic is not None else ():
+        require_queue_ids(store, name, queue_ids or ())
+    for name in topics:
+        for queue in store.queues(name):
+            if queue_ids is not None and queue.queue_id not in queue_ids:
+                continue
+            before = found.get(name, {}).get(queue.queue_id)
+            if before is None and topic is None:
+                continue
+            low, high = store.min_offset(*queue), store.max_offset(*queue)
+            after = _target(store, queue, to, timestamp, low, high)
+            changes.append(Reset(group, name, queue.queue_id, before, after, low, high))
+    if topic is not None and not store.queues(topic):
+        raise UnknownQueueError(
+            store.path,
+            reason=f"there is no topic {topic!r}",
+            advice=nearest(topic, store.topics()),
+        )
+    return changes
+
+
+def _target(
+    store: MessageStore,
+    queue: Any,
+    to: str | int | None,
+    timestamp: int | None,
+    low: int,
+    high: int,
+) -> int:
+    if timestamp is not None:
+        return store.offset_by_time(queue.topic, queue.queue_id, timestamp)
+    if to == EARLIEST:
+        return low
+    if to == LATEST:
+        return high
+    if not isinstance(to, int):
+        raise InvalidArgumentError(
+            None,
+            reason=f"{to!r} is no place to reset to",
+            advice="Say earliest, latest or a queue offset; a time goes into --reset-to-time",
+        )
+    if not low <= to <= high:
+        raise InvalidArgumentError(
+            store.path,
+            reason=f"queue {queue.topic}/{queue.queue_id} has no offset {to}",
+            expected=f"{low} to {high}",
+            advice="Name queues one by one, or reset to a time",
+        )
+    return to
+
+
+def apply_reset(store: MessageStore, changes: Sequence[Reset]) -> str:
+    """Write the changes, holding the store's lock; the path of the file written.
+
+    Raises StoreLockedError while a broker or another writer has the store open, CorruptConfigError
+    where the file there is cannot be read.
+    """
+    lock = StoreLock(store.path)
+    try:
+        name = next((one for one in FILES if (store.path / "config" / one).exists()), FILES[1])
+        value = read_config_json(store.path, name) or {}
+        table = {
+            key: {int(queue): offset for queue, offset in queues.items()}
+            for key, queues in (value.get("offsetTable") or {}).items()
+        }
+        for change in changes:
+            queues = table.setdefault(f"{change.topic}@{change.group}", {})
+            queues[change.queue_id] = change.after
+        value["offsetTable"] = table
+        _count_up(value)
+        write_config_json(store.path, name, to_fastjson(value))
+    finally:
+        lock.release()
+    return str(store.path / "config" / name)
+
+
+def _count_up(value: dict[str, Any]) -> None:
+    """5.x compares dataVersion between brokers; a change must look like one."""
+    version = value.get("dataVersion")
+    if isinstance(version, dict):
+        version["counter"] = int(version.get("counter", 0)) + 1
+        version["timestamp"] = time.time_ns() // 1_000_000

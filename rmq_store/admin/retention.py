@@ -1,0 +1,274 @@
+"""Deleting what expired, as the broker does: from the front of the log, then of queues and index.
+
+Source: CleanCommitLogService, CleanConsumeQueueService, IndexService#deleteExpiredFile, and section
+"What a broker deletes" of docs/format.md. What would go is planned first, with the groups that would
+lose messages.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from rmq_store.config.broker_conf import StoreConfig
+from rmq_store.config.locate import refuse_foreign_log
+from rmq_store.config.lock import StoreLock
+from rmq_store.consumequeue.files import QueueFiles, QueueId
+from rmq_store.errors import InvalidArgumentError, MissingFileError, StoreError, from_os_error
+from rmq_store.files.segments import SegmentFile
+from rmq_store.store import MessageStore
+from rmq_store.verify.index import open_index_files
+
+_HOUR_MS = 3_600_000
+_MOST_HOURS = 23
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionPolicy:
+    """When files of the log go, by the broker's names and defaults. Hours are the machine's own."""
+
+    fileReservedTime: int = 72  # hours since a file was last written
+    deleteWhen: str = "04"  # hours of the day, separated by ;
+    diskMaxUsedSpaceRatio: int = 75  # percent of the disk, above which it is always time
+    diskSpaceCleanForciblyRatio: int = 85  # above it files go whatever their age
+    deleteFileBatchMax: int = 10  # files a round
+
+    @classmethod
+    def of(cls, config: StoreConfig) -> RetentionPolicy:
+        """What a configuration says, and the broker's defaults.
+
+        Raises InvalidArgumentError for hours that are none.
+        """
+        said = {name: getattr(config, name) for name in cls.__dataclass_fields__}
+        policy = cls(**{name: value for name, value in said.items() if value is not None})
+        policy.hours()
+        return policy
+
+    def hours(self) -> set[int]:
+        """The hours of the day at which the broker deletes."""
+        try:
+            found = {int(part) for part in self.deleteWhen.split(";") if part.strip()}
+        except ValueError:
+            found = {-1}
+        if any(not 0 <= hour <= _MOST_HOURS for hour in found):
+            raise InvalidArgumentError(
+                None,
+                reason=f"deleteWhen={self.deleteWhen!r} is no list of hours",
+                expected="hours of the day separated by ;, such as 04 or 02;14",
+            )
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """A file that goes, and why."""
+
+    path: str
+    size: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Risk:
+    """A consumer group that would lose `messages` of a queue, which it has not consumed."""
+
+    group: str
+    topic: str
+    queue_id: int
+    consumer_offset: int
+    min_offset: int  # afterwards
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionPlan:
+    """What goes, in this order: files of the log, of queues, of the index; and who loses by it.
+
+    `trigger`: time, disk, forced or manual; None where the broker would delete nothing now.
+    """
+
+    path: str
+    trigger: str | None
+    log_start: int
+    log_start_after: int
+    log: tuple[Expired, ...]
+    queues: tuple[Expired, ...]
+    index: tuple[Expired, ...]
+    risks: tuple[Risk, ...]
+    config: StoreConfig = field(repr=False)  # of the store, which tells where its log is
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes of files go."""
+        return sum(one.size for one in (*self.log, *self.queues, *self.index))
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values, to be written as JSON."""
+        told = asdict(self)
+        del told["config"]
+        return {**told, "bytes": self.bytes}
+
+
+def plan_retention(
+    store: MessageStore,
+    policy: RetentionPolicy | None = None,
+    *,
+    manual: bool = False,
+    keep_from: int | None = None,
+    now_ms: int | None = None,
+    disk_used_percent: float | None = None,
+) -> RetentionPlan:
+    """What the broker would delete now.
+
+    `manual`: as its admin command does, at any hour. `keep_from` (ms): by hand, every file of the
+    log all of whose messages were stored before then, whatever the age of the files. `now_ms` and
+    `disk_used_percent` are the clock and the disk by default.
+    """
+    rules = policy or RetentionPolicy.of(store.config)
+    now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    used = _used_percent(store) if disk_used_percent is None else disk_used_percent
+    trigger = "manual" if manual or keep_from is not None else _trigger(rules, now, used)
+    log: list[Expired] = []
+    if keep_from is not None:
+        log = list(_before(store, keep_from))
+    elif trigger is not None:
+        forced = used > rules.diskSpaceCleanForciblyRatio
+        trigger = "forced" if forced else trigger
+        log = list(_too_old(store, rules, now, forced))[: rules.deleteFileBatchMax]
+    start = store.log.start
+    segments = store.log.chain.segments
+    after = segments[len(log)].base if log else start
+    return RetentionPlan(
+        str(store.path),
+        trigger,
+        start,
+        after,
+        tuple(log),
+        tuple(_expired_queue_files(store, after)) if log else (),
+        tuple(_expired_index_files(store, after)) if log else (),
+        tuple(_risks(store, after)) if log else (),
+        store.config,
+    )
+
+
+def _used_percent(store: MessageStore) -> float:
+    """How full the disk of the log is; of several the fullest, as the broker asks."""
+    usages = [shutil.disk_usage(folder) for folder in store.log_folders()]
+    return max((100 * one.used / one.total for one in usages), default=0.0)
+
+
+def _trigger(policy: RetentionPolicy, now: int, used: float) -> str | None:
+    if time.localtime(now / 1000).tm_hour in policy.hours():
+        return "time"
+    return "disk" if used > policy.diskMaxUsedSpaceRatio else None
+
+
+def _too_old(
+    store: MessageStore, policy: RetentionPolicy, now: int, forced: bool
+) -> Iterator[Expired]:
+    """From the front, as long as files are old enough; never the last one."""
+    for segment in store.log.chain.segments[:-1]:
+        written = _modified(segment)
+        hours = (now - written) / _HOUR_MS
+        if not forced and hours < policy.fileReservedTime:
+            return
+        why = "the disk is full" if forced else f"last written {hours:.0f} hours ago"
+        yield Expired(segment.path, segment.size, why)
+
+
+def _before(store: MessageStore, keep_from: int) -> Iterator[Expired]:
+    """From the front, the files behind which a file begins with a message stored before then."""
+    segments = store.log.chain.segments
+    for segment, following in pairwise(segments):
+        try:
+            first = store.message_at(following.base).store_timestamp
+        except StoreError:  # no record there: nothing says that the file may go
+            return
+        if first >= keep_from:
+            return
+        yield Expired(segment.path, segment.size, "all its messages are older")
+
+
+def _modified(segment: SegmentFile) -> int:
+    try:
+        return os.stat(segment.path).st_mtime_ns // 1_000_000
+    except OSError as error:
+        raise from_os_error(segment.path, error, "looking at") from error
+
+
+def _expired_queue_files(store: MessageStore, log_start: int) -> Iterator[Expired]:
+    for queue in store.queues():
+        files = store.queue_files(queue)
+        for segment in files.chain.segments[:-1]:
+            if _last_entry(files, segment) >= log_start:
+                break
+            yield Expired(segment.path, segment.size, "its last entry leads before the log")
+
+
+def _last_entry(files: QueueFiles, segment: SegmentFile) -> int:
+    stop = files.chain.segment_end(segment) // files.dtype.itemsize
+    return files.unit(stop - 1)[0]
+
+
+def _expired_index_files(store: MessageStore, log_start: int) -> Iterator[Expired]:
+    files = open_index_files(store.path, store.config)
+    for file in files[:-1]:
+        if file.header.end_log_offset >= log_start:
+            return
+        yield Expired(file.path, os.path.getsize(file.path), "its last item leads before the log")
+
+
+def _risks(store: MessageStore, log_start: int) -> Iterator[Risk]:
+    states = store.snapshot().queues
+    for group, topics in sorted(store.consumer_offsets().items()):
+        for topic, offsets in sorted(topics.items()):
+            for queue_id, offset in sorted(offsets.items()):
+                queue = QueueId(topic, queue_id)
+                if queue not in states:
+                    continue
+                first = store.offset_at_log(queue, log_start)
+                lost = first - max(offset, states[queue].min_offset)
+                if lost > 0:
+                    yield Risk(group, topic, queue_id, offset, first, lost)
+
+
+def apply_retention(plan: RetentionPlan) -> int:
+    """Delete what is planned, the log first; how many bytes went.
+
+    Holds the store's lock: raises StoreLockedError while a broker has it open, ForeignLogError where
+    the log is that of another store, and MissingFileError where a file is gone or another than was
+    planned.
+    """
+    root = Path(plan.path)
+    refuse_foreign_log(root, plan.config)
+    lock = StoreLock(root)
+    freed = 0
+    try:
+        for one in (*plan.log, *plan.queues, *plan.index):
+            freed += _delete(one)
+    finally:
+        lock.release()
+    return freed
+
+
+def _delete(one: Expired) -> int:
+    try:
+        size = os.path.getsize(one.path)
+        if size != one.size:
+            raise MissingFileError(
+                one.path,
+                reason="the file changed since it was planned to go",
+                expected=f"{one.size} bytes",
+                actual=f"{size} bytes",
+                advice="Plan anew",
+            )
+        os.unlink(one.path)
+    except OSError as error:
+        raise from_os_error(one.path, error, "deleting") from error
+    return size

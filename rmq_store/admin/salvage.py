@@ -1,0 +1,240 @@
+"""salvage: the whole messages of a damaged log into a new store, every skipped byte accounted for.
+
+Needs no queue and no index. Records keep everything but their places: store time, hosts, ids of
+producers, properties. A queue's messages close up, so their queue offsets change.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from rmq_store.arrow.batches import BatchBuilder, stored_bodies, stored_topics
+from rmq_store.arrow.property_columns import slices
+from rmq_store.commitlog.headers import Headers, Ints, record_crc_rows
+from rmq_store.commitlog.log import Extent
+from rmq_store.commitlog.scan import Run, sweep
+from rmq_store.config.broker_conf import StoreConfig, batch_topics, declared_topics
+from rmq_store.errors import InvalidArgumentError, InvalidMessageError
+from rmq_store.format.record import Gap
+from rmq_store.store import MessageStore
+
+_BATCH_BYTES = 16 << 20
+_SKIPPED_KEPT = 10_000  # told one by one; further ones are counted
+# Gaps that are no loss: where a file ends, and what was never written or cut off on purpose.
+_NO_LOSS = frozenset((Gap.FILLER, Gap.UNWRITTEN, Gap.STALE))
+
+Progress = Callable[[int], None]  # told how many bytes of the log were gone through
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A range of the log, [start, stop) in log offsets, without a sound record."""
+
+    start: int
+    stop: int
+    kind: str
+    reason: str | None
+
+
+@dataclass(slots=True)
+class SalvageReport:
+    """What was saved. Bytes add up: of records, of skipped ranges, and of what is no loss."""
+
+    source: str
+    target: str
+    log_start: int = 0
+    log_stop: int = 0
+    messages: int = 0
+    record_bytes: int = 0
+    skipped_bytes: int = 0
+    no_loss_bytes: int = 0  # filler, preallocated zeros, stale tails
+    topics: Counter[str] = field(default_factory=Counter)
+    skipped: list[Skipped] = field(default_factory=list)
+    skipped_ranges: int = 0
+    refused: dict[str, int] = field(default_factory=dict)  # reason -> whole records not written
+    with_record_crcs: bool = False  # whether the last record saved had one
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values, to be written as JSON."""
+        plain = {name: getattr(self, name) for name in self.__slots__}
+        ranges = [
+            {"start": one.start, "stop": one.stop, "kind": one.kind, "reason": one.reason}
+            for one in self.skipped
+        ]
+        return {**plain, "topics": dict(sorted(self.topics.items())), "skipped": ranges}
+
+
+def salvage(
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    config: Any = None,
+    release: str | None = None,
+    progress: Progress | None = None,
+) -> SalvageReport:
+    """Write every sound record of the log in `source` to a new store in `target`.
+
+    The source is never changed. `config` and `release`: how the target is written; sizes are by
+    default those of the source. Raises NotAStoreError where the target has content, and what
+    opening and writing raise; a target that could not be finished keeps its `abort`.
+    """
+    known = StoreConfig.of(config)
+    with MessageStore.open(source, config=known, queues=False) as store:
+        if Path(target).absolute() == store.path.absolute():
+            raise InvalidArgumentError(
+                target, reason="the target is the source", advice="Name a new folder"
+            )
+        report = SalvageReport(
+            str(store.path), os.fspath(target), store.log.start, store.log.chain.stop
+        )
+        report.with_record_crcs = _has_record_crcs(store)
+        settings = known.with_defaults_of(store.geometry()).with_defaults_of(
+            StoreConfig(enabledAppendPropCRC=report.with_record_crcs)
+        )
+        with MessageStore.create(target, settings, release=release) as writer:
+            for topic, attributes in _declared(store):
+                writer.declare_topic(topic, **attributes)
+            for piece in sweep(store.log):
+                if isinstance(piece, Run):
+                    _save(piece, writer, report)
+                else:
+                    _skip(piece, report)
+                if progress is not None:
+                    progress(piece.stop - piece.start)
+    return report
+
+
+def _declared(store: MessageStore) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Settings of the topics whose queues are BatchConsumeQueues: their records need them."""
+    wanted = batch_topics(declared_topics(store.path)) | {
+        queue.topic for queue, batch in store.queue_folders().items() if batch
+    }
+    for topic in sorted(wanted):
+        yield topic, {"attributes": {"queue.type": "BatchCQ"}}
+
+
+def _has_record_crcs(store: MessageStore) -> bool:
+    """Whether the broker wrote record CRCs, by the newest file; they are computed anew then."""
+    last = store.log.last_record_file()
+    runs = sweep(store.log, None if last is None else last.base)
+    return any(len(record_crc_rows(run.headers)) > 0 for run in runs if isinstance(run, Run))
+
+
+def _save(run: Run, writer: Any, report: SalvageReport) -> None:
+    at = _without_bare(run, report)
+    headers = Headers(run.window, at, run.segment.base)
+    for rows in _portions(headers.total):
+        part = Headers(run.window, at[rows], run.segment.base)
+        batch = as_written(part)
+        try:
+            writer.append_batch(batch)
+        except (InvalidArgumentError, InvalidMessageError):
+            _save_one_by_one(batch, part, writer, report)
+            continue
+        _count(report, batch, part)
+
+
+def _without_bare(run: Run, report: SalvageReport) -> Ints:
+    """Without records that have no record CRC while their neighbours have one: it was damaged away.
+
+    Beside the first and the last of a run stands damage or the end of a file; there it counts
+    whether the sound record before had one.
+    """
+    headers = run.headers
+    has = np.full(len(run.at) + 2, report.with_record_crcs)
+    has[1:-1] = False
+    has[1 + record_crc_rows(headers)] = True
+    bare = ~has[1:-1] & has[:-2] & has[2:]
+    kept: Ints = run.at[~bare]
+    if len(kept):
+        report.with_record_crcs = bool(has[1:-1][~bare][-1])
+    for row in np.flatnonzero(bare).tolist():
+        start = int(run.at[row]) + run.segment.base
+        stop = start + int(headers.total[row])
+        _add_skipped(report, Skipped(start, stop, "damaged", "its record CRC is gone"))
+    return kept
+
+
+def _save_one_by_one(
+    batch: pa.RecordBatch, headers: Headers, writer: Any, report: SalvageReport
+) -> None:
+    """A batch that holds a record which the target's release refuses: all others of it."""
+    for row in range(len(headers)):
+        one = batch.slice(row, 1)
+        try:
+            writer.append_batch(one)
+        except (InvalidArgumentError, InvalidMessageError) as error:
+            report.refused[error.reason] = report.refused.get(error.reason, 0) + 1
+            start = int(headers.at[row]) + headers.base
+            _add_skipped(
+                report, Skipped(start, start + int(headers.total[row]), "refused", error.reason)
+            )
+            continue
+        _count(report, one, Headers(headers.window, headers.at[row : row + 1], headers.base))
+
+
+def _count(report: SalvageReport, batch: pa.RecordBatch, headers: Headers) -> None:
+    report.messages += len(headers)
+    report.record_bytes += int(headers.total.sum())
+    counts = batch.column("topic").value_counts()
+    for one in counts:
+        report.topics[one["values"].as_py()] += one["counts"].as_py()
+
+
+def _portions(sizes: Ints) -> Iterator[slice]:
+    """Rows in portions of some megabytes each."""
+    ends = np.cumsum(sizes)
+    start = 0
+    while start < len(sizes):
+        before = int(ends[start - 1]) if start else 0
+        stop = int(np.searchsorted(ends, before + _BATCH_BYTES, side="right"))
+        stop = max(stop, start + 1)
+        yield slice(start, stop)
+        start = stop
+
+
+def as_written(headers: Headers) -> pa.RecordBatch:
+    """Records as a batch for `StoreWriter.append_batch` that writes the same again elsewhere."""
+    hosts = BatchBuilder("", ("bornHost", "storeHost"))
+    return pa.RecordBatch.from_pydict(
+        {
+            "topic": stored_topics(headers),
+            "queueId": pa.array(headers.field("queue_id", np.int32)),
+            "body": stored_bodies(headers),
+            "rawProperties": slices(
+                headers.window, headers.properties_at, headers.properties_length, pa.binary()
+            ),
+            "flag": pa.array(headers.field("flag", np.int32)),
+            "sysFlag": pa.array(headers.sys_flag),
+            "bornTimestamp": pa.array(headers.field("born_timestamp", np.int64)),
+            "bornHost": hosts.hosts(headers, "born"),
+            "storeTimestamp": pa.array(headers.field("store_timestamp", np.int64)),
+            "storeHost": hosts.hosts(headers, "store"),
+            "reconsumeTimes": pa.array(headers.field("reconsume_times", np.int32)),
+            "preparedTransactionOffset": pa.array(
+                headers.field("prepared_transaction_offset", np.int64)
+            ),
+        }
+    )
+
+
+def _skip(extent: Extent, report: SalvageReport) -> None:
+    if extent.gap is None or extent.gap in _NO_LOSS:
+        report.no_loss_bytes += extent.stop - extent.start
+        return
+    _add_skipped(report, Skipped(extent.start, extent.stop, extent.gap.value, extent.reason))
+
+
+def _add_skipped(report: SalvageReport, skipped: Skipped) -> None:
+    report.skipped_bytes += skipped.stop - skipped.start
+    report.skipped_ranges += 1
+    if len(report.skipped) < _SKIPPED_KEPT:
+        report.skipped.append(skipped)

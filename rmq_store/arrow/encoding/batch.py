@@ -1,0 +1,380 @@
+"""The fast path of writing: an Arrow batch of messages to the bytes of their records.
+
+The twin of `message.encode_record`; a property test keeps the two equal. Everything is checked
+before the first byte is made, so a batch is written whole or not at all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmq_store.arrow.encoding.columns import cast_to, invalid, lengths
+from rmq_store.arrow.encoding.properties import PROPERTY_WORDS, property_strings
+from rmq_store.arrow.property_columns import buffers, slices
+from rmq_store.commitlog.headers import Ints
+from rmq_store.config.broker_conf import StoreConfig
+from rmq_store.errors import InvalidMessageError, nearest
+from rmq_store.files.mapping import Bytes
+from rmq_store.format.hashing import crc32, crc32_of_slices
+from rmq_store.format.layout import (
+    BLANK_SIZE,
+    CRC_ITEM_SIZE,
+    CRC_MASK,
+    HEAD_SIZE,
+    HOST_V4_SIZE,
+    HOST_V6_SIZE,
+    MAGIC_V1,
+    MAGIC_V2,
+    MAX_PROPERTIES_LENGTH,
+    MAX_TOPIC_LENGTH,
+    MAX_TOPIC_LENGTH_V1,
+    MIN_RECORD_SIZE,
+    RECORD_HEAD,
+    V6_EXTRA,
+    SysFlag,
+)
+from rmq_store.format.properties import encode_utf8, parse_host
+from rmq_store.format.record import crc_item
+from rmq_store.format.releases import Dialect
+from rmq_store.format.topics import forbidden_character
+
+LOOPBACK = "127.0.0.1:0"
+_HEAD_MAX = HEAD_SIZE + 2 * V6_EXTRA
+_V6_BITS = SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
+# As an Arrow scalar: to make one of a plain value, pyarrow looks for pandas along the import path.
+_NOTHING = pa.scalar(b"", pa.binary())
+
+# What a batch may bring besides topic, queueId and body; timestamps in ms or as Arrow timestamps.
+NUMBER_COLUMNS = {
+    "flag": np.int32,
+    "sysFlag": np.int32,
+    "bornTimestamp": np.int64,
+    "storeTimestamp": np.int64,
+    "reconsumeTimes": np.int32,
+    "preparedTransactionOffset": np.int64,
+}
+_REQUIRED = ("topic", "queueId", "body")
+KNOWN_COLUMNS = frozenset(
+    (
+        *_REQUIRED,
+        *NUMBER_COLUMNS,
+        *PROPERTY_WORDS,
+        "properties",
+        "rawProperties",
+        "bornHost",
+        "storeHost",
+    )
+)
+
+
+@dataclass(slots=True)
+class Prepared:
+    """n messages, checked, with all parts of their records but offsets and times.
+
+    `total` is the size of each record; numbers are arrays of n, `store_timestamp` 0 where the
+    store is to give the time.
+    """
+
+    topics: list[str]
+    topic_code: npt.NDArray[np.int64]
+    queue_id: npt.NDArray[np.int32]
+    body: pa.Array
+    topic_field: pa.Array
+    properties: pa.Array
+    magic: npt.NDArray[np.uint32]
+    numbers: dict[str, npt.NDArray[Any]]
+    born_host: npt.NDArray[np.uint8]  # n x 20, the first 8 of them with IPv4
+    store_host: npt.NDArray[np.uint8]
+    total: Ints
+    with_record_crc: bool
+
+    def __len__(self) -> int:
+        return len(self.total)
+
+    @property
+    def transaction(self) -> npt.NDArray[np.int32]:
+        """The transaction bits of every message."""
+        bits: npt.NDArray[np.int32] = self.numbers["sysFlag"] & SysFlag.TRANSACTION_MASK
+        return bits
+
+
+def prepare(
+    batch: pa.RecordBatch, config: StoreConfig, dialect: Dialect, default_host: str
+) -> Prepared:
+    """Check a batch and make the parts of its records.
+
+    Raises InvalidMessageError, which names the row, for what the broker of this dialect refuses.
+    """
+    columns = _columns_of(batch)
+    topics, topic_code = _topics(columns["topic"], dialect, config)
+    properties = property_strings(columns, dialect, config)
+    numbers = {
+        name: _number(columns, name, kind, len(batch)) for name, kind in NUMBER_COLUMNS.items()
+    }
+    born_host, born_v6 = _hosts(columns.get("bornHost"), len(batch), default_host)
+    store_host, store_v6 = _hosts(columns.get("storeHost"), len(batch), default_host)
+    if (born_v6 | store_v6).any() and not dialect.has("ipv6_hosts"):
+        row = int(np.argmax(born_v6 | store_v6))
+        raise invalid(row, f"release {dialect} cannot store an IPv6 host")
+    flags = numbers["sysFlag"] & ~_V6_BITS
+    numbers["sysFlag"] = flags | born_v6 * SysFlag.BORN_HOST_V6 | store_v6 * SysFlag.STORE_HOST_V6
+    fields = [_topic_field(topic) for topic in topics]
+    topic_field = pa.array(fields, pa.binary()).take(pa.array(topic_code))
+    is_v2 = np.array([len(topic) > MAX_TOPIC_LENGTH_V1 for topic in topics], dtype=bool)[topic_code]
+    body = columns["body"]
+    parts = (lengths(body), lengths(topic_field), lengths(properties))
+    v6_extra = (born_v6.astype(np.int64) + store_v6) * V6_EXTRA
+    prepared = Prepared(
+        topics,
+        topic_code,
+        _number(columns, "queueId", np.int32, len(batch)),
+        body,
+        topic_field,
+        properties,
+        np.where(is_v2, MAGIC_V2, MAGIC_V1).astype(np.uint32),
+        numbers,
+        born_host,
+        store_host,
+        MIN_RECORD_SIZE - 1 + v6_extra + parts[0] + parts[1] + parts[2],
+        bool(config.enabledAppendPropCRC and dialect.has("record_crc")),
+    )
+    _check_sizes(prepared, parts[0], parts[2], config, dialect)
+    return prepared
+
+
+def _columns_of(batch: pa.RecordBatch) -> dict[str, pa.Array]:
+    for name in batch.schema.names:
+        if name not in KNOWN_COLUMNS:
+            raise InvalidMessageError(
+                None, reason=f"a batch has no column {name!r}", advice=nearest(name, KNOWN_COLUMNS)
+            )
+    for name in _REQUIRED:
+        if name not in batch.schema.names:
+            raise InvalidMessageError(None, reason=f"the batch lacks the column {name!r}")
+        if batch.column(name).null_count:
+            row = int(np.argmax(batch.column(name).is_null().to_numpy(zero_copy_only=False)))
+            raise invalid(row, f"{name} is null")
+    kinds = {"topic": pa.string(), "body": pa.binary(), "queueId": pa.int32()}
+    found = {name: _contiguous(batch.column(name)) for name in batch.schema.names}
+    for name, kind in kinds.items():
+        if found[name].type != kind:
+            found[name] = cast_to(found[name], kind, name)
+    return found
+
+
+def _contiguous(array: pa.Array) -> pa.Array:
+    """The array without an offset into a larger one, as `buffers` and our joins want it."""
+    return array if array.offset == 0 else pa.concat_arrays([array])
+
+
+def _topics(
+    column: pa.Array, dialect: Dialect, config: StoreConfig
+) -> tuple[list[str], npt.NDArray[np.int64]]:
+    encoded = column.dictionary_encode()
+    codes = encoded.indices.to_numpy().astype(np.int64)
+    names: list[str] = encoded.dictionary.to_pylist()
+    for code, name in enumerate(names):
+        fault = topic_fault(name, dialect, config)
+        if fault is not None:
+            raise invalid(int(np.argmax(codes == code)), fault)
+    return names, codes
+
+
+def topic_fault(name: str, dialect: Dialect, config: StoreConfig) -> str | None:
+    """Why the broker of this dialect would not store a topic of this name; None if it would."""
+    if not name:
+        return "the topic is empty"
+    wrong = forbidden_character(name)
+    if wrong is not None:
+        return f"topic {name!r} has the forbidden character {wrong!r}"
+    size = len(encode_utf8(name))
+    if size > MAX_TOPIC_LENGTH:
+        return f"topic {name[:40]!r}... has {size} bytes, at most {MAX_TOPIC_LENGTH} are stored"
+    if size <= MAX_TOPIC_LENGTH_V1:
+        return None
+    if not dialect.has("v2_magic") or config.autoMessageVersionOnTopicLen is False:
+        return (
+            f"topic {name[:40]!r}... has {size} characters; release {dialect} stores no more than "
+            f"{MAX_TOPIC_LENGTH_V1} (magic V2 is from 5.1.0 on)"
+        )
+    if not name.startswith(("%RETRY%", "%DLQ%")):
+        return f"topic {name[:40]!r}... has {size} characters, over {MAX_TOPIC_LENGTH_V1}"
+    return None
+
+
+def _topic_field(topic: str) -> bytes:
+    """Length and topic, as they stand in the record."""
+    raw = encode_utf8(topic)
+    width = 2 if len(topic) > MAX_TOPIC_LENGTH_V1 else 1
+    return len(raw).to_bytes(width, "big") + raw
+
+
+def _number(columns: dict[str, pa.Array], name: str, kind: Any, count: int) -> npt.NDArray[Any]:
+    column = columns.get(name)
+    if column is None:
+        return np.zeros(count, dtype=kind)
+    if column.null_count:
+        raise invalid(
+            int(np.argmax(column.is_null().to_numpy(zero_copy_only=False))), f"{name} is null"
+        )
+    if pa.types.is_timestamp(column.type):
+        column = cast_to(column, pa.timestamp("ms", tz=column.type.tz), name).view(pa.int64())
+    numbers = cast_to(column, pa.from_numpy_dtype(kind), name)
+    values: npt.NDArray[Any] = numbers.to_numpy(zero_copy_only=False)
+    return values
+
+
+def _hosts(
+    column: pa.Array | None, count: int, default: str
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.bool_]]:
+    """The bytes of each host, and which are IPv6; nulls are the default host."""
+    texts = pa.nulls(count, pa.string()) if column is None else cast_to(column, pa.string(), "host")
+    encoded = texts.fill_null(default).dictionary_encode()
+    codes = encoded.indices.to_numpy()
+    table = np.zeros((max(1, len(encoded.dictionary)), HOST_V6_SIZE), dtype=np.uint8)
+    is_v6 = np.zeros(len(table), dtype=bool)
+    for code, text in enumerate(encoded.dictionary.to_pylist()):
+        try:
+            raw = parse_host(text)
+        except (ValueError, OverflowError) as error:
+            raise invalid(
+                int(np.argmax(codes == code)), "a host is not ip:port or [ip]:port", actual=text
+            ) from error
+        table[code, : len(raw)] = np.frombuffer(raw, dtype=np.uint8)
+        is_v6[code] = len(raw) == HOST_V6_SIZE
+    return table[codes], is_v6[codes]
+
+
+# --- checks ---------------------------------------------------------------------------------------
+
+
+def _check_sizes(
+    prepared: Prepared, body: Ints, properties: Ints, config: StoreConfig, dialect: Dialect
+) -> None:
+    _refuse(properties > MAX_PROPERTIES_LENGTH, properties, "the properties", MAX_PROPERTIES_LENGTH)
+    limited = body if dialect.has("size_limit_on_body") else prepared.total
+    what = "the body" if limited is body else "the record"
+    _refuse(
+        limited > config.max_message_size,
+        limited,
+        f"{what} (maxMessageSize)",
+        config.max_message_size,
+    )
+    room = config.commitlog_file_size - BLANK_SIZE
+    _refuse(prepared.total > room, prepared.total, "the record in a file of the log", room)
+    negative = np.flatnonzero(prepared.queue_id < 0)
+    if len(negative):
+        raise invalid(int(negative[0]), "queueId is below 0")
+
+
+def _refuse(wrong: npt.NDArray[np.bool_], sizes: Ints, what: str, limit: int) -> None:
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise invalid(
+            row,
+            f"{what} is too large",
+            expected=f"at most {limit} bytes",
+            actual=f"{int(sizes[row])}",
+        )
+
+
+# --- bytes ----------------------------------------------------------------------------------------
+
+
+def assemble(
+    prepared: Prepared, rows: slice, queue_offset: Ints, log_offset: Ints, store_timestamp: Ints
+) -> Bytes:
+    """The bytes of the records `rows`, one behind the other; the offsets and times are theirs."""
+    heads, head_lengths = _heads(prepared, rows, queue_offset, log_offset, store_timestamp)
+    count = len(head_lengths)
+    starts = np.arange(count, dtype=np.int64) * _HEAD_MAX
+    properties = prepared.properties[rows]
+    size_field = lengths(properties).astype(">i2").view(np.uint8)
+    records = pc.binary_join_element_wise(
+        slices(heads.reshape(-1), starts, head_lengths, pa.binary()),
+        prepared.body[rows],
+        prepared.topic_field[rows],
+        slices(size_field, np.arange(count) * 2, np.full(count, 2), pa.binary()),
+        properties,
+        _NOTHING,
+    )
+    ends, data = buffers(records)
+    data = data[: int(ends[-1])]
+    if prepared.with_record_crc:
+        data = _with_record_crcs(data, ends)
+    return data
+
+
+def _heads(
+    prepared: Prepared, rows: slice, queue_offset: Ints, log_offset: Ints, store_timestamp: Ints
+) -> tuple[npt.NDArray[np.uint8], Ints]:
+    """The fixed fields, 88 to 112 bytes a record, each in a row of 112; and how many are used."""
+    count = len(log_offset)
+    body = prepared.body[rows]
+    head = np.zeros(count, dtype=RECORD_HEAD)
+    head["total_size"] = prepared.total[rows]
+    head["magic"] = prepared.magic[rows]
+    head["body_crc"] = body_crcs(body)
+    head["queue_id"] = prepared.queue_id[rows]
+    head["queue_offset"] = queue_offset
+    head["physical_offset"] = log_offset
+    head["store_timestamp"] = store_timestamp
+    head["body_length"] = lengths(body)
+    for field, column in _HEAD_FIELDS.items():
+        head[field] = prepared.numbers[column][rows]
+    born, store = prepared.born_host[rows], prepared.store_host[rows]
+    raw = head.view(np.uint8).reshape(count, HEAD_SIZE)
+    raw[:, 48:56], raw[:, 64:72] = born[:, :HOST_V4_SIZE], store[:, :HOST_V4_SIZE]
+    wide = np.zeros((count, _HEAD_MAX), dtype=np.uint8)
+    wide[:, :HEAD_SIZE] = raw
+    flags = prepared.numbers["sysFlag"][rows]
+    used = np.full(count, HEAD_SIZE, dtype=np.int64)
+    for bits in (SysFlag.BORN_HOST_V6, SysFlag.STORE_HOST_V6, _V6_BITS):
+        some = np.flatnonzero((flags & _V6_BITS) == bits)
+        if len(some):
+            born_size = HOST_V6_SIZE if bits & SysFlag.BORN_HOST_V6 else HOST_V4_SIZE
+            store_size = HOST_V6_SIZE if bits & SysFlag.STORE_HOST_V6 else HOST_V4_SIZE
+            joined = (
+                raw[some, :48],
+                born[some, :born_size],
+                raw[some, 56:64],
+                store[some, :store_size],
+                raw[some, 72:],
+            )
+            row = np.concatenate(joined, axis=1)
+            wide[some, : row.shape[1]] = row
+            used[some] = row.shape[1]
+    return wide, used
+
+
+_HEAD_FIELDS = {
+    "flag": "flag",
+    "sys_flag": "sysFlag",
+    "born_timestamp": "bornTimestamp",
+    "reconsume_times": "reconsumeTimes",
+    "prepared_transaction_offset": "preparedTransactionOffset",
+}
+
+
+def body_crcs(body: pa.Array) -> Ints:
+    """bodyCRC of every body."""
+    ends, raw = buffers(body)
+    starts = ends[:-1].astype(np.int64)
+    return crc32_of_slices(raw, starts, np.diff(ends).astype(np.int64)) & CRC_MASK
+
+
+def _with_record_crcs(data: Bytes, ends: npt.NDArray[np.int32]) -> Bytes:
+    filled: Bytes = data.copy()
+    view = memoryview(filled.data)
+    edges = ends.tolist()
+    for start, end in pairwise(edges):
+        item = crc_item(crc32(view[start : end - CRC_ITEM_SIZE]) & CRC_MASK)
+        view[end - CRC_ITEM_SIZE : end] = item
+    return filled

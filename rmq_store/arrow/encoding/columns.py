@@ -1,0 +1,59 @@
+"""Columns of a batch that is to be written: their types, their sizes, and what is said of a wrong one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from rmq_store.arrow.property_columns import buffers
+from rmq_store.commitlog.headers import Ints
+from rmq_store.errors import InvalidMessageError
+
+
+def lengths(strings: pa.Array) -> Ints:
+    """Bytes of every value."""
+    return np.diff(buffers(strings)[0]).astype(np.int64)
+
+
+def invalid(row: int, reason: str, **sides: Any) -> InvalidMessageError:
+    sides.setdefault("advice", "Nothing of the batch was written")
+    return InvalidMessageError(None, reason=f"message {row} of the batch: {reason}", **sides)
+
+
+def cast_to(array: pa.Array, kind: pa.DataType, name: str) -> pa.Array:
+    """The column as another type.
+
+    Raises InvalidMessageError: for a type that is none of the kind, and for a value that does not
+    fit, with its row and what Arrow says of it.
+    """
+    try:
+        return array.cast(kind)
+    except pa.ArrowNotImplementedError as error:
+        raise InvalidMessageError(
+            None, reason=f"column {name} has the wrong type", expected=kind, actual=array.type
+        ) from error
+    except pa.ArrowInvalid as of_column:
+        row, why = _first_unfit(array, kind), of_column
+        try:
+            # What Arrow says of a whole column is not always of the first such value.
+            array.slice(row, 1).cast(kind)
+        except pa.ArrowInvalid as of_row:
+            why = of_row
+        raise invalid(
+            row, f"column {name} does not fit: {why}", expected=kind, actual=array.type
+        ) from why
+
+
+def _first_unfit(array: pa.Array, kind: pa.DataType) -> int:
+    """The first row whose value cannot be cast; there is one. Looks at the column once more."""
+    start, stop = 0, len(array)
+    while stop - start > 1:
+        middle = (start + stop) // 2
+        try:
+            array.slice(start, middle - start).cast(kind)
+            start = middle
+        except pa.ArrowInvalid:
+            stop = middle
+    return start

@@ -1,0 +1,205 @@
+"""One message to one record, with the checks of the broker: the readable twin of `encoding.prepare`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rmq_store.arrow.encoding.batch import (
+    KNOWN_COLUMNS,
+    LOOPBACK,
+    NUMBER_COLUMNS,
+    topic_fault,
+)
+from rmq_store.arrow.encoding.properties import PROPERTY_WORDS, with_crc_place, without_crc_item
+from rmq_store.config.broker_conf import StoreConfig
+from rmq_store.errors import InvalidMessageError, nearest
+from rmq_store.format.layout import (
+    BLANK_SIZE,
+    HOST_V4_SIZE,
+    MAGIC_V1,
+    MAGIC_V2,
+    MAX_PROPERTIES_LENGTH,
+    MAX_TOPIC_LENGTH_V1,
+    Property,
+    SysFlag,
+)
+from rmq_store.format.properties import (
+    decode_properties,
+    decode_utf8,
+    encode_properties,
+    encode_utf8,
+    format_host,
+    parse_host,
+)
+from rmq_store.format.record import Message, Record
+from rmq_store.format.releases import Dialect
+
+
+def to_record(
+    message: Message | Record | Mapping[str, Any], how: Dialect, config: StoreConfig
+) -> Record:
+    """The record of a message, without its offsets. Raises InvalidMessageError."""
+    values = _values_of(message)
+    topic = values["topic"]
+    fault = topic_fault(topic, how, config)
+    if fault is not None:
+        raise _invalid(fault)
+    born_host, store_host = _host(values, "bornHost"), _host(values, "storeHost")
+    record = Record(
+        **{field: int(values.get(name) or 0) for name, field in _NUMBER_FIELDS.items()},
+        queue_offset=0,
+        physical_offset=0,
+        sys_flag=_sys_flag(int(values.get("sysFlag") or 0), born_host, store_host, how),
+        born_host=born_host,
+        store_host=store_host,
+        body=bytes(values["body"]),
+        topic=encode_utf8(topic),
+        properties=_properties(values, how, config),
+        magic=MAGIC_V2 if len(topic) > MAX_TOPIC_LENGTH_V1 else MAGIC_V1,
+    )
+    _check_sizes(record, how, config)
+    return record
+
+
+def check_properties(stored: bytes) -> None:
+    """Raises InvalidMessageError where stored properties are longer than a record can say."""
+    if len(stored) > MAX_PROPERTIES_LENGTH:
+        raise _invalid(
+            "properties are too large",
+            expected=f"at most {MAX_PROPERTIES_LENGTH} bytes",
+            actual=len(stored),
+        )
+
+
+_NUMBER_FIELDS = {
+    "queueId": "queue_id",
+    "flag": "flag",
+    "bornTimestamp": "born_timestamp",
+    "storeTimestamp": "store_timestamp",
+    "reconsumeTimes": "reconsume_times",
+    "preparedTransactionOffset": "prepared_transaction_offset",
+}
+
+
+def _invalid(reason: str, **sides: Any) -> InvalidMessageError:
+    sides.setdefault("advice", "Nothing of it was written")
+    return InvalidMessageError(None, reason=reason, **sides)
+
+
+def _values_of(message: Message | Record | Mapping[str, Any]) -> Mapping[str, Any]:
+    if isinstance(message, Record):
+        return _values_of_record(message)
+    if isinstance(message, Message):
+        return _values_of_message(message)
+    for name in message:
+        if name not in KNOWN_COLUMNS:
+            raise _invalid(f"a message has no field {name!r}", advice=nearest(name, KNOWN_COLUMNS))
+    for name in ("topic", "queueId", "body"):
+        if message.get(name) is None:
+            raise _invalid(f"the message lacks {name}")
+    return message
+
+
+def _values_of_record(record: Record) -> dict[str, Any]:
+    values = {name: getattr(record, field) for name, field in _NUMBER_FIELDS.items()}
+    return values | {
+        "topic": decode_utf8(record.topic),
+        "body": record.body,
+        "rawProperties": record.properties,
+        "sysFlag": record.sys_flag,
+        "bornHost": format_host(record.born_host),
+        "storeHost": format_host(record.store_host),
+    }
+
+
+def _values_of_message(message: Message) -> dict[str, Any]:
+    values = {name: getattr(message, field) for name, field in _NUMBER_FIELDS.items()}
+    return values | {
+        "topic": message.topic,
+        "body": message.raw_body,
+        "properties": message.properties,
+        "sysFlag": message.sys_flag,
+        "storeTimestamp": 0,
+        "bornHost": message.born_host,
+        "storeHost": message.store_host,
+    }
+
+
+def _host(values: Mapping[str, Any], name: str) -> bytes:
+    try:
+        return parse_host(values.get(name) or LOOPBACK)
+    except (ValueError, OverflowError) as error:
+        raise _invalid(f"{name} is not ip:port or [ip]:port", actual=values.get(name)) from error
+
+
+def _sys_flag(flags: int, born_host: bytes, store_host: bytes, how: Dialect) -> int:
+    """sysFlag with the IPv6 bits that the hosts ask for, never stale ones."""
+    flags &= ~(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
+    if len(born_host) > HOST_V4_SIZE:
+        flags |= SysFlag.BORN_HOST_V6
+    if len(store_host) > HOST_V4_SIZE:
+        flags |= SysFlag.STORE_HOST_V6
+    if flags & (SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6) and not how.has("ipv6_hosts"):
+        raise _invalid(f"release {how} cannot store an IPv6 host")
+    return flags
+
+
+def _properties(values: Mapping[str, Any], how: Dialect, config: StoreConfig) -> bytes:
+    if values.get("rawProperties") is not None:
+        raw = bytes(values["rawProperties"])
+    else:
+        raw = encode_properties(
+            _property_map(values), last_separator=not how.has("no_last_separator")
+        )
+    if config.enabledAppendPropCRC and how.has("record_crc"):
+        return with_crc_place(raw)
+    return without_crc_item(raw)
+
+
+def _property_map(values: Mapping[str, Any]) -> dict[str, str]:
+    words = {PROPERTY_WORDS[name]: values[name] for name in PROPERTY_WORDS if values.get(name)}
+    if values.get("properties") is None:
+        return words
+    properties = dict(values["properties"])
+    for name, value in words.items():
+        if properties.get(name, "") != value:
+            raise _invalid(
+                f"the {name} given and properties[{name}] differ",
+                expected=properties.get(name),
+                actual=value,
+                advice="Leave one of the two out. Nothing of it was written",
+            )
+    return properties
+
+
+def _check_sizes(record: Record, how: Dialect, config: StoreConfig) -> None:
+    on_body = how.has("size_limit_on_body")
+    room = config.commitlog_file_size - BLANK_SIZE
+    checks = (
+        ("the properties", len(record.properties), MAX_PROPERTIES_LENGTH),
+        (
+            f"the {'body' if on_body else 'record'} (maxMessageSize)",
+            len(record.body) if on_body else record.total_size,
+            config.max_message_size,
+        ),
+        ("the record in a file of the log", record.total_size, room),
+    )
+    for what, size, limit in checks:
+        if size > limit:
+            raise _invalid(f"{what} is too large", expected=f"at most {limit} bytes", actual=size)
+    if record.queue_id < 0:
+        raise _invalid("queueId is below 0")
+
+
+def messages_in(record: Record) -> int:
+    """How many messages a record holds: more than one only in an inner batch."""
+    if not record.sys_flag & SysFlag.INNER_BATCH:
+        return 1
+    number = decode_properties(record.properties).get(Property.INNER_NUM, "")
+    if not number.isdigit() or not int(number):
+        raise _invalid(f"an inner batch without {Property.INNER_NUM}")
+    return int(number)
+
+
+assert set(_NUMBER_FIELDS) == {"queueId", *NUMBER_COLUMNS} - {"sysFlag"}

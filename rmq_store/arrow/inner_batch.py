@@ -1,0 +1,134 @@
+"""Inner batches: one record whose body is many messages, as a consumer takes them apart.
+
+Source: MessageDecoder#decodeMessages. A member is totalSize, magic, bodyCRC (both unused), flag,
+body length, body, properties length, properties; member i has the queue offset INNER_BASE + i. What
+a member does not say (hosts, times, ids, sysFlag) is that of the record, as for the client.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from rmq_store.arrow.property_columns import buffers, slices
+from rmq_store.commitlog.headers import Ints
+from rmq_store.files.mapping import Bytes
+from rmq_store.format.layout import MEMBER_HEAD, PROPERTIES_LENGTH_SIZE
+
+
+@dataclass(slots=True)
+class Members:
+    """n members of the bodies of some records, those of one record in their order.
+
+    `row` is which body, `number` which member of it; positions count in `data`.
+    """
+
+    data: Bytes
+    row: Ints
+    number: Ints
+    flag: npt.NDArray[np.int32]
+    body_at: Ints
+    body_length: Ints
+    properties_at: Ints
+    properties_length: Ints
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def bodies(self) -> pa.Array:
+        """Their bodies."""
+        return slices(self.data, self.body_at, self.body_length, pa.binary())
+
+    def properties(self) -> pa.Array:
+        """Their properties as stored."""
+        return slices(self.data, self.properties_at, self.properties_length, pa.binary())
+
+    def take(self, rows: npt.NDArray[np.int64]) -> Members:
+        """Some of them."""
+        return Members(
+            self.data,
+            self.row[rows],
+            self.number[rows],
+            self.flag[rows],
+            self.body_at[rows],
+            self.body_length[rows],
+            self.properties_at[rows],
+            self.properties_length[rows],
+        )
+
+
+def members_of(bodies: pa.Array) -> tuple[Members, Ints]:
+    """The members of all `bodies` (binary, without nulls), and the rows that do not add up.
+
+    All bodies are followed at once: step i looks at member i of each, so the steps number the
+    members of the largest batch.
+    """
+    ends, data = buffers(bodies)
+    at = ends[:-1].astype(np.int64)
+    stop = ends[1:].astype(np.int64)
+    rows = np.arange(len(bodies))
+    broken = np.zeros(len(bodies), dtype=bool)
+    steps: list[tuple[Ints, ...]] = []
+    number = 0
+    head_size, length_size = MEMBER_HEAD.itemsize, PROPERTIES_LENGTH_SIZE
+    going = np.flatnonzero(at < stop)
+    while len(going):
+        here = at[going]
+        fits = here + head_size + length_size <= stop[going]
+        broken[going[~fits]] = True
+        going, here = going[fits], here[fits]
+        heads = _heads(data, here)
+        total, body_length = (
+            heads["total_size"].astype(np.int64),
+            heads["body_length"].astype(np.int64),
+        )
+        properties_field = here + head_size + body_length
+        fits = (body_length >= 0) & (properties_field + length_size <= stop[going])
+        lengths = _big16(data, np.where(fits, properties_field, 0))
+        behind = properties_field + length_size + lengths
+        fits &= (lengths >= 0) & (behind <= stop[going]) & (total == behind - here)
+        broken[going[~fits]] = True
+        flag = heads["flag"].astype(np.int64)
+        fields = (here + head_size, body_length, properties_field + length_size, lengths, flag)
+        steps.append((going[fits], np.full(int(fits.sum()), number), *(f[fits] for f in fields)))
+        at[going[fits]] = behind[fits]
+        going = going[fits]
+        going = going[at[going] < stop[going]]
+        number += 1
+    columns = [np.concatenate([s[i] for s in steps]) if steps else _NONE for i in range(7)]
+    row, nth, body_at, body_length, properties_at, properties_length, flags = columns
+    found = Members(
+        data,
+        row,
+        nth,
+        flags.astype(np.int32),
+        body_at,
+        body_length,
+        properties_at,
+        properties_length,
+    )
+    order = np.lexsort((nth, row))
+    whole = order[~broken[row[order]]]
+    return found.take(whole), rows[broken]
+
+
+_NONE: Ints = np.zeros(0, dtype=np.int64)
+
+
+def _heads(data: Bytes, at: Ints) -> npt.NDArray[np.void]:
+    every = np.ndarray(
+        (max(0, len(data) - MEMBER_HEAD.itemsize + 1),),
+        dtype=f"V{MEMBER_HEAD.itemsize}",
+        buffer=data,
+        strides=(1,),
+    )
+    heads: npt.NDArray[np.void] = every[at].view(MEMBER_HEAD)
+    return heads
+
+
+def _big16(data: Bytes, at: Ints) -> Ints:
+    every = np.ndarray((max(0, len(data) - 1),), dtype=">i2", buffer=data, strides=(1,))
+    return every[at].astype(np.int64) if len(at) else _NONE

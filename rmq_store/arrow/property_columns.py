@@ -1,0 +1,357 @@
+"""Property strings of many records at once: tags, keys, uniqKey and the whole map as columns.
+
+The fast twin of `strings.decode_properties`; a property test keeps the two equal. The strings of a
+batch are copied behind one another once; separators are found in one pass over those bytes, and
+names and values are then slices between separators.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from rmq_store.arrow.property_layout import (
+    Layout,
+    Table,
+    all_values,
+    layout_of,
+    repeated_names,
+    value_column,
+)
+from rmq_store.arrow.schema import PROPERTIES
+from rmq_store.files.mapping import Bytes
+from rmq_store.format.layout import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, Property
+from rmq_store.format.properties import decode_utf8
+
+Ints = npt.NDArray[np.int64]
+
+_WORD = 8  # bytes
+_SHORT = 256  # bytes
+_SMALL = 4 << 20  # bytes
+LOOKED_AT = (Property.TAGS, Property.KEYS, Property.UNIQ_KEY)
+
+
+def slices(source: Bytes, starts: Ints, lengths: Ints, kind: pa.DataType) -> pa.Array:
+    """An Arrow array (string or binary) of the slices `source[starts[i]:starts[i] + lengths[i]]`.
+
+    The bytes are copied, so nothing keeps `source` alive. `source` must be smaller than 2 GiB.
+    """
+    count = len(starts)
+    length = int(lengths[0]) if count else 0
+    if 0 < length <= _SHORT and length * count <= _SMALL and (lengths == length).all():
+        return _slices_of_one_length(source, starts, length, kind)
+    offsets = np.empty(2 * count + 1, dtype=np.int32)
+    offsets[0:-1:2] = starts
+    offsets[1::2] = starts + lengths
+    offsets[-1] = offsets[-2] if count else 0
+    # Every second element is a slice, the ones between are what lies between two slices. Where
+    # slices do not ascend those would be of negative length, but they are never taken.
+    both = pa.Array.from_buffers(
+        kind, 2 * count, [None, pa.py_buffer(offsets), pa.py_buffer(source)]
+    )
+    return both.take(pa.array(np.arange(0, 2 * count, 2, dtype=np.int32)))
+
+
+def _slices_of_one_length(source: Bytes, starts: Ints, length: int, kind: pa.DataType) -> pa.Array:
+    """Ids and the like: one fancy index over items of that length.
+
+    Not for long ones: numpy asks the system for memory anew each time, Arrow's pool does not.
+    """
+    every = np.ndarray((len(source) - length + 1,), dtype=f"V{length}", buffer=source, strides=(1,))
+    offsets = np.arange(0, len(starts) * length + 1, length, dtype=np.int32)
+    data = pa.py_buffer(every[starts].view(np.uint8))
+    return pa.Array.from_buffers(kind, len(starts), [None, pa.py_buffer(offsets), data])
+
+
+def buffers(array: pa.Array) -> tuple[npt.NDArray[np.int32], Bytes]:
+    """Offsets and data of a string or binary array that starts at 0, as numpy views."""
+    _, offsets, data = array.buffers()
+    first = array.offset
+    ends = np.frombuffer(offsets, dtype=np.int32)[first : first + len(array) + 1]
+    raw = np.frombuffer(data, dtype=np.uint8) if data is not None else np.zeros(0, np.uint8)
+    return ends, raw
+
+
+def as_java_reads(strings: pa.Array) -> pa.Array:
+    """A binary array as strings: malformed UTF-8 replaced as `new String(raw, UTF_8)` does it."""
+    ends, raw = buffers(strings)
+    used = raw[int(ends[0]) : int(ends[-1])]
+    if not used.size or int(used.max()) < 0x80:
+        return strings.view(pa.string())
+    try:
+        return strings.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([decode_utf8(raw) for raw in strings.to_pylist()], pa.string())
+
+
+@dataclass(frozen=True, slots=True)
+class PropertyColumns:
+    """tags, keys, uniqKey (null where absent) and, if asked for, the map of all properties."""
+
+    tags: pa.Array
+    keys: pa.Array
+    uniq_key: pa.Array
+    properties: pa.Array | None
+
+
+def decode_property_columns(stored: pa.Array, *, with_map: bool) -> PropertyColumns:
+    """The columns of a binary array of stored property strings, without nulls."""
+    text = as_java_reads(stored)
+    ends, raw = buffers(text)
+    table = _as_table(ends, raw)
+    layout = None if table is None else layout_of(table)
+    if table is not None and layout is not None:
+        return _columns_of_one_layout(table, layout, with_map)
+    items = _regular_items(ends, raw)
+    if items is None:
+        items = _any_items(ends, raw)
+    return _columns(items, len(text), with_map)
+
+
+def _as_table(ends: npt.NDArray[np.int32], raw: Bytes) -> Table | None:
+    """The strings as rows of a table of bytes; None where they are not all of one length."""
+    lengths = np.diff(ends)
+    if not len(lengths) or not lengths[0] or (lengths != lengths[0]).any():
+        return None
+    return raw[ends[0] : ends[-1]].reshape(len(lengths), -1)
+
+
+def _columns_of_one_layout(table: Table, layout: Layout, with_map: bool) -> PropertyColumns:
+    rows = len(table)
+    places = dict(zip(layout.names, layout.values, strict=True))
+
+    def one(name: str) -> pa.Array:
+        place = places.get(name.encode())
+        return pa.nulls(rows, pa.string()) if place is None else value_column(table, place)
+
+    entries = None
+    if with_map:
+        per_row = np.full(rows, len(layout.names))
+        entries = _map(per_row, repeated_names(layout.names, rows), all_values(table, layout))
+    tags, keys, uniq_key = (one(name) for name in LOOKED_AT)
+    return PropertyColumns(tags, keys, uniq_key, entries)
+
+
+@dataclass(slots=True)
+class _Items:
+    """All properties of all rows: where name and value stand, and how many each row has."""
+
+    raw: Bytes
+    name_at: Ints
+    name_length: Ints
+    value_at: Ints
+    value_length: Ints
+    per_row: Ints  # number of items of each row
+
+    def keep(self, wanted: npt.NDArray[np.bool_]) -> _Items:
+        """Only the `wanted` items."""
+        rows = np.repeat(np.arange(len(self.per_row)), self.per_row)
+        return _Items(
+            self.raw,
+            self.name_at[wanted],
+            self.name_length[wanted],
+            self.value_at[wanted],
+            self.value_length[wanted],
+            np.bincount(rows[wanted], minlength=len(self.per_row)),
+        )
+
+
+def _regular_items(ends: npt.NDArray[np.int32], raw: Bytes) -> _Items | None:
+    """The items where each is name, 0x01, value, 0x02 without empty parts; None where not.
+
+    That is how releases but 4.9.1 to 5.1.4 write them, with values that hold no 0x01.
+    """
+    first, last = int(ends[0]), int(ends[-1])
+    used = raw[first:last]
+    separators = np.flatnonzero(used <= PROPERTY_SEPARATOR)
+    if len(separators) % 2 or not len(separators):
+        return None
+    kinds = used[separators]
+    name_ends, item_ends = separators[0::2], separators[1::2]
+    if (
+        not (kinds[0::2] == NAME_VALUE_SEPARATOR).all()
+        or not (kinds[1::2] == PROPERTY_SEPARATOR).all()
+    ):
+        return None
+    starts = np.empty_like(item_ends)
+    starts[0] = 0
+    starts[1:] = item_ends[:-1] + 1
+    upto = _items_upto(item_ends, ends.astype(np.int64) - first)
+    if upto is None:
+        return None
+    names, values = name_ends - starts, item_ends - name_ends - 1
+    if not (names.min() > 0 and values.min() > 0):
+        return None
+    return _Items(used, starts, names, name_ends + 1, values, np.diff(upto))
+
+
+def _items_upto(item_ends: Ints, row_ends: Ints) -> Ints | None:
+    """How many items lie before each row end; None where a row does not end with its last item."""
+    count = len(row_ends) - 1
+    per_row, rest = divmod(len(item_ends), count)
+    if not rest and np.array_equal(item_ends[per_row - 1 :: per_row] + 1, row_ends[1:]):
+        return np.arange(0, len(item_ends) + 1, per_row)
+    upto = np.searchsorted(item_ends, row_ends)
+    inside = row_ends > 0
+    if not np.array_equal(item_ends[upto[inside] - 1] + 1, row_ends[inside]):
+        return None
+    return upto
+
+
+def _any_items(ends: npt.NDArray[np.int32], raw: Bytes) -> _Items:
+    """The items by the whole rule: any bytes, with or without the last separator."""
+    first = int(ends[0])
+    used = raw[first : int(ends[-1])]
+    row_ends = ends.astype(np.int64) - first
+    marks = np.flatnonzero(used == PROPERTY_SEPARATOR)
+    open_ends = _ends_without_separator(used, row_ends)
+    item_ends = np.sort(np.concatenate((marks, open_ends)), kind="stable")
+    # An item starts behind the separator before it, or where the row before it ended without one.
+    # Where that row's end is also the place of a separator, the item between is empty anyway.
+    starts = np.zeros_like(item_ends)
+    is_mark = np.zeros(len(used) + 1, dtype=bool)
+    is_mark[marks] = True
+    starts[1:] = item_ends[:-1] + is_mark[item_ends[:-1]]
+    rows = np.searchsorted(row_ends, starts, side="right") - 1
+    name_marks = np.flatnonzero(used == NAME_VALUE_SEPARATOR)
+    at = np.searchsorted(name_marks, starts)
+    padded = np.append(name_marks, len(used) + 1)
+    name_ends = padded[at]
+    good = (name_ends < item_ends - 1) & (name_ends > starts)
+    per_row = np.bincount(rows[good], minlength=len(row_ends) - 1)
+    return _Items(
+        used,
+        starts[good],
+        (name_ends - starts)[good],
+        name_ends[good] + 1,
+        (item_ends - name_ends - 1)[good],
+        per_row,
+    )
+
+
+def _ends_without_separator(used: Bytes, row_ends: Ints) -> Ints:
+    """Ends of the rows whose last byte is no 0x02: the string's end ends the item all the same."""
+    if not len(used):
+        return row_ends[:0]
+    filled = np.diff(row_ends) > 0
+    ends: Ints = row_ends[1:][filled & (used[row_ends[1:] - 1] != PROPERTY_SEPARATOR)]
+    return ends
+
+
+def _columns(items: _Items, rows: int, with_map: bool) -> PropertyColumns:
+    shape = _one_shape(items, rows)
+    if shape is not None:
+        return _columns_of_one_shape(items, rows, shape, with_map)
+    names = slices(items.raw, items.name_at, items.name_length, pa.string()).dictionary_encode()
+    codes = names.indices.to_numpy()
+    items, codes = _last_of_each_name(items, codes)
+    spelled = names.dictionary.to_pylist()
+    tags, keys, uniq_key = (_one_property(items, codes, spelled, name, rows) for name in LOOKED_AT)
+    entries = None
+    if with_map:
+        named = names.dictionary.take(pa.array(codes))
+        values = slices(items.raw, items.value_at, items.value_length, pa.string())
+        entries = _map(items.per_row, named, values)
+    return PropertyColumns(tags, keys, uniq_key, entries)
+
+
+def _one_shape(items: _Items, rows: int) -> list[bytes] | None:
+    """The names of a row, where all rows have the same ones in the same order; else None.
+
+    That is the rule among the messages of one producer. Lengths are compared as a table of rows,
+    then the names byte for byte.
+    """
+    if not rows or not len(items.name_at) or (items.per_row != items.per_row[0]).any():
+        return None
+    width = int(items.per_row[0])
+    lengths = items.name_length.reshape(rows, width)
+    if (lengths != lengths[0]).any():
+        return None
+    names: list[bytes] = []
+    for column in range(width):
+        at = items.name_at[column::width]
+        length = int(lengths[0, column])
+        if not _all_equal(items.raw, at, length):
+            return None
+        names.append(items.raw[at[0] : at[0] + length].tobytes())
+    return names if len(set(names)) == width else None
+
+
+def _all_equal(raw: Bytes, at: Ints, length: int) -> bool:
+    """Whether the `length` bytes at all positions `at` are the same; eight are compared at a time."""
+    if length < _WORD:
+        every = np.ndarray((len(raw) - length + 1, length), np.uint8, raw, strides=(1, 1))
+        return bool((every[at] == every[at[0]]).all())
+    words = np.ndarray((len(raw) - _WORD + 1,), dtype=np.uint64, buffer=raw, strides=(1,))
+    for step in (*range(0, length - _WORD, _WORD), length - _WORD):
+        found = words[at + step]
+        if not (found == found[0]).all():
+            return False
+    return True
+
+
+def _columns_of_one_shape(
+    items: _Items, rows: int, names: list[bytes], with_map: bool
+) -> PropertyColumns:
+    """As `_columns`, where every row has the same names: no look at the names row by row."""
+    width = len(names)
+    by_name = {name.decode(): place for place, name in enumerate(names)}
+
+    def one(name: str) -> pa.Array:
+        place = by_name.get(name)
+        if place is None:
+            return pa.nulls(rows, pa.string())
+        return slices(
+            items.raw, items.value_at[place::width], items.value_length[place::width], pa.string()
+        )
+
+    entries = None
+    if with_map:
+        values = slices(items.raw, items.value_at, items.value_length, pa.string())
+        entries = _map(items.per_row, repeated_names(tuple(names), rows), values)
+    tags, keys, uniq_key = (one(name) for name in LOOKED_AT)
+    return PropertyColumns(tags, keys, uniq_key, entries)
+
+
+def _last_of_each_name(items: _Items, codes: npt.NDArray[Any]) -> tuple[_Items, npt.NDArray[Any]]:
+    """Without the items whose name comes again later in the same row: the last one counts."""
+    if not len(codes):
+        return items, codes
+    rows = np.repeat(np.arange(len(items.per_row)), items.per_row)
+    pair = rows * (int(codes.max()) + 1) + codes
+    order = np.argsort(pair, kind="stable")
+    ordered = pair[order]
+    repeated = ordered[:-1] == ordered[1:]
+    if not repeated.any():
+        return items, codes
+    wanted = np.ones(len(codes), dtype=bool)
+    wanted[order[:-1][repeated]] = False
+    return items.keep(wanted), codes[wanted]
+
+
+def _one_property(
+    items: _Items, codes: npt.NDArray[Any], spelled: list[str], name: str, rows: int
+) -> pa.Array:
+    """The values of one property, null in rows without it."""
+    if name not in spelled:
+        return pa.nulls(rows, pa.string())
+    hit = np.flatnonzero(codes == spelled.index(name))
+    values = slices(items.raw, items.value_at[hit], items.value_length[hit], pa.string())
+    row_of_item = np.repeat(np.arange(rows), items.per_row)[hit]
+    if len(hit) == rows:
+        return values
+    at = np.zeros(rows, dtype=np.int32)
+    absent = np.ones(rows, dtype=bool)
+    at[row_of_item] = np.arange(len(hit))
+    absent[row_of_item] = False
+    return values.take(pa.array(at, mask=absent))
+
+
+def _map(per_row: Ints, keys: pa.Array, values: pa.Array) -> pa.Array:
+    offsets = np.zeros(len(per_row) + 1, dtype=np.int32)
+    np.cumsum(per_row, out=offsets[1:])
+    return pa.MapArray.from_arrays(pa.array(offsets), keys, values, type=PROPERTIES)

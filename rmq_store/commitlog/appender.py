@@ -1,0 +1,60 @@
+"""The end of a log that is being written: what fits into its file, and how a file ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from rmq_store.commitlog.headers import Ints
+from rmq_store.files.mapping import Bytes
+from rmq_store.files.writer import OpenFiles, SegmentWriter
+from rmq_store.format.layout import BLANK_HEAD, BLANK_SIZE, MAGIC_BLANK
+
+_BYTES_AT_A_TIME = 4 << 20
+_ROWS_LOOKED_AT = 1 << 20
+
+
+class LogAppender:
+    """Appends whole records at `end`, the log offset behind the last one."""
+
+    def __init__(self, files: OpenFiles, folders: Sequence[Path], file_size: int, end: int) -> None:
+        """Files go to `folders` in turn, as with several paths of a commitlog."""
+        self._files = files
+        self._stream = SegmentWriter(
+            files, lambda base: folders[base // file_size % len(folders)], file_size
+        )
+        self._file_size = file_size
+        self.end = end
+
+    @property
+    def _left(self) -> int:
+        """Bytes from the end of the log to the end of its file."""
+        return self._file_size - self.end % self._file_size
+
+    def fitting(self, sizes: Ints, *, together: bool = False) -> int:
+        """How many of the next records go into the current file, at most a handful of megabytes.
+
+        A record fits where room for a blank stays behind it (DefaultAppendMessageCallback#doAppend).
+        `together`: all or none.
+        """
+        ends = np.cumsum(sizes[:_ROWS_LOOKED_AT])
+        fit = int(np.searchsorted(ends, self._left - BLANK_SIZE, side="right"))
+        if together:
+            return fit if fit == len(sizes) else 0
+        return min(fit, max(1, int(np.searchsorted(ends, _BYTES_AT_A_TIME, side="right"))))
+
+    def append(self, data: Bytes) -> None:
+        """Write whole records, which fit."""
+        self._stream.write(self.end, data)
+        self.end += len(data)
+
+    def end_file(self) -> None:
+        """A blank record to the end of the file; the log goes on in the next one."""
+        left = self._left
+        blank = np.array([(left, MAGIC_BLANK)], dtype=BLANK_HEAD)
+        self._stream.write(self.end, blank.view(np.uint8))
+        self.end += left
+        # A crash can then tear the last file alone, and recovery may cut there and nowhere else.
+        self._files.sync()

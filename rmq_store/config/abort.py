@@ -1,0 +1,37 @@
+"""`abort`: the mark of a store in use (DefaultMessageStore#createTempFile)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from rmq_store.errors import from_os_error
+from rmq_store.files.writer import sync_folder
+from rmq_store.format.layout import (
+    ABORT_BACKUP_FILE,
+    ABORT_FILE,
+)
+from rmq_store.format.releases import Dialect
+
+
+def write_abort(root: Path, how: Dialect) -> None:
+    """The mark of a store in use: its absence says that the last stop was clean."""
+    pid = str(os.getpid()) if how.has("abort_holds_pid") else ""
+    try:
+        with (root / ABORT_FILE).open("w") as file:
+            file.write(pid)
+            file.flush()
+            os.fsync(file.fileno())
+        if how.has("abort_holds_pid"):
+            (root / ABORT_BACKUP_FILE).touch()
+        sync_folder(root)  # after a power loss it has to be there
+    except OSError as error:
+        raise from_os_error(root / ABORT_FILE, error, "writing") from error
+
+
+def remove_abort(root: Path) -> None:
+    """The mark of a store in use goes: it was closed cleanly."""
+    try:
+        (root / ABORT_FILE).unlink(missing_ok=True)
+    except OSError as error:
+        raise from_os_error(root / ABORT_FILE, error, "deleting") from error

@@ -1,0 +1,394 @@
+"""The broker's configuration: `broker.conf`, and the JSON files under `config/`."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from rmq_store.errors import (
+    CorruptConfigError,
+    InvalidArgumentError,
+    MissingFileError,
+    from_os_error,
+    nearest,
+)
+from rmq_store.files.chain import read_file
+from rmq_store.format.layout import (
+    CONFIG_DIR,
+    DEFAULT_BATCH_QUEUE_FILE_SIZE,
+    DEFAULT_COMMITLOG_FILE_SIZE,
+    DEFAULT_DELAY_LEVELS,
+    DEFAULT_MAX_HASH_SLOTS,
+    DEFAULT_MAX_INDEX_ITEMS,
+    DEFAULT_MAX_MESSAGE_SIZE,
+    DEFAULT_QUEUE_FILE_SIZE,
+    QUEUE_ENTRY,
+)
+
+_UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_OLD_NAMES = {  # spelled so up to 4.9, and still taken
+    "mapedFileSizeCommitLog": "mappedFileSizeCommitLog",
+    "mapedFileSizeConsumeQueue": "mappedFileSizeConsumeQueue",
+}
+PATH_SPLITTER = ","  # MixAll.MULTI_PATH_SPLITTER
+
+
+@dataclass(frozen=True, slots=True)
+class StoreConfig:
+    """The part of a broker's configuration that shapes its files, by the broker's own names.
+
+    Sizes in bytes. The files record none of it. None: not said; the broker's default is used when
+    writing, and what the files show when reading.
+    """
+
+    mappedFileSizeCommitLog: int | None = None
+    mappedFileSizeConsumeQueue: int | None = None
+    mapperFileSizeBatchConsumeQueue: int | None = None
+    maxHashSlotNum: int | None = None
+    maxIndexNum: int | None = None
+    maxMessageSize: int | None = None
+    messageDelayLevel: str | None = None
+    messageIndexEnable: bool | None = None
+    enabledAppendPropCRC: bool | None = None
+    autoMessageVersionOnTopicLen: bool | None = None
+    enableLmq: bool | None = None
+    enableMultiDispatch: bool | None = None
+    defaultTopicQueueNums: int | None = None
+    storePathRootDir: str | None = None
+    storePathCommitLog: str | None = None
+    readOnlyCommitLogStorePaths: str | None = None
+    brokerName: str | None = None
+    brokerClusterName: str | None = None
+    flushDiskType: str | None = None
+    flushIntervalCommitLog: int | None = None
+    flushCommitLogLeastPages: int | None = None
+    flushCommitLogThoroughInterval: int | None = None
+    flushIntervalConsumeQueue: int | None = None
+    flushConsumeQueueLeastPages: int | None = None
+    flushConsumeQueueThoroughInterval: int | None = None
+    warmMapedFileEnable: bool | None = None
+    fileReservedTime: int | None = None
+    deleteWhen: str | None = None
+    diskMaxUsedSpaceRatio: int | None = None
+    diskSpaceCleanForciblyRatio: int | None = None
+    deleteFileBatchMax: int | None = None
+
+    @property
+    def flushes_each_append(self) -> bool:
+        """Whether an append returns only once the disk has it (flushDiskType=SYNC_FLUSH)."""
+        kind = self.flushDiskType or "ASYNC_FLUSH"
+        if kind not in ("SYNC_FLUSH", "ASYNC_FLUSH"):
+            raise InvalidArgumentError(
+                None,
+                reason="flushDiskType is none",
+                expected="SYNC_FLUSH or ASYNC_FLUSH",
+                actual=kind,
+            )
+        return kind == "SYNC_FLUSH"
+
+    @property
+    def flush_interval_log(self) -> float:
+        """Seconds between two looks at whether the log has enough to flush."""
+        return (self.flushIntervalCommitLog or 500) / 1000
+
+    @property
+    def flush_pages_log(self) -> int:
+        """Pages (4 KiB) that make a flush of a log file worth it."""
+        return self.flushCommitLogLeastPages or 4
+
+    @property
+    def flush_thorough_log(self) -> float:
+        """Seconds after which the log is flushed whatever there is."""
+        return (self.flushCommitLogThoroughInterval or 10_000) / 1000
+
+    @property
+    def flush_interval_queues(self) -> float:
+        """Seconds between two looks at whether queues have enough to flush."""
+        return (self.flushIntervalConsumeQueue or 1000) / 1000
+
+    @property
+    def flush_pages_queues(self) -> int:
+        """Pages (4 KiB) that make a flush of a queue file worth it."""
+        return self.flushConsumeQueueLeastPages or 2
+
+    @property
+    def flush_thorough_queues(self) -> float:
+        """Seconds after which queues, index and checkpoint are flushed whatever there is."""
+        return (self.flushConsumeQueueThoroughInterval or 60_000) / 1000
+
+    @property
+    def commitlog_file_size(self) -> int:
+        """Bytes of a CommitLog file."""
+        return self.mappedFileSizeCommitLog or DEFAULT_COMMITLOG_FILE_SIZE
+
+    @property
+    def queue_file_size(self) -> int:
+        """Bytes of a ConsumeQueue file: what is configured, rounded up to whole entries."""
+        asked = self.mappedFileSizeConsumeQueue or DEFAULT_QUEUE_FILE_SIZE
+        return -(-asked // QUEUE_ENTRY.itemsize) * QUEUE_ENTRY.itemsize
+
+    @property
+    def batch_queue_file_size(self) -> int:
+        """Bytes of a BatchConsumeQueue file, as configured."""
+        return self.mapperFileSizeBatchConsumeQueue or DEFAULT_BATCH_QUEUE_FILE_SIZE
+
+    @property
+    def index_slots(self) -> int:
+        """Hash slots of an index file."""
+        return self.maxHashSlotNum or DEFAULT_MAX_HASH_SLOTS
+
+    @property
+    def index_items(self) -> int:
+        """Item places of an index file."""
+        return self.maxIndexNum or DEFAULT_MAX_INDEX_ITEMS
+
+    @property
+    def max_message_size(self) -> int:
+        """Bytes a body may have."""
+        return self.maxMessageSize or DEFAULT_MAX_MESSAGE_SIZE
+
+    @property
+    def delay_levels_ms(self) -> dict[int, int]:
+        """Delay of each level in ms; levels count from 1 (DefaultMessageStore#parseDelayLevel)."""
+        words = (self.messageDelayLevel or DEFAULT_DELAY_LEVELS).split()
+        try:
+            return {n: int(w[:-1]) * _UNIT_MS[w[-1]] for n, w in enumerate(words, 1)}
+        except (KeyError, ValueError) as error:
+            raise InvalidArgumentError(
+                None,
+                reason="messageDelayLevel cannot be read",
+                expected="numbers with s, m, h or d, such as '1s 5s 10s'",
+                actual=self.messageDelayLevel,
+            ) from error
+
+    @classmethod
+    def of(
+        cls, given: StoreConfig | Mapping[str, Any] | str | os.PathLike[str] | None
+    ) -> StoreConfig:
+        """From what a caller gave: one of these, a mapping of the broker's names, a broker.conf.
+
+        In a mapping an unknown name is refused with the nearest known one; a broker.conf is the
+        broker's, and names that do not shape files are passed over.
+        """
+        if given is None:
+            return cls()
+        if isinstance(given, StoreConfig):
+            return given
+        if isinstance(given, Mapping):
+            return cls._of_mapping(given)
+        return cls.read(given)
+
+    @classmethod
+    def _of_mapping(cls, given: Mapping[str, Any]) -> StoreConfig:
+        known = {field.name for field in fields(cls)}
+        for name in given:
+            if _OLD_NAMES.get(name, name) not in known:
+                raise InvalidArgumentError(
+                    None, reason=f"unknown store config {name!r}", advice=nearest(name, known)
+                )
+        return cls(**{_OLD_NAMES.get(name, name): _typed(name, given[name]) for name in given})
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> StoreConfig:
+        """From a broker.conf: Java properties, one `name=value` a line.
+
+        Raises MissingFileError or CorruptConfigError.
+        """
+        known = {field.name for field in fields(cls)}
+        found: dict[str, Any] = {}
+        for name, text in read_properties(path).items():
+            name = _OLD_NAMES.get(name, name)
+            if name in known:
+                try:
+                    found[name] = _typed(name, text)
+                except InvalidArgumentError as error:
+                    raise CorruptConfigError(
+                        path, reason=error.reason, expected=error.expected, actual=error.actual
+                    ) from error
+        return cls(**found)
+
+    def with_defaults_of(self, other: StoreConfig) -> StoreConfig:
+        """This, with what it does not say taken from `other`."""
+        said = {
+            field.name: getattr(self, field.name)
+            for field in fields(self)
+            if getattr(self, field.name) is not None
+        }
+        return replace(other, **said)
+
+
+def _typed(name: str, value: Any) -> Any:
+    """`value` as the type of the config field `name`."""
+    kind = str(StoreConfig.__annotations__[_OLD_NAMES.get(name, name)])
+    text = str(value).strip()
+    if "bool" in kind:
+        if text.lower() not in ("true", "false"):
+            raise InvalidArgumentError(
+                None, reason=f"{name} is no truth value", expected="true or false", actual=value
+            )
+        return text.lower() == "true"
+    if "int" in kind:
+        if not re.fullmatch(r"\d+", text) or int(text) == 0:
+            raise InvalidArgumentError(
+                None, reason=f"{name} is no size", expected="a whole number above 0", actual=value
+            )
+        return int(text)
+    return text
+
+
+def read_properties(path: str | os.PathLike[str]) -> dict[str, str]:
+    """A file of Java properties (`name=value`, `#` begins a comment), values as text.
+
+    Raises MissingFileError, AccessError.
+    """
+    try:
+        text = read_file(path).decode("utf-8", "replace")
+    except MissingFileError:
+        raise MissingFileError(
+            path,
+            reason="there is no such file of settings",
+            advice="Give the broker.conf that the broker was started with, or leave it out: sizes "
+            "are then found from the files",
+        ) from None
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        line = line.strip()
+        if not line or line[0] in "#!":
+            continue
+        name, _, value = (
+            line.replace(":", "=", 1).partition("=") if "=" not in line else line.partition("=")
+        )
+        found[name.strip()] = value.strip()
+    return found
+
+
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|([{,]\s*)(-?\d+)(\s*:)', re.DOTALL)
+
+
+def parse_fastjson(text: str) -> Any:
+    """JSON as fastjson writes it: the keys of Integer and Long maps stand without quotes.
+
+    Raises ValueError where it is no JSON even so.
+    """
+
+    def quote(match: re.Match[str]) -> str:
+        return match[0] if match[2] is None else f'{match[1]}"{match[2]}"{match[3]}'
+
+    return json.loads(_TOKEN.sub(quote, text), strict=False)
+
+
+def is_there(path: Path) -> bool:
+    """Whether there is such a file. Raises AccessError where its folder does not let us look."""
+    try:
+        return path.exists()
+    except OSError as error:
+        raise from_os_error(path.parent, error, "looking into the folder") from error
+
+
+def read_config_json(store: str | os.PathLike[str], name: str) -> dict[str, Any] | None:
+    """A file of `config/`, or its `.bak` where it is missing, empty or cut; None without either.
+
+    The broker renames X to X.bak before it writes X anew (ConfigManager#persist). Raises
+    CorruptConfigError where neither can be read and one is there, AccessError where the folder or
+    the file is not ours to read.
+    """
+    folder = Path(store) / CONFIG_DIR
+    failed: tuple[Path, str] | None = None
+    for path in (folder / name, folder / f"{name}.bak"):
+        if not is_there(path):
+            continue
+        try:
+            value = parse_fastjson(read_file(path).decode("utf-8", "replace"))
+        except ValueError as error:
+            failed = failed or (path, str(error))
+            continue
+        if isinstance(value, dict):
+            return value
+        failed = failed or (path, "it is no JSON object")
+    if failed is None:
+        return None
+    raise CorruptConfigError(
+        failed[0],
+        reason=f"neither this file nor its .bak can be read: {failed[1]}",
+        advice="Restore it from a backup, or move it away: the messages do not depend on it",
+    )
+
+
+ConsumerOffsets = dict[str, dict[str, dict[int, int]]]
+
+
+def read_consumer_offsets(store: str | os.PathLike[str]) -> ConsumerOffsets:
+    """Committed offsets as group -> topic -> queueId -> next offset to consume; {} without a file.
+
+    Source: ConsumerOffsetManager; with enableLmq LmqConsumerOffsetManager, whose file takes the
+    other's place and keeps LMQ offsets in a table of their own.
+    """
+    found: ConsumerOffsets = {}
+    for name in ("consumerOffset.json", "lmqConsumerOffset.json"):
+        value = read_config_json(store, name) or {}
+        for key, queues in (value.get("offsetTable") or {}).items():
+            topic, _, group = key.partition("@")
+            offsets = {int(queue): int(offset) for queue, offset in queues.items()}
+            found.setdefault(group, {}).setdefault(topic, {}).update(offsets)
+        for key, offset in (value.get("lmqOffsetTable") or {}).items():
+            topic, _, group = key.partition("@")
+            found.setdefault(group, {}).setdefault(topic, {})[0] = int(offset)
+    return found
+
+
+def read_topic_configs(store: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
+    """topics.json: topic -> its settings; {} without a file.
+
+    Raises CorruptConfigError, also for JSON that is no table of topics; AccessError.
+    """
+    table = (read_config_json(store, "topics.json") or {}).get("topicConfigTable") or {}
+    if not isinstance(table, dict) or not all(isinstance(one, dict) for one in table.values()):
+        raise CorruptConfigError(
+            Path(store) / CONFIG_DIR / "topics.json",
+            reason="topicConfigTable is no table of topics",
+            expected='{"topic": {"readQueueNums": 8, ...}, ...}',
+            advice="Restore the file from a backup, or move it away: the messages do not depend on it",
+        )
+    return table
+
+
+def declared_topics(store: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
+    """As `read_topic_configs`, and {} where that is damaged, for who can do without.
+
+    Raises AccessError.
+    """
+    try:
+        return read_topic_configs(store)
+    except CorruptConfigError:
+        return {}
+
+
+def batch_topics(topic_configs: Mapping[str, Mapping[str, Any]]) -> set[str]:
+    """Topics whose queues are BatchConsumeQueues (attribute queue.type=BatchCQ)."""
+    return {
+        topic
+        for topic, settings in topic_configs.items()
+        if (settings.get("attributes") or {}).get("queue.type") == "BatchCQ"
+    }
+
+
+def write_config_json(store: str | os.PathLike[str], name: str, text: str) -> None:
+    """Write a file of `config/` so that a reader sees the old or the new one, with the old as .bak."""
+    folder = Path(store) / CONFIG_DIR
+    path, fresh = folder / name, folder / f"{name}.tmp"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with open(fresh, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        if path.exists():
+            os.replace(path, f"{path}.bak")
+        os.replace(fresh, path)
+    except OSError as error:
+        raise from_os_error(path, error, "writing") from error

@@ -1,0 +1,253 @@
+"""Is this folder a store, and one that is read here? If not, where is the store?"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from rmq_store.config.broker_conf import PATH_SPLITTER, StoreConfig
+from rmq_store.errors import (
+    ForeignLogError,
+    MissingFileError,
+    NotAStoreError,
+    UnsupportedStoreError,
+    from_os_error,
+)
+from rmq_store.files.segments import list_segments
+from rmq_store.format.layout import (
+    ABORT_FILE,
+    BATCH_CONSUMEQUEUE_DIR,
+    CHECKPOINT_FILE,
+    COMMITLOG_DIR,
+    CONSUMEQUEUE_DIR,
+    CONSUMEQUEUE_EXT_DIR,
+    INDEX_DIR,
+    LOCK_FILE,
+)
+
+_PARTS = (
+    COMMITLOG_DIR,
+    CONSUMEQUEUE_DIR,
+    BATCH_CONSUMEQUEUE_DIR,
+    CONSUMEQUEUE_EXT_DIR,
+    INDEX_DIR,
+)
+_ROOT_DIRS = (CONSUMEQUEUE_DIR, BATCH_CONSUMEQUEUE_DIR)
+_ROOT_FILES = (CHECKPOINT_FILE, ABORT_FILE, LOCK_FILE)
+_ROCKSDB_MARK = "CURRENT"
+_ROCKSDB_QUEUE_DIRS = (CONSUMEQUEUE_DIR, "consumequeue_rocksdb")
+_DLEDGER_PREFIX = "dledger-"
+_TIERED_DIRS = ("tieredstore", "rmq_tiered_store")
+
+
+def require_store(
+    path: str | os.PathLike[str], config: StoreConfig, *, queues: bool = True
+) -> Path:
+    """`path` as a store's root folder.
+
+    Raises NotAStoreError, with the store nearby where there is one, MissingFileError where a folder
+    of the log is not where `config` says, or UnsupportedStoreError for DLedger, tiered stores and,
+    where `queues` are wanted, queues in RocksDB.
+    """
+    root = Path(path)
+    try:
+        if not root.exists():
+            raise _not_a_store(root, "there is no such folder", _nearest_existing(root))
+        if not root.is_dir():
+            raise _not_a_store(
+                root, "this is a file, not the folder of a store", _store_above(root)
+            )
+        _refuse_other_kinds(root, queues)
+        if _has_log(root, config):
+            return root
+    except PermissionError as error:
+        raise from_os_error(path, error, "looking into the folder") from error
+    reason = "the folder holds no commitlog/"
+    if list_segments([root]):
+        reason = "these are the segment files of one part of a store, not its root"
+    raise _not_a_store(root, reason, _store_above(root) or _store_below(root))
+
+
+def commitlog_folders(root: Path, config: StoreConfig) -> list[Path]:
+    """The folders of the CommitLog: `commitlog/`, or all of storePathCommitLog and the read-only ones.
+
+    Relative paths count from the store's root. A configured folder that is not there any more (the
+    store was copied elsewhere) gives way to the folder of the same name under the root. Raises
+    MissingFileError where that is not there either: without it a part of the log would be missing.
+    """
+    named = [
+        part.strip()
+        for text in (config.storePathCommitLog, config.readOnlyCommitLogStorePaths)
+        for part in (text or "").split(PATH_SPLITTER)
+        if part.strip()
+    ]
+    return [_found(root, Path(name)) for name in named] or [root / COMMITLOG_DIR]
+
+
+def _found(root: Path, folder: Path) -> Path:
+    for place in (root / folder, root / folder.name):  # an absolute path stays what it is
+        if place.is_dir():
+            return place
+    raise MissingFileError(
+        root / folder,
+        reason="this folder of the log, named in the configuration, is not there",
+        advice=f"Nor is {root / folder.name}: mount or copy it to one of the two, or correct "
+        "storePathCommitLog and readOnlyCommitLogStorePaths",
+    )
+
+
+def refuse_foreign_log(root: Path, config: StoreConfig) -> None:
+    """Raise ForeignLogError where writing to the store `root` would change the log of another one.
+
+    So it is with the copy of a store whose configuration names the folders of the original: the lock
+    covers the copy alone. Folders of the log outside the root are legal (several disks); of these are
+    refused what the root has a folder of its own in place of, what a configuration for another root
+    names (storePathRootDir), and what lies in another store. Every writer asks before it locks.
+    """
+    home = Path(os.path.realpath(root))
+    folders = commitlog_folders(root, config)
+    mine = [Path(os.path.realpath(folder)) for folder in folders]
+    for folder, real in zip(folders, mine, strict=True):
+        if real.is_relative_to(home):
+            continue
+        found = (
+            _own_in_its_place(root, folder, mine)
+            or _another_root(home, config)
+            or (None if _names_a_root(config) else _store_around(root, real))
+        )
+        if found is not None:
+            raise ForeignLogError(
+                folder,
+                reason="this folder of the log is not of the store that is to be written to",
+                expected=f"a log of {root}",
+                actual=found,
+                advice=_ways_out(root, folder),
+            )
+
+
+def _own_in_its_place(root: Path, folder: Path, mine: list[Path]) -> str | None:
+    own = root / folder.name
+    if Path(os.path.realpath(own)) in mine or not list_segments([own]):
+        return None  # on several disks the folders may well have one name
+    return f"the store has files of the log in {own} itself"
+
+
+def _another_root(home: Path, config: StoreConfig) -> str | None:
+    said = config.storePathRootDir or ""
+    if not _names_a_root(config) or Path(os.path.realpath(said)) == home:
+        return None
+    return f"the configuration is of the store storePathRootDir={said}"
+
+
+def _names_a_root(config: StoreConfig) -> bool:
+    # A relative one counts from where the broker was started, which nothing tells.
+    return config.storePathRootDir is not None and os.path.isabs(config.storePathRootDir)
+
+
+def _store_around(root: Path, real: Path) -> str | None:
+    """What shows that a folder lies in another store's root, at any depth."""
+    for above in real.parents:
+        dirs = [name for name in _ROOT_DIRS if _has_content(above / name)]
+        files = [name for name in _ROOT_FILES if (above / name).is_file()]
+        # Many a program keeps one file of such a name; two of them are a store's.
+        marks = files + dirs if dirs or len(files) > 1 else []
+        for name in marks:
+            mark, own = above / name, root / name
+            # Queues may be kept beside the log on another disk, with a link to them in the root.
+            if not (own.exists() and own.samefile(mark)):
+                return f"{above} is another store, with a {name} of its own"
+    return None
+
+
+def _has_content(folder: Path) -> bool:
+    return folder.is_dir() and any(folder.iterdir())
+
+
+def _ways_out(root: Path, folder: Path) -> str:
+    if Path(os.path.abspath(folder)).is_relative_to(os.path.abspath(root)):
+        return f"Nothing was changed. Put a copy of the log in the place of the link {folder}"
+    return (
+        "Nothing was changed. If this is a copy, take storePathCommitLog and "
+        "readOnlyCommitLogStorePaths out of its configuration, or have them and storePathRootDir "
+        "name its own folders; if the folder is its own and what was found a leftover, move that "
+        "away. Reading needs no change"
+    )
+
+
+def _has_log(root: Path, config: StoreConfig) -> bool:
+    try:
+        return any(folder.is_dir() for folder in commitlog_folders(root, config))
+    except MissingFileError:
+        if any((root / part).is_dir() for part in _PARTS):
+            raise
+        return False  # nothing of a store is here: that tells more
+
+
+def _not_a_store(root: Path, reason: str, nearby: Path | None) -> NotAStoreError:
+    advice = "A store is the folder with commitlog/ and consumequeue/ in it (storePathRootDir)"
+    if nearby is not None:
+        advice = f"Did you mean {nearby}?"
+    return NotAStoreError(root, reason=reason, advice=advice)
+
+
+def _is_store(folder: Path) -> bool:
+    return (folder / COMMITLOG_DIR).is_dir()
+
+
+def _store_above(root: Path) -> Path | None:
+    absolute = root.absolute()
+    return next((folder for folder in list(absolute.parents)[:4] if _is_store(folder)), None)
+
+
+def _store_below(root: Path) -> Path | None:
+    """A store in the folder, or one level further down."""
+    try:
+        inside = sorted(child for child in root.iterdir() if child.is_dir())[:200]
+        for folder in inside:
+            if _is_store(folder):
+                return folder
+        for folder in inside[:50]:
+            for deeper in sorted(child for child in folder.iterdir() if child.is_dir())[:50]:
+                if _is_store(deeper):
+                    return deeper
+    except OSError:
+        return None
+    return None
+
+
+def _nearest_existing(root: Path) -> Path | None:
+    """A store above or beside a path that is not there."""
+    for folder in list(root.absolute().parents)[:2]:
+        if _is_store(folder):
+            return folder
+        if folder.is_dir():
+            return _store_below(folder)
+    return None
+
+
+def _refuse_other_kinds(root: Path, queues: bool) -> None:
+    for name in _ROCKSDB_QUEUE_DIRS if queues else ():
+        if (root / name / _ROCKSDB_MARK).is_file():
+            raise UnsupportedStoreError(
+                root / name,
+                reason="the queues of this store are in RocksDB (storeType=defaultRocksDB)",
+                advice="Only queues in files are read: have the broker write those as well with "
+                "rocksdbCQDoubleWriteEnable=true, or read the log itself (Spark: "
+                "source=commitlog)",
+            )
+    if (root / COMMITLOG_DIR).is_dir():
+        return
+    names = sorted(child.name for child in root.iterdir() if child.is_dir())
+    for name in names:
+        if name.startswith(_DLEDGER_PREFIX):
+            raise UnsupportedStoreError(
+                root / name,
+                reason="this is the store of a broker in DLedger mode; its log is not read",
+                advice="Read the store of a broker that runs without enableDLegerCommitLog",
+            )
+        if name in _TIERED_DIRS:
+            raise UnsupportedStoreError(
+                root / name,
+                reason="this is a tiered store; its files are not read",
+                advice="Read the broker's own store, where the newest messages are",
+            )

@@ -1,0 +1,239 @@
+"""What the broker makes of records for the queues: which entry, in which queue (CommitLogDispatcher).
+
+Used for records that no queue lists yet, and to build queues afresh. Columns in, columns out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmq_store.arrow.batches import stored_topics
+from rmq_store.arrow.property_columns import (
+    PropertyColumns,
+    buffers,
+    decode_property_columns,
+    slices,
+)
+from rmq_store.commitlog.headers import Headers, Ints
+from rmq_store.config.broker_conf import StoreConfig
+from rmq_store.consumequeue.files import QueueId
+from rmq_store.format.hashing import java_string_hashes
+from rmq_store.format.layout import MULTI_DISPATCH_SEPARATOR, Property, SysFlag
+from rmq_store.format.properties import decode_properties
+from rmq_store.format.topics import LMQ_PREFIX, SCHEDULE_TOPIC
+
+_UNKNOWN_LEVEL_MS = 1000  # ScheduleMessageService#computeDeliverTimestamp
+
+
+@dataclass(slots=True)
+class Dispatched:
+    """n entries in log order, to go into queues: `queue` numbers the ids in `queues`.
+
+    `offset` is what the record asks for as its queue offset; `batch` whether the queue is a
+    BatchConsumeQueue. Numbers are int64 arrays of n.
+    """
+
+    queues: list[QueueId]
+    queue: Ints
+    offset: Ints
+    log_offset: Ints
+    size: Ints
+    tags_code: Ints
+    count: Ints
+    store_timestamp: Ints
+    batch: npt.NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.queue)
+
+    def rows(self, rows: Ints) -> Dispatched:
+        """Some of the entries."""
+        return Dispatched(
+            self.queues,
+            self.queue[rows],
+            self.offset[rows],
+            self.log_offset[rows],
+            self.size[rows],
+            self.tags_code[rows],
+            self.count[rows],
+            self.store_timestamp[rows],
+            self.batch[rows],
+        )
+
+
+def concat_dispatched(parts: Sequence[Dispatched]) -> Dispatched:
+    """The entries of `parts` one behind the other, at least one of them; queues numbered anew."""
+    number: dict[QueueId, int] = {}
+    queue = []
+    for part in parts:
+        codes = [number.setdefault(one, len(number)) for one in part.queues]
+        queue.append(np.array(codes, dtype=np.int64)[part.queue])
+    names = ("offset", "log_offset", "size", "tags_code", "count", "store_timestamp", "batch")
+    columns = (np.concatenate([getattr(part, name) for part in parts]) for name in names)
+    return Dispatched(list(number), np.concatenate(queue), *columns)
+
+
+def dispatch(
+    headers: Headers,
+    *,
+    delay_levels_ms: Mapping[int, int],
+    batch_topics: Collection[str] = (),
+    lmq: bool = True,
+    topics: pa.Array | None = None,
+    properties: PropertyColumns | None = None,
+) -> Dispatched:
+    """The queue entries of records, all of which must be valid.
+
+    Prepared and rolled-back records enter no queue. `lmq`: records that carry queue offsets for
+    other queues (INNER_MULTI_QUEUE_OFFSET) enter those as well. `topics` and `properties`: those of
+    the same records, where they are decoded already.
+    """
+    topics = (stored_topics(headers) if topics is None else topics).dictionary_encode()
+    names: list[str] = topics.dictionary.to_pylist()
+    codes = topics.indices.to_numpy().astype(np.int64)
+    queue_ids = headers.field("queue_id", np.int64)
+    transaction = headers.sys_flag & SysFlag.TRANSACTION_MASK
+    listed = (transaction == 0) | (transaction == SysFlag.TRANSACTION_COMMIT)
+    stored = slices(headers.window, headers.properties_at, headers.properties_length, pa.binary())
+    if properties is None:
+        properties = decode_property_columns(stored, with_map=False)
+    store_timestamp = headers.field("store_timestamp", np.int64)
+    tags_code = tags_codes(properties.tags)
+    offset = headers.field("queue_offset", np.int64)
+    count = np.ones(len(headers), dtype=np.int64)
+    is_batch = np.isin(codes, [names.index(t) for t in batch_topics if t in names])
+    is_batch |= (headers.sys_flag & SysFlag.INNER_BATCH) != 0
+    special = is_batch | (codes == (names.index(SCHEDULE_TOPIC) if SCHEDULE_TOPIC in names else -1))
+    extra: list[tuple[int, QueueId, int]] = []
+    looked_at = _rows_with_lmq(stored) if lmq else special[:0].nonzero()[0]
+    for row in np.union1d(np.flatnonzero(special), looked_at).tolist():
+        found = _properties_of(headers, row)
+        if is_batch[row]:
+            offset[row] = _integer(found.get(Property.INNER_BASE), int(offset[row]))
+            count[row] = _integer(found.get(Property.INNER_NUM), 1)
+        elif special[row]:
+            tags_code[row] = _deliver_time(
+                found, int(tags_code[row]), int(store_timestamp[row]), delay_levels_ms
+            )
+        extra += [(row, queue, at) for queue, at in _other_queues(found, int(queue_ids[row]))]
+    rows = np.flatnonzero(listed)
+    keys, queue = np.unique(codes[rows] << 32 | (queue_ids[rows] & 0xFFFFFFFF), return_inverse=True)
+    queues = [QueueId(names[key >> 32], _signed(key & 0xFFFFFFFF)) for key in keys.tolist()]
+    result = Dispatched(
+        queues,
+        queue.astype(np.int64),
+        offset[rows],
+        headers.at[rows] + headers.base,
+        headers.total[rows],
+        tags_code[rows],
+        count[rows],
+        store_timestamp[rows],
+        is_batch[rows],
+    )
+    return _with_extra(result, [one for one in extra if listed[one[0]]], headers, tags_code)
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 32) if value >= 1 << 31 else value
+
+
+def tags_codes(tags: pa.Array) -> Ints:
+    """tagsCode of a column of TAGS: the Java hash, 0 where there are none."""
+    ends, raw = buffers(tags.fill_null(""))
+    return java_string_hashes(raw, ends).astype(np.int64)
+
+
+def _rows_with_lmq(stored: pa.Array) -> Ints:
+    _, raw = buffers(stored)
+    if Property.INNER_MULTI_QUEUE_OFFSET.encode() not in raw.tobytes():
+        return np.zeros(0, dtype=np.int64)
+    hits = pc.match_substring(stored, Property.INNER_MULTI_QUEUE_OFFSET)
+    return np.flatnonzero(hits.to_numpy(zero_copy_only=False))
+
+
+def _properties_of(headers: Headers, row: int) -> dict[str, str]:
+    at, length = int(headers.properties_at[row]), int(headers.properties_length[row])
+    return decode_properties(headers.window[at : at + length].tobytes())
+
+
+def _integer(text: str | None, otherwise: int) -> int:
+    try:
+        return otherwise if text is None else int(text)
+    except ValueError:
+        return otherwise
+
+
+def _deliver_time(
+    found: Mapping[str, str], tags_code: int, stored: int, delays: Mapping[int, int]
+) -> int:
+    """tagsCode in the delay topic: when the message is to be delivered, ms."""
+    level = _integer(found.get(Property.DELAY), 0)
+    if level <= 0:
+        return tags_code
+    level = min(level, max(delays, default=0))
+    return stored + delays.get(level, _UNKNOWN_LEVEL_MS)
+
+
+def _other_queues(found: Mapping[str, str], queue_id: int) -> list[tuple[QueueId, int]]:
+    """The further queues of a record and its offset in each (ConsumeQueue#multiDispatchLmqQueue)."""
+    names = found.get(Property.INNER_MULTI_DISPATCH, "").split(MULTI_DISPATCH_SEPARATOR)
+    offsets = found.get(Property.INNER_MULTI_QUEUE_OFFSET, "").split(MULTI_DISPATCH_SEPARATOR)
+    if len(names) != len(offsets):
+        return []
+    return [
+        (QueueId(name, 0 if name.startswith(LMQ_PREFIX) else queue_id), int(at))
+        for name, at in zip(names, offsets, strict=True)
+        if name and "/" not in name and at.isdigit()
+    ]
+
+
+def _with_extra(
+    base: Dispatched,
+    extra: list[tuple[int, QueueId, int]],
+    headers: Headers,
+    tags_code: Ints,
+) -> Dispatched:
+    """`base` and the entries of further queues, in log order."""
+    if not extra:
+        return base
+    queues = list(dict.fromkeys([*base.queues, *(queue for _, queue, _ in extra)]))
+    number = {queue: place for place, queue in enumerate(queues)}
+    rows = np.array([row for row, _, _ in extra])
+    stamps = headers.field("store_timestamp", np.int64)
+    joined = (
+        (base.queue, np.array([number[queue] for _, queue, _ in extra])),
+        (base.offset, np.array([at for _, _, at in extra])),
+        (base.log_offset, headers.at[rows] + headers.base),
+        (base.size, headers.total[rows]),
+        (base.tags_code, tags_code[rows]),
+        (base.count, np.ones(len(rows), dtype=np.int64)),
+        (base.store_timestamp, stamps[rows]),
+        (base.batch, np.zeros(len(rows), dtype=bool)),
+    )
+    columns = [np.concatenate(pair) for pair in joined]
+    order = np.argsort(columns[2], kind="stable")
+    return Dispatched(queues, *(column[order] for column in columns))
+
+
+def entries_of(
+    headers: Headers, config: StoreConfig, batch: set[str], *, lmq: bool = True
+) -> tuple[Dispatched, pa.Array, PropertyColumns]:
+    """Queue entries of records, and what the index needs of them: topics and properties."""
+    topics = stored_topics(headers)
+    stored = slices(headers.window, headers.properties_at, headers.properties_length, pa.binary())
+    properties = decode_property_columns(stored, with_map=False)
+    found = dispatch(
+        headers,
+        delay_levels_ms=config.delay_levels_ms,
+        batch_topics=batch,
+        lmq=lmq,
+        topics=topics,
+        properties=properties,
+    )
+    return found, topics, properties

@@ -1,0 +1,189 @@
+"""Where bytes come from: a chain of fixed-size segment files, mapped and read-only.
+
+A chain is one byte stream cut into files of one size. Views are windows on the mapped file and must
+not be kept: copy what is to stay.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from rmq_store.errors import InvalidArgumentError, MissingFileError, from_os_error
+from rmq_store.files.mapping import Bytes, MappingCache, ReadCounts, RemoteFile
+from rmq_store.files.remote.blocks import Ranges, RemoteMapping
+from rmq_store.files.remote.object_store import shadow_of
+from rmq_store.files.segments import (
+    SegmentFile,
+    infer_file_size,
+    list_segments,
+    refuse_sizes,
+    without_overlaps,
+)
+
+# Mapped files kept at once by a chain of its own: a pass along the log needs two.
+_MAPPINGS_KEPT = 2
+
+
+class SegmentChain:
+    """A byte stream in segment files, read through mapped windows.
+
+    `file_size` overrules what the files tell. Not for several threads at once.
+    """
+
+    def __init__(
+        self,
+        folders: Sequence[str | os.PathLike[str]],
+        *,
+        file_size: int | None = None,
+        segments: Sequence[SegmentFile] | None = None,
+        mappings: MappingCache | None = None,
+        setting: str = "the file size given",
+    ) -> None:
+        """`setting`: what the broker calls `file_size`, for messages."""
+        self.folders = [os.fspath(folder) for folder in folders]
+        listed = list(list_segments(folders) if segments is None else segments)
+        refuse_sizes(listed, file_size, setting)
+        self.file_size = file_size or infer_file_size(listed)
+        self.segments = without_overlaps(listed, self.file_size)
+        self._bases = [segment.base for segment in self.segments]
+        self._mappings = mappings or MappingCache(_MAPPINGS_KEPT)
+
+    def __repr__(self) -> str:
+        return f"SegmentChain({self.folders}, {len(self.segments)} files of {self.file_size})"
+
+    @property
+    def counts(self) -> ReadCounts:
+        """What was read of this chain and of others that share its mappings."""
+        return self._mappings.counts
+
+    @property
+    def start(self) -> int:
+        """Stream offset of the first byte of the first file; 0 of an empty chain."""
+        return self._bases[0] if self._bases else 0
+
+    @property
+    def stop(self) -> int:
+        """Stream offset behind the last file, had it its full size."""
+        return self._bases[-1] + self.file_size if self._bases else 0
+
+    def close(self) -> None:
+        """Give up all mapped files."""
+        self._mappings.clear()
+
+    def segment_at(self, offset: int) -> SegmentFile | None:
+        """The file that holds `offset`, or None in a hole and outside."""
+        at = bisect_right(self._bases, offset) - 1
+        if at < 0 or offset >= self._bases[at] + self.file_size:
+            return None
+        return self.segments[at]
+
+    def segments_from(self, offset: int) -> Iterator[SegmentFile]:
+        """The file that holds `offset`, if any, and all behind it."""
+        for segment in self.segments[max(0, bisect_right(self._bases, offset) - 1) :]:
+            if segment.base + self.file_size > offset:
+                yield segment
+
+    def segment_end(self, segment: SegmentFile) -> int:
+        """Stream offset behind `segment`, had it its full size."""
+        return segment.base + self.file_size
+
+    def window(self, start: int, stop: int, *, fetch: int | None = None) -> Bytes:
+        """Bytes `start` to `stop` of the stream, all in one file; zeros where that file is short.
+
+        A view on the mapped file where it can be. Of a remote file all of it is fetched, or its
+        first `fetch` bytes; with 0 nothing that was not asked for by `need`. Raises
+        MissingFileError where no file holds them, TruncatedFileError where the file shrank since it
+        was listed.
+        """
+        segment = self.segment_at(start)
+        if segment is None or stop > segment.base + self.file_size:
+            raise self._missing(start, stop)
+        mapping = self._mappings.get(segment, to_fetch=fetch != 0)
+        first, last = start - segment.base, stop - segment.base
+        mapping.check(min(last, segment.size), segment)
+        if fetch != 0 and isinstance(mapping, RemoteFile):
+            behind = last if fetch is None else min(first + fetch, last)
+            mapping.need(np.array([first]), np.array([behind]), fresh=False)
+        if last <= segment.size:
+            return mapping.bytes[first:last]
+        padded = np.zeros(last - first, dtype=np.uint8)
+        there = mapping.bytes[first : segment.size]
+        padded[: len(there)] = there
+        return padded
+
+    def stored_from(self, offset: int) -> int:
+        """The first offset at or behind `offset`, in its file, for which bytes are stored at all.
+
+        What lies before reads as zeros: files are made at their full size, and filled later. To
+        look there would take as long as to read what is written, and fill memory with zeros. The
+        end of the file where nothing more is stored.
+        """
+        segment = self.segment_at(offset)
+        if segment is None:
+            return offset
+        found = segment.base + self._mappings.get(segment).stored_from(offset - segment.base)
+        return found if found < segment.base + segment.size else self.segment_end(segment)
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the files are in an object store."""
+        return bool(self.segments) and shadow_of(self.segments[0].path) is not None
+
+    def need(self, starts: Iterable[int], stops: Iterable[int], *, fresh: bool = False) -> None:
+        """Fetch ranges of the stream, all in one file, that are about to be looked at in a window.
+
+        Nothing to do for local files. `fresh`: no window is in use.
+        """
+        if not self.is_remote:
+            return
+        begin = np.asarray(list(starts), dtype=np.int64)
+        end = np.asarray(list(stops), dtype=np.int64)
+        segment = self.segment_at(int(begin[0])) if len(begin) else None
+        if segment is None:
+            return
+        mapping = self._mappings.get(segment)
+        mapping.need(begin - segment.base, end - segment.base, fresh=fresh)
+
+    def remote_ranges(self, ranges: Iterable[tuple[int, int]]) -> Iterator[Ranges]:
+        """Ranges of the stream as ranges of remote files, for `need_all`; none of local ones."""
+        for start, stop in ranges if self.is_remote else ():
+            for segment in self.segments_from(start):
+                if segment.base >= stop:
+                    break
+                mapping = self._mappings.get(segment)
+                first, last = max(start - segment.base, 0), min(stop - segment.base, segment.size)
+                if isinstance(mapping, RemoteMapping) and first < last:
+                    yield Ranges(mapping, np.array([first]), np.array([last]))
+
+    def _missing(self, start: int, stop: int) -> MissingFileError:
+        held = f"{self.start} to {self.stop}" if self.segments else "no files"
+        return MissingFileError(
+            self.folders[0],
+            offset=start,
+            reason=f"no file holds bytes {start} to {stop}",
+            expected=held,
+            advice="The range expired and was deleted, or its file was not copied along",
+        )
+
+
+def read_file(path: str | os.PathLike[str]) -> bytes:
+    """A small file whole. Raises our error where it cannot be read."""
+    shadow = shadow_of(os.fspath(path))
+    if shadow is not None:
+        return shadow.read_whole(os.fspath(path))
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise from_os_error(path, error, "reading") from error
+
+
+def require_positive(name: str, value: int) -> int:
+    """`value`, or InvalidArgumentError where it is not above zero."""
+    if value <= 0:
+        raise InvalidArgumentError(None, reason=f"{name} must be above 0", actual=value)
+    return value

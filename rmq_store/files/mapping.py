@@ -1,0 +1,165 @@
+"""Files mapped for reading, and what stands for them where they are in an object store."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import threading
+import weakref
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from rmq_store.errors import TruncatedFileError, from_os_error
+from rmq_store.files.remote.blocks import KEPT_BYTES, Held, RemoteMapping
+from rmq_store.files.remote.object_store import Shadow, shadow_of
+from rmq_store.files.segments import SegmentFile
+
+Bytes = npt.NDArray[np.uint8]
+
+_REMOTE_FILES_KEPT = 1024
+
+
+@dataclass(slots=True)
+class ReadCounts:
+    """What was read: files that were opened, each once, and bytes that were asked for."""
+
+    files: dict[str, None] = field(default_factory=dict)
+    bytes: int = 0
+
+
+class MappingCache:
+    """The files mapped last, at most `limit` of them: thousands of queues share one cache.
+
+    Of remote files as many as hold KEPT_BYTES together. May be asked by several threads at once.
+    """
+
+    def __init__(self, limit: int, *, block: int | None = None) -> None:
+        """`block`: bytes of a remote file that are fetched at least; None for the usual."""
+        self.limit = limit
+        self.counts = ReadCounts()
+        self._block = block
+        self._kept: OrderedDict[str, Mapping | RemoteFile] = OrderedDict()
+        self._held = Held()
+        self._lock = threading.Lock()
+
+    def get(self, segment: SegmentFile, *, to_fetch: bool = False) -> Mapping | RemoteFile:
+        """The mapping of `segment`, made where it is not kept.
+
+        `to_fetch`: more of it is about to be fetched, so that others that hold much have to go.
+        """
+        with self._lock:
+            mapping = self._kept.get(segment.path)
+            if mapping is not None:
+                self._kept.move_to_end(segment.path)
+                while to_fetch and len(self._kept) > 1 and self._held.bytes > KEPT_BYTES:
+                    self._drop_oldest()
+                return mapping
+            shadow = shadow_of(segment.path)
+            if shadow is None:
+                mapping = Mapping(segment)
+            else:
+                mapping = RemoteFile(shadow, segment, self._held, self._block)
+            self.counts.files[segment.path] = None
+            self._make_room(remote=shadow is not None)
+            self._kept[segment.path] = mapping
+        return mapping
+
+    def _make_room(self, *, remote: bool) -> None:
+        limit = _REMOTE_FILES_KEPT if remote else self.limit
+        while len(self._kept) >= limit or (self._kept and self._held.bytes > KEPT_BYTES):
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        _, oldest = self._kept.popitem(last=False)
+        if isinstance(oldest, RemoteFile):
+            oldest.let_go()
+
+    def clear(self) -> None:
+        """Give up all of them; a file is unmapped once no view on it is left."""
+        with self._lock:
+            self._kept.clear()
+            self._held = Held()
+
+
+class RemoteFile(RemoteMapping):
+    """A remote file in the place of a mapped one."""
+
+    def __init__(self, shadow: Shadow, segment: SegmentFile, held: Held, block: int | None) -> None:
+        super().__init__(shadow, segment.path, segment.size, held, block=block)
+
+    def check(self, size: int, segment: SegmentFile) -> None:
+        """Objects are not cut while they are read: what is short is seen when it is fetched."""
+
+    def stored_from(self, position: int) -> int:
+        """Objects have no holes that could be asked for."""
+        return position
+
+
+class Mapping:
+    """One mapped file. It is unmapped when the last view on it is gone."""
+
+    def __init__(self, segment: SegmentFile) -> None:
+        try:
+            fd = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise from_os_error(segment.path, error, "opening") from error
+        try:
+            size = os.fstat(fd).st_size
+            if size < segment.size:
+                raise _shrunk(segment, size)
+            # Not more than was listed: what is behind belongs to a later snapshot.
+            mapped = mmap.mmap(fd, segment.size, access=mmap.ACCESS_READ)
+        except OSError as error:
+            os.close(fd)
+            raise from_os_error(segment.path, error, "mapping") from error
+        except BaseException:
+            os.close(fd)
+            raise
+        self.bytes: Bytes = np.frombuffer(mapped, dtype=np.uint8)
+        self._fd = fd
+        # Closed once and only once: the number may belong to another file a moment later.
+        weakref.finalize(self, os.close, fd)
+
+    def need(
+        self, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64], *, fresh: bool
+    ) -> None:
+        """Nothing to do: the system fetches what is looked at."""
+
+    def check(self, size: int, segment: SegmentFile) -> None:
+        """Reading behind the end of a file that was cut kills the process (SIGBUS): look first."""
+        actual = os.fstat(self._fd).st_size
+        if actual < size:
+            raise _shrunk(segment, actual)
+
+    def stored_from(self, position: int) -> int:
+        """The first position at or behind this one that is in no hole; the size where all is."""
+        return stored_from(self._fd, position, len(self.bytes))
+
+
+def stored_from(fd: int, position: int, size: int) -> int:
+    """The first position of an open file, of `size` bytes, at or behind this one that is in no hole.
+
+    `size` where all behind it is one; `position` where the file system does not tell. What is in a
+    hole reads as zeros. Moves the file's own position.
+    """
+    if not hasattr(os, "SEEK_DATA"):
+        return position
+    try:
+        return os.lseek(fd, position, os.SEEK_DATA)
+    except OSError as error:
+        return size if error.errno == errno.ENXIO else position
+
+
+def _shrunk(segment: SegmentFile, actual: int) -> TruncatedFileError:
+    return TruncatedFileError(
+        segment.path,
+        offset=actual,
+        reason="the file was cut while it was being read",
+        expected=f"{segment.size} bytes",
+        actual=f"{actual} bytes",
+        advice="Open the store anew to read what is left of it",
+    )

@@ -1,0 +1,111 @@
+"""The files of a chain by their names: each is the offset of its first byte (MappedFileQueue)."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from rmq_store.errors import InvalidArgumentError, from_os_error
+from rmq_store.format.layout import SEGMENT_NAME_DIGITS
+
+LARGEST_FILE = 2**31 - 1
+"""Bytes of the largest file that a broker can be set to write: the setting is a Java int."""
+
+_LAST_BASE = 2**63 - 1 - LARGEST_FILE
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFile:
+    """One file of a chain: `base` is the stream offset of its first byte, `size` its size now."""
+
+    path: str
+    base: int
+    size: int
+
+
+def list_segments(folders: Sequence[str | os.PathLike[str]]) -> list[SegmentFile]:
+    """The segment files in `folders` in stream order; empty files and other names are passed over.
+
+    A folder that does not exist holds none. Of one name in two folders the first folder's counts.
+    """
+    found: dict[int, SegmentFile] = {}
+    for folder in folders:
+        try:
+            entries = list(os.scandir(folder))
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise from_os_error(folder, error, "listing segment files") from error
+        for entry in entries:
+            name = entry.name
+            if len(name) != SEGMENT_NAME_DIGITS or not (name.isascii() and name.isdigit()):
+                continue
+            try:
+                size = entry.stat().st_size
+            except FileNotFoundError:  # deleted by the broker since the listing
+                continue
+            if int(name) > _LAST_BASE:  # no broker counts that far, nor do 64 bits
+                continue
+            if size and int(name) not in found and entry.is_file():
+                found[int(name)] = SegmentFile(entry.path, int(name), size)
+    return [found[base] for base in sorted(found)]
+
+
+def infer_file_size(segments: Sequence[SegmentFile]) -> int:
+    """The size all files of a chain were made with; 0 for an empty chain.
+
+    The last file may be cut short (a copied snapshot), and so may others of a damaged store; the
+    names then tell more than the sizes, as far as they make sense.
+    """
+    if not segments:
+        return 0
+    largest = max(segment.size for segment in segments)
+    bases = [segment.base for segment in segments]
+    if all(base % largest == 0 for base in bases) or len(bases) == 1:
+        return largest
+    by_name = math.gcd(*bases)
+    return by_name if largest <= by_name <= LARGEST_FILE else largest
+
+
+_SIZE_ADVICE = "Leave the size out to have it found from the files, or take it from broker.conf"
+
+
+def refuse_sizes(segments: Sequence[SegmentFile], said: int | None, setting: str) -> None:
+    """Raises InvalidArgumentError where files are not of the size that is said, or of none that can be."""
+    largest = max(segments, key=lambda segment: segment.size, default=None)
+    if largest is not None and largest.size > (said or LARGEST_FILE):
+        raise InvalidArgumentError(
+            largest.path,
+            reason=f"the file is larger than {setting}"
+            if said
+            else "the file is larger than any that a broker can write",
+            expected=f"at most {said or LARGEST_FILE} bytes",
+            actual=largest.size,
+            advice=_SIZE_ADVICE,
+        )
+    for before, after in pairwise(segments):
+        if said and after.base < before.base + said:
+            raise InvalidArgumentError(
+                after.path,
+                reason=f"the files are smaller than {setting}",
+                expected=f"{said} bytes from one to the next",
+                actual=after.base - before.base,
+                advice=_SIZE_ADVICE,
+            )
+
+
+def without_overlaps(segments: Sequence[SegmentFile], file_size: int) -> list[SegmentFile]:
+    """Of two files whose names put one into the other, the one whose name can be.
+
+    Names are multiples of the file size; where both are, or none is, the later one is wrong.
+    """
+    kept: list[SegmentFile] = []
+    for segment in segments:
+        if not kept or segment.base >= kept[-1].base + file_size:
+            kept.append(segment)
+        elif kept[-1].base % file_size and not segment.base % file_size:
+            kept[-1] = segment
+    return kept

@@ -1,0 +1,265 @@
+"""Writing to segment files: made in full size at once, filled front to back, cut where a crash says so."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rmq_store.errors import from_os_error
+from rmq_store.files.mapping import Bytes, stored_from
+from rmq_store.format.layout import segment_name
+
+_FILES_OPEN = 64
+_PAGE = 4096
+_LOOKED_AT = 1 << 20  # bytes read at once to find the last one that is not zero
+
+
+class OpenFiles:
+    """Files open for writing, at most so many at once. Safe for several threads.
+
+    What was written is remembered until `sync` has put it on the disk, also where the file was
+    closed meanwhile to make room for another one.
+    """
+
+    def __init__(self, limit: int = _FILES_OPEN, *, warm: bool = False) -> None:
+        """`warm`: fill new files with zeros page by page (warmMapedFileEnable)."""
+        self._limit = limit
+        self._warm = warm
+        self._fds: dict[Path, int] = {}
+        self._dirty: dict[Path, int] = {}  # bytes written since the last sync
+        self._new_folders: set[Path] = set()
+        self._lock = threading.Lock()
+        self._syncing = threading.Lock()
+
+    def write(self, path: Path, size: int, at: int, data: Any) -> None:
+        """Write `data` at byte `at` of a file, which is made with `size` bytes if it is not there."""
+        view = memoryview(data).cast("B")
+        try:
+            with self._lock:
+                fd = self._open(path, size)
+                self._dirty[path] = self._dirty.get(path, 0) + len(view)
+                while len(view):
+                    done = os.pwrite(fd, view, at)
+                    view, at = view[done:], at + done
+        except OSError as error:
+            raise from_os_error(path, error, "writing") from error
+
+    def _open(self, path: Path, size: int) -> int:
+        fd = self._fds.pop(path, None)
+        if fd is None:
+            while len(self._fds) >= self._limit:
+                os.close(self._fds.pop(next(iter(self._fds))))
+            fd = self._make(path, size)
+        self._fds[path] = fd  # at the end again: the one used last goes last
+        return fd
+
+    def _make(self, path: Path, size: int) -> int:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists():
+            own(path)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            if os.fstat(fd).st_size < size:
+                os.ftruncate(fd, size)
+                self._new_folders.add(path.parent)
+                if self._warm:
+                    _warm(fd, size)
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+    @property
+    def dirty_bytes(self) -> int:
+        """Bytes written and not yet put on the disk."""
+        with self._lock:
+            return sum(self._dirty.values())
+
+    def sync(self, least_bytes: int = 0) -> None:
+        """Put on the disk what was written to files that have `least_bytes` of it or more.
+
+        Returns once the disk has it. Writers go on meanwhile.
+        """
+        with self._syncing:
+            with self._lock:
+                dirty = {path: n for path, n in self._dirty.items() if n >= least_bytes}
+                for path in dirty:
+                    del self._dirty[path]
+                folders, self._new_folders = self._new_folders, set()
+                fds = {path: os.dup(self._fds[path]) for path in dirty if path in self._fds}
+            try:
+                for path in dirty:
+                    _sync_one(path, fds.pop(path, None))
+                for folder in folders:
+                    sync_folder(folder)
+            except BaseException:
+                with self._lock:
+                    for path, count in dirty.items():
+                        self._dirty[path] = self._dirty.get(path, 0) + count
+                    self._new_folders |= folders
+                raise
+            finally:
+                for fd in fds.values():
+                    os.close(fd)
+
+    def forget(self, path: Path) -> None:
+        """Close a file that is about to be removed; what was written to it does not matter."""
+        with self._lock:
+            self._dirty.pop(path, None)
+            fd = self._fds.pop(path, None)
+        if fd is not None:
+            os.close(fd)
+
+    def close(self, *, sync: bool = True) -> None:
+        """Put everything on the disk, and close all."""
+        try:
+            if sync:
+                self.sync()
+        finally:
+            with self._lock:
+                while self._fds:
+                    os.close(self._fds.popitem()[1])
+
+
+def _warm(fd: int, size: int) -> None:
+    """One zero byte into every page, so that the disk has room for all of it from the start."""
+    for at in range(0, size, _PAGE):
+        os.pwrite(fd, b"\0", at)
+
+
+def _sync_one(path: Path, fd: int | None) -> None:
+    try:
+        if fd is None:
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise from_os_error(path, error, "flushing") from error
+
+
+def sync_folder(folder: Path) -> None:
+    """Put a folder's list of files on the disk, and that of the folder above."""
+    for one in (folder, folder.parent):
+        try:
+            fd = os.open(one, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise from_os_error(one, error, "flushing") from error
+
+
+class SegmentWriter:
+    """One stream over segment files of `file_size` bytes; `folder_of` tells where a file goes."""
+
+    def __init__(self, files: OpenFiles, folder_of: Callable[[int], Path], file_size: int) -> None:
+        self._files = files
+        self._folder_of = folder_of
+        self.file_size = file_size
+        self._last: tuple[int, Path] | None = None
+
+    def _path_of(self, base: int) -> Path:
+        """The file that begins at `base`; mostly that of the write before."""
+        if self._last is None or self._last[0] != base:
+            self._last = base, self._folder_of(base) / segment_name(base)
+        return self._last[1]
+
+    def write(self, offset: int, data: Bytes) -> None:
+        """Write at a stream offset, on through as many files as it takes."""
+        raw = np.ascontiguousarray(data).view(np.uint8)
+        at = 0
+        while at < len(raw):
+            base = (offset + at) // self.file_size * self.file_size
+            count = min(len(raw) - at, base + self.file_size - (offset + at))
+            path = self._path_of(base)
+            self._files.write(path, self.file_size, offset + at - base, raw[at : at + count].data)
+            at += count
+
+
+# --- cutting ----------------------------------------------------------------------------------------
+
+
+def own(path: Path) -> None:
+    """Make a file that has another name too (a rebuilt store may share its log) one's own to write."""
+    if path.stat().st_nlink > 1:
+        part = path.with_name(path.name + ".part")
+        shutil.copy2(path, part)
+        part.replace(path)
+
+
+def set_size(path: Path, size: int) -> None:
+    """Make a file as long as it was to be; zeros follow what it has."""
+    try:
+        own(path)
+        with path.open("r+b") as file:
+            file.truncate(size)
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise from_os_error(path, error, "setting the size") from error
+
+
+def clear_from(path: Path, at: int) -> int:
+    """Make all bytes of a file from `at` on zero; how many were there, up to the last not zero.
+
+    By writing, not by cutting and stretching the file: a crash half-way would leave a file whose
+    size tells nothing any more.
+    """
+    try:
+        own(path)
+        with path.open("r+b") as file:
+            size = os.fstat(file.fileno()).st_size
+            used = _used_until(file.fileno(), at, size)
+            if used > at:
+                for place in range(at, used, _LOOKED_AT):
+                    os.pwrite(file.fileno(), bytes(min(_LOOKED_AT, used - place)), place)
+                os.fsync(file.fileno())
+            return max(0, used - at)
+    except OSError as error:
+        raise from_os_error(path, error, "cutting") from error
+
+
+def _used_until(fd: int, start: int, size: int) -> int:
+    """The position behind the last byte that is not zero, at least `start`."""
+    for first, stop in reversed(list(_data_ranges(fd, start, size))):
+        while stop > first:
+            begin = max(first, stop - _LOOKED_AT)
+            piece = os.pread(fd, stop - begin, begin).rstrip(b"\0")
+            if piece:
+                return begin + len(piece)
+            stop = begin
+    return start
+
+
+def _data_ranges(fd: int, start: int, size: int) -> Iterator[tuple[int, int]]:
+    """Where a file has data at all: holes are passed over, as far as the file system tells of any."""
+    at = start
+    while (first := stored_from(fd, at, size)) < size:
+        try:
+            at = min(os.lseek(fd, first, os.SEEK_HOLE), size)
+        except OSError:
+            at = size
+        yield first, at
+
+
+def remove(path: Path) -> int:
+    """Delete a file; its size."""
+    try:
+        size = path.stat().st_size
+        path.unlink()
+        # Should the folder not be synced, a power loss brings the file back, and the next recovery
+        # removes it again: nothing that could be read depends on it.
+        with contextlib.suppress(OSError):
+            sync_folder(path.parent)
+        return size
+    except OSError as error:
+        raise from_os_error(path, error, "deleting") from error

@@ -1,0 +1,107 @@
+"""Bodies: what the producer compressed, opened again, with a limit against bombs."""
+
+from __future__ import annotations
+
+import zlib
+
+import lz4.frame
+import zstandard
+
+from rmq_store.errors import BodyError
+from rmq_store.format.layout import SysFlag
+
+DEFAULT_MAX_BODY_BYTES = 256 << 20
+"""A body may not grow over this; the broker's own limit on what is stored is 4 MiB by default."""
+
+_ZSTD_STEP = 1024
+
+_NAMES = {
+    SysFlag.COMPRESSION_LZ4: "LZ4",
+    SysFlag.COMPRESSION_ZSTD: "zstd",
+    SysFlag.COMPRESSION_ZLIB: "zlib",
+    0: "zlib",  # before there were type bits
+}
+
+
+def decompress(
+    stored: bytes,
+    sys_flag: int,
+    *,
+    max_body_bytes: int = DEFAULT_MAX_BODY_BYTES,
+    path: str | None = None,
+    log_offset: int | None = None,
+) -> bytes:
+    """The body that the producer sent; `stored` itself where sysFlag says it is not compressed.
+
+    Raises BodyError where it does not decompress, ends early, or grows over `max_body_bytes`.
+    """
+    if not sys_flag & SysFlag.COMPRESSED:
+        return stored
+    kind = sys_flag & SysFlag.COMPRESSION_MASK
+    name = _NAMES.get(kind)
+    if name is None:
+        raise _error(path, log_offset, f"unknown compression type {kind:#x} in sysFlag")
+    try:
+        body = _OPENERS[name](stored, max_body_bytes + 1)
+    except (
+        zlib.error,
+        RuntimeError,
+        ValueError,
+        EOFError,
+        MemoryError,
+        zstandard.ZstdError,
+    ) as error:
+        raise _error(path, log_offset, f"the {name} body does not decompress: {error}") from error
+    if len(body) > max_body_bytes:
+        raise BodyError(
+            path,
+            offset=log_offset,
+            reason=f"the {name} body of {len(stored)} bytes grows over the limit",
+            expected=f"at most {max_body_bytes} bytes",
+            advice="Raise max_body_bytes if you trust it, or read rawBody",
+        )
+    return body
+
+
+def _error(path: str | None, log_offset: int | None, reason: str) -> BodyError:
+    return BodyError(
+        path, offset=log_offset, reason=reason, advice="Ask for rawBody to get the bytes as stored"
+    )
+
+
+def _open_zlib(stored: bytes, limit: int) -> bytes:
+    opener = zlib.decompressobj()
+    body = opener.decompress(stored, limit)
+    if not opener.eof and len(body) < limit:
+        raise EOFError("the stream ends early")
+    return body
+
+
+def _open_lz4(stored: bytes, limit: int) -> bytes:
+    opener = lz4.frame.LZ4FrameDecompressor()
+    body: bytes = opener.decompress(stored, max_length=limit)
+    if not opener.eof and len(body) < limit:
+        raise EOFError("the frame ends early")
+    return body
+
+
+def _open_zstd(stored: bytes, limit: int) -> bytes:
+    # The frames carry no content size, and there may be several of them. Fed in small steps, since
+    # four bytes can make a block of 128 KiB: a bomb is noticed before it fills the memory.
+    pieces: list[bytes] = []
+    size = at = 0
+    opener = zstandard.ZstdDecompressor().decompressobj()
+    while at < len(stored) and size < limit:
+        step = stored[at : at + _ZSTD_STEP]
+        piece = opener.decompress(step)
+        pieces.append(piece)
+        size += len(piece)
+        at += len(step)
+        if opener.eof and (at := at - len(opener.unused_data)) < len(stored):
+            opener = zstandard.ZstdDecompressor().decompressobj()
+    if not opener.eof and size < limit:
+        raise EOFError("the frame ends early")
+    return b"".join(pieces)
+
+
+_OPENERS = {"zlib": _open_zlib, "LZ4": _open_lz4, "zstd": _open_zstd}

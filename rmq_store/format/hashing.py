@@ -1,0 +1,142 @@
+"""Java's hashes as the broker uses them: one value, and whole columns without a loop per row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from isal import isal_zlib
+
+from rmq_store.format.layout import CRC_MASK
+
+_MASK32 = 0xFFFFFFFF
+_SHORT_SLICE = 512  # bytes
+_SIGN32 = 0x80000000
+
+crc32: Callable[[Any], int] = isal_zlib.crc32
+"""CRC-32 of zlib over any buffer, with the machine's carry-less multiply where it has one."""
+
+
+def java_string_hash(text: str) -> int:
+    """`String.hashCode`: over UTF-16 code units, a signed 32-bit number."""
+    value = 0
+    if text.isascii():
+        for unit in text.encode("ascii"):
+            value = (31 * value + unit) & _MASK32
+    else:
+        raw = text.encode("utf-16-le", "surrogatepass")
+        for at in range(0, len(raw), 2):
+            value = (31 * value + (raw[at] | raw[at + 1] << 8)) & _MASK32
+    return value - (1 << 32) if value & _SIGN32 else value
+
+
+def index_key(topic: str, key: str) -> str:
+    """What an index item hashes (IndexService#buildKey)."""
+    return f"{topic}#{key}"
+
+
+def index_key_hash(key: str) -> int:
+    """Hash of an index key (IndexFile#indexKeyHashMethod): |hashCode|, and 0 for the smallest int."""
+    value = abs(java_string_hash(key))
+    return 0 if value == _SIGN32 else value
+
+
+def tags_code(tags: str | None) -> int:
+    """tagsCode of a queue entry (MessageExtBrokerInner#tagsString2tagsCode): 0 without tags."""
+    return java_string_hash(tags) if tags else 0
+
+
+def body_crc(body: bytes | memoryview) -> int:
+    """bodyCRC of a record: CRC-32 without bit 31; 0 of an empty body."""
+    return crc32(body) & CRC_MASK
+
+
+def crc32_of_slices(
+    data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """CRC-32 of every `data[starts[i]:starts[i] + lengths[i]]`.
+
+    The one loop per message of the fast paths: there is no vector form of a CRC. The CRC itself runs
+    at memory speed, what costs is a call and an object a slice; short slices of one length come
+    cheaper as items of one array.
+    """
+    if not len(starts):
+        return np.zeros(0, dtype=np.int64)
+    length = int(lengths[0])
+    if 0 < length <= _SHORT_SLICE and (lengths == length).all():
+        every = np.ndarray((len(data) - length + 1,), f"V{length}", data, strides=(1,))
+        return np.array(list(map(crc32, every[starts].tolist())), dtype=np.int64)
+    view = data.data
+    ends = (starts + lengths).tolist()
+    found = [crc32(view[start:end]) for start, end in zip(starts.tolist(), ends, strict=True)]
+    return np.array(found, dtype=np.int64)
+
+
+def java_string_hashes(
+    data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.integer[Any]]
+) -> npt.NDArray[np.int32]:
+    """`String.hashCode` of n UTF-8 strings: string i is `data[offsets[i]:offsets[i + 1]]`.
+
+    `data` must be valid UTF-8. Returns n int32. Works column by column of characters over rows
+    sorted by length, so the Python steps number the longest string, not the rows.
+    """
+    starts = np.asarray(offsets[:-1], dtype=np.int64)
+    lengths = np.asarray(offsets[1:], dtype=np.int64) - starts
+    used = data[int(offsets[0]) : int(offsets[-1])] if len(lengths) else data[:0]
+    units: npt.NDArray[Any] = data
+    if used.size and int(used.max()) >= 0x80:
+        units, starts, lengths = _utf16_units(data, starts, lengths)
+    return _hash_units(units, starts, lengths)
+
+
+def _hash_units(
+    units: npt.NDArray[Any], starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int32]:
+    """h = sum of unit[j] * 31**(n-1-j) modulo 2**32, for every row at once."""
+    count = len(lengths)
+    hashes = np.zeros(count, dtype=np.uint32)
+    if not count:
+        return hashes.view(np.int32)
+    longest = int(lengths.max())
+    if int(lengths.min()) == longest:
+        for step in range(longest):
+            hashes *= np.uint32(31)
+            hashes += units[starts + step]
+        return hashes.view(np.int32)
+    order = np.argsort(-lengths, kind="stable")
+    by_length = starts[order]
+    # alive[s]: how many rows are longer than s characters; they come first in `order`.
+    alive = count - np.searchsorted(np.sort(lengths), np.arange(longest), side="right")
+    work = np.zeros(count, dtype=np.uint32)
+    for step in range(longest):
+        n = int(alive[step])
+        front = work[:n]
+        front *= np.uint32(31)
+        front += units[by_length[:n] + step]
+    hashes[order] = work
+    return hashes.view(np.int32)
+
+
+def _utf16_units(
+    data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The same rows as UTF-16 code units, with their starts and lengths in units."""
+    if len(starts) == 0:
+        return np.zeros(0, np.uint16), starts, lengths
+    base = int(starts[0])
+    raw = data[base : int(starts[-1] + lengths[-1])]
+    # A byte that is no continuation starts one unit, a four-byte lead starts two.
+    per_byte = ((raw & 0xC0) != 0x80).astype(np.int64) + (raw >= 0xF0)
+    before = np.zeros(len(raw) + 1, dtype=np.int64)
+    np.cumsum(per_byte, out=before[1:])
+    units = np.frombuffer(raw.tobytes().decode("utf-8").encode("utf-16-le"), dtype="<u2")
+    first = before[starts - base]
+    return units, first, before[starts - base + lengths] - first
+
+
+def index_key_hashes(hashes: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+    """`index_key_hash` of a column of `String.hashCode` values."""
+    positive = np.abs(hashes.astype(np.int64))
+    return np.where(positive == _SIGN32, 0, positive).astype(np.int32)

@@ -1,0 +1,354 @@
+"""One record at a time, written to be read: the specification of the CommitLog in code.
+
+`columns.py` does the same for many records at once; a property test keeps the two equal.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+import numpy as np
+
+from rmq_store.errors import CorruptRecordError
+from rmq_store.format.hashing import body_crc, crc32
+from rmq_store.format.layout import (
+    BLANK_SIZE,
+    BORN_HOST_AT,
+    CRC_DIGITS,
+    CRC_ITEM_SIZE,
+    CRC_MASK,
+    CRC_PROPERTY,
+    HEAD_SIZE,
+    HOST_V4_SIZE,
+    HOST_V6_SIZE,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    MIN_RECORD_SIZE,
+    NAME_VALUE_SEPARATOR,
+    PROPERTY_SEPARATOR,
+    RECORD_HEAD,
+    Property,
+    SysFlag,
+)
+from rmq_store.format.properties import decode_properties, decode_utf8, format_host
+
+
+class Gap(Enum):
+    """The ways in which the log goes on, or ends, without a record."""
+
+    FILLER = "filler to the end of the file"
+    UNWRITTEN = "preallocated zeros"
+    TORN = "the writer stopped inside a record"
+    GHOST = "a whole record that says it stands elsewhere"
+    STALE = "left from before the log was cut here"
+    DAMAGED = "no record, though the log goes on behind"
+    MISSING = "no file holds this range"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What is stored, as it is stored: body and properties undecoded, hosts as ip and port bytes."""
+
+    queue_id: int
+    flag: int
+    queue_offset: int
+    physical_offset: int
+    sys_flag: int
+    born_timestamp: int
+    born_host: bytes
+    store_timestamp: int
+    store_host: bytes
+    reconsume_times: int
+    prepared_transaction_offset: int
+    body: bytes
+    topic: bytes
+    properties: bytes
+    magic: int = MAGIC_V1
+    body_crc: int | None = None  # None: to be computed when it is encoded
+
+    @property
+    def total_size(self) -> int:
+        """Bytes of the whole record."""
+        return (
+            MIN_RECORD_SIZE
+            + (len(self.born_host) - HOST_V4_SIZE)
+            + (len(self.store_host) - HOST_V4_SIZE)
+            + len(self.body)
+            + (1 if self.magic == MAGIC_V2 else 0)
+            + len(self.topic)
+            + len(self.properties)
+        )
+
+    @property
+    def transaction(self) -> int:
+        """The transaction bits of sysFlag."""
+        return self.sys_flag & SysFlag.TRANSACTION_MASK
+
+    def offset_msg_id(self) -> str:
+        """offsetMsgId (MessageDecoder#createMessageId): storeHost and log offset in hex."""
+        return message_id(self.store_host, self.physical_offset)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message as a user sees it; the fields are the columns of `rmq_store.arrow.schema`.
+
+    Timestamps are milliseconds since the epoch, UTC. `queue_offset` is the position in the queue.
+    `body` is decompressed; `raw_body`, `body_crc` and `store_size` describe what is stored.
+    """
+
+    broker_name: str
+    topic: str
+    queue_id: int
+    queue_offset: int | None
+    commit_log_offset: int
+    store_size: int
+    tags: str | None
+    keys: str | None
+    uniq_key: str | None
+    msg_id: str
+    flag: int
+    sys_flag: int
+    born_timestamp: int
+    born_host: str
+    store_timestamp: int
+    store_host: str
+    reconsume_times: int
+    prepared_transaction_offset: int
+    body_crc: int
+    body: bytes = field(repr=False)
+    properties: dict[str, str] = field(default_factory=dict)
+    raw_body: bytes = field(default=b"", repr=False)
+    tags_code: int | None = None
+    record_queue_offset: int | None = None
+    corrupt_record: str | None = None
+
+
+def message_id(store_host: bytes, log_offset: int) -> str:
+    """offsetMsgId of a record: 32 hex digits with an IPv4 store host, 56 with IPv6."""
+    return (store_host + log_offset.to_bytes(8, "big", signed=True)).hex().upper()
+
+
+def to_message(
+    record: Record,
+    *,
+    broker_name: str,
+    body: bytes,
+    topic: str | None = None,
+    queue_id: int | None = None,
+    queue_offset: int | None = None,
+    tags_code: int | None = None,
+) -> Message:
+    """The user's view of a record; topic, queue and offset are those of the queue it was found by."""
+    properties = decode_properties(record.properties)
+    assert record.body_crc is not None
+    return Message(
+        broker_name=broker_name,
+        topic=decode_utf8(record.topic) if topic is None else topic,
+        queue_id=record.queue_id if queue_id is None else queue_id,
+        queue_offset=queue_offset,
+        commit_log_offset=record.physical_offset,
+        store_size=record.total_size,
+        tags=properties.get(Property.TAGS),
+        keys=properties.get(Property.KEYS),
+        uniq_key=properties.get(Property.UNIQ_KEY),
+        msg_id=record.offset_msg_id(),
+        flag=record.flag,
+        sys_flag=record.sys_flag,
+        born_timestamp=record.born_timestamp,
+        born_host=format_host(record.born_host),
+        store_timestamp=record.store_timestamp,
+        store_host=format_host(record.store_host),
+        reconsume_times=record.reconsume_times,
+        prepared_transaction_offset=record.prepared_transaction_offset,
+        body_crc=record.body_crc,
+        body=body,
+        properties=properties,
+        raw_body=record.body,
+        tags_code=tags_code,
+        record_queue_offset=None if record.queue_offset == queue_offset else record.queue_offset,
+    )
+
+
+def host_size(sys_flag: int, v6_bit: int) -> int:
+    """Bytes of a host field: address and a port of four bytes."""
+    return HOST_V6_SIZE if sys_flag & v6_bit else HOST_V4_SIZE
+
+
+def decode_record(
+    buffer: bytes | memoryview, at: int, log_offset: int, path: str | None = None
+) -> Record | Gap:
+    """The record at `buffer[at:]`, which stands at `log_offset` of the log; or the gap there.
+
+    `buffer` ends where the file ends. Everything is checked: the magic, that all lengths add up,
+    body CRC, record CRC, and that the record stands where it says (else Gap.GHOST). What is no
+    record raises CorruptRecordError; whether that is a torn tail or damage only the caller can
+    tell, who knows what follows. Source: CommitLog#checkMessageAndReturnSize.
+    """
+    remaining = len(buffer) - at
+    if remaining < BLANK_SIZE:
+        return (
+            Gap.FILLER
+            if not any(buffer[at:])
+            else _fail(path, log_offset, "end of file", None, None)
+        )
+    total = int.from_bytes(buffer[at : at + 4], "big", signed=True)
+    magic = int.from_bytes(buffer[at + 4 : at + 8], "big")
+    if magic == MAGIC_BLANK:
+        return Gap.FILLER
+    if magic == 0 and total == 0:
+        return Gap.UNWRITTEN
+    if magic not in (MAGIC_V1, MAGIC_V2):
+        _fail(path, log_offset, "magic", f"{MAGIC_V1:#x} or {MAGIC_V2:#x}", f"{magic:#x}")
+    if not MIN_RECORD_SIZE <= total <= remaining:
+        _fail(path, log_offset, "totalSize", f"{MIN_RECORD_SIZE} to {remaining}", total)
+    record = _split(bytes(buffer[at : at + total]), magic, log_offset, path)
+    _check_crcs(bytes(buffer[at : at + total]), record, log_offset, path)
+    return record if record.physical_offset == log_offset else Gap.GHOST
+
+
+def _fail(path: str | None, at: int, what: str, expected: object, actual: object) -> Gap:
+    raise CorruptRecordError(
+        path,
+        offset=at,
+        reason=f"no valid record in the CommitLog: {what}",
+        expected=expected,
+        actual=actual,
+        advice="The offset counts from the start of the log. Records behind it are still readable; "
+        "rmqstore verify says what the damage covers",
+    )
+
+
+def _split(raw: bytes, magic: int, log_offset: int, path: str | None) -> Record:
+    """The fields of one whole record, after checking that their lengths add up to it."""
+    head = np.frombuffer(raw, dtype=RECORD_HEAD, count=1)[0]
+    sys_flag = int(head["sys_flag"])
+    born_size = host_size(sys_flag, SysFlag.BORN_HOST_V6)
+    store_size = host_size(sys_flag, SysFlag.STORE_HOST_V6)
+    reader = _Reader(raw, BORN_HOST_AT, log_offset, path)
+    born_host = reader.take(born_size)
+    store_timestamp = reader.integer(8)
+    store_host = reader.take(store_size)
+    reconsume_times = reader.integer(4)
+    prepared = reader.integer(8)
+    body = reader.take(reader.integer(4))
+    topic = reader.take(reader.integer(2 if magic == MAGIC_V2 else 1))
+    properties = reader.take(reader.integer(2))
+    if reader.at != len(raw):
+        _fail(path, log_offset, "sum of the field lengths", len(raw), reader.at)
+    return Record(
+        queue_id=int(head["queue_id"]),
+        flag=int(head["flag"]),
+        queue_offset=int(head["queue_offset"]),
+        physical_offset=int(head["physical_offset"]),
+        sys_flag=sys_flag,
+        born_timestamp=int(head["born_timestamp"]),
+        born_host=born_host,
+        store_timestamp=store_timestamp,
+        store_host=store_host,
+        reconsume_times=reconsume_times,
+        prepared_transaction_offset=prepared,
+        body=body,
+        topic=topic,
+        properties=properties,
+        magic=magic,
+        body_crc=int(head["body_crc"]),
+    )
+
+
+class _Reader:
+    """Takes field after field from a record; a length that leads out of it is our error."""
+
+    def __init__(self, raw: bytes, at: int, log_offset: int, path: str | None) -> None:
+        self.raw, self.at, self.log_offset, self.path = raw, at, log_offset, path
+
+    def take(self, length: int) -> bytes:
+        end = self.at + length
+        if length < 0 or end > len(self.raw):
+            _fail(
+                self.path,
+                self.log_offset,
+                "length of a field",
+                f"0 to {len(self.raw) - self.at}",
+                length,
+            )
+        piece = self.raw[self.at : end]
+        self.at = end
+        return piece
+
+    def integer(self, width: int) -> int:
+        return int.from_bytes(self.take(width), "big", signed=True)
+
+
+def _check_crcs(raw: bytes, record: Record, log_offset: int, path: str | None) -> None:
+    if record.body and body_crc(record.body) != record.body_crc:
+        _fail(path, log_offset, "bodyCRC", record.body_crc, body_crc(record.body))
+    stored = record_crc_of(record.properties)
+    if stored is not None and record.physical_offset == log_offset:
+        computed = crc32(raw[:-CRC_ITEM_SIZE]) & CRC_MASK
+        if stored != computed:
+            _fail(path, log_offset, CRC_PROPERTY, stored, computed)
+
+
+def record_crc_of(properties: bytes) -> int | None:
+    """The record CRC at the end of the properties, or None without one (MessageDecoder#createCrc32)."""
+    item = properties[-CRC_ITEM_SIZE:]
+    front = CRC_PROPERTY.encode() + bytes([NAME_VALUE_SEPARATOR])
+    digits = item[len(front) : len(front) + CRC_DIGITS]
+    before = properties[-CRC_ITEM_SIZE - 1 : -CRC_ITEM_SIZE]
+    glued = before not in (
+        b"",
+        bytes([PROPERTY_SEPARATOR]),
+    )  # then it is part of the value before it
+    if len(item) < CRC_ITEM_SIZE or not item.startswith(front) or not digits.isdigit() or glued:
+        return None
+    return int(digits[::-1])
+
+
+def crc_item(value: int) -> bytes:
+    """The record CRC as an item of the properties: ten digits, the last of the number first."""
+    digits = f"{value:0{CRC_DIGITS}d}"[::-1].encode()
+    return (
+        CRC_PROPERTY.encode() + bytes([NAME_VALUE_SEPARATOR]) + digits + bytes([PROPERTY_SEPARATOR])
+    )
+
+
+def encode_record(record: Record, *, with_record_crc: bool = False) -> bytes:
+    """The bytes of a record; sizes and CRCs are computed (MessageExtEncoder#encode).
+
+    `with_record_crc`: the last 20 bytes of `record.properties` are overwritten with the item of the
+    record CRC; the caller has made room for them.
+    """
+    topic_width = 2 if record.magic == MAGIC_V2 else 1
+    head = np.zeros(1, dtype=RECORD_HEAD)
+    head["total_size"] = record.total_size
+    head["magic"] = record.magic
+    head["body_crc"] = body_crc(record.body)
+    head["queue_id"] = record.queue_id
+    head["flag"] = record.flag
+    head["queue_offset"] = record.queue_offset
+    head["physical_offset"] = record.physical_offset
+    head["sys_flag"] = record.sys_flag
+    head["born_timestamp"] = record.born_timestamp
+    raw = b"".join(
+        (
+            head.tobytes()[:BORN_HOST_AT],
+            record.born_host,
+            record.store_timestamp.to_bytes(8, "big", signed=True),
+            record.store_host,
+            record.reconsume_times.to_bytes(4, "big", signed=True),
+            record.prepared_transaction_offset.to_bytes(8, "big", signed=True),
+            len(record.body).to_bytes(4, "big"),
+            record.body,
+            len(record.topic).to_bytes(topic_width, "big", signed=topic_width == 2),
+            record.topic,
+            len(record.properties).to_bytes(2, "big", signed=True),
+            record.properties,
+        )
+    )
+    assert len(raw) == record.total_size >= HEAD_SIZE
+    if with_record_crc:
+        raw = raw[:-CRC_ITEM_SIZE] + crc_item(crc32(raw[:-CRC_ITEM_SIZE]) & CRC_MASK)
+    return raw

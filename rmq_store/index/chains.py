@@ -1,0 +1,81 @@
+"""Chains of many keys in many index files, followed at once where the files are in an object store.
+
+There each item of a chain costs the way there and back. So all chains go on in rounds: what each of
+them looks at next is fetched side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+
+from rmq_store.errors import CorruptIndexError
+from rmq_store.files.mapping import MappingCache
+from rmq_store.files.remote.blocks import Ranges, RemoteMapping, need_all
+from rmq_store.files.remote.object_store import shadow_of
+from rmq_store.files.segments import SegmentFile
+from rmq_store.index.file import IndexFile
+
+Broken = list[tuple[IndexFile, CorruptIndexError]]
+
+
+def walk_chains(
+    files: Sequence[IndexFile], hashes: Sequence[int]
+) -> tuple[dict[int, list[int]], Broken]:
+    """Log offsets of the items of each hash, and the files that cannot be trusted, each once."""
+    found: dict[int, list[int]] = {key_hash: [] for key_hash in hashes}
+    broken: dict[int, tuple[IndexFile, CorruptIndexError]] = {}
+    walks = [
+        (number, file.walk(key_hash, found[key_hash]))
+        for number, file in enumerate(files)
+        for key_hash in hashes
+    ]
+    if not any(file.is_remote for file in files):
+        for number, walk in walks:
+            for _ in _steps(files, number, walk, broken):
+                pass
+        return found, list(broken.values())
+    going = [(number, _steps(files, number, walk, broken)) for number, walk in walks]
+    while going:
+        next_looks = [(one, next(one[1], None)) for one in going]
+        going = [one for one, look in next_looks if look is not None]
+        _fetch_looks(files, [(one[0], look) for one, look in next_looks if look is not None])
+    return found, list(broken.values())
+
+
+def _steps(
+    files: Sequence[IndexFile],
+    number: int,
+    walk: Iterator[tuple[int, int]],
+    broken: dict[int, tuple[IndexFile, CorruptIndexError]],
+) -> Iterator[tuple[int, int]]:
+    try:
+        yield from walk
+    except CorruptIndexError as error:
+        broken.setdefault(number, (files[number], error))
+
+
+def _fetch_looks(files: Sequence[IndexFile], looks: Iterable[tuple[int, tuple[int, int]]]) -> None:
+    by_file: dict[int, list[tuple[int, int]]] = {}
+    for number, look in looks:
+        by_file.setdefault(number, []).append(look)
+    wanted = []
+    for number, places in by_file.items():
+        starts, stops = np.array(places, dtype=np.int64).T
+        ranges = files[number].ranges(starts, stops)
+        if ranges is not None:
+            wanted.append(ranges)
+    need_all(wanted)
+
+
+def fetch(mappings: MappingCache, segments: Iterable[SegmentFile], start: int, stop: int) -> None:
+    """Fetch bytes [start, stop) of each of these files, where they are in an object store."""
+    wanted = []
+    for segment in segments:
+        if shadow_of(segment.path) is None:
+            return
+        mapping = mappings.get(segment)
+        if isinstance(mapping, RemoteMapping) and stop <= segment.size:
+            wanted.append(Ranges(mapping, np.array([start]), np.array([stop])))
+    need_all(wanted)

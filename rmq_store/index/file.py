@@ -1,0 +1,405 @@
+"""IndexFile: a hash index from topic#key to CommitLog offsets (IndexFile, IndexHeader).
+
+A header of 40 bytes, slots of 4, items of 20; an item leads to the one before it in its slot. How
+many slots and items a file was made with stands nowhere in it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rmq_store.commitlog.headers import Ints
+from rmq_store.errors import CorruptIndexError, IndexGeometryError, from_os_error
+from rmq_store.files.mapping import Bytes, MappingCache
+from rmq_store.files.remote.blocks import Ranges, RemoteMapping
+from rmq_store.files.remote.object_store import shadow_of
+from rmq_store.files.segments import SegmentFile
+from rmq_store.format.layout import (
+    DEFAULT_MAX_HASH_SLOTS,
+    DEFAULT_MAX_INDEX_ITEMS,
+    INDEX_HEADER,
+    INDEX_ITEM,
+    INDEX_NAME_DIGITS,
+    INDEX_SLOT,
+    index_file_size,
+    index_item_at,
+)
+
+_SAMPLE = 256  # items looked at from either end to prove a geometry
+_REMOTE_SAMPLE = 8  # in an object store, where each of them is a request or two
+_SEARCH_STEP = 64 << 20
+_REMOTE_SEARCH_STEP = 1 << 20
+REMOTE_BLOCK = 4 << 10
+"""Bytes of an index file in an object store that are fetched at least: items lie far apart."""
+_OFFSET_IN_ITEM = 4
+_PIECE = 1 << 20  # items
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """Slots (maxHashSlotNum) and item places (maxIndexNum) of an index file."""
+
+    slots: int
+    items: int
+
+    @property
+    def file_size(self) -> int:
+        """Bytes of a file of this geometry."""
+        return index_file_size(self.slots, self.items)
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The 40 bytes at the front; timestamps in ms."""
+
+    begin_timestamp: int
+    end_timestamp: int
+    begin_log_offset: int
+    end_log_offset: int
+    hash_slot_count: int
+    index_count: int
+
+    @property
+    def items(self) -> int:
+        """How many items the file holds: its count is the number of the next one."""
+        return max(self.index_count, 1) - 1
+
+
+def list_index_files(folder: str | os.PathLike[str]) -> list[SegmentFile]:
+    """Index files, oldest first: the broker goes by their names. `base` means nothing here."""
+    found = _files_named_as_index(folder)
+    return [SegmentFile(path, 0, size) for path, size in found if size >= INDEX_HEADER.itemsize]
+
+
+def list_too_short(folder: str | os.PathLike[str]) -> list[tuple[str, int]]:
+    """Path and size of files that are named as index files, and have not even a header."""
+    found = _files_named_as_index(folder)
+    return [(path, size) for path, size in found if size < INDEX_HEADER.itemsize]
+
+
+def _files_named_as_index(folder: str | os.PathLike[str]) -> list[tuple[str, int]]:
+    try:
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise from_os_error(folder, error, "listing index files") from error
+    found = []
+    for entry in entries:
+        name = entry.name
+        if len(name) == INDEX_NAME_DIGITS and name.isascii() and name.isdigit():
+            try:
+                found.append((entry.path, entry.stat().st_size))
+            except FileNotFoundError:
+                continue
+    return found
+
+
+class IndexFile:
+    """One index file, to read."""
+
+    def __init__(
+        self,
+        segment: SegmentFile,
+        *,
+        slots: int | None = None,
+        items: int | None = None,
+        mappings: MappingCache | None = None,
+        like: Geometry | None = None,
+    ) -> None:
+        """`slots` and `items`: the geometry, where it is known; both are proved against the file.
+
+        `like`: the proven geometry of another file of the store, which is tried first. Raises
+        IndexGeometryError where they do not fit it, or where nothing fits.
+        """
+        self._begin(segment, mappings)
+        self.geometry = self._resolve_geometry(slots, items, like)
+
+    @classmethod
+    def assumed(
+        cls, segment: SegmentFile, geometry: Geometry, mappings: MappingCache | None = None
+    ) -> IndexFile:
+        """The file as if it were of `geometry`, which nothing proves: to see what is damaged in it.
+
+        It has to be of that size, and its header may count more items than there are places.
+        """
+        file = cls.__new__(cls)
+        file._begin(segment, mappings)
+        file.geometry = geometry
+        return file
+
+    def _begin(self, segment: SegmentFile, mappings: MappingCache | None) -> None:
+        self.path = segment.path
+        self._segment = segment
+        self._mappings = mappings or MappingCache(1, block=REMOTE_BLOCK)
+        self.is_remote = shadow_of(segment.path) is not None
+        self.header = self._read_header()
+
+    def _bytes(self, start: int, stop: int) -> Bytes:
+        """A stretch of the file; no other bytes of it are in use."""
+        mapping = self._mappings.get(self._segment)
+        mapping.check(self._segment.size, self._segment)
+        mapping.need(np.array([start]), np.array([stop]), fresh=True)
+        return mapping.bytes[start:stop]
+
+    def ranges(self, starts: npt.NDArray[Any], stops: npt.NDArray[Any]) -> Ranges | None:
+        """Stretches of the file, to be fetched; None of a local one."""
+        mapping = self._mappings.get(self._segment)
+        return Ranges(mapping, starts, stops) if isinstance(mapping, RemoteMapping) else None
+
+    def _gather(self, dtype: Any, first: int, numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Structures number `numbers` of those that stand behind one another from `first` on."""
+        mapping = self._mappings.get(self._segment)
+        mapping.check(self._segment.size, self._segment)
+        width = np.dtype(dtype).itemsize
+        if self.is_remote:
+            starts = first + numbers.astype(np.int64) * width
+            mapping.need(starts, starts + width, fresh=False)
+        whole = mapping.bytes[first : first + (self._segment.size - first) // width * width]
+        found: npt.NDArray[Any] = whole.view(dtype)[numbers]
+        return found
+
+    def _read_header(self) -> Header:
+        raw = self._bytes(0, INDEX_HEADER.itemsize).view(INDEX_HEADER)[0]
+        return Header(*(int(value) for value in raw))
+
+    # --- geometry ---------------------------------------------------------------------------------
+
+    def _resolve_geometry(
+        self, slots: int | None, items: int | None, like: Geometry | None
+    ) -> Geometry:
+        said = self._said(slots, items)
+        # An item at the very place of the first, with its offset, and nothing before it: that is
+        # proof enough for another file of one series, and spares requests. An offset of 0 is none.
+        usable = self.is_remote and self.header.begin_log_offset and said in (None, like)
+        if usable and like is not None and self._begins_as(like):
+            return like
+        if said is not None:
+            if not self.fits(said):
+                raise self._wrong(said)
+            return said
+        usual = Geometry(DEFAULT_MAX_HASH_SLOTS, DEFAULT_MAX_INDEX_ITEMS)
+        if self.fits(usual):
+            return usual
+        for guess in self._guesses():
+            if self.fits(guess):
+                return guess
+        raise IndexGeometryError(
+            self.path,
+            reason="the number of slots and items cannot be told from the file",
+            actual=f"{self._segment.size} bytes, {self.header.items} items",
+            advice="Say maxHashSlotNum and maxIndexNum as in the broker's configuration",
+        )
+
+    def _said(self, slots: int | None, items: int | None) -> Geometry | None:
+        """The geometry of which at least one number was given; the file's size tells the other."""
+        rest = self._segment.size - INDEX_HEADER.itemsize
+        if slots is not None:
+            left = max(0, rest - slots * INDEX_SLOT.itemsize) // INDEX_ITEM.itemsize
+            return Geometry(slots, left if items is None else items)
+        if items is not None:
+            return Geometry(
+                max(0, rest - items * INDEX_ITEM.itemsize) // INDEX_SLOT.itemsize, items
+            )
+        return None
+
+    def _wrong(self, said: Geometry) -> IndexGeometryError:
+        return IndexGeometryError(
+            self.path,
+            reason="the index file was not made with these numbers of slots and items",
+            expected=f"maxHashSlotNum={said.slots}, maxIndexNum={said.items}: {said.file_size} bytes",
+            actual=f"{self._segment.size} bytes whose items do not hang in these slots"
+            if said.file_size == self._segment.size
+            else f"{self._segment.size} bytes",
+            advice="Leave both out to have them found from the file, or take them from broker.conf",
+        )
+
+    def _guesses(self) -> Iterator[Geometry]:
+        """Geometries that put an item with the header's first (or last) offset in its place."""
+        if not self.header.items:
+            rest = self._segment.size - INDEX_HEADER.itemsize - INDEX_ITEM.itemsize
+            yield Geometry(max(1, rest // INDEX_SLOT.itemsize), 1)
+            return
+        tried = set()
+        anchors = (
+            (1, self.header.begin_log_offset),
+            (self.header.items, self.header.end_log_offset),
+        )
+        for number, offset in sorted(anchors, key=lambda anchor: -anchor[1]):
+            for at in self._find_all(offset.to_bytes(8, "big", signed=True)):
+                slots_end = at - _OFFSET_IN_ITEM - number * INDEX_ITEM.itemsize
+                slots, odd = divmod(slots_end - INDEX_HEADER.itemsize, INDEX_SLOT.itemsize)
+                if odd or slots < 1 or slots in tried:
+                    continue
+                tried.add(slots)
+                items, odd = divmod(self._segment.size - slots_end, INDEX_ITEM.itemsize)
+                if not odd:
+                    yield Geometry(slots, items)
+
+    def fits(self, geometry: Geometry) -> bool:
+        """Whether the file can have been made with `geometry`: its size, and a proof on its items.
+
+        Another geometry of the same size shifts every item by whole places, so the places in use
+        say which it is: place 0 stays empty, item 1 is the header's first and has none before it,
+        and every item hangs in the slot of its hash.
+        """
+        count = self.header.items
+        if not self._begins_as(geometry):
+            return False
+        return not count or self._hang_in_their_slots(geometry, count)
+
+    def _begins_as(self, geometry: Geometry) -> bool:
+        """Whether size, place 0 and item 1 are as in a file of `geometry`."""
+        if geometry.file_size != self._segment.size or geometry.slots < 1 or geometry.items < 1:
+            return False
+        if not self.header.items:
+            return True
+        if self.header.items >= geometry.items:
+            return False
+        empty, first = self._items(geometry, np.array([0, 1]))
+        if empty.tobytes().strip(b"\0") or int(first["previous"]):
+            return False
+        return int(first["log_offset"]) == self.header.begin_log_offset
+
+    def _hang_in_their_slots(self, geometry: Geometry, count: int) -> bool:
+        # The newest item is left out: a live writer may not have linked it yet.
+        looked_at = min(_SAMPLE, _REMOTE_SAMPLE) if self.is_remote else _SAMPLE
+        ends = np.r_[1 : min(count, looked_at) + 1, max(1, count - looked_at) : count]
+        sample = self._items(geometry, ends)
+        hashes = sample["key_hash"].astype(np.int64)
+        previous = sample["previous"].astype(np.int64)
+        if (hashes < 0).any() or (previous < 0).any() or (previous >= ends).any():
+            return False
+        slots = hashes % geometry.slots
+        before = self._items(geometry, previous)["key_hash"].astype(np.int64) % geometry.slots
+        if ((previous > 0) & (before != slots)).any():
+            return False
+        heads = self._heads(geometry, slots).astype(np.int64)
+        return bool(((heads >= ends) | (ends == count)).all() and (heads <= count + 1).all())
+
+    def _heads(self, geometry: Geometry, slots: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return self._gather(INDEX_SLOT, INDEX_HEADER.itemsize, slots)
+
+    def _items(self, geometry: Geometry, numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return self._gather(INDEX_ITEM, index_item_at(geometry.slots, 0), numbers)
+
+    def _places(self, start: int, stop: int) -> npt.NDArray[Any]:
+        """Places `start` to `stop`, neighbours."""
+        slots = self.geometry.slots
+        return self._bytes(index_item_at(slots, start), index_item_at(slots, stop)).view(INDEX_ITEM)
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    def items(self) -> npt.NDArray[Any]:
+        """All items from number 1 on, as stored."""
+        found: npt.NDArray[Any] = self._places(1, self.header.items + 1).copy()
+        return found
+
+    def pieces(self) -> Iterator[tuple[int, npt.NDArray[Any]]]:
+        """All items, some at a time: the number of the first of a piece, and the piece as stored."""
+        for first in range(1, self.header.items + 1, _PIECE):
+            yield first, self._places(first, min(first + _PIECE, self.header.items + 1)).copy()
+
+    def slot_heads(self) -> Iterator[tuple[int, Ints]]:
+        """The slot table, some slots at a time: the first of a piece, and the items they lead to."""
+        for first in range(0, self.geometry.slots, _PIECE):
+            stop = min(first + _PIECE, self.geometry.slots)
+            at = INDEX_HEADER.itemsize + first * INDEX_SLOT.itemsize
+            raw = self._bytes(at, at + (stop - first) * INDEX_SLOT.itemsize)
+            yield first, raw.view(INDEX_SLOT).astype(np.int64)
+
+    def slots_of(self, numbers: Ints) -> Ints:
+        """The slots in which items hang by their hashes."""
+        hashes: Ints = self._items(self.geometry, numbers)["key_hash"].astype(np.int64)
+        return hashes % self.geometry.slots
+
+    def previous_of(self, number: int) -> int:
+        """The number of the item to which one leads."""
+        return int(self._items(self.geometry, np.array([number]))["previous"][0])
+
+    def item_at(self, number: int) -> int:
+        """Where an item stands in the file."""
+        return index_item_at(self.geometry.slots, number)
+
+    def key_hashes(self, start: int, stop: int) -> Ints:
+        """Hashes of items number `start` + 1 to `stop`: a part of them, so that memory stays flat."""
+        hashes: Ints = self._places(start + 1, stop + 1)["key_hash"].astype(np.int64)
+        return hashes
+
+    def walk(self, key_hash: int, found: list[int]) -> Iterator[tuple[int, int]]:
+        """Add the log offsets of the items that have this very hash to `found`, newest first.
+
+        Yields, before it looks at them, the bytes of the file that it is going to look at. Raises
+        CorruptIndexError where the chain does not descend.
+        """
+        slots, count = self.geometry.slots, self.header.index_count
+        slot = key_hash % slots
+        at = INDEX_HEADER.itemsize + slot * INDEX_SLOT.itemsize
+        yield at, at + INDEX_SLOT.itemsize
+        number = int(self._heads(self.geometry, np.array([slot]))[0])
+        while number > 0:
+            at = index_item_at(slots, number)
+            if number >= self.geometry.items:
+                raise self._never_written(number)
+            yield at, at + INDEX_ITEM.itemsize
+            item = self._items(self.geometry, np.array([number]))[0]
+            # An item written since the header was read is not ours, but older ones hang behind it.
+            is_ours = number <= count
+            # The first item of a log may be all zeros but for its hash; no item is but by loss.
+            if not item.tobytes().strip(b"\0"):
+                raise self._never_written(number)
+            if is_ours and int(item["key_hash"]) == key_hash:
+                found.append(int(item["log_offset"]))
+            previous = int(item["previous"])
+            if previous >= number or previous < 0:
+                raise CorruptIndexError(
+                    self.path,
+                    offset=at,
+                    reason="an item leads to one that is not older",
+                    expected=f"0 to {number - 1}",
+                    actual=previous,
+                    advice="Delete the index file's copy and rebuild the index from the log",
+                )
+            number = previous
+
+    def _never_written(self, number: int) -> CorruptIndexError:
+        """A slot that leads to an item that is not there has lost the items behind it."""
+        return CorruptIndexError(
+            self.path,
+            offset=index_item_at(self.geometry.slots, min(number, self.geometry.items)),
+            reason="a slot leads to an item that was never written",
+            expected=f"1 to {self.header.index_count}",
+            actual=number,
+            advice="Delete the index file's copy and rebuild the index from the log",
+        )
+
+    def log_offsets(self, key_hash: int) -> list[int]:
+        """Log offsets of all items with this hash, newest first."""
+        found: list[int] = []
+        for _ in self.walk(key_hash, found):
+            pass  # what is looked at is there, or fetched
+        return found
+
+    def _find_all(self, pattern: bytes) -> Iterator[int]:
+        """Where `pattern` stands in the file; in a stretch at most a few thousand places."""
+        step = _REMOTE_SEARCH_STEP if self.is_remote else _SEARCH_STEP
+        for start in range(0, self._segment.size, step):
+            stop = min(start + step + len(pattern) - 1, self._segment.size)
+            piece = self._bytes(start, stop).tobytes()
+            at = piece.find(pattern)
+            for _ in range(4096):
+                if at < 0:
+                    break
+                yield start + at
+                at = piece.find(pattern, at + 1)
+
+
+def unique_in_order(offsets: list[int]) -> Ints:
+    """Distinct offsets, ascending."""
+    return np.unique(np.array(offsets, dtype=np.int64))

@@ -1,0 +1,247 @@
+"""queryMessage: messages by a word of KEYS or by UNIQ_KEY, through the index and what it misses.
+
+An index item is a hint: every hit is held against its record. What no index file covers (its tail,
+a gap after a crash, a store without index) is read from the log, once, and kept for later look-ups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmq_store.arrow.batches import stored_topics
+from rmq_store.arrow.property_columns import decode_property_columns, slices
+from rmq_store.commitlog.headers import Headers
+from rmq_store.commitlog.log import CommitLog
+from rmq_store.commitlog.resync import not_a_record
+from rmq_store.config.broker_conf import StoreConfig
+from rmq_store.errors import (
+    CorruptRecordError,
+    IndexGeometryError,
+    MissingFileError,
+    StoreError,
+)
+from rmq_store.files.mapping import MappingCache
+from rmq_store.files.segments import SegmentFile
+from rmq_store.format.hashing import index_key, index_key_hash
+from rmq_store.format.layout import (
+    INDEX_DIR,
+    INDEX_HEADER,
+    KEY_SEPARATOR,
+    Property,
+    SysFlag,
+    index_item_at,
+)
+from rmq_store.format.properties import decode_properties, decode_utf8
+from rmq_store.format.record import Gap, Record
+from rmq_store.index.chains import fetch, walk_chains
+from rmq_store.index.file import REMOTE_BLOCK, IndexFile, list_index_files
+
+_INDEX_FILES_MAPPED = 16
+_DAMAGE = (Gap.TORN, Gap.DAMAGED)
+_SHORT_GAPS = 4 << 20  # bytes of the log without an index that are looked through at once
+
+
+def has_key(record: Record, topic: str, key: str) -> bool:
+    """Whether the broker indexes this record under topic and key (IndexService#buildIndex)."""
+    if record.transaction == SysFlag.TRANSACTION_ROLLBACK or decode_utf8(record.topic) != topic:
+        return False
+    properties = decode_properties(record.properties)
+    words = properties.get(Property.KEYS, "").split(KEY_SEPARATOR)
+    return key == properties.get(Property.UNIQ_KEY) or key in words
+
+
+@dataclass(slots=True)
+class _Uncovered:
+    """Records with keys in a part of the log that the index does not cover."""
+
+    log_offsets: np.ndarray
+    topics: pa.Array
+    keys: pa.Array
+    uniq_keys: pa.Array
+
+    def find(self, key: str) -> Iterator[tuple[str, int]]:
+        """Topic and log offset of records that may have the key."""
+        word = pc.match_substring(self.keys.fill_null(""), key)
+        hits = pc.or_(word, pc.equal(self.uniq_keys.fill_null(""), key))
+        offsets: list[int] = self.log_offsets[hits.to_numpy(zero_copy_only=False)].tolist()
+        yield from zip(self.topics.filter(hits).to_pylist(), offsets, strict=True)
+
+
+class KeyIndex:
+    """The index of one store, and what it leaves out."""
+
+    def __init__(self, root: Path, log: CommitLog, log_end: int, config: StoreConfig) -> None:
+        self._log = log
+        self._log_end = log_end
+        self.files: list[IndexFile] = []
+        self.unreadable: list[StoreError] = []
+        self._mappings = MappingCache(_INDEX_FILES_MAPPED, block=REMOTE_BLOCK)
+        for segment in self._fronts_fetched(list_index_files(root / INDEX_DIR)):
+            try:
+                self.files.append(
+                    IndexFile(
+                        segment,
+                        slots=config.maxHashSlotNum,
+                        items=config.maxIndexNum,
+                        mappings=self._mappings,
+                        like=self.files[-1].geometry if self.files else None,
+                    )
+                )
+            except IndexGeometryError as error:
+                if config.maxHashSlotNum is not None or config.maxIndexNum is not None:
+                    raise
+                self.unreadable.append(error)  # its range is read from the log instead
+        self._uncovered: list[_Uncovered] | None = None
+        self._damage: list[StoreError] = []
+
+    def _fronts_fetched(self, segments: list[SegmentFile]) -> Iterator[SegmentFile]:
+        """The files; of remote ones what tells their geometry is fetched side by side."""
+        fetch(self._mappings, segments, 0, INDEX_HEADER.itemsize)
+        for number, segment in enumerate(segments):
+            if number == 1 and self.files:
+                slots = self.files[0].geometry.slots
+                first, behind = index_item_at(slots, 0), index_item_at(slots, 2)
+                fetch(self._mappings, segments, first, behind)
+            yield segment
+
+    def candidates(self, topics: Iterable[str], key: str) -> dict[str, list[int]]:
+        """Log offsets, ascending, of records that may have the key, by topic; each may be in vain."""
+        found = self.indexed((topic, key) for topic in topics)
+        for part in self._read_uncovered():
+            for topic, offset in part.find(key):
+                if topic in found:
+                    found[topic].add(offset)
+        return {topic: sorted(offsets) for topic, offsets in found.items()}
+
+    def indexed(self, wanted: Iterable[tuple[str, str]]) -> dict[str, set[int]]:
+        """Log offsets of the index items of topics and keys, by topic; each may be in vain.
+
+        The log is not touched.
+        """
+        found: dict[str, set[int]] = {}
+        hashes: dict[int, set[str]] = {}
+        for topic, key in wanted:
+            found.setdefault(topic, set())
+            hashes.setdefault(index_key_hash(index_key(topic, key)), set()).add(topic)
+        hits, broken = walk_chains(self.files, list(hashes))
+        for key_hash, offsets in hits.items():
+            for topic in hashes[key_hash]:
+                found[topic].update(offsets)
+        for file, error in broken:
+            self.files.remove(file)
+            self.unreadable.append(error)
+            self._uncovered = None
+        return found
+
+    def look_up_short_gaps(self, wanted: Iterable[tuple[str, str]]) -> dict[str, set[int]] | None:
+        """What `indexed` misses, by topic, where all that no index file covers is short.
+
+        Else None: `to_read` says where to look. To be asked after `indexed`.
+        """
+        if sum(stop - start for start, stop in self.to_read()) > _SHORT_GAPS:
+            return None
+        topics_of: dict[str, set[str]] = {}
+        for topic, key in wanted:
+            topics_of.setdefault(key, set()).add(topic)
+        found: dict[str, set[int]] = {}
+        for key, topics in topics_of.items():
+            for part in self._read_uncovered():
+                for topic, offset in part.find(key):
+                    if topic in topics:
+                        found.setdefault(topic, set()).add(offset)
+        return found
+
+    def _read_uncovered(self) -> list[_Uncovered]:
+        if self._uncovered is None:
+            gaps = list(self.to_read())
+            self._damage = []
+            if sum(stop - start for start, stop in gaps) <= _SHORT_GAPS:
+                self._log.fetch_ranges(gaps)
+            self._uncovered = [
+                part for start, stop in gaps for part in self._keys_between(start, stop)
+            ]
+        return self._uncovered
+
+    def gaps(self) -> Iterator[tuple[int, int]]:
+        """Ranges of the log, each from a record on, that no index file covers.
+
+        To be asked after `indexed`, which may find that a file cannot be trusted.
+        """
+        at = self._log.start
+        for file in sorted(self.files, key=lambda file: file.header.begin_log_offset):
+            if not file.header.items:
+                continue
+            if at < file.header.begin_log_offset:
+                yield at, file.header.begin_log_offset
+            at = max(at, file.header.end_log_offset)
+        # The last record of a file is read again: its keys may go on in a file that is not there.
+        if at < self._log_end:
+            yield at, self._log_end
+
+    def to_read(self) -> Iterator[tuple[int, int]]:
+        """Ranges of the log in which the records start whose keys the index may lack, ascending.
+
+        The gaps, each with the record behind it: the first of its keys may be in a file that is not
+        there, and only the others in the file that begins with it.
+        """
+        start = stop = 0
+        for first, behind in self.gaps():
+            if stop < first:
+                if start < stop:
+                    yield start, stop
+                start = first
+            stop = min(behind + 1, self._log_end)
+        if start < stop:
+            yield start, stop
+
+    def damage_beside(self) -> list[StoreError]:
+        """What cannot be read in the ranges that the index does not cover, after `candidates`: a
+        record that was there may have had any key."""
+        self._read_uncovered()
+        return self._damage
+
+    def _keys_between(self, start: int, stop: int) -> Iterator[_Uncovered]:
+        """The keys of the records that start in a range of the log, also behind damage in it."""
+        at = start
+        while at < stop:
+            for segment, window, places in self._log.runs_from(at, stop):
+                headers = Headers(window, places, segment.base)
+                at = segment.base + int(places[-1] + headers.total[-1])
+                within = places[places + segment.base < stop]
+                if len(within):
+                    yield _keys_of(Headers(window, within, segment.base))
+            if at < stop:
+                at = self._behind_gap(at)
+
+    def _behind_gap(self, at: int) -> int:
+        """Where the log goes on behind what stands at `at` and is no record; damage is noted."""
+        segment = self._log.chain.segment_at(at)
+        extent = None if segment is None else self._log.extent_at(segment, at)
+        if extent is None or extent.gap in _DAMAGE:
+            try:
+                self._log.record_at(at)
+            except (CorruptRecordError, MissingFileError) as error:
+                self._damage.append(not_a_record(self._log, self._log_end, at, error) or error)
+        if extent is not None:
+            return extent.stop
+        return next((one.base for one in self._log.chain.segments_from(at)), self._log_end)
+
+
+def _keys_of(headers: Headers) -> _Uncovered:
+    stored = slices(headers.window, headers.properties_at, headers.properties_length, pa.binary())
+    columns = decode_property_columns(stored, with_map=False)
+    some = pc.or_(columns.keys.is_valid(), columns.uniq_key.is_valid())
+    rows = np.flatnonzero(some.to_numpy(zero_copy_only=False))
+    picked = pa.array(rows)
+    return _Uncovered(
+        headers.at[rows] + headers.base,
+        stored_topics(headers).take(picked),
+        columns.keys.take(picked),
+        columns.uniq_key.take(picked),
+    )

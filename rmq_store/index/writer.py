@@ -1,0 +1,332 @@
+"""Appending to the index as the broker does, anomalies included (IndexService, IndexFile#putKey).
+
+Whole columns at a time: the chains of a batch are linked with one stable sort by slot.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import astuple
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmq_store.arrow.property_columns import PropertyColumns, buffers
+from rmq_store.commitlog.headers import Headers, Ints
+from rmq_store.errors import from_os_error
+from rmq_store.format.hashing import index_key_hashes, java_string_hash, java_string_hashes
+from rmq_store.format.layout import (
+    INDEX_DIR,
+    INDEX_HEADER,
+    INDEX_ITEM,
+    INDEX_SLOT,
+    INDEX_TAG_TYPE,
+    KEY_SEPARATOR,
+    SysFlag,
+    index_item_at,
+)
+from rmq_store.format.releases import Dialect
+from rmq_store.index.file import Geometry, Header
+
+_NO_HEADER = Header(0, 0, 0, 0, 0, 1)
+_INT_MAX = 2**31 - 1
+_ROOM_AHEAD = 1 << 20  # bytes of items that the disk sets aside at once
+
+
+class IndexWriter:
+    """The index files of one store, of which the last is being filled."""
+
+    def __init__(
+        self,
+        root: Path,
+        geometry: Geometry,
+        dialect: Dialect,
+        last: Path | None,
+        header: Header | None,
+    ) -> None:
+        """`last` and `header`: the newest file there is, to go on with."""
+        self._folder = root / INDEX_DIR
+        self._geometry = geometry
+        self._dialect = dialect
+        self._file: np.memmap[tuple[int, ...], np.dtype[np.uint8]] | None = None
+        self._header = header or _NO_HEADER
+        self.full_until = 0  # end timestamp of the last file that is full (indexMsgTimestamp)
+        self.items_written = 0
+        self._resumed: tuple[int, int] | None = None
+        self._last_name = "" if last is None else last.name
+        if last is not None:
+            self._map(last)
+
+    @property
+    def end_log_offset(self) -> int:
+        """Log offset of the last record indexed."""
+        return self._header.end_log_offset
+
+    def resume(self) -> int:
+        """Pass over what the last file has already; the log offset of the last record it has.
+
+        The keys of that record may be split over two files, so it is looked at again.
+        """
+        count = self._header.index_count - 1
+        if self._file is None or count < 1:
+            return -1
+        last, done = self._header.end_log_offset, 0
+        while done < count and self._log_offset_of(count - done) == last:
+            done += 1
+        self._resumed = (last, done)
+        return last
+
+    def _log_offset_of(self, number: int) -> int:
+        assert self._file is not None
+        at = index_item_at(self._geometry.slots, number)
+        item = self._file[at : at + INDEX_ITEM.itemsize].view(INDEX_ITEM)[0]
+        return int(item["log_offset"])
+
+    def append(self, headers: Headers, topics: pa.Array, properties: PropertyColumns) -> None:
+        """Index records: UNIQ_KEY, each word of KEYS, and from 5.4.0 on TAGS."""
+        if not len(headers):
+            return
+        stamps = headers.field("store_timestamp", np.int64)
+        offsets = headers.at + headers.base
+        row, hashes = index_items(headers, topics, properties, self._dialect)
+        if self._resumed is not None:
+            row, hashes = self._without_indexed(offsets, row, hashes)
+            if not len(row):
+                return
+        last_record = 0
+        at = 0
+        while at < len(row):
+            room = self._room_for(int(row[at]))
+            count = min(room, len(row) - at)
+            part = slice(at, at + count)
+            self._put(hashes[part], offsets[row[part]], stamps[row[part]])
+            at += count
+            last_record = int(row[at - 1])
+        # The broker looks for a file with room at every record, keys or none: the file that this
+        # makes after a full one, or for the first record of all, is there even if it stays empty.
+        if self._file is None or (self._is_full() and last_record < len(headers) - 1):
+            self._roll()
+
+    def _without_indexed(
+        self, offsets: Ints, row: Ints, hashes: npt.NDArray[np.int32]
+    ) -> tuple[Ints, npt.NDArray[np.int32]]:
+        assert self._resumed is not None
+        last, done = self._resumed
+        again = np.flatnonzero(offsets[row] == last)[done:]
+        rows = np.concatenate([again, np.flatnonzero(offsets[row] > last)])
+        if len(offsets) and int(offsets[-1]) > last:
+            self._resumed = None
+        return row[rows], hashes[rows]
+
+    # --- the file being filled ---------------------------------------------------------------------
+
+    def _is_full(self) -> bool:
+        return self._header.index_count >= self._geometry.items
+
+    def _room_for(self, record: int) -> int:
+        if self._file is None or self._is_full():
+            self._roll()
+        return self._geometry.items - self._header.index_count
+
+    def _roll(self) -> None:
+        """A new file; it starts with the end of the one before it in its header."""
+        before = self._header if self._file is not None else None
+        if self._file is not None and before is not None:
+            self._write_header()
+            self._file.flush()
+            self.full_until = before.end_timestamp
+        path = self._folder / self._next_name()
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with path.open("xb") as file:
+                file.truncate(self._geometry.file_size)
+        except OSError as error:
+            raise from_os_error(path, error, "making an index file") from error
+        self._map(path)
+        self._header = _NO_HEADER
+        if before is not None:
+            self._header = Header(
+                before.end_timestamp,
+                before.end_timestamp,
+                before.end_log_offset,
+                before.end_log_offset,
+                0,
+                1,
+            )
+
+    def _map(self, path: Path) -> None:
+        self._file = (
+            None  # without room for its slots a file is not to be touched, not even to close
+        )
+        self._path = path
+        self._room_to = 0
+        self._make_room(index_item_at(self._geometry.slots, 0))
+        self._file = np.memmap(path, dtype=np.uint8, mode="r+", shape=(self._geometry.file_size,))
+
+    def _make_room(self, upto: int) -> None:
+        """Have the disk set the bytes up to `upto` aside before they are written in memory.
+
+        A mapped write for which a full disk has no room kills the process (SIGBUS).
+        """
+        if upto <= self._room_to:
+            return
+        stop = min(upto + _ROOM_AHEAD, self._geometry.file_size)
+        try:
+            with self._path.open("r+b") as file:
+                os.posix_fallocate(file.fileno(), self._room_to, stop - self._room_to)
+        except OSError as error:
+            raise from_os_error(self._path, error, "making room for the index") from error
+        self._room_to = stop
+
+    def _next_name(self) -> str:
+        """The time now, to the millisecond, and later than the name before it."""
+        now = time.time_ns() // 1_000_000
+        while True:
+            name = time.strftime("%Y%m%d%H%M%S", time.localtime(now // 1000)) + f"{now % 1000:03d}"
+            if name > self._last_name and not (self._folder / name).exists():
+                self._last_name = name
+                return name
+            now += 1
+
+    def _put(self, hashes: npt.NDArray[np.int32], offsets: Ints, stamps: Ints) -> None:
+        """Items into the file, which has room for them (IndexFile#putKey, many at once)."""
+        assert self._file is not None
+        header, slots = self._header, self._geometry.slots
+        self._make_room(index_item_at(slots, header.index_count + len(hashes)))
+        numbers = header.index_count + np.arange(len(hashes), dtype=np.int64)
+        table = self._file[INDEX_HEADER.itemsize : index_item_at(slots, 0)].view(INDEX_SLOT)
+        slot = hashes.astype(np.int64) % slots
+        order = np.argsort(slot, kind="stable")
+        ordered = slot[order]
+        first = np.ones(len(order), dtype=bool)
+        first[1:] = ordered[1:] != ordered[:-1]
+        previous = np.empty(len(order), dtype=np.int64)
+        previous[1:] = numbers[order[:-1]]
+        previous[first] = table[ordered[first]]
+        last = np.append(first[1:], True)
+        table[ordered[last]] = numbers[order[last]]
+
+        items = np.zeros(len(hashes), dtype=INDEX_ITEM)
+        items["key_hash"] = hashes
+        items["log_offset"] = offsets
+        items["time_diff"] = self._time_diffs(stamps)
+        items["previous"][order] = previous
+        start = index_item_at(slots, int(numbers[0]))
+        self._file[start : start + items.nbytes] = items.view(np.uint8)
+
+        begins = header.index_count <= 1
+        new_slots = int((previous == 0).sum())
+        if self._dialect.has("slot_count_is_item_count"):
+            new_slots = len(hashes)
+        self._header = Header(
+            int(stamps[0]) if begins else header.begin_timestamp,
+            int(stamps[-1]),
+            int(offsets[0]) if begins else header.begin_log_offset,
+            int(offsets[-1]),
+            header.hash_slot_count + new_slots,
+            header.index_count + len(hashes),
+        )
+        self._write_header()
+        self.items_written += len(hashes)
+
+    def _time_diffs(self, stamps: Ints) -> Ints:
+        """Seconds since the file's begin. In a rolled file the first item still counts from the end
+        of the file before it: the broker sets the begin only afterwards."""
+        begin = np.full(len(stamps), self._header.begin_timestamp)
+        if self._header.index_count <= 1:
+            begin[1:] = stamps[0]
+        seconds = np.clip((stamps - begin) // 1000, 0, _INT_MAX)
+        return np.where(begin > 0, seconds, 0)
+
+    def _write_header(self) -> None:
+        assert self._file is not None
+        raw = np.array([astuple(self._header)], dtype=INDEX_HEADER)
+        self._file[: INDEX_HEADER.itemsize] = raw.view(np.uint8)
+
+    def flush(self) -> None:
+        """Put what there is on the disk."""
+        file = self._file
+        if file is not None:
+            file.flush()
+
+    def close(self) -> None:
+        """Write the header and flush."""
+        if self._file is not None:
+            self._write_header()
+            self._file.flush()
+            self._file = None
+
+
+def index_items(
+    headers: Headers, topics: pa.Array, properties: PropertyColumns, dialect: Dialect
+) -> tuple[Ints, npt.NDArray[np.int32]]:
+    """Record number and key hash of every item that records get, in the order they go into a file.
+
+    UNIQ_KEY, each word of KEYS, and from 5.4.0 on TAGS (IndexService#buildIndex).
+    """
+    codes = topics.dictionary_encode()
+    names = codes.dictionary.to_pylist()
+    code = codes.indices.to_numpy()
+    indexed = (headers.sys_flag & SysFlag.TRANSACTION_MASK) != SysFlag.TRANSACTION_ROLLBACK
+    parts = [
+        _hashed(properties.uniq_key, None, names, code, ""),
+        _hashed(*_words(properties.keys), names, code, ""),
+    ]
+    if dialect.has("tag_items"):
+        parts.append(_hashed(properties.tags, None, names, code, INDEX_TAG_TYPE + "#"))
+    rows = np.concatenate([row for row, _ in parts])
+    hashes = np.concatenate([hash_ for _, hash_ in parts])
+    kind = np.repeat(np.arange(len(parts)), [len(row) for row, _ in parts])
+    order = np.argsort(rows * len(parts) + kind, kind="stable")
+    order = order[indexed[rows[order]]]
+    return rows[order], hashes[order]
+
+
+def _words(keys: pa.Array) -> tuple[pa.Array, Ints]:
+    """The words of KEYS, empty ones left out, and the row of each."""
+    split = pc.split_pattern(keys, KEY_SEPARATOR)
+    rows = pc.list_parent_indices(split).to_numpy().astype(np.int64)
+    words = pc.list_flatten(split)
+    filled = np.flatnonzero(np.diff(buffers(words)[0]))
+    return words.take(pa.array(filled)), rows[filled]
+
+
+def _hashed(
+    keys: pa.Array, rows: Ints | None, names: list[str], code: npt.NDArray[np.int32], kind: str
+) -> tuple[Ints, npt.NDArray[np.int32]]:
+    """Row and index key hash of keys: of `topic#` + `kind` + key, where there is one.
+
+    The hash of a concatenation follows from the hashes of its parts, so the topic is hashed once.
+    """
+    if rows is None:
+        rows = np.flatnonzero(keys.is_valid().to_numpy(zero_copy_only=False))
+        keys = keys.take(pa.array(rows))
+    ends, raw = buffers(keys)
+    own = java_string_hashes(raw, ends).astype(np.int64)
+    units = _utf16_lengths(keys)
+    front = np.array([java_string_hash(f"{name}#{kind}") for name in names] or [0], dtype=np.int64)
+    mixed = (front[code[rows]] * _powers_of_31(units) + own) & 0xFFFFFFFF
+    return rows, index_key_hashes(mixed.astype(np.uint32).view(np.int32))
+
+
+def _utf16_lengths(keys: pa.Array) -> Ints:
+    """UTF-16 code units of every string."""
+    ends, raw = buffers(keys)
+    used = raw[int(ends[0]) : int(ends[-1])]
+    if not len(used) or int(used.max()) < 0x80:
+        return np.diff(ends).astype(np.int64)
+    per_byte = ((used & 0xC0) != 0x80).astype(np.int64) + (used >= 0xF0)
+    before = np.concatenate(([0], np.cumsum(per_byte)))
+    return np.diff(before[ends - int(ends[0])])
+
+
+def _powers_of_31(exponents: Ints) -> Ints:
+    longest = int(exponents.max()) if len(exponents) else 0
+    table = np.ones(longest + 1, dtype=np.uint32)
+    table[1:] = 31
+    np.multiply.accumulate(table, out=table)
+    return table[exponents].astype(np.int64)

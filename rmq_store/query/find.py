@@ -1,0 +1,275 @@
+"""Messages by what is known of them: topic, key, id, tag, property, time, text in the body."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmq_store.arrow.schema import column_names
+from rmq_store.commitlog.resync import next_start, not_a_record
+from rmq_store.consumequeue.files import QueueId
+from rmq_store.errors import CorruptRecordError, MissingFileError, StoreError
+from rmq_store.format.layout import SysFlag
+from rmq_store.format.properties import decode_utf8
+from rmq_store.query.key_plan import KeyPlan, plan_keys
+from rmq_store.query.log_slices import QueueSlice
+from rmq_store.query.selection import require_queue_ids, require_topic
+from rmq_store.reading.log_reader import Limits, QueueLimits
+from rmq_store.reading.message_lookup import behind_index
+from rmq_store.reading.options import OnDamage
+from rmq_store.store import MessageStore
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What is looked for; all that is given must hold.
+
+    Times are ms, `begin` included and `end` not. `key`: one word of KEYS, or the UNIQ_KEY. `text`:
+    bytes anywhere in the decompressed body.
+    """
+
+    topics: Sequence[str] | None = None
+    queue_ids: Collection[int] | None = None
+    begin: int | None = None
+    end: int | None = None
+    key: str | None = None
+    tags: str | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
+    text: bytes | None = None
+    include_system_topics: bool = False
+
+
+def find(
+    store: MessageStore,
+    search: Search,
+    columns: Sequence[str] | None = None,
+    on_damage: OnDamage | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """The messages, in the order of the log as far as they are found together.
+
+    A key is looked up in the index, and what that does not cover in the log; so it is found as well
+    where its queue has lost its files. Without a key the selected part of the log is read. Raises
+    UnknownQueueError for a topic that is not there.
+    """
+    wanted = column_names(columns)
+    needed = [*wanted, *(name for name in _needed(search) if name not in wanted)]
+    for batch in _candidates(store, search, needed, on_damage):
+        kept = _matching(batch, search)
+        if kept.num_rows:
+            yield kept.select(wanted)
+
+
+def selected_slices(store: MessageStore, search: Search) -> list[QueueSlice]:
+    """The queue ranges that topics, queues and times leave."""
+    found = []
+    topics = _topics(store, search)
+    if len(topics) == 1:
+        require_queue_ids(store, topics[0], search.queue_ids or ())
+    for topic in topics:
+        for queue in store.queues(topic):
+            if search.queue_ids is not None and queue.queue_id not in search.queue_ids:
+                continue
+            start, stop = store.min_offset(*queue), store.max_offset(*queue)
+            if search.begin is not None:
+                start = max(start, store.first_since(queue, search.begin))
+            if search.end is not None:
+                behind = store.first_since(queue, search.end, unreadable_before=True)
+                stop = min(stop, behind)
+            if start < stop:
+                found.append(QueueSlice(queue, start, stop))
+    return found
+
+
+def _topics(store: MessageStore, search: Search) -> list[str]:
+    if search.topics is None:
+        return store.topics(search.include_system_topics)
+    for topic in search.topics:
+        require_topic(store, topic)
+    return list(search.topics)
+
+
+def _needed(search: Search) -> list[str]:
+    names = ["storeTimestamp"]
+    names += ["properties"] if search.properties else []
+    names += ["body"] if search.text is not None else []
+    return names
+
+
+def _candidates(
+    store: MessageStore, search: Search, columns: Sequence[str], on_damage: OnDamage | None
+) -> Iterator[pa.RecordBatch]:
+    slices = selected_slices(store, search)
+    if search.key is None:
+        yield from store.read_slices(slices, columns=columns, tags=search.tags, on_damage=on_damage)
+        return
+    keys = [search.key]
+    plan = plan_keys(store, slices, keys)
+    if plan is None:  # nearly every message has the key
+        yield from store.read_slices(
+            slices, columns=columns, tags=search.tags, keys=keys, on_damage=on_damage
+        )
+        return
+    if plan.hits or plan.unindexed:
+        yield from store.read_slices(
+            [*plan.hits, *plan.unindexed],
+            columns=columns,
+            tags=search.tags,
+            keys=keys,
+            on_damage=on_damage,
+        )
+    anywhere = _limits(search, _topics_anywhere(store, search), plan)
+    for offset in _unlisted_hits(store, search, search.key, plan, on_damage):
+        yield from store.read_log(
+            offset,
+            offset + 1,
+            limits=anywhere,
+            columns=columns,
+            tags=search.tags,
+            keys=keys,
+            on_damage=on_damage,
+        )
+    for start, stop in _gaps(store, search, plan):
+        _tell_damage_around(store, start, on_damage)
+        yield from store.read_log(
+            start,
+            stop,
+            limits=anywhere,
+            columns=columns,
+            tags=search.tags,
+            keys=keys,
+            on_damage=on_damage,
+        )
+
+
+def _tell_damage_around(store: MessageStore, start: int, on_damage: OnDamage | None) -> None:
+    """Tell damage that began before `start` and goes on there, of which a read from there is silent:
+    it is told by whoever reads where it begins."""
+    segment = store.log.chain.segment_at(start)
+    if segment is not None and next_start(store.log, segment, start) == (start, None):
+        return
+    try:
+        store.log.record_at(start)
+    except (CorruptRecordError, MissingFileError) as error:
+        damage = not_a_record(store.log, store.log_range()[1], start, error)
+        if damage is not None:
+            _tell(damage, on_damage)
+
+
+def _gaps(store: MessageStore, search: Search, plan: KeyPlan) -> Sequence[tuple[int, int]]:
+    """What of the log no index covers; the plan leaves it out where its topics have no queue."""
+    if plan.indexed or all(store.queues(topic) for topic in _topics_anywhere(store, search)):
+        start, end = store.log_range()
+        return [
+            (start if gap.start is None else gap.start, end if gap.stop is None else gap.stop)
+            for gap in plan.gaps
+        ]
+    return list(store.key_index().to_read())
+
+
+def _unlisted_hits(
+    store: MessageStore, search: Search, key: str, plan: KeyPlan, on_damage: OnDamage | None
+) -> Iterator[int]:
+    """Log offsets of records that the index leads to and no queue: their queue has lost files.
+
+    Those that cannot be read are told to `on_damage`, without one raised.
+    """
+    wanted = [(topic, key) for topic in _topics_anywhere(store, search)]
+    topics_at: dict[int, list[str]] = {}
+    for topic, offsets in _indexed(store, wanted).items():
+        for offset in offsets:
+            topics_at.setdefault(offset, []).append(topic)
+    for one in plan.hits:
+        topics_at.pop(store.log_offset_of(one.queue, one.start), None)
+    start, end = store.log_range()
+    gaps = _gaps(store, search, plan)
+    for offset in sorted(topics_at):
+        if not start <= offset < end or any(low <= offset < high for low, high in gaps):
+            continue  # expired, or come upon where the gap is read
+        queues = [queue for topic in topics_at[offset] for queue in store.queues(topic)]
+        try:
+            record = store.log.record_at(offset)
+        except (CorruptRecordError, MissingFileError) as error:
+            damage = not_a_record(store.log, end, offset, error)
+            if damage is not None and not any(_leads_to(store, one, offset) for one in queues):
+                _tell(behind_index(damage, topics_at[offset][0], key, offset), on_damage)
+            continue
+        if record.transaction in (SysFlag.TRANSACTION_PREPARED, SysFlag.TRANSACTION_ROLLBACK):
+            continue  # in the queue of another topic, or in none
+        own = QueueId(decode_utf8(record.topic), record.queue_id)
+        if own not in queues or not _leads_to(store, own, offset):
+            yield offset
+
+
+def _indexed(store: MessageStore, wanted: Sequence[tuple[str, str]]) -> dict[str, set[int]]:
+    """Log offsets of the index items of topics and keys; of a remote store with what they miss."""
+    found = store.key_index().indexed(wanted)
+    missed = store.key_index().look_up_short_gaps(wanted) if store.is_remote else None
+    for topic, offsets in (missed or {}).items():
+        found[topic] |= offsets
+    return found
+
+
+def _leads_to(store: MessageStore, queue: QueueId, log_offset: int) -> bool:
+    """Whether an entry of the queue leads to that place of the log."""
+    at = store.offset_at_log(queue, log_offset)
+    return at < store.max_offset(*queue) and store.log_offset_of(queue, at) == log_offset
+
+
+def _tell(error: StoreError, on_damage: OnDamage | None) -> None:
+    if on_damage is None:
+        raise error
+    on_damage(error)
+
+
+def _limits(search: Search, topics: Collection[str], plan: KeyPlan) -> Limits:
+    """What is wanted of each queue of the log, there or not, but for those that are read anyway."""
+    read = {part.queue for part in plan.unindexed}
+    names = frozenset(topics)
+    whole = QueueLimits()
+    times = QueueLimits(
+        first_time=whole.first_time if search.begin is None else search.begin,
+        stop_time=whole.stop_time if search.end is None else search.end,
+    )
+
+    def limits(queue: QueueId) -> QueueLimits | None:
+        wanted = search.queue_ids is None or queue.queue_id in search.queue_ids
+        return times if wanted and queue.topic in names and queue not in read else None
+
+    return limits
+
+
+def _topics_anywhere(store: MessageStore, search: Search) -> Collection[str]:
+    """The topics to look in, with those that have no queue left and stand in topics.json alone."""
+    if search.topics is not None:
+        return search.topics
+    return [
+        topic
+        for topic in store.known_topics()
+        if search.include_system_topics or not store.is_system_topic(topic)
+    ]
+
+
+def _matching(batch: pa.RecordBatch, search: Search) -> pa.RecordBatch:
+    kept = np.ones(batch.num_rows, dtype=bool)
+    if search.begin is not None or search.end is not None:
+        stored = batch.column("storeTimestamp").cast(pa.int64()).to_numpy()
+        kept &= stored >= (stored if search.begin is None else search.begin)
+        if search.end is not None:
+            kept &= stored < search.end
+    for name, value in search.properties.items():
+        kept &= _has_property(batch.column("properties"), name, value)
+    if search.text is not None:
+        hits = pc.match_substring(batch.column("body"), search.text)
+        kept &= hits.to_numpy(zero_copy_only=False)
+    return batch if kept.all() else batch.filter(pa.array(kept))
+
+
+def _has_property(properties: pa.Array, name: str, value: str) -> np.ndarray:
+    same = pc.and_(pc.equal(properties.keys, name), pc.equal(properties.items, value))
+    hits = np.concatenate(([0], np.cumsum(same.to_numpy(zero_copy_only=False))))
+    offsets = properties.offsets.to_numpy()
+    return np.asarray(hits[offsets[1:]] > hits[offsets[:-1]])

@@ -1,0 +1,296 @@
+"""From selected queue ranges to slices of the log of about equal size: arithmetic on plain values.
+
+A partition is a stretch of the CommitLog and the part of every selected queue that points into it.
+One partition a queue would read every page of a shared log once for each queue; neighbouring slices
+read it once. Only the cut positions are planned ahead. Which queue offsets lie between two cuts is
+found where the slice is read (`pieces_of`), so planning costs a few samples a queue and grows
+neither with the messages nor with queues times slices.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from rmq_store.consumequeue.files import QueueId
+
+SAMPLES_IN_ALL = 20_000
+SAMPLES_PER_QUEUE = 64
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class QueueSlice:
+    """Neighbouring entries of one queue."""
+
+    queue: QueueId
+    start: int  # queue offset, included
+    stop: int  # queue offset, excluded
+
+    def __len__(self) -> int:
+        return max(0, self.stop - self.start)
+
+
+@dataclass(frozen=True, slots=True)
+class LogSlice:
+    """A stretch of the CommitLog between two cuts; None is the end of what is selected."""
+
+    start: int | None  # CommitLog offset, included
+    stop: int | None  # CommitLog offset, excluded
+    selected_bytes: int  # an estimate
+
+
+class Stretch(NamedTuple):
+    """So many selected bytes lie about evenly between two positions of the CommitLog."""
+
+    start: int
+    stop: int
+    selected_bytes: float
+    entries: float = 0.0
+
+
+class Entry(NamedTuple):
+    """Where the message at a queue offset lies, and how much it takes."""
+
+    log_offset: int  # CommitLog offset of its record, bytes
+    size: float  # bytes; its share of the record where that holds several messages
+
+
+EntryAt = Callable[[QueueId, int], Entry | None]
+"""The entry at a queue offset; None where it leads to no record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Where a range of a queue begins or ends: an offset, else a time, else the queue's own end."""
+
+    offset: int | None = None  # queue offset; the one furthest in or out where out of range
+    time_ms: int | None = None  # the first message stored then or later
+
+
+class OffsetByTime(Protocol):
+    """`MessageStore.first_since`: the first queue offset stored at or after a time (ms)."""
+
+    def __call__(
+        self, queue: QueueId, timestamp: int, /, *, unreadable_before: bool = False
+    ) -> int: ...
+
+
+def resolve(
+    queue: QueueId, limits: tuple[int, int], start: Bound, stop: Bound, by_time: OffsetByTime
+) -> QueueSlice:
+    """The range of `queue` between two bounds, cut to its `limits` (min, max offset), half-open."""
+    least, most = limits
+
+    def position(bound: Bound, unbounded: int, *, ends: bool) -> int:
+        if bound.offset is not None:
+            asked = bound.offset
+        elif bound.time_ms is not None:
+            asked = by_time(queue, bound.time_ms, unreadable_before=ends)
+        else:
+            asked = unbounded
+        return min(max(asked, least), most)
+
+    first = position(start, least, ends=False)
+    return QueueSlice(queue, first, max(first, position(stop, most, ends=True)))
+
+
+def sample_offsets(part: QueueSlice, queues: int) -> list[int]:
+    """Evenly spaced queue offsets of `part`, its first one included, where its size is sampled.
+
+    `queues` is how many queues share the budget of samples.
+    """
+    most = max(1, min(SAMPLES_PER_QUEUE, SAMPLES_IN_ALL // max(1, queues)))
+    count = min(most, len(part))
+    return [part.start + len(part) * i // count for i in range(count)]
+
+
+def stretches_of(part: QueueSlice, queues: int, entry_at: EntryAt) -> Iterator[Stretch]:
+    """Where in the log the records of `part` lie, and how many bytes, from a few of its entries."""
+    offsets = dict.fromkeys((*sample_offsets(part, queues), part.stop - 1)) if len(part) else ()
+    found = [(offset, entry_at(part.queue, offset)) for offset in offsets]
+    known = [(offset, entry) for offset, entry in found if entry is not None]
+    for (offset, here), (end, there) in pairwise(known):
+        low, high = sorted((here.log_offset, there.log_offset))
+        size = (end - offset) * (here.size + there.size) / 2
+        yield Stretch(low, max(high, low + 1), size, end - offset)
+    if known:
+        last = known[-1][1]
+        yield Stretch(last.log_offset, last.log_offset + max(1, round(last.size)), last.size, 1)
+
+
+def cut_log(
+    stretches: Iterable[Stretch],
+    target_bytes: int,
+    min_slices: int = 1,
+    max_entries: int | None = None,
+) -> list[LogSlice]:
+    """Neighbouring slices of the log of about equal selected bytes, each about `target_bytes`.
+
+    With `max_entries` no slice holds more than about so many, and slices are cut closer where
+    entries are small. None for no stretches. The first and the last slice are open to the outside,
+    so a record is in exactly one slice wherever it lies.
+    """
+    parts = np.array([tuple(s) for s in stretches], dtype=np.float64).reshape(-1, 4)
+    if not len(parts):
+        return []
+    total = float(parts[:, 2].sum())
+    # What fills a slice: its bytes, or its entries where these fill it sooner.
+    filled = parts[:, 2] / target_bytes
+    if max_entries is not None:
+        filled = np.maximum(filled, parts[:, 3] / max_entries)
+    # A sum of shares may miss a whole number by rounding alone.
+    count = max(min_slices, math.ceil(float(filled.sum()) * (1 - 1e-12)), 1)
+    cuts = _quantiles(np.column_stack([parts[:, :2], filled]), count)
+    share = round(total / (len(cuts) + 1))
+    edges: list[int | None] = [None, *cuts, None]
+    return [LogSlice(a, b, share) for a, b in pairwise(edges)]
+
+
+def _quantiles(parts: np.ndarray[tuple[int, int], np.dtype[np.float64]], count: int) -> list[int]:
+    """The positions that cut the bytes in `count` equal shares, without repeats."""
+    starts, stops, sizes = parts.T
+    density = sizes / (stops - starts)
+    # Bytes per position change where a stretch begins or ends; their running sum is linear between.
+    positions = np.concatenate([starts, stops])
+    changes = np.concatenate([density, -density])
+    order = np.argsort(positions, kind="stable")
+    positions = positions[order]
+    rates = np.cumsum(changes[order])[:-1]
+    below = np.concatenate([[0.0], np.cumsum(rates * np.diff(positions))])
+    wanted = below[-1] * np.arange(1, count) / count
+    cuts = np.ceil(np.interp(wanted, np.maximum.accumulate(below), positions))
+    inside = (cuts > positions[0]) & (cuts < positions[-1])
+    return sorted({int(cut) for cut in cuts[inside]})
+
+
+def plan_partitions(
+    wanted: Sequence[QueueSlice],
+    entry_at: EntryAt,
+    target_bytes: int,
+    min_slices: int = 1,
+    max_entries: int | None = None,
+) -> list[LogSlice]:
+    """Slices of the log that hold the selected entries; none where nothing is selected.
+
+    `entry_at` gives the entry of a queue offset within the selected ranges.
+    """
+    parts = [part for part in wanted if len(part)]
+    found = (s for part in parts for s in stretches_of(part, len(parts), entry_at))
+    return cut_log(found, target_bytes, min_slices, max_entries)
+
+
+def even_slices(start: int, stop: int, target_bytes: int, min_slices: int = 1) -> list[LogSlice]:
+    """Neighbouring slices of all of [start, stop), which are log offsets; none of nothing."""
+    if start >= stop:
+        return []
+    count = min(max(min_slices, -(-(stop - start) // target_bytes)), stop - start)
+    edges = [start + (stop - start) * number // count for number in range(count + 1)]
+    return [LogSlice(a, b, b - a) for a, b in pairwise(edges)]
+
+
+def with_at_most(
+    slices: Iterable[LogSlice],
+    most: int,
+    pieces_in: Callable[[LogSlice], Sequence[QueueSlice]],
+    log_offset_of: Callable[[QueueId, int], int],
+) -> list[LogSlice]:
+    """The slices, cut again where they hold more than `most` entries.
+
+    `pieces_in` gives what of the selected queues lies in a slice. Entries of several queues that
+    point to one record stay together.
+    """
+    done: list[LogSlice] = []
+    todo = list(slices)[::-1]
+    while todo:
+        piece = todo.pop()
+        parts = pieces_in(piece)
+        cut = None
+        if sum(map(len, parts)) > most:
+            longest = max(parts, key=len)
+            cut = log_offset_of(longest.queue, (longest.start + longest.stop) // 2)
+            first = log_offset_of(longest.queue, longest.start)
+            if cut <= first or (piece.stop is not None and cut >= piece.stop):
+                cut = None
+        if cut is None:
+            done.append(piece)
+            continue
+        half = piece.selected_bytes // 2
+        todo.append(LogSlice(cut, piece.stop, piece.selected_bytes - half))
+        todo.append(LogSlice(piece.start, cut, half))
+    return done
+
+
+def bins_of_queues(
+    sized: Sequence[tuple[QueueSlice, float]],
+    target_bytes: int,
+    min_bins: int = 1,
+    max_entries: int | None = None,
+) -> list[tuple[QueueSlice, ...]]:
+    """Whole ranges of queues put together, so that a bin holds about `target_bytes`.
+
+    `sized`: each range and its bytes. A queue larger than a bin has one for itself. The fullest
+    queues are placed first, each into the emptiest bin (the longest processing time rule).
+    """
+    parts = [(part, size) for part, size in sized if len(part)]
+    if not parts:
+        return []
+    weights = [
+        max(size / target_bytes, len(part) / max_entries if max_entries else 0.0)
+        for part, size in parts
+    ]
+    count = min(len(parts), max(min_bins, math.ceil(sum(min(1.0, w) for w in weights))))
+    bins: list[list[QueueSlice]] = []
+    heap = [(0.0, number) for number in range(count)]
+    bins = [[] for _ in heap]
+    for weight, (part, _) in sorted(zip(weights, parts, strict=True), key=lambda pair: -pair[0]):
+        filled, number = heapq.heappop(heap)
+        # Only an empty bin may overflow: a queue is not split.
+        if bins[number] and max_entries and filled + weight > 1:
+            bins.append([part])
+            heapq.heappush(heap, (filled, number))
+            heapq.heappush(heap, (weight, len(bins) - 1))
+            continue
+        bins[number].append(part)
+        heapq.heappush(heap, (filled + weight, number))
+    return [tuple(sorted(one)) for one in bins if one]
+
+
+def pieces_of(
+    wanted: Iterable[QueueSlice],
+    piece: LogSlice,
+    offset_at_log: Callable[[QueueId, int], int],
+) -> list[QueueSlice]:
+    """The part of every selected range whose records lie in `piece`; empty ones are left out.
+
+    `offset_at_log` gives the first queue offset whose record lies at or behind a log position. As
+    long as it answers alike each time, every selected entry is in exactly one of the neighbouring
+    slices, even where a queue's log offsets are not in order.
+    """
+    pieces = []
+    for part in wanted:
+        start, stop = part.start, part.stop
+        if piece.start is not None:
+            start = min(max(start, offset_at_log(part.queue, piece.start)), part.stop)
+        if piece.stop is not None:
+            stop = max(min(stop, offset_at_log(part.queue, piece.stop)), start)
+        if start < stop:
+            pieces.append(QueueSlice(part.queue, start, stop))
+    return pieces
+
+
+def joined(ranges: Iterable[QueueSlice]) -> list[QueueSlice]:
+    """Ranges sorted, those that touch or overlap made one, so that a queue's come in order."""
+    found: list[QueueSlice] = []
+    for part in sorted(ranges):
+        last = found[-1] if found else None
+        if last is not None and last.queue == part.queue and part.start <= last.stop:
+            found[-1] = replace(last, stop=max(last.stop, part.stop))
+        else:
+            found.append(part)
+    return found

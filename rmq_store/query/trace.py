@@ -1,0 +1,241 @@
+"""One message's life: every record of it in the store, and what became of its transaction.
+
+A message keeps its UNIQ_KEY when the broker writes it again: delayed, retried, dead, prepared and
+committed. So its records are found by that key in every topic, the system's own included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmq_store.consumequeue.files import QueueId
+from rmq_store.errors import StoreError
+from rmq_store.format.layout import SysFlag
+from rmq_store.format.record import Message
+from rmq_store.format.topics import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
+from rmq_store.query.log_slices import QueueSlice
+from rmq_store.store import MessageStore
+
+# TransactionalMessageUtil, TopicValidator
+HALF_TOPICS = ("RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC")
+OP_TOPICS = {
+    "RMQ_SYS_TRANS_HALF_TOPIC": "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+    "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC": "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC",
+}
+GIVEN_UP_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
+UNREADABLE = "ended, and a record that may be its commit cannot be read"
+AS_FAR_AS_READ = ", as far as its records can be read"
+_MOST_RECORDS = 10_000  # of one key in one topic
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One record of a message. Times in ms; `about` says what else the record tells."""
+
+    uniqKey: str | None
+    step: str
+    topic: str
+    queueId: int
+    queueOffset: int | None
+    commitLogOffset: int
+    storeTimestamp: int
+    msgId: str
+    reconsumeTimes: int
+    about: str
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """All records of one message, oldest first. `transaction`: None where it was in none.
+
+    `damage`: what a look for further records led to and cannot be read; the message may have had a
+    record there.
+    """
+
+    uniqKey: str | None
+    steps: tuple[Step, ...]
+    transaction: str | None
+    damage: tuple[StoreError, ...] = ()
+
+    @property
+    def outcome(self) -> str:
+        """In a few words, how it stands with the message by its last record."""
+        last = self.steps[-1].step
+        told = self.transaction if self.transaction and last in _IN_TRANSACTION else last
+        # The verdict on a hidden commit says already what cannot be read.
+        return told if not self.damage or told == UNREADABLE else f"{told}{AS_FAR_AS_READ}"
+
+
+_IN_TRANSACTION = ("prepared", "committed")
+
+
+def trace(store: MessageStore, key: str, topic: str | None = None) -> list[Life]:
+    """The lives of all messages that have `key` as a word of KEYS, as UNIQ_KEY or as offsetMsgId.
+
+    `topic`: only messages that were sent to it. In the order in which they were first stored.
+    Records that cannot be read are left out and told in `damage` of the lives they may belong to;
+    raises CorruptRecordError or MissingFileError where they are all that the key leads to.
+    """
+    found: dict[int, Message] = {}
+    damage: list[StoreError] = []  # of a word of KEYS it cannot be told which message has it
+    of_message: dict[str, list[StoreError]] = {}
+    for message in _named(store, key, topic, damage.append):
+        found[message.commit_log_offset] = message
+        unique = message.uniq_key
+        if unique is None or unique in of_message:
+            continue
+        of_message[unique] = []
+        for one in store.messages_by_id(unique, of_message[unique].append):
+            found[one.commit_log_offset] = one
+    if damage and not found:
+        raise damage[0]
+    return [
+        replace(life, damage=once(*life.damage, *damage, *of_message.get(life.uniqKey or "", ())))
+        for life in lives_of(store, found.values())
+    ]
+
+
+def once(*damage: StoreError) -> tuple[StoreError, ...]:
+    """One error for each place."""
+    first: dict[tuple[str | None, int | None], StoreError] = {}
+    for error in damage:
+        first.setdefault((error.path, error.offset), error)
+    return tuple(first.values())
+
+
+def lives_of(store: MessageStore, messages: Iterable[Message]) -> list[Life]:
+    """The lives that these records are, all records of each being among them."""
+    lives: dict[str, list[Message]] = {}
+    for message in sorted(messages, key=lambda one: one.commit_log_offset):
+        lives.setdefault(message.uniq_key or message.msg_id, []).append(message)
+    return [_life(store, of_one) for of_one in lives.values()]
+
+
+def _named(
+    store: MessageStore, key: str, topic: str | None, on_damage: Callable[[StoreError], None]
+) -> Iterator[Message]:
+    yield from (one for one in store.messages_by_id(key, on_damage) if sent_to(one, topic))
+    for message in store.messages_with_key(store.known_topics(), key, _MOST_RECORDS, on_damage):
+        if sent_to(message, topic):
+            yield message
+
+
+def sent_to(message: Message, topic: str | None) -> bool:
+    """Whether a record is of a message that was sent to `topic`, wherever it stands now."""
+    return topic is None or topic in (
+        message.topic,
+        message.properties.get("REAL_TOPIC"),
+        message.properties.get("RETRY_TOPIC"),
+        message.properties.get("DLQ_ORIGIN_TOPIC"),
+    )
+
+
+def _life(store: MessageStore, messages: list[Message]) -> Life:
+    steps = tuple(_step(message) for message in messages)
+    transaction, damage = _transaction(store, messages)
+    return Life(messages[0].uniq_key, steps, transaction, damage)
+
+
+def _step(message: Message) -> Step:
+    step, about = _meaning(message)
+    return Step(
+        message.uniq_key,
+        step,
+        message.topic,
+        message.queue_id,
+        message.queue_offset,
+        message.commit_log_offset,
+        message.store_timestamp,
+        message.msg_id,
+        message.reconsume_times,
+        about,
+    )
+
+
+def _meaning(message: Message) -> tuple[str, str]:
+    """What a record is, and what else it says."""
+    properties = message.properties
+    real = properties.get("REAL_TOPIC")
+    if message.topic in HALF_TOPICS:
+        checks = properties.get("TRANSACTION_CHECK_TIMES")
+        return "prepared", f"for {real}" + (f", checked {checks} times" if checks else "")
+    if message.topic == SCHEDULE_TOPIC:
+        return "delayed", f"level {properties.get('DELAY')}, for {real}"
+    if message.topic == TIMER_TOPIC:
+        return "timed", f"until {properties.get('TIMER_OUT_MS')} ms, for {real}"
+    if message.topic == GIVEN_UP_TOPIC:
+        return "given up", "the producer did not answer the broker's checks"
+    origin = properties.get("RETRY_TOPIC") or properties.get("DLQ_ORIGIN_TOPIC")
+    if message.topic.startswith(RETRY_PREFIX):
+        group = message.topic.removeprefix(RETRY_PREFIX)
+        return "retry", f"attempt {message.reconsume_times} of group {group}, from {origin}"
+    if message.topic.startswith(DLQ_PREFIX):
+        group = message.topic.removeprefix(DLQ_PREFIX)
+        return "dead", f"of group {group}, from {origin}, after {message.reconsume_times} attempts"
+    if message.sys_flag & SysFlag.TRANSACTION_MASK == SysFlag.TRANSACTION_COMMIT:
+        return "committed", ""
+    if message.sys_flag & SysFlag.TRANSACTION_MASK == SysFlag.TRANSACTION_ROLLBACK:
+        return "rolled back", ""
+    return "stored", ""
+
+
+def _transaction(
+    store: MessageStore, messages: list[Message]
+) -> tuple[str | None, tuple[StoreError, ...]]:
+    """committed, rolled back, given up, undecided or UNREADABLE, and then what cannot be read; None
+    outside of transactions."""
+    halves = [message for message in messages if message.topic in HALF_TOPICS]
+    kinds = {_meaning(message)[0] for message in messages}
+    if "committed" in kinds:
+        return "committed", ()
+    if not halves:
+        return None, ()
+    if "given up" in kinds:
+        return "given up", ()
+    # A half message that is checked is written again; the last one counts.
+    ended = _ended_at(store, halves[-1])
+    if ended is None:
+        return "undecided", ()
+    hidden = _damage_until(store, halves[-1], ended)
+    return (UNREADABLE, hidden) if hidden else ("rolled back", ())
+
+
+def _ended_at(store: MessageStore, half: Message) -> int | None:
+    """When an op message was stored (ms) that names the half message's queue offset: the producer
+    (or a check that found it too old) has ended the transaction. None without one."""
+    topic = OP_TOPICS[half.topic]
+    if half.queue_offset is None or topic not in store.topics():
+        return None
+    queue = QueueId(topic, half.queue_id)
+    stop = store.max_offset(*queue)
+    start = store.first_since(queue, half.store_timestamp)
+    named = rf"(^|,){half.queue_offset}(,|$)"
+    columns = ("body", "storeTimestamp")
+    for batch in store.read_slices([QueueSlice(queue, start, stop)], columns=columns):
+        texts = batch.column("body").cast(pa.string())
+        hits = batch.filter(pc.match_substring_regex(texts, named))
+        if hits.num_rows:
+            return int(hits.column("storeTimestamp").cast(pa.int64())[0].as_py())
+    return None
+
+
+def _damage_until(store: MessageStore, half: Message, ended: int) -> tuple[StoreError, ...]:
+    """Of entries of that time in the queue it was for: those that lead to no sound record."""
+    real = half.properties.get("REAL_TOPIC", "")
+    number = half.properties.get("REAL_QID", "")
+    queue = QueueId(real, int(number) if number.isdigit() else half.queue_id)
+    state = store.snapshot().queues.get(queue)
+    if state is None:
+        return ()
+    start = max(state.min_offset, store.first_since(queue, half.store_timestamp) - 1)
+    behind = store.first_since(queue, ended + 1, unreadable_before=True)
+    stop = min(state.max_offset, behind + 1)
+    errors: list[StoreError] = []
+    part = [QueueSlice(queue, start, stop)]
+    for _ in store.read_slices(part, columns=("flag",), on_damage=errors.append):
+        pass
+    return tuple(errors)

@@ -1,0 +1,168 @@
+"""Entries of many queues in the order of the log: a merge that goes along it span by span."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from rmq_store.arrow.batches import Rows
+from rmq_store.consumequeue.entries import Entries, concat_entries
+from rmq_store.consumequeue.files import QueueId
+from rmq_store.query.log_slices import QueueSlice
+
+_FIRST_SPAN = 2 << 20  # bytes of the log whose entries are put in order at a time, to begin with
+_WIDEST_SPAN = 256 << 20
+_SPAN_ENTRIES = 1 << 16  # so many are put in order at a time, about
+_SPAN_ENTRIES_A_QUEUE = 64  # and at least so many of each queue, for a step costs as much with few
+_ENTRIES_HELD = 1 << 20  # of all queues together, read ahead
+_MOST_ENTRIES_READ = 1 << 14  # of a queue at a time
+_LEAST_ENTRIES_READ = 1 << 6
+_FIRST_ENTRIES_READ = 1 << 10  # who wants a few rows does not wait for many
+_DONE = np.iinfo(np.int64).max
+
+EntriesOf = Callable[[QueueId, int, int], Entries]
+Keep = Callable[[int, Entries], Entries]
+
+
+def in_log_order(
+    parts: Sequence[QueueSlice],
+    entries_of: EntriesOf,
+    keep: Keep,
+    *,
+    batch_queues: Collection[QueueId] = (),
+    least_rows: int,
+    first_rows: int | None = None,
+) -> Iterator[Rows]:
+    """The entries of queue ranges sorted by log offset, span by span of the log.
+
+    `keep` is given the number of a part and entries of it, in their order, and says which of them
+    are wanted. At least `least_rows` come at a time, but at the end and for the first time, when
+    `first_rows` do; none of `parts` is empty.
+    `batch_queues`: those that are BatchConsumeQueues.
+    """
+    topics = sorted({part.queue.topic for part in parts})
+    code = {topic: number for number, topic in enumerate(topics)}
+    step = _ENTRIES_HELD // max(1, len(parts))
+    step = min(max(step, _LEAST_ENTRIES_READ), _MOST_ENTRIES_READ)
+    cursors = [_Cursor(part, entries_of, step, batch=part.queue in batch_queues) for part in parts]
+    topic_codes = np.array([code[part.queue.topic] for part in parts], dtype=np.int32)
+    queue_ids = np.array([part.queue.queue_id for part in parts], dtype=np.int32)
+    waiting: list[tuple[int, Entries]] = []
+    pending, enough = 0, first_rows or least_rows
+    heads = _heads(cursors)
+    span, aim = _FIRST_SPAN, max(_SPAN_ENTRIES, _SPAN_ENTRIES_A_QUEUE * len(parts))
+    while (heads < _DONE).any():
+        span_end, before = int(heads.min()) + span, pending
+        for number in np.flatnonzero(heads < span_end).tolist():
+            wanted = keep(number, cursors[number].take_until(span_end))
+            heads[number] = _head(cursors[number])
+            waiting.append((number, wanted))
+            pending += len(wanted)
+        # Densities differ between parts of a log: the span follows them.
+        span = _next_span(span, pending - before, aim)
+        # A thin selection gathers over several spans, so that batches do not get tiny.
+        if pending >= enough or not (heads < _DONE).any():
+            yield _merged(waiting, topics, topic_codes, queue_ids)
+            waiting, pending, enough = [], 0, least_rows
+
+
+class _Cursor:
+    """A queue range being read: its entries come in blocks of up to `most`, in queue order."""
+
+    def __init__(self, part: QueueSlice, entries_of: EntriesOf, most: int, *, batch: bool) -> None:
+        self.part = part
+        self._batch = batch
+        self._entries_of = entries_of
+        self._most = most
+        self._step = min(most, _FIRST_ENTRIES_READ)
+        self._at = part.start
+        self._block = self._next_block()
+
+    def _next_block(self) -> Entries | None:
+        step, self._step = self._step, min(2 * self._step, self._most)
+        while self._at < self.part.stop:
+            upto = min(self.part.stop, self._at + step)
+            block = self._entries_of(self.part.queue, self._at, upto)
+            if self._at > self.part.start and len(block) and int(block.offset[0]) < self._at:
+                block = block.take(block.offset >= self._at)  # a batch the last block gave
+            if not self._batch and 0 < len(block) < upto - self._at:
+                block = _without_holes(block, self._at, upto)
+            self._at = upto
+            if len(block):
+                return block
+            step *= 2  # a queue of batches may have offsets far apart
+        return None
+
+    @property
+    def next_log_offset(self) -> int | None:
+        """Where the next entry points; None at the end."""
+        return None if self._block is None else int(self._block.log_offset[0])
+
+    def take_until(self, log_offset: int) -> Entries:
+        """The entries up to the first that points to `log_offset` or behind it."""
+        parts: list[Entries] = []
+        while self._block is not None:
+            behind = self._block.log_offset >= log_offset
+            count = int(behind.argmax())
+            if behind[count]:
+                parts.append(self._block.take(slice(0, count)))
+                self._block = self._block.take(slice(count, None))
+                break
+            parts.append(self._block)
+            self._block = self._next_block()
+        return concat_entries(parts)
+
+
+def _next_span(span: int, found: int, aim: int) -> int:
+    """Twice as wide where `found` entries are few, half as wide where they are many."""
+    if found < aim // 2:
+        return min(span * 2, _WIDEST_SPAN)
+    return span // 2 if found > 2 * aim and span > 1 else span
+
+
+def _head(cursor: _Cursor) -> int:
+    head = cursor.next_log_offset
+    return int(_DONE) if head is None else head
+
+
+def _heads(cursors: Sequence[_Cursor]) -> npt.NDArray[np.int64]:
+    return np.array([_head(cursor) for cursor in cursors], dtype=np.int64)
+
+
+def _merged(
+    waiting: Sequence[tuple[int, Entries]],
+    topics: Sequence[str],
+    topic_codes: npt.NDArray[np.int32],
+    queue_ids: npt.NDArray[np.int32],
+) -> Rows:
+    found = [entries for _, entries in waiting]
+    log_offset = np.concatenate([entries.log_offset for entries in found])
+    order = np.argsort(log_offset, kind="stable")
+    part = np.repeat([number for number, _ in waiting], [len(entries) for entries in found])[order]
+    return Rows(
+        topics,
+        topic_codes[part],
+        queue_ids[part],
+        np.concatenate([entries.offset for entries in found])[order],
+        log_offset[order],
+        np.concatenate([entries.size for entries in found])[order],
+        np.concatenate([entries.tags_code for entries in found])[order],
+    )
+
+
+def _without_holes(block: Entries, start: int, stop: int) -> Entries:
+    """A block in which one entry stands for a missing file, with an entry for each queue offset.
+
+    So each of them is accounted for, and not the file as one. Blocks are short.
+    """
+    if (block.points_to_record | (block.size != 0)).all():
+        return block
+    whole = Entries(
+        np.arange(start, stop), *(np.zeros(stop - start, dtype=np.int64) for _ in range(4))
+    )
+    at = block.offset - start
+    whole.log_offset[at], whole.size[at] = block.log_offset, block.size
+    whole.tags_code[at], whole.count[:] = block.tags_code, 1
+    return whole

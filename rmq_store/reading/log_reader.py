@@ -1,0 +1,257 @@
+"""The log itself as Arrow batches: for stores whose queues are missing, damaged or not in files.
+
+What the broker would put into its queues is worked out from the records (`dispatch`), so the rows
+are those of the queues. Every byte of a range is looked at: a record, filler, a gap or damage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from rmq_store.arrow.batches import Rows, stored_topics
+from rmq_store.commitlog.headers import Headers, Ints
+from rmq_store.commitlog.log import CommitLog
+from rmq_store.commitlog.resync import next_start
+from rmq_store.consumequeue.dispatch import Dispatched, dispatch
+from rmq_store.consumequeue.files import QueueId
+from rmq_store.errors import CorruptRecordError, MissingFileError, StoreError
+from rmq_store.files.mapping import Bytes
+from rmq_store.files.segments import SegmentFile
+from rmq_store.format.layout import SysFlag
+from rmq_store.format.record import Gap
+from rmq_store.reading.options import OnDamage
+from rmq_store.reading.slice_reader import SliceReader
+
+_STEP = 32 << 20  # bytes of the log that are walked at a time
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLimits:
+    """What is wanted of a queue: queue offsets and store timestamps (ms), each half-open."""
+
+    first_offset: int = 0
+    stop_offset: int = 2**63 - 1
+    first_time: int = -(2**63)
+    stop_time: int = 2**63 - 1
+
+
+Limits = Callable[[QueueId], QueueLimits | None]
+"""What is wanted of a queue; None where nothing is."""
+
+
+@dataclass(slots=True)
+class LogReader:
+    """Reads ranges of one log. `limits` says which queues are wanted, and what of them."""
+
+    log: CommitLog
+    log_end: int
+    rows_reader: SliceReader
+    limits: Limits
+    delay_levels_ms: dict[int, int]
+    batch_topics: frozenset[str]
+    include_unqueued: bool = False
+    unwrap: bool = False  # a batch of which a message is wanted is wanted
+    on_damage: OnDamage | None = None
+    _known: dict[QueueId, QueueLimits | None] = field(default_factory=dict)
+
+    def read(self, start: int | None, stop: int | None) -> Iterator[pa.RecordBatch]:
+        """Batches of the records that start in [start, stop), log offsets; None is the log's own end.
+
+        Ranges that follow one another give every record once, wherever they are cut.
+        """
+        self.rows_reader.ranges_of = self._ranges_of
+        return self.rows_reader.batches_of(self._rows(start, stop))
+
+    def _ranges_of(self, queue: QueueId) -> list[tuple[int, int]]:
+        limits = self._limits_of(queue)
+        return [] if limits is None else [(limits.first_offset, limits.stop_offset)]
+
+    def _rows(self, start: int | None, stop: int | None) -> Iterator[Rows]:
+        first = self.log.start if start is None else self.record_start(start)
+        last = self.log_end if stop is None else min(self.record_start(stop), self.log_end)
+        at = first
+        for segment in self.log.chain.segments_from(first):
+            if at >= last:
+                return
+            if segment.base > at:
+                self._damaged(self._missing(at, min(segment.base, last)))
+                at = segment.base
+            yield from self._rows_of(segment, at, min(last, self.log.chain.segment_end(segment)))
+            at = self.log.chain.segment_end(segment)
+
+    def _rows_of(self, segment: SegmentFile, start: int, stop: int) -> Iterator[Rows]:
+        """The records of one file that start in [start, stop)."""
+        base = segment.base
+        at = start - base
+        while at + base < stop:
+            upto = min(at + _STEP, stop - base)
+            window, run = self.log.run_at(segment, at + base, upto + base)
+            if len(run.at):
+                yield from self._rows_at(window, segment, run.at)
+            at = run.stop
+            if at >= upto:
+                continue
+            gap = next(self.log.extents(at + base))
+            if gap.record is not None:  # whole after all
+                yield from self._rows_at(window, segment, np.array([at], dtype=np.int64))
+            elif gap.gap in (Gap.DAMAGED, Gap.TORN, Gap.STALE):
+                self._damaged(self._gap(segment, gap.start, min(gap.stop, stop), gap.reason))
+            at = gap.stop - base
+
+    def _rows_at(self, window: Bytes, segment: SegmentFile, at: Ints) -> Iterator[Rows]:
+        headers = Headers(window, at, segment.base)
+        whole = headers.valid & (at + headers.total <= segment.size)
+        for place in at[~whole].tolist():
+            self._explain(segment, place + segment.base)
+        if not whole.all():
+            at = at[whole]
+            headers = Headers(window, at, segment.base)
+        if len(at):
+            yield from self._wanted(headers)
+
+    def _wanted(self, headers: Headers) -> Iterator[Rows]:
+        found = dispatch(
+            headers, delay_levels_ms=self.delay_levels_ms, batch_topics=self.batch_topics
+        )
+        # All before the first is given away: whoever reads it may give up fetched bytes.
+        pieces = list(self._in_limits(found))
+        if self.include_unqueued:
+            transaction = headers.sys_flag & SysFlag.TRANSACTION_MASK
+            unlisted = (transaction != 0) & (transaction != SysFlag.TRANSACTION_COMMIT)
+            rows = np.flatnonzero(unlisted)
+            if len(rows):
+                unqueued = Headers(headers.window, headers.at[rows], headers.base)
+                pieces += self._unqueued(unqueued)
+        yield from pieces
+
+    def _in_limits(self, found: Dispatched) -> Iterator[Rows]:
+        limits = [self._limits_of(queue) for queue in found.queues]
+        known = [one or _NOTHING for one in limits]
+        rows = np.arange(len(found))
+        last = found.offset + found.count - 1 if self.unwrap else found.offset
+        for value, low, high in (
+            (last, "first_offset", None),
+            (found.offset, None, "stop_offset"),
+            (found.store_timestamp, "first_time", "stop_time"),
+        ):
+            if low is not None:
+                bound = np.array([getattr(one, low) for one in known], dtype=np.int64)
+                rows = rows[value[rows] >= bound[found.queue[rows]]]
+            if high is not None:
+                bound = np.array([getattr(one, high) for one in known], dtype=np.int64)
+                rows = rows[value[rows] < bound[found.queue[rows]]]
+        if len(rows):
+            yield _listed_rows(found, rows)
+
+    def _limits_of(self, queue: QueueId) -> QueueLimits | None:
+        if queue not in self._known:
+            self._known[queue] = self.limits(queue)
+        return self._known[queue]
+
+    def _unqueued(self, headers: Headers) -> Iterator[Rows]:
+        """Records that enter no queue, of topics that are wanted and in their time."""
+        topics = stored_topics(headers).dictionary_encode()
+        names: list[str] = topics.dictionary.to_pylist()
+        codes = topics.indices.to_numpy().astype(np.int32)
+        queue_id = headers.field("queue_id", np.int32)
+        time = headers.field("store_timestamp", np.int64)
+        kept = []
+        for row in range(len(headers)):
+            limits = self._limits_of(QueueId(names[codes[row]], int(queue_id[row])))
+            if limits is not None and limits.first_time <= time[row] < limits.stop_time:
+                kept.append(row)
+        if kept:
+            picked = np.array(kept)
+            yield Rows(
+                names,
+                codes[picked],
+                queue_id[picked],
+                np.full(len(picked), -1, dtype=np.int64),
+                headers.at[picked] + headers.base,
+                headers.total[picked],
+                np.zeros(len(picked), dtype=np.int64),
+            )
+
+    # --- where ranges meet -------------------------------------------------------------------------
+
+    def record_start(self, cut: int) -> int:
+        """Where the first record at or behind `cut` starts, found alike by whoever asks."""
+        segment = self.log.chain.segment_at(cut)
+        if segment is None:
+            return next((s.base for s in self.log.chain.segments_from(cut)), self.log_end)
+        return next_start(self.log, segment, cut)[0]
+
+    # --- damage ------------------------------------------------------------------------------------
+
+    def _gap(
+        self, segment: SegmentFile, start: int, stop: int, reason: str | None
+    ) -> CorruptRecordError:
+        return CorruptRecordError(
+            segment.path,
+            offset=start,
+            reason=f"{stop - start} bytes are no record: {reason or 'left from something else'}",
+            advice="The offset is that in the log; what was here is lost, the rest can be read",
+        )
+
+    def _missing(self, start: int, stop: int) -> MissingFileError:
+        return MissingFileError(
+            self.log.chain.folders[0],
+            offset=start,
+            reason=f"no file of the CommitLog holds {stop - start} bytes",
+            advice="The offset is that in the log; a file was lost or not copied along",
+        )
+
+    def _explain(self, segment: SegmentFile, offset: int) -> None:
+        try:
+            self.log.record_at(offset)
+        except StoreError as error:
+            self._damaged(error)
+
+    def _damaged(self, error: StoreError) -> None:
+        if self.on_damage is None:
+            raise error
+        self.on_damage(error)
+
+
+_NOTHING = QueueLimits(0, 0, 0, 0)
+
+
+def _listed_rows(found: Dispatched, rows: npt.NDArray[np.int64]) -> Rows:
+    # Topics are numbered once for all queues.
+    names = sorted({queue.topic for queue in found.queues})
+    number = {name: code for code, name in enumerate(names)}
+    topic_of = np.array([number[queue.topic] for queue in found.queues], dtype=np.int32)
+    id_of = np.array([queue.queue_id for queue in found.queues], dtype=np.int32)
+    queue = found.queue[rows]
+    return Rows(
+        names,
+        topic_of[queue],
+        id_of[queue],
+        found.offset[rows],
+        found.log_offset[rows],
+        found.size[rows],
+        found.tags_code[rows],
+    )
+
+
+def log_end_without_queues(log: CommitLog) -> int:
+    """Where the log ends, by the log alone: behind the last record of its last file.
+
+    Damage inside that file does not end it where records follow that say they stand there.
+    """
+    last = log.last_record_file()
+    if last is None:
+        return log.start
+    end, file_end = log.end_from(last.base), log.chain.segment_end(last)
+    log.chain.need([end], [file_end])
+    while end < file_end:
+        behind = log.next_record(last, end + 1, file_end)
+        if behind is None:
+            return end
+        end = max(log.end_from(behind), behind + 1)
+    return end

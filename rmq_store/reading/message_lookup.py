@@ -1,0 +1,300 @@
+"""Single messages: by entry, by place in the log, by id and by key, each held against its record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+
+from rmq_store.commitlog.log import CommitLog
+from rmq_store.commitlog.resync import not_a_record
+from rmq_store.consumequeue.entries import Entries
+from rmq_store.consumequeue.files import QueueId
+from rmq_store.errors import CorruptRecordError, MissingFileError, StoreError
+from rmq_store.format.compression import decompress
+from rmq_store.format.layout import (
+    HOST_V4_SIZE,
+    HOST_V6_SIZE,
+    MULTI_DISPATCH_SEPARATOR,
+    Property,
+)
+from rmq_store.format.properties import decode_properties, decode_utf8
+from rmq_store.format.record import Message, Record, to_message
+from rmq_store.index.query import KeyIndex, has_key
+from rmq_store.query.log_slices import QueueSlice
+from rmq_store.reading.get_message import broker_position
+from rmq_store.snapshot.queue_view import QueueView
+
+
+class MessageLookup:
+    """Finds messages one at a time in the store of a view."""
+
+    def __init__(
+        self,
+        view: QueueView,
+        log: Callable[[], CommitLog],
+        broker_name: str,
+        key_index: Callable[[], KeyIndex],
+    ) -> None:
+        self._view = view
+        self._log = log
+        self._broker_name = broker_name
+        self._key_index = key_index
+
+    def message_of(self, queue: QueueId, entries: Entries, row: int) -> Message | None:
+        """The message of an entry; None where the entry does not lead to a record of its queue.
+
+        Raises CorruptRecordError where a record of that size stands there and is damaged.
+        """
+        where, size = int(entries.log_offset[row]), int(entries.size[row])
+        points = bool(entries.points_to_record[row])
+        if (
+            not points
+            or where + size > self._view.snapshot.log_end
+            or where < self._view.snapshot.log_start
+        ):
+            return None
+        try:
+            record = self._log().record_at(where)
+        except CorruptRecordError:
+            if self._log().is_record(where, size):
+                raise
+            return None
+        if record.total_size != size or not self._belongs(record, queue):
+            return None
+        return self._to_message(
+            record, queue, int(entries.offset[row]), int(entries.tags_code[row])
+        )
+
+    def any_message_at(self, queue: QueueId, entries: Entries, row: int) -> Message | None:
+        """What the broker would hand out for an entry, as far as it is a record."""
+        where = broker_position(self._log(), int(entries.log_offset[row]))
+        try:
+            record = self._log().record_at(where)
+        except (CorruptRecordError, MissingFileError):
+            return None
+        return self._to_message(
+            record, queue, int(entries.offset[row]), int(entries.tags_code[row])
+        )
+
+    @staticmethod
+    def _belongs(record: Record, queue: QueueId) -> bool:
+        if decode_utf8(record.topic) == queue.topic and record.queue_id == queue.queue_id:
+            return True
+        found = decode_properties(record.properties).get(Property.INNER_MULTI_DISPATCH, "")
+        return queue.topic in found.split(MULTI_DISPATCH_SEPARATOR)
+
+    def _to_message(
+        self,
+        record: Record,
+        queue: QueueId | None = None,
+        queue_offset: int | None = None,
+        code: int | None = None,
+    ) -> Message:
+        body = decompress(
+            record.body,
+            record.sys_flag,
+            path=self._log().path_at(record.physical_offset),
+            log_offset=record.physical_offset,
+        )
+        return to_message(
+            record,
+            broker_name=self._broker_name,
+            body=body,
+            topic=None if queue is None else queue.topic,
+            queue_id=None if queue is None else queue.queue_id,
+            queue_offset=queue_offset,
+            tags_code=code,
+        )
+
+    def message_at(self, commit_log_offset: int) -> Message:
+        """The message whose record starts at a log offset; queue_offset is null if no queue lists it.
+
+        Raises CorruptRecordError where none starts there, MissingFileError where no file holds it.
+        """
+        return self._in_its_queue(self._log().record_at(commit_log_offset))
+
+    def _in_its_queue(self, record: Record) -> Message:
+        """The message of a record with its position in its own queue, found by its log offset."""
+        queue = QueueId(decode_utf8(record.topic), record.queue_id)
+        if queue not in self._view.snapshot.queues:
+            return self._to_message(record)
+        # Nearly always it is where the record says; else it is searched for.
+        entries = self._entry_of(queue, record.queue_offset, record)
+        if entries is None:
+            at = self._view.offset_at_log(queue, record.physical_offset)
+            entries = self._entry_of(queue, at, record)
+        if entries is None:
+            return self._to_message(record)
+        return self._to_message(record, queue, int(entries.offset[0]), int(entries.tags_code[0]))
+
+    def _entry_of(self, queue: QueueId, offset: int, record: Record) -> Entries | None:
+        """The entry at `offset` where it leads to `record`."""
+        state = self._view.state(queue)
+        if not state.min_offset <= offset < state.max_offset:
+            return None
+        entries = self._view.entries(queue, offset, offset + 1)
+        listed = len(entries) and int(entries.log_offset[0]) == record.physical_offset
+        return entries if listed else None
+
+    def said_place(self, commit_log_offset: int) -> QueueSlice | None:
+        """The queue entry at which the record there says that it is listed, unproven.
+
+        None where no sound record starts there, or one that several queues list.
+        """
+        try:
+            record = self._log().record_at(commit_log_offset)
+        except (CorruptRecordError, MissingFileError):
+            return None
+        if Property.INNER_MULTI_DISPATCH in decode_properties(record.properties):
+            return None
+        queue = QueueId(decode_utf8(record.topic), record.queue_id)
+        return QueueSlice(queue, record.queue_offset, record.queue_offset + 1)
+
+    def messages_by_id(
+        self, message_id: str, on_damage: Callable[[StoreError], None] | None = None
+    ) -> list[Message]:
+        """Messages by offsetMsgId (32 or 56 hex digits) or by UNIQ_KEY, in the order of the log.
+
+        A UNIQ_KEY may name several: retries, and members of one batch. Empty where there is none.
+        Raises CorruptRecordError or MissingFileError where the id leads to a place of the log that
+        cannot be read, or where none is found and a part of the log that no index covers cannot;
+        `on_damage` is told instead, and the place passed over.
+        """
+        report = on_damage or _raise
+        try:
+            named = self._by_offset_id(message_id)
+        except (CorruptRecordError, MissingFileError) as error:
+            report(error)
+            named = []
+        if named:
+            return named
+        found: dict[int, Message] = {}
+        for message in self.messages_with_key(self._view.known_topics, message_id, None, report):
+            if message.uniq_key == message_id:
+                found[message.commit_log_offset] = message
+        if on_damage is not None or not found:  # perhaps it was there
+            for damage in self._key_index().damage_beside():
+                report(damage)
+        return [found[offset] for offset in sorted(found)]
+
+    def messages_with_key(
+        self,
+        topics: Iterable[str],
+        key: str,
+        max_messages: int | None = None,
+        on_damage: Callable[[StoreError], None] | None = None,
+    ) -> Iterator[Message]:
+        """As `query_message` for each of several topics; the index is gone through once for all.
+
+        Of each topic the newest `max_messages`, None for all of them; newest first.
+        """
+        for topic, offsets in self._key_index().candidates(topics, key).items():
+            found = self._having_key(topic, key, reversed(offsets), on_damage=on_damage)
+            yield from islice(found, max_messages)
+
+    def by_offset_id(self, message_id: str) -> Message | None:
+        """The message with an offsetMsgId (32 or 56 hex digits); None where it is none, or gone.
+
+        Raises CorruptRecordError where its record is damaged, MissingFileError where its file is
+        missing from the midst of the log.
+        """
+        return next(iter(self._by_offset_id(message_id)), None)
+
+    def _by_offset_id(self, message_id: str) -> list[Message]:
+        offset = log_offset_of_id(message_id)
+        if offset is None:
+            return []
+        try:
+            message = self.message_at(offset)
+        except (CorruptRecordError, MissingFileError) as error:
+            damage = self.damage_at(offset, error)
+            if damage is None:  # the id of another store, or a UNIQ_KEY
+                return []
+            raise damage from error
+        return [message] if message.msg_id == message_id.upper() else []
+
+    def damage_at(self, offset: int, why: StoreError) -> StoreError | None:
+        """What is wrong where a record is said to begin and cannot be read (`why`); None where none
+        can have begun."""
+        return not_a_record(self._log(), self._view.snapshot.log_end, offset, why)
+
+    def query_message(
+        self,
+        topic: str,
+        key: str,
+        max_messages: int = 64,
+        begin: int = 0,
+        end: int | None = None,
+        on_damage: Callable[[StoreError], None] | None = None,
+    ) -> list[Message]:
+        """Messages of a topic by one word of KEYS or by UNIQ_KEY, stored in [begin, end] (ms).
+
+        The newest `max_messages` of them, oldest first. Every one was held against its record: no
+        hash collisions, no duplicates; what is behind the index or in a gap of it is found too.
+        What the index leads to and cannot be read is passed over, as by the broker; `on_damage` is
+        told of it, and of damage where no index covers the log.
+        """
+        index = self._key_index()
+        offsets = index.candidates([topic], key)[topic]
+        if on_damage is not None:
+            for damage in index.damage_beside():
+                on_damage(damage)
+        found = self._having_key(topic, key, reversed(offsets), begin, end, on_damage)
+        return list(islice(found, max_messages))[::-1]
+
+    def _having_key(
+        self,
+        topic: str,
+        key: str,
+        offsets: Iterable[int],
+        begin: int = 0,
+        end: int | None = None,
+        on_damage: Callable[[StoreError], None] | None = None,
+    ) -> Iterator[Message]:
+        """Those of the records at log offsets that have the key and were stored in [begin, end]."""
+        log = self._log()
+        for offset in offsets:
+            if not self._in_log(offset):
+                continue
+            try:
+                record = log.record_at(offset)
+            except (CorruptRecordError, MissingFileError) as error:
+                damage = None if on_damage is None else self.damage_at(offset, error)
+                if damage is not None and on_damage is not None:
+                    on_damage(behind_index(damage, topic, key, offset))
+                continue
+            in_time = begin <= record.store_timestamp and (
+                end is None or record.store_timestamp <= end
+            )
+            if in_time and has_key(record, topic, key):
+                yield self._in_its_queue(record)
+
+    def _in_log(self, offset: int) -> bool:
+        return self._view.snapshot.log_start <= offset < self._view.snapshot.log_end
+
+
+def log_offset_of_id(message_id: str) -> int | None:
+    """The log offset in an offsetMsgId of 32 or 56 hex digits; None where it is none by its form."""
+    if len(message_id) not in (2 * HOST_V4_SIZE + 16, 2 * HOST_V6_SIZE + 16):
+        return None
+    try:
+        return int.from_bytes(bytes.fromhex(message_id)[-8:], "big", signed=True)
+    except ValueError:
+        return None
+
+
+def behind_index(error: StoreError, topic: str, key: str, offset: int) -> StoreError:
+    """Damage that a look-up met. Of keys with one hash it cannot be told whose record it was."""
+    return type(error)(
+        error.path,
+        offset=offset,
+        reason=f"an index entry for the hash of {key!r} in topic {topic!r} leads to damage: "
+        f"{error.reason}",
+        expected=error.expected,
+        actual=error.actual,
+        advice="A message may have been there. rmqstore verify lists all damage",
+    )
+
+
+def _raise(error: StoreError) -> None:
+    raise error

@@ -1,0 +1,105 @@
+"""How a read is done: the keywords that all reads of a store share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypedDict
+
+from rmq_store.arrow.schema import column_names
+from rmq_store.errors import InvalidArgumentError, StoreError, nearest
+from rmq_store.format.compression import DEFAULT_MAX_BODY_BYTES
+from rmq_store.reading.get_message import parse_tags
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+BATCH_ROWS = 8192
+BATCH_BYTES = 16 << 20
+
+OnDamage = Callable[[StoreError], None]
+
+
+class ReadManner(TypedDict, total=False):
+    """Keywords that all reads of a store share; each may be left out.
+
+    - `keys`: messages with one of these words in KEYS, or as UNIQ_KEY.
+    - `batch_rows` (8192), `batch_bytes` (16 MiB of stored bytes, about): the most of a batch;
+      `first_batch_rows`: of the first one.
+    - `check_crc` (true): bodies are held against their CRC.
+    - `max_body_bytes` (256 MiB): a body that grows over this is damage.
+    - `unwrap_batches` (false): a row for each message of an inner batch, not one for its record.
+    - `on_damage`: takes the error of what is left out; without it the error is raised.
+    """
+
+    keys: Collection[str] | None
+    batch_rows: int
+    batch_bytes: int
+    first_batch_rows: int | None
+    check_crc: bool
+    max_body_bytes: int
+    unwrap_batches: bool
+    on_damage: OnDamage | None
+
+
+class ReadHow(ReadManner, total=False):
+    """The keywords of `read_slices` and `read_log`: those of ReadManner, and
+
+    - `columns`: names of the schema, by default all but rawBody and the like.
+    - `tags`: "a || b" or a list, compared as text.
+    """
+
+    columns: Sequence[str] | None
+    tags: str | Sequence[str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """How a read is done; `tags` and `keys` are compared as text, None takes all."""
+
+    columns: Sequence[str] | None = None
+    tags: frozenset[str] | None = None
+    batch_rows: int = BATCH_ROWS
+    batch_bytes: int = BATCH_BYTES
+    first_batch_rows: int | None = None
+    check_crc: bool = True
+    max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
+    on_damage: OnDamage | None = None  # takes the error of what is left out; None: it is raised
+    keys: frozenset[str] | None = None
+    unwrap: bool = False  # inner batches become their messages
+    verify_queue: bool = False  # look at records also where no column needs them
+
+    @classmethod
+    def of(cls, verify_queue: bool, **how: Unpack[ReadHow]) -> ReadOptions:
+        """From keywords as callers give them.
+
+        Raises InvalidArgumentError for an unknown keyword or column, and sizes below 1.
+        """
+        for name in how:
+            if name not in ReadHow.__annotations__:
+                raise InvalidArgumentError(
+                    None,
+                    reason=f"reading takes no {name!r}",
+                    advice=nearest(name, ReadHow.__annotations__),
+                )
+        keys = how.get("keys")
+        return cls(
+            column_names(how.get("columns")),
+            parse_tags(how.get("tags")),
+            positive("batch_rows", how.get("batch_rows", BATCH_ROWS)),
+            positive("batch_bytes", how.get("batch_bytes", BATCH_BYTES)),
+            how.get("first_batch_rows"),
+            how.get("check_crc", True),
+            how.get("max_body_bytes", DEFAULT_MAX_BODY_BYTES),
+            how.get("on_damage"),
+            None if keys is None else frozenset(keys),
+            how.get("unwrap_batches", False),
+            verify_queue,
+        )
+
+
+def positive(name: str, value: int) -> int:
+    """The value. Raises InvalidArgumentError where it is below 1."""
+    if value < 1:
+        raise InvalidArgumentError(None, reason=f"{name} must be at least 1", actual=value)
+    return value

@@ -1,0 +1,394 @@
+"""Ranges of queues as Arrow batches, in the order of the log: one pass, whatever is selected."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmq_store.arrow.batches import BatchBuilder, Rows, needs_log, other_topic_rows, stored_topics
+from rmq_store.arrow.property_columns import PropertyColumns
+from rmq_store.arrow.schema import column_names
+from rmq_store.commitlog.headers import Headers, Ints, wrong_crc_rows
+from rmq_store.commitlog.log import CommitLog
+from rmq_store.consumequeue.entries import Entries
+from rmq_store.consumequeue.files import QueueId
+from rmq_store.errors import BodyError, CorruptQueueError, ListedAt, StoreError
+from rmq_store.format.hashing import tags_code
+from rmq_store.format.layout import (
+    EXT_MAX_ADDRESS,
+    FILLER_SIZE,
+    MULTI_DISPATCH_SEPARATOR,
+    Property,
+    SysFlag,
+)
+from rmq_store.format.properties import decode_properties
+from rmq_store.format.topics import SCHEDULE_TOPIC
+from rmq_store.index.keys import rows_with_key
+from rmq_store.query.log_slices import QueueSlice
+from rmq_store.reading.log_order import EntriesOf, in_log_order
+from rmq_store.reading.options import ReadOptions
+from rmq_store.reading.unwrap_batches import MemberBatches, RangesOf, listed_row
+
+_MASK32 = 0xFFFFFFFF
+LAST_OFFSET = 2**63 - 1
+
+
+class SliceReader:
+    """Reads queue slices of one store. The entries come from `entries_of`, the records from `log`."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        entries_of: EntriesOf,
+        broker_name: str,
+        log_end: int,
+        options: ReadOptions,
+        batch_queues: Collection[QueueId] = (),
+        folder_of: Callable[[QueueId], str | None] = lambda _: None,
+    ) -> None:
+        """`batch_queues`: those that are BatchConsumeQueues. `folder_of`: where a queue's files are."""
+        self._folder_of = folder_of
+        self._batch_queues = batch_queues
+        self._damages = 0
+        self._log = log
+        self._entries_of = entries_of
+        self._log_end = log_end
+        self._options = options
+        self._asked = column_names(options.columns)
+        # Messages of batches are put back in the order of the log by where their record stands.
+        ordered = options.unwrap and _PLACE not in self._asked
+        self._builder = BatchBuilder(
+            broker_name,
+            (*self._asked, _PLACE) if ordered else self._asked,
+            max_body_bytes=options.max_body_bytes,
+            path=log.chain.folders[0],
+        )
+        self._hides_place = ordered
+        self._reads_bodies = options.check_crc or bool(_BODIES.intersection(self._builder.names))
+        self._filters = options.tags is not None or options.keys is not None
+        self._reads_log = needs_log(self._builder.names) or self._filters or options.verify_queue
+        self.ranges_of: RangesOf = lambda queue: [(0, LAST_OFFSET)]
+        self._members = MemberBatches(
+            log,
+            self._builder,
+            lambda queue: self.ranges_of(queue),
+            self._matches if self._filters else None,
+            self._damaged,
+            passes_over=options.on_damage is not None,
+        )
+        self._hashes = (
+            None
+            if options.tags is None
+            else np.array([tags_code(tag) & _MASK32 for tag in options.tags], dtype=np.int64)
+        )
+
+    def read(self, slices: Sequence[QueueSlice]) -> Iterator[pa.RecordBatch]:
+        """Arrow batches of all slices, rows in the order of the log.
+
+        Where `on_damage` was told of something a batch may be empty, so that a caller who keeps
+        what it is told can pass it on.
+        """
+        if self._options.unwrap:
+            self.ranges_of = _ranges_of(slices)
+        yield from self.batches_of(self._in_order(slices))
+
+    def batches_of(self, pieces: Iterable[Rows]) -> Iterator[pa.RecordBatch]:
+        """Arrow batches of rows that are in the order of the log."""
+        rows_next = self._options.first_batch_rows or self._options.batch_rows
+        told = 0
+        for rows in pieces:
+            at = 0
+            while at < len(rows):
+                upto = self._batch_end(rows, at, rows_next)
+                batch = self._batch(rows.take(slice(at, upto)))
+                if batch.num_rows or self._damages != told:
+                    rows_next = self._options.batch_rows
+                    told = self._damages
+                    yield batch.select(self._asked) if self._hides_place else batch
+                at = upto
+
+    def _batch_end(self, rows: Rows, at: int, most: int) -> int:
+        """How far a batch goes: rows and bytes within limits, all in one file of the log."""
+        upto = min(at + most, len(rows))
+        sizes = np.cumsum(rows.size[at:upto])
+        upto = at + max(1, int(np.searchsorted(sizes, self._options.batch_bytes, side="right")))
+        file = rows.log_offset[at:upto] // self._log.chain.file_size if self._reads_log else None
+        if file is not None and file[0] != file[-1]:
+            upto = at + int(np.argmax(file != file[0]))
+        return upto
+
+    def _in_order(self, slices: Sequence[QueueSlice]) -> Iterator[Rows]:
+        """The entries of all slices that are wanted, in the order of the log."""
+        parts = [part for part in slices if part.start < part.stop]
+        ends = [-1] * len(parts)
+
+        def keep(number: int, entries: Entries) -> Entries:
+            part = parts[number]
+            wanted = self._wanted(part.queue, entries)
+            if not self._reads_log and len(wanted):
+                wanted, ends[number] = self._trusted(part, wanted, ends[number])
+            return wanted
+
+        return in_log_order(
+            parts,
+            self._entries_of,
+            keep,
+            batch_queues=self._batch_queues,
+            least_rows=self._options.batch_rows,
+            first_rows=self._options.first_batch_rows,
+        )
+
+    def _wanted(self, queue: QueueId, entries: Entries) -> Entries:
+        """Without entries that lead nowhere, or whose tag hash rules them out."""
+        leads = entries.points_to_record & (entries.log_offset <= self._log_end - entries.size)
+        if not leads.all():
+            self._report_dead_ends(queue, entries.take(~leads))
+            entries = entries.take(leads)
+        if self._hashes is None or queue.topic == SCHEDULE_TOPIC:  # there tagsCode is a time
+            return entries
+        if self._options.unwrap and queue in self._batch_queues:  # members have tags of their own
+            return entries
+        may_match = np.isin(entries.tags_code & _MASK32, self._hashes)
+        return entries.take(may_match | (entries.tags_code <= EXT_MAX_ADDRESS))
+
+    def _trusted(self, part: QueueSlice, entries: Entries, end: int) -> tuple[Entries, int]:
+        """Entries that are believed without their record: each has to point behind the one before.
+
+        `end` is the end of the record before them. Also returns the new one.
+        """
+        before = np.append(end, (entries.log_offset + entries.size)[:-1])
+        if (entries.log_offset < before).any():
+            back = entries.log_offset < np.maximum.accumulate(before)
+            for row in np.flatnonzero(back).tolist():
+                where = int(entries.log_offset[row])
+                self._damaged(
+                    CorruptQueueError(
+                        self._folder_of(part.queue),
+                        offset=int(entries.offset[row]),
+                        reason=f"an entry of queue {part.queue.topic}/{part.queue.queue_id} points "
+                        "back in the log",
+                        expected=f"log offset {int(before[row])} or more",
+                        actual=where,
+                        advice="The offset is the queue offset. Read with verifyQueue to hold the "
+                        "entries against their records",
+                    ),
+                    _listed(part.queue, entries, row),
+                )
+            entries = entries.take(~back)
+            if not len(entries):
+                return entries, end
+        end = int(entries.log_offset[-1] + entries.size[-1])
+        if self._options.unwrap and part.queue in self._batch_queues:
+            entries = _each_message(entries, part)
+        return entries, end
+
+    def _report_dead_ends(self, queue: QueueId, entries: Entries) -> None:
+        for row in range(len(entries)):
+            size = int(entries.size[row])
+            what = "filler" if size == FILLER_SIZE else "an entry that leads to no place in the log"
+            self._damaged(
+                CorruptQueueError(
+                    self._folder_of(queue),
+                    offset=int(entries.offset[row]),
+                    reason=f"{what} in queue {queue.topic}/{queue.queue_id}",
+                    expected=f"a record before log offset {self._log_end}",
+                    actual=f"log offset {int(entries.log_offset[row])}, size {size}",
+                    advice="The offset is the queue offset. Read with on_damage to pass it over",
+                ),
+                _listed(queue, entries, row),
+            )
+
+    # --- one batch ---------------------------------------------------------------------------------
+
+    def _batch(self, rows: Rows) -> pa.RecordBatch:
+        if not self._reads_log:
+            return self._builder.build(rows, None)
+        rows, headers = self._located(rows)
+        if not len(rows):
+            return self._builder.empty()
+        if self._options.unwrap:
+            inner = (headers.sys_flag & SysFlag.INNER_BATCH) != 0
+            if inner.any():
+                return self._with_members(rows, headers, inner)
+        return self._whole_records(rows, headers)
+
+    def _whole_records(self, rows: Rows, headers: Headers) -> pa.RecordBatch:
+        """A row for each record that has the tags and keys asked for."""
+        properties: PropertyColumns | None = None
+        if self._filters:
+            properties = self._builder.properties(headers)
+            kept = np.flatnonzero(self._matches(properties))
+            if len(kept) < len(rows):
+                rows, headers, properties = rows.take(kept), headers.take(kept), None
+                if not len(rows):
+                    return self._builder.empty()
+        return self._built(rows, headers, properties)
+
+    def _matches(self, properties: PropertyColumns) -> npt.NDArray[np.bool_]:
+        hits = np.ones(len(properties.tags), dtype=bool)
+        if self._options.tags is not None:
+            tags = pc.is_in(properties.tags, pa.array(sorted(self._options.tags)))
+            hits &= tags.to_numpy(zero_copy_only=False)
+        if self._options.keys is not None:
+            hits &= rows_with_key(properties.keys, properties.uniq_key, self._options.keys)
+        return hits
+
+    # --- inner batches -----------------------------------------------------------------------------
+
+    def _with_members(
+        self, rows: Rows, headers: Headers, inner: npt.NDArray[np.bool_]
+    ) -> pa.RecordBatch:
+        """A row for each message of those records that are inner batches, and one for each other."""
+        plain = np.flatnonzero(~inner)
+        first = (
+            self._whole_records(rows.take(plain), headers.take(plain))
+            if len(plain)
+            else self._builder.empty()
+        )
+        batched = np.flatnonzero(inner)
+        second = self._members.batch(rows.take(batched), headers.take(batched))
+        if not (first.num_rows and second.num_rows):
+            return first if first.num_rows else second
+        both = pa.Table.from_batches([first, second])
+        order = np.argsort(both.column(_PLACE).to_numpy(), kind="stable")
+        return both.take(pa.array(order)).combine_chunks().to_batches()[0]
+
+    def _built(
+        self, rows: Rows, headers: Headers, properties: PropertyColumns | None
+    ) -> pa.RecordBatch:
+        try:
+            return self._builder.build(rows, headers, properties)
+        except BodyError:
+            if self._options.on_damage is None:
+                raise
+        bad = self._builder.unopenable(rows, headers)
+        for row, error in bad.items():
+            self._damaged(error, listed_row(rows, row))
+        keep = np.setdiff1d(np.arange(len(rows)), list(bad))
+        if not len(keep):
+            return self._builder.empty()
+        return self._builder.build(rows.take(keep), headers.take(keep))
+
+    def _located(self, rows: Rows) -> tuple[Rows, Headers]:
+        """The rows whose records are there and sound, with their headers; others are damage."""
+        first = int(rows.log_offset[0])
+        segment = self._log.chain.segment_at(first)
+        if segment is None:
+            self._explain(rows, np.arange(len(rows)))
+            return rows.take(slice(0, 0)), Headers(_NO_BYTES, rows.log_offset[:0], 0)
+        stop = min(self._log.chain.segment_end(segment), int((rows.log_offset + rows.size).max()))
+        self._log.chain.need(
+            rows.log_offset, np.minimum(rows.log_offset + rows.size, stop), fresh=True
+        )
+        window = self._log.chain.window(first, stop, fetch=0)
+        headers = Headers(window, rows.log_offset - first, first)
+        good = headers.valid & (headers.total == rows.size)
+        if not good.all():
+            self._explain(rows, np.flatnonzero(~good))
+            rows, headers = rows.take(good), headers.take(np.flatnonzero(good))
+        self._log.chain.counts.bytes += int(headers.total.sum())
+        if not self._reads_bodies:
+            self._log.chain.counts.bytes -= int(headers.body_length.sum())
+        return self._believed(rows, headers)
+
+    def _believed(self, rows: Rows, headers: Headers) -> tuple[Rows, Headers]:
+        """Without records of another queue, and without bodies that do not have their CRC."""
+        other = other_topic_rows(rows, headers) if len(rows) else np.zeros(0, dtype=bool)
+        strangers = [
+            row for row in np.flatnonzero(other).tolist() if not _lists(rows, headers, row)
+        ]
+        wrong: Ints = np.array(strangers, dtype=np.int64)
+        for row in strangers:
+            self._damaged(self._stranger(rows, headers, row), listed_row(rows, row))
+        if self._options.check_crc and len(rows):
+            bad_crc = wrong_crc_rows(headers)
+            self._explain(rows, np.setdiff1d(bad_crc, wrong))
+            wrong = np.union1d(wrong, bad_crc)
+        if not len(wrong):
+            return rows, headers
+        keep = np.setdiff1d(np.arange(len(rows)), wrong)
+        return rows.take(keep), headers.take(keep)
+
+    def _explain(self, rows: Rows, bad: Ints) -> None:
+        """Each bad row read again by the readable decoder, which says what is wrong with it."""
+        for row in bad.tolist():
+            where, size = int(rows.log_offset[row]), int(rows.size[row])
+            try:
+                found = self._log.record_at(where)
+            except StoreError as error:
+                self._damaged(error, listed_row(rows, row))
+                continue
+            self._damaged(
+                CorruptQueueError(
+                    self._log.path_at(where),
+                    offset=where,
+                    reason=f"queue {_name(rows, row)} lists a record of another size",
+                    expected=size,
+                    actual=found.total_size,
+                    advice="The entry is left from before the log was cut, or damaged",
+                ),
+                listed_row(rows, row),
+            )
+
+    def _stranger(self, rows: Rows, headers: Headers, row: int) -> CorruptQueueError:
+        topic = stored_topics(headers.take(np.array([row])))[0].as_py()
+        return CorruptQueueError(
+            self._log.path_at(int(rows.log_offset[row])),
+            offset=int(rows.log_offset[row]),
+            reason=f"queue {_name(rows, row)} lists a record of another queue",
+            expected=_name(rows, row),
+            actual=f"{topic}/{int(headers.head['queue_id'][row])}",
+            advice="The entry is left from before the log was cut, or damaged",
+        )
+
+    def _damaged(self, error: StoreError, entry: ListedAt | None) -> None:
+        error.entry = entry
+        if self._options.on_damage is None:
+            raise error
+        self._damages += 1
+        self._options.on_damage(error)
+
+
+_PLACE = "commitLogOffset"
+_BODIES = frozenset(("body", "rawBody"))
+_NO_BYTES = np.zeros(0, dtype=np.uint8)
+
+
+def _ranges_of(slices: Sequence[QueueSlice]) -> RangesOf:
+    ranges: dict[QueueId, list[tuple[int, int]]] = {}
+    for part in slices:
+        ranges.setdefault(part.queue, []).append((part.start, part.stop))
+    return lambda queue: ranges.get(queue, [])
+
+
+def _each_message(entries: Entries, part: QueueSlice) -> Entries:
+    """An entry for each message of those that hold several, as far as `part` goes."""
+    counts = entries.count
+    first = np.repeat(np.cumsum(counts) - counts, counts)
+    many = entries.take(np.repeat(np.arange(len(entries)), counts))
+    offset = many.offset + np.arange(len(many)) - first
+    many = replace(many, offset=offset, count=np.ones_like(offset))
+    return many.take((offset >= part.start) & (offset < part.stop))
+
+
+def _listed(queue: QueueId, entries: Entries, row: int) -> ListedAt:
+    numbers = (entries.offset, entries.log_offset, entries.size)
+    offset, log_offset, size = (int(column[row]) for column in numbers)
+    return ListedAt(*queue, offset, log_offset, size)
+
+
+def _name(rows: Rows, row: int) -> str:
+    return f"{rows.topics[int(rows.topic_code[row])]}/{int(rows.queue_id[row])}"
+
+
+def _lists(rows: Rows, headers: Headers, row: int) -> bool:
+    """Whether a record names the queue it was found by among its further queues (LMQ)."""
+    at, length = int(headers.properties_at[row]), int(headers.properties_length[row])
+    found = decode_properties(headers.window[at : at + length].tobytes())
+    names = found.get(Property.INNER_MULTI_DISPATCH, "").split(MULTI_DISPATCH_SEPARATOR)
+    return rows.topics[int(rows.topic_code[row])] in names

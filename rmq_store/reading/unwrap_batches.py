@@ -1,0 +1,127 @@
+"""Inner batches as Arrow batches: a row for each of their messages that is wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from rmq_store.arrow.batches import BatchBuilder, Rows
+from rmq_store.arrow.inner_batch import Members, members_of
+from rmq_store.arrow.property_columns import PropertyColumns, decode_property_columns
+from rmq_store.commitlog.headers import Headers, Ints
+from rmq_store.commitlog.log import CommitLog
+from rmq_store.consumequeue.files import QueueId
+from rmq_store.errors import BodyError, ListedAt, StoreError
+
+RangesOf = Callable[[QueueId], Sequence[tuple[int, int]]]
+"""The queue offsets of a queue whose messages are wanted, half-open ranges."""
+
+Matches = Callable[[PropertyColumns], npt.NDArray[np.bool_]]
+Damaged = Callable[[StoreError, ListedAt | None], None]
+
+
+class MemberBatches:
+    """Takes the records of inner batches apart. `damaged` is told what is left out, or raises."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        builder: BatchBuilder,
+        ranges_of: RangesOf,
+        matches: Matches | None,
+        damaged: Damaged,
+        *,
+        passes_over: bool,
+    ) -> None:
+        """`matches`: which messages have the tags and keys asked for; None where all are wanted.
+
+        `passes_over`: whether what is damaged is left out.
+        """
+        self._log = log
+        self._builder = builder
+        self._ranges_of = ranges_of
+        self._matches = matches
+        self._damaged = damaged
+        self._passes_over = passes_over
+
+    def batch(self, rows: Rows, headers: Headers) -> pa.RecordBatch:
+        """A row for each message wanted; `rows` are records that are inner batches."""
+        keep, bodies = self._opened_bodies(rows, headers)
+        if len(keep) < len(rows):
+            rows, headers = rows.take(keep), headers.take(keep)
+        members, broken = members_of(bodies)
+        for row in broken.tolist():
+            self._damaged(
+                BodyError(
+                    self._log.path_at(int(rows.log_offset[row])),
+                    offset=int(rows.log_offset[row]),
+                    reason="the body of an inner batch does not add up to messages",
+                    advice="Ask for unwrapBatches=false and rawBody to get the bytes as stored",
+                ),
+                listed_row(rows, row),
+            )
+        members = members.take(np.flatnonzero(self._in_parts(rows, members)))
+        properties = decode_property_columns(
+            members.properties(), with_map="properties" in self._builder.names
+        )
+        if self._matches is not None:
+            hits = np.flatnonzero(self._matches(properties))
+            members = members.take(hits)
+            properties = decode_property_columns(
+                members.properties(), with_map="properties" in self._builder.names
+            )
+        if not len(members):
+            return self._builder.empty()
+        return self._member_batch(rows, headers, members, properties)
+
+    def _opened_bodies(self, rows: Rows, headers: Headers) -> tuple[Ints, pa.Array]:
+        """The rows whose bodies open, and these."""
+        bad: dict[int, BodyError] = {}
+        if self._passes_over:
+            bad = self._builder.unopenable(rows, headers)
+            for row, error in bad.items():
+                self._damaged(error, listed_row(rows, row))
+        keep = np.setdiff1d(np.arange(len(rows)), list(bad)).astype(np.int64)
+        return keep, self._builder.bodies(rows.take(keep), headers.take(keep))
+
+    def _in_parts(self, rows: Rows, members: Members) -> npt.NDArray[np.bool_]:
+        """Members whose queue offsets are in the slices asked for: these may begin inside a batch."""
+        offset = rows.queue_offset[members.row] + members.number
+        inside = np.ones(len(members), dtype=bool)
+        queues = set(zip(rows.topic_code.tolist(), rows.queue_id.tolist(), strict=True))
+        for code, queue_id in queues:
+            mine = ((rows.topic_code == code) & (rows.queue_id == queue_id))[members.row]
+            wanted = np.zeros(len(members), dtype=bool)
+            for start, stop in self._ranges_of(QueueId(rows.topics[code], queue_id)):
+                wanted |= (offset >= start) & (offset < stop)
+            inside &= ~mine | wanted
+        return inside
+
+    def _member_batch(
+        self, rows: Rows, headers: Headers, members: Members, properties: PropertyColumns
+    ) -> pa.RecordBatch:
+        bodies = members.bodies() if {"body", "rawBody"} & set(self._builder.names) else None
+        own = {
+            "queueOffset": pa.array(rows.queue_offset[members.row] + members.number),
+            "flag": pa.array(members.flag),
+            "body": bodies,
+            "rawBody": bodies,
+            "tags": properties.tags,
+            "keys": properties.keys,
+            "uniqKey": properties.uniq_key,
+            "properties": properties.properties,
+        }
+        outer = self._builder.build(rows, headers).take(pa.array(members.row))
+        columns = [own.get(name, outer.column(name)) for name in self._builder.names]
+        return pa.RecordBatch.from_arrays(columns, schema=self._builder.schema)
+
+
+def listed_row(rows: Rows, row: int) -> ListedAt:
+    """The queue entry of a row."""
+    topic = rows.topics[int(rows.topic_code[row])]
+    numbers = (rows.queue_id, rows.queue_offset, rows.log_offset, rows.size)
+    queue_id, offset, log_offset, size = (int(column[row]) for column in numbers)
+    return ListedAt(topic, queue_id, offset, log_offset, size)

@@ -1,0 +1,324 @@
+"""Starting as the broker does (DefaultMessageStore#load and #recover), defects included.
+
+What it forgets it leaves on the disk: nothing is zeroed. Whoever goes on writing after it must take
+the ends of log and queues from the report, as the broker keeps them in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from rmq_store.arrow.property_columns import PropertyColumns
+from rmq_store.commitlog.headers import Headers, Ints, Mask
+from rmq_store.commitlog.log import CommitLog
+from rmq_store.commitlog.runs import follow
+from rmq_store.config.broker_conf import StoreConfig
+from rmq_store.config.checkpoint import Checkpoint
+from rmq_store.config.locate import commitlog_folders
+from rmq_store.consumequeue.dispatch import Dispatched, entries_of
+from rmq_store.consumequeue.files import QueueId
+from rmq_store.files.mapping import Bytes
+from rmq_store.files.writer import OpenFiles, remove
+from rmq_store.format.hashing import crc32
+from rmq_store.format.layout import (
+    ABORT_FILE,
+    BATCH_CONSUMEQUEUE_DIR,
+    BLANK_HEAD,
+    BLANK_SIZE,
+    CHECKPOINT_FILE,
+    CONSUMEQUEUE_DIR,
+    CRC_MASK,
+    INDEX_DIR,
+    MAGIC_BLANK,
+)
+from rmq_store.format.releases import Dialect
+from rmq_store.index.file import list_index_files
+from rmq_store.recovery.broker_queues import BrokerBatchQueue, BrokerQueue, load_files
+from rmq_store.recovery.report import FileChange, RecoveryReport
+from rmq_store.recovery.strict_index import index_geometry, last_index_writer
+from rmq_store.recovery.strict_log import TIMESTAMP_SLACK_MS
+from rmq_store.snapshot.file_sizes import queue_sizes
+from rmq_store.snapshot.snapshot import (
+    QueueFolders,
+    QueueState,
+    StoreSnapshot,
+    declared_batch_topics,
+)
+
+_MOST_FILES = 10  # commitLogRecoverMaxNum, from 5.4.0 on
+_BYTES_AT_A_TIME = 32 << 20
+_PHYSICAL_AT = 28
+
+
+def recover_as_broker(root: Path, config: StoreConfig, how: Dialect) -> RecoveryReport:
+    """Recover as a broker of that release; the report's snapshot is what it has in memory then."""
+    return _Broker(root, config, how).run()
+
+
+class _Broker:
+    def __init__(self, root: Path, config: StoreConfig, how: Dialect) -> None:
+        self.root = root
+        self.how = how
+        folders = QueueFolders(root, config)
+        log = CommitLog(commitlog_folders(root, config), file_size=config.mappedFileSizeCommitLog)
+        self.config = config.with_defaults_of(queue_sizes(folders))
+        self.report = RecoveryReport(str(root), "broker", not (root / ABORT_FILE).exists())
+        self.checkpoint = Checkpoint.read_or_zero(root / CHECKPOINT_FILE)
+        self.batch_topics = declared_batch_topics(root)
+        self.opened = OpenFiles()
+        self.queues: dict[QueueId, BrokerQueue] = {}
+        self._listed = folders.listed()
+        self._size = log.chain.file_size
+        self.files = load_files(
+            [Path(folder) for folder in log.chain.folders], self._size, "mappedFileSizeCommitLog"
+        )
+        self.log = log
+
+    def run(self) -> RecoveryReport:
+        for queue, batch in self._listed.items():
+            one = self._queue(queue, batch)
+            one.load("mapperFileSizeBatchConsumeQueue" if batch else "mappedFileSizeConsumeQueue")
+        if not self.report.clean:
+            self._drop_index_files()
+        for one in self.queues.values():
+            one.recover()
+        if self.files:
+            end = self._recover_log()
+        else:
+            end = 0
+            for one in self.queues.values():
+                one.destroy()
+        start = self.files[0][0] if self.files else 0
+        for one in self.queues.values():
+            one.correct_min(start)
+        return self._reported(start, end)
+
+    def _queue(self, queue: QueueId, batch: bool) -> BrokerQueue:
+        one = self.queues.get(queue)
+        if one is None:
+            kind = BATCH_CONSUMEQUEUE_DIR if batch else CONSUMEQUEUE_DIR
+            folder = self.root / kind / queue.topic / str(queue.queue_id)
+            if batch:
+                one = BrokerBatchQueue(folder, self.config.batch_queue_file_size, self.opened)
+            else:
+                one = BrokerQueue(folder, self.config.queue_file_size, self.opened)
+            self.queues[queue] = one
+        return one
+
+    def _changed(self, path: Path, what: str, count: int) -> None:
+        self.report.files.append(FileChange(str(path), what, count))
+
+    def _drop_index_files(self) -> None:
+        """IndexService#load: every file that ends later than the checkpoint knows of."""
+        for segment in list_index_files(self.root / INDEX_DIR):
+            raw = np.fromfile(segment.path, dtype=">i8", count=2)
+            if int(raw[1]) > self.checkpoint.index_msg_timestamp:
+                self._changed(Path(segment.path), "removed", remove(Path(segment.path)))
+
+    # --- the log ------------------------------------------------------------------------------------
+
+    def _recover_log(self) -> int:
+        reached = max((one.max_physic_offset for one in self.queues.values()), default=-1)
+        number = self._first_file(reached)
+        self.report.scanned_from = self.files[number][0]
+        end = self._dispatch_from(number, reached if self.report.clean else None)
+        if max((one.max_physic_offset for one in self.queues.values()), default=-1) >= end:
+            for one in self.queues.values():
+                one.truncate(end)
+        for base, path in [file for file in self.files if file[0] > end]:
+            self._changed(path, "removed", remove(path))
+            self.files.remove((base, path))
+        return end
+
+    def _first_file(self, reached: int) -> int:
+        """Where to begin: CommitLog#recoverNormally, #recoverAbnormally and what they ask."""
+        left = _MOST_FILES if self.how.has("recovery_file_limit") else len(self.files) + 1
+        number = len(self.files) - 1
+        while number > 0:
+            left -= 1
+            if self._matches(number, reached) or left <= 0:
+                break
+            number -= 1
+        return number
+
+    def _matches(self, number: int, reached: int) -> bool:
+        window = self._window(number)
+        found = _one_record(window, 0)
+        if found is None:
+            return False
+        headers = found
+        stored = int(headers.field("store_timestamp", np.int64)[0])
+        says = int(headers.field("physical_offset", np.int64)[0])
+        if not stored:
+            return False
+        if self.report.clean:
+            return says <= reached
+        if not self.how.has("checkpoint_48"):
+            known = self.checkpoint
+            times = min(known.physic_msg_timestamp, known.logics_msg_timestamp)
+            return stored <= max(0, times - TIMESTAMP_SLACK_MS)
+        if self.checkpoint.logics_physical_offset > 0:
+            return says <= self.checkpoint.logics_physical_offset
+        return stored <= self.checkpoint.logics_msg_timestamp
+
+    def _window(self, number: int) -> Bytes:
+        base = self.files[number][0]
+        return self.log.chain.window(base, base + self._size)
+
+    def _dispatch_from(self, number: int, only_behind: int | None) -> int:
+        """Walk the log and dispatch; where it ended. `only_behind`: of a clean store, what is new."""
+        indexer = None
+        if self.config.messageIndexEnable is not False:
+            geometry = index_geometry(self.root, self.config)
+            self._stretch_index_files(geometry.file_size)
+            indexer = last_index_writer(self.root, geometry, self.how)
+        end = self.files[number][0]
+        try:
+            for headers in self._walk(number):
+                self.report.records += len(headers)
+                says = headers.field("physical_offset", np.int64)
+                if only_behind is not None:
+                    headers = _rows(headers, np.flatnonzero(says > only_behind))
+                if not len(headers):
+                    continue
+                found, topics, properties = self._entries(headers)
+                self._put(found)
+                if indexer is not None:
+                    fresh = np.flatnonzero(headers.at + headers.base >= indexer.end_log_offset)
+                    if len(fresh) == len(headers):
+                        indexer.append(headers, topics, properties)
+                    elif len(fresh):
+                        part = _rows(headers, fresh)
+                        _, topics, properties = self._entries(part)
+                        indexer.append(part, topics, properties)
+            end = self._walked_to
+        finally:
+            self.opened.close()
+            if indexer is not None:
+                self.report.index_items_rebuilt = indexer.items_written
+                indexer.close()
+        return end
+
+    def _entries(self, headers: Headers) -> tuple[Dispatched, pa.Array, PropertyColumns]:
+        lmq = bool(self.config.enableLmq and self.config.enableMultiDispatch)
+        return entries_of(headers, self.config, self.batch_topics, lmq=lmq)
+
+    def _stretch_index_files(self, size: int) -> None:
+        """Opening an index file maps it in full, which makes a shorter one longer (IndexFile)."""
+        for segment in list_index_files(self.root / INDEX_DIR):
+            if segment.size < size:
+                with open(segment.path, "r+b") as file:
+                    file.truncate(size)
+
+    def _put(self, found: Dispatched) -> None:
+        order = np.argsort(found.queue, kind="stable")
+        edges = np.flatnonzero(np.diff(found.queue[order])) + 1
+        for rows in np.split(order, edges):
+            if not len(rows):
+                continue
+            queue = found.queues[int(found.queue[rows[0]])]
+            if "/" in queue.topic or "\0" in queue.topic:
+                continue  # no folder has such a name
+            one = self._queue(queue, queue.topic in self.batch_topics)
+            self.report.entries_rebuilt += one.put(
+                found.log_offset[rows],
+                found.size[rows],
+                found.tags_code[rows],
+                found.offset[rows],
+                found.count[rows],
+                found.store_timestamp[rows],
+            )
+
+    _walked_to = 0
+
+    def _walk(self, number: int) -> Iterator[Headers]:
+        """Records up to the first that fails, wherever they say that they stand."""
+        at = 0
+        while True:
+            base, window = self.files[number][0], self._window(number)
+            self._walked_to = base + at
+            headers = self._run(window, base, at)
+            if len(headers):
+                at = int(headers.at[-1] + headers.total[-1]) + (headers.window is not window) * at
+                self._walked_to = base + at
+                yield headers
+            elif _is_blank(window, at):
+                if number + 1 >= len(self.files):
+                    return
+                number, at = number + 1, 0
+            else:
+                return
+
+    def _run(self, window: Bytes, base: int, at: int) -> Headers:
+        run = follow(window, base, at, min(len(window), at + _BYTES_AT_A_TIME))
+        headers = Headers(window, run.at, base)
+        sound = headers.valid & _right_crc(headers)
+        wrong = np.flatnonzero(~sound)
+        if not len(run.at) or (len(wrong) and not int(wrong[0])):
+            odd = _one_record(window, at)
+            return Headers(window, run.at[:0], base) if odd is None else odd
+        return headers if not len(wrong) else Headers(window, run.at[: int(wrong[0])], base)
+
+    # --- afterwards -----------------------------------------------------------------------------------
+
+    def _reported(self, start: int, end: int) -> RecoveryReport:
+        report = self.report
+        report.log_start, report.log_end = start, end
+        states = {}
+        for queue, one in sorted(self.queues.items()):
+            report.queues[queue] = (one.min_offset, one.max_offset)
+            unit = one.dtype.itemsize
+            first = one.files[0][0] // unit if one.files else 0
+            states[queue] = QueueState(
+                max(0, one.min_offset),
+                one.max_offset,
+                first,
+                one.stop // unit,
+                isinstance(one, BrokerBatchQueue),
+            )
+        report.snapshot = StoreSnapshot(start, end, states)
+        self.log.chain.close()
+        return report
+
+
+def _rows(headers: Headers, rows: Ints) -> Headers:
+    return Headers(headers.window, headers.at[rows], headers.base)
+
+
+def _is_blank(window: Bytes, at: int) -> bool:
+    if at + BLANK_SIZE > len(window):
+        return False
+    head = window[at : at + BLANK_SIZE].view(BLANK_HEAD)[0]
+    return int(head["magic"]) == MAGIC_BLANK and int(head["size"]) <= len(window) - at
+
+
+def _one_record(window: Bytes, at: int) -> Headers | None:
+    """The record at a position, as the broker checks it: it may say that it stands elsewhere.
+
+    Its bytes alone, numbered as if it stood where it says.
+    """
+    if at + _PHYSICAL_AT + 8 > len(window):
+        return None
+    total = int.from_bytes(window[at : at + 4].tobytes(), "big", signed=True)
+    if total <= 0 or at + total > len(window):
+        return None
+    says = window[at + _PHYSICAL_AT : at + _PHYSICAL_AT + 8].tobytes()
+    where = int.from_bytes(says, "big", signed=True)
+    headers = Headers(window[at : at + total], np.zeros(1, dtype=np.int64), where)
+    return headers if headers.valid[0] and _right_crc(headers)[0] else None
+
+
+def _right_crc(headers: Headers) -> Mask:
+    """Which bodies have their CRC; a record's own CRC is not looked at."""
+    view = headers.window.data
+    stored = headers.head["body_crc"].astype(np.int64)
+    right = np.ones(len(headers), dtype=bool)
+    for row in np.flatnonzero(headers.valid & (headers.body_length > 0)).tolist():
+        first = int(headers.body_at[row])
+        body = view[first : first + int(headers.body_length[row])]
+        right[row] = crc32(body) & CRC_MASK == stored[row]
+    return right

@@ -1,0 +1,363 @@
+"""A queue as the broker has it in memory while it starts (ConsumeQueue, BatchConsumeQueue): its files, how
+far each is filled, and the rules by which it scans, adds and cuts, known defects included.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rmq_store.commitlog.headers import Ints
+from rmq_store.errors import UnrecoverableStoreError
+from rmq_store.files.writer import OpenFiles, remove
+from rmq_store.format.layout import BATCH_QUEUE_ENTRY, FILLER_SIZE, QUEUE_ENTRY, segment_name
+
+_FILES_SCANNED = 3  # ConsumeQueue#recover
+_LARGEST_OFFSET = 2**55  # beyond it a queue offset is damage and its file has no name
+_NOT_COMPACTED = -1
+
+
+def load_files(folders: list[Path], size: int, setting: str) -> list[tuple[int, Path]]:
+    """The files of a chain by offset, as MappedFileQueue#load takes them.
+
+    An empty last file is deleted. Raises UnrecoverableStoreError where the broker does not start:
+    a file of another size, or of a name that is no number.
+    """
+    found = sorted(
+        (path for folder in folders if folder.is_dir() for path in folder.iterdir()),
+        key=lambda path: path.name,
+    )
+    files: list[tuple[int, Path]] = []
+    for path in found:
+        if path.is_dir():
+            continue
+        actual = path.stat().st_size
+        if not actual and path == found[-1]:
+            remove(path)
+            continue
+        if actual != size or not path.name.isdigit():
+            raise UnrecoverableStoreError(
+                path,
+                reason="the broker does not start on a store with this file",
+                expected=f"a number for a name and {setting}={size} bytes",
+                actual=f"{actual} bytes",
+                advice='recovery="strict" can do with less; or give the sizes of the broker',
+            )
+        files.append((int(path.name), path))
+    return files
+
+
+class BrokerQueue:
+    """A ConsumeQueue."""
+
+    dtype = QUEUE_ENTRY
+
+    def __init__(self, folder: Path, size: int, opened: OpenFiles) -> None:
+        self.folder = folder
+        self.size = size
+        self._opened = opened
+        self.files: list[tuple[int, Path]] = []
+        self.position = size  # how far the last file is filled
+        self.max_physic_offset = -1
+        self.min_logic_offset = 0
+
+    def load(self, setting: str) -> None:
+        """Take up the files there are."""
+        self.files = load_files([self.folder], self.size, setting)
+
+    @property
+    def stop(self) -> int:
+        """The byte of the stream behind the last unit."""
+        return self.files[-1][0] + self.position if self.files else 0
+
+    def _units(self, number: int) -> npt.NDArray[Any]:
+        count = self.size // self.dtype.itemsize
+        return np.fromfile(self.files[number][1], dtype=self.dtype, count=count)
+
+    @staticmethod
+    def _sound(units: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+        sound: npt.NDArray[np.bool_] = (units["log_offset"] >= 0) & (units["size"] > 0)
+        return sound
+
+    def _reached(self, unit: Any) -> int:
+        """What a unit makes of maxPhysicOffset."""
+        return int(unit["log_offset"]) + int(unit["size"])
+
+    def recover(self) -> None:
+        """Scan the last three files up to the first unit that is none, and forget what is behind."""
+        if not self.files:
+            return
+        number = max(0, len(self.files) - _FILES_SCANNED)
+        while True:
+            units = self._units(number)
+            wrong = np.flatnonzero(~self._sound(units))
+            count = int(wrong[0]) if len(wrong) else len(units)
+            if count:
+                self.max_physic_offset = self._reached(units[count - 1])
+            filled = count * self.dtype.itemsize
+            if filled < self.size or number + 1 >= len(self.files):
+                break
+            number += 1
+        for _, path in self.files[number + 1 :]:
+            remove(path)
+        del self.files[number + 1 :]
+        self.position = filled
+
+    def truncate(self, log_end: int) -> None:
+        """Forget units of records behind the log's end; the first of a file is hardly looked at."""
+        self._start_truncating(log_end)
+        while self.files:
+            units = self._units(len(self.files) - 1)
+            if not len(units) or int(units[0]["log_offset"]) >= log_end:
+                remove(self.files.pop()[1])
+                self.position = self.size
+                continue
+            stops = ~self._sound(units) | (units["log_offset"] >= log_end)
+            stops[0] = False
+            wrong = np.flatnonzero(stops)
+            count = int(wrong[0]) if len(wrong) else len(units)
+            self.position = count * self.dtype.itemsize
+            self.max_physic_offset = self._reached(units[count - 1])
+            break
+        self._truncated()
+
+    def _start_truncating(self, log_end: int) -> None:
+        self.max_physic_offset = log_end
+
+    def _truncated(self) -> None:
+        pass
+
+    def put(
+        self,
+        log_offset: Ints,
+        size: Ints,
+        tags_code: Ints,
+        offset: Ints,
+        count: Ints,
+        stamps: Ints,
+    ) -> int:
+        """Add entries of records in log order, by the broker's rules; how many it took."""
+        rows = np.flatnonzero(log_offset + size > self.max_physic_offset)
+        if not len(rows):
+            return 0
+        if not self.files and not self._first_file(int(offset[rows[0]])):
+            return 0
+        unit = self.dtype.itemsize
+        at = self.stop // unit
+        if not np.array_equal(offset[rows], at + np.arange(len(rows))):
+            rows = self._not_before(rows, offset, at)
+        if len(rows):
+            units = np.zeros(len(rows), dtype=self.dtype)
+            units["log_offset"], units["size"] = log_offset[rows], size[rows]
+            units["tags_code"] = tags_code[rows]
+            self._append(units)
+            self.max_physic_offset = self._reached(units[-1])
+        return len(rows)
+
+    @staticmethod
+    def _not_before(rows: Ints, offset: Ints, at: int) -> Ints:
+        """Without entries that ask for an offset before the end; one that asks for 0 is taken."""
+        kept = []
+        for row in rows.tolist():
+            if offset[row] == 0 or offset[row] >= at:
+                kept.append(row)
+                at += 1
+        return np.array(kept, dtype=np.int64)
+
+    def _first_file(self, offset: int) -> bool:
+        """Make the first file, filler up to the first offset (ConsumeQueue#fillPreBlank)."""
+        if not 0 <= offset < _LARGEST_OFFSET:
+            return False
+        begin = offset * self.dtype.itemsize
+        base = begin - begin % self.size
+        self._new_file(base)
+        if offset:
+            self.min_logic_offset = begin
+            filler = np.zeros((begin - base) // self.dtype.itemsize, dtype=self.dtype)
+            filler["size"] = FILLER_SIZE
+            self._append(filler)
+        return True
+
+    def _new_file(self, base: int) -> None:
+        self.files.append((base, self.folder / segment_name(base)))
+        self.position = 0
+
+    def _append(self, units: npt.NDArray[Any]) -> None:
+        raw = units.view(np.uint8)
+        while len(raw):
+            if self.position + self.dtype.itemsize > self.size:
+                self._new_file(self.files[-1][0] + self.size)
+            count = min(len(raw), self.size - self.position)
+            count -= count % self.dtype.itemsize
+            self._opened.write(self.files[-1][1], self.size, self.position, raw[:count].data)
+            self.position += count
+            raw = raw[count:]
+
+    def destroy(self) -> None:
+        """All files go: the log has none."""
+        for _, path in self.files:
+            remove(path)
+        self.files = []
+        self.min_logic_offset = 0
+
+    # --- what a broker says of it ---------------------------------------------------------------------
+
+    def correct_min(self, log_start: int) -> None:
+        """Find the first unit whose record is there (ConsumeQueue#correctMinOffset)."""
+        if self.min_logic_offset >= self.stop or not self.files:
+            return
+        unit = self.dtype.itemsize
+        if self.position >= unit:
+            last = self._units(len(self.files) - 1)[self.position // unit - 1]
+            if int(last["log_offset"]) < log_start:
+                self.min_logic_offset = self.stop
+                return
+        base = self.files[0][0]
+        readable = self.position if len(self.files) == 1 else self.size
+        start = self.min_logic_offset - base
+        intact, start = start >= 0, max(0, start)
+        if start >= readable:
+            return
+        where = self._units(0)["log_offset"][start // unit : readable // unit].astype(np.int64)
+        if intact and int(where[0]) >= log_start:
+            return
+        found = _search(where, log_start)
+        if found is not None:
+            self.min_logic_offset = base + start + found * unit
+
+    @property
+    def min_offset(self) -> int:
+        """minOffsetInQueue."""
+        return self.min_logic_offset // self.dtype.itemsize
+
+    @property
+    def max_offset(self) -> int:
+        """maxOffsetInQueue."""
+        return self.stop // self.dtype.itemsize
+
+
+def _search(where: Ints, log_start: int) -> int | None:
+    """The broker's own bisection, which on units out of order finds what it finds."""
+    low, high = 0, len(where) - 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        if where[middle] > log_start:
+            high = middle
+        elif where[middle] == log_start:
+            low = high = middle
+        else:
+            low = middle
+    return next((at for at in range(low, high + 1) if where[at] >= log_start), None)
+
+
+class BrokerBatchQueue(BrokerQueue):
+    """A BatchConsumeQueue."""
+
+    dtype = BATCH_QUEUE_ENTRY
+
+    def __init__(self, folder: Path, size: int, opened: OpenFiles) -> None:
+        super().__init__(folder, size, opened)
+        self._min = -1
+        self._max = 0
+
+    @staticmethod
+    def _sound(units: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+        sound: npt.NDArray[np.bool_] = (
+            (units["log_offset"] >= 0)
+            & (units["size"] > 0)
+            & (units["base_offset"] >= 0)
+            & (units["batch_size"] > 0)
+        )
+        return sound
+
+    def _reached(self, unit: Any) -> int:
+        return int(unit["log_offset"])
+
+    def recover(self) -> None:
+        """As a ConsumeQueue; then min and max are read from the first and the last unit."""
+        super().recover()
+        if self.files:
+            self._revise()
+
+    def _start_truncating(self, log_end: int) -> None:
+        self.max_physic_offset = log_end - 1
+
+    def _truncated(self) -> None:
+        self._revise()
+
+    def _revise(self) -> None:
+        self._revise_min()
+        unit = self.dtype.itemsize
+        last = None
+        if self.files and self.position >= unit:
+            last = self._units(len(self.files) - 1)[self.position // unit - 1]
+        elif len(self.files) > 1:
+            last = self._units(len(self.files) - 2)[-1]
+        self._max = 0 if last is None else int(last["base_offset"]) + int(last["batch_size"])
+
+    def _revise_min(self) -> None:
+        if not self.files:
+            self._min, self._max = -1, 0
+            return
+        readable = self.position if len(self.files) == 1 else self.size
+        filled = readable >= self.dtype.itemsize
+        self._min = int(self._units(0)[0]["base_offset"]) if filled else -1
+
+    def put(
+        self,
+        log_offset: Ints,
+        size: Ints,
+        tags_code: Ints,
+        offset: Ints,
+        count: Ints,
+        stamps: Ints,
+    ) -> int:
+        """Add entries of records in log order; how many it took."""
+        rows = np.flatnonzero(log_offset > self.max_physic_offset)
+        if not len(rows):
+            return 0
+        if not self.files:
+            self._new_file(0)
+        units = np.zeros(len(rows), dtype=self.dtype)
+        units["log_offset"], units["size"] = log_offset[rows], size[rows]
+        units["tags_code"], units["store_timestamp"] = tags_code[rows], stamps[rows]
+        units["base_offset"], units["batch_size"] = offset[rows], count[rows]
+        units["compacted_offset"] = _NOT_COMPACTED
+        self._append(units)
+        self.max_physic_offset = int(log_offset[rows[-1]])
+        self._max = int(offset[rows[-1]] + count[rows[-1]])
+        if self._min == -1:
+            self._opened.sync()
+            self._revise_min()
+        return len(rows)
+
+    def destroy(self) -> None:
+        """All files go: the log has none."""
+        super().destroy()
+        self._revise_min()
+
+    def correct_min(self, log_start: int) -> None:
+        """Find the first unit of the first file whose record is there."""
+        self._revise_min()
+        if not self.files:
+            return
+        readable = self.position if len(self.files) == 1 else self.size
+        units = self._units(0)[: readable // self.dtype.itemsize]
+        gone = np.flatnonzero(units["log_offset"] >= log_start)
+        count = int(gone[0]) if len(gone) else len(units)
+        if count:
+            last = units[count - 1]
+            self._min = int(last["base_offset"]) + int(last["batch_size"])
+
+    @property
+    def min_offset(self) -> int:
+        """minOffsetInQueue; -1 of an empty queue."""
+        return self._min
+
+    @property
+    def max_offset(self) -> int:
+        """maxOffsetInQueue."""
+        return self._max

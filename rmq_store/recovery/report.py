@@ -1,0 +1,90 @@
+"""What a recovery found and did."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from rmq_store.consumequeue.files import QueueId
+from rmq_store.snapshot.snapshot import StoreSnapshot
+
+
+@dataclass(frozen=True, slots=True)
+class FileChange:
+    """What happened to a file: `removed`, `cut` or `extended`, and how many bytes that were."""
+
+    path: str
+    what: str
+    bytes: int
+
+
+@dataclass
+class RecoveryReport:
+    """What a recovery found and did. `print` shows it; `to_json` is for machines.
+
+    `log_start` and `log_end`: the log afterwards. `scanned_from`: where it was walked from. `damage`:
+    ranges of it that are no records and were left as they are. `entries_cut` and `entries_rebuilt`:
+    units of queues. `queues`: min and max offset of each. `untouched`: the store was closed cleanly and
+    its log and queues end together, so nothing else was looked at, and nothing changed.
+    """
+
+    path: str
+    mode: str
+    clean: bool
+    untouched: bool = False
+    log_start: int = 0
+    log_end: int = 0
+    scanned_from: int = 0
+    records: int = 0
+    damage: list[tuple[int, int]] = field(default_factory=list)
+    files: list[FileChange] = field(default_factory=list)
+    entries_cut: int = 0
+    entries_rebuilt: int = 0
+    index_items_rebuilt: int = 0
+    queues: dict[QueueId, tuple[int, int]] = field(default_factory=dict)
+    seconds: float = 0.0
+    snapshot: StoreSnapshot | None = field(default=None, repr=False)
+
+    @property
+    def bytes_cut(self) -> int:
+        """Bytes of the log that went: behind its end, up to the last that was not zero."""
+        return sum(one.bytes for one in self.files if one.what == "cut log")
+
+    def to_json(self) -> str:
+        """`to_dict` as one JSON object."""
+        return json.dumps(self.to_dict(), ensure_ascii=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values, to be written as JSON; queues as topic@queueId -> [min, max]."""
+        found: dict[str, Any] = {
+            name: getattr(self, name)
+            for name in self.__dataclass_fields__
+            if name not in ("files", "queues", "snapshot")
+        }
+        found["bytes_cut"] = self.bytes_cut
+        found["files"] = [
+            {"path": one.path, "what": one.what, "bytes": one.bytes} for one in self.files
+        ]
+        found["queues"] = {
+            f"{queue.topic}@{queue.queue_id}": list(ends) for queue, ends in self.queues.items()
+        }
+        return found
+
+    def __str__(self) -> str:
+        if self.untouched:
+            return (
+                f"{self.path} was closed cleanly, and its log and queues end together: nothing else "
+                "was looked at, nothing was changed; `rmqstore verify` judges the rest"
+            )
+        state = "was closed cleanly" if self.clean else "was not closed cleanly"
+        lines = [
+            f"{self.path} {state}; recovered ({self.mode}) in {self.seconds:.2f} s",
+            f"  log {self.log_start} to {self.log_end}, walked from {self.scanned_from}: "
+            f"{self.records} records, {self.bytes_cut} bytes cut",
+            f"  queues: {len(self.queues)}, entries cut {self.entries_cut}, "
+            f"rebuilt {self.entries_rebuilt}; index items rebuilt {self.index_items_rebuilt}",
+        ]
+        lines += [f"  damage left as it is: {start} to {stop}" for start, stop in self.damage]
+        lines += [f"  {one.what}: {one.path} ({one.bytes} bytes)" for one in self.files]
+        return "\n".join(lines)

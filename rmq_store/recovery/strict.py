@@ -1,0 +1,234 @@
+"""The strict recovery: the log ends behind its last whole record, and all else is made to agree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from rmq_store.commitlog.headers import Headers
+from rmq_store.commitlog.log import CommitLog
+from rmq_store.config.abort import write_abort
+from rmq_store.config.broker_conf import StoreConfig
+from rmq_store.config.checkpoint import Checkpoint, checkpoint_size
+from rmq_store.config.locate import commitlog_folders
+from rmq_store.consumequeue.dispatch import entries_of
+from rmq_store.consumequeue.writer import QueueWriter
+from rmq_store.errors import InvalidArgumentError
+from rmq_store.files.segments import LARGEST_FILE
+from rmq_store.files.writer import OpenFiles, clear_from, remove, set_size
+from rmq_store.format.layout import (
+    ABORT_FILE,
+    CHECKPOINT_FILE,
+)
+from rmq_store.format.releases import Dialect
+from rmq_store.index.writer import IndexWriter
+from rmq_store.recovery.clean_stop import why_unclean
+from rmq_store.recovery.report import FileChange, RecoveryReport
+from rmq_store.recovery.strict_index import IndexRecovery, index_geometry, last_index_writer
+from rmq_store.recovery.strict_log import LogWalk, careful_start
+from rmq_store.recovery.strict_queues import LookFurther, QueueRecovery
+from rmq_store.snapshot.file_sizes import queue_sizes, refuse_smaller
+from rmq_store.snapshot.snapshot import QueueFolders, declared_batch_topics, take_snapshot
+
+_BYTES_BETWEEN_MARKS = 1 << 30  # of the log, dispatched
+
+
+class StrictRecovery:
+    """One strict recovery: first where the log ends, then, knowing it, everything else."""
+
+    def __init__(
+        self,
+        root: Path,
+        config: StoreConfig,
+        how: Dialect,
+        until: int | None = None,
+        flushed_until: int = 0,
+        progress: Callable[[int], None] | None = None,
+    ) -> None:
+        """As `recover_locked` in rmq_store.recovery.recover says."""
+        self._progress = progress
+        self._flushed_until = flushed_until
+        self.root = root
+        # Of a queue with a single file that was cut, the other queues tell what its size was.
+        self.config = config.with_defaults_of(queue_sizes(QueueFolders(root, config)))
+        self.how = how
+        self._until = until
+        self.report = RecoveryReport(str(root), "strict", not (root / ABORT_FILE).exists())
+        self.checkpoint = Checkpoint.read_or_zero(root / CHECKPOINT_FILE)
+
+    def run(self) -> RecoveryReport:
+        """Recover, and report."""
+        log = self._open_log()
+        if not self.report.clean or why_unclean(self.root, log, self.config):
+            write_abort(self.root, self.how)  # also where a clean store's tail was torn later
+            self._extend_files(log)
+            log = self._open_log()
+            try:
+                self._run_from(log, careful_start(log, self.checkpoint))
+            except LookFurther:
+                self._run_from(log, log.start)
+        else:
+            self.report.untouched = True
+        return self._reported(log)
+
+    def _open_log(self) -> CommitLog:
+        folders = commitlog_folders(self.root, self.config)
+        return CommitLog(folders, file_size=self.config.mappedFileSizeCommitLog)
+
+    def _extend_files(self, log: CommitLog) -> None:
+        """Files that were cut get their size back, zeros at the end: a broker loads no others."""
+        folders = QueueFolders(self.root, self.config)
+        chains = [log.chain]
+        listed = folders.listed()
+        chains += [folders.files(queue, batch=batch).chain for queue, batch in listed.items()]
+        refuse_smaller([log.chain])
+        for kind in (False, True):
+            mine = [queue for queue, batch in listed.items() if batch is kind]
+            refuse_smaller([folders.files(queue, batch=kind).chain for queue in mine])
+        for chain in chains:
+            for segment in chain.segments:
+                if segment.size < chain.file_size <= LARGEST_FILE:
+                    path = Path(segment.path)
+                    set_size(path, chain.file_size)
+                    self._changed(path, "extended", chain.file_size - segment.size)
+        folders.close()
+
+    def _changed(self, path: Path, what: str, count: int) -> None:
+        self.report.files.append(FileChange(str(path), what, count))
+
+    def _run_from(self, log: CommitLog, start: int) -> None:
+        first = self._first_walk(log, start)
+        start, end = first.start, first.end
+        geometry = index_geometry(self.root, self.config)
+        index = IndexRecovery(self.root, geometry, self.checkpoint, (log.start, end))
+        self.report.scanned_from, self.report.records = start, first.records
+        self.report.damage = first.damage
+        self._cut_log(log, end)
+        self._extend_report_by(index)
+        log = self._open_log()
+        begin = start if index.start is None else min(start, index.start)
+        self._dispatch_again(log, LogWalk(log, begin, stop=end, damage=first.damage), index)
+        self._write_checkpoint(first)
+
+    def _first_walk(self, log: CommitLog, start: int) -> LogWalk:
+        """To the end of the log, or to where the caller wants it to end."""
+        until = self._until
+        if until is not None:
+            before = log.chain.segment_at(max(log.start, until - 1))
+            start = min(start, log.start if before is None else before.base)
+        flushed = max(self.checkpoint.physic_msg_timestamp, self._flushed_until)
+        walk = LogWalk(log, start, flushed_until=flushed).to_the_end(self._progress)
+        if until is None or walk.end == until:
+            return walk
+        damage = [one for one in walk.damage if one[1] <= until]
+        shorter = LogWalk(log, start, stop=until, damage=damage).to_the_end()
+        if shorter.end != until:
+            raise InvalidArgumentError(
+                self.root,
+                reason="the log cannot be cut there: no record ends at this offset",
+                offset=until,
+                actual=f"records to {walk.end}",
+            )
+        return shorter
+
+    def _extend_report_by(self, index: IndexRecovery) -> None:
+        for path, what, count in index.remove_doubtful():
+            self._changed(path, what, count)
+
+    def _cut_log(self, log: CommitLog, end: int) -> None:
+        """Zeros behind the end, and no files behind the one it lies in."""
+        for segment in reversed(log.chain.segments):
+            path = Path(segment.path)
+            if segment.base > end or (segment.base == end and segment.base > log.start):
+                self._changed(path, "removed", remove(path))
+            elif segment.base + log.chain.file_size > end:
+                cleared = clear_from(path, end - segment.base)
+                if cleared:
+                    self._changed(path, "cut log", cleared)
+        log.chain.close()
+
+    def _dispatch_again(self, log: CommitLog, walk: LogWalk, index: IndexRecovery) -> None:
+        files = OpenFiles()
+        folders = QueueFolders(self.root, self.config)
+        known = self.config
+        writer = QueueWriter(self.root, known, files, {})
+        queues = QueueRecovery(
+            log, folders, writer, (log.start, walk.stop or 0), start=walk.start, damage=walk.damage
+        )
+        indexer: IndexWriter | None = None
+        if self.config.messageIndexEnable is not False:
+            indexer = last_index_writer(self.root, index.geometry, self.how)
+            indexer.resume()
+        batch = declared_batch_topics(self.root) | {
+            queue.topic for queue, is_batch in folders.listed().items() if is_batch
+        }
+        unmarked = 0
+        try:
+            for headers in walk.pieces():
+                found, topics, properties = entries_of(headers, known, batch)
+                queues.take(found, walk.end)
+                if indexer is not None:
+                    indexer.append(headers, topics, properties)
+                if self._progress is not None:
+                    self._progress(int(headers.total.sum()))
+                unmarked += int(headers.total.sum())
+                if unmarked >= _BYTES_BETWEEN_MARKS:
+                    files.sync()
+                    self._mark(headers, 0 if indexer is None else indexer.full_until)
+                    unmarked = 0
+            queues.finish()
+            self.report.entries_cut = queues.changes.cut
+            self.report.entries_rebuilt = queues.changes.rebuilt
+        finally:
+            for path, what, count in queues.changes.files:
+                self._changed(path, what, count)
+            files.close()
+            if indexer is not None:
+                self.report.index_items_rebuilt += indexer.items_written
+                self._full_until = indexer.full_until
+                indexer.close()
+
+    _full_until = 0
+
+    def _mark(self, headers: Headers, full_until: int) -> None:
+        """Put down how far this has come: a recovery that is killed and done again starts there."""
+        stamp = int(headers.field("store_timestamp", np.int64)[-1])
+        old = self.checkpoint
+        fresh = Checkpoint(
+            physic_msg_timestamp=max(old.physic_msg_timestamp, stamp),
+            logics_msg_timestamp=max(old.logics_msg_timestamp, stamp),
+            index_msg_timestamp=max(old.index_msg_timestamp, full_until),
+            master_flushed_offset=old.master_flushed_offset,
+            confirm_phy_offset=old.confirm_phy_offset,
+            logics_physical_offset=int(headers.at[-1]) + headers.base,
+        )
+        fresh.write(self.root / CHECKPOINT_FILE, used=checkpoint_size(self.how))
+
+    def _write_checkpoint(self, walk: LogWalk) -> None:
+        old = self.checkpoint
+        last = max(walk.last_record, 0)
+        stamp = walk.last_timestamp
+        fresh = Checkpoint(
+            physic_msg_timestamp=stamp,
+            logics_msg_timestamp=stamp,
+            index_msg_timestamp=self._full_until or min(old.index_msg_timestamp, stamp),
+            master_flushed_offset=old.master_flushed_offset,
+            confirm_phy_offset=last if self.how.has("confirm_offset") else 0,
+            logics_physical_offset=last,
+        )
+        fresh.write(self.root / CHECKPOINT_FILE, used=checkpoint_size(self.how))
+
+    def _reported(self, log: CommitLog) -> RecoveryReport:
+        log = self._open_log()
+        folders = QueueFolders(self.root, self.config)
+        snapshot = take_snapshot(self.root, log, folders, self.config)
+        self.report.snapshot = snapshot
+        self.report.log_start, self.report.log_end = snapshot.log_start, snapshot.log_end
+        self.report.queues = {
+            queue: (state.min_offset, state.max_offset) for queue, state in snapshot.queues.items()
+        }
+        folders.close()
+        log.chain.close()
+        return self.report

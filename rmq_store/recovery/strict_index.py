@@ -1,0 +1,90 @@
+"""The index after a crash: files that may be torn go, and what they held is indexed again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rmq_store.config.broker_conf import StoreConfig
+from rmq_store.config.checkpoint import Checkpoint
+from rmq_store.errors import IndexGeometryError, StoreError
+from rmq_store.files.segments import SegmentFile
+from rmq_store.files.writer import remove
+from rmq_store.format.layout import INDEX_DIR
+from rmq_store.format.releases import Dialect
+from rmq_store.index.file import Geometry, Header, IndexFile, list_index_files
+from rmq_store.index.writer import IndexWriter
+
+
+def index_geometry(root: Path, config: StoreConfig) -> Geometry:
+    """Slots and items: as configured, else as the files show, else the broker's defaults."""
+    said = config.maxHashSlotNum, config.maxIndexNum
+    for segment in reversed(list_index_files(root / INDEX_DIR)):
+        try:
+            return IndexFile(segment, slots=said[0], items=said[1]).geometry
+        except IndexGeometryError:
+            continue
+    return Geometry(config.index_slots, config.index_items)
+
+
+def last_index_writer(root: Path, geometry: Geometry, how: Dialect) -> IndexWriter:
+    """A writer that goes on with the newest file there is."""
+    files = list_index_files(root / INDEX_DIR)
+    header: Header | None = None
+    if files:
+        header = IndexFile(files[-1], slots=geometry.slots, items=geometry.items).header
+    return IndexWriter(root, geometry, how, Path(files[-1].path) if files else None, header)
+
+
+class IndexRecovery:
+    """Which files stay, and from where in the log the index is to be made again."""
+
+    def __init__(
+        self, root: Path, geometry: Geometry, checkpoint: Checkpoint, log_range: tuple[int, int]
+    ) -> None:
+        """Deletes nothing yet."""
+        self.geometry = geometry
+        self._root = root
+        self._range = log_range
+        self.doubtful: list[SegmentFile] = []
+        begins: list[int] = []
+        files = list_index_files(root / INDEX_DIR)
+        for segment in files:
+            header = self._header(segment)
+            full = header is not None and self._is_full(header, checkpoint)
+            if not full or self.doubtful:  # behind one that goes all go: their order is their age
+                self.doubtful.append(segment)
+                begins.append(-1 if header is None else header.begin_log_offset)
+        self.kept = len(files) - len(self.doubtful)
+        self.start = self._start(begins, files)
+
+    def _is_full(self, header: Header, checkpoint: Checkpoint) -> bool:
+        """Whether a file was on the disk, and nothing was being put into it.
+
+        The time alone does not tell: a file that was begun in the millisecond in which the one
+        before it was full has the same.
+        """
+        whole = header.index_count >= self.geometry.items
+        return whole and header.end_timestamp <= checkpoint.index_msg_timestamp
+
+    def _header(self, segment: SegmentFile) -> Header | None:
+        """The header of a file that can be believed; None of any other."""
+        try:
+            found = IndexFile(segment, slots=self.geometry.slots, items=self.geometry.items)
+        except StoreError:
+            return None
+        header = found.header
+        return header if header.items and header.end_log_offset < self._range[1] else None
+
+    def _start(self, begins: list[int], files: list[SegmentFile]) -> int | None:
+        """Where to index from: behind the files that stay, else from where those that go began."""
+        first, end = self._range
+        if self.kept:
+            before = self._header(files[self.kept - 1])
+            return first if before is None else max(first, before.end_log_offset)
+        if not begins:
+            return None
+        return begins[0] if first <= begins[0] < end else first
+
+    def remove_doubtful(self) -> list[tuple[Path, str, int]]:
+        """Delete the files that may be torn."""
+        return [(Path(file.path), "removed", remove(Path(file.path))) for file in self.doubtful]

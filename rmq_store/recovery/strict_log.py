@@ -1,0 +1,205 @@
+"""The log after a crash: from where it is walked again, and where it ends.
+
+A record counts where it is whole, stands where it says and has the CRC it says. What does not count
+ends the log, unless it is known to have been on the disk, whole, once: then it is damage, stays as it
+is, and the log goes on behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from rmq_store.commitlog.headers import Headers, Ints, wrong_crc_rows
+from rmq_store.commitlog.log import CommitLog
+from rmq_store.commitlog.runs import follow
+from rmq_store.config.checkpoint import Checkpoint
+from rmq_store.errors import CorruptRecordError
+from rmq_store.files.mapping import Bytes
+from rmq_store.files.segments import SegmentFile
+from rmq_store.format.layout import PROPERTIES_LENGTH_SIZE
+from rmq_store.format.record import Gap, Record, decode_record
+
+_BYTES_AT_A_TIME = 32 << 20
+_SECTOR = 512  # the least that a disk writes
+TIMESTAMP_SLACK_MS = 3000  # StoreCheckpoint#getMinTimestamp
+
+
+def first_record(log: CommitLog, segment: SegmentFile) -> Record | None:
+    """The record that a file of the log begins with, all of it checked; None without."""
+    window = log.window_of(segment)
+    try:
+        found = decode_record(window.data, 0, segment.base, segment.path)
+    except CorruptRecordError:
+        return None
+    return found if isinstance(found, Record) else None
+
+
+def careful_start(log: CommitLog, checkpoint: Checkpoint) -> int:
+    """Where to walk the log from: the newest file all before which had been flushed, log and queues.
+
+    By the offset that 5.5.0 and later note and by the times that all releases do, whichever is
+    earlier; the log's first file where the checkpoint says nothing.
+    """
+    times = (checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp)
+    until = min(times) - TIMESTAMP_SLACK_MS
+    dispatched = checkpoint.logics_physical_offset
+    for segment in reversed(log.chain.segments):
+        record = first_record(log, segment)
+        if record is None or not 0 < record.store_timestamp <= until:
+            continue
+        if dispatched <= 0 or segment.base <= dispatched:
+            return segment.base
+    return log.start
+
+
+@dataclass
+class LogWalk:
+    """One pass along the log from `start`; `end` and the rest are right once it is through.
+
+    `flushed_until`: records stored up to that time (ms) had been on the disk. `stop`: the end, where
+    it is known from a pass before, with the damage that it met; CRCs are then not computed again.
+    """
+
+    log: CommitLog
+    start: int
+    flushed_until: int = 0
+    stop: int | None = None
+    end: int = 0
+    records: int = 0
+    last_record: int = -1
+    last_timestamp: int = 0
+    damage: list[tuple[int, int]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.end = self.start
+        last = self.log.last_record_file()
+        self._last_base = self.log.start if last is None else last.base
+
+    def to_the_end(self, progress: Callable[[int], None] | None = None) -> LogWalk:
+        """Walk, and let the records be; `progress` is told bytes of records."""
+        for headers in self.pieces():
+            if progress is not None:
+                progress(int(headers.total.sum()))
+        return self
+
+    def pieces(self) -> Iterator[Headers]:
+        """The records in order, some tens of megabytes at a time."""
+        at: int | None = self.start
+        known = dict(self.damage)
+        while at is not None and (self.stop is None or at < self.stop):
+            if at in known:
+                at = known[at]
+                continue
+            segment = self.log.chain.segment_at(at)
+            if segment is None:
+                at = self._behind_hole(at)
+                continue
+            window = self.log.window_of(segment)
+            headers = self._sound(window, segment, at)
+            if len(headers):
+                self._note(headers)
+                at = self.end
+                yield headers
+            else:
+                at = self._behind(window, segment, at)
+
+    def _sound(self, window: Bytes, segment: SegmentFile, at: int) -> Headers:
+        """The records from `at` on, up to the first that does not count."""
+        base = segment.base
+        ends = [start for start, _ in self.damage if start > at]
+        limit = min([base + len(window), *ends, *([] if self.stop is None else [self.stop])])
+        run = follow(window, base, at - base, min(limit - base, at - base + _BYTES_AT_A_TIME))
+        places = run.at[run.at + base < limit]
+        headers = Headers(window, places, base)
+        whole = headers.valid & (places + headers.total <= segment.size)
+        bad = np.flatnonzero(~whole)
+        upto = int(bad[0]) if len(bad) else len(places)
+        if self.stop is None:
+            sound = headers if upto == len(places) else Headers(window, places[:upto], base)
+            wrong = np.union1d(wrong_crc_rows(sound), self._half_written(sound))
+            upto = int(wrong[0]) if len(wrong) else upto
+        return headers if upto == len(places) else Headers(window, places[:upto], base)
+
+    def _half_written(self, headers: Headers) -> Ints:
+        """Rows that add up and still are torn: the body's CRC says nothing of topic and properties.
+
+        What did not reach the disk is zero, to the record's end or for a whole sector. For sectors
+        records that were on the disk once are not asked: a property may hold zeros of its own.
+        """
+        window, start = headers.window, headers.properties_at
+        end = start + headers.properties_length
+        torn = window[start - PROPERTIES_LENGTH_SIZE - 1] == 0  # the last byte of the topic
+        torn |= (headers.properties_length > 0) & (window[end - 1] == 0)
+        fresh = headers.field("store_timestamp", np.int64) > self.flushed_until
+        sector = -(-start // _SECTOR) * _SECTOR
+        while (inside := np.flatnonzero(fresh & (sector < end))).size:
+            for row in inside[window[sector[inside]] == 0].tolist():
+                piece = window[int(sector[row]) : min(int(sector[row]) + _SECTOR, int(end[row]))]
+                torn[row] |= not piece.any()
+            sector = sector + _SECTOR
+        return np.flatnonzero(torn)
+
+    def _note(self, headers: Headers) -> None:
+        last = int(headers.at[-1]) + headers.base
+        self.records += len(headers)
+        self.last_record = last
+        self.end = last + int(headers.total[-1])
+        stamps: Ints = headers.field("store_timestamp", np.int64)
+        self.last_timestamp = max(self.last_timestamp, int(stamps.max()))
+
+    def _behind(self, window: Bytes, segment: SegmentFile, at: int) -> int | None:
+        """Where the log goes on behind something that is no record; None where it does not."""
+        file_end = segment.base + self.log.chain.file_size
+        if at >= file_end:
+            return file_end
+        try:
+            found = decode_record(window.data, at - segment.base, at, segment.path)
+        except CorruptRecordError:
+            found = Gap.DAMAGED
+        if found is Gap.FILLER:
+            return file_end  # `end` stays: behind the blank the log goes on only with a record
+        if found is Gap.GHOST:
+            return self._behind_ghost(window, segment, at)
+        return self._behind_damage(window, segment, at)
+
+    def _behind_ghost(self, window: Bytes, segment: SegmentFile, at: int) -> int | None:
+        """A whole record of another place: some brokers leave those between records, and at the end."""
+        size = int.from_bytes(window[at - segment.base : at - segment.base + 4].tobytes(), "big")
+        return at + size
+
+    def _behind_damage(self, window: Bytes, segment: SegmentFile, at: int) -> int | None:
+        behind = self._next_sound(window, segment, at + 1)
+        if segment.base < self._last_base:
+            after = segment.base + self.log.chain.file_size if behind is None else behind
+        elif behind is not None and self._was_flushed(window, segment, behind):
+            after = behind
+        else:
+            return None
+        self.damage.append((at, after))
+        return after
+
+    def _behind_hole(self, at: int) -> int | None:
+        """The file behind a missing one, where the log goes on there."""
+        for segment in self.log.chain.segments_from(at):
+            if segment.base > at and segment.base <= self._last_base:
+                self.damage.append((at, segment.base))
+                return segment.base
+        return None
+
+    def _was_flushed(self, window: Bytes, segment: SegmentFile, at: int) -> bool:
+        headers = Headers(window, np.array([at - segment.base]), segment.base)
+        stored = int(headers.field("store_timestamp", np.int64)[0])
+        # Older than what comes before: left from before an earlier cut of the log.
+        return max(1, self.last_timestamp) <= stored <= self.flushed_until
+
+    def _next_sound(self, window: Bytes, segment: SegmentFile, at: int) -> int | None:
+        """The next place in the file where a record stands that adds up."""
+        base, end = segment.base, segment.base + len(window)
+        while (found := self.log.next_record(segment, at, end)) is not None:
+            if Headers(window, np.array([found - base]), base).valid[0]:
+                return found
+            at = found + 1
+        return None

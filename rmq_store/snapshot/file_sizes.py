@@ -1,0 +1,102 @@
+"""The sizes that a store's files were made with, and whether a configuration agrees with them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rmq_store.commitlog.log import CommitLog
+from rmq_store.config.broker_conf import StoreConfig
+from rmq_store.errors import CorruptIndexError, IndexGeometryError, InvalidArgumentError
+from rmq_store.files.chain import SegmentChain
+from rmq_store.format.layout import INDEX_DIR
+from rmq_store.index.file import Geometry, IndexFile, list_index_files
+from rmq_store.snapshot.snapshot import QueueFolders, StoreSnapshot
+
+
+def geometry_found(
+    root: Path,
+    log: CommitLog,
+    folders: QueueFolders,
+    said: StoreConfig,
+    *,
+    damaged_index: bool = False,
+) -> StoreConfig:
+    """The sizes that the files were made with, as settings; None where no file tells.
+
+    Numbers of index slots and items that were `said` are held against the files.
+
+    Raises IndexGeometryError where the newest index file cannot be told, unless `damaged_index`:
+    then an older one may tell.
+    """
+    listed = folders.listed()
+    plain = [queue for queue, is_batch in listed.items() if not is_batch]
+    batch = [queue for queue, is_batch in listed.items() if is_batch]
+    geometry = _index_geometry(root, said, damaged_index)
+    return StoreConfig(
+        mappedFileSizeCommitLog=log.chain.file_size or None,
+        mappedFileSizeConsumeQueue=folders.files(plain[0]).chain.file_size or None
+        if plain
+        else None,
+        mapperFileSizeBatchConsumeQueue=(
+            folders.files(batch[0], batch=True).chain.file_size or None if batch else None
+        ),
+        maxHashSlotNum=None if geometry is None else geometry.slots,
+        maxIndexNum=None if geometry is None else geometry.items,
+    )
+
+
+def _index_geometry(root: Path, said: StoreConfig, damaged: bool) -> Geometry | None:
+    for segment in reversed(list_index_files(root / INDEX_DIR)):
+        try:
+            file = IndexFile(segment, slots=said.maxHashSlotNum, items=said.maxIndexNum)
+            return file.geometry
+        except (IndexGeometryError, CorruptIndexError):
+            if not damaged:
+                raise
+    return None
+
+
+def refuse_contradiction(
+    root: Path, config: StoreConfig, log: CommitLog, folders: QueueFolders, snapshot: StoreSnapshot
+) -> None:
+    """The broker does not load a store whose files are not of the configured size."""
+    sizes = [("mappedFileSizeCommitLog", config.commitlog_file_size, log.chain.segments)]
+    for queue, state in snapshot.queues.items():
+        name = "mapperFileSizeBatchConsumeQueue" if state.batch else "mappedFileSizeConsumeQueue"
+        size = config.batch_queue_file_size if state.batch else config.queue_file_size
+        sizes.append((name, size, folders.files(queue, batch=state.batch).chain.segments))
+    for name, size, segments in sizes:
+        for segment in segments:
+            if segment.size != size:
+                raise InvalidArgumentError(
+                    segment.path,
+                    reason=f"{name} is not what the files of this store were made with",
+                    expected=f"{size} bytes",
+                    actual=f"{segment.size} bytes",
+                    advice="Leave it out, or take the broker.conf of the broker that made them",
+                )
+
+
+def refuse_smaller(chains: list[SegmentChain]) -> None:
+    """Raises InvalidArgumentError where no file of all these has the size that is configured."""
+    files = [segment for chain in chains for segment in chain.segments]
+    largest = max(files, key=lambda segment: segment.size, default=None)
+    if largest is not None and largest.size < chains[0].file_size:
+        raise InvalidArgumentError(
+            largest.path,
+            reason="all files are smaller than the configuration says",
+            expected=f"{chains[0].file_size} bytes",
+            actual=f"{largest.size} bytes",
+            advice="Leave the size out, or take the broker.conf of the broker that made them",
+        )
+
+
+def queue_sizes(folders: QueueFolders) -> StoreConfig:
+    """The sizes that the queue files there are were made with: none is larger than that."""
+    sizes = {False: 0, True: 0}
+    for queue, batch in folders.listed().items():
+        sizes[batch] = max(sizes[batch], folders.files(queue, batch=batch).chain.file_size)
+    return StoreConfig(
+        mappedFileSizeConsumeQueue=sizes[False] or None,
+        mapperFileSizeBatchConsumeQueue=sizes[True] or None,
+    )

@@ -1,0 +1,298 @@
+"""The queues of a store by queue offset: entries, what they lead to, and where a time lies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path
+
+from rmq_store.commitlog.log import CommitLog
+from rmq_store.config.broker_conf import declared_topics
+from rmq_store.consumequeue.bisection import bisect_first, find_boundary, made_good
+from rmq_store.consumequeue.entries import Entries, concat_entries, no_entries
+from rmq_store.consumequeue.ext import QueueExt
+from rmq_store.consumequeue.files import QueueId
+from rmq_store.errors import UnknownQueueError, nearest
+from rmq_store.files.remote.blocks import Ranges, need_all
+from rmq_store.format.layout import CONSUMEQUEUE_EXT_DIR, FILLER_SIZE
+from rmq_store.query.log_slices import Entry, QueueSlice
+from rmq_store.snapshot.snapshot import QueueFolders, QueueState, StoreSnapshot
+from rmq_store.snapshot.time_search import offset_by_time
+
+_EMPTY = QueueState(0, 0, 0, 0)
+_FETCHED_AHEAD = 16 << 20  # bytes of queues, before a part of them is read
+_MOST_AHEAD = 512  # queue ranges, so that what is fetched first is still there when it is read
+
+
+class QueueView:
+    """The queues of one snapshot. `open_log` gives the log, and raises where the store is closed."""
+
+    def __init__(
+        self,
+        root: Path,
+        open_log: Callable[[], CommitLog],
+        folders: QueueFolders,
+        snapshot: StoreSnapshot,
+    ) -> None:
+        self._root = root
+        self._open_log = open_log
+        self._folders = folders
+        self.snapshot = snapshot
+        self._exts: dict[QueueId, QueueExt] = {}
+
+    def topics(self) -> list[str]:
+        """Names of all topics that have a queue, sorted."""
+        return sorted({queue.topic for queue in self.snapshot.queues})
+
+    @cached_property
+    def known_topics(self) -> list[str]:
+        """Names of the topics that have a queue or stand in topics.json, sorted.
+
+        The log may have messages of one that has lost its queues. Raises AccessError.
+        """
+        return sorted({*self.topics(), *declared_topics(self._root)})
+
+    def state(self, queue: QueueId) -> QueueState:
+        """The state of a queue; one without files in a topic that is there is empty, as for a broker."""
+        state = self.snapshot.queues.get(queue)
+        if state is not None:
+            return state
+        topics = self.topics()
+        if queue.topic in topics:
+            return _EMPTY
+        advice = nearest(queue.topic, topics) if topics else "The store has no queues at all"
+        raise UnknownQueueError(
+            self._root, reason=f"there is no topic {queue.topic!r}", advice=advice
+        )
+
+    def entries(self, queue: QueueId, start: int, stop: int) -> Entries:
+        """The entries of queue offsets [start, stop): from its files, and of undispatched records.
+
+        An inner batch is one entry, given where any of its messages is in the range.
+        """
+        self._open_log()
+        state = self.state(queue)
+        if state.batch:
+            listed = self._batch_entries(queue, state, start, stop)
+        else:
+            first, last = max(start, state.file_start), min(stop, state.file_stop)
+            listed = (
+                self._folders.files(queue).entries(first, last) if first < last else no_entries()
+            )
+        if state.tail is None or stop <= int(state.tail.offset[0]):
+            return listed
+        tail = state.tail
+        inside = (tail.offset + tail.count > start) & (tail.offset < stop)
+        return concat_entries([listed, tail.take(inside)])
+
+    def fetch_ahead(self, slices: Sequence[QueueSlice]) -> None:
+        """Where files are remote: fetch the first entries of each range, side by side."""
+        wanted: list[Ranges] = []
+        least = max(1, _FETCHED_AHEAD // max(1, len(slices)))
+        for part in slices[:_MOST_AHEAD]:
+            state = self.state(part.queue)
+            if state.batch:
+                continue
+            files = self._folders.files(part.queue)
+            width = files.dtype.itemsize
+            start = max(part.start, state.file_start) * width
+            stop = min(min(part.stop, state.file_stop) * width, start + least)
+            if start < stop:
+                wanted += files.chain.remote_ranges([(start, stop)])
+        need_all(wanted)
+
+    def listed_entries(self, queue: QueueId, start: int, stop: int) -> Entries:
+        """As `entries`, with the tagsCode that those in the queue's extension lead to."""
+        return self.with_ext(queue, self.entries(queue, start, stop))
+
+    def _batch_entries(self, queue: QueueId, state: QueueState, start: int, stop: int) -> Entries:
+        files = self._folders.files(queue, batch=True)
+
+        def behind(unit: int, offset: int) -> bool:
+            one = files.entries(unit, unit + 1)
+            return int(one.offset[0] + one.count[0]) > offset
+
+        first = bisect_first(state.file_start, state.file_stop, lambda unit: behind(unit, start))
+        last = bisect_first(first, state.file_stop, lambda unit: behind(unit, stop - 1))
+        entries = files.entries(first, min(last + 1, state.file_stop))
+        return entries.take(entries.offset < stop)
+
+    def entry_at(self, queue: QueueId, offset: int) -> Entry | None:
+        """Where the message at a queue offset lies and how much it takes; None if it leads nowhere."""
+        state = self.state(queue)
+        if not state.batch and state.file_start <= offset < state.file_stop:
+            found = self._folders.files(queue).peek(offset)
+            if found is None or found[1] <= 0 or found[1] == FILLER_SIZE or found[0] < 0:
+                return None
+            return Entry(*found)
+        entries = self.entries(queue, offset, offset + 1)
+        if not len(entries) or not entries.points_to_record[0]:
+            return None
+        share = int(entries.size[0]) / max(1, int(entries.count[0]))
+        return Entry(int(entries.log_offset[0]), share)
+
+    def log_offset_of(self, queue: QueueId, queue_offset: int) -> int:
+        """Where the entry at `queue_offset` points in the log; the log's end for max_offset."""
+        state = self.state(queue)
+        if queue_offset >= state.max_offset:
+            return self.snapshot.log_end
+        entries = self.entries(queue, queue_offset, queue_offset + 1)
+        return int(entries.log_offset[0]) if len(entries) else self.snapshot.log_end
+
+    def offset_at_log(self, queue: QueueId, commit_log_offset: int) -> int:
+        """The first queue offset whose record stands at that log offset or behind; else max_offset."""
+        state = self.state(queue)
+        start, stop = state.min_offset, state.max_offset
+        if not state.batch and state.tail is None and start < stop:
+            files = self._folders.files(queue)
+            if files.first_unit <= start and not files.has_holes:
+                return files.first_pointing_behind(commit_log_offset, start, stop)
+        found = bisect_first(
+            start,
+            stop,
+            lambda offset: self.log_offset_of(queue, offset) >= commit_log_offset,
+        )
+
+        def value_at(offset: int) -> int | None:
+            entry = self.entry_at(queue, offset) if start <= offset < stop else None
+            return None if entry is None else entry.log_offset
+
+        return made_good(found, start, stop, value_at, commit_log_offset)
+
+    def slice_entries(self, queue: QueueId, start: int, stop: int) -> Entries:
+        """Entries whose first message is in the range, so that no record comes twice."""
+        entries = self.entries(queue, start, stop)
+        if len(entries) and int(entries.offset[0]) < start:
+            entries = entries.take(entries.offset >= start)
+        return self.with_ext(queue, entries)
+
+    def with_ext(self, queue: QueueId, entries: Entries) -> Entries:
+        """The entries with the tagsCode that those in the queue's extension lead to."""
+        ext = self._ext(queue)
+        if ext is not None:
+            entries.tags_code = ext.tags_codes(entries.tags_code)
+        return entries
+
+    def _ext(self, queue: QueueId) -> QueueExt | None:
+        if queue not in self._exts:
+            folder = self._root / CONSUMEQUEUE_EXT_DIR / queue.topic / str(queue.queue_id)
+            if not folder.is_dir():
+                return None
+            self._exts[queue] = QueueExt(str(folder))
+        return self._exts[queue]
+
+    def broker_min(self, queue: QueueId, state: QueueState) -> int:
+        """minLogicOffset after a start (ConsumeQueue#correctMinOffset): looks at the first file only."""
+        files = self._folders.files(queue, batch=state.batch)
+        first, stop = files.first_unit, state.file_stop
+        if state.batch:
+            return state.min_offset
+        if first >= stop:
+            return state.max_offset if state.tail is None else state.min_offset
+        if state.tail is None and files.unit(stop - 1)[0] < self.snapshot.log_start:
+            return state.max_offset
+        in_file = min(stop, (files.chain.start + files.chain.file_size) // files.dtype.itemsize)
+        found = bisect_first(
+            first, in_file, lambda unit: files.unit(unit)[0] >= self.snapshot.log_start
+        )
+        return found if found < in_file else 0
+
+    def to_file_end(self, queue: QueueId, state: QueueState, start: int, stop: int) -> Entries:
+        """Entries from `start` to the end of the queue file that holds it."""
+        files = self._folders.files(queue, batch=state.batch)
+        per_file = files.units_per_file or stop
+        if not state.batch:
+            return self._raw_entries(
+                queue, state, start, min(stop, start - start % per_file + per_file)
+            )
+        entries = self.entries(queue, start, stop)
+        if not len(entries):
+            return entries
+        unit = bisect_first(
+            state.file_start,
+            state.file_stop,
+            lambda unit: int(files.entries(unit, unit + 1).offset[0]) >= int(entries.offset[0]),
+        )
+        return entries.take(slice(0, per_file - unit % per_file))
+
+    def _raw_entries(self, queue: QueueId, state: QueueState, start: int, stop: int) -> Entries:
+        """Entries with those before min_offset too, which the broker may look at."""
+        files = self._folders.files(queue)
+        first, last = max(start, files.first_unit), min(stop, state.file_stop)
+        listed = files.entries(first, last) if first < last else no_entries()
+        if state.tail is None:
+            return listed
+        inside = (state.tail.offset >= start) & (state.tail.offset < stop)
+        return concat_entries([listed, state.tail.take(inside)])
+
+    def offset_by_time(
+        self, topic: str, queue_id: int, timestamp: int, boundary: str = "LOWER"
+    ) -> int:
+        """The queue offset for a point in time (ms since the epoch).
+
+        LOWER: the first message stored then or later, else max_offset. UPPER: the last one stored
+        then or earlier; without one the offset before the first, if the queue still has an entry
+        there, else the first. In a queue of inner batches an offset is that of a batch, and beyond
+        the last one it is the last one's. All as the broker answers since 5.1.1. Raises
+        UnknownQueueError.
+        """
+        queue = QueueId(topic, queue_id)
+        state = self.state(queue)
+        if state.batch:
+            return self._batch_by_time(queue, state, timestamp, boundary)
+        return offset_by_time(
+            self.broker_min(queue, state) if boundary == "UPPER" else state.min_offset,
+            state.max_offset,
+            timestamp,
+            boundary,
+            lambda offset: self.store_time(queue, offset),
+        )
+
+    def first_since(
+        self, queue: QueueId, timestamp: int, *, unreadable_before: bool = False
+    ) -> int:
+        """The first queue offset whose message was stored at `timestamp` (ms) or later; max_offset
+        without one.
+
+        Messages right before it whose time cannot be read are taken in as well, so that what begins
+        here misses none of its own; with `unreadable_before` they are left before it, for what ends
+        here. Exact in queues of inner batches too, where `offset_by_time` is not. Raises
+        UnknownQueueError.
+        """
+        state = self.state(queue)
+        found = find_boundary(
+            state.min_offset,
+            state.max_offset,
+            lambda offset: self.store_time(queue, offset),
+            lambda time: time >= timestamp,
+        )
+        return found.behind if unreadable_before else found.first
+
+    def _batch_by_time(
+        self, queue: QueueId, state: QueueState, timestamp: int, boundary: str
+    ) -> int:
+        """The same where an entry holds many messages: a search over entries, not offsets.
+
+        Source: BatchConsumeQueue#getOffsetInQueueByTime, whose UPPER differs from LOWER only among
+        batches stored at that very time.
+        """
+        entries = self.entries(queue, state.min_offset, state.max_offset)
+        if not len(entries):
+            return state.max_offset
+
+        def time_at(row: int) -> int | None:
+            return self.store_time(queue, int(entries.offset[row]))
+
+        found = offset_by_time(0, len(entries), timestamp, "LOWER", time_at)
+        if boundary == "UPPER" and found < len(entries) and time_at(found) == timestamp:
+            found = offset_by_time(0, len(entries), timestamp, boundary, time_at)
+        return int(entries.offset[min(found, len(entries) - 1)])
+
+    def store_time(self, queue: QueueId, offset: int) -> int | None:
+        """When the message at a queue offset was stored (ms), whatever its CRC; None where no record
+        is where the entry leads."""
+        entries = self.entries(queue, offset, offset + 1)
+        if not len(entries) or not entries.points_to_record[0]:
+            return None
+        where, size = int(entries.log_offset[0]), int(entries.size[0])
+        return self._open_log().store_time_at(where, size)

@@ -1,0 +1,108 @@
+"""Tables `checkpoint` and `config`."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from rmq_store.config.broker_conf import read_config_json
+from rmq_store.config.checkpoint import Checkpoint
+from rmq_store.errors import CorruptConfigError
+from rmq_store.format.layout import ABORT_FILE, CHECKPOINT_FILE, CONFIG_DIR
+from rmq_store.query.log_slices import QueueSlice
+from rmq_store.store import MessageStore
+from rmq_store.tables.table import BROKER, FLAG, LONG, TEXT, TIMESTAMP, Row, Table, TableColumn
+
+_SECRET = re.compile(r"(?i)(password|passwd|secret|access_?key|token|credential)")
+HIDDEN = "(hidden)"
+
+
+def _checkpoint(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterator[Row]:
+    found = Checkpoint.read(Path(store.path) / CHECKPOINT_FILE)
+    start, end = store.log_range()
+    row: dict[str, Any] = {
+        "logStart": start,
+        "logEnd": end,
+        "cleanShutdown": not (Path(store.path) / ABORT_FILE).exists(),
+    }
+    if found is not None:
+        row |= {
+            "physicMsgTimestamp": found.physic_msg_timestamp,
+            "logicsMsgTimestamp": found.logics_msg_timestamp,
+            "indexMsgTimestamp": found.index_msg_timestamp,
+            "masterFlushedOffset": found.master_flushed_offset,
+            "confirmPhyOffset": found.confirm_phy_offset,
+            "logicsPhysicalOffset": found.logics_physical_offset,
+        }
+    yield row
+
+
+CHECKPOINT_TABLE = Table(
+    "checkpoint",
+    "how far the broker says it had flushed, and how far the files go",
+    (
+        BROKER,
+        TableColumn("physicMsgTimestamp", TIMESTAMP, "store time of the last record flushed"),
+        TableColumn("logicsMsgTimestamp", TIMESTAMP, "the same of the queues"),
+        TableColumn("indexMsgTimestamp", TIMESTAMP, "the same of the index"),
+        TableColumn("masterFlushedOffset", LONG, "log offset that the master had flushed"),
+        TableColumn("confirmPhyOffset", LONG, "log offset that the replicas had confirmed"),
+        TableColumn("logicsPhysicalOffset", LONG, "log offset up to which the queues are flushed"),
+        TableColumn("logStart", LONG, "log offset where the first file begins"),
+        TableColumn("logEnd", LONG, "log offset behind the last record"),
+        TableColumn("cleanShutdown", FLAG, "whether the broker stopped in order (no file abort)"),
+    ),
+    _checkpoint,
+)
+
+
+def _config(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterator[Row]:
+    folder = Path(store.path) / CONFIG_DIR
+    names = {path.name.removesuffix(".bak") for path in folder.glob("*.json*")}
+    for name in sorted(name for name in names if name.endswith(".json")):
+        path = folder / name
+        modified = _modified(path)
+        try:
+            value = read_config_json(store.path, name)
+        except CorruptConfigError as error:
+            yield {"file": str(path), "modified": modified, "problem": str(error)}
+            continue
+        for key, text in _leaves(value or {}):
+            yield {"file": str(path), "modified": modified, "name": key, "value": text}
+
+
+def _modified(path: Path) -> int | None:
+    """When a file, or the .bak that stands in for it, was written; ms."""
+    for one in (path, path.with_name(path.name + ".bak")):
+        if one.exists():
+            return one.stat().st_mtime_ns // 1_000_000
+    return None
+
+
+def _leaves(value: Any, name: str = "", secret: bool = False) -> Iterator[tuple[str, str]]:
+    """Every value that is no object, with the names that lead to it joined by dots."""
+    secret = secret or _SECRET.search(name.rpartition(".")[2]) is not None
+    if isinstance(value, dict) and value:
+        for key, inside in value.items():
+            yield from _leaves(inside, f"{name}.{key}" if name else str(key), secret)
+        return
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    yield name, HIDDEN if secret else text
+
+
+CONFIG = Table(
+    "config",
+    "what stands in the JSON files under config/, value by value; secrets are hidden",
+    (
+        BROKER,
+        TableColumn("file", TEXT, "the file; its .bak is read where it is damaged"),
+        TableColumn("modified", TIMESTAMP, "when it was last written"),
+        TableColumn("name", TEXT, "the names that lead to the value, joined by dots"),
+        TableColumn("value", TEXT, "the value; JSON where it is no text"),
+        TableColumn("problem", TEXT, "why the file cannot be read"),
+    ),
+    _config,
+)

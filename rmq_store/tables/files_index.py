@@ -1,0 +1,169 @@
+"""Tables `files` and `index`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rmq_store.errors import from_os_error
+from rmq_store.format.layout import (
+    BATCH_CONSUMEQUEUE_DIR,
+    CONSUMEQUEUE_DIR,
+    CONSUMEQUEUE_EXT_DIR,
+    SEGMENT_NAME_DIGITS,
+)
+from rmq_store.index.file import IndexFile
+from rmq_store.query.log_slices import QueueSlice
+from rmq_store.store import MessageStore
+from rmq_store.tables.table import (
+    BROKER,
+    DOUBLE,
+    INT,
+    LONG,
+    TEXT,
+    TIMESTAMP,
+    Row,
+    Table,
+    TableColumn,
+)
+
+_QUEUE_PARTS = (CONSUMEQUEUE_DIR, BATCH_CONSUMEQUEUE_DIR, CONSUMEQUEUE_EXT_DIR)
+_ITEMS_AT_ONCE = 1 << 20
+
+
+def _files(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterator[Row]:
+    root = Path(store.path)
+    folders = [root, *map(Path, store.log_folders())]
+    seen: set[str] = set()
+    for folder in folders:
+        for path in _walk(str(folder)):
+            if path not in seen:
+                seen.add(path)
+                yield from _file(root, path, str(folder) if folder != root else None)
+
+
+def _walk(folder: str) -> Iterator[str]:
+    try:
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise from_os_error(folder, error, "listing files") from error
+    for entry in entries:
+        if entry.is_dir(follow_symlinks=False):
+            yield from _walk(entry.path)
+        else:
+            yield entry.path
+
+
+def _file(root: Path, path: str, log_folder: str | None) -> Iterator[Row]:
+    try:
+        stat = os.stat(path)
+    except FileNotFoundError:  # deleted by the broker since it was listed
+        return
+    inside = os.path.relpath(path, root).split(os.sep)
+    part = "commitlog" if log_folder is not None else (inside[0] if len(inside) > 1 else "store")
+    name = inside[-1]
+    row: dict[str, Any] = {
+        "part": part,
+        "path": path,
+        "size": stat.st_size,
+        "allocated": stat.st_blocks * 512,
+        "modified": stat.st_mtime_ns // 1_000_000,
+    }
+    if part in _QUEUE_PARTS and len(inside) == 4 and inside[2].isdigit():
+        row |= {"topic": inside[1], "queueId": int(inside[2])}
+    if len(name) == SEGMENT_NAME_DIGITS and name.isascii() and name.isdigit():
+        row["baseOffset"] = min(int(name), 2**63 - 1)
+    yield row
+
+
+FILES = Table(
+    "files",
+    "every file under the store's folder, and of a log that is kept elsewhere",
+    (
+        BROKER,
+        TableColumn(
+            "part", TEXT, "commitlog, consumequeue, index, config, ...; store for the root"
+        ),
+        TableColumn("path", TEXT, "where the file is"),
+        TableColumn("topic", TEXT, "of a queue file: its topic"),
+        TableColumn("queueId", INT, "of a queue file: its queue"),
+        TableColumn("baseOffset", LONG, "of a segment file: the stream offset of its first byte"),
+        TableColumn("size", LONG, "bytes it is long"),
+        TableColumn("allocated", LONG, "bytes it takes on the disk; less where it is sparse"),
+        TableColumn("modified", TIMESTAMP, "when it was last written"),
+    ),
+    _files,
+)
+
+
+def _index(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterator[Row]:
+    index = store.key_index()
+    for file in index.files:
+        yield _index_row(file)
+    for error in index.unreadable:
+        yield {"path": error.path, "problem": str(error)}
+    for start, stop in index.gaps():
+        yield {
+            "beginLogOffset": start,
+            "endLogOffset": stop,
+            "gapBytes": stop - start,
+            "problem": "no index file covers this range; keys in it are read from the log",
+        }
+
+
+def _index_row(file: IndexFile) -> Row:
+    header, geometry = file.header, file.geometry
+    used, longest = _chains(file)
+    return {
+        "path": file.path,
+        "slots": geometry.slots,
+        "maxItems": geometry.items,
+        "items": header.items,
+        "usedSlots": used,
+        "load": header.items / max(1, geometry.items - 1),
+        "longestChain": longest,
+        "beginTimestamp": header.begin_timestamp if header.items else None,
+        "endTimestamp": header.end_timestamp if header.items else None,
+        "beginLogOffset": header.begin_log_offset if header.items else None,
+        "endLogOffset": header.end_log_offset if header.items else None,
+    }
+
+
+def _chains(file: IndexFile) -> tuple[int, int]:
+    """How many slots have items, and how many items the fullest has."""
+    counts = np.zeros(file.geometry.slots, dtype=np.int32)
+    for start in range(0, file.header.items, _ITEMS_AT_ONCE):
+        hashes = file.key_hashes(start, min(start + _ITEMS_AT_ONCE, file.header.items))
+        counts += np.bincount(hashes % len(counts), minlength=len(counts)).astype(np.int32)
+    return int(np.count_nonzero(counts)), int(counts.max(initial=0))
+
+
+INDEX = Table(
+    "index",
+    "the index files, how full they are, and the ranges of the log that none covers",
+    (
+        BROKER,
+        TableColumn("path", TEXT, "the index file; null for a gap"),
+        TableColumn("slots", INT, "hash slots"),
+        TableColumn("maxItems", INT, "places for items"),
+        TableColumn("items", INT, "items in use"),
+        TableColumn("usedSlots", INT, "slots that have an item"),
+        TableColumn("load", DOUBLE, "items in use by places"),
+        TableColumn(
+            "longestChain", INT, "items in the fullest slot: what the slowest look-up walks"
+        ),
+        TableColumn("beginTimestamp", TIMESTAMP, "store time of the first message indexed"),
+        TableColumn("endTimestamp", TIMESTAMP, "store time of the last message indexed"),
+        TableColumn("beginLogOffset", LONG, "log offset of the first; of a gap its start"),
+        TableColumn("endLogOffset", LONG, "log offset of the last; of a gap its end"),
+        TableColumn("gapBytes", LONG, "of a gap: bytes of the log without an index"),
+        TableColumn("problem", TEXT, "why a file cannot be used, or what a gap is"),
+    ),
+    _index,
+)

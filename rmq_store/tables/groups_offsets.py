@@ -1,0 +1,151 @@
+"""Tables `groups` and `offsets`: what consumers have committed, and how far they lag."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from rmq_store.config.broker_conf import read_config_json
+from rmq_store.consumequeue.files import QueueId
+from rmq_store.format.layout import CONFIG_DIR
+from rmq_store.format.topics import SCHEDULE_TOPIC
+from rmq_store.query.log_slices import QueueSlice
+from rmq_store.store import MessageStore
+from rmq_store.tables.sizes import bytes_between
+from rmq_store.tables.table import BROKER, INT, LONG, TEXT, TIMESTAMP, Row, Table, TableColumn
+
+_CONSUMER_FILES = ("consumerOffset.json", "lmqConsumerOffset.json")
+_DELAY_FILE = "delayOffset.json"
+
+
+def _source(store: MessageStore, name: str) -> tuple[str, int | None]:
+    """The file that was read for a config file's name, and when it was written (ms)."""
+    folder = Path(store.path) / CONFIG_DIR
+    for path in (folder / name, folder / f"{name}.bak"):
+        if path.exists() and path.stat().st_size:
+            return str(path), path.stat().st_mtime_ns // 1_000_000
+    return str(folder / name), None
+
+
+def _committed(store: MessageStore) -> Iterator[tuple[str, str, str, QueueId, int]]:
+    """kind, file name, group, queue and next offset of everything committed."""
+    for name in _CONSUMER_FILES:
+        value = read_config_json(store.path, name) or {}
+        for key, queues in (value.get("offsetTable") or {}).items():
+            topic, _, group = key.partition("@")
+            for queue, offset in queues.items():
+                yield "consumer", name, group, QueueId(topic, int(queue)), int(offset)
+        for key, offset in (value.get("lmqOffsetTable") or {}).items():
+            topic, _, group = key.partition("@")
+            yield "lmq", name, group, QueueId(topic, 0), int(offset)
+
+
+def _groups(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterator[Row]:
+    now = time.time_ns() // 1_000_000
+    there = set(store.queues())
+    for _, name, group, queue, offset in _committed(store):
+        path, written = _source(store, name)
+        row: dict[str, Any] = {
+            "consumerGroup": group,
+            "topic": queue.topic,
+            "queueId": queue.queue_id,
+            "consumerOffset": offset,
+            "status": "NO_SUCH_QUEUE",
+            "configFile": path,
+            "configModified": written,
+            "configAgeMs": None if written is None else now - written,
+        }
+        if queue in there:
+            row |= _lag(store, queue, offset)
+        yield row
+
+
+def _lag(store: MessageStore, queue: QueueId, offset: int) -> Row:
+    low, high = store.min_offset(*queue), store.max_offset(*queue)
+    status = "BELOW_MIN" if offset < low else "ABOVE_MAX" if offset > high else "OK"
+    start = min(max(offset, low), high)
+    row: dict[str, Any] = {
+        "minOffset": low,
+        "maxOffset": high,
+        "lag": high - start,
+        "lagBytes": bytes_between(store, queue, start, high),
+        "status": status,
+        "lagMs": 0,
+    }
+    if start < high:
+        first, last = store.store_time(queue, start), store.store_time(queue, high - 1)
+        row["firstUnconsumedTimestamp"] = first
+        row["lagMs"] = None if first is None or last is None else last - first
+    return row
+
+
+GROUPS = Table(
+    "groups",
+    "how far each consumer group has come in each queue, by the broker's own file",
+    (
+        BROKER,
+        TableColumn("consumerGroup", TEXT, "the group"),
+        TableColumn("topic", TEXT, "topic of the queue"),
+        TableColumn("queueId", INT, "number of the queue"),
+        TableColumn("consumerOffset", LONG, "the next queue offset that the group will consume"),
+        TableColumn("minOffset", LONG, "the first queue offset that has a message"),
+        TableColumn("maxOffset", LONG, "the queue offset behind the last message"),
+        TableColumn("lag", LONG, "messages that are there and not consumed"),
+        TableColumn(
+            "lagBytes", LONG, "bytes of their records; by samples beyond a million messages"
+        ),
+        TableColumn(
+            "lagMs", LONG, "store time of the newest message less that of the first not consumed"
+        ),
+        TableColumn("firstUnconsumedTimestamp", TIMESTAMP, "when the first of them was stored"),
+        TableColumn(
+            "status",
+            TEXT,
+            "OK, BELOW_MIN (what was not consumed expired), ABOVE_MAX "
+            "(more consumed than there is) or NO_SUCH_QUEUE",
+        ),
+        TableColumn("configFile", TEXT, "the file that says so"),
+        TableColumn("configModified", TIMESTAMP, "when that was written"),
+        TableColumn("configAgeMs", LONG, "how long ago: what was consumed since is not in it"),
+    ),
+    _groups,
+)
+
+
+def _offsets(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterator[Row]:
+    for kind, name, group, queue, offset in _committed(store):
+        yield {
+            "kind": kind,
+            "file": _source(store, name)[0],
+            "consumerGroup": group,
+            "topic": queue.topic,
+            "queueId": queue.queue_id,
+            "offset": offset,
+        }
+    value = read_config_json(store.path, _DELAY_FILE) or {}
+    for level, offset in (value.get("offsetTable") or {}).items():
+        yield {
+            "kind": "delay",
+            "file": _source(store, _DELAY_FILE)[0],
+            "topic": SCHEDULE_TOPIC,
+            "queueId": int(level) - 1,
+            "offset": int(offset),
+        }
+
+
+OFFSETS = Table(
+    "offsets",
+    "every offset that the broker has written down, as it stands there",
+    (
+        BROKER,
+        TableColumn("kind", TEXT, "consumer, lmq (of a light queue) or delay (of a delay level)"),
+        TableColumn("file", TEXT, "the file that says so"),
+        TableColumn("consumerGroup", TEXT, "the group; null for a delay level"),
+        TableColumn("topic", TEXT, "topic of the queue"),
+        TableColumn("queueId", INT, "number of the queue; of a delay level one less than that"),
+        TableColumn("offset", LONG, "the next queue offset to consume or to deliver"),
+    ),
+    _offsets,
+)

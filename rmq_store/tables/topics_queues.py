@@ -1,0 +1,101 @@
+"""Tables `topics` and `queues`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rmq_store.config.broker_conf import declared_topics
+from rmq_store.consumequeue.files import QueueId
+from rmq_store.query.log_slices import QueueSlice
+from rmq_store.store import MessageStore
+from rmq_store.tables.table import BROKER, FLAG, INT, LONG, TEXT, TIMESTAMP, Row, Table, TableColumn
+
+
+def _topics(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterator[Row]:
+    declared = declared_topics(store.path)
+    for topic in sorted({*store.topics(), *declared}):
+        queues = store.queues(topic)
+        said = declared.get(topic, {})
+        yield {
+            "topic": topic,
+            "system": store.is_system_topic(topic),
+            "queues": len(queues),
+            "batch": any(store.is_batch(queue) for queue in queues),
+            "messages": sum(store.max_offset(*q) - store.min_offset(*q) for q in queues),
+            "declared": topic in declared,
+            "readQueueNums": said.get("readQueueNums"),
+            "writeQueueNums": said.get("writeQueueNums"),
+            "perm": said.get("perm"),
+        }
+
+
+TOPICS = Table(
+    "topics",
+    "the topics that have a queue or stand in topics.json",
+    (
+        BROKER,
+        TableColumn("topic", TEXT, "name of the topic"),
+        TableColumn("system", FLAG, "whether it is the broker's own"),
+        TableColumn("queues", INT, "how many queues have files or messages"),
+        TableColumn("batch", FLAG, "whether its queues hold inner batches (BatchConsumeQueue)"),
+        TableColumn("messages", LONG, "messages in all its queues"),
+        TableColumn("declared", FLAG, "whether it stands in topics.json"),
+        TableColumn("readQueueNums", INT, "as topics.json has it"),
+        TableColumn("writeQueueNums", INT, "as topics.json has it"),
+        TableColumn("perm", INT, "as topics.json has it: 4 read, 2 write"),
+    ),
+    _topics,
+)
+
+
+def _queues(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterator[Row]:
+    for queue in store.queues():
+        low, high = store.min_offset(*queue), store.max_offset(*queue)
+        state = store.snapshot().queues[queue]
+        tail = state.tail
+        yield {
+            "topic": queue.topic,
+            "queueId": queue.queue_id,
+            "batch": state.batch,
+            "minOffset": low,
+            "maxOffset": high,
+            "messages": high - low,
+            "dispatchLag": 0 if tail is None else int(tail.count.sum()),
+            "dispatchLagBytes": 0 if tail is None else int(tail.size.sum()),
+            **_ends(store, queue, low, high),
+        }
+
+
+def _ends(store: MessageStore, queue: QueueId, low: int, high: int) -> Row:
+    if low >= high:
+        return {}
+    return {
+        "firstCommitLogOffset": store.log_offset_of(queue, low),
+        "lastCommitLogOffset": store.log_offset_of(queue, high - 1),
+        "firstStoreTimestamp": store.store_time(queue, low),
+        "lastStoreTimestamp": store.store_time(queue, high - 1),
+    }
+
+
+QUEUES = Table(
+    "queues",
+    "the queues: where each begins and ends, and what of it only the log has so far",
+    (
+        BROKER,
+        TableColumn("topic", TEXT, "topic of the queue"),
+        TableColumn("queueId", INT, "number of the queue in its topic"),
+        TableColumn("batch", FLAG, "whether it is a BatchConsumeQueue"),
+        TableColumn("minOffset", LONG, "the first queue offset that has a message"),
+        TableColumn("maxOffset", LONG, "the queue offset behind the last message"),
+        TableColumn("messages", LONG, "how many there are between the two"),
+        TableColumn(
+            "dispatchLag", LONG, "of these, messages that the queue's files do not list yet"
+        ),
+        TableColumn("dispatchLagBytes", LONG, "bytes of the records of those"),
+        TableColumn("firstCommitLogOffset", LONG, "where the first message starts in the log"),
+        TableColumn("lastCommitLogOffset", LONG, "where the last message starts in the log"),
+        TableColumn("firstStoreTimestamp", TIMESTAMP, "when the first message was stored"),
+        TableColumn("lastStoreTimestamp", TIMESTAMP, "when the last message was stored"),
+    ),
+    _queues,
+)

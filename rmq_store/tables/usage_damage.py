@@ -1,0 +1,101 @@
+"""Tables `usage` and `damage`: these read the queues through, and damage the log as well."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import date, timedelta
+
+from rmq_store.errors import StoreError
+from rmq_store.query.log_slices import QueueSlice
+from rmq_store.store import MessageStore
+from rmq_store.tables.sizes import exact_bytes
+from rmq_store.tables.table import BROKER, DAY, INT, LONG, TEXT, Row, Table, TableColumn, all_ranges
+
+_DAY_MS = 86_400_000
+_EPOCH = date(1970, 1, 1)
+
+
+def _usage(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterator[Row]:
+    for part in all_ranges(store) if ranges is None else ranges:
+        at = part.start
+        while at < part.stop:
+            stored = store.store_time(part.queue, at)
+            day = 0 if stored is None else stored // _DAY_MS
+            upto = part.stop
+            if stored is not None:
+                behind = store.first_since(part.queue, (day + 1) * _DAY_MS)
+                upto = min(part.stop, behind) if behind > at else part.stop
+            yield {
+                "topic": part.queue.topic,
+                "queueId": part.queue.queue_id,
+                "day": None if stored is None else _EPOCH + timedelta(days=day),
+                "messages": upto - at,
+                "bytes": exact_bytes(store, part.queue, at, upto),
+                "firstOffset": at,
+                "stopOffset": upto,
+            }
+            at = upto
+
+
+USAGE = Table(
+    "usage",
+    "messages and bytes by topic, queue and day of storing (UTC)",
+    (
+        BROKER,
+        TableColumn("topic", TEXT, "topic of the queue"),
+        TableColumn("queueId", INT, "number of the queue"),
+        TableColumn("day", DAY, "day of storing, UTC; null where the first record is not readable"),
+        TableColumn("messages", LONG, "messages stored on that day"),
+        TableColumn("bytes", LONG, "bytes of their records in the log"),
+        TableColumn("firstOffset", LONG, "queue offset of the first of them"),
+        TableColumn("stopOffset", LONG, "queue offset behind the last of them"),
+    ),
+    _usage,
+)
+
+
+def damage_row(error: StoreError) -> Row:
+    """A row of the table `damage`."""
+    row: dict[str, object] = {
+        "code": error.code,
+        "reason": str(error),
+        "path": error.path,
+        "commitLogOffset": error.offset,
+    }
+    if error.entry is not None:
+        topic, queue_id, queue_offset, log_offset, size = error.entry
+        row |= {
+            "topic": topic,
+            "queueId": queue_id,
+            "queueOffset": queue_offset,
+            "commitLogOffset": log_offset,
+            "storeSize": size,
+        }
+    return row
+
+
+def _damage(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterator[Row]:
+    met: list[StoreError] = []
+    wanted = all_ranges(store) if ranges is None else ranges
+    for _ in store.read_slices(wanted, columns=("commitLogOffset", "body"), on_damage=met.append):
+        yield from map(damage_row, met)
+        met.clear()
+    yield from map(damage_row, met)
+
+
+DAMAGE = Table(
+    "damage",
+    "every queue entry (with the log as the source: every stretch of the log) that is damaged",
+    (
+        BROKER,
+        TableColumn("topic", TEXT, "topic of the queue whose entry leads there"),
+        TableColumn("queueId", INT, "number of that queue"),
+        TableColumn("queueOffset", LONG, "offset of the entry in it"),
+        TableColumn("commitLogOffset", LONG, "where the record should be in the log"),
+        TableColumn("storeSize", INT, "how large the entry says it is"),
+        TableColumn("code", TEXT, "what kind of damage, for machines: RMQSTORE_..."),
+        TableColumn("path", TEXT, "the file"),
+        TableColumn("reason", TEXT, "what is wrong, what was expected and found, and what to do"),
+    ),
+    _damage,
+)

@@ -1,0 +1,173 @@
+"""Arrow batches as lines of text, JSON or separated by tabs, without a Python loop per message."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmq_store.arrow.property_columns import buffers
+
+_EMPTY = pa.scalar("", pa.string())
+_QUOTE = pa.scalar('"', pa.string())
+_NULL = pa.scalar("null", pa.string())
+_BLANK = 0x20  # what is below are control characters
+# What JSON lets stand for a control character; others are told by number.
+_SHORT = {"\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+_MILLIS = pa.array([f"{ms:03d}Z" for ms in range(1000)])
+BASE64_SUFFIX = "Base64"  # of the name of a column whose value is no UTF-8
+
+
+def json_lines(batch: pa.RecordBatch) -> bytes:
+    """One JSON object a row, the columns' names as keys.
+
+    Timestamps are ISO 8601 in UTC. A binary value is told as text; where any of a batch is no UTF-8
+    those that are not are null, and stand as base64 under the name with `Base64` behind it.
+    """
+    if not batch.num_rows:
+        return b""
+    pieces: list[pa.Array | pa.Scalar] = []
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        for told, values in _named_values(name, column):
+            front = "{" if not pieces else ","
+            pieces += [pa.scalar(f'{front}"{told}":', pa.string()), values]
+    return _joined([*pieces, pa.scalar("}\n", pa.string())])
+
+
+def _named_values(name: str, column: pa.Array) -> list[tuple[str, pa.Array]]:
+    if not pa.types.is_binary(column.type):
+        return [(name, _json_values(column))]
+    text, encoded = as_text(column)
+    found = [(name, _json_values(text))]
+    if encoded is not None:
+        found.append((name + BASE64_SUFFIX, _json_values(encoded)))
+    return found
+
+
+def _joined(pieces: Sequence[pa.Array | pa.Scalar]) -> bytes:
+    """The rows of all pieces put together, one behind the other."""
+    ends, raw = buffers(pc.binary_join_element_wise(*pieces, _EMPTY))
+    return raw[int(ends[0]) : int(ends[-1])].tobytes()
+
+
+def _json_values(column: pa.Array) -> pa.Array:
+    """Each value as JSON."""
+    kind = column.type
+    if pa.types.is_string(kind):
+        values = _quoted(column)
+    elif pa.types.is_timestamp(kind):
+        values = pc.binary_join_element_wise(_QUOTE, iso_times(column), _QUOTE, _EMPTY)
+    elif pa.types.is_map(kind):
+        values = _objects(column)
+    else:
+        values = pc.cast(column, pa.string())
+    return values.fill_null(_NULL)
+
+
+def _quoted(strings: pa.Array) -> pa.Array:
+    return pc.binary_join_element_wise(_QUOTE, _escaped(strings), _QUOTE, _EMPTY)
+
+
+def _escaped(strings: pa.Array) -> pa.Array:
+    ends, raw = buffers(strings)
+    used = raw[int(ends[0]) : int(ends[-1])]
+    seen = np.flatnonzero(np.bincount(used, minlength=256)[:128]).tolist()
+    for byte in (0x5C, 0x22, *range(_BLANK)):  # the backslash first: the others bring more of them
+        if byte in seen:
+            strings = pc.replace_substring(strings, chr(byte), _escape(chr(byte)))
+    return strings
+
+
+def _escape(character: str) -> str:
+    if character in '\\"':
+        return "\\" + character
+    return _SHORT.get(character) or f"\\u{ord(character):04x}"
+
+
+def _objects(column: pa.Array) -> pa.Array:
+    """Maps as objects."""
+    keys, items = column.keys, column.items
+    colon = pa.scalar(":", pa.string())
+    entries = pc.binary_join_element_wise(_quoted(keys), colon, _json_values(items), _EMPTY)
+    lists = pa.ListArray.from_arrays(column.offsets, entries)
+    inner = pc.binary_join(lists, ",")
+    return pc.binary_join_element_wise(
+        pa.scalar("{", pa.string()), inner, pa.scalar("}", pa.string()), _EMPTY
+    )
+
+
+def iso_times(column: pa.Array) -> pa.Array:
+    """Timestamps as `2024-05-01T12:00:00.123Z`; each second is formatted once."""
+    ms = column.cast(pa.int64())
+    numbers = ms.fill_null(0).to_numpy()
+    seconds, millis = np.divmod(numbers, 1000)
+    distinct = pa.array(seconds).dictionary_encode()
+    whole = pc.cast(distinct.dictionary, pa.timestamp("s"))
+    texts = pc.strftime(whole, format="%Y-%m-%dT%H:%M:%S").take(distinct.indices)
+    told = pc.binary_join_element_wise(
+        texts, pa.scalar(".", pa.string()), _MILLIS.take(pa.array(millis)), _EMPTY
+    )
+    return pc.if_else(column.is_valid(), told, pa.scalar(None, pa.string()))
+
+
+def as_text(column: pa.Array) -> tuple[pa.Array, pa.Array | None]:
+    """Binary values as text; those that are no UTF-8 are null there, and base64 in the second."""
+    try:
+        return column.cast(pa.string()), None
+    except pa.ArrowInvalid:
+        texts, encoded = [], []
+        for raw in column.to_pylist():
+            text = None if raw is None else _utf8(raw)
+            texts.append(text)
+            encoded.append(
+                None if raw is None or text is not None else base64.b64encode(raw).decode()
+            )
+        return pa.array(texts, pa.string()), pa.array(encoded, pa.string())
+
+
+def _utf8(raw: bytes) -> str | None:
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+
+
+def text_lines(batch: pa.RecordBatch) -> bytes:
+    """One line a row, values separated by tabs; a tab or line end inside a value is told as JSON does.
+
+    Null is empty. A binary value that is no UTF-8 is told as `base64:...`.
+    """
+    if not batch.num_rows:
+        return b""
+    pieces: list[pa.Array | pa.Scalar] = []
+    for column in batch.columns:
+        pieces += [_plain(column).fill_null(_EMPTY), pa.scalar("\t", pa.string())]
+    return _joined([*pieces[:-1], pa.scalar("\n", pa.string())])
+
+
+def _plain(column: pa.Array) -> pa.Array:
+    kind = column.type
+    if pa.types.is_timestamp(kind):
+        return iso_times(column)
+    if pa.types.is_map(kind):
+        return _objects(column)
+    if pa.types.is_binary(kind):
+        text, encoded = as_text(column)
+        if encoded is not None:
+            marked = pc.binary_join_element_wise(pa.scalar("base64:"), encoded, _EMPTY)
+            text = pc.coalesce(text, marked)
+        return _without_breaks(text)
+    return _without_breaks(column) if pa.types.is_string(kind) else pc.cast(column, pa.string())
+
+
+def _without_breaks(strings: pa.Array) -> pa.Array:
+    ends, raw = buffers(strings)
+    used = raw[int(ends[0]) : int(ends[-1])]
+    if not len(used) or int(used.min()) >= _BLANK:
+        return strings
+    for character in sorted({chr(byte) for byte in np.unique(used[used < _BLANK]).tolist()}):
+        strings = pc.replace_substring(strings, character, _escape(character))
+    return strings

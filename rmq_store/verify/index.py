@@ -1,0 +1,290 @@
+"""Index files held against themselves and against the log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rmq_store.commitlog.headers import Headers, Ints
+from rmq_store.config.broker_conf import StoreConfig
+from rmq_store.config.checkpoint import Checkpoint
+from rmq_store.errors import IndexGeometryError, StoreError
+from rmq_store.files.mapping import MappingCache
+from rmq_store.files.segments import SegmentFile
+from rmq_store.format.layout import ABORT_FILE, CHECKPOINT_FILE, INDEX_DIR, INDEX_HEADER, INDEX_ITEM
+from rmq_store.format.releases import dialect
+from rmq_store.index.file import Geometry, IndexFile, list_index_files, list_too_short
+from rmq_store.store import MessageStore
+from rmq_store.verify.findings import Finding, Findings, Severity
+from rmq_store.verify.index_damage import (
+    IndexScan,
+    being_written,
+    damage_of,
+    header_damage,
+    scan,
+    wrong_size,
+)
+
+_FILES_MAPPED = 2
+# A full file is flushed by a thread of its own, while the next one is being filled.
+_BEING_WRITTEN = 2
+# Whether the index holds items for tags is a matter of the release, which no file tells.
+_WITHOUT_TAG_ITEMS = dialect("5.3.3")
+_SHORTEN = "Delete a copy's index files and rebuild them from the log: rmqstore rebuild"
+
+
+@dataclass(frozen=True, slots=True)
+class IndexHealth:
+    """How full a file is and how far a look-up walks in it at most."""
+
+    path: str
+    items: int
+    capacity: int
+    slots: int
+    slots_used: int
+    longest_chain: int
+
+
+def open_index_files(root: Path, config: StoreConfig) -> list[IndexFile]:
+    """The index files that can be read."""
+    mappings = MappingCache(_FILES_MAPPED)
+    opened = [_open(one, config, mappings) for one in list_index_files(root / INDEX_DIR)]
+    return [file for file in opened if isinstance(file, IndexFile)]
+
+
+def _open(
+    segment: SegmentFile, config: StoreConfig, mappings: MappingCache
+) -> IndexFile | IndexGeometryError:
+    slots, items = config.maxHashSlotNum, config.maxIndexNum
+    try:
+        return IndexFile(segment, slots=slots, items=items, mappings=mappings)
+    except IndexGeometryError as error:
+        return error
+
+
+def check_files(store: MessageStore, findings: Findings) -> list[IndexHealth]:
+    """All index files of a store, one by one; those that fit a geometry have a health."""
+    closed = not (store.path / ABORT_FILE).exists()
+    mappings = MappingCache(_FILES_MAPPED)
+    segments = list_index_files(store.path / INDEX_DIR)
+    opened = [_open(segment, store.config, mappings) for segment in segments]
+    known = [one.geometry for one in opened if isinstance(one, IndexFile) and one.header.items]
+    for path, size in list_too_short(store.path / INDEX_DIR):
+        expected = known[-1].file_size if known else INDEX_HEADER.itemsize
+        newest = all(segment.path < path for segment in segments)
+        just_made = newest and not closed  # a broker makes the file first, and its size then
+        findings.add(being_written(path) if just_made else wrong_size(path, expected, size))
+    flushed = 0 if closed else _flushed_until(store)
+    health = []
+    for segment, file in zip(segments, opened, strict=True):
+        half_written = not closed and segment in segments[-_BEING_WRITTEN:]
+        likely = _likely_geometry(segment, store.config, known)
+        if not isinstance(file, IndexFile):
+            found = _about_unsure(segment, file, known, likely, mappings, half_written)
+            findings.add_all(found)
+            continue
+        half_written |= not closed and file.header.end_timestamp > flushed
+        if not file.header.items and likely is not None:  # without items it fits any geometry
+            file = IndexFile.assumed(segment, likely, mappings)
+        scanned = scan(file, store.log_range()[1])
+        if file.header.items or likely is not None:
+            findings.add_all(damage_of(file, scanned, half_written=half_written))
+        _check_range(file, scanned, store.log_range(), findings, closed)
+        health.append(_health(file, scanned))
+    return health
+
+
+def _flushed_until(store: MessageStore) -> int:
+    """ms; after a crash the broker keeps the index files that end up to then."""
+    try:
+        return Checkpoint.read_or_zero(store.path / CHECKPOINT_FILE).index_msg_timestamp
+    except StoreError:
+        return 0
+
+
+def _about_unsure(
+    segment: SegmentFile,
+    error: IndexGeometryError,
+    known: Sequence[Geometry],
+    geometry: Geometry | None,
+    mappings: MappingCache,
+    half_written: bool,
+) -> Iterator[Finding]:
+    """Of a file that fits no geometry: what is damaged by that which it must have had."""
+    if geometry is None:
+        sizes = {one.file_size for one in known}
+        if len(sizes) == 1 and segment.size not in sizes and not half_written:
+            yield wrong_size(segment.path, sizes.pop(), segment.size)
+            return
+        most = (segment.size - INDEX_HEADER.itemsize) // INDEX_ITEM.itemsize
+        geometry = Geometry(0, most)
+    file = IndexFile.assumed(segment, geometry, mappings)
+    found = list(header_damage(file))
+    if not found and geometry.slots:
+        found = list(damage_of(file, scan(file, 0), half_written=half_written))
+    if found:
+        yield from found
+        return
+    yield Finding(
+        Severity.WARNING,
+        "index-unreadable",
+        segment.path,
+        f"{error.reason}. The broker misses every key that it holds",
+        error.advice or _SHORTEN,
+    )
+
+
+def _likely_geometry(
+    segment: SegmentFile, config: StoreConfig, known: Sequence[Geometry]
+) -> Geometry | None:
+    """What a damaged file was made with: as the others of its size, as configured, or by default."""
+    said = config.maxHashSlotNum, config.maxIndexNum
+    if not known and said != (None, None):
+        try:
+            IndexFile(segment)
+        except IndexGeometryError:
+            pass
+        else:
+            return None  # it is sound: what is configured is wrong
+    guesses = [*known, Geometry(config.index_slots, config.index_items)]
+    return next((one for one in guesses if one.file_size == segment.size), None)
+
+
+def _health(file: IndexFile, found: IndexScan) -> IndexHealth:
+    return IndexHealth(
+        file.path,
+        file.header.items,
+        file.geometry.items,
+        file.geometry.slots,
+        int(np.count_nonzero(found.used)),
+        int(found.used.max(initial=0)),
+    )
+
+
+def _check_range(
+    file: IndexFile,
+    found: IndexScan,
+    log_range: tuple[int, int],
+    findings: Findings,
+    closed: bool,
+) -> None:
+    """Items that lead outside the log. Where it was not `closed`, it may be older than the index."""
+    (start, end), beyond = log_range, found.beyond
+    if beyond:
+        findings.add(
+            Finding(
+                Severity.WARNING if closed else Severity.NOTE,
+                "index-beyond-log",
+                file.path,
+                f"{beyond} items lead behind the end of the log ({end}): the log was cut, or copied "
+                "before the index",
+                "The broker drops what it cannot read; later records at those places give wrong "
+                f"hits, which a client has to filter. {_SHORTEN}",
+                count=beyond,
+            )
+        )
+    if 0 <= found.newest_offset < start:
+        findings.add(
+            Finding(
+                Severity.NOTE,
+                "index-expired",
+                file.path,
+                "all items lead before the start of the log",
+                "The broker deletes the file when it deletes log files next, unless it is the last",
+                count=file.header.items,
+            )
+        )
+
+
+def items_between(files: Sequence[IndexFile], start: int, stop: int) -> npt.NDArray[np.int64]:
+    """Items that lead into [start, stop) of the log, each as one number, sorted; some come twice.
+
+    The number is the place in the range and the hash; ranges are shorter than 2 GiB.
+    """
+    parts = []
+    for file in files:
+        header = file.header
+        if not header.items or header.end_log_offset < start or header.begin_log_offset >= stop:
+            continue
+        for _, piece in file.pieces():
+            offset = piece["log_offset"].astype(np.int64)
+            rows = np.flatnonzero((offset >= start) & (offset < stop))
+            parts.append(pair(offset[rows] - start, piece["key_hash"][rows].astype(np.int64)))
+    if not parts:
+        return np.zeros(0, dtype=np.int64)
+    joined: npt.NDArray[np.int64] = np.concatenate(parts)
+    joined.sort()
+    return joined
+
+
+def pair(place: Ints, hashes: Ints) -> Ints:
+    """Place and hash as one number."""
+    return place << 32 | (hashes & 0xFFFFFFFF)
+
+
+def missing_from(wanted: Ints, items: Ints) -> npt.NDArray[np.bool_]:
+    """Which of `wanted` are not among the sorted `items`."""
+    if not len(items):
+        return np.ones(len(wanted), dtype=bool)
+    at = np.minimum(np.searchsorted(items, wanted), len(items) - 1)
+    return np.asarray(items[at] != wanted, dtype=bool)
+
+
+class IndexPart:
+    """The index items of one part of the log, and what of it they miss."""
+
+    def __init__(self, store: MessageStore, start: int, stop: int) -> None:
+        """Of the log range [start, stop)."""
+        files = open_index_files(store.path, store.config)
+        self.dialect = _WITHOUT_TAG_ITEMS
+        self._base = start
+        self._items = items_between(files, start, stop)
+        self._end = _end_of(files)
+        self._there = bool(files)
+        self._closed = not (store.path / ABORT_FILE).exists()
+        self._path = str(store.path / INDEX_DIR)
+        self._missing = 0
+        self._first_missing = -1
+        self._behind = 0
+
+    def check(self, headers: Headers, row: Any, hashes: Any) -> None:
+        """Hold what records ask for against the items."""
+        if not self._there:
+            return
+        places = headers.at + headers.base
+        # A broker that was killed may have put some of a record's keys, and not the others yet.
+        behind = places[row] > self._end if self._closed else places[row] >= self._end
+        self._behind += len(np.unique(row[behind]))
+        row, hashes = row[~behind], hashes[~behind]
+        lost = missing_from(pair(places[row] - self._base, hashes), self._items)
+        if lost.any():
+            self._missing += int(lost.sum())
+            if self._first_missing < 0:
+                self._first_missing = int(places[row[lost][0]])
+
+    def conclude(self, findings: Findings) -> int:
+        """Add what was found; gives how many records stand behind the end of the index."""
+        if self._missing:
+            findings.add(
+                Finding(
+                    Severity.WARNING,
+                    "index-gap",
+                    self._path,
+                    f"{self._missing} keys of records from log offset {self._first_missing} on are "
+                    "in no index file: the broker does not find these messages by key",
+                    "A broker that crashed leaves such gaps, and one that ran without "
+                    "messageIndexEnable. rmq_store reads the log where no index file covers it, and "
+                    "misses what is left out inside of one; to mend it, rebuild: rmqstore rebuild",
+                    count=self._missing,
+                )
+            )
+        return self._behind
+
+
+def _end_of(files: Sequence[IndexFile]) -> int:
+    return max((file.header.end_log_offset for file in files if file.header.items), default=-1)

@@ -1,0 +1,284 @@
+"""What is damaged in an index file: its header, slots and items held against each other.
+
+Nothing in the file says that it is whole, but its parts know of each other (IndexFile#putKey): a slot
+leads to the newest item of its hash, an item to the one before, and the header counts the items and
+repeats the places of the first and the last and the seconds between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rmq_store.commitlog.headers import Ints
+from rmq_store.format.layout import INDEX_HEADER, INDEX_ITEM, INDEX_SLOT
+from rmq_store.index.file import Header, IndexFile
+from rmq_store.verify.findings import Finding, Severity
+
+_TODO = (
+    "Messages are not concerned. rmqstore rebuild makes the index anew, in a new store; a broker that "
+    "starts without this file finds no message by the keys that are in it"
+)
+_INT_MAX = 2**31 - 1
+
+
+class Wrong(NamedTuple):
+    """A field of the header that cannot be as it is."""
+
+    field: str
+    expected: str
+    found: int
+
+
+@dataclass(slots=True)
+class IndexScan:
+    """All items of a file in one pass. Per slot: number of the newest item (0: none), and how many.
+
+    `bad` (by number): items that do not lead to an older item of their slot, and zeros.
+    """
+
+    newest: npt.NDArray[np.int32]
+    used: npt.NDArray[np.int32]
+    bad: npt.NDArray[np.bool_]
+    broken: Ints  # numbers of items with a wrong chain
+    zeros: Ints  # numbers of items that were never written
+    beyond: int = 0  # items that lead behind the log
+    newest_offset: int = -1  # log offset, the highest
+    first_offset: int = -1
+    last_offset: int = -1
+    last_time_diff: int = 0  # seconds
+
+
+def scan(file: IndexFile, log_end: int) -> IndexScan:
+    """Go through all items that the header counts."""
+    count, slots = file.header.items, file.geometry.slots
+    slot_of = np.zeros(count + 1, dtype=np.int32)
+    found = IndexScan(
+        np.zeros(slots, dtype=np.int32),
+        np.zeros(slots, dtype=np.int32),
+        np.zeros(count + 1, dtype=np.bool_),
+        np.zeros(0, dtype=np.int64),
+        np.zeros(0, dtype=np.int64),
+    )
+    broken, zeros = [found.broken], [found.zeros]
+    for first, items in file.pieces():
+        number = np.arange(first, first + len(items), dtype=np.int64)
+        hashes = items["key_hash"].astype(np.int64)
+        offsets = items["log_offset"].astype(np.int64)
+        previous = items["previous"].astype(np.int64)
+        slot = hashes % slots
+        slot_of[number] = slot
+        empty = (hashes == 0) & (offsets == 0) & (previous == 0) & (items["time_diff"] == 0)
+        if first == 1 and file.header.begin_log_offset == 0 and not empty[1:].any():
+            empty[0] = False  # a key of hash 0 in the first record of the log
+        wrong = (hashes < 0) | (previous < 0) | (previous >= number)
+        linked = np.where(wrong, 0, previous)
+        wrong |= (linked > 0) & (slot_of[linked] != slot)
+        found.bad[number] = wrong | empty
+        found.newest[slot] = number  # of several in a slot the last, which is the newest, stays
+        found.used += np.bincount(slot, minlength=slots).astype(np.int32)
+        found.beyond += int((offsets >= log_end).sum())
+        found.newest_offset = max(found.newest_offset, int(offsets.max()))
+        broken.append(number[wrong])
+        zeros.append(number[empty])
+        if first == 1:
+            found.first_offset = int(offsets[0])
+        found.last_offset, found.last_time_diff = int(offsets[-1]), int(items["time_diff"][-1])
+    found.broken, found.zeros = np.concatenate(broken), np.concatenate(zeros)
+    return found
+
+
+def header_damage(file: IndexFile) -> Iterator[Finding]:
+    """What no header of a file with so many places for items can be, whatever stands behind it."""
+    wrong = _impossible_fields(file.header, file.geometry.items)
+    if wrong:
+        yield _header_finding(file.path, wrong)
+
+
+def _impossible_fields(header: Header, most_places: int) -> list[Wrong]:
+    wrong = []
+    names = ("begin_timestamp", "end_timestamp", "begin_log_offset", "end_log_offset")
+    for name in names:
+        if getattr(header, name) < 0:
+            wrong.append(Wrong(name, "0 or more", getattr(header, name)))
+    if 0 <= header.end_log_offset < header.begin_log_offset:
+        wrong.append(
+            Wrong("end_log_offset", f"{header.begin_log_offset} or more", header.end_log_offset)
+        )
+    for name in ("index_count", "hash_slot_count"):
+        if not 0 <= getattr(header, name) <= most_places:
+            wrong.append(Wrong(name, f"0 to {most_places}", getattr(header, name)))
+    return wrong
+
+
+def damage_of(file: IndexFile, found: IndexScan, *, half_written: bool) -> Iterator[Finding]:
+    """What of a file contradicts the rest of it; at most a finding each for header, slots, items.
+
+    `half_written`: the broker was writing it when it died or when it was copied, so that parts of it
+    may be older than others.
+    """
+    impossible = list(header_damage(file))
+    if impossible:
+        yield from impossible
+        return
+    slots = _wrong_slots(file, found)
+    wrong = list(_wrong_fields(file, found, slots))
+    if half_written:
+        # However old a part of it is, no slot ever led to such a place.
+        never = slots.only((slots.found < 0) | (slots.found >= file.geometry.items))
+        if len(never.number):
+            yield _slot_finding(file, never)
+        elif wrong or len(slots.number) or len(found.zeros) or len(found.broken):
+            yield being_written(file.path)
+        return
+    if wrong:
+        yield _header_finding(file.path, wrong)
+    if len(slots.number):
+        yield _slot_finding(file, slots)
+    yield from _item_findings(file, found)
+
+
+class _Slots(NamedTuple):
+    """Slots that do not lead to their newest item; and how far slots lead to items not counted."""
+
+    number: Ints
+    expected: Ints
+    found: Ints
+    reaches: int  # the highest number, behind those that count, of an item that is in its slot
+
+    def only(self, rows: npt.NDArray[np.bool_]) -> _Slots:
+        """Some of them."""
+        return _Slots(self.number[rows], self.expected[rows], self.found[rows], self.reaches)
+
+
+def _wrong_slots(file: IndexFile, found: IndexScan) -> _Slots:
+    count, places = file.header.items, file.geometry.items
+    numbers, reaches = [], 0
+    for first, heads in file.slot_heads():
+        wanted = found.newest[first : first + len(heads)].astype(np.int64)
+        differs = np.flatnonzero(heads != wanted)
+        if not len(differs):
+            continue
+        slot, head, newest = differs + first, heads[differs], wanted[differs]
+        behind = (head > count) & (head < places)
+        hangs = np.zeros(len(slot), dtype=np.bool_)
+        hangs[behind] = file.slots_of(head[behind]) == slot[behind]
+        reaches = max(reaches, int(head[hangs].max(initial=0)))
+        # Where the item is damaged, it is told as such, and its slot need not be wrong.
+        inside = np.where((head >= 0) & (head <= count), head, 0)
+        excused = hangs | found.bad[newest] | (found.bad[inside] & (inside > 0))
+        numbers.append(np.stack([slot, newest, head])[:, ~excused])
+    joined = np.concatenate([np.zeros((3, 0), dtype=np.int64), *numbers], axis=1)
+    return _Slots(joined[0], joined[1], joined[2], reaches)
+
+
+def _wrong_fields(file: IndexFile, found: IndexScan, slots: _Slots) -> Iterator[Wrong]:
+    header = file.header
+    count = header.items
+    if slots.reaches:
+        yield Wrong("index_count", f"{slots.reaches + 1} or more", header.index_count)
+    if not count:
+        return
+    if not found.bad[1] and header.begin_log_offset != found.first_offset:
+        yield Wrong("begin_log_offset", str(found.first_offset), header.begin_log_offset)
+    if slots.reaches or found.bad[count]:
+        return  # what follows is about the last item
+    if header.end_log_offset != found.last_offset:
+        yield Wrong("end_log_offset", str(found.last_offset), header.end_log_offset)
+    seconds = min(max(0, header.end_timestamp - header.begin_timestamp) // 1000, _INT_MAX)
+    if count > 1 and header.begin_timestamp > 0 and seconds != found.last_time_diff:
+        last = header.begin_timestamp + 1000 * found.last_time_diff
+        yield Wrong("end_timestamp", f"{last} to {last + 999}", header.end_timestamp)
+    used = int(np.count_nonzero(found.newest))
+    # Before 4.7.1 it is the number of items, and a file may have been begun then.
+    if not found.bad.any() and not used <= header.hash_slot_count <= count:
+        yield Wrong("hash_slot_count", f"{used} to {count}", header.hash_slot_count)
+
+
+# --- as findings ----------------------------------------------------------------------------------
+
+
+def _damaged(path: str, meaning: str, start: int, stop: int, count: int = 1) -> Finding:
+    return Finding(Severity.WARNING, "index-damaged", path, meaning, _TODO, start, stop, count)
+
+
+def being_written(path: str) -> Finding:
+    """Of a file that a broker had not written whole when it was killed, or the store was copied."""
+    return Finding(
+        Severity.NOTE,
+        "index-half-written",
+        path,
+        "a part of this file, which a broker was writing, is older than the rest",
+        "Normal after a crash and in a copy of a running store: the broker drops the file when it "
+        "recovers the store",
+    )
+
+
+def wrong_size(path: str, expected: int, found: int) -> Finding:
+    """A file that is not as long as the others of its store."""
+    return _damaged(
+        path,
+        f"the file was cut or something was added to it (expected {expected} bytes as the other "
+        f"index files have, found {found}). The broker misses every key that it holds",
+        min(expected, found),
+        max(expected, found),
+    )
+
+
+def _header_finding(path: str, wrong: Sequence[Wrong]) -> Finding:
+    assert INDEX_HEADER.fields is not None
+    told = "; ".join(f"{one.field} (expected {one.expected}, found {one.found})" for one in wrong)
+    kind, at = INDEX_HEADER.fields[wrong[0].field][:2]
+    return _damaged(
+        path,
+        f"the header is damaged: {told}. The broker misses keys that the file holds",
+        at,
+        at + kind.itemsize,
+        len(wrong),
+    )
+
+
+def _slot_finding(file: IndexFile, slots: _Slots) -> Finding:
+    number, expected, found = int(slots.number[0]), int(slots.expected[0]), int(slots.found[0])
+    start = INDEX_HEADER.itemsize + number * INDEX_SLOT.itemsize
+    return _damaged(
+        file.path,
+        f"{len(slots.number)} slots do not lead to the newest item of theirs; the first is slot "
+        f"{number} (expected {expected}, found {found}). The broker misses the keys of these slots",
+        start,
+        start + INDEX_SLOT.itemsize,
+        len(slots.number),
+    )
+
+
+def _item_findings(file: IndexFile, found: IndexScan) -> Iterator[Finding]:
+    if len(found.zeros):
+        number = int(found.zeros[0])
+        start = file.item_at(number)
+        yield _damaged(
+            file.path,
+            f"{len(found.zeros)} of {file.header.items} items are not there; the first is item "
+            f"{number} (expected an item, found zeros)",
+            start,
+            start + INDEX_ITEM.itemsize,
+            len(found.zeros),
+        )
+    if len(found.broken):
+        number = int(found.broken[0])
+        start = file.item_at(number)
+        yield Finding(
+            Severity.WARNING,
+            "index-broken-chain",
+            file.path,
+            f"{len(found.broken)} items do not lead to an older item of their slot; the first is "
+            f"item {number} (expected 0 or an item of its slot below {number}, found "
+            f"{file.previous_of(number)}). Look-ups that come past them end there",
+            _TODO,
+            start,
+            start + INDEX_ITEM.itemsize,
+            len(found.broken),
+        )

@@ -1,0 +1,284 @@
+"""Queues held against the log: each record must be listed where it says, as the broker lists it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from rmq_store.commitlog.headers import Ints
+from rmq_store.consumequeue.dispatch import Dispatched, concat_dispatched
+from rmq_store.consumequeue.entries import Entries
+from rmq_store.consumequeue.files import QueueId
+from rmq_store.errors import StoreError
+from rmq_store.format.layout import BATCH_CONSUMEQUEUE_DIR, CONSUMEQUEUE_DIR
+from rmq_store.format.topics import SCHEDULE_TOPIC
+from rmq_store.query.log_slices import QueueSlice
+from rmq_store.snapshot.snapshot import QueueState
+from rmq_store.store import MessageStore
+from rmq_store.verify.findings import Finding, Findings, Severity
+
+_REBUILD = "Rebuild queues and index from the log into a new store: rmqstore rebuild"
+_FAR = 4096  # queue offsets; records further apart are looked up apart
+_ENTRIES_AT_A_TIME = 1 << 16
+_ENTRIES_A_QUEUE = 64  # on average, where there are many queues
+_MOST_ENTRIES = 1 << 20  # some 60 bytes each
+
+
+@dataclass(slots=True)
+class QueueTally:
+    """What was seen of queues in a part of the log; parts add up. Picklable."""
+
+    listed: Counter[QueueId] = field(default_factory=Counter)  # records found in their place
+    waiting: Counter[QueueId] = field(default_factory=Counter)  # not dispatched yet
+    first_waiting: dict[QueueId, int] = field(default_factory=dict)  # log offset
+    queueless: Counter[QueueId] = field(default_factory=Counter)  # records without their queue
+
+    def add(self, other: QueueTally) -> None:
+        """Add what was seen in another part."""
+        self.listed.update(other.listed)
+        self.waiting.update(other.waiting)
+        self.queueless.update(other.queueless)
+        for queue, at in other.first_waiting.items():
+            self.first_waiting[queue] = min(at, self.first_waiting.get(queue, at))
+
+
+class ListedCheck:
+    """Whether the queues hold the entries that records of the log ask for.
+
+    They are held against it many at a time: a look at a queue costs as much for a few entries as
+    for many, and a stretch of the log may have a few of each of ten thousand queues.
+    """
+
+    def __init__(self, store: MessageStore, tally: QueueTally, findings: Findings) -> None:
+        self._store, self._tally, self._findings = store, tally, findings
+        self._waiting: list[Dispatched] = []
+        self._queues: set[QueueId] = set()
+        self._entries = 0
+
+    def add(self, found: Dispatched) -> None:
+        """Check `found` now or later: `finish` has checked everything."""
+        self._waiting.append(found)
+        self._queues.update(found.queues)
+        self._entries += len(found)
+        enough = max(_ENTRIES_AT_A_TIME, _ENTRIES_A_QUEUE * len(self._queues))
+        if self._entries >= min(enough, _MOST_ENTRIES):
+            self.finish()
+
+    def finish(self) -> None:
+        """Check what was added and is not checked yet."""
+        if self._entries:
+            self._check(concat_dispatched(self._waiting))
+        self._waiting, self._queues, self._entries = [], set(), 0
+
+    def _check(self, found: Dispatched) -> None:
+        order = np.argsort(found.queue, kind="stable")
+        edges = np.flatnonzero(np.diff(found.queue[order])) + 1
+        for rows in np.split(order, edges):
+            queue = found.queues[int(found.queue[rows[0]])]
+            _check_queue(self._store, queue, found, rows, self._tally, self._findings)
+
+
+def _check_queue(
+    store: MessageStore,
+    queue: QueueId,
+    found: Dispatched,
+    rows: Ints,
+    tally: QueueTally,
+    findings: Findings,
+) -> None:
+    state = store.snapshot().queues.get(queue)
+    if state is None:
+        tally.queueless[queue] += len(rows)
+        return
+    undispatched = np.zeros(len(rows), dtype=bool)
+    if state.tail is not None:
+        undispatched = np.isin(found.log_offset[rows], state.tail.log_offset)
+    waiting = rows[undispatched]
+    if len(waiting):
+        tally.waiting[queue] += len(waiting)
+        tally.first_waiting.setdefault(queue, int(found.log_offset[waiting].min()))
+    rows = rows[~undispatched]
+    rows = rows[np.argsort(found.offset[rows], kind="stable")]
+    for part in np.split(rows, np.flatnonzero(np.diff(found.offset[rows]) > _FAR) + 1):
+        if len(part):
+            _compare(store, queue, state, found, part, tally, findings)
+
+
+def _compare(
+    store: MessageStore,
+    queue: QueueId,
+    state: QueueState,
+    found: Dispatched,
+    rows: Ints,
+    tally: QueueTally,
+    findings: Findings,
+) -> None:
+    """Rows of one queue, ascending, against the entries at their offsets."""
+    offsets = found.offset[rows]
+    start, stop = int(offsets[0]), int(offsets[-1]) + int(found.count[rows[-1]])
+    entries = store.listed_entries(queue, start, stop)
+    same = np.zeros(len(rows), dtype=bool)
+    if len(entries):
+        at = np.minimum(np.searchsorted(entries.offset, offsets), len(entries) - 1)
+        same = (entries.offset[at] == offsets) & (entries.log_offset[at] == found.log_offset[rows])
+        same &= entries.size[at] == found.size[rows]
+        _check_tags(store, queue, entries, at[same], found.tags_code[rows[same]], findings)
+    tally.listed[queue] += int(same.sum())
+    lost = rows[~same]
+    if len(lost) and len(entries):
+        lost = _without_reused(store, entries, found, lost, at[~same], queue, findings)
+    if not len(lost):
+        return
+    first = int(lost[0])
+    findings.add(
+        Finding(
+            Severity.ERROR,
+            "queue-misses-record",
+            queue_folder(store, queue, state.batch),
+            f"{len(lost)} sound records of queue {queue.topic}/{queue.queue_id} are not where they "
+            f"belong in it; the first: queue offset {int(found.offset[first])}, "
+            f"log offset {int(found.log_offset[first])}. No consumer gets them",
+            _REBUILD,
+            count=len(lost),
+        )
+    )
+
+
+def _without_reused(
+    store: MessageStore,
+    entries: Entries,
+    found: Dispatched,
+    lost: Ints,
+    at: Ints,
+    queue: QueueId,
+    findings: Findings,
+) -> Ints:
+    """Without records whose queue offset a later record has: their topic was made anew since."""
+    log_offset, size = entries.log_offset[at], entries.size[at]
+    later = (entries.offset[at] == found.offset[lost]) & (log_offset > found.log_offset[lost])
+    for row in np.flatnonzero(later).tolist():
+        later[row] = store.is_record(int(log_offset[row]), int(size[row]))
+    if later.any():
+        findings.add(
+            Finding(
+                Severity.NOTE,
+                "queue-offset-used-again",
+                queue_folder(store, queue),
+                f"{int(later.sum())} records of queue {queue.topic}/{queue.queue_id} stand in the "
+                "log under queue offsets that later records have",
+                "Normal where a topic was deleted and made again; the older ones have no queue",
+                count=int(later.sum()),
+            )
+        )
+    kept: Ints = lost[~later]
+    return kept
+
+
+def _check_tags(
+    store: MessageStore,
+    queue: QueueId,
+    entries: Entries,
+    at: Ints,
+    wanted: Ints,
+    findings: Findings,
+) -> None:
+    """tagsCode of entries against the records'. Times in the delay topic are the broker's business:
+    they depend on the delay levels it ran with."""
+    codes = entries.tags_code[at]
+    wrong = np.flatnonzero(codes != wanted)
+    if not len(wrong) or queue.topic == SCHEDULE_TOPIC:
+        return
+    findings.add(
+        Finding(
+            Severity.WARNING,
+            "queue-wrong-tags-code",
+            queue_folder(store, queue),
+            f"{len(wrong)} entries of queue {queue.topic}/{queue.queue_id} have not the hash of "
+            f"their record's tag; the first: queue offset {int(entries.offset[at[wrong[0]]])}. "
+            "A consumer that filters by tag misses them",
+            _REBUILD,
+            count=len(wrong),
+        )
+    )
+
+
+def check_entries(store: MessageStore, tally: QueueTally) -> Iterator[Finding]:
+    """Entries that no record asked for; looked for only in queues that list more than was found."""
+    for queue, state in store.snapshot().queues.items():
+        if _entries_of(state) > tally.listed[queue]:
+            yield from _dangling(store, queue, state)
+
+
+def _entries_of(state: QueueState) -> int:
+    """How many entries a queue's files list at least; of a BatchConsumeQueue its units."""
+    if state.batch:
+        return state.file_stop - state.file_start
+    stop = state.max_offset if state.tail is None else int(state.tail.offset[0])
+    return min(stop, state.file_stop) - max(state.min_offset, state.file_start)
+
+
+def _dangling(store: MessageStore, queue: QueueId, state: QueueState) -> Iterator[Finding]:
+    errors: list[StoreError] = []
+    count = 0
+
+    def take(error: StoreError) -> None:
+        nonlocal count
+        count += 1
+        errors[:] = errors or [error]
+
+    part = QueueSlice(queue, state.min_offset, state.max_offset)
+    for _ in store.read_slices([part], columns=("flag",), check_crc=False, on_damage=take):
+        pass
+    if count:
+        yield Finding(
+            Severity.ERROR,
+            "queue-dangling-entry",
+            queue_folder(store, queue, state.batch),
+            f"{count} entries of queue {queue.topic}/{queue.queue_id} lead to no record of it; the "
+            f"first: {errors[0]}",
+            f"Readers pass them over; a consumer stops or skips there. {_REBUILD}",
+            count=count,
+        )
+
+
+def waiting_findings(store: MessageStore, tally: QueueTally) -> Iterator[Finding]:
+    """Records that a queue does not list yet: the broker lists them when it starts."""
+    for queue, count in sorted(tally.waiting.items()):
+        yield Finding(
+            Severity.NOTE,
+            "not-dispatched",
+            queue_folder(store, queue),
+            f"{count} records of queue {queue.topic}/{queue.queue_id}, from log offset "
+            f"{tally.first_waiting[queue]} on, are in the log and not yet in the queue",
+            "Normal after a crash and in a copy of a running store; the broker lists them when it "
+            "starts, and readers of rmq_store find them in the log",
+            count=count,
+        )
+
+
+def queueless_findings(
+    store: MessageStore, tally: QueueTally, declared: Collection[str]
+) -> Iterator[Finding]:
+    """Records whose queue has no files: lost, if the topic is still `declared`, else deleted."""
+    for queue, count in sorted(tally.queueless.items()):
+        lost = queue.topic in declared
+        yield Finding(
+            Severity.ERROR if lost else Severity.NOTE,
+            "queue-missing" if lost else "queue-deleted",
+            queue_folder(store, queue),
+            f"{count} records of queue {queue.topic}/{queue.queue_id} are in the log, and the queue "
+            + (
+                "has no files, though its topic is configured" if lost else "is gone with its topic"
+            ),
+            _REBUILD if lost else "Normal after a topic was deleted; a rebuild brings them back",
+            count=count,
+        )
+
+
+def queue_folder(store: MessageStore, queue: QueueId, batch: bool = False) -> str:
+    """Where a queue's files are."""
+    kind = BATCH_CONSUMEQUEUE_DIR if batch else CONSUMEQUEUE_DIR
+    return str(store.path / kind / queue.topic / str(queue.queue_id))

@@ -1,0 +1,187 @@
+"""When what was written reaches the disk: the broker's SYNC_FLUSH and ASYNC_FLUSH.
+
+Source: CommitLog#GroupCommitService, #FlushRealTimeService; ConsumeQueueStore#FlushConsumeQueueService.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rmq_store.config.broker_conf import StoreConfig
+from rmq_store.config.checkpoint import Checkpoint
+from rmq_store.files.writer import OpenFiles
+
+_PAGE = 4096  # OS_PAGE_SIZE of MappedFile
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a writer has come at one moment: what a thorough flush then makes sure of.
+
+    `log_end`; time and place of the last record, and of the last one that is in its queues; end time
+    of the last full index file.
+    """
+
+    log_end: int
+    last_timestamp: int
+    dispatched_timestamp: int
+    dispatched_record: int
+    index_timestamp: int
+
+
+class GroupCommit:
+    """SYNC_FLUSH: whoever waits first flushes for all who have appended by then."""
+
+    def __init__(self, files: OpenFiles, written_to: Callable[[], int]) -> None:
+        self._files = files
+        self._written_to = written_to
+        self._turn = threading.Condition()
+        self._busy = False
+        self._failed: BaseException | None = None
+        self.flushed_to = written_to()
+        self.flushes = 0
+
+    def wait(self, offset: int) -> None:
+        """Return once the disk has the log up to `offset`. Raises AccessError where it does not take it."""
+        while self._must_lead(offset):
+            self._lead()
+
+    def _must_lead(self, offset: int) -> bool:
+        """Wait for another thread's flush to do; whether this thread has to flush itself."""
+        with self._turn:
+            while self.flushed_to < offset:
+                if self._failed is not None:
+                    raise self._failed
+                if not self._busy:
+                    self._busy = True
+                    return True
+                self._turn.wait()
+        return False
+
+    def _lead(self) -> None:
+        failed: BaseException | None = None
+        upto = self._written_to()
+        try:
+            self._files.sync()
+        except BaseException as error:
+            failed = error
+            raise
+        finally:
+            with self._turn:
+                self._busy = False
+                self._failed = failed
+                if failed is None:
+                    self.flushed_to = max(self.flushed_to, upto)
+                    self.flushes += 1
+                self._turn.notify_all()
+
+
+class Flusher:
+    """Flushes log, queues and index in the background, and keeps the checkpoint.
+
+    Every interval those files that have the least number of pages; now and then, thoroughly, all of
+    them, after which the checkpoint says how far they had come when that began.
+    """
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        log: OpenFiles,
+        queues: OpenFiles,
+        progress: Callable[[], Progress],
+        flush_index: Callable[[], None],
+        write_checkpoint: Callable[[Checkpoint], None],
+        failed: Callable[[BaseException], None],
+        checkpoint: Checkpoint,
+    ) -> None:
+        self._config = config
+        self._log = log
+        self._queues = queues
+        self._progress = progress
+        self._flush_index = flush_index
+        self._write_checkpoint = write_checkpoint
+        self._report_failure = failed
+        self._checkpoint = checkpoint
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        now = time.monotonic()
+        self._log_at = self._queues_at = now
+        self._log_thorough_at = now
+        self._queues_thorough_at: float | None = None  # the first flush of queues is thorough
+
+    def start(self) -> None:
+        """Begin; calling again changes nothing."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="rmqstore-flush", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread. What was not flushed yet is left to the caller."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        tick = min(self._config.flush_interval_log, self._config.flush_interval_queues)
+        while not self._stop.wait(tick):
+            try:
+                self.flush_due(time.monotonic())
+            except Exception as error:  # whatever it is: unseen, nothing would be flushed any more
+                self._report_failure(error)
+                return
+
+    def flush_due(self, now: float) -> None:
+        """What is due at `now` (seconds of the monotonic clock)."""
+        config = self._config
+        before = self._progress()
+        if now - self._log_at >= config.flush_interval_log:
+            self._log_at = now
+            thorough = now - self._log_thorough_at >= config.flush_thorough_log
+            self._log.sync(0 if thorough else config.flush_pages_log * _PAGE)
+            if thorough:
+                self._log_thorough_at = now
+                self._note(physic=before.last_timestamp)
+        if now - self._queues_at >= config.flush_interval_queues:
+            self._queues_at = now
+            last = self._queues_thorough_at
+            if last is None or now - last >= config.flush_thorough_queues:
+                self._queues_thorough_at = now
+                self.flush_queues(before)
+            else:
+                self._queues.sync(config.flush_pages_queues * _PAGE)
+
+    def flush_queues(self, before: Progress) -> None:
+        """All of queues and index; then the checkpoint says so."""
+        self._queues.sync()
+        self._flush_index()
+        self._note(
+            logics=before.dispatched_timestamp,
+            record=before.dispatched_record,
+            index=before.index_timestamp,
+        )
+        self._write_checkpoint(self._checkpoint)
+
+    def flush_all(self) -> None:
+        """Everything there is, at once; the checkpoint says so."""
+        before = self._progress()
+        self._log.sync()
+        self._note(physic=before.last_timestamp)
+        self.flush_queues(before)
+
+    def note_log_flushed(self, timestamp: int) -> None:
+        """A group commit has put all records stored up to `timestamp` (ms) on the disk."""
+        self._note(physic=timestamp)
+
+    def _note(self, physic: int = 0, logics: int = 0, record: int = 0, index: int = 0) -> None:
+        old = self._checkpoint
+        self._checkpoint = Checkpoint(
+            max(old.physic_msg_timestamp, physic),
+            max(old.logics_msg_timestamp, logics),
+            max(old.index_msg_timestamp, index),
+            old.master_flushed_offset,
+            old.confirm_phy_offset,
+            max(old.logics_physical_offset, record),
+        )

@@ -1,0 +1,128 @@
+"""A store opened for one writer: locked, recovered where it has to be, and known to go on from."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rmq_store.commitlog.headers import Headers
+from rmq_store.commitlog.log import CommitLog
+from rmq_store.config.broker_conf import PATH_SPLITTER, StoreConfig
+from rmq_store.config.locate import commitlog_folders, refuse_foreign_log, require_store
+from rmq_store.config.lock import StoreLock
+from rmq_store.errors import NotAStoreError, from_os_error
+from rmq_store.format.layout import COMMITLOG_DIR, CONFIG_DIR, CONSUMEQUEUE_DIR, INDEX_DIR
+from rmq_store.format.releases import Dialect, dialect
+from rmq_store.recovery.clean_stop import refuse_abort, refuse_unclean
+from rmq_store.recovery.recover import check_mode, recover_locked
+from rmq_store.recovery.report import RecoveryReport
+from rmq_store.snapshot.file_sizes import geometry_found, refuse_contradiction
+from rmq_store.snapshot.snapshot import QueueFolders, StoreSnapshot, take_snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class WritableStore:
+    """What a writer goes on from. The lock is held; whoever has this releases it."""
+
+    root: Path
+    config: StoreConfig
+    lock: StoreLock
+    dialect: Dialect
+    broker_name: str
+    snapshot: StoreSnapshot
+    recovered: RecoveryReport | None = None
+    last_record: int = 0  # log offset
+    last_timestamp: int = 0  # ms
+
+
+def make_store(
+    path: str | os.PathLike[str], config: Any, release: str | None, broker_name: str | None
+) -> WritableStore:
+    """A new store without messages: see StoreWriter.create."""
+    known, how, root = StoreConfig.of(config), dialect(release), Path(path)
+    _ = known.flushes_each_append  # a kind that is none is refused before a file is made
+    try:
+        if root.exists() and (not root.is_dir() or any(root.iterdir())):
+            raise NotAStoreError(
+                root,
+                reason="there is something here already",
+                advice="Name a folder that is not there yet, or use append_to for a store",
+            )
+        for name in (CONSUMEQUEUE_DIR, INDEX_DIR, CONFIG_DIR):
+            (root / name).mkdir(parents=True, exist_ok=True)
+        known = with_log_of_its_own(known)
+        for folder in (known.storePathCommitLog or COMMITLOG_DIR).split(PATH_SPLITTER):
+            (root / folder).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise from_os_error(root, error, "making the store's folders") from error
+    name = broker_name or known.brokerName or root.absolute().name
+    return WritableStore(root, known, StoreLock(root), how, name, StoreSnapshot(0, 0))
+
+
+def open_store(
+    path: str | os.PathLike[str],
+    config: Any,
+    release: str | None,
+    broker_name: str | None,
+    recovery: str,
+    until: int | None,
+) -> WritableStore:
+    """A store as its last writer or broker left it, or recovered: see StoreWriter.append_to."""
+    check_mode(recovery, others=("refuse",))
+    said, how = StoreConfig.of(config), dialect(release)
+    root = require_store(path, said)
+    refuse_foreign_log(root, said)
+    lock = StoreLock(root)
+    try:
+        report = None
+        if recovery == "refuse":
+            refuse_abort(root)
+        else:
+            report = recover_locked(root, said, how, recovery, until=until)
+        folders = QueueFolders(root, said)
+        log = CommitLog(commitlog_folders(root, said), file_size=said.mappedFileSizeCommitLog)
+        if recovery == "broker" and report is not None and report.snapshot is not None:
+            snapshot = report.snapshot
+        else:
+            snapshot = take_snapshot(root, log, folders, said)
+            refuse_unclean(root, log, folders, snapshot)
+        known = said.with_defaults_of(geometry_found(root, log, folders, said))
+        refuse_contradiction(root, known, log, folders, snapshot)
+        name = broker_name or known.brokerName or root.absolute().name
+        return WritableStore(root, known, lock, how, name, snapshot, report, *_last_record(log))
+    except BaseException:
+        lock.release()
+        raise
+
+
+def _last_record(log: CommitLog) -> tuple[int, int]:
+    """Place and time of the last record; zeros without one."""
+    where = stored = 0
+    last = log.last_record_file()
+    if last is not None:
+        for segment, window, at in log.runs_from(last.base):
+            headers = Headers(window, at[-1:], segment.base)
+            where = int(at[-1]) + segment.base
+            stored = int(headers.field("store_timestamp", np.int64)[0])
+    return where, stored
+
+
+def with_log_of_its_own(config: StoreConfig) -> StoreConfig:
+    """A new store keeps its log under its root: a path elsewhere, be there such a folder or not, is
+    that of the store whose settings these are, and must not be written to."""
+    named = [part.strip() for part in (config.storePathCommitLog or "").split(PATH_SPLITTER)]
+    folders = [Path(name) for name in named if name]
+    under = [
+        folder.name if folder.is_absolute() or ".." in folder.parts else str(folder)
+        for folder in folders
+    ]
+    return replace(
+        config,
+        storePathCommitLog=PATH_SPLITTER.join(under) or None,
+        readOnlyCommitLogStorePaths=None,
+        storePathRootDir=None,
+    )

@@ -1,0 +1,79 @@
+"""Which queue offset a message gets: the counters of all queues (ConsumeQueueStore#assignQueueOffset)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from rmq_store.arrow.encoding.batch import Prepared
+from rmq_store.commitlog.headers import Ints
+from rmq_store.consumequeue.files import QueueId
+from rmq_store.errors import InvalidMessageError
+from rmq_store.format.layout import Property, SysFlag
+from rmq_store.format.properties import decode_properties
+
+
+class QueueCounters:
+    """The next queue offset of every queue. Not safe for several threads: the writer has a lock."""
+
+    def __init__(self, ends: Mapping[QueueId, int]) -> None:
+        """`ends`: the max offset of the queues there are."""
+        self._next = dict(ends)
+
+    def __iter__(self) -> Iterator[QueueId]:
+        return iter(self._next)
+
+    def next_of(self, queue: QueueId) -> int:
+        """The offset that the next message of a queue gets; 0 of a new one."""
+        return self._next.get(queue, 0)
+
+    def raise_to(self, ends: Mapping[QueueId, int]) -> None:
+        """Queues have at least so many messages."""
+        for queue, end in ends.items():
+            self._next[queue] = max(self.next_of(queue), end)
+
+    def update(self, ends: Mapping[QueueId, int]) -> None:
+        """Queues go on there."""
+        self._next.update(ends)
+
+    def assign(self, prepared: Prepared, counts: Ints) -> Ints:
+        """queueOffset of each record: the queue's counter; 0 of what enters no queue."""
+        transaction = prepared.transaction
+        listed = (transaction == 0) | (transaction == SysFlag.TRANSACTION_COMMIT)
+        keys = prepared.topic_code << 32 | prepared.queue_id
+        offsets = np.zeros(len(prepared), dtype=np.int64)
+        order = np.flatnonzero(listed)[np.argsort(keys[listed], kind="stable")]
+        if not len(order):
+            return offsets
+        ordered = keys[order]
+        first = np.r_[0, np.flatnonzero(np.diff(ordered)) + 1]
+        before = np.cumsum(counts[order]) - counts[order]
+        sizes = np.diff(np.r_[first, len(order)])
+        starts = np.empty(len(first), dtype=np.int64)
+        for place, (at, size) in enumerate(zip(first.tolist(), sizes.tolist(), strict=True)):
+            row = int(order[at])
+            queue = QueueId(
+                prepared.topics[int(prepared.topic_code[row])], int(prepared.queue_id[row])
+            )
+            starts[place] = self.next_of(queue)
+            self._next[queue] = int(starts[place] + counts[order[at : at + size]].sum())
+        offsets[order] = before + np.repeat(starts - before[first], sizes)
+        return offsets
+
+
+def message_counts(prepared: Prepared) -> Ints:
+    """How many messages each record holds: more than one only in an inner batch."""
+    counts = np.ones(len(prepared), dtype=np.int64)
+    inner = np.flatnonzero(prepared.numbers["sysFlag"] & SysFlag.INNER_BATCH)
+    for row in inner.tolist():
+        found = decode_properties(prepared.properties[row].as_py())
+        number = found.get(Property.INNER_NUM, "")
+        if not number.isdigit() or not int(number):
+            raise InvalidMessageError(
+                None,
+                reason=f"message {row} of the batch: an inner batch without {Property.INNER_NUM}",
+                advice="Nothing of the batch was written",
+            )
+        counts[row] = int(number)
+    return counts

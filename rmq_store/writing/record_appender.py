@@ -1,0 +1,184 @@
+"""Messages made into records at the end of the log: each gets its queue offset, place and time here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from rmq_store.arrow.encoding import single_message as single
+from rmq_store.arrow.encoding.batch import LOOPBACK, Prepared, assemble, prepare
+from rmq_store.arrow.encoding.offset_properties import Places, with_places
+from rmq_store.commitlog.appender import LogAppender
+from rmq_store.commitlog.headers import Ints
+from rmq_store.config.broker_conf import StoreConfig
+from rmq_store.consumequeue.files import QueueId
+from rmq_store.errors import InvalidMessageError
+from rmq_store.files.mapping import Bytes
+from rmq_store.format.layout import BLANK_SIZE, SysFlag
+from rmq_store.format.properties import decode_utf8
+from rmq_store.format.record import Record, encode_record
+from rmq_store.format.releases import Dialect
+from rmq_store.writing.queue_offsets import QueueCounters, message_counts
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """Where one message went."""
+
+    queue_offset: int
+    commit_log_offset: int
+    store_size: int
+    store_timestamp: int
+    msg_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class AppendResult:
+    """Where messages went; arrays of n for a batch, in its order. Timestamps in ms."""
+
+    queue_offset: Ints
+    commit_log_offset: Ints
+    store_size: Ints
+    store_timestamp: Ints
+
+    def __len__(self) -> int:
+        return len(self.commit_log_offset)
+
+
+def nothing_appended() -> AppendResult:
+    """The result of a batch without messages."""
+    nothing = np.zeros(0, dtype=np.int64)
+    return AppendResult(nothing, nothing, nothing, nothing)
+
+
+class RecordAppender:
+    """Appends records to the log. For one thread at a time: the caller holds the writer's lock.
+
+    `last_record` (log offset) and `last_timestamp` (ms) are those of what was appended last. What
+    is wrong with a message is raised before a byte is written; where writing itself fails, `fail`
+    is told, for what the log then ends with is not known.
+    """
+
+    def __init__(
+        self,
+        log: LogAppender,
+        offsets: QueueCounters,
+        config: StoreConfig,
+        dialect: Dialect,
+        last: tuple[int, int],
+        *,
+        written: Callable[[Bytes, Ints], None],
+        file_ends: Callable[[], None],
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        """`last`: place and time of the last record. `written` gets the bytes of records and their
+        log offsets once they stand in the log; `file_ends` is called before a file of it is left."""
+        self._log = log
+        self._offsets = offsets
+        self._config = config
+        self._dialect = dialect
+        self.last_record, self.last_timestamp = last
+        self._written = written
+        self._file_ends = file_ends
+        self._fail = fail
+        self._with_record_crc = bool(config.enabledAppendPropCRC and dialect.has("record_crc"))
+
+    def append(self, record: Record) -> Record:
+        """Append one record; returns it as it stands in the log."""
+        queue = QueueId(decode_utf8(record.topic), record.queue_id)
+        count = single.messages_in(record)
+        listed = record.transaction in (0, SysFlag.TRANSACTION_COMMIT)
+        places = self._places()
+        if places.concern(record.properties, record.sys_flag):
+            stored = places.set(record.properties, record.sys_flag, queue, listed)
+            single.check_properties(stored)
+            record = replace(record, properties=stored)
+        record = replace(
+            record,
+            queue_offset=self._offsets.next_of(queue) if listed else 0,
+            store_timestamp=record.store_timestamp or self._now(),
+        )
+        with self._telling_failure():
+            record = self._write_record(record)
+        if listed:
+            self._offsets.update({queue: record.queue_offset + count})
+        self._offsets.update(places.light)
+        self.last_timestamp = max(self.last_timestamp, record.store_timestamp)
+        return record
+
+    def append_rows(self, batch: pa.RecordBatch, together: bool) -> AppendResult:
+        """Append the messages of a batch; `together`: all of them in one file of the log."""
+        light = self._places()
+        prepared = prepare(with_places(batch, light), self._config, self._dialect, LOOPBACK)
+        if together and int(prepared.total.sum()) + BLANK_SIZE > self._config.commitlog_file_size:
+            raise InvalidMessageError(
+                None, reason="the batch does not fit into one file of the log"
+            )
+        counts = message_counts(prepared)
+        queue_offset = self._offsets.assign(prepared, counts)
+        stamps = self._stamps(prepared)
+        with self._telling_failure():
+            places = self._write_records(prepared, queue_offset, stamps, together)
+        self._offsets.update(light.light)
+        self.last_timestamp = max(self.last_timestamp, int(stamps.max()))
+        return AppendResult(queue_offset, places, prepared.total, stamps)
+
+    @contextmanager
+    def _telling_failure(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:
+            self._fail(error)
+            raise
+
+    def _places(self) -> Places:
+        return Places(self._config, self._offsets.next_of)
+
+    def _stamps(self, prepared: Prepared) -> Ints:
+        """Store times: given, else now, never before the one before."""
+        given: Ints = prepared.numbers["storeTimestamp"]
+        return np.where(given > 0, given, self._now())
+
+    def _now(self) -> int:
+        return max(time.time_ns() // 1_000_000, self.last_timestamp)
+
+    def _write_record(self, record: Record) -> Record:
+        if not self._log.fitting(np.array([record.total_size])):
+            self._end_log_file()
+        record = replace(record, physical_offset=self._log.end)
+        raw = encode_record(record, with_record_crc=self._with_record_crc)
+        self._write_run(np.frombuffer(raw, dtype=np.uint8), np.array([self._log.end]))
+        return record
+
+    def _write_records(
+        self, prepared: Prepared, queue_offset: Ints, stamps: Ints, together: bool
+    ) -> Ints:
+        places = np.empty(len(prepared), dtype=np.int64)
+        at = 0
+        while at < len(prepared):
+            count = self._log.fitting(prepared.total[at:], together=together)
+            if not count:
+                self._end_log_file()
+                continue
+            rows = slice(at, at + count)
+            sizes = prepared.total[rows]
+            places[rows] = self._log.end + np.cumsum(sizes) - sizes
+            data = assemble(prepared, rows, queue_offset[rows], places[rows], stamps[rows])
+            self._write_run(data, places[rows])
+            at += count
+        return places
+
+    def _write_run(self, data: Bytes, places: Ints) -> None:
+        """Write records that stand at `places` at the end of the log."""
+        self._log.append(data)
+        self.last_record = int(places[-1])
+        self._written(data, places)
+
+    def _end_log_file(self) -> None:
+        self._file_ends()
+        self._log.end_file()

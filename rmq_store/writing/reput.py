@@ -1,0 +1,156 @@
+"""Following the log: records that were appended go to queue and index (ReputMessageService)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from rmq_store.commitlog.headers import Headers
+from rmq_store.commitlog.log import CommitLog
+from rmq_store.commitlog.runs import follow
+from rmq_store.errors import CorruptRecordError, StoreError
+from rmq_store.format.layout import BLANK_SIZE, MAGIC_BLANK
+
+_BYTES_AT_A_TIME = 4 << 20
+RETRIES = 30  # ConsumeQueue#putMessagePositionInfoWrapper
+RETRY_SECONDS = 1.0
+
+
+class Reput:
+    """A thread that reads the log behind `position` and hands its records on, in order.
+
+    `open_log` opens the log as it is now (files come and go); `log_range` tells its start and how
+    far it may be read; `sink` takes records and may raise: it is asked again, and must know what it
+    has of them. After `retries` times `failed` is told, and nothing more is dispatched.
+    """
+
+    def __init__(
+        self,
+        position: int,
+        open_log: Callable[[], CommitLog],
+        log_range: Callable[[], tuple[int, int]],
+        sink: Callable[[Headers], None],
+        failed: Callable[[BaseException], None],
+        *,
+        retries: int = RETRIES,
+        retry_seconds: float = RETRY_SECONDS,
+    ) -> None:
+        self.position = position
+        self._open_log = open_log
+        self._log_range = log_range
+        self._sink = sink
+        self._failed = failed
+        self._retries = retries
+        self._retry_seconds = retry_seconds
+        self._log: CommitLog | None = None
+        self._wake = threading.Event()
+        self._closing = threading.Event()
+        self._done = threading.Condition()
+        self._broken = False
+        self._thread = threading.Thread(target=self._run, name="rmqstore-reput", daemon=True)
+
+    @property
+    def behind_bytes(self) -> int:
+        """Bytes of the log that were appended and not dispatched yet."""
+        return max(0, self._log_range()[1] - self.position)
+
+    def start(self) -> None:
+        """Begin to follow."""
+        self._thread.start()
+
+    def wake(self) -> None:
+        """There is more in the log."""
+        self._wake.set()
+
+    def catch_up(self) -> None:
+        """Return once all that is in the log now is dispatched, or cannot be."""
+        end = self._log_range()[1]
+        self.wake()
+        with self._done:
+            while self.position < end and not self._broken and self._thread.is_alive():
+                self._done.wait(0.1)
+
+    def stop(self) -> None:
+        """Dispatch what is there, and end the thread."""
+        if self._thread.is_alive():
+            self.catch_up()
+        self._closing.set()
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        if self._log is not None:
+            self._log.chain.close()
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            self._wake.wait()
+            self._wake.clear()
+            try:
+                while not self._closing.is_set() and self.dispatch_some():
+                    pass
+            except (
+                Exception
+            ) as error:  # whatever it is: a thread that ends unseen would be waited for
+                self._broken = True
+                self._failed(error)
+                with self._done:
+                    self._done.notify_all()
+                return
+
+    def dispatch_some(self) -> bool:
+        """Dispatch a few megabytes; whether there was anything. Runs in the thread, or without it."""
+        start, end = self._log_range()
+        if self.position < start:
+            self.position = start  # the files in front were deleted, dispatched or not
+        if self.position >= end:
+            return False
+        headers, behind = self._next(end)
+        if len(headers):
+            self._hand_on(headers)
+        with self._done:
+            self.position = behind
+            self._done.notify_all()
+        return True
+
+    def _next(self, end: int) -> tuple[Headers, int]:
+        """The next records, and the place behind them; none at a file's end."""
+        log = self._log_with(self.position)
+        segment = log.chain.segment_at(self.position)
+        if segment is None:
+            raise self._lost("no file of the log holds it")
+        window = log.window_of(segment)
+        at, limit = self.position - segment.base, min(len(window), end - segment.base)
+        run = follow(window, segment.base, at, min(limit, at + _BYTES_AT_A_TIME))
+        headers = Headers(window, run.at[run.at < limit], segment.base)
+        if len(headers):
+            return headers, int(headers.at[-1] + headers.total[-1]) + segment.base
+        magic = int.from_bytes(window[at + 4 : at + BLANK_SIZE].tobytes(), "big")
+        if magic != MAGIC_BLANK and at < len(window):
+            raise self._lost("no record starts there")
+        return headers, log.chain.segment_end(segment)
+
+    def _log_with(self, offset: int) -> CommitLog:
+        """The log, listed anew where a file has been added since."""
+        if self._log is None or self._log.chain.segment_at(offset) is None:
+            if self._log is not None:
+                self._log.chain.close()
+            self._log = self._open_log()
+        return self._log
+
+    def _lost(self, why: str) -> CorruptRecordError:
+        return CorruptRecordError(
+            None if self._log is None else self._log.path_at(self.position),
+            offset=self.position,
+            reason=f"the log cannot be dispatched further: {why}",
+            advice="Close the store and open it anew, which recovers it",
+        )
+
+    def _hand_on(self, headers: Headers) -> None:
+        for left in range(self._retries, -1, -1):
+            try:
+                self._sink(headers)
+            except StoreError:
+                if not left or self._closing.wait(self._retry_seconds):
+                    raise
+            else:
+                return

@@ -1,0 +1,189 @@
+"""Options of `spark.read.format("rmqstore")`: strings to typed values, once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rmq_store.errors import InvalidArgumentError, nearest
+from rmq_store.files.remote.object_store import StorageOptions
+from rmq_store.format.compression import DEFAULT_MAX_BODY_BYTES
+from spark_source.options import value_parsers as values
+from spark_source.options.client_options import why_only_a_client
+from spark_source.options.table import (
+    BY_LOG,
+    COMMITLOG,
+    CONSUMEQUEUE,
+    DEFAULT_PARTITION_BYTES,
+    FAILFAST,
+    OPTIONS,
+    Option,
+)
+from spark_source.options.value_parsers import Assignment, ByQueue, Refused
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """What was asked for, typed. None is "not said" throughout.
+
+    Offsets are queue offsets, with EARLIEST and LATEST as Kafka's source writes them; times are
+    milliseconds since the epoch.
+    """
+
+    paths: tuple[str, ...] = ()
+    stores: Mapping[str, str] | None = None
+    unavailable_stores: str = "fail"
+    topics: tuple[str, ...] | None = None
+    topic_pattern: str | None = None
+    assign: Assignment | None = None
+    include_system_topics: bool = False
+    columns: tuple[str, ...] | None = None
+    tags: tuple[str, ...] | None = None
+    keys: tuple[str, ...] | None = None
+    broker_name: str | None = None
+    broker_conf: str | None = None
+    starting_offsets: ByQueue = field(default_factory=ByQueue)
+    ending_offsets: ByQueue = field(default_factory=ByQueue)
+    starting_timestamp: int | None = None
+    ending_timestamp: int | None = None
+    starting_timestamps: ByQueue = field(default_factory=ByQueue)
+    ending_timestamps: ByQueue = field(default_factory=ByQueue)
+    timestamp_strategy: str = "latest"
+    fail_on_data_loss: bool = True
+    source: str = CONSUMEQUEUE
+    include_unqueued: bool = False
+    split_by: str = BY_LOG
+    min_partitions: int = 1
+    max_records_per_partition: int | None = None
+    max_bytes_per_partition: int = DEFAULT_PARTITION_BYTES
+    verify_queue: bool = False
+    mode: str = FAILFAST
+    max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
+    unwrap_batches: bool = True
+    table: str | None = None
+    storage_options: StorageOptions | None = None
+
+    @property
+    def path(self) -> str:
+        """The first path, for messages."""
+        return self.paths[0] if self.paths else ""
+
+
+_BY_FOLDED_NAME = {option.name.casefold(): option for option in OPTIONS}
+
+_EXCLUDE_EACH_OTHER = (
+    ("topic", "subscribe", "subscribePattern", "assign"),
+    ("path", "stores"),
+    ("stores", "brokerName"),
+)
+
+# Names that others have for what is asked for differently here.
+_SAID_OTHERWISE = {
+    "includeheaders": "The headers are there anyway: column properties has them",
+    "queueid": 'Name queues with assign = {"orders": [0, 1]}, or filter on the column queueId',
+    "queueids": 'Name queues with assign = {"orders": [0, 1]}, or filter on the column queueId',
+    "inferschema": "The columns are fixed; option columns or .schema(...) chooses of them",
+}
+
+# What Spark hands over of a table of its catalog, and of nothing else.
+_OF_THE_CATALOG = ("location", "owner")
+
+
+def parse_options(raw: Mapping[str, str]) -> SourceOptions:
+    """The options of a read, typed.
+
+    Names are compared without case, since Spark hands them over in lower case. Raises
+    InvalidArgumentError for an unknown name (with the nearest known one), one that only a client of
+    a live broker has (with the reason), a value that cannot be, no path, and options that exclude
+    each other.
+    """
+    if any(name.casefold() in _OF_THE_CATALOG for name in raw):
+        raise _invalid(
+            "CREATE TABLE is not supported: Spark keeps its path and loses the other options",
+            "Use CREATE TEMPORARY VIEW … USING rmqstore OPTIONS (path '…')",
+        )
+    fields: dict[str, Any] = {}
+    given: set[str] = set()
+    for name, value in raw.items():
+        if name.casefold() == "paths":  # how Spark hands over load([a, b])
+            fields["paths"] = _paths(value)
+            given.add("path")
+            continue
+        option = _known(name)
+        fields[option.field] = _parsed(option, value)
+        given.add(option.name)
+    for group in _EXCLUDE_EACH_OTHER:
+        both = [name for name in group if name in given]
+        if len(both) > 1:
+            raise _invalid(
+                f"options {both[0]!r} and {both[1]!r} exclude each other", "Give one of them"
+            )
+    if not given & {"path", "stores"}:
+        raise _invalid(
+            "no path",
+            "Give the store's folder: load('/path/to/store'), or in SQL CREATE TEMPORARY VIEW … "
+            "USING rmqstore OPTIONS (path '/path/to/store')",
+        )
+    asked = SourceOptions(**fields)
+    _check_together(asked, given)
+    return asked
+
+
+def _check_together(asked: SourceOptions, given: set[str]) -> None:
+    if asked.source == COMMITLOG:
+        for name in ("maxRecordsPerPartition", "splitBy", "verifyQueue"):
+            if name in given:
+                raise _invalid(
+                    f"option {name!r} is about queues, which source=commitlog does not read",
+                    "Leave it out; maxBytesPerPartition and minPartitions split the log",
+                )
+    elif asked.include_unqueued:
+        raise _invalid(
+            "includeUnqueued asks for records that no queue lists, and the queues are the source",
+            "Give source=commitlog too",
+        )
+    if asked.table is not None and asked.columns is not None and asked.table != "plan":
+        raise _invalid(
+            f"option 'columns' chooses columns of messages, not of table {asked.table!r}",
+            "Use select(...)",
+        )
+
+
+def _known(name: str) -> Option:
+    option = _BY_FOLDED_NAME.get(name.casefold())
+    if option is not None:
+        return option
+    why = why_only_a_client(name)
+    if why is not None:
+        raise _invalid(f"option {name!r} is of a client of a live broker", why[0].upper() + why[1:])
+    otherwise = _SAID_OTHERWISE.get(name.casefold())
+    if otherwise is not None:
+        raise _invalid(f"unknown option {name!r}", otherwise)
+    raise _invalid(f"unknown option {name!r}", nearest(name, [known.name for known in OPTIONS]))
+
+
+def _paths(value: str) -> tuple[str, ...]:
+    shape = '["/data/a/store", "/data/b/store"]'
+    try:
+        found = values.json_list(value, shape)
+    except Refused as refused:
+        raise _invalid(f"option 'paths' {refused}", "Give them as load([a, b])") from None
+    return tuple(os.fspath(path) for path in found)
+
+
+def _invalid(reason: str, advice: str) -> InvalidArgumentError:
+    return InvalidArgumentError(None, reason=reason, advice=advice)
+
+
+def _parsed(option: Option, value: str) -> Any:
+    try:
+        return option.parse(value)
+    except Refused as refused:
+        raise InvalidArgumentError(
+            None,
+            reason=f"option {option.name!r} {refused}",
+            actual=None if option.name == "storageOptions" else repr(value),
+            advice=f"It means: {option.meaning}",
+        ) from None

@@ -1,0 +1,279 @@
+"""How the value of an option is read: a string to a typed value, or a sentence why not."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any
+
+from rmq_store.arrow.schema import column_names
+from rmq_store.consumequeue.files import QueueId
+from rmq_store.files.remote.object_store import StorageOptions, parse_storage_options
+
+EARLIEST = -2
+LATEST = -1
+_WORDS = {"earliest": EARLIEST, "latest": LATEST}
+_SIZE_UNITS = {"": 0, "b": 0, "k": 10, "m": 20, "g": 30, "t": 40}
+
+
+class Refused(ValueError):
+    """Why a value cannot be; becomes an InvalidArgumentError that names the option."""
+
+
+@dataclass(frozen=True, slots=True)
+class ByQueue:
+    """A number for each of some queues: on every broker, or on one of them by its name."""
+
+    everywhere: Mapping[QueueId, int] = field(default_factory=dict)
+    on_broker: Mapping[tuple[str, QueueId], int] = field(default_factory=dict)
+
+    def of(self, broker_name: str, queue: QueueId) -> int | None:
+        """The number of a queue of a broker; None where none was given."""
+        own = self.on_broker.get((broker_name, queue))
+        return self.everywhere.get(queue) if own is None else own
+
+    def brokers(self) -> set[str]:
+        """Brokers that are named."""
+        return {broker for broker, _ in self.on_broker}
+
+    def __bool__(self) -> bool:
+        return bool(self.everywhere or self.on_broker)
+
+
+def text(value: str) -> str:
+    """Any text but an empty one."""
+    if not value.strip():
+        raise Refused("is empty")
+    return value
+
+
+def flag(value: str) -> bool:
+    """true or false."""
+    known = {"true": True, "false": False}
+    if value.strip().lower() not in known:
+        raise Refused("is neither true nor false")
+    return known[value.strip().lower()]
+
+
+def one_of(*known: str) -> Callable[[str], str]:
+    """One of some words, compared without case."""
+
+    def parse(value: str) -> str:
+        for word in known:
+            if word.casefold() == value.strip().casefold():
+                return word
+        raise Refused(f"is none of {', '.join(known)}")
+
+    return parse
+
+
+def count(value: str) -> int:
+    """A whole number above zero."""
+    if not re.fullmatch(r"\s*\d+\s*", value) or int(value) == 0:
+        raise Refused("is not a whole number above 0")
+    return int(value)
+
+
+def words(value: str) -> tuple[str, ...]:
+    """Names parted by commas, each once."""
+    found = tuple(dict.fromkeys(word.strip() for word in value.split(",") if word.strip()))
+    if not found:
+        raise Refused("names nothing")
+    return found
+
+
+def pattern(value: str) -> str:
+    """A regular expression; it has to match a whole name."""
+    try:
+        re.compile(text(value))
+    except re.error as error:
+        raise Refused(f"is no regular expression ({error})") from None
+    return value
+
+
+def columns(value: str) -> tuple[str, ...]:
+    """Names of columns, parted by commas."""
+    return column_names(words(value))
+
+
+def any_of(value: str) -> tuple[str, ...] | None:
+    """`a || b`; None for `*`, which is all."""
+    if value.strip() == "*":
+        return None
+    found = tuple(dict.fromkeys(word.strip() for word in value.split("||") if word.strip()))
+    if not found:
+        raise Refused("names none; write one, several as 'a || b', or '*' for all")
+    return found
+
+
+def keys(value: str) -> tuple[str, ...]:
+    """`a || b`, each a word without spaces."""
+    found = any_of(value)
+    if found is None:
+        raise Refused("cannot be '*': leave it out to take messages with any keys")
+    for word in found:
+        if any(character.isspace() for character in word):
+            raise Refused(f"has {word!r}: a key is one word, and several are written 'a || b'")
+    return found
+
+
+def parse_size(value: str) -> int:
+    """Bytes, of digits with an optional k, m, g or t. Raises ValueError with a reason."""
+    match = re.fullmatch(r"\s*(\d+)\s*([bkmgt]?)(?:i?b)?\s*", value.lower())
+    if match is None or int(match[1]) == 0:
+        raise Refused("is not a number of bytes such as 134217728, 128m or 1g")
+    return int(match[1]) << _SIZE_UNITS[match[2]]
+
+
+def parse_time(value: str) -> int:
+    """Milliseconds since the epoch, of digits or of ISO 8601 with a zone.
+
+    Raises ValueError with a reason; a time without a zone is refused, since the driver's zone is
+    rarely the broker's.
+    """
+    said = value.strip()
+    if re.fullmatch(r"-?\d+", said):
+        return int(said)
+    try:
+        moment = datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", said))
+    except ValueError:
+        raise Refused("is neither milliseconds nor a time like 2026-05-01T10:00:00Z") from None
+    if moment.tzinfo is None:
+        raise Refused("has no time zone; add Z or an offset such as +08:00")
+    since = moment - datetime(1970, 1, 1, tzinfo=timezone.utc)
+    return (since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000
+
+
+# --- JSON by topic, broker and queue --------------------------------------------------------------
+
+
+def json_object(value: str, shape: str) -> dict[str, Any]:
+    """A JSON object; `shape` shows what it should look like."""
+    try:
+        found = json.loads(value)
+    except json.JSONDecodeError as error:
+        raise Refused(f"is not JSON ({error}); it looks like {shape}") from None
+    if not isinstance(found, dict):
+        raise Refused(f"is not an object; it looks like {shape}")
+    return found
+
+
+def names_to_text(value: str) -> dict[str, str]:
+    """`{"broker-a": "/path"}`."""
+    shape = '{"broker-a": "/data/broker-a/store"}'
+    found = json_object(value, shape)
+    for name, path in found.items():
+        if not isinstance(path, str) or not path.strip() or not name.strip():
+            raise Refused(f"has no text for {name!r}; it looks like {shape}")
+        if "/" in name and "/" not in path:
+            raise Refused(f"has the path {name!r} for a name; it looks like {shape}")
+    if not found:
+        raise Refused("names nothing")
+    return found
+
+
+def _queue_number(value: Any, shape: str) -> int:
+    if not re.fullmatch(r"\d+", str(value)) or isinstance(value, bool):
+        raise Refused(f"has {value!r} for a queue id; it looks like {shape}")
+    return int(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """Queues that are to be read: on every broker, or on one of them by its name."""
+
+    everywhere: tuple[QueueId, ...] = ()
+    on_broker: tuple[tuple[str, QueueId], ...] = ()
+
+    def of(self, broker_name: str) -> list[QueueId]:
+        """The queues of one broker."""
+        own = (queue for broker, queue in self.on_broker if broker == broker_name)
+        return list(dict.fromkeys((*self.everywhere, *own)))
+
+    def brokers(self) -> set[str]:
+        """Brokers that are named."""
+        return {broker for broker, _ in self.on_broker}
+
+
+def assignment(value: str) -> Assignment:
+    """`{"orders": [0, 1]}`, or `{"orders": {"broker-a": [0, 1]}}`."""
+    shape = '{"orders": [0, 1]}'
+    everywhere: list[QueueId] = []
+    on_broker: list[tuple[str, QueueId]] = []
+    for topic, given in json_object(value, shape).items():
+        by_broker = given if isinstance(given, dict) else {None: given}
+        for broker, ids in by_broker.items():
+            if not isinstance(ids, list):
+                raise Refused(f"has no list of queue ids for {topic!r}; it looks like {shape}")
+            for number in ids:
+                queue = QueueId(topic, _queue_number(number, shape))
+                if broker is None:
+                    everywhere.append(queue)
+                else:
+                    on_broker.append((broker, queue))
+    if not everywhere and not on_broker:
+        raise Refused("names no queue")
+    return Assignment(tuple(dict.fromkeys(everywhere)), tuple(dict.fromkeys(on_broker)))
+
+
+def by_queue(value: str, shape: str, least: int, what: str) -> ByQueue:
+    """`{"orders": {"0": 23}}`, or `{"orders": {"broker-a": {"0": 23}}}`, of numbers from `least` on."""
+    everywhere: dict[QueueId, int] = {}
+    on_broker: dict[tuple[str, QueueId], int] = {}
+    for topic, given in json_object(value, shape).items():
+        if not isinstance(given, dict):
+            raise Refused(f"has no {what}s by queue id for {topic!r}; it looks like {shape}")
+        for name, inside in given.items():
+            pairs = inside.items() if isinstance(inside, dict) else [(name, inside)]
+            for queue_id, number in pairs:
+                if not isinstance(number, int) or isinstance(number, bool) or number < least:
+                    raise Refused(
+                        f"has {number!r} for a {what} of {topic!r}; it looks like {shape}"
+                    )
+                queue = QueueId(topic, _queue_number(queue_id, shape))
+                if isinstance(inside, dict):
+                    on_broker[name, queue] = number
+                else:
+                    everywhere[queue] = number
+    return ByQueue(everywhere, on_broker)
+
+
+def offsets(own_end: str) -> Callable[[str], ByQueue]:
+    """Queue offsets as Kafka's source writes them; `own_end` is the word that means all."""
+
+    def parse(value: str) -> ByQueue:
+        word = value.strip().lower()
+        if word == own_end:
+            return ByQueue()
+        if word in _WORDS:
+            raise Refused(f"cannot be {word!r}; give {own_end!r} or JSON of offsets")
+        return by_queue(value, '{"orders": {"0": 23, "1": -1}}', EARLIEST, "offset")
+
+    return parse
+
+
+def timestamps(value: str) -> ByQueue:
+    """Milliseconds by queue."""
+    return by_queue(value, '{"orders": {"0": 1777629600000}}', 0, "timestamp")
+
+
+def json_list(value: str, shape: str) -> list[str]:
+    """A JSON list of texts."""
+    try:
+        found = json.loads(value)
+    except json.JSONDecodeError as error:
+        raise Refused(f"is not JSON ({error}); it looks like {shape}") from None
+    if not isinstance(found, list) or not all(isinstance(one, str) and one for one in found):
+        raise Refused(f"is not a list of paths; it looks like {shape}")
+    return found
+
+
+def storage_options(value: str) -> StorageOptions:
+    """What a file system is opened with, as a JSON object."""
+    try:
+        return parse_storage_options(value)
+    except ValueError as error:
+        raise Refused(str(error)) from None

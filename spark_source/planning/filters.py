@@ -1,0 +1,292 @@
+"""Filters that Spark hands down: what they spare reading, and which of them are done with.
+
+Every filter narrows what is planned as far as it can; one is claimed, so that Spark does not apply
+it again, only where what is read is exactly what it lets through. So the rows are the same with
+`spark.sql.python.filterPushdown.enabled` on and off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from datetime import datetime, timezone
+from typing import Any
+
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    LessThan,
+    LessThanOrEqual,
+)
+
+from rmq_store.format.layout import KEY_SEPARATOR
+from rmq_store.query.log_slices import QueueSlice
+from rmq_store.reading.message_lookup import log_offset_of_id
+from spark_source.options.table import PERMISSIVE
+from spark_source.planning.query_plan import QueryPlan, ReadPlan
+
+CLOCK_SLACK_MS = 5 * 60_000
+"""A broker's clock may have been set back, so that store times are not quite in order. A filter on
+storeTimestamp is planned with this much more on either side, and applied by Spark."""
+
+
+class PushFilters:
+    """The method `pushFilters` of a reader that works with the switch on and is silent with it off.
+
+    With the switch off Spark refuses a reader that overrides the method, and tells by comparing
+    `reader.pushFilters.__func__` with the base class's. So the bound method says it is that.
+    """
+
+    def __init__(self, push: Callable[[Any, list[Filter]], Iterable[Filter]]) -> None:
+        self._push = push
+
+    def __get__(self, reader: Any, kind: type[Any]) -> Any:
+        if reader is None:
+            return self._push
+        return _Bound(self._push, reader)
+
+
+class _Bound:
+    """Calls ours, and says that it is the base class's."""
+
+    def __init__(self, push: Callable[[Any, list[Filter]], Iterable[Filter]], reader: Any) -> None:
+        self._push, self._reader = push, reader
+        self.__func__ = DataSourceReader.pushFilters
+
+    def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
+        return self._push(self._reader, filters)
+
+
+def narrowed(plan: QueryPlan, filters: Sequence[Filter]) -> tuple[QueryPlan, list[Filter]]:
+    """The plan without what the filters rule out, and the filters that Spark must apply still."""
+    left: list[Filter] = []
+    for one in filters:
+        plan, exact = _narrow(plan, one)
+        # Rows about damage have nulls where the message had something: only Spark can tell.
+        if not exact or any(store.asked.mode == PERMISSIVE for store in plan.stores):
+            left.append(one)
+    return plan, left
+
+
+def _narrow(plan: QueryPlan, one: Filter) -> tuple[QueryPlan, bool]:
+    column = getattr(one, "attribute", ("",))
+    if len(column) != 1:
+        return plan, False
+    handler = _HANDLERS.get(column[0])
+    if handler is None or not isinstance(one, _SUPPORTED) or _has_null(one):
+        return plan, False
+    return handler(plan, one)
+
+
+_COMPARISONS = (GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual)
+_SUPPORTED = (EqualTo, In, *_COMPARISONS)
+
+
+def _has_null(one: Any) -> bool:
+    values = one.value if isinstance(one, In) else (one.value,)
+    return any(value is None for value in values)
+
+
+def _values(one: Any) -> tuple[Any, ...] | None:
+    """The values of an equality or IN; None of a comparison."""
+    if isinstance(one, EqualTo):
+        return (one.value,)
+    return tuple(one.value) if isinstance(one, In) else None
+
+
+def _range(one: Any) -> tuple[int | None, int | None]:
+    """The least and the first too large number that a filter on whole numbers lets through."""
+    values = _values(one)
+    if values is not None:
+        return (min(values), max(values) + 1) if values else (0, 0)
+    match one:
+        case GreaterThan():
+            return one.value + 1, None
+        case GreaterThanOrEqual():
+            return one.value, None
+        case LessThan():
+            return None, one.value
+        case _:
+            return None, one.value + 1
+
+
+def _stores(plan: QueryPlan, change: Callable[[ReadPlan], ReadPlan | None]) -> QueryPlan:
+    """The plan with each store's changed. Stores keep their places, for shares name them so."""
+    changed = [change(store) or replace(store, ranges=(), nothing=True) for store in plan.stores]
+    return replace(plan, stores=tuple(changed))
+
+
+def _ranges(plan: QueryPlan, change: Callable[[QueueSlice], QueueSlice | None]) -> QueryPlan:
+    def of_store(store: ReadPlan) -> ReadPlan:
+        parts = (change(part) for part in store.ranges)
+        kept = tuple(part for part in parts if part is not None and len(part))
+        return replace(store, ranges=kept) if kept != store.ranges else store
+
+    return _stores(plan, of_store)
+
+
+def _reads_queues(plan: QueryPlan) -> bool:
+    return all(store.limits is None for store in plan.stores)
+
+
+# --- one column each ------------------------------------------------------------------------------
+
+
+def _broker(plan: QueryPlan, one: Any) -> tuple[QueryPlan, bool]:
+    values = _values(one)
+    if values is None:
+        return plan, False
+    return _stores(plan, lambda s: s if s.store.broker_name in values else None), True
+
+
+def _topic(plan: QueryPlan, one: Any) -> tuple[QueryPlan, bool]:
+    values = _values(one)
+    if values is None:
+        return plan, False
+    plan = _ranges(plan, lambda part: part if part.queue.topic in values else None)
+    return plan, _reads_queues(plan)
+
+
+def _queue_id(plan: QueryPlan, one: Any) -> tuple[QueryPlan, bool]:
+    values, (low, high) = _values(one), _range(one)
+
+    def fits(number: int) -> bool:
+        if values is not None:
+            return number in values
+        return (low is None or number >= low) and (high is None or number < high)
+
+    plan = _ranges(plan, lambda part: part if fits(part.queue.queue_id) else None)
+    return plan, _reads_queues(plan)
+
+
+def _queue_offset(plan: QueryPlan, one: Any) -> tuple[QueryPlan, bool]:
+    low, high = _range(one)
+
+    def cut(part: QueueSlice) -> QueueSlice:
+        start = part.start if low is None else max(part.start, low)
+        stop = part.stop if high is None else min(part.stop, high)
+        return QueueSlice(part.queue, start, max(start, stop))
+
+    # What lies between the values of an IN is read too. A batch that is not unwrapped has one
+    # offset, and is read where any of its messages is in the range.
+    exact = not isinstance(one, In) and all(s.asked.unwrap_batches for s in plan.stores)
+    return _ranges(plan, cut), exact and _reads_queues(plan)
+
+
+def _store_time(plan: QueryPlan, one: Any) -> tuple[QueryPlan, bool]:
+    values = _values(one)
+    times = [_millis(value) for value in (values if values is not None else (one.value,))]
+    if not times:
+        return plan, False
+    low = None if isinstance(one, LessThan | LessThanOrEqual) else min(times) - CLOCK_SLACK_MS
+    high = None if isinstance(one, GreaterThan | GreaterThanOrEqual) else max(times)
+    high = None if high is None else high + CLOCK_SLACK_MS + 1
+
+    def of_store(plan: ReadPlan) -> ReadPlan:
+        if not plan.ranges:
+            return plan
+        with plan.store.open() as store:
+            parts = []
+            for part in plan.ranges:
+                start, stop = part.start, part.stop
+                if low is not None:
+                    start = max(start, store.first_since(part.queue, low))
+                if high is not None:
+                    behind = store.first_since(part.queue, high, unreadable_before=True)
+                    stop = min(stop, behind)
+                if start < stop:
+                    parts.append(QueueSlice(part.queue, start, stop))
+        return replace(plan, ranges=tuple(parts))
+
+    return _stores(plan, of_store), False
+
+
+def _millis(value: Any) -> int:
+    """A moment as Spark hands it over, in ms; one without a zone is in the worker's."""
+    if isinstance(value, datetime):
+        aware = value if value.tzinfo is not None else value.astimezone()
+        since = aware - datetime(1970, 1, 1, tzinfo=timezone.utc)
+        return (since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000
+    return int(value) // 1000
+
+
+def _tags(plan: QueryPlan, one: Any) -> tuple[QueryPlan, bool]:
+    values = _values(one)
+    if values is None:
+        return plan, False
+
+    def of_store(store: ReadPlan) -> ReadPlan | None:
+        own = store.asked.tags
+        both = tuple(dict.fromkeys(t for t in values if own is None or t in own))
+        return replace(store, asked=replace(store.asked, tags=both)) if both else None
+
+    return _stores(plan, of_store), True
+
+
+def _words(plan: QueryPlan, words: Iterable[str]) -> QueryPlan:
+    """Look only where the index has one of `words`. A second filter of the kind changes nothing."""
+    chosen = frozenset(words)
+
+    def of_store(store: ReadPlan) -> ReadPlan:
+        return store if store.words is not None else replace(store, words=chosen)
+
+    return _stores(plan, of_store)
+
+
+def _uniq_key(plan: QueryPlan, one: Any) -> tuple[QueryPlan, bool]:
+    values = _values(one)
+    return (plan if values is None else _words(plan, values)), False
+
+
+def _keys(plan: QueryPlan, one: Any) -> tuple[QueryPlan, bool]:
+    """KEYS as a whole: one of its words leads there."""
+    values = _values(one)
+    if values is None:
+        return plan, False
+    first = [next((w for w in value.split(KEY_SEPARATOR) if w), None) for value in values]
+    if any(word is None for word in first):
+        return plan, False
+    return _words(plan, [word for word in first if word is not None]), False
+
+
+def _msg_id(plan: QueryPlan, one: Any) -> tuple[QueryPlan, bool]:
+    """offsetMsgId: it ends in the log offset of the record."""
+    values = _values(one)
+    if values is None:
+        return plan, False
+    places = [log_offset_of_id(value) for value in values]
+    if any(place is None for place in places):
+        return plan, False
+
+    def of_store(plan: ReadPlan) -> ReadPlan:
+        if not plan.ranges:
+            return plan
+        parts = []
+        with plan.store.open() as store:
+            for part in plan.ranges:
+                for place in sorted({p for p in places if p is not None}):
+                    first = store.offset_at_log(part.queue, place)
+                    behind = store.offset_at_log(part.queue, place + 1)
+                    start, stop = max(part.start, first), min(part.stop, behind)
+                    if start < stop:
+                        parts.append(QueueSlice(part.queue, start, stop))
+        return replace(plan, ranges=tuple(parts))
+
+    return _stores(plan, of_store), False
+
+
+_HANDLERS: dict[str, Callable[[QueryPlan, Any], tuple[QueryPlan, bool]]] = {
+    "brokerName": _broker,
+    "topic": _topic,
+    "queueId": _queue_id,
+    "queueOffset": _queue_offset,
+    "storeTimestamp": _store_time,
+    "tags": _tags,
+    "keys": _keys,
+    "uniqKey": _uniq_key,
+    "msgId": _msg_id,
+}

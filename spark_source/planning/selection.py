@@ -1,0 +1,246 @@
+"""From what was asked for to queue ranges: the one place where the options meet the stores."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from rmq_store import MessageStore
+from rmq_store.consumequeue.files import QueueId
+from rmq_store.errors import (
+    DataLossError,
+    InvalidArgumentError,
+    UnknownQueueError,
+    nearest,
+    shown_path,
+)
+from rmq_store.files.remote.parallel import LOOKS_IN_FLIGHT, side_by_side
+from rmq_store.format.topics import is_system_topic
+from rmq_store.query.log_slices import Bound, QueueSlice, resolve
+from rmq_store.reading.log_reader import QueueLimits
+from spark_source.options.parse import SourceOptions
+from spark_source.options.value_parsers import EARLIEST, LATEST, ByQueue
+
+LOG = logging.getLogger("rmqstore")
+
+
+def check_names(stores: Sequence[MessageStore], asked: SourceOptions) -> None:
+    """That every topic, queue and broker that was named is there, in one of the stores at least.
+
+    Raises UnknownQueueError or InvalidArgumentError, with the nearest name.
+    """
+    brokers = {store.broker_name for store in stores}
+    named = asked.assign.brokers() if asked.assign is not None else set()
+    for _, by_queue in _of_queues(asked):
+        named = named | by_queue.brokers()
+    for broker in sorted(named - brokers):
+        raise InvalidArgumentError(
+            None, reason=f"no broker {broker!r} among the stores", advice=nearest(broker, brokers)
+        )
+    known = {topic for store in stores for topic in store.topics()}
+    for topic in asked.topics or ():
+        if topic not in known:
+            raise _unknown_topic(stores, topic, known)
+    for queue in _assigned(stores, asked):
+        if queue.topic not in known:
+            raise _unknown_topic(stores, queue.topic, known)
+        there = {q for store in stores for q in store.queues(queue.topic)}
+        if queue not in there:
+            raise UnknownQueueError(
+                _paths(stores),
+                reason=f"topic {queue.topic!r} has no queue {queue.queue_id}",
+                expected=f"one of {sorted(q.queue_id for q in there)}",
+                actual=queue.queue_id,
+            )
+    _check_all_selected(stores, asked)
+
+
+def _of_queues(asked: SourceOptions) -> tuple[tuple[str, ByQueue], ...]:
+    """The options that give queues numbers of their own."""
+    return (
+        ("startingOffsets", asked.starting_offsets),
+        ("endingOffsets", asked.ending_offsets),
+        ("startingOffsetsByTimestamp", asked.starting_timestamps),
+        ("endingOffsetsByTimestamp", asked.ending_timestamps),
+    )
+
+
+def _assigned(stores: Sequence[MessageStore], asked: SourceOptions) -> list[QueueId]:
+    if asked.assign is None:
+        return []
+    return [queue for store in stores for queue in asked.assign.of(store.broker_name)]
+
+
+def _paths(stores: Sequence[MessageStore]) -> str:
+    return ", ".join(shown_path(str(store.path)) for store in stores)
+
+
+def _unknown_topic(
+    stores: Sequence[MessageStore], topic: str, known: Iterable[str]
+) -> UnknownQueueError:
+    return UnknownQueueError(
+        _paths(stores), reason=f"no topic {topic!r} in this store", advice=nearest(topic, known)
+    )
+
+
+# --- the ranges of one store ----------------------------------------------------------------------
+
+
+def select_ranges(store: MessageStore, asked: SourceOptions) -> tuple[QueueSlice, ...]:
+    """The range of every selected queue that has messages in it, in order of topic and queue.
+
+    For each queue a timestamp for all counts first, then one for it, then an offset for it, then
+    its own end, as with Kafka's source. Raises InvalidArgumentError for an offset that is not in
+    its queue, DataLossError for one that expired.
+    """
+    queues = sorted(_selected_queues(store, asked))
+    ranges: dict[QueueId, QueueSlice] = {}
+
+    def look(queue: QueueId) -> None:
+        ranges[queue] = _range_of(store, queue, asked)
+
+    # In an object store a time takes some requests for each queue.
+    side_by_side(look, queues, LOOKS_IN_FLIGHT if store.is_remote else 1)
+    return tuple(ranges[queue] for queue in queues if len(ranges[queue]))
+
+
+def _selected_queues(store: MessageStore, asked: SourceOptions) -> list[QueueId]:
+    if asked.assign is not None:
+        there = set(store.queues())
+        return [queue for queue in asked.assign.of(store.broker_name) if queue in there]
+    wanted = WantedTopics.of(store, asked)
+    return [queue for queue in store.queues() if wanted(queue.topic)]
+
+
+@dataclass(frozen=True, slots=True)
+class WantedTopics:
+    """Whether a topic of a store was asked for; plain data, so that executors can ask too."""
+
+    topics: frozenset[str] | None
+    pattern: str | None
+    include_system: bool
+    cluster: str | None
+    broker_name: str
+
+    @classmethod
+    def of(cls, store: MessageStore, asked: SourceOptions) -> WantedTopics:
+        """What was asked of `store`."""
+        return cls(
+            None if asked.topics is None else frozenset(asked.topics),
+            asked.topic_pattern,
+            asked.include_system_topics,
+            store.config.brokerClusterName,
+            store.broker_name,
+        )
+
+    def __call__(self, topic: str) -> bool:
+        if self.topics is not None:
+            return topic in self.topics
+        if not self.include_system and is_system_topic(topic, self.cluster, self.broker_name):
+            return False
+        return self.pattern is None or re.fullmatch(self.pattern, topic) is not None
+
+
+def _check_all_selected(stores: Sequence[MessageStore], asked: SourceOptions) -> None:
+    """That every queue with an offset or a time of its own is selected, on one store at least."""
+    if not any(by_queue for _, by_queue in _of_queues(asked)):
+        return
+    chosen = {store.broker_name: set(_selected_queues(store, asked)) for store in stores}
+    anywhere: set[QueueId] = set().union(*chosen.values())
+    for option, by_queue in _of_queues(asked):
+        strangers = [queue for queue in by_queue.everywhere if queue not in anywhere]
+        strangers += [q for broker, q in by_queue.on_broker if q not in chosen[broker]]
+        for queue in strangers:
+            raise InvalidArgumentError(
+                None,
+                reason=f"{option} names queue {queue.queue_id} of topic {queue.topic!r}, "
+                "which is not selected",
+                advice="Select it with 'subscribe' or 'assign', or leave its offset out",
+            )
+
+
+def _range_of(store: MessageStore, queue: QueueId, asked: SourceOptions) -> QueueSlice:
+    limits = store.min_offset(*queue), store.max_offset(*queue)
+
+    name = store.broker_name
+    from_time = _first(asked.starting_timestamp, asked.starting_timestamps.of(name, queue))
+    to_time = _first(asked.ending_timestamp, asked.ending_timestamps.of(name, queue))
+    start = Bound(time_ms=from_time)
+    if from_time is None:
+        start = _bound(store, queue, asked.starting_offsets.of(name, queue), limits, asked)
+    elif asked.timestamp_strategy == "error" and store.first_since(queue, from_time) >= limits[1]:
+        raise InvalidArgumentError(
+            store.path,
+            reason=f"queue {queue.queue_id} of topic {queue.topic!r} has no message stored at "
+            f"{from_time} or later",
+            advice="With startingOffsetsByTimestampStrategy=latest nothing of it is read",
+        )
+    stop = Bound(time_ms=to_time)
+    if to_time is None:
+        stop = _bound(store, queue, asked.ending_offsets.of(name, queue), limits, asked)
+    return resolve(queue, limits, start, stop, store.first_since)
+
+
+def _first(*values: int | None) -> int | None:
+    return next((value for value in values if value is not None), None)
+
+
+def _bound(
+    store: MessageStore,
+    queue: QueueId,
+    offset: int | None,
+    limits: tuple[int, int],
+    asked: SourceOptions,
+) -> Bound:
+    if offset is None:
+        return Bound()
+    offset = {EARLIEST: limits[0], LATEST: limits[1]}.get(offset, offset)
+    if limits[0] <= offset <= limits[1]:
+        return Bound(offset=offset)
+    what = f"offset {offset} of queue {queue.queue_id} of topic {queue.topic!r}"
+    if not asked.fail_on_data_loss:
+        LOG.warning("%s is not in %s to %s; what is left is read", what, *limits)
+        return Bound(offset=offset)
+    kind = DataLossError if offset < limits[0] else InvalidArgumentError
+    raise kind(
+        store.path,
+        reason=f"{what} is not in the queue",
+        expected=f"{limits[0]} to {limits[1]}",
+        actual=offset,
+        advice="What was there may have expired; -2 is the earliest offset, -1 the latest, and "
+        "with failOnDataLoss=false what is left is read",
+    )
+
+
+# --- the same for the log as the source -----------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LogLimits:
+    """What is wanted of each queue where the queues are only known from their records."""
+
+    wanted: WantedTopics
+    asked: SourceOptions
+
+    def __call__(self, queue: QueueId) -> QueueLimits | None:
+        asked, name = self.asked, self.wanted.broker_name
+        if asked.assign is not None:
+            if queue not in asked.assign.of(name):
+                return None
+        elif not self.wanted(queue.topic):
+            return None
+        from_time = _first(asked.starting_timestamp, asked.starting_timestamps.of(name, queue))
+        to_time = _first(asked.ending_timestamp, asked.ending_timestamps.of(name, queue))
+        start = None if from_time is not None else asked.starting_offsets.of(name, queue)
+        stop = None if to_time is not None else asked.ending_offsets.of(name, queue)
+        whole = QueueLimits()
+        if start == LATEST or stop == EARLIEST:
+            return None
+        return QueueLimits(
+            whole.first_offset if start is None or start == EARLIEST else start,
+            whole.stop_offset if stop is None or stop == LATEST else stop,
+            whole.first_time if from_time is None else from_time,
+            whole.stop_time if to_time is None else to_time,
+        )

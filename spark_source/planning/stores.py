@@ -1,0 +1,168 @@
+"""Which stores a query reads, and what their brokers are called."""
+
+from __future__ import annotations
+
+import glob
+import json
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rmq_store import MessageStore
+from rmq_store.errors import InvalidArgumentError, StoreError, nearest
+from rmq_store.files.remote.glob import has_pattern, matching
+from rmq_store.files.remote.object_store import is_uri
+from spark_source.options.parse import SourceOptions
+from spark_source.options.table import COMMITLOG
+
+LOG = logging.getLogger("rmqstore")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A store to open: its path, and the broker's name and configuration where they were given."""
+
+    path: str
+    broker_name: str | None = None
+    broker_conf: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A store that could not be opened and was passed over, as asked."""
+
+    path: str
+    broker_name: str | None
+    reason: str
+
+
+def targets(asked: SourceOptions) -> list[Target]:
+    """The stores that were asked for. Raises InvalidArgumentError where a pattern finds none."""
+    if asked.stores is not None:
+        confs = _confs_by_name(asked.broker_conf, asked.stores)
+        return [Target(path, name, confs.get(name)) for name, path in asked.stores.items()]
+    paths = list(
+        dict.fromkeys(path for one in asked.paths for path in _expanded(one, asked.storage_options))
+    )
+    if len(paths) > 1 and asked.broker_name is not None:
+        raise InvalidArgumentError(
+            None,
+            reason=f"one brokerName for {len(paths)} stores",
+            actual=asked.broker_name,
+            advice=_stores_advice(paths),
+        )
+    if asked.broker_conf is not None and asked.broker_conf.lstrip().startswith("{"):
+        raise InvalidArgumentError(
+            None,
+            reason="brokerConf by broker name, but the stores have paths alone",
+            advice=_stores_advice(paths),
+        )
+    if len(paths) > 1 and asked.broker_conf is not None:
+        raise InvalidArgumentError(
+            None,
+            reason=f"one brokerConf for {len(paths)} stores",
+            actual=asked.broker_conf,
+            advice=_stores_advice(paths) + ", and brokerConf as JSON by the same names",
+        )
+    return [Target(path, asked.broker_name, asked.broker_conf) for path in paths]
+
+
+def _expanded(path: str, storage_options: Mapping[str, str] | None) -> list[str]:
+    """The folders that a pattern finds; the path itself where it is none, or is there as it is."""
+    local = path.removeprefix("file://")
+    if not has_pattern(path):
+        return [path]
+    if is_uri(local):
+        found = matching(path, storage_options)
+    else:
+        found = [local] if os.path.isdir(local) else sorted(glob.glob(local))
+    if not found:
+        raise InvalidArgumentError(
+            path, reason="the pattern finds no folder", advice="Try it with ls on the driver"
+        )
+    return found
+
+
+def _confs_by_name(given: str | None, names: Mapping[str, str]) -> dict[str, str]:
+    if given is None:
+        return {}
+    if not given.lstrip().startswith("{"):
+        if len(names) == 1:
+            return dict.fromkeys(names, given)
+        raise InvalidArgumentError(
+            None,
+            reason="one brokerConf for several stores",
+            actual=given,
+            advice='Give JSON by broker name: {"broker-a": "/data/a/broker.conf"}',
+        )
+    try:
+        confs = json.loads(given)
+    except json.JSONDecodeError as error:
+        raise InvalidArgumentError(
+            None, reason=f"option 'brokerConf' is not JSON ({error})", actual=given
+        ) from None
+    for name in confs:
+        if name not in names:
+            raise InvalidArgumentError(
+                None,
+                reason=f"brokerConf names {name!r}, which is none of the stores",
+                advice=nearest(name, names),
+            )
+    return {name: str(path) for name, path in confs.items()}
+
+
+def open_all(asked: SourceOptions) -> tuple[list[tuple[Target, MessageStore]], list[LeftOut]]:
+    """Every store opened, and those left out. The caller closes them.
+
+    Raises the error of a store that cannot be opened unless it is to be left out, and
+    InvalidArgumentError where two have one name or none is left.
+    """
+    opened: list[tuple[Target, MessageStore]] = []
+    left_out: list[LeftOut] = []
+    last: StoreError | None = None
+    try:
+        for target in targets(asked):
+            try:
+                opened.append((target, _open(target, asked)))
+            except StoreError as error:
+                if asked.unavailable_stores == "fail":
+                    raise
+                LOG.warning("left out a store that cannot be opened: %s", error)
+                left_out.append(LeftOut(target.path, target.broker_name, str(error)))
+                last = error
+        _require_one_name_each([(store.broker_name, target.path) for target, store in opened])
+    except StoreError:
+        for _, store in opened:
+            store.close()
+        raise
+    if not opened and last is not None:
+        raise last
+    return opened, left_out
+
+
+def _open(target: Target, asked: SourceOptions) -> MessageStore:
+    return MessageStore.open(
+        target.path,
+        broker_name=target.broker_name,
+        broker_conf=target.broker_conf,
+        queues=asked.source != COMMITLOG,
+        storage_options=asked.storage_options,
+    )
+
+
+def _require_one_name_each(named: Sequence[tuple[str, str]]) -> None:
+    by_name: dict[str, str] = {}
+    for name, path in named:
+        if name in by_name:
+            raise InvalidArgumentError(
+                path,
+                reason=f"two stores have the broker name {name!r}, the other in {by_name[name]}",
+                advice=_stores_advice([path for _, path in named]),
+            )
+        by_name[name] = path
+
+
+def _stores_advice(paths: Sequence[str]) -> str:
+    example = {f"broker-{'abcdefghijklmnopqrstuvwxyz'[i % 26]}": p for i, p in enumerate(paths[:2])}
+    return f"Name them: option stores = {json.dumps(example)}"

@@ -1,0 +1,135 @@
+"""The core's columns as Spark sees them, and batches in the form that Spark takes.
+
+Spark knows timestamps in microseconds only, and compares the schema of the first batch field by
+field, nullability included, with the DataFrame's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from rmq_store.arrow.schema import BY_NAME, PROPERTIES, TIMESTAMP, Column, column_names
+from rmq_store.errors import InvalidArgumentError
+
+SPARK_TIMESTAMP = pa.timestamp("us", tz="UTC")
+CORRUPT = "corruptRecord"
+MAX_MILLIS = (2**63 - 1) // 1000
+"""The last millisecond that Spark's microseconds reach, in the year 294247."""
+
+_SPARK_TYPES: dict[pa.DataType, DataType] = {
+    pa.string(): StringType(),
+    pa.int32(): IntegerType(),
+    pa.int64(): LongType(),
+    pa.binary(): BinaryType(),
+    TIMESTAMP: TimestampType(),
+    PROPERTIES: MapType(StringType(), StringType(), valueContainsNull=True),
+}
+
+
+def struct_field(column: Column, *, nullable: bool = False) -> StructField:
+    """The field of a Spark schema for one of the core's columns; its meaning is the comment.
+
+    `nullable`: whether it can be null even where a message always has it.
+    """
+    metadata = {"comment": column.meaning}
+    can_be_null = column.nullable or nullable
+    return StructField(column.name, _SPARK_TYPES[column.type], can_be_null, metadata)
+
+
+def spark_schema(columns: Sequence[str] | None = None, *, permissive: bool = False) -> StructType:
+    """The Spark schema of `columns`, or of the default ones.
+
+    `permissive`: rows about damage are among them, so that every column can be null, and
+    `corruptRecord` is a default one.
+    """
+    names = column_names(columns)
+    if permissive and columns is None:
+        names = (*names, CORRUPT)
+    return StructType([struct_field(BY_NAME[name], nullable=permissive) for name in names])
+
+
+def checked_columns(schema: StructType, *, all_nullable: bool = False) -> tuple[str, ...]:
+    """The column names of a schema that a user gave with `.schema(...)`, in its order.
+
+    `all_nullable`: rows about damage are to come, in which any column may be null.
+
+    Raises InvalidArgumentError for a name that is not known, a wrong type, and a field that may
+    not be null where the column can be.
+    """
+    names = column_names(schema.fieldNames())
+    for given in schema.fields:
+        column = BY_NAME[given.name]
+        own = struct_field(column)
+        if given.dataType.simpleString() != own.dataType.simpleString():
+            raise InvalidArgumentError(
+                None,
+                reason=f"column {given.name!r} has another type",
+                expected=own.dataType.simpleString(),
+                actual=given.dataType.simpleString(),
+                advice="Read it with its own type and cast it in the query",
+            )
+        if (column.nullable or all_nullable) and not given.nullable:
+            raise InvalidArgumentError(
+                None,
+                reason=f"column {given.name!r} can be null and the schema says it cannot",
+                advice=f"Declare {given.name!r} as nullable",
+            )
+    return names
+
+
+def arrow_schema_for(schema: StructType) -> pa.Schema:
+    """The Arrow schema that Spark derives from `schema`, whose columns are checked already."""
+    fields = []
+    for given in schema.fields:
+        own = BY_NAME[given.name].type
+        fields.append(pa.field(given.name, _arrow_type(own, given.dataType), given.nullable))
+    return pa.schema(fields)
+
+
+def _arrow_type(own: pa.DataType, given: DataType) -> pa.DataType:
+    if own == TIMESTAMP:
+        return SPARK_TIMESTAMP
+    if isinstance(given, MapType):
+        return pa.map_(pa.string(), pa.field("value", pa.string(), given.valueContainsNull))
+    return own
+
+
+def to_spark(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """A batch of the core's in the form of `arrow_schema_for`; bodies are not copied."""
+    arrays = []
+    for array, wanted in zip(batch.columns, schema, strict=True):
+        if array.type == wanted.type:
+            arrays.append(array)
+        elif array.type == TIMESTAMP:
+            arrays.append(_microseconds(array))
+        else:
+            arrays.append(array.cast(wanted.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _microseconds(millis: pa.Array) -> pa.Array:
+    """Milliseconds as microseconds; a time that these cannot hold becomes the last that they can.
+
+    A producer's clock can say anything, and one such message must not make a store unreadable.
+    """
+    try:
+        return millis.cast(SPARK_TIMESTAMP)
+    except pa.ArrowInvalid:
+        number = millis.cast(pa.int64())
+        low, high = pa.scalar(-MAX_MILLIS, pa.int64()), pa.scalar(MAX_MILLIS, pa.int64())
+        held = pc.min_element_wise(pc.max_element_wise(number, low), high)
+        return held.cast(TIMESTAMP).cast(SPARK_TIMESTAMP)

@@ -1,0 +1,222 @@
+"""`option("table", …)`: what is to be known of stores besides their messages."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DataType,
+    DateType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from rmq_store import MessageStore
+from rmq_store.errors import InvalidArgumentError, StoreError
+from rmq_store.query.log_slices import LogSlice, QueueSlice
+from rmq_store.tables import TABLES
+from rmq_store.tables.table import (
+    DAY,
+    DOUBLE,
+    FLAG,
+    INT,
+    LONG,
+    TEXT,
+    TEXTS,
+    TIMESTAMP,
+    Row,
+    Table,
+)
+from rmq_store.tables.usage_damage import damage_row
+from spark_source.options.table import BY_QUEUE
+from spark_source.planning.query_plan import QueryPlan, ReadPlan, Share, replaced, shares_of
+from spark_source.reader import pieces_of_share
+from spark_source.spark_schema import SPARK_TIMESTAMP
+
+_SPARK_TYPES: dict[pa.DataType, DataType] = {
+    TEXT: StringType(),
+    INT: IntegerType(),
+    LONG: LongType(),
+    FLAG: BooleanType(),
+    DOUBLE: DoubleType(),
+    DAY: DateType(),
+    TIMESTAMP: TimestampType(),
+    TEXTS: ArrayType(StringType(), containsNull=True),
+}
+USAGE, DAMAGE, PLAN = "usage", "damage", "plan"
+
+
+def table_schema(name: str) -> StructType:
+    """The Spark schema of a table; the meanings are the comments."""
+    table = TABLES[name]
+    return StructType(
+        [
+            StructField(
+                column.name,
+                _SPARK_TYPES[column.type],
+                table.schema.field(column.name).nullable,
+                {"comment": column.meaning},
+            )
+            for column in table.columns
+        ]
+    )
+
+
+class TablePartition(InputPartition):
+    """A part of a table: all of it of one store, a share of its messages, or rows made already."""
+
+    def __init__(
+        self, store: int, share: Share | None = None, rows: list[Row] | None = None
+    ) -> None:
+        super().__init__(store)
+        self.store = store
+        self.share = share
+        self.rows = rows
+
+
+class TableReader(DataSourceReader):
+    """Reads a table about the stores of a query."""
+
+    def __init__(self, plan: QueryPlan, name: str, schema: StructType) -> None:
+        own = table_schema(name)
+        for given in schema.fields:
+            if given.name not in own.fieldNames() or own[given.name].dataType != given.dataType:
+                raise InvalidArgumentError(
+                    None,
+                    reason=f"table {name!r} has no column {given.name!r} of type "
+                    f"{given.dataType.simpleString()}",
+                    expected=own.simpleString(),
+                    advice="Leave the schema out and use select(...)",
+                )
+        self.plan, self.table, self.names = plan, name, schema.fieldNames()
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """By store; for `usage` and `damage`, which read messages, by shares of these."""
+        if self.table == PLAN:
+            return [TablePartition(0, rows=list(plan_rows(self.plan)))]
+        if self.table == DAMAGE:
+            return [TablePartition(share.store, share) for share in shares_of(self.plan, ("body",))]
+        if self.table == USAGE:
+            whole = replaced(self.plan, split_by=BY_QUEUE)
+            return [TablePartition(share.store, share) for share in shares_of(whole)]
+        return [TablePartition(number) for number in range(len(self.plan.stores))]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one part."""
+        if not isinstance(partition, TablePartition):
+            return
+        table = TABLES[self.table]
+        if partition.rows is not None:
+            found = table.of_rows("", partition.rows)
+        else:
+            plan = self.plan.stores[partition.store]
+            with plan.store.open() as store:
+                found = _of_store(table, plan, partition.share, store)
+        for batch in found.select(self.names).to_batches(8192):
+            yield _to_spark(batch)
+
+
+def _of_store(table: Table, plan: ReadPlan, share: Share | None, store: MessageStore) -> pa.Table:
+    if share is None:
+        return table.of(store)
+    if plan.limits is not None:
+        return table.of_rows(store.broker_name, _log_damage(plan, share, store))
+    slices = [part for pieces in pieces_of_share(plan, share, store) for part in pieces]
+    return table.of(store, slices)
+
+
+def _log_damage(plan: ReadPlan, share: Share, store: MessageStore) -> Iterator[Row]:
+    met: list[StoreError] = []
+    assert share.slice is not None
+    batches = store.read_log(
+        share.slice.start,
+        share.slice.stop,
+        limits=plan.limits,
+        columns=("commitLogOffset", "body"),
+        on_damage=met.append,
+    )
+    for _ in batches:
+        yield from map(damage_row, met)
+        met.clear()
+    yield from map(damage_row, met)
+
+
+def _to_spark(batch: pa.RecordBatch) -> pa.RecordBatch:
+    arrays = [
+        column.cast(SPARK_TIMESTAMP) if column.type == TIMESTAMP else column
+        for column in batch.columns
+    ]
+    fields = [
+        pa.field(field.name, array.type, field.nullable)
+        for field, array in zip(batch.schema, arrays, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
+# --- the plan -------------------------------------------------------------------------------------
+
+
+def plan_rows(plan: QueryPlan) -> Iterator[Row]:
+    """The rows of the table `plan`."""
+    for number, share in enumerate(shares_of(plan)):
+        one = plan.stores[share.store]
+        row = {
+            "brokerName": one.store.broker_name,
+            "path": one.store.path,
+            "partition": number,
+            "readsLog": one.reads_log(),
+        }
+        with one.store.open() as store:
+            if one.limits is not None:
+                assert share.slice is not None
+                yield {**row, **_log_row(share.slice, store)}
+            else:
+                yield {**row, **_ranges_row(one, share, store)}
+    for left_out in plan.left_out:
+        yield {
+            "brokerName": left_out.broker_name or "",
+            "path": left_out.path,
+            "leftOut": left_out.reason,
+        }
+
+
+def _log_row(piece: LogSlice, store: MessageStore) -> Row:
+    return {
+        "logStart": piece.start,
+        "logStop": piece.stop,
+        "selectedBytes": piece.selected_bytes,
+        "readsLog": True,
+        "files": store.log_files_between(piece.start, piece.stop),
+    }
+
+
+def _ranges_row(plan: ReadPlan, share: Share, store: MessageStore) -> Row:
+    slices = [part for pieces in pieces_of_share(plan, share, store) for part in pieces]
+    ranges: dict[str, dict[str, list[list[int]]]] = {}
+    for part in slices:
+        of_topic = ranges.setdefault(part.queue.topic, {})
+        of_topic.setdefault(str(part.queue.queue_id), []).append([part.start, part.stop])
+    piece = share.slice
+    return {
+        "logStart": None if piece is None else piece.start,
+        "logStop": None if piece is None else piece.stop,
+        "queues": len({part.queue for part in slices}),
+        "entries": sum(map(len, slices)),
+        "selectedBytes": None if piece is None else piece.selected_bytes,
+        "files": _files_of(plan, slices, store),
+        "ranges": json.dumps(ranges),
+    }
+
+
+def _files_of(plan: ReadPlan, slices: list[QueueSlice], store: MessageStore) -> list[str]:
+    return store.files_of(slices, with_log=plan.reads_log())
