@@ -10,26 +10,30 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 
 from rmq_store.commitlog.log import CommitLog, Extent
-from rmq_store.config.broker_conf import ConsumerOffsets, StoreConfig, read_consumer_offsets
+from rmq_store.config.broker_conf import StoreConfig
+from rmq_store.config.consumer_offsets import ConsumerOffsets, read_consumer_offsets
 from rmq_store.config.locate import commitlog_folders, require_store
+from rmq_store.config.topics_json import declared_batch_topics
 from rmq_store.consumequeue.entries import Entries
-from rmq_store.consumequeue.files import QueueFiles, QueueId
+from rmq_store.consumequeue.files import QueueFiles
+from rmq_store.consumequeue.folders import QueueFolders
 from rmq_store.errors import (
     ReadOnlyStoreError,
     shown_path,
 )
 from rmq_store.files.mapping import ReadCounts
-from rmq_store.files.remote.object_store import Listing, Shadow, is_uri, open_shadow
+from rmq_store.files.remote.filesystem import is_uri
+from rmq_store.files.remote.object_store import Listing, Shadow, open_shadow
 from rmq_store.files.segments import list_segments
 from rmq_store.format.layout import (
     ABORT_BACKUP_FILE,
     PROPERTY_SEPARATOR,
 )
-from rmq_store.format.record import Message
+from rmq_store.format.message import Message
+from rmq_store.format.queues import Entry, QueueId, QueueSlice
 from rmq_store.format.releases import Dialect, dialect
 from rmq_store.format.topics import is_system_topic
 from rmq_store.index.query import KeyIndex
-from rmq_store.query.log_slices import Entry, QueueSlice
 from rmq_store.reading.get_message import (
     GetMessageResult,
     GetMessageStatus,
@@ -42,14 +46,9 @@ from rmq_store.reading.message_lookup import MessageLookup
 from rmq_store.reading.options import OnDamage, ReadHow, ReadManner, ReadOptions, positive
 from rmq_store.reading.slice_reader import SliceReader
 from rmq_store.snapshot.file_sizes import geometry_found
+from rmq_store.snapshot.queue_state import QueueState
 from rmq_store.snapshot.queue_view import QueueView
-from rmq_store.snapshot.snapshot import (
-    QueueFolders,
-    QueueState,
-    StoreSnapshot,
-    declared_batch_topics,
-    take_snapshot,
-)
+from rmq_store.snapshot.snapshot import StoreSnapshot, take_snapshot
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

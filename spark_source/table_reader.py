@@ -23,7 +23,8 @@ from pyspark.sql.types import (
 
 from rmq_store import MessageStore
 from rmq_store.errors import InvalidArgumentError, StoreError
-from rmq_store.query.log_slices import LogSlice, QueueSlice
+from rmq_store.format.queues import QueueSlice
+from rmq_store.query.log_slices import LogSlice
 from rmq_store.tables import TABLES
 from rmq_store.tables.table import (
     DAY,
@@ -39,7 +40,8 @@ from rmq_store.tables.table import (
 )
 from rmq_store.tables.usage_damage import damage_row
 from spark_source.options.table import BY_QUEUE
-from spark_source.planning.query_plan import QueryPlan, ReadPlan, Share, replaced, shares_of
+from spark_source.planning.partitions import Share, shares_of
+from spark_source.planning.query_plan import QueryPlan, ReadPlan, replaced
 from spark_source.reader import pieces_of_share
 from spark_source.spark_schema import SPARK_TIMESTAMP
 

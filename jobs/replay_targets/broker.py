@@ -39,7 +39,7 @@ from jobs.replaying.rows import (
 from jobs.replaying.spec import ReplaySpec
 from jobs.running.failures import failure
 from jobs.running.provenance import files_of_store, provenance_of, sums_of
-from jobs.running.target_lock import flush_folder
+from rmq_store.files.durable import sync_folder
 from rmq_store.query.log_slices import LogSlice, pieces_of
 
 # What a task hands back: a row for each message that was refused, and one with its numbers.
@@ -169,7 +169,7 @@ class LiveReplay:
         aside = folder / f"_{name}"
         pq.write_table(refused, aside)
         aside.rename(folder / name)
-        flush_folder(folder)
+        sync_folder(folder)
 
     # --- what became of it -----------------------------------------------------------------------
 

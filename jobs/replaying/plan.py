@@ -6,16 +6,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from jobs.replay_targets.target_store import has_content
 from jobs.replaying.ledger import Ledger, LedgerError, Run
 from jobs.replaying.rows import source_options
 from jobs.replaying.spec import ReplaySpec
+from jobs.running.target_lock import has_content
 from rmq_store import MessageStore, StoreSnapshot
+from rmq_store.format.queues import QueueSlice
 from rmq_store.format.topics import LMQ_PREFIX
 from rmq_store.query.key_plan import plan_keys
-from rmq_store.query.log_slices import LogSlice, QueueSlice, joined, pieces_of
+from rmq_store.query.log_slices import LogSlice, joined, pieces_of
 from spark_source.options.parse import parse_options
-from spark_source.planning.query_plan import ReadPlan, cut_into_slices
+from spark_source.planning.partitions import cut_into_slices
+from spark_source.planning.query_plan import ReadPlan
 from spark_source.source import pin
 
 OFFSETS_COUNTED_AT_A_TIME = 1 << 20

@@ -19,11 +19,12 @@ from typing import Any
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.locate import refuse_foreign_log
 from rmq_store.config.lock import StoreLock
-from rmq_store.consumequeue.files import QueueFiles, QueueId
+from rmq_store.consumequeue.files import QueueFiles
 from rmq_store.errors import InvalidArgumentError, MissingFileError, StoreError, from_os_error
 from rmq_store.files.segments import SegmentFile
+from rmq_store.format.queues import QueueId
+from rmq_store.index.open_files import open_index_files
 from rmq_store.store import MessageStore
-from rmq_store.verify.index import open_index_files
 
 _HOUR_MS = 3_600_000
 _MOST_HOURS = 23

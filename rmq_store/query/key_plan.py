@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from rmq_store.consumequeue.files import QueueId
+from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.topics import LMQ_PREFIX
-from rmq_store.query.log_slices import LogSlice, QueueSlice, joined, pieces_of
+from rmq_store.query.log_slices import LogSlice, joined, pieces_of
 from rmq_store.store import MessageStore
 
 MOST_HITS = 100_000
@@ -149,3 +150,26 @@ def _said_by_record(
             where, size = int(entries.log_offset[0]), int(entries.size[0])
             return [said] if where == log_offset or not store.is_record(where, size) else []
     return []
+
+
+class GoneKey(NamedTuple):
+    """Log offsets, ascending, to which index items of a key lead: before the log's start, where
+    records expire, and at its end or behind it, where they were lost. Another key of the same hash
+    (32 bits) would lead there too."""
+
+    expired: tuple[int, ...]
+    lost: tuple[int, ...]
+
+
+def gone_key(store: MessageStore, key: str, topics: Collection[str] | None = None) -> GoneKey:
+    """Where the index leads for `key` outside the log, in `topics` or in all that are known.
+
+    The index is read, and not the log.
+    """
+    wanted = [(topic, key) for topic in topics or store.known_topics()]
+    found = sorted(set().union(*store.key_index().indexed(wanted).values()))
+    start, end = store.log_range()
+    return GoneKey(
+        tuple(offset for offset in found if offset < start),
+        tuple(offset for offset in found if offset >= end),
+    )

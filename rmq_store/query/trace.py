@@ -12,12 +12,11 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.consumequeue.files import QueueId
 from rmq_store.errors import StoreError
 from rmq_store.format.layout import SysFlag
-from rmq_store.format.record import Message
+from rmq_store.format.message import Message
+from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.topics import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
-from rmq_store.query.log_slices import QueueSlice
 from rmq_store.store import MessageStore
 
 # TransactionalMessageUtil, TopicValidator

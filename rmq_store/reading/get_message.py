@@ -11,7 +11,7 @@ from rmq_store.commitlog.log import CommitLog
 from rmq_store.consumequeue.entries import Entries
 from rmq_store.format.hashing import tags_code
 from rmq_store.format.layout import FILLER_SIZE, TAG_SEPARATOR
-from rmq_store.format.record import Message
+from rmq_store.format.message import Message
 
 ALL_TAGS = "*"
 

@@ -8,7 +8,6 @@ from itertools import islice
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.resync import not_a_record
 from rmq_store.consumequeue.entries import Entries
-from rmq_store.consumequeue.files import QueueId
 from rmq_store.errors import CorruptRecordError, MissingFileError, StoreError
 from rmq_store.format.compression import decompress
 from rmq_store.format.layout import (
@@ -17,10 +16,12 @@ from rmq_store.format.layout import (
     MULTI_DISPATCH_SEPARATOR,
     Property,
 )
+from rmq_store.format.message import Message, to_message
 from rmq_store.format.properties import decode_properties, decode_utf8
-from rmq_store.format.record import Message, Record, to_message
-from rmq_store.index.query import KeyIndex, has_key
-from rmq_store.query.log_slices import QueueSlice
+from rmq_store.format.queues import QueueId, QueueSlice
+from rmq_store.format.record import Record
+from rmq_store.index.keys import has_key
+from rmq_store.index.query import KeyIndex
 from rmq_store.reading.get_message import broker_position
 from rmq_store.snapshot.queue_view import QueueView
 

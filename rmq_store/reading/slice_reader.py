@@ -13,11 +13,12 @@ import pyarrow.compute as pc
 from rmq_store.arrow.batches import BatchBuilder, Rows, needs_log, other_topic_rows, stored_topics
 from rmq_store.arrow.property_columns import PropertyColumns
 from rmq_store.arrow.schema import column_names
-from rmq_store.commitlog.headers import Headers, Ints, wrong_crc_rows
+from rmq_store.commitlog.crc import wrong_crc_rows
+from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.consumequeue.entries import Entries
-from rmq_store.consumequeue.files import QueueId
 from rmq_store.errors import BodyError, CorruptQueueError, ListedAt, StoreError
+from rmq_store.format.array_types import Ints
 from rmq_store.format.hashing import tags_code
 from rmq_store.format.layout import (
     EXT_MAX_ADDRESS,
@@ -27,9 +28,9 @@ from rmq_store.format.layout import (
     SysFlag,
 )
 from rmq_store.format.properties import decode_properties
+from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.topics import SCHEDULE_TOPIC
 from rmq_store.index.keys import rows_with_key
-from rmq_store.query.log_slices import QueueSlice
 from rmq_store.reading.log_order import EntriesOf, in_log_order
 from rmq_store.reading.options import ReadOptions
 from rmq_store.reading.unwrap_batches import MemberBatches, RangesOf, listed_row

@@ -7,16 +7,17 @@ from functools import cached_property
 from pathlib import Path
 
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.config.broker_conf import declared_topics
+from rmq_store.config.topics_json import declared_topics
 from rmq_store.consumequeue.bisection import bisect_first, find_boundary, made_good
 from rmq_store.consumequeue.entries import Entries, concat_entries, no_entries
 from rmq_store.consumequeue.ext import QueueExt
-from rmq_store.consumequeue.files import QueueId
+from rmq_store.consumequeue.folders import QueueFolders
 from rmq_store.errors import UnknownQueueError, nearest
 from rmq_store.files.remote.blocks import Ranges, need_all
 from rmq_store.format.layout import CONSUMEQUEUE_EXT_DIR, FILLER_SIZE
-from rmq_store.query.log_slices import Entry, QueueSlice
-from rmq_store.snapshot.snapshot import QueueFolders, QueueState, StoreSnapshot
+from rmq_store.format.queues import Entry, QueueId, QueueSlice
+from rmq_store.snapshot.queue_state import QueueState
+from rmq_store.snapshot.snapshot import StoreSnapshot
 from rmq_store.snapshot.time_search import offset_by_time
 
 _EMPTY = QueueState(0, 0, 0, 0)

@@ -16,8 +16,8 @@ from rmq_store.format.layout import (
     CONSUMEQUEUE_EXT_DIR,
     SEGMENT_NAME_DIGITS,
 )
+from rmq_store.format.queues import QueueSlice
 from rmq_store.index.file import IndexFile
-from rmq_store.query.log_slices import QueueSlice
 from rmq_store.store import MessageStore
 from rmq_store.tables.table import (
     BROKER,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rmq_store.consumequeue.files import QueueId
-from rmq_store.query.log_slices import QueueSlice, stretches_of
+from rmq_store.format.queues import QueueId, QueueSlice
+from rmq_store.query.log_slices import stretches_of
 from rmq_store.store import MessageStore
 
 COUNTED = 1_000_000

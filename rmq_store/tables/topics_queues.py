@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rmq_store.config.broker_conf import declared_topics
-from rmq_store.consumequeue.files import QueueId
-from rmq_store.query.log_slices import QueueSlice
+from rmq_store.config.topics_json import declared_topics
+from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.store import MessageStore
 from rmq_store.tables.table import BROKER, FLAG, INT, LONG, TEXT, TIMESTAMP, Row, Table, TableColumn
 

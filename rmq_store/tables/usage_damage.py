@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import date, timedelta
 
 from rmq_store.errors import StoreError
-from rmq_store.query.log_slices import QueueSlice
+from rmq_store.format.queues import QueueSlice
 from rmq_store.store import MessageStore
 from rmq_store.tables.sizes import exact_bytes
 from rmq_store.tables.table import BROKER, DAY, INT, LONG, TEXT, Row, Table, TableColumn, all_ranges

@@ -14,19 +14,17 @@ import numpy as np
 import pyarrow as pa
 
 from rmq_store.arrow.batches import stored_topics
-from rmq_store.arrow.property_columns import decode_property_columns, slices
+from rmq_store.arrow.property_columns import decode_property_columns
+from rmq_store.arrow.substrings import slices
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import Extent
 from rmq_store.commitlog.scan import Run, sweep
-from rmq_store.config.broker_conf import (
-    batch_topics,
-    declared_topics,
-)
+from rmq_store.config.topics_json import batch_topics, declared_topics
 from rmq_store.consumequeue.dispatch import dispatch
 from rmq_store.format.layout import INDEX_DIR
 from rmq_store.format.record import Gap
 from rmq_store.index.file import list_index_files
-from rmq_store.index.writer import index_items
+from rmq_store.index.keys import index_items
 from rmq_store.store import MessageStore
 from rmq_store.verify.config import (
     checkpoint_findings,

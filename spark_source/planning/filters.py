@@ -24,7 +24,7 @@ from pyspark.sql.datasource import (
 )
 
 from rmq_store.format.layout import KEY_SEPARATOR
-from rmq_store.query.log_slices import QueueSlice
+from rmq_store.format.queues import QueueSlice
 from rmq_store.reading.message_lookup import log_offset_of_id
 from spark_source.options.table import PERMISSIVE
 from spark_source.planning.query_plan import QueryPlan, ReadPlan

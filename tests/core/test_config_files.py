@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rmq_store.config.broker_conf import read_consumer_offsets, read_topic_configs
+from rmq_store.config.consumer_offsets import read_consumer_offsets
+from rmq_store.config.topics_json import read_topic_configs
 from rmq_store.errors import CorruptConfigError, MissingFileError
 from tests.support.golden import unpack
 

@@ -14,11 +14,14 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from rmq_store.arrow.batches import BatchBuilder, Rows, other_topic_rows, stored_topics
-from rmq_store.arrow.property_columns import LOOKED_AT, buffers, decode_property_columns
+from rmq_store.arrow.property_columns import LOOKED_AT, decode_property_columns
 from rmq_store.arrow.schema import BY_NAME, PROPERTIES
+from rmq_store.arrow.substrings import buffers
 from rmq_store.commitlog import runs as walk
-from rmq_store.commitlog.headers import Headers, Ints, wrong_crc_rows
+from rmq_store.commitlog.crc import wrong_crc_rows
+from rmq_store.commitlog.headers import Headers
 from rmq_store.errors import CorruptRecordError
+from rmq_store.format.array_types import Ints
 from rmq_store.format.compression import decompress
 from rmq_store.format.hashing import (
     crc32,
@@ -28,8 +31,9 @@ from rmq_store.format.hashing import (
     java_string_hashes,
 )
 from rmq_store.format.layout import CRC_ITEM_SIZE, CRC_MASK
+from rmq_store.format.message import to_message
 from rmq_store.format.properties import decode_properties, decode_utf8
-from rmq_store.format.record import Record, decode_record, encode_record, to_message
+from rmq_store.format.record import Record, decode_record, encode_record
 from tests.support.examples import campaign, fast
 from tests.support.records import as_log, property_strings, records
 

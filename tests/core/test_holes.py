@@ -13,7 +13,7 @@ from rmq_store import Gap, MessageStore
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.files.chain import SegmentChain
 from rmq_store.files.segments import SegmentFile
-from rmq_store.files.writer import clear_from
+from rmq_store.files.truncate import clear_from
 from rmq_store.recovery.recover import recover
 from tests.support.golden import log_files, offsets, unpack, wanted
 

@@ -12,7 +12,7 @@ import pytest
 
 from rmq_store import MessageStore
 from rmq_store.admin.rebuild import rebuild
-from rmq_store.config.broker_conf import read_consumer_offsets
+from rmq_store.config.consumer_offsets import read_consumer_offsets
 from rmq_store.errors import AccessError
 from tests.support.golden import GoldenStore
 from tests.support.refusing import refuse
@@ -45,7 +45,7 @@ def test_a_config_folder_that_cannot_be_looked_into_is_named(
 def test_any_error_of_the_system_ends_a_command_with_one_line(store: Path) -> None:
     script = f"""
 import sys
-import rmq_store.cli.commands.tables as tables
+import rmq_store.cli.read_commands.tables as tables
 from rmq_store.cli.main import main
 
 def failing(*_):

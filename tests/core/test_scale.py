@@ -19,6 +19,7 @@ from rmq_store.files import chain as files
 from rmq_store.files import mapping as mappings
 from rmq_store.files import segments as segments
 from rmq_store.format import record as message
+from rmq_store.format.array_types import Bytes
 from rmq_store.format.layout import (
     DEFAULT_COMMITLOG_FILE_SIZE,
     DEFAULT_QUEUE_FILE_SIZE,
@@ -55,7 +56,7 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Counts:
 
     def counting_window(
         self: files.SegmentChain, start: int, stop: int, *, fetch: int | None = None
-    ) -> mappings.Bytes:
+    ) -> Bytes:
         counted.seen["windows"] += 1
         if stop - start < GIB:  # a whole log file is only walked from where it is asked
             counted.seen["window bytes"] += stop - start
@@ -243,7 +244,7 @@ def test_the_log_is_not_walked_from_its_start(tmp_path: Path, counts: Counts) ->
     walked: list[int] = []
     follow = walk.follow
 
-    def counting(window: mappings.Bytes, base: int, start: int, stop: int) -> walk.Run:
+    def counting(window: Bytes, base: int, start: int, stop: int) -> walk.Run:
         walked.append(base + start)
         return follow(window, base, start, stop)
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rmq_store import MessageStore
-from rmq_store.config.broker_conf import read_topic_configs
+from rmq_store.config.topics_json import read_topic_configs
 from rmq_store.errors import (
     CorruptConfigError,
     CorruptRecordError,
@@ -20,8 +20,8 @@ from rmq_store.errors import (
 )
 from rmq_store.index import query as keyquery
 from rmq_store.index.chains import walk_chains
-from rmq_store.query.find import Search, find
-from rmq_store.query.selection import require_queue_ids
+from rmq_store.query.find import find
+from rmq_store.query.selection import Search, require_queue_ids
 from rmq_store.query.trace import trace
 from rmq_store.verify.verify import verify
 from tests.support.damage import damage_entry

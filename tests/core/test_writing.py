@@ -16,8 +16,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from rmq_store import MessageStore
-from rmq_store.config.broker_conf import StoreConfig, read_topic_configs
+from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.checkpoint import Checkpoint
+from rmq_store.config.topics_json import read_topic_configs
 from rmq_store.errors import (
     InvalidArgumentError,
     InvalidMessageError,

@@ -28,7 +28,7 @@ from jobs.exporting.step import ManifestError, without
 from jobs.running.command import EXIT_NOT_ALL, EXIT_OK, EXIT_REFUSED
 from rmq_store import MessageStore, QueueId, StoreError
 from rmq_store.errors import InvalidArgumentError
-from rmq_store.query.log_slices import QueueSlice
+from rmq_store.format.queues import QueueSlice
 from tests.conftest import GoldenStore, unpack, user_topic
 from tests.support.golden import Truth, bodies_of, messages_in
 

@@ -11,8 +11,7 @@ import pytest
 
 from jobs.replaying.ledger import Ledger, LedgerError, Run, new_run
 from jobs.running.target_lock import TargetLockedError
-from rmq_store.consumequeue.files import QueueId
-from rmq_store.query.log_slices import QueueSlice
+from rmq_store.format.queues import QueueId, QueueSlice
 
 
 def a_run(**changes: Any) -> Run:

@@ -16,7 +16,7 @@ from jobs.replay import run
 from jobs.replaying.rows import ORIGIN_PREFIX
 from jobs.replaying.spec import ReplaySpec
 from rmq_store import QueueId
-from rmq_store.config.broker_conf import read_topic_configs
+from rmq_store.config.topics_json import read_topic_configs
 from tests.conftest import GoldenStore
 from tests.support.replays import (
     NAME,

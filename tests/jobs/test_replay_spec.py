@@ -12,9 +12,8 @@ from jobs.replay import main
 from jobs.replaying.options import spec_of
 from jobs.replaying.rows import source_options
 from jobs.replaying.spec import DEFAULT_WAVE_BYTES, ReplaySpec, check
-from rmq_store.consumequeue.files import QueueId
 from rmq_store.errors import InvalidArgumentError
-from rmq_store.query.log_slices import QueueSlice
+from rmq_store.format.queues import QueueId, QueueSlice
 
 ORDERS_0, PAYMENTS_1 = QueueId("orders", 0), QueueId("payments", 1)
 

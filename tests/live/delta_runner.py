@@ -18,7 +18,7 @@ from pyspark.sql import DataFrameWriter, SparkSession
 
 from jobs import export
 from jobs.exporting.delta import DeltaTarget, with_delta
-from jobs.running.command import builder_for
+from jobs.running.spark_session import builder_for
 from rmq_store import StoreError
 
 

@@ -14,12 +14,8 @@ from typing import Any
 
 import pytest
 
-from rmq_store.config.broker_conf import (
-    StoreConfig,
-    batch_topics,
-    read_properties,
-    read_topic_configs,
-)
+from rmq_store.config.broker_conf import StoreConfig, read_properties
+from rmq_store.config.topics_json import batch_topics, read_topic_configs
 from rmq_store.errors import UnrecoverableStoreError
 from rmq_store.recovery.recover import recover
 from rmq_store.recovery.report import RecoveryReport

@@ -8,12 +8,10 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq_store.consumequeue.files import QueueId
+from rmq_store.format.queues import Entry, QueueId, QueueSlice
 from rmq_store.query.log_slices import (
     Bound,
-    Entry,
     LogSlice,
-    QueueSlice,
     Stretch,
     cut_log,
     pieces_of,

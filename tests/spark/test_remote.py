@@ -56,7 +56,7 @@ def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
         monkeypatch.setattr(remotefile, "MOST_A_REQUEST", 16 << 10)
         monkeypatch.setattr(remotefile, "KEPT_BYTES", 16 << 10)
         monkeypatch.setattr(mappings, "KEPT_BYTES", 16 << 10)
-        monkeypatch.setattr("rmq_store.snapshot.snapshot._REMOTE_BLOCK", 512)
+        monkeypatch.setattr("rmq_store.consumequeue.folders._REMOTE_BLOCK", 512)
         monkeypatch.setattr("rmq_store.commitlog.log._LEAST_LOOK", 2048)
         monkeypatch.setattr("rmq_store.index.file.REMOTE_BLOCK", 64)
         monkeypatch.setattr("rmq_store.index.query.REMOTE_BLOCK", 64)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rmq_store.cli.main import EXIT_FINDINGS
+from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.messages import (
     Damage,
     chosen_columns,
@@ -16,7 +16,8 @@ from rmq_store.cli.messages import (
     print_batches,
     where_it_was,
 )
-from rmq_store.cli.printing import json_option, open_store, parse_time, store_command
+from rmq_store.cli.options import json_option, open_store, store_command
+from rmq_store.text.times import parse_time
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,8 +60,8 @@ def find(
     as_json: bool,
 ) -> None:
     """Messages for which all that is given holds. Exit code 1 where there are none."""
-    from rmq_store.query.find import Search
     from rmq_store.query.find import find as search_for
+    from rmq_store.query.selection import Search
 
     names = chosen_columns(columns, as_json)
     damage = Damage()
@@ -117,8 +118,7 @@ def _by_id(
     on_damage: OnDamage | None,
 ) -> Iterator[pa.RecordBatch]:
     """The messages with an id, each read as the others are; one in no queue is told without it."""
-    from rmq_store.consumequeue.files import QueueId
-    from rmq_store.query.log_slices import QueueSlice
+    from rmq_store.format.queues import QueueId, QueueSlice
 
     for message in store.messages_by_id(message_id, on_damage):
         if message.queue_offset is None:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import click
 
-from rmq_store.cli.printing import json_option, open_store, print_table, store_command
+from rmq_store.cli.options import json_option, open_store, store_command
+from rmq_store.cli.printing import print_table
 from rmq_store.errors import InvalidArgumentError, nearest
 
 

@@ -7,16 +7,11 @@ from typing import Any
 
 import click
 
-from rmq_store.cli.commands.tables import print_named
-from rmq_store.cli.main import EXIT_FINDINGS
-from rmq_store.cli.printing import (
-    json_option,
-    open_store,
-    parse_time,
-    print_json,
-    print_rows,
-    store_command,
-)
+from rmq_store.cli.exit_codes import EXIT_FINDINGS
+from rmq_store.cli.options import json_option, open_store, store_command
+from rmq_store.cli.printing import print_json, print_rows
+from rmq_store.cli.read_commands.tables import print_named
+from rmq_store.text.times import parse_time
 
 
 @click.command()

@@ -8,9 +8,10 @@ from datetime import datetime, timezone
 
 import click
 
-from rmq_store.cli.main import EXIT_FINDINGS
+from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.messages import where_it_was
-from rmq_store.cli.printing import json_option, open_store, print_json, store_command
+from rmq_store.cli.options import json_option, open_store, store_command
+from rmq_store.cli.printing import print_json
 
 _MOST_TOLD = 10  # places that cannot be read, one by one
 

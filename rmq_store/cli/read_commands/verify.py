@@ -6,8 +6,10 @@ import sys
 
 import click
 
-from rmq_store.cli.main import EXIT_FINDINGS
-from rmq_store.cli.printing import Progress, json_option, open_store, print_json, store_command
+from rmq_store.cli.exit_codes import EXIT_FINDINGS
+from rmq_store.cli.options import json_option, open_store, store_command
+from rmq_store.cli.printing import print_json
+from rmq_store.text.progress import Progress
 
 _COLOURS = {"note": "cyan", "warning": "yellow", "error": "red"}
 

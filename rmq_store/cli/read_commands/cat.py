@@ -6,9 +6,10 @@ import sys
 
 import click
 
-from rmq_store.cli.main import EXIT_FINDINGS
+from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.messages import Damage, chosen_columns, columns_option, print_batches
-from rmq_store.cli.printing import json_option, open_store, parse_time, store_command
+from rmq_store.cli.options import json_option, open_store, store_command
+from rmq_store.text.times import parse_time
 
 
 @click.command()
@@ -39,8 +40,8 @@ def cat(
     as_json: bool,
 ) -> None:
     """Messages of a topic, in the order of the log; values separated by tabs."""
-    from rmq_store.query.find import Search, selected_slices
-    from rmq_store.query.log_slices import QueueSlice
+    from rmq_store.format.queues import QueueSlice
+    from rmq_store.query.selection import Search, selected_slices
 
     names = chosen_columns(columns, as_json)
     damage = Damage()

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING
 import click
 
 from rmq_store.cli.messages import chosen_columns, columns_option, print_batches
-from rmq_store.cli.printing import json_option, open_store, store_command
+from rmq_store.cli.options import json_option, open_store, store_command
 
 if TYPE_CHECKING:
-    from rmq_store.consumequeue.files import QueueId
-    from rmq_store.query.log_slices import QueueSlice
+    from rmq_store.format.queues import QueueId, QueueSlice
     from rmq_store.store import MessageStore
 
 
@@ -96,8 +95,8 @@ def _untold(
     store: MessageStore, topics: tuple[str, ...], told: dict[QueueId, int], lines: int | None
 ) -> list[QueueSlice]:
     """What is behind what was told of each queue; `lines`: of the newest messages alone."""
-    from rmq_store.query.find import Search, selected_slices
-    from rmq_store.query.log_slices import QueueSlice
+    from rmq_store.format.queues import QueueSlice
+    from rmq_store.query.selection import Search, selected_slices
 
     there = set(store.topics())
     wanted = [topic for topic in topics if lines is not None or topic in there]

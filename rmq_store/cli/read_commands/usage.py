@@ -7,8 +7,9 @@ from typing import Any
 
 import click
 
-from rmq_store.cli.commands.info import size
-from rmq_store.cli.printing import json_option, open_store, print_json, print_rows, store_command
+from rmq_store.cli.options import json_option, open_store, store_command
+from rmq_store.cli.printing import print_json, print_rows
+from rmq_store.text.sizes import size
 
 _BY = {
     "topic": ("topic",),
