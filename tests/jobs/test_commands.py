@@ -23,9 +23,9 @@ from jobs.running import provenance
 from jobs.running.command import EXIT_NOT_ALL, EXIT_OK, EXIT_REFUSED, Job
 from jobs.running.spark_session import ship_jobs
 from tests.conftest import GoldenStore, unpack
+from tests.support.checkout import CHECKOUT
 
 Golden = Callable[[str], GoldenStore]
-CHECKOUT = Path(__file__).parents[2]
 NAMES = ("dlq", "export", "lag", "rebuild", "replay", "trace", "usage", "verify")
 
 
