@@ -19,9 +19,8 @@ from rmq_store.errors import (
 )
 from rmq_store.files.segments import SegmentFile, infer_file_size
 from rmq_store.format.layout import segment_name
-from tests.support.golden import GoldenStore, in_a_queue, log_files, offsets, unpack, wanted
 from tests.support.checkout import CHECKOUT
-
+from tests.support.golden import GoldenStore, in_a_queue, log_files, offsets, unpack, wanted
 
 # --- a file changes while it is read ---------------------------------------------------------------
 

@@ -31,8 +31,8 @@ from jobs.running.command import EXIT_NOT_ALL, EXIT_STOPPED
 from rmq_store import MessageStore
 from tests.live.support.harness import Broker, Row, read_all
 from tests.live.support.needs import need_jars
-from tests.support.golden import unpack
 from tests.support.checkout import CHECKOUT
+from tests.support.golden import unpack
 
 RELEASE = "5.5.0"
 MESSAGES = 20_000

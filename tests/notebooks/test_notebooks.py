@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Any
 
 import nbformat
 import pytest
 from nbclient import NotebookClient
+
 from tests.support.checkout import CHECKOUT
 
 FOLDER = CHECKOUT / "notebooks"

@@ -24,9 +24,9 @@ from rmq_store.tables import TABLES
 from spark_source.options.table import OPTIONS
 from spark_source.spark_schema import struct_field
 from tests.conftest import unpack
+from tests.support.checkout import CHECKOUT
 from tests.support.pages.consoles import assert_prints, folder_for, output_of, steps
 from tests.support.pages.option_pages import JOBS, SYNOPSIS, TABLE, options, pages, synopsis
-from tests.support.checkout import CHECKOUT
 
 DOCS = CHECKOUT / "docs"
 PAGES = [CHECKOUT / "README.md", *sorted(DOCS.rglob("*.md"))]

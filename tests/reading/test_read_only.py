@@ -12,11 +12,9 @@ from pathlib import Path
 import pytest
 
 from rmq_store.errors import AccessError, ReadOnlyStoreError
+from tests.support.checkout import CHECKOUT
 from tests.support.child import become_nobody, in_a_child
 from tests.support.golden import GoldenStore, offsets, unpack, wanted
-from tests.support.checkout import CHECKOUT
-
-
 
 WATCH = """
 import os, sys

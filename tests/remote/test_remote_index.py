@@ -18,8 +18,8 @@ from rmq_store.arrow.schema import arrow_schema
 from rmq_store.files.remote import object_store as remote
 from tests.conftest import in_a_queue, unpack, user_topic
 from tests.support.damage import INDEX_HARMS, harm_index
-from tests.support.slow_s3 import s3_server, upload
 from tests.support.golden import CLEAN, STORES, Truth, keys_of
+from tests.support.slow_s3 import s3_server, upload
 from tests.support.spark.reads import rows_of
 
 pytestmark = pytest.mark.campaign

@@ -19,8 +19,8 @@ import pyspark
 import pytest
 
 from tests.conftest import unpack, user_topic
-from tests.support.golden import messages_in
 from tests.support.checkout import CHECKOUT
+from tests.support.golden import messages_in
 
 pytestmark = pytest.mark.campaign
 

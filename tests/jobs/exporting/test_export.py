@@ -30,8 +30,8 @@ from rmq_store import MessageStore, QueueId, StoreError
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.queues import QueueSlice
 from tests.conftest import GoldenStore, unpack, user_topic
-from tests.support.golden import Truth, bodies_of, messages_in
 from tests.support.checkout import CHECKOUT
+from tests.support.golden import Truth, bodies_of, messages_in
 
 Golden = Callable[[str], GoldenStore]
 NAME = "clean-5.5.0"

@@ -27,7 +27,6 @@ from tests.support.spark.replays import (
     read_back,
     spec,
 )
-from tests.support.checkout import CHECKOUT
 
 Golden = Callable[[str], GoldenStore]
 

@@ -18,11 +18,11 @@ from jobs.running.command import EXIT_OK, EXIT_REFUSED
 from rmq_store import QueueId, StoreError
 from rmq_store.errors import InvalidArgumentError, UnknownQueueError
 from tests.conftest import GoldenStore
+from tests.support.checkout import CHECKOUT
 from tests.support.spark.replays import (
     NAME,
     spec,
 )
-from tests.support.checkout import CHECKOUT
 
 Golden = Callable[[str], GoldenStore]
 

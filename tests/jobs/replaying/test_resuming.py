@@ -20,6 +20,7 @@ from rmq_store import QueueId
 from rmq_store.errors import AccessError, ForeignLogError, MissingFileError
 from rmq_store.writing.record_appender import RecordAppender
 from tests.conftest import GoldenStore, unpack
+from tests.support.checkout import CHECKOUT
 from tests.support.spark.replays import (
     NAME,
     arrived,
@@ -28,7 +29,6 @@ from tests.support.spark.replays import (
     read_back,
     spec,
 )
-from tests.support.checkout import CHECKOUT
 
 Golden = Callable[[str], GoldenStore]
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from rmq_store.cli.main import rmqstore
-from tests.support.golden import unpack
 from tests.support.checkout import CHECKOUT
+from tests.support.golden import unpack
 
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 ANYTHING = "…"
