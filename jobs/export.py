@@ -231,7 +231,7 @@ class _Export:
     def _pieces(self, wave: LogSlice) -> list[QueueSlice]:
         """What is left of every queue in a stretch of the log."""
         with self.plan.store.open() as store:
-            return list(pieces_of(self.left, wave, store.offset_at_log))
+            return list(pieces_of(self.left, wave, store.view.offset_at_log))
 
     def _write(self, pieces: Sequence[QueueSlice]) -> None:
         if not pieces:

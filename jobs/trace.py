@@ -116,7 +116,7 @@ class _Look:
         message. Raises StoreError for damage where nothing is found."""
         named = self._with_key([key])
         try:
-            by_id = self._opened.message_by_offset_id(key)
+            by_id = self._opened.lookup.by_offset_id(key)
         except (CorruptRecordError, MissingFileError) as error:
             if not named:
                 raise

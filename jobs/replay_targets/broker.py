@@ -135,7 +135,7 @@ class LiveReplay:
 
     def _send(self, wave: LogSlice) -> None:
         with self.plan.store.open() as source:
-            pieces = pieces_of(self.plan.ranges, wave, source.offset_at_log)
+            pieces = pieces_of(self.plan.ranges, wave, source.view.offset_at_log)
         frame, counted = self.rows.frame(pieces, READ_TO_SEND, _READ_BYTES, unwrap=True)
         answers = self._dealt(frame).mapInArrow(_task(self.spec, self.tasks), _ANSWER).toArrow()
         told = answers.filter(pc.is_null(answers["reason"]))

@@ -51,7 +51,7 @@ def _still_to_read(spec: ReplaySpec, before: Run) -> tuple[Sequence[QueueSlice],
         snapshot = source.snapshot().only(r.queue for r in before.ranges if r.queue in there)
         if not start or again or len(snapshot.queues) < len(before.ranges):
             return before.ranges, snapshot
-        left = pieces_of(before.ranges, LogSlice(start, None, 0), source.offset_at_log)
+        left = pieces_of(before.ranges, LogSlice(start, None, 0), source.view.offset_at_log)
     return left or before.ranges, snapshot
 
 
@@ -60,7 +60,7 @@ def left_of(plan: ReadPlan, start: int | None) -> list[QueueSlice]:
     if start is None:
         return []
     with plan.store.open() as source:
-        return list(pieces_of(plan.ranges, LogSlice(start, None, 0), source.offset_at_log))
+        return list(pieces_of(plan.ranges, LogSlice(start, None, 0), source.view.offset_at_log))
 
 
 def waves_of(
@@ -75,7 +75,7 @@ def waves_of(
     with plan.store.open() as source:
         found = plan_keys(source, left, keys) if keys else None
         if found is not None:
-            left = joined((*found.hits, *found.beside_hits(source.offset_at_log)))
+            left = joined((*found.hits, *found.beside_hits(source.view.offset_at_log)))
         waves = cut_into_slices(source, left, wave_bytes) if left else []
     return [replace(waves[0], start=start), *waves[1:]] if waves else []
 

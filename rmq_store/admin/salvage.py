@@ -118,7 +118,7 @@ def salvage(
 def _declared(store: MessageStore) -> Iterator[tuple[str, dict[str, Any]]]:
     """Settings of the topics whose queues are BatchConsumeQueues: their records need them."""
     wanted = batch_topics(declared_topics(store.path)) | {
-        queue.topic for queue, batch in store.queue_folders().items() if batch
+        queue.topic for queue, batch in store.view.folders().items() if batch
     }
     for topic in sorted(wanted):
         yield topic, {"attributes": {"queue.type": "BatchCQ"}}

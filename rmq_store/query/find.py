@@ -165,7 +165,7 @@ def _indexed(store: MessageStore, wanted: Sequence[tuple[str, str]]) -> dict[str
 
 def _leads_to(store: MessageStore, queue: QueueId, log_offset: int) -> bool:
     """Whether an entry of the queue leads to that place of the log."""
-    at = store.offset_at_log(queue, log_offset)
+    at = store.view.offset_at_log(queue, log_offset)
     return at < store.max_offset(*queue) and store.log_offset_of(queue, at) == log_offset
 
 
@@ -198,7 +198,7 @@ def _topics_anywhere(store: MessageStore, search: Search) -> Collection[str]:
         return search.topics
     return [
         topic
-        for topic in store.known_topics()
+        for topic in store.view.known_topics
         if search.include_system_topics or not store.is_system_topic(topic)
     ]
 

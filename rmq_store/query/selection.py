@@ -13,7 +13,7 @@ from rmq_store.store import MessageStore
 
 def require_topic(store: MessageStore, topic: str) -> None:
     """Raises UnknownQueueError for a topic that has no queue and does not stand in topics.json."""
-    known = store.known_topics()
+    known = store.view.known_topics
     if topic not in known:
         raise UnknownQueueError(
             store.path,

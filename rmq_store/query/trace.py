@@ -118,7 +118,9 @@ def _named(
     store: MessageStore, key: str, topic: str | None, on_damage: Callable[[StoreError], None]
 ) -> Iterator[Message]:
     yield from (one for one in store.messages_by_id(key, on_damage) if sent_to(one, topic))
-    for message in store.messages_with_key(store.known_topics(), key, _MOST_RECORDS, on_damage):
+    for message in store.lookup.messages_with_key(
+        store.view.known_topics, key, _MOST_RECORDS, on_damage
+    ):
         if sent_to(message, topic):
             yield message
 

@@ -37,7 +37,7 @@ _ITEMS_AT_ONCE = 1 << 20
 
 def _files(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterator[Row]:
     root = Path(store.path)
-    folders = [root, *map(Path, store.log_folders())]
+    folders = [root, *map(Path, store.log.chain.folders)]
     seen: set[str] = set()
     for folder in folders:
         for path in _walk(str(folder)):

@@ -74,7 +74,7 @@ def _lag(store: MessageStore, queue: QueueId, offset: int) -> Row:
         "lagMs": 0,
     }
     if start < high:
-        first, last = store.store_time(queue, start), store.store_time(queue, high - 1)
+        first, last = store.view.store_time(queue, start), store.view.store_time(queue, high - 1)
         row["firstUnconsumedTimestamp"] = first
         row["lagMs"] = None if first is None or last is None else last - first
     return row

@@ -18,7 +18,9 @@ def bytes_between(store: MessageStore, queue: QueueId, start: int, stop: int) ->
         return exact_bytes(store, queue, start, stop)
 
     part = QueueSlice(queue, start, stop)
-    return round(sum(stretch.selected_bytes for stretch in stretches_of(part, 1, store.entry_at)))
+    return round(
+        sum(stretch.selected_bytes for stretch in stretches_of(part, 1, store.view.entry_at))
+    )
 
 
 def exact_bytes(store: MessageStore, queue: QueueId, start: int, stop: int) -> int:

@@ -19,7 +19,7 @@ def _usage(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterator
     for part in all_ranges(store) if ranges is None else ranges:
         at = part.start
         while at < part.stop:
-            stored = store.store_time(part.queue, at)
+            stored = store.view.store_time(part.queue, at)
             day = 0 if stored is None else stored // _DAY_MS
             upto = part.stop
             if stored is not None:

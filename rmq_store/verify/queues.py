@@ -118,7 +118,7 @@ def _compare(
     """Rows of one queue, ascending, against the entries at their offsets."""
     offsets = found.offset[rows]
     start, stop = int(offsets[0]), int(offsets[-1]) + int(found.count[rows[-1]])
-    entries = store.listed_entries(queue, start, stop)
+    entries = store.view.listed_entries(queue, start, stop)
     same = np.zeros(len(rows), dtype=bool)
     if len(entries):
         at = np.minimum(np.searchsorted(entries.offset, offsets), len(entries) - 1)
@@ -159,7 +159,7 @@ def _without_reused(
     log_offset, size = entries.log_offset[at], entries.size[at]
     later = (entries.offset[at] == found.offset[lost]) & (log_offset > found.log_offset[lost])
     for row in np.flatnonzero(later).tolist():
-        later[row] = store.is_record(int(log_offset[row]), int(size[row]))
+        later[row] = store.log.is_record(int(log_offset[row]), int(size[row]))
     if later.any():
         findings.add(
             Finding(

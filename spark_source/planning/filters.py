@@ -269,8 +269,8 @@ def _msg_id(plan: QueryPlan, one: Any) -> tuple[QueryPlan, bool]:
         with plan.store.open() as store:
             for part in plan.ranges:
                 for place in sorted({p for p in places if p is not None}):
-                    first = store.offset_at_log(part.queue, place)
-                    behind = store.offset_at_log(part.queue, place + 1)
+                    first = store.view.offset_at_log(part.queue, place)
+                    behind = store.view.offset_at_log(part.queue, place + 1)
                     start, stop = max(part.start, first), min(part.stop, behind)
                     if start < stop:
                         parts.append(QueueSlice(part.queue, start, stop))

@@ -117,7 +117,7 @@ class _SharesOfStore:
         return [
             Share(self.number, ranges=tuple(pieces))
             for piece in slices
-            if (pieces := pieces_of(ranges, piece, self.store.offset_at_log))
+            if (pieces := pieces_of(ranges, piece, self.store.view.offset_at_log))
         ]
 
     def of_keys(self, words: frozenset[str]) -> list[Share] | None:
@@ -129,7 +129,7 @@ class _SharesOfStore:
         most = self.plan.asked.max_records_per_partition or HITS_PER_SHARE
         for start in range(0, len(found.hits), most):
             shares.append(Share(self.number, ranges=found.hits[start : start + most]))
-        rest = found.beside_hits(self.store.offset_at_log)
+        rest = found.beside_hits(self.store.view.offset_at_log)
         if rest:
             shares += self.of_ranges(rest, 1)
         return shares
@@ -168,6 +168,6 @@ def cut_into_slices(
     return with_at_most(
         slices,
         max_entries,
-        lambda piece: pieces_of(ranges, piece, store.offset_at_log),
+        lambda piece: pieces_of(ranges, piece, store.view.offset_at_log),
         store.log_offset_of,
     )

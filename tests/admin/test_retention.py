@@ -83,7 +83,7 @@ def test_what_is_left_is_a_sound_store(aged: GoldenStore) -> None:
     with aged.open() as store:
         plan = plan_retention(store, ALWAYS, now_ms=NOW, disk_used_percent=10)
         wanted = {
-            queue: (store.offset_at_log(queue, plan.log_start_after), store.max_offset(*queue))
+            queue: (store.view.offset_at_log(queue, plan.log_start_after), store.max_offset(*queue))
             for queue in store.queues()
         }
     freed = apply_retention(plan)
@@ -105,7 +105,7 @@ def test_queue_and_index_files_go_with_their_last_entry(aged: GoldenStore) -> No
         assert plan.log_start_after == bases[min(10, len(bases) - 1)]
         gone = {one.path for one in plan.queues}
         for queue in store.queues():
-            files = store.queue_files(queue)
+            files = store.view.files(queue)
             for segment in files.chain.segments:
                 last = files.unit(files.chain.segment_end(segment) // 20 - 1)[0]
                 is_last = segment is files.chain.segments[-1]
@@ -126,7 +126,7 @@ def test_groups_that_lose_messages_are_named_before(aged: GoldenStore) -> None:
         table = {"offsetTable": {key: {str(queue.queue_id): 1}}}
         path.write_text(json.dumps(table), "utf-8")
         plan = plan_retention(store, ALWAYS, now_ms=NOW, disk_used_percent=10)
-        first = store.offset_at_log(queue, plan.log_start_after)
+        first = store.view.offset_at_log(queue, plan.log_start_after)
     assert [(risk.group, risk.messages) for risk in plan.risks] == [("slow", first - 1)]
 
 

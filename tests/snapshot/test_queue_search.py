@@ -42,7 +42,7 @@ def test_a_queue_goes_on_where_the_truth_says(
             known = [places[offset] for offset in range(first, stop)]
             for position in sorted({p + more for p in known for more in (-1, 0, 1)})[::3]:
                 expected = first + bisect_left(known, position)
-                assert opened.offset_at_log(queue, position) == expected, (queue, position)
+                assert opened.view.offset_at_log(queue, position) == expected, (queue, position)
                 asked += 1
     assert asked
 
