@@ -17,6 +17,11 @@ from tests.support.golden import user_topic as user_topic
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# The JVM of a test lives for seconds and would spend half of its time on compiling what it runs:
+# its first compiler is enough for that, and one thread for its garbage. Spark hands this to every
+# driver, also to those of processes that tests start.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
 
 @pytest.fixture(scope="session")
 def golden(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], GoldenStore]:
