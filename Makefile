@@ -33,6 +33,7 @@ help:  ## this list
 	@echo
 	@echo "  make test FILE=tests/core/test_verify.py   that file alone, or a folder: no style, no types;"
 	@echo "                                             also with campaigns and live"
+	@echo "  make campaigns RMQSTORE_SEED=WORD          a part of the cases; which, the word decides"
 	@echo "  make test WORKERS=4                        in so many processes (2)"
 
 $(READY): pyproject.toml
