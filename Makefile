@@ -18,10 +18,23 @@ export PYSPARK_DRIVER_PYTHON := $(CURDIR)/$(BIN)/python
 # One name for this machine: local Spark then needs no resolvable host name and no network.
 export SPARK_LOCAL_IP ?= 127.0.0.1
 PYTEST := $(BIN)/python -m pytest
+# Tests run side by side, in as many processes. Each has a Spark of two cores and some 1.5 GiB of its own.
+WORKERS ?= 2
+# A process that is done takes tests from the other, so that both end together.
+SIDE_BY_SIDE := -n $(WORKERS) --dist worksteal
+# `FILE=tests/core/test_verify.py`, `FILE=tests/jobs`, or several: these alone. One file is not worth
+# the start of two processes.
+FILE ?=
+CHOSEN := $(if $(findstring .py,$(FILE)),,$(SIDE_BY_SIDE)) $(FILE)
 
 .PHONY: help
 help:  ## this list
 	@awk -F ':.*## *' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo
+	@echo "  make test FILE=tests/core/test_verify.py   that file alone, or a folder: no style, no types;"
+	@echo "                                             also with campaigns and live"
+	@echo "  make campaigns RMQSTORE_SEED=WORD          a part of the cases; which, the word decides"
+	@echo "  make test WORKERS=4                        in so many processes (2)"
 
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || { \
@@ -53,18 +66,19 @@ types: $(READY)  ## mypy, strict
 
 .PHONY: fast
 fast: jdk $(READY)
-	@$(TIMED) "fast tests" $(PYTEST) -m "not live and not campaign"
+	@$(TIMED) "fast tests" $(PYTEST) -m "not live and not campaign" $(CHOSEN)
 
 .PHONY: test
-test: jdk lint types fast  ## style, types, all fast tests and the examples of the docs
+test: $(if $(FILE),,lint types) fast  ## style, types, all fast tests and the examples of the docs
 
 .PHONY: campaigns
-campaigns: jdk $(READY)
-	@$(TIMED) campaigns $(PYTEST) -m "campaign and not live"
+campaigns: jdk $(READY)  ## the long campaigns, whole
+	@$(TIMED) campaigns $(PYTEST) -m "campaign and not live" $(CHOSEN)
 
+# One after the other: each starts a broker and a Spark at once, which is all that memory is sure to hold.
 .PHONY: live
 live: jdk $(READY)  ## tests that start a real broker (Maven fetches it)
-	@$(TIMED) "live brokers" $(PYTEST) -m live
+	@$(TIMED) "live brokers" $(PYTEST) -m live $(FILE)
 
 .PHONY: test-all
 test-all: test  ## make test, then the long campaigns and the real brokers

@@ -17,6 +17,7 @@ from rmq_store.arrow.encoding.properties import without_crc_item
 from rmq_store.errors import InvalidArgumentError, NotAStoreError
 from rmq_store.format.record import Record
 from rmq_store.verify.verify import verify
+from tests.support.campaigns import some
 from tests.support.damage import log_bytes, same_bytes
 from tests.support.golden import GoldenStore, unpack
 
@@ -106,7 +107,7 @@ def test_of_a_damaged_log_exactly_the_whole_messages_come(
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("seed", range(100, 200))
+@pytest.mark.parametrize("seed", some("salvage", range(100, 200)))
 def test_of_a_damaged_log_exactly_the_whole_messages_come_at_length(
     golden: Golden, tmp_path: Path, seed: int
 ) -> None:

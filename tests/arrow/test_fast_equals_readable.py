@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -34,6 +34,7 @@ from rmq_store.format.layout import CRC_ITEM_SIZE, CRC_MASK
 from rmq_store.format.message import to_message
 from rmq_store.format.properties import decode_properties, decode_utf8
 from rmq_store.format.record import Record, decode_record, encode_record
+from tests.support.campaigns import some
 from tests.support.examples import campaign, fast
 from tests.support.records import as_log, property_strings, records
 
@@ -374,7 +375,7 @@ def log_with_decoys(seed: int) -> tuple[np.ndarray[Any, Any], int]:
     return np.frombuffer(raw, dtype=np.uint8), base
 
 
-def check_runs(monkeypatch: pytest.MonkeyPatch, seeds: range) -> None:
+def check_runs(monkeypatch: pytest.MonkeyPatch, seeds: Iterable[int]) -> None:
     monkeypatch.setattr(walk, "_MANY_FROM", 400)
     monkeypatch.setattr(walk, "_BYTES_A_LANE", 150)
     monkeypatch.setattr(walk, "_SEARCH", 350)
@@ -398,4 +399,4 @@ def test_following_many_lanes_equals_following_one(monkeypatch: pytest.MonkeyPat
 def test_following_many_lanes_equals_following_one_at_length(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    check_runs(monkeypatch, range(300, 4000))
+    check_runs(monkeypatch, some("lanes", range(300, 4000)))

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
 
-from tests.support.commands import COMMAND, Golden, complaint, objects, run, sent_to
+from tests.support.commands import Golden, call, complaint, objects, run, sent_to
 from tests.support.golden import (
     GoldenStore,
     bodies_of,
@@ -110,9 +109,7 @@ def test_trace_tells_damage_among_the_records_of_a_message(tmp_path: Path) -> No
     raw[at - int(path.name) + 90] ^= 1
     path.write_bytes(raw)
     for asked in (key, retry["keys"].split(" ")[0]):
-        done = subprocess.run(
-            [*COMMAND, "trace", store.path, asked], capture_output=True, text=True, timeout=120
-        )
+        done = call("trace", store.path, asked)
         assert done.returncode == 1
         assert "stored" in done.stdout
         assert "as far as its records can be read" in done.stdout
@@ -182,12 +179,7 @@ def test_a_message_that_is_there_and_damaged_is_not_said_to_be_none(
 
 
 def test_trace_names_the_topic_to_which_nothing_was_sent(store: GoldenStore) -> None:
-    done = subprocess.run(
-        [*COMMAND, "trace", store.path, "no-such-key", "--topic", "orders"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    done = call("trace", store.path, "no-such-key", "--topic", "orders")
     assert done.returncode == 1
     assert "no message with the key 'no-such-key' was sent to topic 'orders'" in done.stderr
 
@@ -207,12 +199,7 @@ def test_an_id_that_leads_into_a_record_or_behind_the_log_names_no_message(tmp_p
     host, at = record["offsetMsgId"][:-16], record["commitLogOffset"]
     end = sum(p.stat().st_size for p in (Path(store.path) / "commitlog").iterdir())
     for offset in (at + 1, at + 100, at + record["storeSize"] - 1, end, 2**62):
-        done = subprocess.run(
-            [*COMMAND, "find", store.path, "--id", f"{host}{offset:016X}"],
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
+        done = call("find", store.path, "--id", f"{host}{offset:016X}")
         assert done.returncode == 1, done.stderr
         assert f"names log offset {offset}, where this message does not begin" in done.stderr
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -19,9 +17,9 @@ from rmq_store.admin.salvage import salvage
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import ForeignLogError
 from rmq_store.recovery.recover import recover
+from tests.support.commands import call
 from tests.support.golden import GoldenStore, log_files, offsets, unpack, wanted
 
-COMMAND = [sys.executable, "-c", "from rmq_store.cli.main import main; main()"]
 MESSAGE = {"topic": "orders", "queueId": 0, "body": b"x"}
 
 
@@ -248,8 +246,7 @@ def test_the_commands_say_so(live: GoldenStore, tmp_path: Path, words: list[str]
     log = Path(live.path, "commitlog")
     conf = conf_of(live, tmp_path, storePathCommitLog=log)
     before = prints(live.path, copy)
-    ask = [*COMMAND, *words, str(copy), "--broker-conf", str(conf)]
-    done = subprocess.run(ask, capture_output=True, text=True, timeout=120)
+    done = call(*words, str(copy), "--broker-conf", str(conf))
     assert done.returncode == 2
     assert done.stderr.startswith(f"rmqstore: [RMQSTORE_FOREIGN_LOG] {log}: ")
     assert len(done.stderr.splitlines()) == 1

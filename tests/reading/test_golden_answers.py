@@ -10,6 +10,7 @@ import pytest
 
 from rmq_store import GetMessageStatus, Message, QueueId
 from rmq_store.errors import UnknownQueueError
+from tests.support.campaigns import some
 from tests.support.golden import (
     STORES,
     UNCLEAN,
@@ -209,7 +210,7 @@ def test_a_key_query_finds_what_a_search_of_the_truth_finds(
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("name", STORES)
+@pytest.mark.parametrize("name", some("keys", STORES))
 def test_all_key_queries_that_the_broker_was_asked(
     untouched: Callable[[str], GoldenStore], name: str
 ) -> None:

@@ -1,11 +1,13 @@
-"""How property tests run: the same examples every time, so that a failure comes again anywhere."""
+"""How property tests run: by a seed that is known, so that a failure comes again anywhere."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TypeVar
 
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, Phase, seed, settings
+
+from tests.support import campaigns
 
 _Test = TypeVar("_Test", bound=Callable[..., None])
 _PHASES = (Phase.explicit, Phase.generate, Phase.shrink)
@@ -26,5 +28,11 @@ def fast(examples: int) -> Callable[[_Test], _Test]:
 
 
 def campaign(examples: int) -> Callable[[_Test], _Test]:
-    """The same at length; the test carries the mark `campaign` as well."""
-    return fast(examples)
+    """The same at length, or a part of it; the test carries the mark `campaign` as well."""
+
+    def decorate(test: _Test) -> _Test:
+        if campaigns.WORD:
+            test = seed(f"{campaigns.WORD} {test.__name__}")(test)
+        return fast(campaigns.count(examples))(test)
+
+    return decorate

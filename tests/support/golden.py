@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import base64
 import json
+import shutil
 import tarfile
+import tempfile
 import zlib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -172,9 +175,19 @@ def keys_of(record: Truth) -> set[str]:
 
 def unpack(name: str, target: Path) -> GoldenStore:
     """A fresh copy of the golden store `name` under `target`, to be changed at will."""
-    with tarfile.open(GOLDEN / f"{name}.tar.xz") as archive:
-        archive.extractall(target, filter="data")
+    shutil.copytree(_unpacked(name), target / name, symlinks=True)
     return GoldenStore(target / name)
+
+
+@cache
+def _unpacked(name: str) -> Path:
+    """The store as it was packed; to copy it takes a tenth of the time that unpacking takes."""
+    folder = Path(tempfile.mkdtemp(prefix="rmqstore-golden-"))
+    # A child that was forked ends without these, and so does not take the folder away from us.
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    with tarfile.open(GOLDEN / f"{name}.tar.xz") as archive:
+        archive.extractall(folder, filter="data")
+    return folder / name
 
 
 def offsets(store: MessageStore, **how: Any) -> list[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +17,7 @@ from rmq_store.format.layout import INDEX_HEADER, INDEX_ITEM, QUEUE_ENTRY
 from rmq_store.format.record import Gap
 from rmq_store.verify.findings import Finding, Findings, Severity
 from rmq_store.verify.verify import LogPart, VerifyReport, check_log, conclude, log_parts, verify
+from tests.support.campaigns import some
 from tests.support.damage import DamagedStore
 from tests.support.golden import STORES, UNCLEAN, GoldenStore, unpack
 from tests.support.refusing import refuse
@@ -275,7 +276,7 @@ def test_the_parts_of_a_log_add_up_to_the_whole(golden: Golden, name: str) -> No
         assert len(parts) > 1
 
 
-def examine_damaged(golden: GoldenStore, target: Path, seeds: range) -> None:
+def examine_damaged(golden: GoldenStore, target: Path, seeds: Iterable[int]) -> None:
     damaged = DamagedStore.of(golden.path, target)
     for seed in seeds:
         damaged.damage(seed)
@@ -296,7 +297,7 @@ def test_any_damage_ends_in_a_report(golden: Golden, tmp_path: Path, name: str) 
 @pytest.mark.campaign
 @pytest.mark.parametrize("name", STORES)
 def test_any_damage_ends_in_a_report_at_length(golden: Golden, tmp_path: Path, name: str) -> None:
-    examine_damaged(golden(name), tmp_path / "damaged", range(100, 130))
+    examine_damaged(golden(name), tmp_path / "damaged", some(name, range(100, 130)))
 
 
 def test_findings_of_one_kind_are_counted_when_they_are_many() -> None:

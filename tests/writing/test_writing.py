@@ -13,7 +13,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 
 from rmq_store import MessageStore
 from rmq_store.config.broker_conf import StoreConfig
@@ -28,6 +28,7 @@ from rmq_store.errors import (
     StoreLockedError,
     UncleanStoreError,
 )
+from tests.support.examples import campaign, fast
 from tests.support.golden import GoldenStore, unpack
 
 SMALL = {
@@ -366,12 +367,7 @@ def check_both_ways(messages: list[dict[str, Any]], release: str, crc: bool, fol
     ]
 
 
-@settings(
-    max_examples=40,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@fast(40)
 @given(
     messages=st.lists(one_message, min_size=1, max_size=30),
     release=st.sampled_from(["5.5.0", "5.3.3", "5.1.1"]),
@@ -387,12 +383,7 @@ def test_columns_are_written_as_single_messages_are(
 
 
 @pytest.mark.campaign
-@settings(
-    max_examples=1000,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@campaign(1000)
 @given(
     messages=st.lists(one_message, min_size=1, max_size=40),
     release=st.sampled_from(["5.5.0", "5.4.0", "5.3.3", "5.2.0", "5.1.1"]),

@@ -17,6 +17,7 @@ from tests.support.spark.replays import NAME, arrived, expected_rows, spec
 
 Golden = Callable[[str], GoldenStore]
 WAVE = 4_000  # bytes: some hundred waves, were the log read through
+LONGER_WAVE = 40_000  # some thirty of them: each that is read is a query of Spark's
 
 
 def has(*keys: str) -> Callable[[dict[str, Any]], bool]:
@@ -73,10 +74,9 @@ def test_what_the_index_lacks_is_found_in_the_log(
         files = sorted(index.iterdir())
         files[len(files) // 2].unlink()
     key = common_key(store)
-    report = run(
-        spark,
-        spec(store, to_store=str(tmp_path / "new"), keys=(key,), by_index=True, wave_bytes=WAVE),
-    )
+    new = str(tmp_path / "new")
+    asked = spec(store, to_store=new, keys=(key,), by_index=True, wave_bytes=LONGER_WAVE)
+    report = run(spark, asked)
     wanted = expected_rows(store, has(key))
     assert len(wanted) > 10
     assert arrived(tmp_path / "new") == wanted

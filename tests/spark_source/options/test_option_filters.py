@@ -23,6 +23,7 @@ from spark_source.reader import RmqStoreReader
 from spark_source.source import RmqStoreSource
 from spark_source.table_reader import plan_rows
 from tests.conftest import GoldenStore
+from tests.support.campaigns import some
 from tests.support.expected import Expected, expected
 from tests.support.spark.option_pairs import NAME, PAIRS, Pair, a_key, a_tag, orders, time_of
 from tests.support.spark.reads import rows_of
@@ -127,7 +128,7 @@ def test_filters_and_options_narrow_together(golden: Golden, pair: Pair) -> None
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.options)
+@pytest.mark.parametrize("pair", some("filters", PAIRS), ids=lambda pair: pair.options)
 def test_every_filter_with_every_pair(golden: Golden, pair: Pair) -> None:
     store = golden(pair.store)
     check(store, pair.given(store), pair.why)

@@ -14,16 +14,18 @@ import sys
 import tempfile
 from pathlib import Path
 
-from click.testing import CliRunner
+import pytest
 
-from rmq_store.cli.main import rmqstore
 from tests.support.checkout import CHECKOUT
+from tests.support.commands import call
 from tests.support.golden import unpack
 
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 ANYTHING = "…"
 COLUMNS = "100"
-HELP = re.compile(r"rmqstore( \w+)? --help")  # asked within this process: there are many
+EXIT_CODE = '; echo "exit code $?"'
+# Asked within this process, for there are many: what no shell has a part in.
+PLAIN = re.compile(r"rmqstore( [\w./:=-]+)+")
 
 
 def steps(page: Path) -> list[tuple[str, str]]:
@@ -50,11 +52,16 @@ def output_of(command: str, folder: Path) -> str:
 
     Raises AssertionError where it does not end well; pages show other ends by `; echo "exit code $?"`.
     """
-    if HELP.fullmatch(command):
-        words, width = command.split(), int(COLUMNS) - 2  # click leaves two columns free
-        asked = CliRunner().invoke(rmqstore, words[1:], prog_name=words[0], terminal_width=width)
-        assert asked.exit_code == 0, asked.output
-        return asked.output
+    plain = command.removesuffix(EXIT_CODE)
+    if PLAIN.fullmatch(plain):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(folder)
+            patch.setenv("COLUMNS", COLUMNS)
+            asked = call(*plain.split()[1:])
+        if plain != command:
+            return f"{asked.both}exit code {asked.returncode}\n"
+        assert asked.returncode == 0, asked.both
+        return asked.both
     here = Path(sys.executable).parent
     done = subprocess.run(
         ["bash", "-c", command],
