@@ -26,7 +26,7 @@ from jobs.running.spark_session import ship_jobs
 from jobs.running.store_frames import pinned_store
 from rmq_store.text.json_keys import as_json_object
 from rmq_store.text.progress import Progress
-from rmq_store.verify.verify import (
+from rmq_store.verify.verify_store import (
     LogPart,
     VerifyReport,
     check_log,

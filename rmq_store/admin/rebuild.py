@@ -40,7 +40,7 @@ from rmq_store.format.layout import (
     INDEX_DIR,
 )
 from rmq_store.format.releases import dialect
-from rmq_store.recovery.recover import recover_locked
+from rmq_store.recovery.recover_store import recover_locked
 from rmq_store.recovery.report import RecoveryReport
 from rmq_store.store import MessageStore
 

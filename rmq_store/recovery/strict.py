@@ -50,7 +50,7 @@ class StrictRecovery:
         flushed_until: int = 0,
         progress: Callable[[int], None] | None = None,
     ) -> None:
-        """As `recover_locked` in rmq_store.recovery.recover says."""
+        """As `recover_locked` in rmq_store.recovery.recover_store says."""
         self._progress = progress
         self._flushed_until = flushed_until
         self.root = root

@@ -128,7 +128,7 @@ class StoreWriter:
     ) -> StoreWriter:
         """Open a store to go on behind its last message; one that was not closed cleanly is recovered.
 
-        `recovery`: "strict" or "broker" (see `rmq_store.recovery.recover`), or "refuse", which raises
+        `recovery`: "strict" or "broker" (see `rmq_store.recovery.recover_store`), or "refuse", which raises
         UncleanStoreError for a store with `abort`, an unreadable tail or records that are in no
         queue yet. `until`: a strict recovery cuts the log at that offset, though whole records
         follow; a store that was closed cleanly is never cut. Sizes that `config` does not say are

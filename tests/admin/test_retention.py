@@ -14,7 +14,7 @@ from rmq_store.admin.retention import RetentionPolicy, apply_retention, plan_ret
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.lock import StoreLock
 from rmq_store.errors import InvalidArgumentError, StoreLockedError
-from rmq_store.verify.verify import verify
+from rmq_store.verify.verify_store import verify
 from tests.support.golden import GoldenStore, unpack
 
 HOUR = 3_600_000

@@ -14,7 +14,7 @@ from rmq_store.commitlog.log import CommitLog
 from rmq_store.files.chain import SegmentChain
 from rmq_store.files.segments import SegmentFile
 from rmq_store.files.truncate import clear_from
-from rmq_store.recovery.recover import recover
+from rmq_store.recovery.recover_store import recover
 from tests.support.golden import log_files, offsets, unpack, wanted
 
 SIZE = 64 << 20

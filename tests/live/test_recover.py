@@ -17,7 +17,7 @@ import pytest
 from rmq_store.config.broker_conf import StoreConfig, read_properties
 from rmq_store.config.topics_json import batch_topics, read_topic_configs
 from rmq_store.errors import UnrecoverableStoreError
-from rmq_store.recovery.recover import recover
+from rmq_store.recovery.recover_store import recover
 from rmq_store.recovery.report import RecoveryReport
 from tests.live.support.harness import boot_copy, read_all
 from tests.live.support.java import JVM_OPENS, class_path, jdk_tool

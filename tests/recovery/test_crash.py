@@ -18,7 +18,7 @@ import pytest
 
 from rmq_store import MessageStore
 from rmq_store.format.record import Gap
-from rmq_store.recovery.recover import recover
+from rmq_store.recovery.recover_store import recover
 from tests.support.campaigns import count, seed_of
 from tests.support.stores import SMALL, contents, one_message
 

@@ -16,7 +16,7 @@ from rmq_store.config.checkpoint import Checkpoint
 from rmq_store.errors import InvalidArgumentError, StoreLockedError
 from rmq_store.format.layout import QUEUE_ENTRY
 from rmq_store.format.record import Gap
-from rmq_store.recovery.recover import recover
+from rmq_store.recovery.recover_store import recover
 from rmq_store.recovery.report import RecoveryReport
 from tests.support.campaigns import some
 from tests.support.golden import UNCLEAN, GoldenStore, unpack

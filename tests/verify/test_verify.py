@@ -16,7 +16,14 @@ from rmq_store.commitlog.scan import Run, sweep
 from rmq_store.format.layout import INDEX_HEADER, INDEX_ITEM, QUEUE_ENTRY
 from rmq_store.format.record import Gap
 from rmq_store.verify.findings import Finding, Findings, Severity
-from rmq_store.verify.verify import LogPart, VerifyReport, check_log, conclude, log_parts, verify
+from rmq_store.verify.verify_store import (
+    LogPart,
+    VerifyReport,
+    check_log,
+    conclude,
+    log_parts,
+    verify,
+)
 from tests.support.campaigns import some
 from tests.support.damage import DamagedStore
 from tests.support.golden import STORES, UNCLEAN, GoldenStore, unpack

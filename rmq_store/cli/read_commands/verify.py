@@ -25,8 +25,8 @@ def verify(store: str, broker_conf: str | None, broker_name: str | None, as_json
     """
     from rmq_store.text.json_keys import as_json_object
     from rmq_store.verify.findings import Severity
-    from rmq_store.verify.verify import severities
-    from rmq_store.verify.verify import verify as examine
+    from rmq_store.verify.verify_store import severities
+    from rmq_store.verify.verify_store import verify as examine
 
     with (
         open_store(store, broker_conf, broker_name) as opened,

@@ -31,7 +31,7 @@ def recover(
     The log is cut behind its last whole record, queues and index are made to agree with it. Refused
     while a broker has the store open. `verify` looks first and changes nothing.
     """
-    from rmq_store.recovery.recover import recover as mend
+    from rmq_store.recovery.recover_store import recover as mend
     from rmq_store.text.json_keys import as_json_object
 
     report = mend(store, broker_conf, mode=mode, release=release)
