@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import click
 from pyspark.sql import SparkSession
@@ -21,9 +20,11 @@ if __package__ in (None, ""):
 
 from jobs.running.command import STORE_OPTIONS, Given, job, source_options, spec_from
 from jobs.running.provenance import files_of_store, provenance_of, sums_of
-from jobs.running.result_tables import Answer, Row
+from jobs.running.result_tables import Answer
+from jobs.running.spark_engine import SparkEngine
 from jobs.running.store_frames import pinned_store
-from rmq_store.errors import InvalidArgumentError, nearest
+from rmq_store.questions.engine import ask
+from rmq_store.questions.lag import LagQuestion
 
 _SHOWN = (
     "consumerGroup",
@@ -37,7 +38,6 @@ _SHOWN = (
     "lagMs",
     "status",
 )
-LOST = "BELOW_MIN"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,29 +62,19 @@ def run(
     """
     began = time.monotonic()
     pinned = pinned_store(spec.store, spec.options)
-    frame = spark.read.format("rmqstore").options(**spec.options).option("table", "groups")
-    every = [row.asDict() for row in frame.load(spec.store).collect()]
-    _check_known(spec.groups, {row["consumerGroup"] for row in every}, "consumer group", spec)
-    _check_known(spec.topics, {row["topic"] for row in every}, "topic with a group", spec)
-    rows = [
-        row
-        for row in every
-        if row["consumerGroup"] in (spec.groups or (row["consumerGroup"],))
-        and row["topic"] in (spec.topics or (row["topic"],))
-    ]
-    groups = by_group(rows)
-    problems = tuple(_problems(groups, spec.max_lag))
-    shown = [{name: row[name] for name in _SHOWN} for row in rows]
+    answer = ask(LagQuestion(spec.groups, spec.topics), pinned, SparkEngine(spark))
+    problems = tuple(answer.problems(spec.max_lag))
+    shown = [{name: row.get(name) for name in _SHOWN} for row in answer.rows]
     shown.sort(key=lambda row: (-(row["lag"] or 0), row["consumerGroup"], row["topic"]))
     sums = sums_of(spark, files_of_store(pinned)) if spec.checksums else ()
-    ages = {row["configFile"]: row["configAgeMs"] for row in rows}
+    ages = {row["configFile"]: row["configAgeMs"] for row in answer.rows}
     return Answer(
         job="lag",
         ok=not problems,
-        tables={"by group": groups, "by queue": shown},
+        tables={"by group": answer.by_group(), "by queue": shown},
         numbers={
-            "groups": len({row["consumerGroup"] for row in rows}),
-            "messages behind": sum(row["lag"] or 0 for row in rows),
+            "groups": len({row["consumerGroup"] for row in answer.rows}),
+            "messages behind": sum(row.get("lag") or 0 for row in answer.rows),
             **{f"seconds since {Path(file).name}": ms // 1000 for file, ms in ages.items() if ms},
         },
         source=provenance_of(
@@ -96,53 +86,6 @@ def run(
         seconds=round(time.monotonic() - began, 3),
         problems=problems,
     )
-
-
-def _check_known(asked: Sequence[str], known: set[str], what: str, spec: LagSpec) -> None:
-    for name in asked:
-        if name not in known:
-            raise InvalidArgumentError(
-                spec.store, reason=f"there is no {what} {name!r}", advice=nearest(name, known)
-            )
-
-
-def by_group(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Groups and topics, those furthest behind first."""
-    found: dict[tuple[str, str], dict[str, Any]] = {}
-    for row in rows:
-        key = row["consumerGroup"], row["topic"]
-        one = found.setdefault(
-            key,
-            {
-                "consumerGroup": key[0],
-                "topic": key[1],
-                "queues": 0,
-                "lag": 0,
-                "lagBytes": 0,
-                "lagMs": 0,
-                "queues that lost messages": 0,
-            },
-        )
-        one["queues"] += 1
-        one["lag"] += row["lag"] or 0
-        one["lagBytes"] += row["lagBytes"] or 0
-        one["lagMs"] = max(one["lagMs"], row["lagMs"] or 0)
-        one["queues that lost messages"] += row["status"] == LOST
-    return sorted(found.values(), key=lambda one: (-one["lag"], one["consumerGroup"], one["topic"]))
-
-
-def _problems(groups: Sequence[Row], max_lag: int | None) -> list[str]:
-    told = []
-    for one in groups:
-        name = f"group {one['consumerGroup']} of topic {one['topic']}"
-        if one["queues that lost messages"]:
-            told.append(
-                f"{name}: what it was to consume next has expired in "
-                f"{one['queues that lost messages']} queues"
-            )
-        if max_lag is not None and one["lag"] > max_lag:
-            told.append(f"{name} is {one['lag']:,} messages behind, and {max_lag:,} were allowed")
-    return told
 
 
 # --- the command ----------------------------------------------------------------------------------

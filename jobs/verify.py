@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -22,22 +22,14 @@ if __package__ in (None, ""):
 from jobs.running.command import STORE_OPTIONS, Given, job, source_options, spec_from
 from jobs.running.provenance import files_of_store, provenance_of, sums_of
 from jobs.running.result_tables import Answer
-from jobs.running.spark_session import ship_jobs
+from jobs.running.spark_engine import SparkEngine
 from jobs.running.store_frames import pinned_store
+from rmq_store.questions.engine import Stopped, ask
+from rmq_store.questions.verify import VerifyQuestion
 from rmq_store.text.json_keys import as_json_object
 from rmq_store.text.progress import Progress
-from rmq_store.verify.verify_store import (
-    LogPart,
-    VerifyReport,
-    check_log,
-    conclude,
-    log_parts,
-    severities,
-)
+from rmq_store.verify.verify_store import VerifyReport, severities
 from spark_source.planning.query_plan import PinnedStore
-
-_TASKS_A_CORE = 8
-"""So many parts for each core go out together; their tallies are what this process holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +45,16 @@ def run(
     spark: SparkSession, spec: VerifySpec, should_stop: Callable[[], bool] = lambda: False
 ) -> Answer:
     """Examine the store. Raises StoreError only where it cannot be looked at; damage is findings."""
-    ship_jobs()
     began = time.monotonic()
     pinned = pinned_store(spec.store, spec.options)
-    report = examine(spark, pinned, should_stop)
-    sums = sums_of(spark, files_of_store(pinned)) if spec.checksums and report else ()
-    source = provenance_of(pinned, (), dict(spec.options), sums)
-    seconds = round(time.monotonic() - began, 3)
-    if report is None:
-        why = "it was asked to stop; what was looked at alone says nothing of the store"
-        return Answer("verify", False, {}, source, seconds, {}, stopped_by=why)
+    source = provenance_of(pinned, (), dict(spec.options))
+    try:
+        report = examine(spark, pinned, should_stop)
+    except Stopped:
+        seconds = round(time.monotonic() - began, 3)
+        return Answer("verify", False, {}, source, seconds, {}, stopped_by=_STOPPED)
+    if spec.checksums:
+        source = replace(source, files=tuple(sums_of(spark, files_of_store(pinned))))
     told = as_json_object(report.to_dict())
     found = map(as_json_object, report.findings)
     findings = [{name: finding[name] for name in _SHOWN} for finding in found]
@@ -75,47 +67,28 @@ def run(
             **{f"{name}s": count for name, count in severities(report.findings).items()},
         },
         source=source,
-        seconds=seconds,
+        seconds=round(time.monotonic() - began, 3),
     )
 
 
+_STOPPED = "it was asked to stop; a part of the log says nothing about the store"
 _SHOWN = ("severity", "code", "path", "start", "stop", "count", "meaning", "advice")
 
 
 def examine(
     spark: SparkSession, pinned: PinnedStore, should_stop: Callable[[], bool] = lambda: False
-) -> VerifyReport | None:
-    """The report of a pinned store; None where it was stopped before all of the log was checked."""
-    whole, stopped = LogPart(), False
+) -> VerifyReport:
+    """The report of a pinned store. Raises Stopped before all of the log is checked."""
     with pinned.open() as store:
-        parts = log_parts(store)
-        together = _TASKS_A_CORE * spark.sparkContext.defaultParallelism
         total = store.log.chain.stop - store.log.chain.start
-        with Progress("verify", total) as progress:
-            for first in range(0, len(parts), together):
-                if should_stop():
-                    stopped = True
-                    break
-                some = parts[first : first + together]
-                for part in checked(spark, pinned, some):
-                    whole.add(part)
-                progress(some[-1][1] - some[0][0])
-        if stopped:
-            return None
-        return conclude(store, whole)
-
-
-def checked(
-    spark: SparkSession, pinned: PinnedStore, parts: Sequence[tuple[int, int]]
-) -> list[LogPart]:
-    """Parts of the log, each checked by a task, in their order."""
-
-    def check(part: tuple[int, int]) -> LogPart:
-        with pinned.open() as store:
-            return check_log(store, *part)
-
-    found: list[LogPart] = spark.sparkContext.parallelize(parts, len(parts)).map(check).collect()
-    return found
+    with Progress("verify", total) as progress:
+        return ask(
+            VerifyQuestion(),
+            pinned,
+            SparkEngine(spark),
+            progress=progress,
+            should_stop=should_stop,
+        )
 
 
 # --- the command ----------------------------------------------------------------------------------

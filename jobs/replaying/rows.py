@@ -187,7 +187,7 @@ class Rows:
 
     def _new_topic(self) -> Column:
         if self.spec.dead_to_origin:
-            return F.coalesce(origin_topic_of_dead(), "topic")
+            return F.coalesce(_origin_topic_of_dead(), "topic")
         return _cases([(F.col("topic") == a, b) for a, b in self.spec.topic_map.items()], "topic")
 
     def _new_queue(self) -> Column:
@@ -200,7 +200,7 @@ class Rows:
         return _cases(cases, "queueId")
 
 
-def origin_topic_of_dead() -> Column:
+def _origin_topic_of_dead() -> Column:
     """The topic that a dead letter was sent to first; null where it does not say."""
     # AbstractSendMessageProcessor#consumerSendMsgBack writes the one; 5.x brokers the other too.
     properties = F.col("properties")

@@ -21,7 +21,7 @@ from rmq_store.arrow.substrings import slices
 from rmq_store.commitlog.crc import record_crc_rows
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import Extent
-from rmq_store.commitlog.scan import Run, sweep
+from rmq_store.commitlog.scan import SoundRun, scan
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.topics_json import batch_topics, declared_topics
 from rmq_store.errors import InvalidArgumentError, InvalidMessageError
@@ -105,8 +105,8 @@ def salvage(
         with MessageStore.create(target, settings, release=release) as writer:
             for topic, attributes in _declared(store):
                 writer.declare_topic(topic, **attributes)
-            for piece in sweep(store.log):
-                if isinstance(piece, Run):
+            for piece in scan(store.log):
+                if isinstance(piece, SoundRun):
                     _save(piece, writer, report)
                 else:
                     _skip(piece, report)
@@ -127,15 +127,14 @@ def _declared(store: MessageStore) -> Iterator[tuple[str, dict[str, Any]]]:
 def _has_record_crcs(store: MessageStore) -> bool:
     """Whether the broker wrote record CRCs, by the newest file; they are computed anew then."""
     last = store.log.last_record_file()
-    runs = sweep(store.log, None if last is None else last.base)
-    return any(len(record_crc_rows(run.headers)) > 0 for run in runs if isinstance(run, Run))
+    runs = scan(store.log, None if last is None else last.base)
+    return any(len(record_crc_rows(run.headers)) > 0 for run in runs if isinstance(run, SoundRun))
 
 
-def _save(run: Run, writer: Any, report: SalvageReport) -> None:
-    at = _without_bare(run, report)
-    headers = Headers(run.window, at, run.segment.base)
+def _save(run: SoundRun, writer: Any, report: SalvageReport) -> None:
+    headers = _without_bare(run.headers, report)
     for rows in _portions(headers.total):
-        part = Headers(run.window, at[rows], run.segment.base)
+        part = headers.take(rows)
         batch = as_written(part)
         try:
             writer.append_batch(batch)
@@ -145,22 +144,21 @@ def _save(run: Run, writer: Any, report: SalvageReport) -> None:
         _count(report, batch, part)
 
 
-def _without_bare(run: Run, report: SalvageReport) -> Ints:
+def _without_bare(headers: Headers, report: SalvageReport) -> Headers:
     """Without records that have no record CRC while their neighbours have one: it was damaged away.
 
     Beside the first and the last of a run stands damage or the end of a file; there it counts
     whether the sound record before had one.
     """
-    headers = run.headers
-    has = np.full(len(run.at) + 2, report.with_record_crcs)
+    has = np.full(len(headers) + 2, report.with_record_crcs)
     has[1:-1] = False
     has[1 + record_crc_rows(headers)] = True
     bare = ~has[1:-1] & has[:-2] & has[2:]
-    kept: Ints = run.at[~bare]
+    kept = headers.take(~bare)
     if len(kept):
         report.with_record_crcs = bool(has[1:-1][~bare][-1])
     for row in np.flatnonzero(bare).tolist():
-        start = int(run.at[row]) + run.segment.base
+        start = int(headers.at[row]) + headers.base
         stop = start + int(headers.total[row])
         _add_skipped(report, Skipped(start, stop, "damaged", "its record CRC is gone"))
     return kept
@@ -181,7 +179,7 @@ def _save_one_by_one(
                 report, Skipped(start, start + int(headers.total[row]), "refused", error.reason)
             )
             continue
-        _count(report, one, Headers(headers.window, headers.at[row : row + 1], headers.base))
+        _count(report, one, headers.take(slice(row, row + 1)))
 
 
 def _count(report: SalvageReport, batch: pa.RecordBatch, headers: Headers) -> None:

@@ -68,9 +68,14 @@ class Headers:
     def __len__(self) -> int:
         return len(self.at)
 
-    def take(self, rows: Ints) -> Headers:
-        """Those of some rows."""
-        return Headers(self.window, self.at[rows], self.base)
+    def take(self, rows: Ints | Mask | slice) -> Headers:
+        """Those of some rows; nothing is gathered or checked again."""
+        taken = Headers.__new__(Headers)
+        taken.window, taken.base, taken._limit = self.window, self.base, self._limit
+        for name in _BY_ROW:
+            setattr(taken, name, getattr(self, name)[rows])
+        taken.has_v6 = self.has_v6 and bool(taken._is_v6.any())
+        return taken
 
     def _gather_heads(self) -> npt.NDArray[Any]:
         """The first 88 bytes of every record: one fancy index on a view of stride one."""
@@ -195,6 +200,22 @@ class Headers:
         return rows, at
 
 
+_BY_ROW = (
+    "at",
+    "_safe",
+    "head",
+    "total",
+    "magic",
+    "sys_flag",
+    "_is_v6",
+    "body_length",
+    "body_at",
+    "topic_length",
+    "topic_at",
+    "properties_length",
+    "properties_at",
+    "valid",
+)
 _BEHIND_BORN_HOST = frozenset(
     (
         "store_timestamp",

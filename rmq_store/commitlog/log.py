@@ -10,7 +10,7 @@ import numpy as np
 
 from rmq_store.commitlog.crc import wrong_crc_rows
 from rmq_store.commitlog.headers import Headers
-from rmq_store.commitlog.runs import Run, follow, next_record
+from rmq_store.commitlog.runs import RecordRun, follow, next_record
 from rmq_store.errors import CorruptRecordError, MissingFileError, StoreError
 from rmq_store.files.chain import SegmentChain
 from rmq_store.files.mapping import MappingCache
@@ -226,7 +226,7 @@ class CommitLog:
                 case _:
                     return
 
-    def run_at(self, segment: SegmentFile, at: int, upto: int) -> tuple[Bytes, Run]:
+    def run_at(self, segment: SegmentFile, at: int, upto: int) -> tuple[Bytes, RecordRun]:
         """The bytes of a file, and the run of records in it that start in [at, upto), log offsets.
 
         Of a remote file these records are fetched, and what was fetched before may be given up.
@@ -242,7 +242,7 @@ class CommitLog:
         headers = Headers(window, at, segment.base)
         broken = np.flatnonzero(~headers.valid | (ends > segment.size))
         if len(broken):
-            headers = Headers(window, at[: int(broken[0])], segment.base)
+            headers = headers.take(slice(0, int(broken[0])))
         wrong = wrong_crc_rows(headers)
         return int(wrong[0]) if len(wrong) else len(headers)
 

@@ -36,14 +36,14 @@ _SEARCH = 8 << 10  # how far behind its mark a lane looks for a record to set ou
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RecordRun:
     """Records that follow one another: where each starts in the window, and where the run stops."""
 
     at: Ints
     stop: int
 
 
-def follow_one(window: Bytes, base: int, start: int, stop: int) -> Run:
+def follow_one(window: Bytes, base: int, start: int, stop: int) -> RecordRun:
     """The run of records from `start` on, up to `stop` or the first that is none.
 
     A record counts by its magic, a possible size, and saying that it stands where it does.
@@ -61,10 +61,10 @@ def follow_one(window: Bytes, base: int, start: int, stop: int) -> Run:
             break
         found.append(at)
         at += total
-    return Run(np.array(found, dtype=np.int64), at)
+    return RecordRun(np.array(found, dtype=np.int64), at)
 
 
-def follow(window: Bytes, base: int, start: int, stop: int) -> Run:
+def follow(window: Bytes, base: int, start: int, stop: int) -> RecordRun:
     """As `follow_one`, in lockstep along many lanes where the range is long."""
     # The end of the log, in a file made far larger, is found by stepping.
     first = follow_one(window, base, start, min(stop, start + _PROBE))
@@ -86,10 +86,10 @@ def follow(window: Bytes, base: int, start: int, stop: int) -> Run:
         if not len(bridge.at):
             break
     rest = follow_one(window, base, at, stop)
-    return Run(np.concatenate([*pieces, rest.at]), rest.stop)
+    return RecordRun(np.concatenate([*pieces, rest.at]), rest.stop)
 
 
-def _follow_lanes(window: Bytes, base: int, start: int, stop: int) -> Run:
+def _follow_lanes(window: Bytes, base: int, start: int, stop: int) -> RecordRun:
     starts = _lane_starts(window, base, start, stop)
     goals = np.append(starts[1:], stop)
     lanes = np.arange(len(starts))
@@ -113,7 +113,7 @@ def _follow_lanes(window: Bytes, base: int, start: int, stop: int) -> Run:
     joined = np.flatnonzero(ends != goals)
     end = int(ends[joined[0]]) if len(joined) else int(ends[-1])
     positions = np.sort(np.concatenate(found))
-    return Run(positions[: np.searchsorted(positions, end)], end)
+    return RecordRun(positions[: np.searchsorted(positions, end)], end)
 
 
 def _lane_starts(window: Bytes, base: int, start: int, stop: int) -> Ints:

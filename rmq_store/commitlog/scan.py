@@ -1,7 +1,8 @@
-"""Every byte of a log, file by file: runs of sound records, and by name what lies between them.
+"""Scan every byte of a range of the log: runs of sound records, and the named gaps between them.
 
-The fast twin of `CommitLog.extents`, for whoever has to look at all of a log (verify, rebuild,
-salvage). Unlike a broker it goes on behind damage, from the next record that stands where it says.
+Readers that look at all of a range use it: verify, salvage, reads of the log without queues. Unlike a
+broker it goes on after damage, at the next record that stands where it says. `CommitLog.extents`
+gives the same one record at a time.
 """
 
 from __future__ import annotations
@@ -14,104 +15,107 @@ import numpy as np
 from rmq_store.commitlog.crc import wrong_crc_rows
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog, Extent
-from rmq_store.commitlog.runs import follow
+from rmq_store.commitlog.runs import RecordRun
 from rmq_store.files.segments import SegmentFile
-from rmq_store.format.array_types import Bytes, Ints
+from rmq_store.format.array_types import Bytes
 from rmq_store.format.record import Gap
 
 _ROWS = 1 << 15  # records of a run at a time
-_REMOTE_STEP = 32 << 20  # bytes that are fetched at a time where files are remote
-_LARGEST_RECORD = 32 << 20
+_STEP = 128 << 20  # bytes whose records are looked up at a time
+_REMOTE_STEP = 32 << 20  # where they have to be fetched first
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """Sound records of one file that follow one another: whole, in their place, with their CRCs.
-
-    `at` are positions in `window`, the bytes of the file; at most a few ten thousand of them.
-    """
+class SoundRun:
+    """Whole records of one file that follow one another in their places: at most `_ROWS` of them."""
 
     segment: SegmentFile
-    window: Bytes
-    at: Ints
-    stop: int  # log offset behind the last
+    headers: Headers  # all of them valid; positions count from the front of the file
+    stop: int  # log offset after the last
 
     @property
     def start(self) -> int:
         """Log offset of the first."""
-        return self.segment.base + int(self.at[0])
-
-    @property
-    def headers(self) -> Headers:
-        """The records, all of them valid."""
-        return Headers(self.window, self.at, self.segment.base)
+        return self.segment.base + int(self.headers.at[0])
 
 
-def sweep(
-    log: CommitLog, start: int | None = None, stop: int | None = None
-) -> Iterator[Run | Extent]:
-    """All of the log from `start` to the end of the files that begin before `stop`.
+def scan(
+    log: CommitLog, start: int | None = None, stop: int | None = None, *, check_crc: bool = True
+) -> Iterator[SoundRun | Extent]:
+    """The records that start in [start, stop), log offsets, and every gap that starts there.
 
-    `start` is where a file begins, or a record. What is yielded joins without a gap: a file that is
-    missing in the middle is an extent, too.
+    `start` is where a file begins, or a record; by default the log's first byte, as `stop` is its
+    last. The pieces join: each starts where the one before stops, and a missing file is a gap too.
+    With `check_crc` a record whose body or record CRC is wrong is a gap.
     """
     expected = log.start if start is None else start
+    last = log.chain.stop if stop is None else stop
     for segment in log.chain.segments_from(expected):
-        if stop is not None and segment.base >= stop:
-            if expected < stop:
-                yield Extent(expected, stop, gap=Gap.MISSING)
-            return
+        if segment.base >= last:
+            break
         if segment.base > expected:
             yield Extent(expected, segment.base, gap=Gap.MISSING)
-        yield from _sweep_file(log, segment, max(expected, segment.base))
-        expected = log.chain.segment_end(segment)
+            expected = segment.base
+        end = log.chain.segment_end(segment)
+        expected = yield from _scan_file(log, segment, expected, min(end, last), check_crc)
+    if expected < last:
+        yield Extent(expected, last, gap=Gap.MISSING)
 
 
-def _sweep_file(log: CommitLog, segment: SegmentFile, start: int) -> Iterator[Run | Extent]:
-    at, end = start - segment.base, log.chain.file_size
-    while at < end:
-        upto = min(at + _REMOTE_STEP, end) if log.chain.is_remote else end
-        log.chain.need(
-            [segment.base + at], [segment.base + min(upto + _LARGEST_RECORD, end)], fresh=True
-        )
-        window = log.window_of(segment)
-        run = follow(window, segment.base, at, upto)
+def _scan_file(
+    log: CommitLog, segment: SegmentFile, start: int, stop: int, check_crc: bool
+) -> Generator[SoundRun | Extent, None, int]:
+    """One file from log offset `start` on; returns where the last piece stops."""
+    step = _REMOTE_STEP if log.chain.is_remote else _STEP
+    at = start
+    while at < stop:
+        upto = min(at + step, stop)
+        window, run = log.run_at(segment, at, upto)
         if len(run.at):
-            at = yield from _sound_parts(log, segment, window, run.at, run.stop)
-            continue
-        extent = log.extent_at(segment, segment.base + at)
-        yield extent
-        at = extent.stop - segment.base
+            at = yield from _sound_parts(log, segment, window, run, check_crc)
+        else:
+            piece = _piece_at(log, segment, at)
+            yield piece
+            at = piece.stop
+    return at
 
 
 def _sound_parts(
-    log: CommitLog, segment: SegmentFile, window: Bytes, places: Ints, stop: int
-) -> Generator[Run | Extent, None, int]:
-    """A run in pieces, up to where it ends, or does not add up; returns the position behind."""
-    ends = np.append(places[1:], stop)
-    for first in range(0, len(places), _ROWS):
-        rows = slice(first, min(first + _ROWS, len(places)))
-        at, behind = places[rows], ends[rows]
+    log: CommitLog, segment: SegmentFile, window: Bytes, run: RecordRun, check_crc: bool
+) -> Generator[SoundRun | Extent, None, int]:
+    """A run in pieces, up to where it ends or does not add up; returns where the last piece stops."""
+    ends = np.append(run.at[1:], run.stop) + segment.base
+    for first in range(0, len(run.at), _ROWS):
+        rows = slice(first, first + _ROWS)
+        headers, after = Headers(window, run.at[rows], segment.base), ends[rows]
         start = 0
-        for row in _unsound(window, segment, at, behind):
+        for row in _unsound(headers, segment, check_crc):
             if row > start:
-                yield Run(segment, window, at[start:row], segment.base + int(at[row]))
-            extent = log.extent_at(segment, segment.base + int(at[row]))
-            yield extent
-            if extent.stop != segment.base + int(behind[row]):
-                return extent.stop - segment.base
+                yield SoundRun(segment, headers.take(slice(start, row)), int(after[row - 1]))
+            piece = _piece_at(log, segment, segment.base + int(headers.at[row]))
+            yield piece
+            if piece.stop != int(after[row]):
+                return piece.stop
             start = row + 1
-        if start < len(at):
-            yield Run(segment, window, at[start:], segment.base + int(behind[-1]))
-    return stop
+        if start < len(headers):
+            yield SoundRun(segment, headers.take(slice(start, None)), int(after[-1]))
+    return run.stop + segment.base
 
 
-def _unsound(window: Bytes, segment: SegmentFile, at: Ints, behind: Ints) -> list[int]:
-    """Rows that are not whole records, or have a wrong CRC."""
-    headers = Headers(window, at, segment.base)
-    bad = ~headers.valid | (behind > segment.size)
-    good = np.flatnonzero(~bad)
-    sound = headers if len(good) == len(at) else Headers(window, at[good], segment.base)
-    bad[good[wrong_crc_rows(sound)]] = True
+def _unsound(headers: Headers, segment: SegmentFile, check_crc: bool) -> list[int]:
+    """Rows that are not whole records or, with `check_crc`, have a wrong CRC."""
+    bad = ~headers.valid | (headers.at + headers.total > segment.size)
+    if check_crc:
+        good = np.flatnonzero(~bad)
+        bad[good[wrong_crc_rows(headers if len(good) == len(bad) else headers.take(good))]] = True
     rows: list[int] = np.flatnonzero(bad).tolist()
     return rows
+
+
+def _piece_at(log: CommitLog, segment: SegmentFile, at: int) -> SoundRun | Extent:
+    """What the readable decoder finds at a log offset where no run goes on."""
+    extent = log.extent_at(segment, at)
+    if extent.record is None:
+        return extent
+    place = np.array([at - segment.base], dtype=np.int64)
+    return SoundRun(segment, Headers(log.window_of(segment), place, segment.base), extent.stop)

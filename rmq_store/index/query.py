@@ -201,9 +201,9 @@ class KeyIndex:
             for segment, window, places in self._log.runs_from(at, stop):
                 headers = Headers(window, places, segment.base)
                 at = segment.base + int(places[-1] + headers.total[-1])
-                within = places[places + segment.base < stop]
+                within = headers.take(places + segment.base < stop)
                 if len(within):
-                    yield _keys_of(Headers(window, within, segment.base))
+                    yield _keys_of(within)
             if at < stop:
                 at = self._behind_gap(at)
 

@@ -17,17 +17,14 @@ from rmq_store.arrow.batches import Rows, stored_topics
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.resync import next_start
+from rmq_store.commitlog.scan import SoundRun, scan
 from rmq_store.consumequeue.dispatch import Dispatched, dispatch
 from rmq_store.errors import CorruptRecordError, MissingFileError, StoreError
-from rmq_store.files.segments import SegmentFile
-from rmq_store.format.array_types import Bytes, Ints
 from rmq_store.format.layout import SysFlag
 from rmq_store.format.queues import QueueId
 from rmq_store.format.record import Gap
 from rmq_store.reading.options import OnDamage
 from rmq_store.reading.slice_reader import SliceReader
-
-_STEP = 32 << 20  # bytes of the log that are walked at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,45 +71,14 @@ class LogReader:
     def _rows(self, start: int | None, stop: int | None) -> Iterator[Rows]:
         first = self.log.start if start is None else self.record_start(start)
         last = self.log_end if stop is None else min(self.record_start(stop), self.log_end)
-        at = first
-        for segment in self.log.chain.segments_from(first):
-            if at >= last:
-                return
-            if segment.base > at:
-                self._damaged(self._missing(at, min(segment.base, last)))
-                at = segment.base
-            yield from self._rows_of(segment, at, min(last, self.log.chain.segment_end(segment)))
-            at = self.log.chain.segment_end(segment)
-
-    def _rows_of(self, segment: SegmentFile, start: int, stop: int) -> Iterator[Rows]:
-        """The records of one file that start in [start, stop)."""
-        base = segment.base
-        at = start - base
-        while at + base < stop:
-            upto = min(at + _STEP, stop - base)
-            window, run = self.log.run_at(segment, at + base, upto + base)
-            if len(run.at):
-                yield from self._rows_at(window, segment, run.at)
-            at = run.stop
-            if at >= upto:
-                continue
-            gap = next(self.log.extents(at + base))
-            if gap.record is not None:  # whole after all
-                yield from self._rows_at(window, segment, np.array([at], dtype=np.int64))
-            elif gap.gap in (Gap.DAMAGED, Gap.TORN, Gap.STALE):
-                self._damaged(self._gap(segment, gap.start, min(gap.stop, stop), gap.reason))
-            at = gap.stop - base
-
-    def _rows_at(self, window: Bytes, segment: SegmentFile, at: Ints) -> Iterator[Rows]:
-        headers = Headers(window, at, segment.base)
-        whole = headers.valid & (at + headers.total <= segment.size)
-        for place in at[~whole].tolist():
-            self._explain(segment, place + segment.base)
-        if not whole.all():
-            at = at[whole]
-            headers = Headers(window, at, segment.base)
-        if len(at):
-            yield from self._wanted(headers)
+        # CRCs are checked by the reader of rows, and only where they are asked for.
+        for piece in scan(self.log, first, last, check_crc=False):
+            if isinstance(piece, SoundRun):
+                yield from self._wanted(piece.headers)
+            elif piece.gap is Gap.MISSING:
+                self._damaged(self._missing(piece.start, min(piece.stop, last)))
+            elif piece.gap in (Gap.DAMAGED, Gap.TORN, Gap.STALE):
+                self._damaged(self._gap(piece.start, min(piece.stop, last), piece.reason))
 
     def _wanted(self, headers: Headers) -> Iterator[Rows]:
         found = dispatch(
@@ -125,7 +91,7 @@ class LogReader:
             unlisted = (transaction != 0) & (transaction != SysFlag.TRANSACTION_COMMIT)
             rows = np.flatnonzero(unlisted)
             if len(rows):
-                unqueued = Headers(headers.window, headers.at[rows], headers.base)
+                unqueued = headers.take(rows)
                 pieces += self._unqueued(unqueued)
         yield from pieces
 
@@ -188,11 +154,9 @@ class LogReader:
 
     # --- damage ------------------------------------------------------------------------------------
 
-    def _gap(
-        self, segment: SegmentFile, start: int, stop: int, reason: str | None
-    ) -> CorruptRecordError:
+    def _gap(self, start: int, stop: int, reason: str | None) -> CorruptRecordError:
         return CorruptRecordError(
-            segment.path,
+            self.log.path_at(start),
             offset=start,
             reason=f"{stop - start} bytes are no record: {reason or 'left from something else'}",
             advice="The offset is that in the log; what was here is lost, the rest can be read",
@@ -205,12 +169,6 @@ class LogReader:
             reason=f"no file of the CommitLog holds {stop - start} bytes",
             advice="The offset is that in the log; a file was lost or not copied along",
         )
-
-    def _explain(self, segment: SegmentFile, offset: int) -> None:
-        try:
-            self.log.record_at(offset)
-        except StoreError as error:
-            self._damaged(error)
 
     def _damaged(self, error: StoreError) -> None:
         if self.on_damage is None:

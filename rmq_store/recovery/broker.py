@@ -260,7 +260,7 @@ class _Broker:
         if not len(run.at) or (len(wrong) and not int(wrong[0])):
             odd = _one_record(window, at)
             return Headers(window, run.at[:0], base) if odd is None else odd
-        return headers if not len(wrong) else Headers(window, run.at[: int(wrong[0])], base)
+        return headers if not len(wrong) else headers.take(slice(0, int(wrong[0])))
 
     # --- afterwards -----------------------------------------------------------------------------------
 
@@ -285,7 +285,7 @@ class _Broker:
 
 
 def _rows(headers: Headers, rows: Ints) -> Headers:
-    return Headers(headers.window, headers.at[rows], headers.base)
+    return headers.take(rows)
 
 
 def _is_blank(window: Bytes, at: int) -> bool:

@@ -119,10 +119,10 @@ class LogWalk:
         bad = np.flatnonzero(~whole)
         upto = int(bad[0]) if len(bad) else len(places)
         if self.stop is None:
-            sound = headers if upto == len(places) else Headers(window, places[:upto], base)
+            sound = headers if upto == len(places) else headers.take(slice(0, upto))
             wrong = np.union1d(wrong_crc_rows(sound), self._half_written(sound))
             upto = int(wrong[0]) if len(wrong) else upto
-        return headers if upto == len(places) else Headers(window, places[:upto], base)
+        return headers if upto == len(places) else headers.take(slice(0, upto))
 
     def _half_written(self, headers: Headers) -> Ints:
         """Rows that add up and still are torn: the body's CRC says nothing of topic and properties.

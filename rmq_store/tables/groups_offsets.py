@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rmq_store.config.json_files import read_config_json
 from rmq_store.format.layout import CONFIG_DIR
@@ -28,23 +28,34 @@ def _source(store: MessageStore, name: str) -> tuple[str, int | None]:
     return str(folder / name), None
 
 
-def _committed(store: MessageStore) -> Iterator[tuple[str, str, str, QueueId, int]]:
-    """kind, file name, group, queue and next offset of everything committed."""
+class Committed(NamedTuple):
+    """An offset that a group committed. `kind`: consumer or lmq; `file`: its name under config/."""
+
+    kind: str
+    file: str
+    group: str
+    queue: QueueId
+    offset: int  # the next queue offset to consume
+
+
+def committed_offsets(store: MessageStore) -> Iterator[Committed]:
+    """Every offset in the broker's files of consumer offsets."""
     for name in _CONSUMER_FILES:
         value = read_config_json(store.path, name) or {}
         for key, queues in (value.get("offsetTable") or {}).items():
             topic, _, group = key.partition("@")
             for queue, offset in queues.items():
-                yield "consumer", name, group, QueueId(topic, int(queue)), int(offset)
+                yield Committed("consumer", name, group, QueueId(topic, int(queue)), int(offset))
         for key, offset in (value.get("lmqOffsetTable") or {}).items():
             topic, _, group = key.partition("@")
-            yield "lmq", name, group, QueueId(topic, 0), int(offset)
+            yield Committed("lmq", name, group, QueueId(topic, 0), int(offset))
 
 
-def _groups(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterator[Row]:
+def group_rows(store: MessageStore, offsets: Iterable[Committed]) -> Iterator[Row]:
+    """A row of the table `groups` for each committed offset."""
     now = time.time_ns() // 1_000_000
     there = set(store.queues())
-    for _, name, group, queue, offset in _committed(store):
+    for _, name, group, queue, offset in offsets:
         path, written = _source(store, name)
         row: dict[str, Any] = {
             "consumerGroup": group,
@@ -59,6 +70,10 @@ def _groups(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterato
         if queue in there:
             row |= _lag(store, queue, offset)
         yield row
+
+
+def _groups(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterator[Row]:
+    return group_rows(store, committed_offsets(store))
 
 
 def _lag(store: MessageStore, queue: QueueId, offset: int) -> Row:
@@ -114,7 +129,7 @@ GROUPS = Table(
 
 
 def _offsets(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterator[Row]:
-    for kind, name, group, queue, offset in _committed(store):
+    for kind, name, group, queue, offset in committed_offsets(store):
         yield {
             "kind": kind,
             "file": _source(store, name)[0],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import date, timedelta
 
 from rmq_store.errors import StoreError
@@ -16,7 +16,12 @@ _EPOCH = date(1970, 1, 1)
 
 
 def _usage(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterator[Row]:
-    for part in all_ranges(store) if ranges is None else ranges:
+    return usage_rows(store, all_ranges(store) if ranges is None else ranges)
+
+
+def usage_rows(store: MessageStore, ranges: Iterable[QueueSlice]) -> Iterator[Row]:
+    """Rows of the table `usage`: one for each range and day of storing (UTC)."""
+    for part in ranges:
         at = part.start
         while at < part.stop:
             stored = store.view.store_time(part.queue, at)

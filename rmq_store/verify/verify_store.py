@@ -18,7 +18,7 @@ from rmq_store.arrow.property_columns import decode_property_columns
 from rmq_store.arrow.substrings import slices
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import Extent
-from rmq_store.commitlog.scan import Run, sweep
+from rmq_store.commitlog.scan import SoundRun, scan
 from rmq_store.config.topics_json import batch_topics, declared_topics
 from rmq_store.consumequeue.dispatch import dispatch
 from rmq_store.format.layout import INDEX_DIR
@@ -169,7 +169,7 @@ def check_log(
     """One part of `log_parts`, with the queue entries and index items that its records ask for."""
     check = _PartCheck(store, start, stop)
     at = start
-    for piece in sweep(store.log, start, stop):
+    for piece in scan(store.log, start, stop):
         check.take(piece)
         if progress is not None:
             progress(piece.stop - at)
@@ -187,9 +187,9 @@ class _PartCheck:
         self.batch_topics = _batch_topics(store)
         self.log_end = store.log_range()[1]
 
-    def take(self, piece: Run | Extent) -> None:
+    def take(self, piece: SoundRun | Extent) -> None:
         """The next piece of the log."""
-        if not isinstance(piece, Run):
+        if not isinstance(piece, SoundRun):
             _note_gap(self.store, piece, self.part)
         elif piece.start >= self.log_end:
             self.part.findings.add(_behind_the_end(piece))
@@ -224,17 +224,17 @@ class _PartCheck:
         part.last_timestamp = max(part.last_timestamp, int(stored_at.max()))
 
 
-def _behind_the_end(run: Run) -> Finding:
+def _behind_the_end(run: SoundRun) -> Finding:
     return Finding(
         Severity.WARNING,
         "log-records-behind-end",
         run.segment.path,
-        f"{len(run.at)} sound records stand behind the end of the log, which no reader reaches: cut "
+        f"{len(run.headers)} sound records stand behind the end of the log, which no reader reaches: cut "
         "off by damage before them, or left from before a recovery cut the log",
         _SALVAGE,
-        int(run.at[0]),
+        int(run.headers.at[0]),
         run.stop - run.segment.base,
-        len(run.at),
+        len(run.headers),
     )
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from rmq_store import MessageStore
-from rmq_store.commitlog.scan import Run, sweep
+from rmq_store.commitlog.scan import SoundRun, scan
 from rmq_store.errors import AccessError, InvalidArgumentError, NotAStoreError, StoreError
 from rmq_store.files import mapping as mappings
 from rmq_store.files.remote import blocks as remotefile
@@ -60,7 +60,6 @@ def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
         monkeypatch.setattr("rmq_store.commitlog.log._LEAST_LOOK", 2048)
         monkeypatch.setattr("rmq_store.index.file.REMOTE_BLOCK", 64)
         monkeypatch.setattr("rmq_store.index.query.REMOTE_BLOCK", 64)
-        monkeypatch.setattr("rmq_store.reading.log_reader._STEP", 16 << 10)
         monkeypatch.setattr("rmq_store.commitlog.scan._REMOTE_STEP", 16 << 10)
     return str(request.param)
 
@@ -287,9 +286,9 @@ def test_the_log_is_looked_at_byte_by_byte_as_locally(
 
     def seen(store: MessageStore) -> list[Any]:
         swept: list[Any] = []
-        for piece in sweep(store.log):
-            if isinstance(piece, Run):
-                swept += (piece.segment.base + piece.at).tolist()
+        for piece in scan(store.log):
+            if isinstance(piece, SoundRun):
+                swept += (piece.segment.base + piece.headers.at).tolist()
             else:
                 swept.append((piece.start, piece.stop, piece.gap, piece.reason))
         scanned = [(one.start, one.stop, one.gap) for one in store.scan()]

@@ -244,7 +244,7 @@ def test_the_log_is_not_walked_from_its_start(tmp_path: Path, counts: Counts) ->
     walked: list[int] = []
     follow = walk.follow
 
-    def counting(window: Bytes, base: int, start: int, stop: int) -> walk.Run:
+    def counting(window: Bytes, base: int, start: int, stop: int) -> walk.RecordRun:
         walked.append(base + start)
         return follow(window, base, start, stop)
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from rmq_store import MessageStore, StoreError
-from rmq_store.commitlog.scan import Run, sweep
+from rmq_store.commitlog.scan import SoundRun, scan
 from rmq_store.format.layout import INDEX_HEADER, INDEX_ITEM, QUEUE_ENTRY
 from rmq_store.format.record import Gap
 from rmq_store.verify.findings import Finding, Findings, Severity
@@ -63,14 +63,14 @@ def log_file(store: GoldenStore) -> Path:
 
 
 def pieces_of(store: MessageStore) -> list[tuple[int, Gap | None]]:
-    """Every piece that a sweep yields: where it starts, and what it is."""
+    """Every piece that a scan yields: where it starts, and what it is."""
     found: list[tuple[int, Gap | None]] = []
     end = store.log.start
-    for piece in sweep(store.log):
+    for piece in scan(store.log):
         assert piece.start == end
         end = piece.stop
-        if isinstance(piece, Run):
-            found += [(at, None) for at in (piece.at + piece.segment.base).tolist()]
+        if isinstance(piece, SoundRun):
+            found += [(at, None) for at in (piece.headers.at + piece.segment.base).tolist()]
         else:
             found.append((piece.start, piece.gap))
     assert end == store.log.chain.stop
@@ -78,7 +78,7 @@ def pieces_of(store: MessageStore) -> list[tuple[int, Gap | None]]:
 
 
 @pytest.mark.parametrize("name", STORES)
-def test_a_sweep_accounts_for_every_byte_as_the_readable_scan_does(
+def test_a_fast_scan_accounts_for_every_byte_as_the_readable_scan_does(
     golden: Golden, name: str
 ) -> None:
     with golden(name).open() as store:
@@ -86,7 +86,7 @@ def test_a_sweep_accounts_for_every_byte_as_the_readable_scan_does(
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_a_sweep_of_a_damaged_log_equals_the_readable_scan(tmp_path: Path, seed: int) -> None:
+def test_a_fast_scan_of_a_damaged_log_equals_the_readable_sweep(tmp_path: Path, seed: int) -> None:
     store = unpack(["clean-5.3.3", "clean-5.5.0", "crc-5.5.0"][seed % 3], tmp_path)
     choose = random.Random(seed)
     for path in sorted((Path(store.path) / "commitlog").iterdir()):

@@ -57,7 +57,7 @@ def lag(
     By the broker's own file of offsets, whose age is told (--json): what was consumed since it was
     written is not in it.
     """
-    print_named("groups", store, broker_conf, broker_name, as_json, topic=topic, group=group)
+    print_lag(store, broker_conf, broker_name, as_json, topic=topic, group=group)
 
 
 @click.command()
@@ -92,15 +92,11 @@ def print_named(
     as_json: bool,
     *,
     topic: str | None = None,
-    group: str | None = None,
-    queue_ids: Sequence[int] = (),
     system: bool = True,
 ) -> None:
-    """Print one of the source's tables, of a topic, queues or a group alone if so asked."""
-    import pyarrow as pa
+    """Print one of the source's tables, of one topic alone if so asked."""
     import pyarrow.compute as pc
 
-    from rmq_store.query.selection import require_queue_ids
     from rmq_store.tables import TABLES
 
     with open_store(store, broker_conf, broker_name) as opened:
@@ -111,24 +107,33 @@ def print_named(
                 advice=nearest(topic, opened.topics()),
             )
         found = TABLES[name].of(opened)
-        groups = sorted(set(found["consumerGroup"].to_pylist())) if group is not None else []
         if topic is not None:
             found = found.filter(pc.equal(found["topic"], topic))
         elif not system:
             kept = [not opened.is_system_topic(one) for one in found["topic"].to_pylist()]
             found = found.filter(kept)
-        if queue_ids:
-            if topic is not None:
-                require_queue_ids(opened, topic, queue_ids)
-            found = found.filter(pc.is_in(found["queueId"], pa.array(queue_ids, pa.int32())))
-        if group is not None:
-            if group not in groups:
-                raise InvalidArgumentError(
-                    opened.path,
-                    reason=f"there is no consumer group {group!r}",
-                    advice=nearest(group, groups),
-                )
-            found = found.filter(pc.equal(found["consumerGroup"], group))
     shown = _SHOWN.get(name)
     there = [column for column in shown or () if column in found.column_names]
     print_table(found, as_json, columns=there or None)
+
+
+def print_lag(
+    store: str,
+    broker_conf: str | None,
+    broker_name: str | None,
+    as_json: bool,
+    *,
+    topic: str | None = None,
+    group: str | None = None,
+    queue_ids: Sequence[int] = (),
+) -> None:
+    """Print the lag of a group, a topic or some queues, by default of all."""
+    from rmq_store.questions.engine import ask_opened
+    from rmq_store.questions.lag import LagQuestion
+    from rmq_store.tables import TABLES
+
+    asked = LagQuestion([group] if group else [], [topic] if topic else [], queue_ids)
+    with open_store(store, broker_conf, broker_name) as opened:
+        found = ask_opened(asked, opened)
+        rows = TABLES["groups"].of_rows(opened.broker_name, found.rows)
+    print_table(rows, as_json, columns=_SHOWN["groups"])

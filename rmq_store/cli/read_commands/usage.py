@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from datetime import date
 from typing import Any
 
 import click
@@ -42,42 +42,40 @@ def usage(
 
     What no queue lists (prepared messages, filler, space preallocated) is told as a rest.
     """
-    from rmq_store.tables import TABLES
+    from rmq_store.questions.engine import ask_opened
+    from rmq_store.questions.usage import UsageQuestion
 
     with open_store(store, broker_conf, broker_name) as opened:
-        rows = TABLES["usage"].of(opened).to_pylist()
-        start, end = opened.log_range()
+        found = ask_opened(UsageQuestion(), opened)
     names = _BY[by]
-    size_of: Counter[tuple[Any, ...]] = Counter()
-    messages: Counter[tuple[Any, ...]] = Counter()
-    for row in rows:
-        group = tuple(row[name] for name in names)
-        size_of[group] += row["bytes"]
-        messages[group] += row["messages"]
-    total = max(1, end - start)
-    groups = size_of.most_common(top)
+    groups = found.by(*names)[:top]
     if as_json:
-        for group, count in groups:
-            told = {
-                name: None if value is None else str(value) if name == "day" else value
-                for name, value in zip(names, group, strict=True)
-            }
+        for group in groups:
             print_json(
                 {
-                    **told,
-                    "messages": messages[group],
-                    "bytes": count,
-                    "share": round(count / total, 4),
+                    **{name: _plain_day(group[name]) for name in names},
+                    "messages": group["messages"],
+                    "bytes": group["bytes"],
+                    "share": group["share of the log"],
                 }
             )
         return
+    total = max(1, found.log_bytes)
     lines = [
-        [*map(str, group), str(messages[group]), size(count), f"{count / total:.1%}"]
-        for group, count in groups
+        [
+            *(str(group[name]) for name in names),
+            str(group["messages"]),
+            size(group["bytes"]),
+            f"{group['bytes'] / total:.1%}",
+        ]
+        for group in groups
     ]
-    rest = end - start - sum(size_of.values())
+    rest = found.log_bytes - found.listed_bytes
     if top is None and rest > 0:
-        lines.append(
-            ["(in no queue)", *[""] * (len(names) - 1), "", size(rest), f"{rest / total:.1%}"]
-        )
+        nothing = [""] * (len(names) - 1)
+        lines.append(["(in no queue)", *nothing, "", size(rest), f"{rest / total:.1%}"])
     print_rows([*names, "messages", "bytes", "of the log"], lines)
+
+
+def _plain_day(value: Any) -> Any:
+    return value.isoformat() if isinstance(value, date) else value

@@ -23,16 +23,17 @@ def verify(store: str, broker_conf: str | None, broker_name: str | None, as_json
     Exit code 0: nothing is wrong; notes alone are nothing wrong. 1: something is. 2: it could not be
     looked at. With --json a line for each finding, and the summary as the last.
     """
+    from rmq_store.questions.engine import ask_opened
+    from rmq_store.questions.verify import VerifyQuestion
     from rmq_store.text.json_keys import as_json_object
     from rmq_store.verify.findings import Severity
     from rmq_store.verify.verify_store import severities
-    from rmq_store.verify.verify_store import verify as examine
 
     with (
         open_store(store, broker_conf, broker_name) as opened,
         Progress("verify", opened.log.chain.stop - opened.log.chain.start) as progress,
     ):
-        report = examine(opened, progress)
+        report = ask_opened(VerifyQuestion(), opened, progress)
     if as_json:
         for finding in report.findings:
             print_json(as_json_object(finding))

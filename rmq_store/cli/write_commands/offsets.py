@@ -10,7 +10,7 @@ import click
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.options import json_option, open_store, store_command
 from rmq_store.cli.printing import print_json, print_rows
-from rmq_store.cli.read_commands.tables import print_named
+from rmq_store.cli.read_commands.tables import print_lag
 from rmq_store.text.times import parse_time
 
 
@@ -56,8 +56,7 @@ def offsets(
     if place is None and at is None:
         if really:
             raise click.UsageError("--apply needs --reset-to or --reset-to-time")
-        print_named(
-            "groups",
+        print_lag(
             store,
             broker_conf,
             broker_name,

@@ -1,0 +1,210 @@
+"""Dead letters: which messages a consumer group gave up, where they came from, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmq_store.errors import InvalidArgumentError, nearest
+from rmq_store.format.queues import QueueSlice
+from rmq_store.format.topics import DLQ_PREFIX
+from rmq_store.questions.engine import OnProgress
+from rmq_store.store import MessageStore
+from rmq_store.tables.table import all_ranges
+
+_COLUMNS = (
+    "topic",
+    "queueId",
+    "queueOffset",
+    "storeTimestamp",
+    "bornTimestamp",
+    "reconsumeTimes",
+    "tags",
+    "keys",
+    "uniqKey",
+    "storeSize",
+    "properties",
+)
+# AbstractSendMessageProcessor#consumerSendMsgBack writes RETRY_TOPIC; 5.x brokers the other too.
+_ORIGIN_TOPIC = ("DLQ_ORIGIN_TOPIC", "RETRY_TOPIC")
+# MessageConst: the id of the message that was sent back.
+_ORIGIN_ID = ("ORIGIN_MESSAGE_ID", "DLQ_ORIGIN_MESSAGE_ID")
+_MOST_ATTEMPTS = ("MAX_RECONSUME_TIMES",)
+_GROUP = ("consumerGroup", "originTopic")
+_NEWEST_FIRST = [("died", "descending"), ("topic", "ascending"), ("queueOffset", "ascending")]
+_SHOWN = (
+    "consumerGroup",
+    "originTopic",
+    "originMsgId",
+    "uniqKey",
+    "keys",
+    "tags",
+    "reconsumeTimes",
+    "why",
+    "born",
+    "died",
+    "storeSize",
+    "queueId",
+    "queueOffset",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLettersPart:
+    """Sums by group and origin topic, and the newest dead letters, of one share."""
+
+    groups: pa.Table
+    newest: pa.Table
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLettersAnswer:
+    """Sums by group and origin topic, the largest first; and dead letters, the newest first."""
+
+    groups: Sequence[dict[str, Any]]
+    newest: Sequence[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLettersQuestion:
+    """Dead letters of `groups` and `origin_topics`, all by default; the `top` newest one by one.
+
+    `ranges`: the queue ranges to look in, by default all; those of other topics are left out.
+    """
+
+    groups: Collection[str] = ()
+    origin_topics: Collection[str] = ()
+    top: int = 100
+    ranges: tuple[QueueSlice, ...] | None = None
+
+    def dead_ranges(self, store: MessageStore) -> list[QueueSlice]:
+        """The ranges of dead-letter topics. Raises InvalidArgumentError for a group without one."""
+        every = all_ranges(store) if self.ranges is None else self.ranges
+        dead = [part for part in every if part.queue.topic.startswith(DLQ_PREFIX)]
+        known = {part.queue.topic.removeprefix(DLQ_PREFIX) for part in dead}
+        for group in self.groups:
+            if group not in known:
+                raise InvalidArgumentError(
+                    store.path,
+                    reason=f"group {group!r} has no dead letters here",
+                    advice=nearest(group, known),
+                )
+        wanted = {DLQ_PREFIX + group for group in self.groups or known}
+        return [part for part in dead if part.queue.topic in wanted]
+
+    def plan(self, store: MessageStore) -> list[QueueSlice]:
+        """The ranges of dead-letter queues."""
+        return self.dead_ranges(store)
+
+    def work(self, store: MessageStore, share: QueueSlice, progress: OnProgress) -> DeadLettersPart:
+        """The dead letters of one queue. Raises the errors of `read_slices` for damage."""
+        groups, newest = [], _table([])
+        for batch in store.read_slices([share], columns=_COLUMNS):
+            rows = self._dead(batch)
+            groups.append(_sums(rows.append_column("messages", _ones(rows)), _FIRST_SUMS))
+            newest = self._newest([newest, rows])
+            progress(batch.num_rows)
+        return DeadLettersPart(_merged(groups), newest)
+
+    def weight(self, share: QueueSlice) -> int:
+        """How many dead letters the range has."""
+        return len(share)
+
+    def merge(self, store: MessageStore, parts: Sequence[DeadLettersPart]) -> DeadLettersAnswer:
+        """The sums of all parts, and the newest of all."""
+        groups = _merged([part.groups for part in parts])
+        order = [("messages", "descending"), *((name, "ascending") for name in _GROUP)]
+        newest = self._newest([_table([]), *(part.newest for part in parts)])
+        return DeadLettersAnswer(
+            groups.sort_by(order).to_pylist(),
+            [_with_reason(row) for row in newest.to_pylist()],
+        )
+
+    def _dead(self, batch: pa.RecordBatch) -> pa.Table:
+        rows = _table([batch])
+        if self.origin_topics:
+            wanted = pa.array(sorted(self.origin_topics), pa.string())
+            rows = rows.filter(pc.is_in(rows["originTopic"], wanted))
+        return rows
+
+    def _newest(self, tables: Sequence[pa.Table]) -> pa.Table:
+        return pa.concat_tables(tables).sort_by(_NEWEST_FIRST).slice(0, self.top)
+
+
+_FIRST_SUMS = [
+    ("messages", "sum", "messages"),
+    ("storeSize", "sum", "bytes"),
+    ("died", "min", "first"),
+    ("died", "max", "last"),
+    ("reconsumeTimes", "max", "most attempts"),
+]
+_LATER_SUMS = [
+    ("messages", "sum", "messages"),
+    ("bytes", "sum", "bytes"),
+    ("first", "min", "first"),
+    ("last", "max", "last"),
+    ("most attempts", "max", "most attempts"),
+]
+
+
+def _table(batches: Sequence[pa.RecordBatch]) -> pa.Table:
+    """Messages of dead-letter topics as rows with their group and origin."""
+    from rmq_store.arrow.schema import arrow_schema
+
+    rows = pa.Table.from_batches(batches, arrow_schema(_COLUMNS)).combine_chunks()
+    return pa.table(
+        {
+            "consumerGroup": pc.utf8_slice_codeunits(rows["topic"], len(DLQ_PREFIX)),
+            "originTopic": _property(rows, _ORIGIN_TOPIC),
+            "originMsgId": _property(rows, _ORIGIN_ID),
+            "uniqKey": rows["uniqKey"],
+            "keys": rows["keys"],
+            "tags": rows["tags"],
+            "reconsumeTimes": rows["reconsumeTimes"],
+            "mostAttempts": _property(rows, _MOST_ATTEMPTS),
+            "born": rows["bornTimestamp"],
+            "died": rows["storeTimestamp"],
+            "storeSize": rows["storeSize"].cast(pa.int64()),
+            "topic": rows["topic"],
+            "queueId": rows["queueId"],
+            "queueOffset": rows["queueOffset"],
+        }
+    )
+
+
+def _property(rows: pa.Table, names: Sequence[str]) -> pa.ChunkedArray:
+    """The first of some properties that a row has."""
+    found = [pc.map_lookup(rows["properties"], pa.scalar(name), "last") for name in names]
+    return pc.coalesce(*found)
+
+
+def _ones(rows: pa.Table) -> pa.Array:
+    return pa.array([1] * rows.num_rows, pa.int64())
+
+
+def _sums(rows: pa.Table, sums: Sequence[tuple[str, str, str]]) -> pa.Table:
+    found = rows.group_by(list(_GROUP)).aggregate([(name, how) for name, how, _ in sums])
+    columns = {name: found[name] for name in _GROUP}
+    columns |= {as_name: found[f"{name}_{how}"] for name, how, as_name in sums}
+    return pa.table(columns)
+
+
+def _merged(groups: Sequence[pa.Table]) -> pa.Table:
+    nothing = _table([])
+    none = _sums(nothing.append_column("messages", _ones(nothing)), _FIRST_SUMS)
+    return _sums(pa.concat_tables([none, *groups]), _LATER_SUMS)
+
+
+def _with_reason(row: dict[str, Any]) -> dict[str, Any]:
+    """A dead letter with why it died, as far as its record says. No broker records the error."""
+    attempts, most = row["reconsumeTimes"], row["mostAttempts"]
+    why = f"its consumer failed {attempts} times"
+    if most is not None:
+        why += f", of {most} allowed"
+    if attempts <= 0:
+        why = "sent there at the first attempt"
+    return {name: why if name == "why" else row[name] for name in _SHOWN}

@@ -1,0 +1,114 @@
+"""How far consumer groups are behind, and whether one has lost messages."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rmq_store.errors import InvalidArgumentError, nearest
+from rmq_store.query.selection import require_queue_ids
+from rmq_store.questions.engine import OnProgress
+from rmq_store.store import MessageStore
+from rmq_store.tables.groups_offsets import Committed, committed_offsets, group_rows
+from rmq_store.tables.table import Row
+
+LOST = "BELOW_MIN"
+_OFFSETS_A_SHARE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class LagAnswer:
+    """A row of the table `groups` for each queue that a group has an offset in."""
+
+    rows: Sequence[Row]
+
+    def by_group(self) -> list[dict[str, Any]]:
+        """Groups and topics, those furthest behind first."""
+        found: dict[tuple[str, str], dict[str, Any]] = {}
+        for row in self.rows:
+            group, topic = row["consumerGroup"], row["topic"]
+            total = found.setdefault((group, topic), _nothing_behind(group, topic))
+            total["queues"] += 1
+            total["lag"] += row.get("lag") or 0
+            total["lagBytes"] += row.get("lagBytes") or 0
+            total["lagMs"] = max(total["lagMs"], row.get("lagMs") or 0)
+            total["queues that lost messages"] += row["status"] == LOST
+        order = sorted(found, key=lambda key: (-found[key]["lag"], key))
+        return [found[key] for key in order]
+
+    def problems(self, max_lag: int | None = None) -> Iterator[str]:
+        """A sentence for each group that lost messages, or is more than `max_lag` messages behind."""
+        for total in self.by_group():
+            name = f"group {total['consumerGroup']} of topic {total['topic']}"
+            if lost := total["queues that lost messages"]:
+                yield f"{name}: what it was to consume next has expired in {lost} queues"
+            if max_lag is not None and total["lag"] > max_lag:
+                yield f"{name} is {total['lag']:,} messages behind; {max_lag:,} are allowed"
+
+
+@dataclass(frozen=True, slots=True)
+class LagQuestion:
+    """The lag of `groups` in `topics` and in queues of these numbers; all where none is named."""
+
+    groups: Collection[str] = ()
+    topics: Sequence[str] = ()
+    queue_ids: Collection[int] = ()
+
+    def plan(self, store: MessageStore) -> list[list[Committed]]:
+        """Committed offsets, some hundred to a share.
+
+        Raises InvalidArgumentError for an unknown group or topic, UnknownQueueError for a queue.
+        """
+        every = list(committed_offsets(store))
+        _require(store, self.groups, {one.group for one in every}, "consumer group")
+        known = {one.queue.topic for one in every}.union(store.topics())
+        _require(store, self.topics, known, "topic")
+        if len(self.topics) == 1:
+            require_queue_ids(store, self.topics[0], self.queue_ids)
+        wanted = [offset for offset in every if self._asks_for(offset)]
+        starts = range(0, len(wanted), _OFFSETS_A_SHARE)
+        return [wanted[start : start + _OFFSETS_A_SHARE] for start in starts]
+
+    def _asks_for(self, offset: Committed) -> bool:
+        return (
+            (not self.groups or offset.group in self.groups)
+            and (not self.topics or offset.queue.topic in self.topics)
+            and (not self.queue_ids or offset.queue.queue_id in self.queue_ids)
+        )
+
+    def work(
+        self, store: MessageStore, share: Sequence[Committed], progress: OnProgress
+    ) -> list[Row]:
+        """The rows of some committed offsets."""
+        rows = list(group_rows(store, share))
+        progress(len(share))
+        return rows
+
+    def weight(self, share: Sequence[Committed]) -> int:
+        """How many offsets the share has."""
+        return len(share)
+
+    def merge(self, store: MessageStore, parts: Sequence[Sequence[Row]]) -> LagAnswer:
+        """All rows, in the order of the broker's files."""
+        return LagAnswer([row for part in parts for row in part])
+
+
+def _nothing_behind(group: str, topic: str) -> dict[str, Any]:
+    return {
+        "consumerGroup": group,
+        "topic": topic,
+        "queues": 0,
+        "lag": 0,
+        "lagBytes": 0,
+        "lagMs": 0,
+        "queues that lost messages": 0,
+    }
+
+
+def _require(store: MessageStore, asked: Collection[str], known: set[str], kind: str) -> None:
+    for name in asked:
+        if name not in known:
+            raise InvalidArgumentError(
+                store.path, reason=f"there is no {kind} {name!r}", advice=nearest(name, known)
+            )

@@ -1,0 +1,136 @@
+"""Who fills the disk: messages and bytes by topic, queue and day, and the largest messages."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rmq_store.format.queues import QueueSlice
+from rmq_store.questions.engine import OnProgress
+from rmq_store.store import MessageStore
+from rmq_store.tables.table import Row, all_ranges
+from rmq_store.tables.usage_damage import usage_rows
+
+_ENTRIES_A_SHARE = 4_000_000
+_ENTRIES_AT_ONCE = 1 << 16
+
+Ranges = tuple[QueueSlice, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UsagePart:
+    """Rows of the table `usage`, and the largest messages of a share, the largest first."""
+
+    rows: list[Row]
+    largest: list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class UsageAnswer:
+    """Rows of the table `usage`, the largest messages, and the size of the log in bytes."""
+
+    rows: Sequence[Row]
+    largest: Sequence[Row]
+    log_bytes: int
+
+    @property
+    def messages(self) -> int:
+        """Messages that queues list."""
+        return sum(row["messages"] for row in self.rows)
+
+    @property
+    def listed_bytes(self) -> int:
+        """Bytes of the records that queues list; what they do not list is a rest of the log."""
+        return sum(row["bytes"] for row in self.rows)
+
+    def by(self, *names: str) -> list[dict[str, Any]]:
+        """Messages, bytes and the share of the log for each value of the columns `names`.
+
+        The largest groups come first.
+        """
+        totals: dict[tuple[Any, ...], tuple[int, int]] = {}
+        for row in self.rows:
+            key = tuple(row[name] for name in names)
+            messages, size = totals.get(key, (0, 0))
+            totals[key] = messages + row["messages"], size + row["bytes"]
+        order = sorted(totals, key=lambda key: (-totals[key][1], [str(value) for value in key]))
+        return [
+            {
+                **dict(zip(names, key, strict=True)),
+                "messages": totals[key][0],
+                "bytes": totals[key][1],
+                "share of the log": round(totals[key][1] / max(1, self.log_bytes), 4),
+            }
+            for key in order
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class UsageQuestion:
+    """The usage of `ranges`, by default of all queues; `largest`: how many single messages."""
+
+    ranges: Ranges | None = None
+    largest: int = 0
+
+    def plan(self, store: MessageStore) -> list[Ranges]:
+        """Ranges of queues, some million entries to a share."""
+        shares: list[list[QueueSlice]] = [[]]
+        room = _ENTRIES_A_SHARE
+        for part in all_ranges(store) if self.ranges is None else self.ranges:
+            start = part.start
+            while start < part.stop:
+                stop = min(part.stop, start + room)
+                shares[-1].append(QueueSlice(part.queue, start, stop))
+                room -= stop - start
+                start = stop
+                if not room:
+                    shares.append([])
+                    room = _ENTRIES_A_SHARE
+        return [tuple(share) for share in shares if share]
+
+    def work(self, store: MessageStore, share: Ranges, progress: OnProgress) -> UsagePart:
+        """The rows and the largest messages of some ranges."""
+        rows = list(usage_rows(store, share))
+        found = heapq.nsmallest(self.largest, _large_messages(store, share, self.largest), _size)
+        progress(self.weight(share))
+        return UsagePart(rows, found)
+
+    def weight(self, share: Ranges) -> int:
+        """How many messages the ranges have."""
+        return sum(map(len, share))
+
+    def merge(self, store: MessageStore, parts: Sequence[UsagePart]) -> UsageAnswer:
+        """All rows, and the largest messages of all parts."""
+        start, end = store.log_range()
+        every = (message for part in parts for message in part.largest)
+        rows = [row for part in parts for row in part.rows]
+        return UsageAnswer(rows, heapq.nsmallest(self.largest, every, _size), end - start)
+
+
+def _size(message: Row) -> tuple[int, int, str]:
+    """Sorts the largest messages first, then those first in the log."""
+    return -message["storeSize"], message["commitLogOffset"], message["topic"]
+
+
+def _large_messages(store: MessageStore, share: Ranges, count: int) -> Iterator[dict[str, Any]]:
+    """Candidates for the `count` largest messages, by the queues alone: the log stays closed."""
+    if not count:
+        return
+    for part in share:
+        for start in range(part.start, part.stop, _ENTRIES_AT_ONCE):
+            stop = min(start + _ENTRIES_AT_ONCE, part.stop)
+            entries = store.entries(part.queue, start, stop)
+            entries = entries.take(entries.points_to_record & (entries.offset >= start))
+            rows = np.lexsort((entries.log_offset, -entries.size))[:count].tolist()
+            for row in rows:
+                yield {
+                    "topic": part.queue.topic,
+                    "queueId": part.queue.queue_id,
+                    "queueOffset": int(entries.offset[row]),
+                    "commitLogOffset": int(entries.log_offset[row]),
+                    "storeSize": int(entries.size[row]),
+                }
