@@ -57,8 +57,8 @@ demo: jdk $(READY)  ## replay a real broker's store through local Spark, and loo
 	@$(BIN)/python -m jobs.demo
 
 .PHONY: lint
-lint: $(READY)  ## style of the code
-	@$(TIMED) lint bash -c '$(BIN)/ruff check . && $(BIN)/ruff format --check .'
+lint: $(READY)  ## style of the code, and the direction of its imports
+	@$(TIMED) lint bash -c '$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports --no-logo'
 
 .PHONY: types
 types: $(READY)  ## mypy, strict

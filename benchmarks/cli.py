@@ -23,7 +23,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from benchmarks.core import append_all, messages
-from tests.core.test_scale import SparseStore
+from tests.snapshot.test_scale import SparseStore
 
 COMMAND = [sys.executable, "-c", "from rmq_store.cli.main import main; main()"]
 ROUNDS = 10

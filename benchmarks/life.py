@@ -24,7 +24,7 @@ from benchmarks.core import RECORD_OVERHEAD, append_all, messages
 from benchmarks.javabench import run_bench
 from rmq_store import MessageStore
 from rmq_store.admin.rebuild import rebuild
-from rmq_store.recovery.recover import recover
+from rmq_store.recovery.recover_store import recover
 
 BODY = 1024
 BATCH = 4096

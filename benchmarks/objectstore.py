@@ -23,7 +23,7 @@ from rmq_store.arrow.schema import arrow_schema
 from rmq_store.files.remote import parallel as sidebyside
 from rmq_store.query.key_plan import plan_keys
 from rmq_store.tables.table import all_ranges
-from tests.support.faraway import FarAway, s3_server, upload
+from tests.support.slow_s3 import FarAway, s3_server, upload
 
 QUEUES = 64
 MESSAGES = 100_000

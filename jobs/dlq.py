@@ -24,17 +24,10 @@ if __package__ in (None, ""):
 from jobs import replay
 from jobs.replaying.rows import origin_topic_of_dead
 from jobs.replaying.spec import DEFAULT_WAVE_BYTES, LIVE_WAVE_BYTES, ReplaySpec
-from jobs.running.command import (
-    STORE_OPTIONS,
-    Given,
-    job,
-    ship_jobs,
-    source_options,
-    spec_from,
-    top_option,
-)
+from jobs.running.command import STORE_OPTIONS, Given, job, source_options, spec_from, top_option
 from jobs.running.provenance import files_of_store, provenance_of, sums_of
 from jobs.running.result_tables import Answer
+from jobs.running.spark_session import ship_jobs
 from jobs.running.store_frames import messages, plan_of
 from rmq_store.errors import InvalidArgumentError, nearest
 from rmq_store.format.topics import DLQ_PREFIX

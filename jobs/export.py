@@ -38,27 +38,21 @@ from jobs.exporting.step import (
     Wave,
     without,
 )
-from jobs.replay_targets.target_store import refuse_uri
-from jobs.running.command import (
-    RANGES,
-    SELECTION,
-    Given,
-    job,
-    ship_jobs,
-    size,
-    source_options,
-    spec_from,
-)
+from jobs.running.command import RANGES, SELECTION, Given, job, size, source_options, spec_from
 from jobs.running.failures import SALVAGE, is_damage, reason_of
 from jobs.running.provenance import files_of_store, provenance_of, sums_of
 from jobs.running.result_tables import Answer
+from jobs.running.spark_session import ship_jobs
+from jobs.running.target_lock import refuse_uri
 from rmq_store import MessageStore
-from rmq_store.cli.printing import Progress
 from rmq_store.errors import InvalidArgumentError, StoreError
-from rmq_store.query.log_slices import LogSlice, QueueSlice, pieces_of
+from rmq_store.format.queues import QueueSlice
+from rmq_store.query.log_slices import LogSlice, pieces_of
+from rmq_store.text.progress import Progress
 from spark_source.options.parse import parse_options
 from spark_source.options.table import FAILFAST, PERMISSIVE
-from spark_source.planning.query_plan import ReadPlan, cut_into_slices
+from spark_source.planning.partitions import cut_into_slices
+from spark_source.planning.query_plan import ReadPlan
 from spark_source.source import pin
 
 DEFAULT_WAVE_BYTES = 8 << 30
@@ -237,7 +231,7 @@ class _Export:
     def _pieces(self, wave: LogSlice) -> list[QueueSlice]:
         """What is left of every queue in a stretch of the log."""
         with self.plan.store.open() as store:
-            return list(pieces_of(self.left, wave, store.offset_at_log))
+            return list(pieces_of(self.left, wave, store.view.offset_at_log))
 
     def _write(self, pieces: Sequence[QueueSlice]) -> None:
         if not pieces:

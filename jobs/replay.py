@@ -24,7 +24,8 @@ from jobs.replaying.options import replay_options, spec_of
 from jobs.replaying.plan import ledger_place
 from jobs.replaying.report import Report
 from jobs.replaying.spec import ReplaySpec, check
-from jobs.running.command import Given, job, ship_jobs
+from jobs.running.command import Given, job
+from jobs.running.spark_session import ship_jobs
 
 
 def run(

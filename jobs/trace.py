@@ -23,12 +23,13 @@ if __package__ in (None, ""):
     # spark-submit puts this file's folder on the path and not the one it belongs to.
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from jobs.running.command import STORE_OPTIONS, Given, job, ship_jobs, source_options, spec_from
+from jobs.running.command import STORE_OPTIONS, Given, job, source_options, spec_from
 from jobs.running.provenance import files_of_store, provenance_of, sums_of
 from jobs.running.result_tables import Answer
+from jobs.running.spark_session import ship_jobs
 from jobs.running.store_frames import messages, plan_of
 from rmq_store.errors import CorruptRecordError, MissingFileError
-from rmq_store.format.record import Message
+from rmq_store.format.message import Message
 from rmq_store.format.topics import LMQ_PREFIX
 from rmq_store.query.trace import AS_FAR_AS_READ, lives_of, once, sent_to
 from rmq_store.store import MessageStore
@@ -115,7 +116,7 @@ class _Look:
         message. Raises StoreError for damage where nothing is found."""
         named = self._with_key([key])
         try:
-            by_id = self._opened.message_by_offset_id(key)
+            by_id = self._opened.lookup.by_offset_id(key)
         except (CorruptRecordError, MissingFileError) as error:
             if not named:
                 raise

@@ -19,17 +19,10 @@ if __package__ in (None, ""):
     # spark-submit puts this file's folder on the path and not the one it belongs to.
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from jobs.running.command import (
-    RANGES,
-    Given,
-    job,
-    ship_jobs,
-    source_options,
-    spec_from,
-    top_option,
-)
+from jobs.running.command import RANGES, Given, job, source_options, spec_from, top_option
 from jobs.running.provenance import files_of_store, provenance_of, sums_of
 from jobs.running.result_tables import Answer, Row
+from jobs.running.spark_session import ship_jobs
 from jobs.running.store_frames import messages, plan_of
 from spark_source.planning.query_plan import PinnedStore, ReadPlan
 

@@ -19,13 +19,14 @@ if __package__ in (None, ""):
     # spark-submit puts this file's folder on the path and not the one it belongs to.
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from jobs.running.command import STORE_OPTIONS, Given, job, ship_jobs, source_options, spec_from
+from jobs.running.command import STORE_OPTIONS, Given, job, source_options, spec_from
 from jobs.running.provenance import files_of_store, provenance_of, sums_of
 from jobs.running.result_tables import Answer
+from jobs.running.spark_session import ship_jobs
 from jobs.running.store_frames import pinned_store
-from rmq_store.cli.printing import Progress
 from rmq_store.text.json_keys import as_json_object
-from rmq_store.verify.verify import (
+from rmq_store.text.progress import Progress
+from rmq_store.verify.verify_store import (
     LogPart,
     VerifyReport,
     check_log,

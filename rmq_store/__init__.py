@@ -6,11 +6,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rmq_store.consumequeue.files import QueueId
     from rmq_store.errors import StoreError
-    from rmq_store.format.record import Gap, Message, Record
+    from rmq_store.format.message import Message
+    from rmq_store.format.queues import QueueId, QueueSlice
+    from rmq_store.format.record import Gap, Record
     from rmq_store.format.topics import is_system_topic
-    from rmq_store.query.log_slices import QueueSlice
     from rmq_store.reading.get_message import GetMessageResult, GetMessageStatus
     from rmq_store.snapshot.snapshot import StoreSnapshot
     from rmq_store.store import MessageStore
@@ -36,10 +36,10 @@ _HOME = {
     "Gap": "format.record",
     "GetMessageResult": "reading.get_message",
     "GetMessageStatus": "reading.get_message",
-    "Message": "format.record",
+    "Message": "format.message",
     "MessageStore": "store",
-    "QueueId": "consumequeue.files",
-    "QueueSlice": "query.log_slices",
+    "QueueId": "format.queues",
+    "QueueSlice": "format.queues",
     "Record": "format.record",
     "StoreError": "errors",
     "StoreSnapshot": "snapshot.snapshot",

@@ -10,46 +10,43 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 
 from rmq_store.commitlog.log import CommitLog, Extent
-from rmq_store.config.broker_conf import ConsumerOffsets, StoreConfig, read_consumer_offsets
+from rmq_store.config.broker_conf import StoreConfig
+from rmq_store.config.consumer_offsets import ConsumerOffsets, read_consumer_offsets
 from rmq_store.config.locate import commitlog_folders, require_store
+from rmq_store.config.topics_json import declared_batch_topics
 from rmq_store.consumequeue.entries import Entries
-from rmq_store.consumequeue.files import QueueFiles, QueueId
+from rmq_store.consumequeue.folders import QueueFolders
 from rmq_store.errors import (
     ReadOnlyStoreError,
     shown_path,
 )
 from rmq_store.files.mapping import ReadCounts
-from rmq_store.files.remote.object_store import Listing, Shadow, is_uri, open_shadow
-from rmq_store.files.segments import list_segments
+from rmq_store.files.remote.filesystem import is_uri
+from rmq_store.files.remote.object_store import Listing, Shadow, open_shadow
 from rmq_store.format.layout import (
     ABORT_BACKUP_FILE,
     PROPERTY_SEPARATOR,
 )
-from rmq_store.format.record import Message
+from rmq_store.format.message import Message
+from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.releases import Dialect, dialect
 from rmq_store.format.topics import is_system_topic
 from rmq_store.index.query import KeyIndex
-from rmq_store.query.log_slices import Entry, QueueSlice
-from rmq_store.reading.get_message import (
-    GetMessageResult,
-    GetMessageStatus,
-    get_as_broker,
-    get_exact,
-    parse_tags,
-)
+from rmq_store.reading.get_message import GetMessageResult, MessageGetter
 from rmq_store.reading.log_reader import Limits, LogReader, QueueLimits, log_end_without_queues
 from rmq_store.reading.message_lookup import MessageLookup
-from rmq_store.reading.options import OnDamage, ReadHow, ReadManner, ReadOptions, positive
+from rmq_store.reading.options import (
+    OnDamage,
+    ReadHow,
+    ReadManner,
+    ReadOptions,
+    parse_tags,
+    positive,
+)
 from rmq_store.reading.slice_reader import SliceReader
 from rmq_store.snapshot.file_sizes import geometry_found
 from rmq_store.snapshot.queue_view import QueueView
-from rmq_store.snapshot.snapshot import (
-    QueueFolders,
-    QueueState,
-    StoreSnapshot,
-    declared_batch_topics,
-    take_snapshot,
-)
+from rmq_store.snapshot.snapshot import StoreSnapshot, take_snapshot
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -103,8 +100,8 @@ class MessageStore:
             self._log.start, log_end_without_queues(self._log)
         )
         self._key_index: KeyIndex | None = None
-        self._view = QueueView(root, self._open_log, self._folders, self._snapshot)
-        self._lookup = MessageLookup(self._view, self._open_log, broker_name, self.key_index)
+        self.view = QueueView(root, self._open_log, self._folders, self._snapshot)
+        self.lookup = MessageLookup(self.view, self._open_log, broker_name, self.key_index)
         self._release = release
         self._closed = False
         self._shadow: Shadow | None = None
@@ -258,11 +255,6 @@ class MessageStore:
         """What this store shows: frozen and picklable."""
         return self._snapshot
 
-    def queue_starts_now(self, queue: QueueId) -> int:
-        """The first queue offset that the files of a queue (no BatchConsumeQueue) have now."""
-        files = self._folders.files(queue, batch=self._state(queue).batch)
-        return files.first_unit
-
     def listing(self) -> Listing | None:
         """The files of a store in an object store, for `open` elsewhere; None of a local one."""
         return None if self._shadow is None else self._shadow.listing
@@ -280,62 +272,6 @@ class MessageStore:
         """CommitLog offsets: where the first file begins and where the last record ends."""
         return self._snapshot.log_start, self._snapshot.log_end
 
-    def queue_folders(self) -> dict[QueueId, bool]:
-        """Every queue that has a folder -> whether it is a BatchConsumeQueue."""
-        return self._folders.listed()
-
-    def fetch_entries(self, slices: Sequence[QueueSlice]) -> None:
-        """Of a store in an object store: fetch the first entries of queue ranges, side by side."""
-        self._view.fetch_ahead(slices)
-
-    def said_place(self, commit_log_offset: int) -> QueueSlice | None:
-        """The queue entry at which the record there says that it is listed, unproven.
-
-        None where no sound record starts there, or one that several queues list.
-        """
-        return self._lookup.said_place(commit_log_offset)
-
-    def queue_files(self, queue: QueueId) -> QueueFiles:
-        """The files of a queue. Raises UnknownQueueError."""
-        return self._folders.files(queue, batch=self._state(queue).batch)
-
-    def log_folders(self) -> list[str]:
-        """The folders of the CommitLog."""
-        return list(self._log.chain.folders)
-
-    def files_of(self, slices: Sequence[QueueSlice], *, with_log: bool) -> list[str]:
-        """The files that reading `slices` opens: of the queues and, `with_log`, of the log."""
-        found: dict[str, None] = {}
-        for part in slices:
-            state = self._state(part.queue)
-            files = self._folders.files(part.queue, batch=state.batch)
-            start, stop = part.start, min(part.stop, state.file_stop)
-            if state.batch:  # offsets there are no places in its files
-                start, stop = state.file_start, state.file_stop
-            width = files.dtype.itemsize
-            for segment in files.chain.segments_from(start * width):
-                if segment.base < stop * width:
-                    found[segment.path] = None
-            if with_log:
-                first = self.log_offset_of(part.queue, part.start)
-                last = self.log_offset_of(part.queue, part.stop - 1)
-                for segment in self._log.chain.segments_from(first):
-                    if segment.base <= last:
-                        found[segment.path] = None
-        return [shown_path(path) for path in found]
-
-    def log_files_between(self, start: int | None, stop: int | None) -> list[str]:
-        """The files of the log that hold a part of [start, stop), log offsets; None is its own end."""
-        first = self._snapshot.log_start if start is None else start
-        last = self._snapshot.log_end if stop is None else stop
-        segments = self._log.chain.segments_from(first)
-        return [shown_path(segment.path) for segment in segments if segment.base < last]
-
-    def log_starts_now(self) -> int:
-        """The log offset of the first file that is there now: what lies before it has expired."""
-        segments = list_segments(self._log.chain.folders)
-        return segments[0].base if segments else 0
-
     def reads(self) -> StoreReads:
         """Files opened and bytes asked for so far, of the log and of the queues."""
         return StoreReads(self._log.chain.counts, self._folders.counts)
@@ -344,14 +280,6 @@ class MessageStore:
         """Names of all topics that have a queue, sorted; without the system's own if so asked."""
         names = sorted({queue.topic for queue in self._snapshot.queues})
         return [name for name in names if include_system or not self.is_system_topic(name)]
-
-    def known_topics(self) -> list[str]:
-        """Names of the topics that have a queue or stand in topics.json, sorted.
-
-        The log may have messages of one that has lost its queues; those are found by key and by id.
-        Raises AccessError.
-        """
-        return self._view.known_topics
 
     def is_system_topic(self, topic: str) -> bool:
         """Whether a topic is the broker's own: `rmq_store.is_system_topic` with this broker's names."""
@@ -368,15 +296,12 @@ class MessageStore:
         UnknownQueueError.
         """
         queue = QueueId(topic, queue_id)
-        state = self._state(queue)
-        return self._view.broker_min(queue, state) if as_broker else state.min_offset
+        state = self.view.state(queue)
+        return self.view.broker_min(queue, state) if as_broker else state.min_offset
 
     def max_offset(self, topic: str, queue_id: int) -> int:
         """The queue offset behind the last message. Raises UnknownQueueError."""
-        return self._state(QueueId(topic, queue_id)).max_offset
-
-    def _state(self, queue: QueueId) -> QueueState:
-        return self._view.state(queue)
+        return self.view.state(QueueId(topic, queue_id)).max_offset
 
     def consumer_offsets(self) -> ConsumerOffsets:
         """Committed offsets, group -> topic -> queueId -> next offset, as of now.
@@ -392,27 +317,11 @@ class MessageStore:
 
         An inner batch is one entry, given where any of its messages is in the range.
         """
-        return self._view.entries(queue, start, stop)
-
-    def listed_entries(self, queue: QueueId, start: int, stop: int) -> Entries:
-        """As `entries`, with the tagsCode that those in the queue's extension lead to."""
-        return self._view.listed_entries(queue, start, stop)
-
-    def is_record(self, commit_log_offset: int, size: int) -> bool:
-        """Whether a whole record of that size stands there, whatever its CRC."""
-        return self._open_log().is_record(commit_log_offset, size)
-
-    def entry_at(self, queue: QueueId, offset: int) -> Entry | None:
-        """Where the message at a queue offset lies and how much it takes; None if it leads nowhere."""
-        return self._view.entry_at(queue, offset)
+        return self.view.entries(queue, start, stop)
 
     def log_offset_of(self, queue: QueueId, queue_offset: int) -> int:
         """Where the entry at `queue_offset` points in the log; the log's end for max_offset."""
-        return self._view.log_offset_of(queue, queue_offset)
-
-    def offset_at_log(self, queue: QueueId, commit_log_offset: int) -> int:
-        """The first queue offset whose record stands at that log offset or behind; else max_offset."""
-        return self._view.offset_at_log(queue, commit_log_offset)
+        return self.view.log_offset_of(queue, queue_offset)
 
     # --- reading -----------------------------------------------------------------------------------
 
@@ -438,21 +347,11 @@ class MessageStore:
         self._open_log()
         options = ReadOptions.of(verify_queue, **how)
         if self.is_remote:
-            self._view.fetch_ahead(slices)
+            self.view.fetch_ahead(slices)
         reader = SliceReader(
-            self._log,
-            self._view.listed_entries if options.unwrap else self._view.slice_entries,
-            self.broker_name,
-            self._snapshot.log_end,
-            options,
-            {part.queue for part in slices if self._state(part.queue).batch},
-            self._folder_of,
+            self._log, self.view, self.broker_name, self._snapshot.log_end, options
         )
         return reader.read(slices)
-
-    def _folder_of(self, queue: QueueId) -> str:
-        files = self._folders.files(queue, batch=self._state(queue).batch)
-        return str(files.chain.folders[0])
 
     def read_log(
         self,
@@ -474,7 +373,7 @@ class MessageStore:
         self._open_log()
         options = ReadOptions.of(verify_queue=True, **how)
         end = self._snapshot.log_end
-        rows_reader = SliceReader(self._log, _no_queue, self.broker_name, end, options)
+        rows_reader = SliceReader(self._log, self.view, self.broker_name, end, options)
         reader = LogReader(
             self._log,
             end,
@@ -522,7 +421,7 @@ class MessageStore:
         there = set(self.topics())
         for name in named or ():
             if name not in there:
-                self._state(QueueId(name, 0))  # raises
+                self.view.state(QueueId(name, 0))  # raises
         wanted = set(self.topics(include_system) if named is None else named)
         for queue, state in self._snapshot.queues.items():
             if queue.topic in wanted and (queue_ids is None or queue.queue_id in queue_ids):
@@ -546,41 +445,12 @@ class MessageStore:
         Raises CorruptRecordError, with its place, for a record in the way that is damaged; by
         `as_broker` that too is left to the reader.
         """
-        log = self._open_log()
-        queue = QueueId(topic, queue_id)
-        wanted = parse_tags(tags)
-        state = self._snapshot.queues.get(queue)
-        if state is None:
-            status = GetMessageStatus.NO_MATCHED_LOGIC_QUEUE
-            return GetMessageResult(
-                GetMessageStatus.NO_MESSAGE_IN_QUEUE if as_broker else status, 0, 0, 0
-            )
-        if not as_broker:
-            return get_exact(
-                offset,
-                state.min_offset,
-                state.max_offset,
-                positive("max_messages", max_messages),
-                wanted,
-                lambda start, stop: self.entries(queue, start, stop),
-                lambda entries, row: self._lookup.message_of(queue, entries, row),
-            )
-        files = self._folders.files(queue, batch=state.batch)
-        return get_as_broker(
-            offset,
-            self._view.broker_min(queue, state),
-            state.max_offset,
-            max_messages,
-            wanted,
-            lambda start, stop: self._view.with_ext(
-                queue, self._view.to_file_end(queue, state, start, stop)
-            ),
-            files.dtype.itemsize,
-            log,
-            self._snapshot.log_end,
-            lambda entries, row: self._lookup.any_message_at(queue, entries, row),
-            overflow_to_min=self.dialect.has("overflow_to_min"),
-        )
+        getter = MessageGetter(self.view, self._open_log(), self.lookup)
+        queue, wanted = QueueId(topic, queue_id), parse_tags(tags)
+        if as_broker:
+            overflow_to_min = self.dialect.has("overflow_to_min")
+            return getter.as_broker(queue, offset, max_messages, wanted, overflow_to_min)
+        return getter.exact(queue, offset, positive("max_messages", max_messages), wanted)
 
     # --- single messages ---------------------------------------------------------------------------
 
@@ -589,7 +459,7 @@ class MessageStore:
 
         Raises CorruptRecordError where none starts there, MissingFileError where no file holds it.
         """
-        return self._lookup.message_at(commit_log_offset)
+        return self.lookup.message_at(commit_log_offset)
 
     def message_by_id(self, message_id: str) -> Message | None:
         """The message with an offsetMsgId (32 or 56 hex digits) or a UNIQ_KEY; None where none has it.
@@ -605,15 +475,7 @@ class MessageStore:
         Raises CorruptRecordError or MissingFileError where the id leads to a place of the log that
         cannot be read; `on_damage` is told instead, and the place passed over.
         """
-        return self._lookup.messages_by_id(message_id, on_damage)
-
-    def message_by_offset_id(self, message_id: str) -> Message | None:
-        """The message with an offsetMsgId (32 or 56 hex digits); None where it is none, or gone.
-
-        Raises CorruptRecordError where its record is damaged, MissingFileError where its file is
-        missing from the midst of the log.
-        """
-        return self._lookup.by_offset_id(message_id)
+        return self.lookup.messages_by_id(message_id, on_damage)
 
     # --- keys and time -----------------------------------------------------------------------------
 
@@ -633,20 +495,7 @@ class MessageStore:
         What the index leads to and cannot be read is passed over, as by the broker; `on_damage` is
         told of it, and of damage where no index covers the log.
         """
-        return self._lookup.query_message(topic, key, max_messages, begin, end, on_damage)
-
-    def messages_with_key(
-        self,
-        topics: Sequence[str],
-        key: str,
-        max_messages: int | None = None,
-        on_damage: OnDamage | None = None,
-    ) -> Iterator[Message]:
-        """As `query_message` for each of several topics; the index is gone through once for all.
-
-        Of each topic the newest `max_messages`, None for all of them; newest first.
-        """
-        return self._lookup.messages_with_key(topics, key, max_messages, on_damage)
+        return self.lookup.query_message(topic, key, max_messages, begin, end, on_damage)
 
     def key_index(self) -> KeyIndex:
         """The index files, and what of the log they do not cover."""
@@ -654,10 +503,6 @@ class MessageStore:
         if self._key_index is None:
             self._key_index = KeyIndex(self.path, log, self._snapshot.log_end, self.config)
         return self._key_index
-
-    def is_batch(self, queue: QueueId) -> bool:
-        """Whether a queue is a BatchConsumeQueue. Raises UnknownQueueError."""
-        return self._state(queue).batch
 
     def offset_by_time(
         self, topic: str, queue_id: int, timestamp: int, boundary: str = "LOWER"
@@ -670,7 +515,7 @@ class MessageStore:
         the last one it is the last one's. All as the broker answers since 5.1.1. Raises
         UnknownQueueError.
         """
-        return self._view.offset_by_time(topic, queue_id, timestamp, boundary)
+        return self.view.offset_by_time(topic, queue_id, timestamp, boundary)
 
     def first_since(
         self, queue: QueueId, timestamp: int, *, unreadable_before: bool = False
@@ -683,11 +528,7 @@ class MessageStore:
         here. Exact in queues of inner batches too, where `offset_by_time` is not. Raises
         UnknownQueueError.
         """
-        return self._view.first_since(queue, timestamp, unreadable_before=unreadable_before)
-
-    def store_time(self, queue: QueueId, offset: int) -> int | None:
-        """When the message at a queue offset was stored (ms), whatever its CRC; None without a record."""
-        return self._view.store_time(queue, offset)
+        return self.view.first_since(queue, timestamp, unreadable_before=unreadable_before)
 
     def scan(self, start: int | None = None) -> Iterator[Extent]:
         """The log from `start` (default: its first byte) to the end of its last file.
@@ -696,13 +537,6 @@ class MessageStore:
         end (filler, unwritten, torn, ghost, stale, damaged, missing).
         """
         return self._open_log().extents(start)
-
-
-_EMPTY = QueueState(0, 0, 0, 0)
-
-
-def _no_queue(queue: QueueId, start: int, stop: int) -> Entries:
-    raise AssertionError("the log is read without queues")
 
 
 def _guess_old_release(log: CommitLog) -> str | None:

@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from rmq_store import MessageStore
 from rmq_store.arrow.schema import arrow_schema
-from rmq_store.consumequeue.files import QueueId
 from rmq_store.errors import DataLossError, MissingFileError, StoreError
+from rmq_store.format.queues import QueueId
 from spark_source.options.parse import SourceOptions
 from spark_source.options.table import FAILFAST, PERMISSIVE
 
@@ -45,11 +45,11 @@ class DamageHandler:
         entry = error.entry
         if entry is not None and entry.size <= 0:  # no file of the queue holds the entry
             queue = QueueId(entry.topic, entry.queue_id)
-            is_plain = not self._store.is_batch(queue)
-            return is_plain and entry.queue_offset < self._store.queue_starts_now(queue)
+            is_plain = not self._store.view.is_batch(queue)
+            return is_plain and entry.queue_offset < self._store.view.files(queue).first_unit
         if not isinstance(error, MissingFileError):
             return False
-        return error.offset is not None and error.offset < self._store.log_starts_now()
+        return error.offset is not None and error.offset < self._store.log.starts_now()
 
     def rows(self, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
         """Rows about the damage met since the last call; none unless the mode is PERMISSIVE."""

@@ -23,8 +23,9 @@ from pyspark.sql.types import (
 
 from rmq_store import MessageStore
 from rmq_store.errors import InvalidArgumentError, StoreError
-from rmq_store.query.log_slices import LogSlice, QueueSlice
+from rmq_store.query.log_slices import LogSlice
 from rmq_store.tables import TABLES
+from rmq_store.tables.plan import files_opened, log_files_between
 from rmq_store.tables.table import (
     DAY,
     DOUBLE,
@@ -39,7 +40,8 @@ from rmq_store.tables.table import (
 )
 from rmq_store.tables.usage_damage import damage_row
 from spark_source.options.table import BY_QUEUE
-from spark_source.planning.query_plan import QueryPlan, ReadPlan, Share, replaced, shares_of
+from spark_source.planning.partitions import Share, shares_of
+from spark_source.planning.query_plan import QueryPlan, ReadPlan, replaced
 from spark_source.reader import pieces_of_share
 from spark_source.spark_schema import SPARK_TIMESTAMP
 
@@ -196,7 +198,7 @@ def _log_row(piece: LogSlice, store: MessageStore) -> Row:
         "logStop": piece.stop,
         "selectedBytes": piece.selected_bytes,
         "readsLog": True,
-        "files": store.log_files_between(piece.start, piece.stop),
+        "files": log_files_between(store, piece.start, piece.stop),
     }
 
 
@@ -213,10 +215,6 @@ def _ranges_row(plan: ReadPlan, share: Share, store: MessageStore) -> Row:
         "queues": len({part.queue for part in slices}),
         "entries": sum(map(len, slices)),
         "selectedBytes": None if piece is None else piece.selected_bytes,
-        "files": _files_of(plan, slices, store),
+        "files": files_opened(store, slices, with_log=plan.reads_log()),
         "ranges": json.dumps(ranges),
     }
-
-
-def _files_of(plan: ReadPlan, slices: list[QueueSlice], store: MessageStore) -> list[str]:
-    return store.files_of(slices, with_log=plan.reads_log())

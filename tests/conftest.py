@@ -39,6 +39,25 @@ def golden(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], GoldenSt
     return get
 
 
+BEFORE: dict[GoldenStore, dict[str, tuple[int, int, int]]] = {}  # as first seen in this run
+
+
+@pytest.fixture
+def untouched(golden: Callable[[str], GoldenStore]) -> Iterator[Callable[[str], GoldenStore]]:
+    """`golden`, with the promise that reading left the files, their bytes and times as they were."""
+    used: set[GoldenStore] = set()
+
+    def get(name: str) -> GoldenStore:
+        store = golden(name)
+        BEFORE.setdefault(store, store.fingerprint())
+        used.add(store)
+        return store
+
+    yield get
+    for store in used:
+        assert store.fingerprint() == BEFORE[store], f"reading changed {store.name}"
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A local Spark of two cores whose workers are this Python."""

@@ -20,7 +20,7 @@ from jobs.exporting.manifest import Manifest
 from jobs.exporting.parquet import summed
 from jobs.exporting.rows import DAY, TOPIC
 from jobs.exporting.step import ManifestError, Wave, from_json, to_json
-from jobs.running.command import submitted
+from jobs.running.spark_session import submitted
 from rmq_store.errors import StoreError
 
 APPLICATION = "rmqstore-export"

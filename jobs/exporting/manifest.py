@@ -31,8 +31,9 @@ from jobs.exporting.step import (
     to_json,
     unreadable,
 )
-from jobs.running.target_lock import TargetLock, flush_folder, refusals, write_whole
-from rmq_store.consumequeue.files import QueueId
+from jobs.running.target_lock import TargetLock, refusals
+from rmq_store.files.durable import sync_folder, write_whole
+from rmq_store.format.queues import QueueId
 
 FOLDER, STAGING, LOCK = "_manifest", "_staging", "_lock"
 SUM, BEGUN = "_sum.json", "_begun.json"
@@ -199,7 +200,7 @@ class Manifest:
                 ) from None
             folders.add(final.parent)
         for folder in folders:
-            flush_folder(folder)
+            sync_folder(folder)
 
 
 def _wave_files(folder: Path) -> list[Path]:

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rmq_store import StoreError
-from rmq_store.consumequeue.files import QueueId
-from rmq_store.query.log_slices import QueueSlice
+from rmq_store.format.queues import QueueId, QueueSlice
 
 FORMAT = 1
 PARQUET, DELTA = "parquet", "delta"

@@ -39,7 +39,7 @@ from jobs.replaying.rows import (
 from jobs.replaying.spec import ReplaySpec
 from jobs.running.failures import failure
 from jobs.running.provenance import files_of_store, provenance_of, sums_of
-from jobs.running.target_lock import flush_folder
+from rmq_store.files.durable import sync_folder
 from rmq_store.query.log_slices import LogSlice, pieces_of
 
 # What a task hands back: a row for each message that was refused, and one with its numbers.
@@ -135,7 +135,7 @@ class LiveReplay:
 
     def _send(self, wave: LogSlice) -> None:
         with self.plan.store.open() as source:
-            pieces = pieces_of(self.plan.ranges, wave, source.offset_at_log)
+            pieces = pieces_of(self.plan.ranges, wave, source.view.offset_at_log)
         frame, counted = self.rows.frame(pieces, READ_TO_SEND, _READ_BYTES, unwrap=True)
         answers = self._dealt(frame).mapInArrow(_task(self.spec, self.tasks), _ANSWER).toArrow()
         told = answers.filter(pc.is_null(answers["reason"]))
@@ -169,7 +169,7 @@ class LiveReplay:
         aside = folder / f"_{name}"
         pq.write_table(refused, aside)
         aside.rename(folder / name)
-        flush_folder(folder)
+        sync_folder(folder)
 
     # --- what became of it -----------------------------------------------------------------------
 

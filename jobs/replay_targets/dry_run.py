@@ -20,7 +20,7 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
 from jobs.replay_targets.step_reader import to_append
-from jobs.replay_targets.target_store import has_content, refused_rows
+from jobs.replay_targets.target_store import refused_rows
 from jobs.replaying.ledger import Ledger, Run
 from jobs.replaying.plan import (
     cut_short,
@@ -45,13 +45,14 @@ from jobs.replaying.rows import (
 )
 from jobs.replaying.spec import ReplaySpec
 from jobs.running.provenance import files_of_store, provenance_of, sums_of
+from jobs.running.target_lock import has_content
 from rmq_store import MessageStore
 from rmq_store.arrow.encoding.batch import LOOPBACK, prepare
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.locate import refuse_foreign_log
 from rmq_store.errors import InvalidMessageError
+from rmq_store.format.queues import QueueSlice
 from rmq_store.format.releases import Dialect, dialect
-from rmq_store.query.log_slices import QueueSlice
 from spark_source.options.table import DEFAULT_PARTITION_BYTES
 from spark_source.planning.query_plan import ReadPlan
 

@@ -19,7 +19,6 @@ from jobs.replay_targets.step_reader import WaveReader, WaveRows, to_append
 from jobs.replay_targets.target_store import (
     append_rows,
     discard_unfinished,
-    has_content,
     open_target,
     queue_ends,
 )
@@ -38,10 +37,11 @@ from jobs.replaying.rows import (
 from jobs.replaying.spec import ReplaySpec
 from jobs.running.failures import failure
 from jobs.running.provenance import Provenance, files_of_store, provenance_of, sums_of
+from jobs.running.target_lock import has_content
 from rmq_store import MessageStore
 from rmq_store.arrow.schema import DEFAULT_NAMES
-from rmq_store.consumequeue.files import QueueId
 from rmq_store.errors import StoreError
+from rmq_store.format.queues import QueueId
 from rmq_store.query.log_slices import LogSlice
 from spark_source.options.table import DEFAULT_PARTITION_BYTES
 

@@ -45,7 +45,7 @@ class WaveReader:
     def _read(self, wave: LogSlice) -> WaveRows:
         plan = self.rows.plan
         with plan.store.open() as source:
-            pieces = pieces_of(plan.ranges, wave, source.offset_at_log)
+            pieces = pieces_of(plan.ranges, wave, source.view.offset_at_log)
         frame, counted = self.rows.frame(pieces, READ_FOR_STORE, self._partition_bytes())
         table = frame.toArrow()
         if self.rows.spec.by_index:  # hits come first, and what no index covers behind them

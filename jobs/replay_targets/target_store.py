@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from jobs.replaying.ledger import Ledger, LedgerError, Run
+from jobs.running.target_lock import has_content
 from rmq_store import MessageStore
 from rmq_store.config.broker_conf import StoreConfig
-from rmq_store.consumequeue.files import QueueId
 from rmq_store.errors import (
     ForeignLogError,
-    InvalidArgumentError,
     InvalidMessageError,
     StoreError,
     StoreLockedError,
 )
+from rmq_store.format.queues import QueueId
 from rmq_store.writing.opening import with_log_of_its_own
 
 if TYPE_CHECKING:
@@ -67,24 +66,6 @@ def open_target(
         reason = f"its log ends at {end}, and the ledger says {run.target_end}"
         raise _cannot_go_on(path, ledger, run, reason)
     return store
-
-
-def refuse_uri(target: str) -> None:
-    """Raise InvalidArgumentError for what is no folder of a file system: it would become one here."""
-    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", target):
-        raise InvalidArgumentError(
-            None,
-            reason="the target is a URI, and only folders are written to",
-            expected="a local or mounted folder, which executors share",
-            actual=target,
-            advice="Write to a folder, and copy that to the object store",
-        )
-
-
-def has_content(path: str) -> bool:
-    """Whether something is there: a file, or a folder that is not empty."""
-    target = Path(path)
-    return target.exists() and (not target.is_dir() or any(target.iterdir()))
 
 
 def _cannot_go_on(path: str, ledger: Ledger, run: Run, reason: str) -> LedgerError:

@@ -16,10 +16,10 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Literal
 
-from jobs.running.target_lock import TargetLock, write_whole
+from jobs.running.target_lock import TargetLock
 from rmq_store import StoreError
-from rmq_store.consumequeue.files import QueueId
-from rmq_store.query.log_slices import QueueSlice
+from rmq_store.files.durable import write_whole
+from rmq_store.format.queues import QueueId, QueueSlice
 
 FORMAT = 1
 

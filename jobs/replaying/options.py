@@ -16,8 +16,8 @@ from jobs.replaying.spec import (
     check,
 )
 from jobs.running.command import size
-from rmq_store.consumequeue.files import QueueId
 from rmq_store.errors import InvalidArgumentError
+from rmq_store.format.queues import QueueId
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 

@@ -6,16 +6,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from jobs.replay_targets.target_store import has_content
 from jobs.replaying.ledger import Ledger, LedgerError, Run
 from jobs.replaying.rows import source_options
 from jobs.replaying.spec import ReplaySpec
+from jobs.running.target_lock import has_content
 from rmq_store import MessageStore, StoreSnapshot
+from rmq_store.format.queues import QueueSlice
 from rmq_store.format.topics import LMQ_PREFIX
 from rmq_store.query.key_plan import plan_keys
-from rmq_store.query.log_slices import LogSlice, QueueSlice, joined, pieces_of
+from rmq_store.query.log_slices import LogSlice, joined, pieces_of
 from spark_source.options.parse import parse_options
-from spark_source.planning.query_plan import ReadPlan, cut_into_slices
+from spark_source.planning.partitions import cut_into_slices
+from spark_source.planning.query_plan import ReadPlan
 from spark_source.source import pin
 
 OFFSETS_COUNTED_AT_A_TIME = 1 << 20
@@ -49,7 +51,7 @@ def _still_to_read(spec: ReplaySpec, before: Run) -> tuple[Sequence[QueueSlice],
         snapshot = source.snapshot().only(r.queue for r in before.ranges if r.queue in there)
         if not start or again or len(snapshot.queues) < len(before.ranges):
             return before.ranges, snapshot
-        left = pieces_of(before.ranges, LogSlice(start, None, 0), source.offset_at_log)
+        left = pieces_of(before.ranges, LogSlice(start, None, 0), source.view.offset_at_log)
     return left or before.ranges, snapshot
 
 
@@ -58,7 +60,7 @@ def left_of(plan: ReadPlan, start: int | None) -> list[QueueSlice]:
     if start is None:
         return []
     with plan.store.open() as source:
-        return list(pieces_of(plan.ranges, LogSlice(start, None, 0), source.offset_at_log))
+        return list(pieces_of(plan.ranges, LogSlice(start, None, 0), source.view.offset_at_log))
 
 
 def waves_of(
@@ -73,7 +75,7 @@ def waves_of(
     with plan.store.open() as source:
         found = plan_keys(source, left, keys) if keys else None
         if found is not None:
-            left = joined((*found.hits, *found.beside_hits(source.offset_at_log)))
+            left = joined((*found.hits, *found.beside_hits(source.view.offset_at_log)))
         waves = cut_into_slices(source, left, wave_bytes) if left else []
     return [replace(waves[0], start=start), *waves[1:]] if waves else []
 

@@ -12,9 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from jobs.running.provenance import Provenance as Provenance
+from jobs.running.provenance import source_table
 from rmq_store.text.json_keys import as_json_object
-
-TOPICS_SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,32 +138,6 @@ def _planned(queues: tuple[PlannedQueue, ...]) -> Table:
 
 def _queue_name(topic: str, queue_id: int) -> str:
     return f"{topic}/{queue_id}"
-
-
-def source_table(source: Provenance) -> Table:
-    """What was read, for a person."""
-    table = Table(title="what was read", title_justify="left", show_header=False)
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
-    table.add_row("store", Text(source.store))
-    table.add_row("broker", Text(source.broker_name))
-    table.add_row("log at that moment", "{:,} to {:,}".format(*source.log_range))
-    for topic, queues in list(source.queues.items())[:TOPICS_SHOWN]:
-        parts = (f"{queue}: {start:,} to {stop:,}" for queue, (start, stop) in queues.items())
-        table.add_row(Text(f"offsets of {topic}"), "  ".join(parts))
-    if len(source.queues) > TOPICS_SHOWN:
-        table.add_row("offsets", f"of {len(source.queues) - TOPICS_SHOWN:,} more topics: --json")
-    # Brackets in names are text here, and not the markup of the table.
-    for name, value in source.options.items():
-        if value not in (None, [], {}, False) and name != "source":
-            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-            table.add_row(name.replace("_", " "), Text(text))
-    if source.files:
-        size = sum(file.size for file in source.files)
-        told = f"{len(source.files):,} with {size:,} bytes; --json FILE has their SHA-256"
-        table.add_row("files", told)
-    table.add_row("rmqstore", source.version)
-    return table
 
 
 def _verdict(report: Report) -> Text:

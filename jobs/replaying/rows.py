@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -10,10 +9,10 @@ from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from jobs.replaying.spec import ReplaySpec
-from rmq_store.consumequeue.files import QueueId
+from jobs.running.store_frames import assign_json, offsets_json, range_options
 from rmq_store.format.layout import CRC_PROPERTY, Property
+from rmq_store.format.queues import QueueSlice
 from rmq_store.format.topics import LMQ_PREFIX
-from rmq_store.query.log_slices import QueueSlice
 from spark_source.options.value_parsers import parse_time
 from spark_source.reader import ReadPlan
 from spark_source.spark_schema import spark_schema
@@ -80,14 +79,14 @@ def source_options(spec: ReplaySpec, ranges: Sequence[QueueSlice] = ()) -> dict[
     queues = tuple(dict.fromkeys((*spec.queues, *spec.offsets)))
     options |= {
         "topic": ",".join(spec.topics),
-        "assign": _assign_json(queues) if queues else None,
+        "assign": assign_json(queues) if queues else None,
         "startingTimestamp": spec.since,
         "endingTimestamp": spec.until,
         "includeSystemTopics": "true" if spec.include_system_topics else None,
     }
     if spec.offsets:
-        options["startingOffsets"] = _offsets_json({q: s[0] for q, s in spec.offsets.items()})
-        options["endingOffsets"] = _offsets_json({q: s[1] for q, s in spec.offsets.items()})
+        options["startingOffsets"] = offsets_json({q: s[0] for q, s in spec.offsets.items()})
+        options["endingOffsets"] = offsets_json({q: s[1] for q, s in spec.offsets.items()})
     return _given(options)
 
 
@@ -105,29 +104,6 @@ def looked_up(spec: ReplaySpec) -> tuple[str, ...]:
 
 def _given(options: Mapping[str, str | None]) -> dict[str, str]:
     return {name: value for name, value in options.items() if value}
-
-
-def range_options(ranges: Sequence[QueueSlice]) -> dict[str, str]:
-    """The options that select `ranges`, of which there is at least one and one a queue."""
-    return {
-        "assign": _assign_json(part.queue for part in ranges),
-        "startingOffsets": _offsets_json({part.queue: part.start for part in ranges}),
-        "endingOffsets": _offsets_json({part.queue: part.stop for part in ranges}),
-    }
-
-
-def _assign_json(queues: Iterable[QueueId]) -> str:
-    by_topic: dict[str, list[int]] = {}
-    for topic, queue_id in queues:
-        by_topic.setdefault(topic, []).append(queue_id)
-    return json.dumps(by_topic)
-
-
-def _offsets_json(offsets: Mapping[QueueId, int]) -> str:
-    by_topic: dict[str, dict[str, int]] = {}
-    for (topic, queue_id), offset in offsets.items():
-        by_topic.setdefault(topic, {})[str(queue_id)] = offset
-    return json.dumps(by_topic)
 
 
 class Rows:

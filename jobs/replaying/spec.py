@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jobs.replay_targets.target_store import refuse_uri
-from rmq_store.consumequeue.files import QueueId
+from jobs.running.target_lock import refuse_uri
 from rmq_store.errors import InvalidArgumentError
+from rmq_store.format.queues import QueueId
 from spark_source.options.value_parsers import EARLIEST, parse_time
 
 DEFAULT_WAVE_BYTES = 256 << 20

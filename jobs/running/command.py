@@ -12,13 +12,12 @@ from typing import Any, Protocol, TypeVar
 
 import click
 from py4j.protocol import Py4JError
-from pyspark import cloudpickle
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-import jobs
 from jobs.running.failures import is_damage, reason_of
+from jobs.running.spark_session import builder_for
 from rmq_store.errors import AccessError, StoreError, nearest
 from rmq_store.malloc import keep_freed_memory
 from spark_source.options.table import OPTIONS
@@ -252,39 +251,6 @@ def _check_report(json_file: str | None) -> None:
             reason="--json: the report cannot be written there",
             advice="Name a file in a folder that is there and can be written",
         )
-
-
-def builder_for(name: str, master: str | None) -> SparkSession.Builder:
-    """Of a Spark with this Python; local where nobody says otherwise."""
-    # Spark's own choice is the first python3 on PATH, which need not have our packages.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    ship_jobs()
-    builder = SparkSession.builder.appName(f"rmqstore {name}")
-    if master is not None:
-        builder = builder.master(master)
-    elif not submitted():
-        builder = builder.master("local[*]")
-    if not submitted():
-        logging = (Path(__file__).parents[1] / "log4j2.properties").resolve().as_uri()
-        # Not extraJavaOptions, which may be somebody's own; these come before them.
-        builder = builder.config(
-            "spark.driver.defaultJavaOptions", f"-Dlog4j2.configurationFile={logging}"
-        )
-    quiet: dict[str, bool | float | int | str | None] = {
-        "spark.ui.showConsoleProgress": "false",
-        "spark.log.level": "ERROR",
-    }
-    return builder.config(map=quiet)
-
-
-def submitted() -> bool:
-    """Whether spark-submit has started this process, and so its JVM with master and jars."""
-    return "SPARK_ENV_LOADED" in os.environ or "PYSPARK_GATEWAY_PORT" in os.environ
-
-
-def ship_jobs() -> None:
-    """Executors have the installed packages, and not this folder: its functions travel whole."""
-    cloudpickle.register_pickle_by_value(jobs)  # type: ignore[no-untyped-call]
 
 
 @contextmanager

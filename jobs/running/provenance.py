@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,9 +11,11 @@ from importlib.metadata import version
 from typing import Any
 
 from pyspark.sql import SparkSession
+from rich.table import Table
+from rich.text import Text
 
 from rmq_store.errors import from_os_error
-from rmq_store.query.log_slices import QueueSlice
+from rmq_store.format.queues import QueueSlice
 from rmq_store.tables import TABLES
 from spark_source.planning.query_plan import PinnedStore
 
@@ -94,3 +97,32 @@ def sum_of(path: str) -> FileSum:
     except OSError as error:
         raise from_os_error(path, error, "reading for its sum") from error
     return FileSum(path, size, digest.hexdigest())
+
+
+TOPICS_SHOWN = 20
+
+
+def source_table(source: Provenance) -> Table:
+    """What was read, for a person."""
+    table = Table(title="what was read", title_justify="left", show_header=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    table.add_row("store", Text(source.store))
+    table.add_row("broker", Text(source.broker_name))
+    table.add_row("log at that moment", "{:,} to {:,}".format(*source.log_range))
+    for topic, queues in list(source.queues.items())[:TOPICS_SHOWN]:
+        parts = (f"{queue}: {start:,} to {stop:,}" for queue, (start, stop) in queues.items())
+        table.add_row(Text(f"offsets of {topic}"), "  ".join(parts))
+    if len(source.queues) > TOPICS_SHOWN:
+        table.add_row("offsets", f"of {len(source.queues) - TOPICS_SHOWN:,} more topics: --json")
+    # Brackets in names are text here, and not the markup of the table.
+    for name, value in source.options.items():
+        if value not in (None, [], {}, False) and name != "source":
+            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            table.add_row(name.replace("_", " "), Text(text))
+    if source.files:
+        size = sum(file.size for file in source.files)
+        told = f"{len(source.files):,} with {size:,} bytes; --json FILE has their SHA-256"
+        table.add_row("files", told)
+    table.add_row("rmqstore", source.version)
+    return table

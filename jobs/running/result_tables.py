@@ -14,8 +14,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from jobs.replaying.report import source_table
-from jobs.running.provenance import Provenance
+from jobs.running.provenance import Provenance, source_table
 from rmq_store.text.json_keys import as_json_object
 
 Row = Mapping[str, Any]

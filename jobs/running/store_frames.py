@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 
 from pyspark.sql import DataFrame, SparkSession
 
-from jobs.replaying.rows import range_options
-from rmq_store.query.log_slices import QueueSlice
+from rmq_store.format.queues import QueueId, QueueSlice
 from spark_source.options.parse import parse_options
 from spark_source.planning.query_plan import PinnedStore, ReadPlan
 from spark_source.source import pin
@@ -49,3 +49,26 @@ def messages(
     if pinned.broker_conf is not None:
         given["brokerConf"] = pinned.broker_conf
     return spark.read.format("rmqstore").options(**given).load(pinned.path)
+
+
+def range_options(ranges: Sequence[QueueSlice]) -> dict[str, str]:
+    """The options that select `ranges`, of which there is at least one and one a queue."""
+    return {
+        "assign": assign_json(part.queue for part in ranges),
+        "startingOffsets": offsets_json({part.queue: part.start for part in ranges}),
+        "endingOffsets": offsets_json({part.queue: part.stop for part in ranges}),
+    }
+
+
+def assign_json(queues: Iterable[QueueId]) -> str:
+    by_topic: dict[str, list[int]] = {}
+    for topic, queue_id in queues:
+        by_topic.setdefault(topic, []).append(queue_id)
+    return json.dumps(by_topic)
+
+
+def offsets_json(offsets: Mapping[QueueId, int]) -> str:
+    by_topic: dict[str, dict[str, int]] = {}
+    for (topic, queue_id), offset in offsets.items():
+        by_topic.setdefault(topic, {})[str(queue_id)] = offset
+    return json.dumps(by_topic)

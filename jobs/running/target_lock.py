@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from rmq_store import StoreError
-from rmq_store.errors import AccessError
+from rmq_store.errors import AccessError, InvalidArgumentError
 
 
 class TargetLockedError(StoreError):
@@ -74,21 +75,19 @@ def _is_file_of(descriptor: int, path: Path) -> bool:
         return False
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Replace a file as a whole, flushed: whoever is killed leaves the old one or the new one."""
-    aside = path.with_name(path.name + ".tmp")
-    with aside.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    aside.replace(path)
-    flush_folder(path.parent)
+def refuse_uri(target: str) -> None:
+    """Raise InvalidArgumentError for what is no folder of a file system: it would become one here."""
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", target):
+        raise InvalidArgumentError(
+            None,
+            reason="the target is a URI, and only folders are written to",
+            expected="a local or mounted folder, which executors share",
+            actual=target,
+            advice="Write to a folder, and copy that to the object store",
+        )
 
 
-def flush_folder(folder: Path) -> None:
-    """What was renamed in a folder stays so when the power fails."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def has_content(path: str) -> bool:
+    """Whether something is there: a file, or a folder that is not empty."""
+    target = Path(path)
+    return target.exists() and (not target.is_dir() or any(target.iterdir()))

@@ -18,19 +18,20 @@ from typing import Any
 import numpy as np
 
 from rmq_store.config.abort import remove_abort, write_abort
-from rmq_store.config.broker_conf import StoreConfig, declared_topics, is_there
+from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.checkpoint import Checkpoint
+from rmq_store.config.json_files import is_there
 from rmq_store.config.lock import StoreLock
-from rmq_store.config.topics_json import update_topics
+from rmq_store.config.topics_json import declared_topics, update_topics
 from rmq_store.errors import (
     AccessError,
     InvalidArgumentError,
     NotAStoreError,
     from_os_error,
 )
+from rmq_store.files.durable import sync_folder
 from rmq_store.files.mapping import stored_from
 from rmq_store.files.segments import SegmentFile
-from rmq_store.files.writer import sync_folder
 from rmq_store.format.layout import (
     CHECKPOINT_FILE,
     COMMITLOG_DIR,
@@ -39,7 +40,7 @@ from rmq_store.format.layout import (
     INDEX_DIR,
 )
 from rmq_store.format.releases import dialect
-from rmq_store.recovery.recover import recover_locked
+from rmq_store.recovery.recover_store import recover_locked
 from rmq_store.recovery.report import RecoveryReport
 from rmq_store.store import MessageStore
 

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rmq_store.config.broker_conf import read_config_json, write_config_json
+from rmq_store.config.json_files import read_config_json, to_fastjson, write_config_json
 from rmq_store.config.lock import StoreLock
-from rmq_store.config.topics_json import to_fastjson
 from rmq_store.errors import InvalidArgumentError, UnknownQueueError, nearest
 from rmq_store.query.selection import require_queue_ids
 from rmq_store.store import MessageStore

@@ -19,11 +19,12 @@ from typing import Any
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.locate import refuse_foreign_log
 from rmq_store.config.lock import StoreLock
-from rmq_store.consumequeue.files import QueueFiles, QueueId
+from rmq_store.consumequeue.files import QueueFiles
 from rmq_store.errors import InvalidArgumentError, MissingFileError, StoreError, from_os_error
 from rmq_store.files.segments import SegmentFile
+from rmq_store.format.queues import QueueId
+from rmq_store.index.open_files import open_index_files
 from rmq_store.store import MessageStore
-from rmq_store.verify.index import open_index_files
 
 _HOUR_MS = 3_600_000
 _MOST_HOURS = 23
@@ -159,7 +160,7 @@ def plan_retention(
 
 def _used_percent(store: MessageStore) -> float:
     """How full the disk of the log is; of several the fullest, as the broker asks."""
-    usages = [shutil.disk_usage(folder) for folder in store.log_folders()]
+    usages = [shutil.disk_usage(folder) for folder in store.log.chain.folders]
     return max((100 * one.used / one.total for one in usages), default=0.0)
 
 
@@ -204,7 +205,7 @@ def _modified(segment: SegmentFile) -> int:
 
 def _expired_queue_files(store: MessageStore, log_start: int) -> Iterator[Expired]:
     for queue in store.queues():
-        files = store.queue_files(queue)
+        files = store.view.files(queue)
         for segment in files.chain.segments[:-1]:
             if _last_entry(files, segment) >= log_start:
                 break
@@ -232,7 +233,7 @@ def _risks(store: MessageStore, log_start: int) -> Iterator[Risk]:
                 queue = QueueId(topic, queue_id)
                 if queue not in states:
                     continue
-                first = store.offset_at_log(queue, log_start)
+                first = store.view.offset_at_log(queue, log_start)
                 lost = first - max(offset, states[queue].min_offset)
                 if lost > 0:
                     yield Risk(group, topic, queue_id, offset, first, lost)

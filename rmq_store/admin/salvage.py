@@ -17,12 +17,15 @@ import numpy as np
 import pyarrow as pa
 
 from rmq_store.arrow.batches import BatchBuilder, stored_bodies, stored_topics
-from rmq_store.arrow.property_columns import slices
-from rmq_store.commitlog.headers import Headers, Ints, record_crc_rows
+from rmq_store.arrow.substrings import slices
+from rmq_store.commitlog.crc import record_crc_rows
+from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import Extent
 from rmq_store.commitlog.scan import Run, sweep
-from rmq_store.config.broker_conf import StoreConfig, batch_topics, declared_topics
+from rmq_store.config.broker_conf import StoreConfig
+from rmq_store.config.topics_json import batch_topics, declared_topics
 from rmq_store.errors import InvalidArgumentError, InvalidMessageError
+from rmq_store.format.array_types import Ints
 from rmq_store.format.record import Gap
 from rmq_store.store import MessageStore
 
@@ -115,7 +118,7 @@ def salvage(
 def _declared(store: MessageStore) -> Iterator[tuple[str, dict[str, Any]]]:
     """Settings of the topics whose queues are BatchConsumeQueues: their records need them."""
     wanted = batch_topics(declared_topics(store.path)) | {
-        queue.topic for queue, batch in store.queue_folders().items() if batch
+        queue.topic for queue, batch in store.view.folders().items() if batch
     }
     for topic in sorted(wanted):
         yield topic, {"attributes": {"queue.type": "BatchCQ"}}

@@ -12,16 +12,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.arrow.property_columns import (
-    PropertyColumns,
-    as_java_reads,
-    buffers,
-    decode_property_columns,
-    slices,
-)
+from rmq_store.arrow.property_columns import PropertyColumns, decode_property_columns
 from rmq_store.arrow.schema import BY_NAME, arrow_schema, column_names
-from rmq_store.commitlog.headers import Headers, Ints
+from rmq_store.arrow.substrings import as_java_reads, buffers, slices
+from rmq_store.commitlog.headers import Headers
 from rmq_store.errors import BodyError
+from rmq_store.format.array_types import Ints
 from rmq_store.format.compression import DEFAULT_MAX_BODY_BYTES, decompress
 from rmq_store.format.layout import HOST_V4_SIZE, HOST_V6_SIZE, SysFlag
 from rmq_store.format.properties import format_host

@@ -13,9 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rmq_store.arrow.property_columns import buffers, slices
-from rmq_store.commitlog.headers import Ints
-from rmq_store.files.mapping import Bytes
+from rmq_store.arrow.substrings import buffers, slices
+from rmq_store.format.array_types import Bytes, Ints
 from rmq_store.format.layout import MEMBER_HEAD, PROPERTIES_LENGTH_SIZE
 
 

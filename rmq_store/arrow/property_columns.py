@@ -23,69 +23,12 @@ from rmq_store.arrow.property_layout import (
     value_column,
 )
 from rmq_store.arrow.schema import PROPERTIES
-from rmq_store.files.mapping import Bytes
+from rmq_store.arrow.substrings import as_java_reads, buffers, slices
+from rmq_store.format.array_types import Bytes, Ints
 from rmq_store.format.layout import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, Property
-from rmq_store.format.properties import decode_utf8
-
-Ints = npt.NDArray[np.int64]
 
 _WORD = 8  # bytes
-_SHORT = 256  # bytes
-_SMALL = 4 << 20  # bytes
 LOOKED_AT = (Property.TAGS, Property.KEYS, Property.UNIQ_KEY)
-
-
-def slices(source: Bytes, starts: Ints, lengths: Ints, kind: pa.DataType) -> pa.Array:
-    """An Arrow array (string or binary) of the slices `source[starts[i]:starts[i] + lengths[i]]`.
-
-    The bytes are copied, so nothing keeps `source` alive. `source` must be smaller than 2 GiB.
-    """
-    count = len(starts)
-    length = int(lengths[0]) if count else 0
-    if 0 < length <= _SHORT and length * count <= _SMALL and (lengths == length).all():
-        return _slices_of_one_length(source, starts, length, kind)
-    offsets = np.empty(2 * count + 1, dtype=np.int32)
-    offsets[0:-1:2] = starts
-    offsets[1::2] = starts + lengths
-    offsets[-1] = offsets[-2] if count else 0
-    # Every second element is a slice, the ones between are what lies between two slices. Where
-    # slices do not ascend those would be of negative length, but they are never taken.
-    both = pa.Array.from_buffers(
-        kind, 2 * count, [None, pa.py_buffer(offsets), pa.py_buffer(source)]
-    )
-    return both.take(pa.array(np.arange(0, 2 * count, 2, dtype=np.int32)))
-
-
-def _slices_of_one_length(source: Bytes, starts: Ints, length: int, kind: pa.DataType) -> pa.Array:
-    """Ids and the like: one fancy index over items of that length.
-
-    Not for long ones: numpy asks the system for memory anew each time, Arrow's pool does not.
-    """
-    every = np.ndarray((len(source) - length + 1,), dtype=f"V{length}", buffer=source, strides=(1,))
-    offsets = np.arange(0, len(starts) * length + 1, length, dtype=np.int32)
-    data = pa.py_buffer(every[starts].view(np.uint8))
-    return pa.Array.from_buffers(kind, len(starts), [None, pa.py_buffer(offsets), data])
-
-
-def buffers(array: pa.Array) -> tuple[npt.NDArray[np.int32], Bytes]:
-    """Offsets and data of a string or binary array that starts at 0, as numpy views."""
-    _, offsets, data = array.buffers()
-    first = array.offset
-    ends = np.frombuffer(offsets, dtype=np.int32)[first : first + len(array) + 1]
-    raw = np.frombuffer(data, dtype=np.uint8) if data is not None else np.zeros(0, np.uint8)
-    return ends, raw
-
-
-def as_java_reads(strings: pa.Array) -> pa.Array:
-    """A binary array as strings: malformed UTF-8 replaced as `new String(raw, UTF_8)` does it."""
-    ends, raw = buffers(strings)
-    used = raw[int(ends[0]) : int(ends[-1])]
-    if not used.size or int(used.max()) < 0x80:
-        return strings.view(pa.string())
-    try:
-        return strings.cast(pa.string())
-    except pa.ArrowInvalid:
-        return pa.array([decode_utf8(raw) for raw in strings.to_pylist()], pa.string())
 
 
 @dataclass(frozen=True, slots=True)

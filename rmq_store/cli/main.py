@@ -1,8 +1,4 @@
-"""`rmqstore`: the commands by name. Each is imported when it is called, so that none waits for all.
-
-Exit codes: 0 all is well; 1 the command looked and found something wrong, or found nothing; 2 it
-could not do what was asked: a wrong option, no store, damage in the way.
-"""
+"""`rmqstore`: the commands by name. Each module is imported when its command is called."""
 
 from __future__ import annotations
 
@@ -17,30 +13,50 @@ import click
 # would wait for.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+from rmq_store.cli.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED
 from rmq_store.errors import AccessError, StoreError, nearest
 from rmq_store.malloc import keep_freed_memory
 
-# Command -> the module of this package that has it, and what it does.
+# Command -> the module of this package that defines it, and what it does.
 COMMANDS = {
-    "info": ("info", "What store this is: files, range of the log, how it was closed."),
-    "topics": ("tables", "The topics, with their queues and messages."),
-    "queues": ("tables", "The queues: offsets, messages, what is not dispatched yet."),
-    "lag": ("tables", "How far consumer groups are behind, and what they lose next."),
-    "usage": ("usage", "Who fills the disk: bytes by topic, queue and day."),
-    "table": ("tables", "Any of the source's tables by name."),
-    "cat": ("cat", "Messages of a topic."),
-    "find": ("find", "Messages by topic, key, id, tag, property, time or text."),
-    "tail": ("tail", "The newest messages of a topic; -f waits for more."),
-    "trace": ("trace", "One message's life by key or id: retries, DLQ, delay, transaction."),
-    "retention": ("retention", "What the broker would delete now, and who loses by it."),
-    "verify": ("verify", "Whether log, queues, index and configuration agree."),
-    "rebuild": ("repair", "Queues and index made anew from the log, in a new store."),
-    "salvage": ("repair", "The whole messages of a damaged log, into a new store."),
-    "recover": ("repair", "Make a store that was not closed cleanly whole, in place."),
-    "offsets": ("offsets", "Show or reset the offsets of a consumer group, broker down."),
+    "info": (
+        "read_commands.info",
+        "What store this is: files, range of the log, how it was closed.",
+    ),
+    "topics": ("read_commands.tables", "The topics, with their queues and messages."),
+    "queues": (
+        "read_commands.tables",
+        "The queues: offsets, messages, what is not dispatched yet.",
+    ),
+    "lag": ("read_commands.tables", "How far consumer groups are behind, and what they lose next."),
+    "usage": ("read_commands.usage", "Who fills the disk: bytes by topic, queue and day."),
+    "table": ("read_commands.tables", "Any of the source's tables by name."),
+    "cat": ("read_commands.cat", "Messages of a topic."),
+    "find": ("read_commands.find", "Messages by topic, key, id, tag, property, time or text."),
+    "tail": ("read_commands.tail", "The newest messages of a topic; -f waits for more."),
+    "trace": (
+        "read_commands.trace",
+        "One message's life by key or id: retries, DLQ, delay, transaction.",
+    ),
+    "retention": (
+        "write_commands.retention",
+        "What the broker would delete now, and who loses by it.",
+    ),
+    "verify": ("read_commands.verify", "Whether log, queues, index and configuration agree."),
+    "rebuild": (
+        "write_commands.rebuild",
+        "Queues and index made anew from the log, in a new store.",
+    ),
+    "salvage": ("write_commands.salvage", "The whole messages of a damaged log, into a new store."),
+    "recover": (
+        "write_commands.recover",
+        "Make a store that was not closed cleanly whole, in place.",
+    ),
+    "offsets": (
+        "write_commands.offsets",
+        "Show or reset the offsets of a consumer group, broker down.",
+    ),
 }
-EXIT_FINDINGS, EXIT_FAILED = 1, 2
-_EXIT_INTERRUPTED = 130
 
 
 class _Commands(click.Group):
@@ -53,7 +69,7 @@ class _Commands(click.Group):
         known = COMMANDS.get(cmd_name)
         if known is None:
             return None
-        module = import_module(f"rmq_store.cli.commands.{known[0]}")
+        module = import_module(f"rmq_store.cli.{known[0]}")
         command: click.Command = getattr(module, cmd_name)
         return command
 
@@ -93,7 +109,7 @@ def main() -> None:
     except click.exceptions.Exit as stop:
         code = stop.exit_code
     except click.Abort:
-        code = _EXIT_INTERRUPTED
+        code = EXIT_INTERRUPTED
     except click.ClickException as wrong:
         wrong.show()
         code = wrong.exit_code
@@ -110,5 +126,5 @@ def main() -> None:
         click.echo(f"rmqstore: {said}", err=True)
         code = EXIT_FAILED
     except KeyboardInterrupt:
-        code = _EXIT_INTERRUPTED
+        code = EXIT_INTERRUPTED
     sys.exit(code if isinstance(code, int) else 0)

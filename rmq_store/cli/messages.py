@@ -74,7 +74,7 @@ class Damage:
 
 def where_it_was(store: MessageStore, key: str, topics: Collection[str] = ()) -> str:
     """What the index still knows of a key that no message has; nothing where it knows nothing."""
-    from rmq_store.query.gone_keys import gone_key
+    from rmq_store.query.key_plan import gone_key
 
     start, end = store.log_range()
     gone = gone_key(store, key, topics)

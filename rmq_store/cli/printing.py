@@ -4,43 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from rmq_store.store import MessageStore
-
-_F = TypeVar("_F", bound=Callable[..., Any])
-
-
-def store_command(command: _F) -> _F:
-    """The argument STORE, and the options that say what its files do not."""
-    for decorate in reversed(
-        (
-            click.argument("store", type=click.Path()),
-            click.option("--broker-conf", type=click.Path(), help="The broker.conf it ran with."),
-            click.option("--broker-name", help="The broker's name; by default the folder's."),
-        )
-    ):
-        command = decorate(command)
-    return command
-
-
-json_option = click.option(
-    "--json", "as_json", is_flag=True, help="One JSON object a line, keys as the source's columns."
-)
-
-
-def open_store(store: str, broker_conf: str | None, broker_name: str | None) -> MessageStore:
-    """The store, to read. Raises what MessageStore.open raises."""
-    from rmq_store.store import MessageStore
-
-    return MessageStore.open(store, broker_conf=broker_conf, broker_name=broker_name)
 
 
 def write(raw: bytes) -> None:
@@ -90,65 +61,3 @@ def _told(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return ",".join(map(str, value))
     return str(value)
-
-
-class Progress:
-    """How far work has come, for people: on the error output, if that is a terminal."""
-
-    def __init__(self, what: str, total: int) -> None:
-        self._bar: Any = None
-        self._task: Any = None
-        if sys.stderr.isatty():
-            from rich.console import Console
-            from rich.progress import (
-                BarColumn,
-                DownloadColumn,
-                Progress,
-                TimeRemainingColumn,
-                TransferSpeedColumn,
-            )
-
-            self._bar = Progress(
-                "{task.description}",
-                BarColumn(),
-                DownloadColumn(),
-                TransferSpeedColumn(),
-                TimeRemainingColumn(),
-                console=Console(stderr=True),
-                transient=True,
-            )
-            self._task = self._bar.add_task(what, total=total)
-
-    def __enter__(self) -> Progress:
-        if self._bar is not None:
-            self._bar.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-
-    def __call__(self, done: int) -> None:
-        """So many bytes more."""
-        if self._bar is not None:
-            self._bar.advance(self._task, done)
-
-
-def parse_time(text: str | None) -> int | None:
-    """A time as ms since the epoch: digits are ms, else ISO 8601; without a zone it is UTC.
-
-    Raises click.BadParameter for what is neither.
-    """
-    if text is None:
-        return None
-    if text.lstrip("-").isdigit():
-        return int(text)
-    try:
-        at = datetime.fromisoformat(text.replace("Z", "+00:00"))
-    except ValueError:
-        raise click.BadParameter(
-            f"{text!r} is no time: say ms since 1970, or 2024-05-01T12:00:00+02:00"
-        ) from None
-    if at.tzinfo is None:
-        at = at.replace(tzinfo=timezone.utc)
-    return round(at.timestamp() * 1000)

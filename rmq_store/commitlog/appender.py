@@ -7,9 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from rmq_store.commitlog.headers import Ints
-from rmq_store.files.mapping import Bytes
 from rmq_store.files.writer import OpenFiles, SegmentWriter
+from rmq_store.format.array_types import Bytes, Ints
 from rmq_store.format.layout import BLANK_HEAD, BLANK_SIZE, MAGIC_BLANK
 
 _BYTES_AT_A_TIME = 4 << 20

@@ -5,19 +5,14 @@ The fast twin of `message._split`: every step is one numpy call over all records
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from rmq_store.files.mapping import Bytes
-from rmq_store.format.hashing import crc32, crc32_of_slices
+from rmq_store.format.array_types import Bytes, Ints, Mask
 from rmq_store.format.layout import (
     BORN_HOST_AT,
-    CRC_ITEM_SIZE,
-    CRC_MASK,
-    CRC_PROPERTY,
     HEAD_SIZE,
     HOST_V4_SIZE,
     MAGIC_V1,
@@ -28,13 +23,8 @@ from rmq_store.format.layout import (
     V6_EXTRA,
     SysFlag,
 )
-from rmq_store.format.record import record_crc_of
-
-Ints = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 
 _BODY_LENGTH_SIZE = 4
-_CRC_NAME = int.from_bytes(CRC_PROPERTY.encode(), "big")
 STORE_HOST_AT = BORN_HOST_AT + HOST_V4_SIZE + 8  # with an IPv4 bornHost: behind storeTimestamp
 # Fields of eight bytes that are copied, not counted with.
 _HEAD_WORDS = np.dtype(
@@ -214,43 +204,3 @@ _BEHIND_BORN_HOST = frozenset(
     )
 )
 _BEHIND_STORE_HOST = _BEHIND_BORN_HOST - {"store_timestamp"}
-
-
-def wrong_crc_rows(headers: Headers) -> Ints:
-    """Rows, all valid, whose stored body has not the CRC that the record says, or which have not
-    their own record CRC. Empty bodies have none.
-    """
-    rows = np.flatnonzero(headers.body_length)
-    wrong_records = _wrong_record_crc_rows(headers)
-    if not len(rows):
-        return wrong_records
-    found = crc32_of_slices(headers.window, headers.body_at[rows], headers.body_length[rows])
-    computed = found & CRC_MASK
-    wrong: Ints = rows[computed != headers.head["body_crc"][rows]]
-    return np.union1d(wrong, wrong_records) if len(wrong_records) else wrong
-
-
-def record_crc_rows(headers: Headers) -> Ints:
-    """Rows whose properties end in a record CRC, whatever its value."""
-    found = [row for row, stored, _ in _record_crcs(headers) if stored is not None]
-    return np.array(found, dtype=np.int64)
-
-
-def _wrong_record_crc_rows(headers: Headers) -> Ints:
-    """Rows whose record CRC is not that of the rest of the record."""
-    window = headers.window
-    wrong: list[int] = []
-    for row, stored, end in _record_crcs(headers):
-        covered = window.data[int(headers.at[row]) : end - CRC_ITEM_SIZE]
-        if stored is not None and stored != crc32(covered) & CRC_MASK:
-            wrong.append(row)
-    return np.array(wrong, dtype=np.int64)
-
-
-def _record_crcs(headers: Headers) -> Iterator[tuple[int, int | None, int]]:
-    """Rows that seem to end in a record CRC: the row, the CRC if it is one, where the row ends."""
-    ends = headers.properties_at + headers.properties_length
-    named = headers.integers_at(ends - CRC_ITEM_SIZE, ">i8") == _CRC_NAME
-    for row in np.flatnonzero(named & (headers.properties_length >= CRC_ITEM_SIZE)).tolist():
-        start, end = int(headers.properties_at[row]), int(ends[row])
-        yield row, record_crc_of(headers.window[start:end].tobytes()), end

@@ -8,13 +8,15 @@ from pathlib import Path
 
 import numpy as np
 
-from rmq_store.commitlog.headers import Headers, Ints, wrong_crc_rows
+from rmq_store.commitlog.crc import wrong_crc_rows
+from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.runs import Run, follow, next_record
 from rmq_store.errors import CorruptRecordError, MissingFileError, StoreError
 from rmq_store.files.chain import SegmentChain
-from rmq_store.files.mapping import Bytes, MappingCache
+from rmq_store.files.mapping import MappingCache
 from rmq_store.files.remote.blocks import need_all
-from rmq_store.files.segments import SegmentFile
+from rmq_store.files.segments import SegmentFile, list_segments
+from rmq_store.format.array_types import Bytes, Ints
 from rmq_store.format.layout import BLANK_SIZE, HEAD_SIZE, MAGIC_BLANK
 from rmq_store.format.record import Gap, Record, decode_record
 
@@ -136,6 +138,11 @@ class CommitLog:
         said = int.from_bytes(front, "big", signed=True)
         least = min(max(said, _LEAST_LOOK), _LARGEST_RECORD)
         return self.chain.window(offset, end, fetch=least)
+
+    def starts_now(self) -> int:
+        """The log offset of the first file that exists now; what lies before it has expired."""
+        segments = list_segments(self.chain.folders)
+        return segments[0].base if segments else 0
 
     def fetch_ranges(self, ranges: Iterable[tuple[int, int]]) -> None:
         """Where files are remote: fetch ranges of log offsets, side by side."""

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rmq_store.commitlog.headers import Ints
-from rmq_store.files.mapping import Bytes
+from rmq_store.format.array_types import Bytes, Ints
 from rmq_store.format.layout import MAGIC_V1, MAGIC_V2, MIN_RECORD_SIZE, RECORD_HEAD
 
 # total_size, magic, then body_crc, queue_id, flag and queue_offset passed over, physical_offset.

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rmq_store.commitlog.headers import Headers, Ints, wrong_crc_rows
+from rmq_store.commitlog.crc import wrong_crc_rows
+from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog, Extent
 from rmq_store.commitlog.runs import follow
-from rmq_store.files.mapping import Bytes
 from rmq_store.files.segments import SegmentFile
+from rmq_store.format.array_types import Bytes, Ints
 from rmq_store.format.record import Gap
 
 _ROWS = 1 << 15  # records of a run at a time

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 from typing import Any
 
 from rmq_store.errors import (
     CorruptConfigError,
     InvalidArgumentError,
     MissingFileError,
-    from_os_error,
     nearest,
 )
-from rmq_store.files.chain import read_file
+from rmq_store.files.durable import read_file
 from rmq_store.format.layout import (
-    CONFIG_DIR,
     DEFAULT_BATCH_QUEUE_FILE_SIZE,
     DEFAULT_COMMITLOG_FILE_SIZE,
     DEFAULT_DELAY_LEVELS,
@@ -265,130 +261,3 @@ def read_properties(path: str | os.PathLike[str]) -> dict[str, str]:
         )
         found[name.strip()] = value.strip()
     return found
-
-
-_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|([{,]\s*)(-?\d+)(\s*:)', re.DOTALL)
-
-
-def parse_fastjson(text: str) -> Any:
-    """JSON as fastjson writes it: the keys of Integer and Long maps stand without quotes.
-
-    Raises ValueError where it is no JSON even so.
-    """
-
-    def quote(match: re.Match[str]) -> str:
-        return match[0] if match[2] is None else f'{match[1]}"{match[2]}"{match[3]}'
-
-    return json.loads(_TOKEN.sub(quote, text), strict=False)
-
-
-def is_there(path: Path) -> bool:
-    """Whether there is such a file. Raises AccessError where its folder does not let us look."""
-    try:
-        return path.exists()
-    except OSError as error:
-        raise from_os_error(path.parent, error, "looking into the folder") from error
-
-
-def read_config_json(store: str | os.PathLike[str], name: str) -> dict[str, Any] | None:
-    """A file of `config/`, or its `.bak` where it is missing, empty or cut; None without either.
-
-    The broker renames X to X.bak before it writes X anew (ConfigManager#persist). Raises
-    CorruptConfigError where neither can be read and one is there, AccessError where the folder or
-    the file is not ours to read.
-    """
-    folder = Path(store) / CONFIG_DIR
-    failed: tuple[Path, str] | None = None
-    for path in (folder / name, folder / f"{name}.bak"):
-        if not is_there(path):
-            continue
-        try:
-            value = parse_fastjson(read_file(path).decode("utf-8", "replace"))
-        except ValueError as error:
-            failed = failed or (path, str(error))
-            continue
-        if isinstance(value, dict):
-            return value
-        failed = failed or (path, "it is no JSON object")
-    if failed is None:
-        return None
-    raise CorruptConfigError(
-        failed[0],
-        reason=f"neither this file nor its .bak can be read: {failed[1]}",
-        advice="Restore it from a backup, or move it away: the messages do not depend on it",
-    )
-
-
-ConsumerOffsets = dict[str, dict[str, dict[int, int]]]
-
-
-def read_consumer_offsets(store: str | os.PathLike[str]) -> ConsumerOffsets:
-    """Committed offsets as group -> topic -> queueId -> next offset to consume; {} without a file.
-
-    Source: ConsumerOffsetManager; with enableLmq LmqConsumerOffsetManager, whose file takes the
-    other's place and keeps LMQ offsets in a table of their own.
-    """
-    found: ConsumerOffsets = {}
-    for name in ("consumerOffset.json", "lmqConsumerOffset.json"):
-        value = read_config_json(store, name) or {}
-        for key, queues in (value.get("offsetTable") or {}).items():
-            topic, _, group = key.partition("@")
-            offsets = {int(queue): int(offset) for queue, offset in queues.items()}
-            found.setdefault(group, {}).setdefault(topic, {}).update(offsets)
-        for key, offset in (value.get("lmqOffsetTable") or {}).items():
-            topic, _, group = key.partition("@")
-            found.setdefault(group, {}).setdefault(topic, {})[0] = int(offset)
-    return found
-
-
-def read_topic_configs(store: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
-    """topics.json: topic -> its settings; {} without a file.
-
-    Raises CorruptConfigError, also for JSON that is no table of topics; AccessError.
-    """
-    table = (read_config_json(store, "topics.json") or {}).get("topicConfigTable") or {}
-    if not isinstance(table, dict) or not all(isinstance(one, dict) for one in table.values()):
-        raise CorruptConfigError(
-            Path(store) / CONFIG_DIR / "topics.json",
-            reason="topicConfigTable is no table of topics",
-            expected='{"topic": {"readQueueNums": 8, ...}, ...}',
-            advice="Restore the file from a backup, or move it away: the messages do not depend on it",
-        )
-    return table
-
-
-def declared_topics(store: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
-    """As `read_topic_configs`, and {} where that is damaged, for who can do without.
-
-    Raises AccessError.
-    """
-    try:
-        return read_topic_configs(store)
-    except CorruptConfigError:
-        return {}
-
-
-def batch_topics(topic_configs: Mapping[str, Mapping[str, Any]]) -> set[str]:
-    """Topics whose queues are BatchConsumeQueues (attribute queue.type=BatchCQ)."""
-    return {
-        topic
-        for topic, settings in topic_configs.items()
-        if (settings.get("attributes") or {}).get("queue.type") == "BatchCQ"
-    }
-
-
-def write_config_json(store: str | os.PathLike[str], name: str, text: str) -> None:
-    """Write a file of `config/` so that a reader sees the old or the new one, with the old as .bak."""
-    folder = Path(store) / CONFIG_DIR
-    path, fresh = folder / name, folder / f"{name}.tmp"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with open(fresh, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        if path.exists():
-            os.replace(path, f"{path}.bak")
-        os.replace(fresh, path)
-    except OSError as error:
-        raise from_os_error(path, error, "writing") from error

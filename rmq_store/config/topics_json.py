@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import json
+import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rmq_store.config.broker_conf import read_config_json, write_config_json
-from rmq_store.consumequeue.files import QueueId
+from rmq_store.config.json_files import read_config_json, to_fastjson, write_config_json
+from rmq_store.errors import CorruptConfigError
+from rmq_store.format.layout import CONFIG_DIR
+from rmq_store.format.queues import QueueId
 from rmq_store.format.releases import Dialect
 from rmq_store.format.topics import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
 
@@ -65,21 +67,42 @@ def _entry(
     return entry
 
 
-def to_fastjson(value: Any, indent: str = "") -> str:
-    """JSON as the broker writes it: indented by tabs, names in order, no space behind a colon.
+def read_topic_configs(store: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
+    """topics.json: topic -> its settings; {} without a file.
 
-    Keys that are integers stand without quotes, which only fastjson reads.
+    Raises CorruptConfigError, also for JSON that is no table of topics; AccessError.
     """
-    if isinstance(value, Mapping):
-        inner = indent + "\t"
-        parts = [f"{inner}{_key(key)}:{to_fastjson(value[key], inner)}" for key in sorted(value)]
-        return "{" + ("\n" + ",\n".join(parts) + "\n" + indent if parts else "") + "}"
-    if isinstance(value, list):
-        inner = indent + "\t"
-        items = [inner + to_fastjson(item, inner) for item in value]
-        return "[" + ("\n" + ",\n".join(items) + "\n" + indent if items else "") + "]"
-    return json.dumps(value, ensure_ascii=False)
+    table = (read_config_json(store, "topics.json") or {}).get("topicConfigTable") or {}
+    if not isinstance(table, dict) or not all(isinstance(one, dict) for one in table.values()):
+        raise CorruptConfigError(
+            Path(store) / CONFIG_DIR / "topics.json",
+            reason="topicConfigTable is no table of topics",
+            expected='{"topic": {"readQueueNums": 8, ...}, ...}',
+            advice="Restore the file from a backup, or move it away: the messages do not depend on it",
+        )
+    return table
 
 
-def _key(key: str | int) -> str:
-    return str(key) if isinstance(key, int) else json.dumps(key, ensure_ascii=False)
+def declared_topics(store: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
+    """As `read_topic_configs`, and {} where that is damaged, for who can do without.
+
+    Raises AccessError.
+    """
+    try:
+        return read_topic_configs(store)
+    except CorruptConfigError:
+        return {}
+
+
+def batch_topics(topic_configs: Mapping[str, Mapping[str, Any]]) -> set[str]:
+    """Topics whose queues are BatchConsumeQueues (attribute queue.type=BatchCQ)."""
+    return {
+        topic
+        for topic, settings in topic_configs.items()
+        if (settings.get("attributes") or {}).get("queue.type") == "BatchCQ"
+    }
+
+
+def declared_batch_topics(root: Path) -> set[str]:
+    """Topics that topics.json says have BatchConsumeQueues; none where it cannot be read."""
+    return batch_topics(declared_topics(root))

@@ -14,18 +14,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.arrow.batches import stored_topics
-from rmq_store.arrow.property_columns import (
-    PropertyColumns,
-    buffers,
-    decode_property_columns,
-    slices,
-)
-from rmq_store.commitlog.headers import Headers, Ints
+from rmq_store.arrow.property_columns import PropertyColumns, decode_property_columns
+from rmq_store.arrow.substrings import buffers, slices
+from rmq_store.commitlog.headers import Headers
 from rmq_store.config.broker_conf import StoreConfig
-from rmq_store.consumequeue.files import QueueId
+from rmq_store.format.array_types import Ints
 from rmq_store.format.hashing import java_string_hashes
 from rmq_store.format.layout import MULTI_DISPATCH_SEPARATOR, Property, SysFlag
 from rmq_store.format.properties import decode_properties
+from rmq_store.format.queues import QueueId
 from rmq_store.format.topics import LMQ_PREFIX, SCHEDULE_TOPIC
 
 _UNKNOWN_LEVEL_MS = 1000  # ScheduleMessageService#computeDeliverTimestamp

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rmq_store.commitlog.headers import Ints
+from rmq_store.format.array_types import Ints
 from rmq_store.format.layout import FILLER_SIZE
 
 

@@ -32,13 +32,6 @@ _LAST_LOOK = 200  # units, about a page of a ConsumeQueue
 _LAST_BASE_OFFSET = 2**62  # beyond it lies damage, and arithmetic overflows
 
 
-class QueueId(NamedTuple):
-    """A queue: its topic and its number in it."""
-
-    topic: str
-    queue_id: int
-
-
 class Glance(NamedTuple):
     """First and last entry of a queue, each as log offset and size, and the unit behind the last."""
 

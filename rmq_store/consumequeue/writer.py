@@ -6,11 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from rmq_store.commitlog.headers import Ints
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.consumequeue.dispatch import Dispatched
-from rmq_store.consumequeue.files import QueueId
 from rmq_store.files.writer import OpenFiles, SegmentWriter
+from rmq_store.format.array_types import Ints
 from rmq_store.format.layout import (
     BATCH_CONSUMEQUEUE_DIR,
     BATCH_QUEUE_ENTRY,
@@ -18,6 +17,7 @@ from rmq_store.format.layout import (
     FILLER_SIZE,
     QUEUE_ENTRY,
 )
+from rmq_store.format.queues import QueueId
 
 _NOT_COMPACTED = -1
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 
 import numpy as np
 
-from rmq_store.errors import InvalidArgumentError, MissingFileError, from_os_error
-from rmq_store.files.mapping import Bytes, MappingCache, ReadCounts, RemoteFile
+from rmq_store.errors import InvalidArgumentError, MissingFileError
+from rmq_store.files.mapping import MappingCache, ReadCounts, RemoteFile
 from rmq_store.files.remote.blocks import Ranges, RemoteMapping
 from rmq_store.files.remote.object_store import shadow_of
 from rmq_store.files.segments import (
@@ -24,6 +23,7 @@ from rmq_store.files.segments import (
     refuse_sizes,
     without_overlaps,
 )
+from rmq_store.format.array_types import Bytes
 
 # Mapped files kept at once by a chain of its own: a pass along the log needs two.
 _MAPPINGS_KEPT = 2
@@ -169,17 +169,6 @@ class SegmentChain:
             expected=held,
             advice="The range expired and was deleted, or its file was not copied along",
         )
-
-
-def read_file(path: str | os.PathLike[str]) -> bytes:
-    """A small file whole. Raises our error where it cannot be read."""
-    shadow = shadow_of(os.fspath(path))
-    if shadow is not None:
-        return shadow.read_whole(os.fspath(path))
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise from_os_error(path, error, "reading") from error
 
 
 def require_positive(name: str, value: int) -> int:

@@ -17,8 +17,7 @@ from rmq_store.errors import TruncatedFileError, from_os_error
 from rmq_store.files.remote.blocks import KEPT_BYTES, Held, RemoteMapping
 from rmq_store.files.remote.object_store import Shadow, shadow_of
 from rmq_store.files.segments import SegmentFile
-
-Bytes = npt.NDArray[np.uint8]
+from rmq_store.format.array_types import Bytes
 
 _REMOTE_FILES_KEPT = 1024
 

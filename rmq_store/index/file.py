@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from rmq_store.commitlog.headers import Ints
 from rmq_store.errors import CorruptIndexError, IndexGeometryError, from_os_error
-from rmq_store.files.mapping import Bytes, MappingCache
+from rmq_store.files.mapping import MappingCache
 from rmq_store.files.remote.blocks import Ranges, RemoteMapping
 from rmq_store.files.remote.object_store import shadow_of
 from rmq_store.files.segments import SegmentFile
+from rmq_store.format.array_types import Bytes, Ints
 from rmq_store.format.layout import (
     DEFAULT_MAX_HASH_SLOTS,
     DEFAULT_MAX_INDEX_ITEMS,
@@ -27,9 +26,9 @@ from rmq_store.format.layout import (
     INDEX_ITEM,
     INDEX_NAME_DIGITS,
     INDEX_SLOT,
-    index_file_size,
     index_item_at,
 )
+from rmq_store.index.geometry import Geometry, Header
 
 _SAMPLE = 256  # items looked at from either end to prove a geometry
 _REMOTE_SAMPLE = 8  # in an object store, where each of them is a request or two
@@ -39,36 +38,6 @@ REMOTE_BLOCK = 4 << 10
 """Bytes of an index file in an object store that are fetched at least: items lie far apart."""
 _OFFSET_IN_ITEM = 4
 _PIECE = 1 << 20  # items
-
-
-@dataclass(frozen=True, slots=True)
-class Geometry:
-    """Slots (maxHashSlotNum) and item places (maxIndexNum) of an index file."""
-
-    slots: int
-    items: int
-
-    @property
-    def file_size(self) -> int:
-        """Bytes of a file of this geometry."""
-        return index_file_size(self.slots, self.items)
-
-
-@dataclass(frozen=True, slots=True)
-class Header:
-    """The 40 bytes at the front; timestamps in ms."""
-
-    begin_timestamp: int
-    end_timestamp: int
-    begin_log_offset: int
-    end_log_offset: int
-    hash_slot_count: int
-    index_count: int
-
-    @property
-    def items(self) -> int:
-        """How many items the file holds: its count is the number of the next one."""
-        return max(self.index_count, 1) - 1
 
 
 def list_index_files(folder: str | os.PathLike[str]) -> list[SegmentFile]:

@@ -9,7 +9,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.format.layout import KEY_SEPARATOR
+from rmq_store.arrow.property_columns import PropertyColumns
+from rmq_store.arrow.substrings import buffers
+from rmq_store.commitlog.headers import Headers
+from rmq_store.format.array_types import Ints
+from rmq_store.format.hashing import index_key_hashes, java_string_hash, java_string_hashes
+from rmq_store.format.layout import INDEX_TAG_TYPE, KEY_SEPARATOR, Property, SysFlag
+from rmq_store.format.properties import decode_properties, decode_utf8
+from rmq_store.format.record import Record
+from rmq_store.format.releases import Dialect
 
 
 def rows_with_key(
@@ -32,3 +40,83 @@ def rows_with_key(
         hits[rows[parents[found]]] = True
     result: npt.NDArray[np.bool_] = hits
     return result
+
+
+def index_items(
+    headers: Headers, topics: pa.Array, properties: PropertyColumns, dialect: Dialect
+) -> tuple[Ints, npt.NDArray[np.int32]]:
+    """Record number and key hash of every item that records get, in the order they go into a file.
+
+    UNIQ_KEY, each word of KEYS, and from 5.4.0 on TAGS (IndexService#buildIndex).
+    """
+    codes = topics.dictionary_encode()
+    names = codes.dictionary.to_pylist()
+    code = codes.indices.to_numpy()
+    indexed = (headers.sys_flag & SysFlag.TRANSACTION_MASK) != SysFlag.TRANSACTION_ROLLBACK
+    parts = [
+        _hashed(properties.uniq_key, None, names, code, ""),
+        _hashed(*_words(properties.keys), names, code, ""),
+    ]
+    if dialect.has("tag_items"):
+        parts.append(_hashed(properties.tags, None, names, code, INDEX_TAG_TYPE + "#"))
+    rows = np.concatenate([row for row, _ in parts])
+    hashes = np.concatenate([hash_ for _, hash_ in parts])
+    kind = np.repeat(np.arange(len(parts)), [len(row) for row, _ in parts])
+    order = np.argsort(rows * len(parts) + kind, kind="stable")
+    order = order[indexed[rows[order]]]
+    return rows[order], hashes[order]
+
+
+def _words(keys: pa.Array) -> tuple[pa.Array, Ints]:
+    """The words of KEYS, empty ones left out, and the row of each."""
+    split = pc.split_pattern(keys, KEY_SEPARATOR)
+    rows = pc.list_parent_indices(split).to_numpy().astype(np.int64)
+    words = pc.list_flatten(split)
+    filled = np.flatnonzero(np.diff(buffers(words)[0]))
+    return words.take(pa.array(filled)), rows[filled]
+
+
+def _hashed(
+    keys: pa.Array, rows: Ints | None, names: list[str], code: npt.NDArray[np.int32], kind: str
+) -> tuple[Ints, npt.NDArray[np.int32]]:
+    """Row and index key hash of keys: of `topic#` + `kind` + key, where there is one.
+
+    The hash of a concatenation follows from the hashes of its parts, so the topic is hashed once.
+    """
+    if rows is None:
+        rows = np.flatnonzero(keys.is_valid().to_numpy(zero_copy_only=False))
+        keys = keys.take(pa.array(rows))
+    ends, raw = buffers(keys)
+    own = java_string_hashes(raw, ends).astype(np.int64)
+    units = _utf16_lengths(keys)
+    front = np.array([java_string_hash(f"{name}#{kind}") for name in names] or [0], dtype=np.int64)
+    mixed = (front[code[rows]] * _powers_of_31(units) + own) & 0xFFFFFFFF
+    return rows, index_key_hashes(mixed.astype(np.uint32).view(np.int32))
+
+
+def _utf16_lengths(keys: pa.Array) -> Ints:
+    """UTF-16 code units of every string."""
+    ends, raw = buffers(keys)
+    used = raw[int(ends[0]) : int(ends[-1])]
+    if not len(used) or int(used.max()) < 0x80:
+        return np.diff(ends).astype(np.int64)
+    per_byte = ((used & 0xC0) != 0x80).astype(np.int64) + (used >= 0xF0)
+    before = np.concatenate(([0], np.cumsum(per_byte)))
+    return np.diff(before[ends - int(ends[0])])
+
+
+def _powers_of_31(exponents: Ints) -> Ints:
+    longest = int(exponents.max()) if len(exponents) else 0
+    table = np.ones(longest + 1, dtype=np.uint32)
+    table[1:] = 31
+    np.multiply.accumulate(table, out=table)
+    return table[exponents].astype(np.int64)
+
+
+def has_key(record: Record, topic: str, key: str) -> bool:
+    """Whether the broker indexes this record under topic and key (IndexService#buildIndex)."""
+    if record.transaction == SysFlag.TRANSACTION_ROLLBACK or decode_utf8(record.topic) != topic:
+        return False
+    properties = decode_properties(record.properties)
+    words = properties.get(Property.KEYS, "").split(KEY_SEPARATOR)
+    return key == properties.get(Property.UNIQ_KEY) or key in words

@@ -15,7 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.arrow.batches import stored_topics
-from rmq_store.arrow.property_columns import decode_property_columns, slices
+from rmq_store.arrow.property_columns import decode_property_columns
+from rmq_store.arrow.substrings import slices
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.resync import not_a_record
@@ -32,28 +33,15 @@ from rmq_store.format.hashing import index_key, index_key_hash
 from rmq_store.format.layout import (
     INDEX_DIR,
     INDEX_HEADER,
-    KEY_SEPARATOR,
-    Property,
-    SysFlag,
     index_item_at,
 )
-from rmq_store.format.properties import decode_properties, decode_utf8
-from rmq_store.format.record import Gap, Record
+from rmq_store.format.record import Gap
 from rmq_store.index.chains import fetch, walk_chains
 from rmq_store.index.file import REMOTE_BLOCK, IndexFile, list_index_files
 
 _INDEX_FILES_MAPPED = 16
 _DAMAGE = (Gap.TORN, Gap.DAMAGED)
 _SHORT_GAPS = 4 << 20  # bytes of the log without an index that are looked through at once
-
-
-def has_key(record: Record, topic: str, key: str) -> bool:
-    """Whether the broker indexes this record under topic and key (IndexService#buildIndex)."""
-    if record.transaction == SysFlag.TRANSACTION_ROLLBACK or decode_utf8(record.topic) != topic:
-        return False
-    properties = decode_properties(record.properties)
-    words = properties.get(Property.KEYS, "").split(KEY_SEPARATOR)
-    return key == properties.get(Property.UNIQ_KEY) or key in words
 
 
 @dataclass(slots=True)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -11,36 +10,16 @@ import pyarrow.compute as pc
 
 from rmq_store.arrow.schema import column_names
 from rmq_store.commitlog.resync import next_start, not_a_record
-from rmq_store.consumequeue.files import QueueId
 from rmq_store.errors import CorruptRecordError, MissingFileError, StoreError
 from rmq_store.format.layout import SysFlag
 from rmq_store.format.properties import decode_utf8
+from rmq_store.format.queues import QueueId
 from rmq_store.query.key_plan import KeyPlan, plan_keys
-from rmq_store.query.log_slices import QueueSlice
-from rmq_store.query.selection import require_queue_ids, require_topic
+from rmq_store.query.selection import Search, selected_slices
 from rmq_store.reading.log_reader import Limits, QueueLimits
 from rmq_store.reading.message_lookup import behind_index
 from rmq_store.reading.options import OnDamage
 from rmq_store.store import MessageStore
-
-
-@dataclass(frozen=True, slots=True)
-class Search:
-    """What is looked for; all that is given must hold.
-
-    Times are ms, `begin` included and `end` not. `key`: one word of KEYS, or the UNIQ_KEY. `text`:
-    bytes anywhere in the decompressed body.
-    """
-
-    topics: Sequence[str] | None = None
-    queue_ids: Collection[int] | None = None
-    begin: int | None = None
-    end: int | None = None
-    key: str | None = None
-    tags: str | None = None
-    properties: Mapping[str, str] = field(default_factory=dict)
-    text: bytes | None = None
-    include_system_topics: bool = False
 
 
 def find(
@@ -61,35 +40,6 @@ def find(
         kept = _matching(batch, search)
         if kept.num_rows:
             yield kept.select(wanted)
-
-
-def selected_slices(store: MessageStore, search: Search) -> list[QueueSlice]:
-    """The queue ranges that topics, queues and times leave."""
-    found = []
-    topics = _topics(store, search)
-    if len(topics) == 1:
-        require_queue_ids(store, topics[0], search.queue_ids or ())
-    for topic in topics:
-        for queue in store.queues(topic):
-            if search.queue_ids is not None and queue.queue_id not in search.queue_ids:
-                continue
-            start, stop = store.min_offset(*queue), store.max_offset(*queue)
-            if search.begin is not None:
-                start = max(start, store.first_since(queue, search.begin))
-            if search.end is not None:
-                behind = store.first_since(queue, search.end, unreadable_before=True)
-                stop = min(stop, behind)
-            if start < stop:
-                found.append(QueueSlice(queue, start, stop))
-    return found
-
-
-def _topics(store: MessageStore, search: Search) -> list[str]:
-    if search.topics is None:
-        return store.topics(search.include_system_topics)
-    for topic in search.topics:
-        require_topic(store, topic)
-    return list(search.topics)
 
 
 def _needed(search: Search) -> list[str]:
@@ -215,7 +165,7 @@ def _indexed(store: MessageStore, wanted: Sequence[tuple[str, str]]) -> dict[str
 
 def _leads_to(store: MessageStore, queue: QueueId, log_offset: int) -> bool:
     """Whether an entry of the queue leads to that place of the log."""
-    at = store.offset_at_log(queue, log_offset)
+    at = store.view.offset_at_log(queue, log_offset)
     return at < store.max_offset(*queue) and store.log_offset_of(queue, at) == log_offset
 
 
@@ -248,7 +198,7 @@ def _topics_anywhere(store: MessageStore, search: Search) -> Collection[str]:
         return search.topics
     return [
         topic
-        for topic in store.known_topics()
+        for topic in store.view.known_topics
         if search.include_system_topics or not store.is_system_topic(topic)
     ]
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from rmq_store.consumequeue.files import QueueId
+from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.topics import LMQ_PREFIX
-from rmq_store.query.log_slices import LogSlice, QueueSlice, joined, pieces_of
+from rmq_store.query.log_slices import LogSlice, joined, pieces_of
 from rmq_store.store import MessageStore
 
 MOST_HITS = 100_000
@@ -54,7 +55,7 @@ def plan_keys(
     served: list[QueueSlice] = []
     others: list[QueueSlice] = []
     for part in ranges:
-        outside = part.queue.topic.startswith(LMQ_PREFIX) or store.is_batch(part.queue)
+        outside = part.queue.topic.startswith(LMQ_PREFIX) or store.view.is_batch(part.queue)
         (others if outside else served).append(part)
     index = store.key_index()
     by_topic: dict[str, _Parts] = {}
@@ -103,9 +104,9 @@ def _said_places(
     if store.is_remote and len(offsets) > _MOST_RECORDS:
         return {}
     store.log.fetch_ranges((offset, offset + 1) for offset in offsets)
-    said = {offset: store.said_place(offset) for offset in offsets}
+    said = {offset: store.lookup.recorded_queue_offset(offset) for offset in offsets}
     places = {offset: place for offset, place in said.items() if place is not None}
-    store.fetch_entries(list(places.values()))
+    store.view.fetch_ahead(list(places.values()))
     return places
 
 
@@ -124,7 +125,7 @@ def _entries_at(
             return [said] if inside else []
     every = [part for of_queue in parts.values() for part in of_queue]
     for part in every:
-        at = store.offset_at_log(part.queue, log_offset)
+        at = store.view.offset_at_log(part.queue, log_offset)
         if part.start <= at < part.stop and store.log_offset_of(part.queue, at) == log_offset:
             found.append(QueueSlice(part.queue, at, at + 1))
     # A damaged entry leads the search astray: the record knows where it is listed.
@@ -138,7 +139,7 @@ def _said_by_record(
 
     One that leads nowhere is damage, to be told by whoever reads it.
     """
-    said = store.said_place(log_offset)
+    said = store.lookup.recorded_queue_offset(log_offset)
     if said is None:
         return []
     for part in parts:
@@ -147,5 +148,28 @@ def _said_by_record(
             if not len(entries):
                 return []
             where, size = int(entries.log_offset[0]), int(entries.size[0])
-            return [said] if where == log_offset or not store.is_record(where, size) else []
+            return [said] if where == log_offset or not store.log.is_record(where, size) else []
     return []
+
+
+class GoneKey(NamedTuple):
+    """Log offsets, ascending, to which index items of a key lead: before the log's start, where
+    records expire, and at its end or behind it, where they were lost. Another key of the same hash
+    (32 bits) would lead there too."""
+
+    expired: tuple[int, ...]
+    lost: tuple[int, ...]
+
+
+def gone_key(store: MessageStore, key: str, topics: Collection[str] | None = None) -> GoneKey:
+    """Where the index leads for `key` outside the log, in `topics` or in all that are known.
+
+    The index is read, and not the log.
+    """
+    wanted = [(topic, key) for topic in topics or store.view.known_topics]
+    found = sorted(set().union(*store.key_index().indexed(wanted).values()))
+    start, end = store.log_range()
+    return GoneKey(
+        tuple(offset for offset in found if offset < start),
+        tuple(offset for offset in found if offset >= end),
+    )

@@ -18,22 +18,10 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from rmq_store.consumequeue.files import QueueId
+from rmq_store.format.queues import EntryAt, QueueId, QueueSlice
 
 SAMPLES_IN_ALL = 20_000
 SAMPLES_PER_QUEUE = 64
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class QueueSlice:
-    """Neighbouring entries of one queue."""
-
-    queue: QueueId
-    start: int  # queue offset, included
-    stop: int  # queue offset, excluded
-
-    def __len__(self) -> int:
-        return max(0, self.stop - self.start)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,17 +40,6 @@ class Stretch(NamedTuple):
     stop: int
     selected_bytes: float
     entries: float = 0.0
-
-
-class Entry(NamedTuple):
-    """Where the message at a queue offset lies, and how much it takes."""
-
-    log_offset: int  # CommitLog offset of its record, bytes
-    size: float  # bytes; its share of the record where that holds several messages
-
-
-EntryAt = Callable[[QueueId, int], Entry | None]
-"""The entry at a queue offset; None where it leads to no record."""
 
 
 @dataclass(frozen=True, slots=True)

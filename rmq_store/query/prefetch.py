@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from rmq_store.consumequeue.files import QueueId
 from rmq_store.files.remote.parallel import LOOKS_IN_FLIGHT, side_by_side
-from rmq_store.query.log_slices import Entry, EntryAt, QueueSlice, sample_offsets
+from rmq_store.format.queues import Entry, EntryAt, QueueId, QueueSlice
+from rmq_store.query.log_slices import sample_offsets
 from rmq_store.store import MessageStore
 
 OffsetAtLog = Callable[[QueueId, int], int]
 
 
 def entry_at(store: MessageStore, ranges: Sequence[QueueSlice]) -> EntryAt:
-    """`store.entry_at`, with the entries that a plan of `ranges` asks for looked up beforehand."""
+    """`store.view.entry_at`, with the entries that a plan of `ranges` asks for looked up beforehand."""
     if not store.is_remote:
-        return store.entry_at
+        return store.view.entry_at
     places = [
         (part.queue, offset)
         for part in ranges
@@ -25,25 +25,25 @@ def entry_at(store: MessageStore, ranges: Sequence[QueueSlice]) -> EntryAt:
     known: dict[tuple[QueueId, int], Entry | None] = {}
 
     def look(place: tuple[QueueId, int]) -> None:
-        known[place] = store.entry_at(*place)
+        known[place] = store.view.entry_at(*place)
 
     side_by_side(look, places, LOOKS_IN_FLIGHT)
     return lambda queue, offset: (
-        known[queue, offset] if (queue, offset) in known else store.entry_at(queue, offset)
+        known[queue, offset] if (queue, offset) in known else store.view.entry_at(queue, offset)
     )
 
 
 def offset_at_log(
     store: MessageStore, ranges: Sequence[QueueSlice], places: Sequence[int | None]
 ) -> OffsetAtLog:
-    """`store.offset_at_log`, with the answers for these log offsets found beforehand."""
+    """`store.view.offset_at_log`, with the answers for these log offsets found beforehand."""
     wanted = [(part.queue, place) for part in ranges for place in places if place is not None]
     if not store.is_remote or not wanted:
-        return store.offset_at_log
+        return store.view.offset_at_log
     known: dict[tuple[QueueId, int], int] = {}
 
     def look(one: tuple[QueueId, int]) -> None:
-        known[one] = store.offset_at_log(*one)
+        known[one] = store.view.offset_at_log(*one)
 
     side_by_side(look, wanted, LOOKS_IN_FLIGHT)
     return lambda queue, place: known[queue, place]

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from rmq_store.config.broker_conf import declared_topics
+from rmq_store.config.topics_json import declared_topics
 from rmq_store.errors import UnknownQueueError, nearest
+from rmq_store.format.queues import QueueSlice
 from rmq_store.store import MessageStore
 
 
 def require_topic(store: MessageStore, topic: str) -> None:
     """Raises UnknownQueueError for a topic that has no queue and does not stand in topics.json."""
-    known = store.known_topics()
+    known = store.view.known_topics
     if topic not in known:
         raise UnknownQueueError(
             store.path,
@@ -39,3 +41,51 @@ def require_queue_ids(store: MessageStore, topic: str, queue_ids: Iterable[int])
             reason=f"topic {topic!r} has no queue {unknown[0]}",
             advice=f"Queues with messages are {', '.join(map(str, sorted(there)))}",
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What is looked for; all that is given must hold.
+
+    Times are ms, `begin` included and `end` not. `key`: one word of KEYS, or the UNIQ_KEY. `text`:
+    bytes anywhere in the decompressed body.
+    """
+
+    topics: Sequence[str] | None = None
+    queue_ids: Collection[int] | None = None
+    begin: int | None = None
+    end: int | None = None
+    key: str | None = None
+    tags: str | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
+    text: bytes | None = None
+    include_system_topics: bool = False
+
+
+def selected_slices(store: MessageStore, search: Search) -> list[QueueSlice]:
+    """The queue ranges that topics, queues and times leave."""
+    found = []
+    topics = _topics(store, search)
+    if len(topics) == 1:
+        require_queue_ids(store, topics[0], search.queue_ids or ())
+    for topic in topics:
+        for queue in store.queues(topic):
+            if search.queue_ids is not None and queue.queue_id not in search.queue_ids:
+                continue
+            start, stop = store.min_offset(*queue), store.max_offset(*queue)
+            if search.begin is not None:
+                start = max(start, store.first_since(queue, search.begin))
+            if search.end is not None:
+                behind = store.first_since(queue, search.end, unreadable_before=True)
+                stop = min(stop, behind)
+            if start < stop:
+                found.append(QueueSlice(queue, start, stop))
+    return found
+
+
+def _topics(store: MessageStore, search: Search) -> list[str]:
+    if search.topics is None:
+        return store.topics(search.include_system_topics)
+    for topic in search.topics:
+        require_topic(store, topic)
+    return list(search.topics)

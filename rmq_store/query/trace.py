@@ -12,12 +12,11 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.consumequeue.files import QueueId
 from rmq_store.errors import StoreError
 from rmq_store.format.layout import SysFlag
-from rmq_store.format.record import Message
+from rmq_store.format.message import Message
+from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.topics import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
-from rmq_store.query.log_slices import QueueSlice
 from rmq_store.store import MessageStore
 
 # TransactionalMessageUtil, TopicValidator
@@ -119,7 +118,9 @@ def _named(
     store: MessageStore, key: str, topic: str | None, on_damage: Callable[[StoreError], None]
 ) -> Iterator[Message]:
     yield from (one for one in store.messages_by_id(key, on_damage) if sent_to(one, topic))
-    for message in store.messages_with_key(store.known_topics(), key, _MOST_RECORDS, on_damage):
+    for message in store.lookup.messages_with_key(
+        store.view.known_topics, key, _MOST_RECORDS, on_damage
+    ):
         if sent_to(message, topic):
             yield message
 

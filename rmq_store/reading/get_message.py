@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.consumequeue.entries import Entries
 from rmq_store.format.hashing import tags_code
-from rmq_store.format.layout import FILLER_SIZE, TAG_SEPARATOR
-from rmq_store.format.record import Message
-
-ALL_TAGS = "*"
+from rmq_store.format.layout import FILLER_SIZE
+from rmq_store.format.message import Message
+from rmq_store.format.queues import QueueId
+from rmq_store.reading.message_lookup import MessageLookup, broker_position
+from rmq_store.snapshot.queue_view import QueueView
 
 # Defaults of MessageStoreConfig.
 _MAX_FILTER_BYTES = 16_000
@@ -38,9 +38,6 @@ class GetMessageStatus(Enum):
     NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
 
 
-_BADLY = GetMessageStatus.OFFSET_OVERFLOW_BADLY
-
-
 @dataclass(frozen=True, slots=True)
 class GetMessageResult:
     """Status, where to go on, the queue's range, and the messages found."""
@@ -50,15 +47,6 @@ class GetMessageResult:
     min_offset: int
     max_offset: int
     messages: list[Message] = field(default_factory=list)
-
-
-def parse_tags(tags: str | Sequence[str] | None) -> frozenset[str] | None:
-    """The tags of an expression such as "a || b", or of a list; None: all."""
-    if tags is None:
-        return None
-    words = tags.split(TAG_SEPARATOR) if isinstance(tags, str) else tags
-    wanted = frozenset(word.strip() for word in words if word.strip())
-    return None if not wanted or ALL_TAGS in wanted else wanted
 
 
 def off_range(offset: int, low: int, high: int) -> GetMessageResult | None:
@@ -72,46 +60,6 @@ def off_range(offset: int, low: int, high: int) -> GetMessageResult | None:
     if offset > high:
         return GetMessageResult(GetMessageStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
     return None
-
-
-EntriesOf = Callable[[int, int], Entries]
-MessageAt = Callable[[Entries, int], Message | None]
-
-
-def get_exact(
-    offset: int,
-    low: int,
-    high: int,
-    max_messages: int,
-    tags: frozenset[str] | None,
-    entries_of: EntriesOf,
-    message_at: MessageAt,
-) -> GetMessageResult:
-    """On from `offset` to `max_messages`, over all files; tags compared as text.
-
-    `message_at` gives None for an entry that does not lead to its record: those are no messages.
-    """
-    answer = off_range(offset, low, high)
-    if answer is not None:
-        return answer
-    found: list[Message] = []
-    at, step = offset, _CHUNK
-    while at < high and len(found) < max_messages:
-        upto = min(high, at + max(step, max_messages - len(found)))
-        entries = entries_of(at, upto)
-        # Offsets may be far apart in a queue of batches, and files may be missing in any.
-        step = _CHUNK if len(entries) > 1 else 2 * step
-        for row in range(len(entries)):
-            message = message_at(entries, row)
-            at = max(at, int(entries.offset[row] + max(1, entries.count[row])))
-            if message is not None and (tags is None or message.tags in tags):
-                found.append(message)
-                if len(found) == max_messages:
-                    break
-        else:
-            at = max(at, upto)
-    status = GetMessageStatus.FOUND if found else GetMessageStatus.NO_MATCHED_MESSAGE
-    return GetMessageResult(status, min(at, high), low, high, found)
 
 
 @dataclass(slots=True)
@@ -139,68 +87,103 @@ def _physical_memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def get_as_broker(
-    offset: int,
-    low: int,
-    high: int,
-    max_messages: int,
-    tags: frozenset[str] | None,
-    entries_of: EntriesOf,
-    unit_size: int,
-    log: CommitLog,
-    log_end: int,
-    message_at: MessageAt,
-    *,
-    overflow_to_min: bool = False,
-) -> GetMessageResult:
-    """As DefaultMessageStore#getMessage answers: entries of one queue file, by tag hash alone.
+class MessageGetter:
+    """Answers getMessage for the queues of one view."""
 
-    `entries_of` gives the entries from an offset to the end of its queue file.
-    """
-    answer = off_range(offset, low, high)
-    if answer is not None:
-        if overflow_to_min and low == 0 and answer.status is _BADLY:
-            return replace(answer, next_begin_offset=low)
-        return answer
-    wanted = None if tags is None else {tags_code(tag) & _MASK32 for tag in tags}
-    status, at = GetMessageStatus.NO_MATCHED_MESSAGE, offset
-    limits = BrokerLimits(max_messages, log_end)
-    found: list[Message] = []
-    skip_to: int | None = None  # after a record that is gone: on with the next file of the log
-    entries = entries_of(offset, high)
-    for row in range(len(entries)):
-        where, size, count = (
-            int(x[row]) for x in (entries.log_offset, entries.size, entries.count)
-        )
-        if (int(entries.offset[row]) - offset) * unit_size >= max(
-            _MAX_FILTER_BYTES, max_messages * unit_size
-        ) or limits.is_full(where, size, count):
-            break
-        at = int(entries.offset[row]) + count
-        if skip_to is not None and where < skip_to:
-            continue
-        if wanted is not None and int(entries.tags_code[row]) & _MASK32 not in wanted:
-            continue
-        if not _is_there(log, where, size, log_end):
-            if not limits.bytes:
-                status = GetMessageStatus.MESSAGE_WAS_REMOVING
-            skip_to = where + log.chain.file_size - where % log.chain.file_size
-            continue
-        message = message_at(entries, row)
-        if message is not None:
-            found.append(message)
-        limits.bytes, limits.count = limits.bytes + size, limits.count + count
-        status, skip_to = GetMessageStatus.FOUND, None
-    return GetMessageResult(status, at, low, high, found)
+    def __init__(self, view: QueueView, log: CommitLog, lookup: MessageLookup) -> None:
+        self._view, self._log, self._lookup = view, log, lookup
+        self._queues = view.snapshot.queues
 
+    def exact(
+        self, queue: QueueId, offset: int, max_messages: int, tags: frozenset[str] | None
+    ) -> GetMessageResult:
+        """Up to `max_messages` from `offset` on, over all files; tags are compared as text.
 
-def broker_position(log: CommitLog, where: int) -> int:
-    """Where the broker looks for a log offset: it takes 0 for the first file that is still there.
+        An entry that does not lead to its record is no message.
+        """
+        state = self._queues.get(queue)
+        if state is None:
+            return GetMessageResult(GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+        low, high = state.min_offset, state.max_offset
+        answer = off_range(offset, low, high)
+        if answer is not None:
+            return answer
+        found: list[Message] = []
+        at, step = offset, _CHUNK
+        while at < high and len(found) < max_messages:
+            upto = min(high, at + max(step, max_messages - len(found)))
+            entries = self._view.entries(queue, at, upto)
+            # Offsets may be far apart in a queue of batches, and files may be missing in any.
+            step = _CHUNK if len(entries) > 1 else 2 * step
+            for row in range(len(entries)):
+                message = self._lookup.message_of(queue, entries, row)
+                at = max(at, int(entries.offset[row] + max(1, entries.count[row])))
+                if message is not None and (tags is None or message.tags in tags):
+                    found.append(message)
+                    if len(found) == max_messages:
+                        break
+            else:
+                at = max(at, upto)
+        status = GetMessageStatus.FOUND if found else GetMessageStatus.NO_MATCHED_MESSAGE
+        return GetMessageResult(status, min(at, high), low, high, found)
 
-    MappedFileQueue#findMappedFileByOffset with returnFirstOnNotFound for offset 0: an expired first
-    entry of a queue is answered with whatever record now stands first.
-    """
-    return log.start if where == 0 else where
+    def as_broker(
+        self,
+        queue: QueueId,
+        offset: int,
+        max_messages: int,
+        tags: frozenset[str] | None,
+        overflow_to_min: bool,
+    ) -> GetMessageResult:
+        """As DefaultMessageStore#getMessage: entries of one queue file, tags by hash alone."""
+        state = self._queues.get(queue)
+        if state is None:
+            return GetMessageResult(GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
+        low, high = self._view.broker_min(queue, state), state.max_offset
+        answer = off_range(offset, low, high)
+        if answer is not None:
+            badly = answer.status is GetMessageStatus.OFFSET_OVERFLOW_BADLY
+            to_min = overflow_to_min and low == 0 and badly
+            return replace(answer, next_begin_offset=low) if to_min else answer
+        entries = self._view.with_ext(queue, self._view.to_file_end(queue, state, offset, high))
+        unit_size = self._view.files(queue).dtype.itemsize
+        most_bytes = max(_MAX_FILTER_BYTES, max_messages * unit_size)
+        near = entries.take((entries.offset - offset) * unit_size < most_bytes)
+        hashes = None if tags is None else {tags_code(tag) & _MASK32 for tag in tags}
+        status, rows, at = self._broker_batch(near, offset, max_messages, hashes)
+        found = [self._lookup.any_message_at(queue, near, row) for row in rows]
+        messages = [message for message in found if message is not None]
+        return GetMessageResult(status, at, low, high, messages)
+
+    def _broker_batch(
+        self, entries: Entries, offset: int, max_messages: int, hashes: set[int] | None
+    ) -> tuple[GetMessageStatus, list[int], int]:
+        """The status, the rows of the entries that the broker sends, and where it goes on."""
+        log_end = self._view.snapshot.log_end
+        status, at = GetMessageStatus.NO_MATCHED_MESSAGE, offset
+        limits = BrokerLimits(max_messages, log_end)
+        rows: list[int] = []
+        skip_to: int | None = None  # after a record that is gone: on with the next file of the log
+        for row in range(len(entries)):
+            where, size, count = (
+                int(column[row]) for column in (entries.log_offset, entries.size, entries.count)
+            )
+            if limits.is_full(where, size, count):
+                break
+            at = int(entries.offset[row]) + count
+            if skip_to is not None and where < skip_to:
+                continue
+            if hashes is not None and int(entries.tags_code[row]) & _MASK32 not in hashes:
+                continue
+            if not _is_there(self._log, where, size, log_end):
+                if not limits.bytes:
+                    status = GetMessageStatus.MESSAGE_WAS_REMOVING
+                skip_to = where + self._log.chain.file_size - where % self._log.chain.file_size
+                continue
+            rows.append(row)
+            limits.bytes, limits.count = limits.bytes + size, limits.count + count
+            status, skip_to = GetMessageStatus.FOUND, None
+        return status, rows, at
 
 
 def _is_there(log: CommitLog, where: int, size: int, log_end: int) -> bool:

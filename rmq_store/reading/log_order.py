@@ -9,8 +9,7 @@ import numpy.typing as npt
 
 from rmq_store.arrow.batches import Rows
 from rmq_store.consumequeue.entries import Entries, concat_entries
-from rmq_store.consumequeue.files import QueueId
-from rmq_store.query.log_slices import QueueSlice
+from rmq_store.format.queues import QueueId, QueueSlice
 
 _FIRST_SPAN = 2 << 20  # bytes of the log whose entries are put in order at a time, to begin with
 _WIDEST_SPAN = 256 << 20

@@ -14,15 +14,15 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rmq_store.arrow.batches import Rows, stored_topics
-from rmq_store.commitlog.headers import Headers, Ints
+from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.resync import next_start
 from rmq_store.consumequeue.dispatch import Dispatched, dispatch
-from rmq_store.consumequeue.files import QueueId
 from rmq_store.errors import CorruptRecordError, MissingFileError, StoreError
-from rmq_store.files.mapping import Bytes
 from rmq_store.files.segments import SegmentFile
+from rmq_store.format.array_types import Bytes, Ints
 from rmq_store.format.layout import SysFlag
+from rmq_store.format.queues import QueueId
 from rmq_store.format.record import Gap
 from rmq_store.reading.options import OnDamage
 from rmq_store.reading.slice_reader import SliceReader

@@ -8,7 +8,6 @@ from itertools import islice
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.resync import not_a_record
 from rmq_store.consumequeue.entries import Entries
-from rmq_store.consumequeue.files import QueueId
 from rmq_store.errors import CorruptRecordError, MissingFileError, StoreError
 from rmq_store.format.compression import decompress
 from rmq_store.format.layout import (
@@ -17,11 +16,12 @@ from rmq_store.format.layout import (
     MULTI_DISPATCH_SEPARATOR,
     Property,
 )
+from rmq_store.format.message import Message, to_message
 from rmq_store.format.properties import decode_properties, decode_utf8
-from rmq_store.format.record import Message, Record, to_message
-from rmq_store.index.query import KeyIndex, has_key
-from rmq_store.query.log_slices import QueueSlice
-from rmq_store.reading.get_message import broker_position
+from rmq_store.format.queues import QueueId, QueueSlice
+from rmq_store.format.record import Record
+from rmq_store.index.keys import has_key
+from rmq_store.index.query import KeyIndex
 from rmq_store.snapshot.queue_view import QueueView
 
 
@@ -136,7 +136,7 @@ class MessageLookup:
         listed = len(entries) and int(entries.log_offset[0]) == record.physical_offset
         return entries if listed else None
 
-    def said_place(self, commit_log_offset: int) -> QueueSlice | None:
+    def recorded_queue_offset(self, commit_log_offset: int) -> QueueSlice | None:
         """The queue entry at which the record there says that it is listed, unproven.
 
         None where no sound record starts there, or one that several queues list.
@@ -271,6 +271,15 @@ class MessageLookup:
 
     def _in_log(self, offset: int) -> bool:
         return self._view.snapshot.log_start <= offset < self._view.snapshot.log_end
+
+
+def broker_position(log: CommitLog, where: int) -> int:
+    """Where the broker looks for a log offset: it takes 0 for the first file that is still there.
+
+    MappedFileQueue#findMappedFileByOffset with returnFirstOnNotFound for offset 0: an expired first
+    entry of a queue is answered with whatever record now stands first.
+    """
+    return log.start if where == 0 else where
 
 
 def log_offset_of_id(message_id: str) -> int | None:

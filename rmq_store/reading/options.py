@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypedDict
 from rmq_store.arrow.schema import column_names
 from rmq_store.errors import InvalidArgumentError, StoreError, nearest
 from rmq_store.format.compression import DEFAULT_MAX_BODY_BYTES
-from rmq_store.reading.get_message import parse_tags
+from rmq_store.format.layout import TAG_SEPARATOR
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -18,6 +18,9 @@ BATCH_ROWS = 8192
 BATCH_BYTES = 16 << 20
 
 OnDamage = Callable[[StoreError], None]
+
+
+ALL_TAGS = "*"
 
 
 class ReadManner(TypedDict, total=False):
@@ -103,3 +106,12 @@ def positive(name: str, value: int) -> int:
     if value < 1:
         raise InvalidArgumentError(None, reason=f"{name} must be at least 1", actual=value)
     return value
+
+
+def parse_tags(tags: str | Sequence[str] | None) -> frozenset[str] | None:
+    """The tags of an expression such as "a || b", or of a list; None: all."""
+    if tags is None:
+        return None
+    words = tags.split(TAG_SEPARATOR) if isinstance(tags, str) else tags
+    wanted = frozenset(word.strip() for word in words if word.strip())
+    return None if not wanted or ALL_TAGS in wanted else wanted

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,11 +13,12 @@ import pyarrow.compute as pc
 from rmq_store.arrow.batches import BatchBuilder, Rows, needs_log, other_topic_rows, stored_topics
 from rmq_store.arrow.property_columns import PropertyColumns
 from rmq_store.arrow.schema import column_names
-from rmq_store.commitlog.headers import Headers, Ints, wrong_crc_rows
+from rmq_store.commitlog.crc import wrong_crc_rows
+from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.consumequeue.entries import Entries
-from rmq_store.consumequeue.files import QueueId
 from rmq_store.errors import BodyError, CorruptQueueError, ListedAt, StoreError
+from rmq_store.format.array_types import Ints
 from rmq_store.format.hashing import tags_code
 from rmq_store.format.layout import (
     EXT_MAX_ADDRESS,
@@ -27,36 +28,32 @@ from rmq_store.format.layout import (
     SysFlag,
 )
 from rmq_store.format.properties import decode_properties
+from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.topics import SCHEDULE_TOPIC
 from rmq_store.index.keys import rows_with_key
-from rmq_store.query.log_slices import QueueSlice
-from rmq_store.reading.log_order import EntriesOf, in_log_order
+from rmq_store.reading.log_order import in_log_order
 from rmq_store.reading.options import ReadOptions
 from rmq_store.reading.unwrap_batches import MemberBatches, RangesOf, listed_row
+from rmq_store.snapshot.queue_view import QueueView
 
 _MASK32 = 0xFFFFFFFF
 LAST_OFFSET = 2**63 - 1
 
 
 class SliceReader:
-    """Reads queue slices of one store. The entries come from `entries_of`, the records from `log`."""
+    """Reads queue slices of one view; the records come from `log`."""
 
     def __init__(
         self,
         log: CommitLog,
-        entries_of: EntriesOf,
+        view: QueueView,
         broker_name: str,
         log_end: int,
         options: ReadOptions,
-        batch_queues: Collection[QueueId] = (),
-        folder_of: Callable[[QueueId], str | None] = lambda _: None,
     ) -> None:
-        """`batch_queues`: those that are BatchConsumeQueues. `folder_of`: where a queue's files are."""
-        self._folder_of = folder_of
-        self._batch_queues = batch_queues
+        self._view = view
         self._damages = 0
         self._log = log
-        self._entries_of = entries_of
         self._log_end = log_end
         self._options = options
         self._asked = column_names(options.columns)
@@ -136,9 +133,9 @@ class SliceReader:
 
         return in_log_order(
             parts,
-            self._entries_of,
+            self._view.listed_entries if self._options.unwrap else self._view.slice_entries,
             keep,
-            batch_queues=self._batch_queues,
+            batch_queues={part.queue for part in parts if self._view.is_batch(part.queue)},
             least_rows=self._options.batch_rows,
             first_rows=self._options.first_batch_rows,
         )
@@ -151,7 +148,7 @@ class SliceReader:
             entries = entries.take(leads)
         if self._hashes is None or queue.topic == SCHEDULE_TOPIC:  # there tagsCode is a time
             return entries
-        if self._options.unwrap and queue in self._batch_queues:  # members have tags of their own
+        if self._options.unwrap and self._view.is_batch(queue):  # members have tags of their own
             return entries
         may_match = np.isin(entries.tags_code & _MASK32, self._hashes)
         return entries.take(may_match | (entries.tags_code <= EXT_MAX_ADDRESS))
@@ -168,7 +165,7 @@ class SliceReader:
                 where = int(entries.log_offset[row])
                 self._damaged(
                     CorruptQueueError(
-                        self._folder_of(part.queue),
+                        self._view.folder(part.queue),
                         offset=int(entries.offset[row]),
                         reason=f"an entry of queue {part.queue.topic}/{part.queue.queue_id} points "
                         "back in the log",
@@ -183,7 +180,7 @@ class SliceReader:
             if not len(entries):
                 return entries, end
         end = int(entries.log_offset[-1] + entries.size[-1])
-        if self._options.unwrap and part.queue in self._batch_queues:
+        if self._options.unwrap and self._view.is_batch(part.queue):
             entries = _each_message(entries, part)
         return entries, end
 
@@ -193,7 +190,7 @@ class SliceReader:
             what = "filler" if size == FILLER_SIZE else "an entry that leads to no place in the log"
             self._damaged(
                 CorruptQueueError(
-                    self._folder_of(queue),
+                    self._view.folder(queue),
                     offset=int(entries.offset[row]),
                     reason=f"{what} in queue {queue.topic}/{queue.queue_id}",
                     expected=f"a record before log offset {self._log_end}",

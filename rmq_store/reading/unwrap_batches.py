@@ -11,10 +11,11 @@ import pyarrow as pa
 from rmq_store.arrow.batches import BatchBuilder, Rows
 from rmq_store.arrow.inner_batch import Members, members_of
 from rmq_store.arrow.property_columns import PropertyColumns, decode_property_columns
-from rmq_store.commitlog.headers import Headers, Ints
+from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.consumequeue.files import QueueId
 from rmq_store.errors import BodyError, ListedAt, StoreError
+from rmq_store.format.array_types import Ints
+from rmq_store.format.queues import QueueId
 
 RangesOf = Callable[[QueueId], Sequence[tuple[int, int]]]
 """The queue offsets of a queue whose messages are wanted, half-open ranges."""

@@ -1,0 +1,24 @@
+"""Brings a store that was not closed cleanly into the state of a clean stop, in place.
+
+`strict*` cut the log after its last whole record; `broker*` reproduce DefaultMessageStore#load and
+#recover. A rebuild into a new store lives in `admin`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rmq_store.recovery.recover_store import recover
+    from rmq_store.recovery.report import RecoveryReport
+
+__all__ = ["RecoveryReport", "recover"]
+_HOME = {"RecoveryReport": "report", "recover": "recover_store"}
+
+
+def __getattr__(name: str) -> Any:
+    # Imported on demand: a command that needs one module does not wait for the whole room.
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

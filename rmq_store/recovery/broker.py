@@ -13,16 +13,18 @@ import numpy as np
 import pyarrow as pa
 
 from rmq_store.arrow.property_columns import PropertyColumns
-from rmq_store.commitlog.headers import Headers, Ints, Mask
+from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.runs import follow
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.checkpoint import Checkpoint
 from rmq_store.config.locate import commitlog_folders
+from rmq_store.config.topics_json import declared_batch_topics
 from rmq_store.consumequeue.dispatch import Dispatched, entries_of
-from rmq_store.consumequeue.files import QueueId
-from rmq_store.files.mapping import Bytes
-from rmq_store.files.writer import OpenFiles, remove
+from rmq_store.consumequeue.folders import QueueFolders
+from rmq_store.files.truncate import remove
+from rmq_store.files.writer import OpenFiles
+from rmq_store.format.array_types import Bytes, Ints, Mask
 from rmq_store.format.hashing import crc32
 from rmq_store.format.layout import (
     ABORT_FILE,
@@ -35,6 +37,7 @@ from rmq_store.format.layout import (
     INDEX_DIR,
     MAGIC_BLANK,
 )
+from rmq_store.format.queues import QueueId
 from rmq_store.format.releases import Dialect
 from rmq_store.index.file import list_index_files
 from rmq_store.recovery.broker_queues import BrokerBatchQueue, BrokerQueue, load_files
@@ -42,12 +45,8 @@ from rmq_store.recovery.report import FileChange, RecoveryReport
 from rmq_store.recovery.strict_index import index_geometry, last_index_writer
 from rmq_store.recovery.strict_log import TIMESTAMP_SLACK_MS
 from rmq_store.snapshot.file_sizes import queue_sizes
-from rmq_store.snapshot.snapshot import (
-    QueueFolders,
-    QueueState,
-    StoreSnapshot,
-    declared_batch_topics,
-)
+from rmq_store.snapshot.queue_state import QueueState
+from rmq_store.snapshot.snapshot import StoreSnapshot
 
 _MOST_FILES = 10  # commitLogRecoverMaxNum, from 5.4.0 on
 _BYTES_AT_A_TIME = 32 << 20

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rmq_store.commitlog.headers import Ints
 from rmq_store.errors import UnrecoverableStoreError
-from rmq_store.files.writer import OpenFiles, remove
+from rmq_store.files.truncate import remove
+from rmq_store.files.writer import OpenFiles
+from rmq_store.format.array_types import Ints
 from rmq_store.format.layout import BATCH_QUEUE_ENTRY, FILLER_SIZE, QUEUE_ENTRY, segment_name
 
 _FILES_SCANNED = 3  # ConsumeQueue#recover

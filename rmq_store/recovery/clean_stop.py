@@ -6,10 +6,12 @@ from pathlib import Path
 
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.config.broker_conf import StoreConfig
-from rmq_store.consumequeue.files import QueueId
+from rmq_store.consumequeue.folders import QueueFolders
 from rmq_store.errors import UncleanStoreError
 from rmq_store.format.layout import ABORT_FILE, BLANK_HEAD, BLANK_SIZE, MAGIC_BLANK
-from rmq_store.snapshot.snapshot import QueueFolders, QueueState, StoreSnapshot, take_snapshot
+from rmq_store.format.queues import QueueId
+from rmq_store.snapshot.queue_state import QueueState
+from rmq_store.snapshot.snapshot import StoreSnapshot, take_snapshot
 
 _ADVICE = 'Open it with recovery="strict", or let a broker start on it and stop it in order'
 

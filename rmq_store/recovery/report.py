@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from rmq_store.consumequeue.files import QueueId
+from rmq_store.format.queues import QueueId
 from rmq_store.snapshot.snapshot import StoreSnapshot
 
 

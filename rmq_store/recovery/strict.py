@@ -13,11 +13,14 @@ from rmq_store.config.abort import write_abort
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.checkpoint import Checkpoint, checkpoint_size
 from rmq_store.config.locate import commitlog_folders
+from rmq_store.config.topics_json import declared_batch_topics
 from rmq_store.consumequeue.dispatch import entries_of
+from rmq_store.consumequeue.folders import QueueFolders
 from rmq_store.consumequeue.writer import QueueWriter
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.files.segments import LARGEST_FILE
-from rmq_store.files.writer import OpenFiles, clear_from, remove, set_size
+from rmq_store.files.truncate import clear_from, remove, set_size
+from rmq_store.files.writer import OpenFiles
 from rmq_store.format.layout import (
     ABORT_FILE,
     CHECKPOINT_FILE,
@@ -30,7 +33,7 @@ from rmq_store.recovery.strict_index import IndexRecovery, index_geometry, last_
 from rmq_store.recovery.strict_log import LogWalk, careful_start
 from rmq_store.recovery.strict_queues import LookFurther, QueueRecovery
 from rmq_store.snapshot.file_sizes import queue_sizes, refuse_smaller
-from rmq_store.snapshot.snapshot import QueueFolders, declared_batch_topics, take_snapshot
+from rmq_store.snapshot.snapshot import take_snapshot
 
 _BYTES_BETWEEN_MARKS = 1 << 30  # of the log, dispatched
 
@@ -47,7 +50,7 @@ class StrictRecovery:
         flushed_until: int = 0,
         progress: Callable[[int], None] | None = None,
     ) -> None:
-        """As `recover_locked` in rmq_store.recovery.recover says."""
+        """As `recover_locked` in rmq_store.recovery.recover_store says."""
         self._progress = progress
         self._flushed_until = flushed_until
         self.root = root

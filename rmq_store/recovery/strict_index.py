@@ -8,10 +8,11 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.checkpoint import Checkpoint
 from rmq_store.errors import IndexGeometryError, StoreError
 from rmq_store.files.segments import SegmentFile
-from rmq_store.files.writer import remove
+from rmq_store.files.truncate import remove
 from rmq_store.format.layout import INDEX_DIR
 from rmq_store.format.releases import Dialect
-from rmq_store.index.file import Geometry, Header, IndexFile, list_index_files
+from rmq_store.index.file import IndexFile, list_index_files
+from rmq_store.index.geometry import Geometry, Header
 from rmq_store.index.writer import IndexWriter
 
 

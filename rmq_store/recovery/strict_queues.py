@@ -9,14 +9,15 @@ from pathlib import Path
 
 import numpy as np
 
-from rmq_store.commitlog.headers import Ints
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.consumequeue.dispatch import Dispatched
 from rmq_store.consumequeue.entries import Entries
-from rmq_store.consumequeue.files import QueueFiles, QueueId
+from rmq_store.consumequeue.files import QueueFiles
+from rmq_store.consumequeue.folders import QueueFolders
 from rmq_store.consumequeue.writer import QueueWriter
-from rmq_store.files.writer import clear_from, remove
-from rmq_store.snapshot.snapshot import QueueFolders
+from rmq_store.files.truncate import clear_from, remove
+from rmq_store.format.array_types import Ints
+from rmq_store.format.queues import QueueId
 
 _UNITS_AT_A_TIME = 8192
 

@@ -6,11 +6,13 @@ from pathlib import Path
 
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.config.broker_conf import StoreConfig
+from rmq_store.consumequeue.folders import QueueFolders
 from rmq_store.errors import CorruptIndexError, IndexGeometryError, InvalidArgumentError
 from rmq_store.files.chain import SegmentChain
 from rmq_store.format.layout import INDEX_DIR
-from rmq_store.index.file import Geometry, IndexFile, list_index_files
-from rmq_store.snapshot.snapshot import QueueFolders, StoreSnapshot
+from rmq_store.index.file import IndexFile, list_index_files
+from rmq_store.index.geometry import Geometry
+from rmq_store.snapshot.snapshot import StoreSnapshot
 
 
 def geometry_found(

@@ -7,16 +7,18 @@ from functools import cached_property
 from pathlib import Path
 
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.config.broker_conf import declared_topics
+from rmq_store.config.topics_json import declared_topics
 from rmq_store.consumequeue.bisection import bisect_first, find_boundary, made_good
 from rmq_store.consumequeue.entries import Entries, concat_entries, no_entries
 from rmq_store.consumequeue.ext import QueueExt
-from rmq_store.consumequeue.files import QueueId
+from rmq_store.consumequeue.files import QueueFiles
+from rmq_store.consumequeue.folders import QueueFolders
 from rmq_store.errors import UnknownQueueError, nearest
 from rmq_store.files.remote.blocks import Ranges, need_all
 from rmq_store.format.layout import CONSUMEQUEUE_EXT_DIR, FILLER_SIZE
-from rmq_store.query.log_slices import Entry, QueueSlice
-from rmq_store.snapshot.snapshot import QueueFolders, QueueState, StoreSnapshot
+from rmq_store.format.queues import Entry, QueueId, QueueSlice
+from rmq_store.snapshot.queue_state import QueueState
+from rmq_store.snapshot.snapshot import StoreSnapshot
 from rmq_store.snapshot.time_search import offset_by_time
 
 _EMPTY = QueueState(0, 0, 0, 0)
@@ -64,6 +66,22 @@ class QueueView:
         raise UnknownQueueError(
             self._root, reason=f"there is no topic {queue.topic!r}", advice=advice
         )
+
+    def is_batch(self, queue: QueueId) -> bool:
+        """Whether a queue is a BatchConsumeQueue. Raises UnknownQueueError."""
+        return self.state(queue).batch
+
+    def files(self, queue: QueueId) -> QueueFiles:
+        """The files of a queue. Raises UnknownQueueError."""
+        return self._folders.files(queue, batch=self.is_batch(queue))
+
+    def folder(self, queue: QueueId) -> str:
+        """The folder of a queue's files."""
+        return str(self.files(queue).chain.folders[0])
+
+    def folders(self) -> dict[QueueId, bool]:
+        """Every queue that has a folder now -> whether it is a BatchConsumeQueue."""
+        return self._folders.listed()
 
     def entries(self, queue: QueueId, start: int, stop: int) -> Entries:
         """The entries of queue offsets [start, stop): from its files, and of undispatched records.
@@ -183,7 +201,7 @@ class QueueView:
 
     def broker_min(self, queue: QueueId, state: QueueState) -> int:
         """minLogicOffset after a start (ConsumeQueue#correctMinOffset): looks at the first file only."""
-        files = self._folders.files(queue, batch=state.batch)
+        files = self.files(queue)
         first, stop = files.first_unit, state.file_stop
         if state.batch:
             return state.min_offset
@@ -199,7 +217,7 @@ class QueueView:
 
     def to_file_end(self, queue: QueueId, state: QueueState, start: int, stop: int) -> Entries:
         """Entries from `start` to the end of the queue file that holds it."""
-        files = self._folders.files(queue, batch=state.batch)
+        files = self.files(queue)
         per_file = files.units_per_file or stop
         if not state.batch:
             return self._raw_entries(

@@ -16,8 +16,8 @@ from rmq_store.format.layout import (
     CONSUMEQUEUE_EXT_DIR,
     SEGMENT_NAME_DIGITS,
 )
+from rmq_store.format.queues import QueueSlice
 from rmq_store.index.file import IndexFile
-from rmq_store.query.log_slices import QueueSlice
 from rmq_store.store import MessageStore
 from rmq_store.tables.table import (
     BROKER,
@@ -37,7 +37,7 @@ _ITEMS_AT_ONCE = 1 << 20
 
 def _files(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterator[Row]:
     root = Path(store.path)
-    folders = [root, *map(Path, store.log_folders())]
+    folders = [root, *map(Path, store.log.chain.folders)]
     seen: set[str] = set()
     for folder in folders:
         for path in _walk(str(folder)):

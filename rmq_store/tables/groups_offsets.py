@@ -7,11 +7,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rmq_store.config.broker_conf import read_config_json
-from rmq_store.consumequeue.files import QueueId
+from rmq_store.config.json_files import read_config_json
 from rmq_store.format.layout import CONFIG_DIR
+from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.topics import SCHEDULE_TOPIC
-from rmq_store.query.log_slices import QueueSlice
 from rmq_store.store import MessageStore
 from rmq_store.tables.sizes import bytes_between
 from rmq_store.tables.table import BROKER, INT, LONG, TEXT, TIMESTAMP, Row, Table, TableColumn
@@ -75,7 +74,7 @@ def _lag(store: MessageStore, queue: QueueId, offset: int) -> Row:
         "lagMs": 0,
     }
     if start < high:
-        first, last = store.store_time(queue, start), store.store_time(queue, high - 1)
+        first, last = store.view.store_time(queue, start), store.view.store_time(queue, high - 1)
         row["firstUnconsumedTimestamp"] = first
         row["lagMs"] = None if first is None or last is None else last - first
     return row

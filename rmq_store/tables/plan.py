@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from rmq_store.errors import shown_path
+from rmq_store.format.queues import QueueSlice
+from rmq_store.store import MessageStore
 from rmq_store.tables.table import BROKER, FLAG, INT, LONG, TEXT, TEXTS, Table, TableColumn
 
 PLAN = Table(
@@ -22,3 +27,32 @@ PLAN = Table(
         TableColumn("leftOut", TEXT, "why a store was left out"),
     ),
 )
+
+
+def files_opened(store: MessageStore, slices: Sequence[QueueSlice], *, with_log: bool) -> list[str]:
+    """The files that reading `slices` opens: those of the queues and, `with_log`, of the log."""
+    found: dict[str, None] = {}
+    for part in slices:
+        state = store.view.state(part.queue)
+        files = store.view.files(part.queue)
+        start, stop = part.start, min(part.stop, state.file_stop)
+        if state.batch:  # a BatchConsumeQueue's files are not addressed by queue offset
+            start, stop = state.file_start, state.file_stop
+        width = files.dtype.itemsize
+        for segment in files.chain.segments_from(start * width):
+            if segment.base < stop * width:
+                found[shown_path(segment.path)] = None
+        if with_log:
+            first = store.log_offset_of(part.queue, part.start)
+            last = store.log_offset_of(part.queue, part.stop - 1)
+            found |= dict.fromkeys(log_files_between(store, first, last + 1))
+    return list(found)
+
+
+def log_files_between(store: MessageStore, start: int | None, stop: int | None) -> list[str]:
+    """The files of the log that hold a part of [start, stop); None is the log's own end."""
+    log_start, log_end = store.log_range()
+    first = log_start if start is None else start
+    last = log_end if stop is None else stop
+    segments = store.log.chain.segments_from(first)
+    return [shown_path(segment.path) for segment in segments if segment.base < last]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rmq_store.consumequeue.files import QueueId
-from rmq_store.query.log_slices import QueueSlice, stretches_of
+from rmq_store.format.queues import QueueId, QueueSlice
+from rmq_store.query.log_slices import stretches_of
 from rmq_store.store import MessageStore
 
 COUNTED = 1_000_000
@@ -18,7 +18,9 @@ def bytes_between(store: MessageStore, queue: QueueId, start: int, stop: int) ->
         return exact_bytes(store, queue, start, stop)
 
     part = QueueSlice(queue, start, stop)
-    return round(sum(stretch.selected_bytes for stretch in stretches_of(part, 1, store.entry_at)))
+    return round(
+        sum(stretch.selected_bytes for stretch in stretches_of(part, 1, store.view.entry_at))
+    )
 
 
 def exact_bytes(store: MessageStore, queue: QueueId, start: int, stop: int) -> int:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from rmq_store.arrow.schema import TIMESTAMP as TIMESTAMP
 from rmq_store.errors import shown_path
-from rmq_store.query.log_slices import QueueSlice
+from rmq_store.format.queues import QueueSlice
 from rmq_store.store import MessageStore
 
 TEXT, INT, LONG, FLAG = pa.string(), pa.int32(), pa.int64(), pa.bool_()

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rmq_store.config.broker_conf import declared_topics
-from rmq_store.consumequeue.files import QueueId
-from rmq_store.query.log_slices import QueueSlice
+from rmq_store.config.topics_json import declared_topics
+from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.store import MessageStore
 from rmq_store.tables.table import BROKER, FLAG, INT, LONG, TEXT, TIMESTAMP, Row, Table, TableColumn
 
@@ -20,7 +19,7 @@ def _topics(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterato
             "topic": topic,
             "system": store.is_system_topic(topic),
             "queues": len(queues),
-            "batch": any(store.is_batch(queue) for queue in queues),
+            "batch": any(store.view.is_batch(queue) for queue in queues),
             "messages": sum(store.max_offset(*q) - store.min_offset(*q) for q in queues),
             "declared": topic in declared,
             "readQueueNums": said.get("readQueueNums"),
@@ -72,8 +71,8 @@ def _ends(store: MessageStore, queue: QueueId, low: int, high: int) -> Row:
     return {
         "firstCommitLogOffset": store.log_offset_of(queue, low),
         "lastCommitLogOffset": store.log_offset_of(queue, high - 1),
-        "firstStoreTimestamp": store.store_time(queue, low),
-        "lastStoreTimestamp": store.store_time(queue, high - 1),
+        "firstStoreTimestamp": store.view.store_time(queue, low),
+        "lastStoreTimestamp": store.view.store_time(queue, high - 1),
     }
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import date, timedelta
 
 from rmq_store.errors import StoreError
-from rmq_store.query.log_slices import QueueSlice
+from rmq_store.format.queues import QueueSlice
 from rmq_store.store import MessageStore
 from rmq_store.tables.sizes import exact_bytes
 from rmq_store.tables.table import BROKER, DAY, INT, LONG, TEXT, Row, Table, TableColumn, all_ranges
@@ -19,7 +19,7 @@ def _usage(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterator
     for part in all_ranges(store) if ranges is None else ranges:
         at = part.start
         while at < part.stop:
-            stored = store.store_time(part.queue, at)
+            stored = store.view.store_time(part.queue, at)
             day = 0 if stored is None else stored // _DAY_MS
             upto = part.stop
             if stored is not None:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.arrow.property_columns import buffers
+from rmq_store.arrow.substrings import buffers
 
 _EMPTY = pa.scalar("", pa.string())
 _QUOTE = pa.scalar('"', pa.string())

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from rmq_store.commitlog.headers import Headers, Ints
+from rmq_store.commitlog.headers import Headers
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.checkpoint import Checkpoint
 from rmq_store.errors import IndexGeometryError, StoreError
 from rmq_store.files.mapping import MappingCache
 from rmq_store.files.segments import SegmentFile
+from rmq_store.format.array_types import Ints
 from rmq_store.format.layout import ABORT_FILE, CHECKPOINT_FILE, INDEX_DIR, INDEX_HEADER, INDEX_ITEM
 from rmq_store.format.releases import dialect
-from rmq_store.index.file import Geometry, IndexFile, list_index_files, list_too_short
+from rmq_store.index.file import IndexFile, list_index_files, list_too_short
+from rmq_store.index.geometry import Geometry
+from rmq_store.index.open_files import FILES_MAPPED, open_index_file, open_index_files
 from rmq_store.store import MessageStore
 from rmq_store.verify.findings import Finding, Findings, Severity
 from rmq_store.verify.index_damage import (
@@ -30,7 +32,6 @@ from rmq_store.verify.index_damage import (
     wrong_size,
 )
 
-_FILES_MAPPED = 2
 # A full file is flushed by a thread of its own, while the next one is being filled.
 _BEING_WRITTEN = 2
 # Whether the index holds items for tags is a matter of the release, which no file tells.
@@ -50,29 +51,12 @@ class IndexHealth:
     longest_chain: int
 
 
-def open_index_files(root: Path, config: StoreConfig) -> list[IndexFile]:
-    """The index files that can be read."""
-    mappings = MappingCache(_FILES_MAPPED)
-    opened = [_open(one, config, mappings) for one in list_index_files(root / INDEX_DIR)]
-    return [file for file in opened if isinstance(file, IndexFile)]
-
-
-def _open(
-    segment: SegmentFile, config: StoreConfig, mappings: MappingCache
-) -> IndexFile | IndexGeometryError:
-    slots, items = config.maxHashSlotNum, config.maxIndexNum
-    try:
-        return IndexFile(segment, slots=slots, items=items, mappings=mappings)
-    except IndexGeometryError as error:
-        return error
-
-
 def check_files(store: MessageStore, findings: Findings) -> list[IndexHealth]:
     """All index files of a store, one by one; those that fit a geometry have a health."""
     closed = not (store.path / ABORT_FILE).exists()
-    mappings = MappingCache(_FILES_MAPPED)
+    mappings = MappingCache(FILES_MAPPED)
     segments = list_index_files(store.path / INDEX_DIR)
-    opened = [_open(segment, store.config, mappings) for segment in segments]
+    opened = [open_index_file(segment, store.config, mappings) for segment in segments]
     known = [one.geometry for one in opened if isinstance(one, IndexFile) and one.header.items]
     for path, size in list_too_short(store.path / INDEX_DIR):
         expected = known[-1].file_size if known else INDEX_HEADER.itemsize

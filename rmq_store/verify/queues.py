@@ -8,15 +8,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from rmq_store.commitlog.headers import Ints
 from rmq_store.consumequeue.dispatch import Dispatched, concat_dispatched
 from rmq_store.consumequeue.entries import Entries
-from rmq_store.consumequeue.files import QueueId
 from rmq_store.errors import StoreError
+from rmq_store.format.array_types import Ints
 from rmq_store.format.layout import BATCH_CONSUMEQUEUE_DIR, CONSUMEQUEUE_DIR
+from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.topics import SCHEDULE_TOPIC
-from rmq_store.query.log_slices import QueueSlice
-from rmq_store.snapshot.snapshot import QueueState
+from rmq_store.snapshot.queue_state import QueueState
 from rmq_store.store import MessageStore
 from rmq_store.verify.findings import Finding, Findings, Severity
 
@@ -119,7 +118,7 @@ def _compare(
     """Rows of one queue, ascending, against the entries at their offsets."""
     offsets = found.offset[rows]
     start, stop = int(offsets[0]), int(offsets[-1]) + int(found.count[rows[-1]])
-    entries = store.listed_entries(queue, start, stop)
+    entries = store.view.listed_entries(queue, start, stop)
     same = np.zeros(len(rows), dtype=bool)
     if len(entries):
         at = np.minimum(np.searchsorted(entries.offset, offsets), len(entries) - 1)
@@ -160,7 +159,7 @@ def _without_reused(
     log_offset, size = entries.log_offset[at], entries.size[at]
     later = (entries.offset[at] == found.offset[lost]) & (log_offset > found.log_offset[lost])
     for row in np.flatnonzero(later).tolist():
-        later[row] = store.is_record(int(log_offset[row]), int(size[row]))
+        later[row] = store.log.is_record(int(log_offset[row]), int(size[row]))
     if later.any():
         findings.add(
             Finding(

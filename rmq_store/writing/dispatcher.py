@@ -7,16 +7,18 @@ from pathlib import Path
 
 import numpy as np
 
-from rmq_store.commitlog.headers import Headers, Ints
-from rmq_store.config.broker_conf import StoreConfig, batch_topics, read_topic_configs
+from rmq_store.commitlog.headers import Headers
+from rmq_store.config.broker_conf import StoreConfig
+from rmq_store.config.topics_json import batch_topics, read_topic_configs
 from rmq_store.consumequeue.dispatch import Dispatched, entries_of
-from rmq_store.consumequeue.files import QueueId
 from rmq_store.consumequeue.writer import QueueWriter
-from rmq_store.files.mapping import Bytes
 from rmq_store.files.writer import OpenFiles
+from rmq_store.format.array_types import Bytes, Ints
 from rmq_store.format.layout import INDEX_DIR
+from rmq_store.format.queues import QueueId
 from rmq_store.format.releases import Dialect
-from rmq_store.index.file import Geometry, Header, IndexFile, list_index_files
+from rmq_store.index.file import IndexFile, list_index_files
+from rmq_store.index.geometry import Geometry, Header
 from rmq_store.index.writer import IndexWriter
 from rmq_store.snapshot.snapshot import StoreSnapshot
 

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
-from rmq_store.consumequeue.files import QueueId
+from rmq_store.format.queues import QueueId
 
 
 class Arrivals:

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from rmq_store.arrow.encoding.batch import Prepared
-from rmq_store.commitlog.headers import Ints
-from rmq_store.consumequeue.files import QueueId
 from rmq_store.errors import InvalidMessageError
+from rmq_store.format.array_types import Ints
 from rmq_store.format.layout import Property, SysFlag
 from rmq_store.format.properties import decode_properties
+from rmq_store.format.queues import QueueId
 
 
 class QueueCounters:

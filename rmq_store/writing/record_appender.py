@@ -14,13 +14,12 @@ from rmq_store.arrow.encoding import single_message as single
 from rmq_store.arrow.encoding.batch import LOOPBACK, Prepared, assemble, prepare
 from rmq_store.arrow.encoding.offset_properties import Places, with_places
 from rmq_store.commitlog.appender import LogAppender
-from rmq_store.commitlog.headers import Ints
 from rmq_store.config.broker_conf import StoreConfig
-from rmq_store.consumequeue.files import QueueId
 from rmq_store.errors import InvalidMessageError
-from rmq_store.files.mapping import Bytes
+from rmq_store.format.array_types import Bytes, Ints
 from rmq_store.format.layout import BLANK_SIZE, SysFlag
 from rmq_store.format.properties import decode_utf8
+from rmq_store.format.queues import QueueId
 from rmq_store.format.record import Record, encode_record
 from rmq_store.format.releases import Dialect
 from rmq_store.writing.queue_offsets import QueueCounters, message_counts

@@ -11,18 +11,18 @@ import pyarrow as pa
 
 from rmq_store.arrow.encoding import single_message as single
 from rmq_store.commitlog.appender import LogAppender
-from rmq_store.commitlog.headers import Ints
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.config.abort import remove_abort, write_abort
 from rmq_store.config.checkpoint import Checkpoint, checkpoint_size
 from rmq_store.config.locate import commitlog_folders
 from rmq_store.config.topics_json import update_topics
-from rmq_store.consumequeue.files import QueueId
 from rmq_store.errors import InvalidArgumentError, ReadOnlyStoreError
-from rmq_store.files.mapping import Bytes
 from rmq_store.files.writer import OpenFiles
+from rmq_store.format.array_types import Bytes, Ints
 from rmq_store.format.layout import CHECKPOINT_FILE
-from rmq_store.format.record import Message, Record
+from rmq_store.format.message import Message
+from rmq_store.format.queues import QueueId
+from rmq_store.format.record import Record
 from rmq_store.recovery.report import RecoveryReport
 from rmq_store.writing.dispatcher import Dispatcher
 from rmq_store.writing.flush import Flusher, GroupCommit, Progress
@@ -128,7 +128,7 @@ class StoreWriter:
     ) -> StoreWriter:
         """Open a store to go on behind its last message; one that was not closed cleanly is recovered.
 
-        `recovery`: "strict" or "broker" (see `rmq_store.recovery.recover`), or "refuse", which raises
+        `recovery`: "strict" or "broker" (see `rmq_store.recovery.recover_store`), or "refuse", which raises
         UncleanStoreError for a store with `abort`, an unreadable tail or records that are in no
         queue yet. `until`: a strict recovery cuts the log at that offset, though whole records
         follow; a store that was closed cleanly is never cut. Sizes that `config` does not say are

@@ -10,8 +10,8 @@ from datetime import datetime, timezone
 from typing import Any
 
 from rmq_store.arrow.schema import column_names
-from rmq_store.consumequeue.files import QueueId
-from rmq_store.files.remote.object_store import StorageOptions, parse_storage_options
+from rmq_store.files.remote.filesystem import StorageOptions, parse_storage_options
+from rmq_store.format.queues import QueueId
 
 EARLIEST = -2
 LATEST = -1

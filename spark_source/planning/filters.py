@@ -24,7 +24,7 @@ from pyspark.sql.datasource import (
 )
 
 from rmq_store.format.layout import KEY_SEPARATOR
-from rmq_store.query.log_slices import QueueSlice
+from rmq_store.format.queues import QueueSlice
 from rmq_store.reading.message_lookup import log_offset_of_id
 from spark_source.options.table import PERMISSIVE
 from spark_source.planning.query_plan import QueryPlan, ReadPlan
@@ -269,8 +269,8 @@ def _msg_id(plan: QueryPlan, one: Any) -> tuple[QueryPlan, bool]:
         with plan.store.open() as store:
             for part in plan.ranges:
                 for place in sorted({p for p in places if p is not None}):
-                    first = store.offset_at_log(part.queue, place)
-                    behind = store.offset_at_log(part.queue, place + 1)
+                    first = store.view.offset_at_log(part.queue, place)
+                    behind = store.view.offset_at_log(part.queue, place + 1)
                     start, stop = max(part.start, first), min(part.stop, behind)
                     if start < stop:
                         parts.append(QueueSlice(part.queue, start, stop))

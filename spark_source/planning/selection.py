@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rmq_store import MessageStore
-from rmq_store.consumequeue.files import QueueId
 from rmq_store.errors import (
     DataLossError,
     InvalidArgumentError,
@@ -17,8 +16,9 @@ from rmq_store.errors import (
     shown_path,
 )
 from rmq_store.files.remote.parallel import LOOKS_IN_FLIGHT, side_by_side
+from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.topics import is_system_topic
-from rmq_store.query.log_slices import Bound, QueueSlice, resolve
+from rmq_store.query.log_slices import Bound, resolve
 from rmq_store.reading.log_reader import QueueLimits
 from spark_source.options.parse import SourceOptions
 from spark_source.options.value_parsers import EARLIEST, LATEST, ByQueue

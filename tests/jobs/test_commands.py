@@ -20,11 +20,12 @@ from jobs.exporting import parquet as parquet_target
 from jobs.replay_targets import broker as live
 from jobs.replaying.spec import ReplaySpec
 from jobs.running import provenance
-from jobs.running.command import EXIT_NOT_ALL, EXIT_OK, EXIT_REFUSED, Job, ship_jobs
+from jobs.running.command import EXIT_NOT_ALL, EXIT_OK, EXIT_REFUSED, Job
+from jobs.running.spark_session import ship_jobs
 from tests.conftest import GoldenStore, unpack
+from tests.support.checkout import CHECKOUT
 
 Golden = Callable[[str], GoldenStore]
-CHECKOUT = Path(__file__).parents[2]
 NAMES = ("dlq", "export", "lag", "rebuild", "replay", "trace", "usage", "verify")
 
 

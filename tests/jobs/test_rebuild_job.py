@@ -19,9 +19,9 @@ from jobs.running.command import EXIT_OK, EXIT_REFUSED
 from rmq_store import MessageStore
 from rmq_store.admin.rebuild import STATE_FILE
 from tests.conftest import GoldenStore, unpack
+from tests.support.checkout import CHECKOUT
 
 Golden = Callable[[str], GoldenStore]
-CHECKOUT = Path(__file__).parents[2]
 NAME, RELEASE = "clean-5.3.3", "5.3.3"
 
 

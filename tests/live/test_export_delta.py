@@ -18,7 +18,7 @@ import pytest
 
 from jobs.exporting.manifest import Manifest
 from tests.conftest import GoldenStore, unpack, user_topic
-from tests.live.deltaspark import RUNNER, Exports, delta_python, environment, exports
+from tests.live.support.delta_spark import RUNNER, Exports, delta_python, environment, exports
 from tests.support.golden import bodies_of, messages_in
 
 pytestmark = pytest.mark.live

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.live.harness import (
+from tests.live.support.harness import (
     Broker,
     Row,
     boot_copy,
@@ -20,9 +20,10 @@ from tests.live.harness import (
     read_by_key,
     topics_on_disk,
 )
-from tests.live.needs import need_jars
+from tests.live.support.needs import need_jars
+from tests.support.checkout import CHECKOUT
 
-GOLDEN = Path(__file__).resolve().parent.parent / "golden"
+GOLDEN = CHECKOUT / "tests" / "golden"
 COMPRESSED = 0x01
 INNER_BATCH = 0x80
 # What a client hands out just as it is stored; sysFlag and body need a closer look.

@@ -14,19 +14,15 @@ from typing import Any
 
 import pytest
 
-from rmq_store.config.broker_conf import (
-    StoreConfig,
-    batch_topics,
-    read_properties,
-    read_topic_configs,
-)
+from rmq_store.config.broker_conf import StoreConfig, read_properties
+from rmq_store.config.topics_json import batch_topics, read_topic_configs
 from rmq_store.errors import UnrecoverableStoreError
-from rmq_store.recovery.recover import recover
+from rmq_store.recovery.recover_store import recover
 from rmq_store.recovery.report import RecoveryReport
-from tests.life.test_crash import kill_rounds
-from tests.live.harness import boot_copy, read_all
-from tests.live.java import JVM_OPENS, class_path, jdk_tool
-from tests.live.needs import need_jars
+from tests.live.support.harness import boot_copy, read_all
+from tests.live.support.java import JVM_OPENS, class_path, jdk_tool
+from tests.live.support.needs import need_jars
+from tests.recovery.test_crash import kill_rounds
 from tests.support.golden import unpack
 from tests.support.stores import QUEUES, SMALL, TOPICS
 

@@ -29,8 +29,9 @@ from jobs.replaying.rows import ORIGIN, ORIGIN_PREFIX
 from jobs.replaying.spec import ReplaySpec
 from jobs.running.command import EXIT_NOT_ALL, EXIT_STOPPED
 from rmq_store import MessageStore
-from tests.live.harness import Broker, Row, read_all
-from tests.live.needs import need_jars
+from tests.live.support.harness import Broker, Row, read_all
+from tests.live.support.needs import need_jars
+from tests.support.checkout import CHECKOUT
 from tests.support.golden import unpack
 
 RELEASE = "5.5.0"
@@ -40,7 +41,6 @@ SEED = 20261121
 TOPICS = ("plain-a", "plain-b", "fifo-a", "fifo-b")
 FIFO = ("fifo-a", "fifo-b")
 WAVE_BYTES = 1 << 20
-CHECKOUT = Path(__file__).resolve().parents[2]
 
 pytestmark = pytest.mark.live
 

@@ -13,14 +13,14 @@ import pyarrow as pa
 import pytest
 
 from rmq_store import MessageStore
-from tests.live.harness import (
+from tests.live.support.harness import (
     Broker,
     Row,
     boot_copy,
     read_all,
     read_by_key,
 )
-from tests.live.needs import need_jars
+from tests.live.support.needs import need_jars
 
 MESSAGES = 100_000
 KEYS_ASKED = 5_000

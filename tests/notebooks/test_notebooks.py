@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Any
 
 import nbformat
 import pytest
 from nbclient import NotebookClient
 
-FOLDER = Path(__file__).parents[2] / "notebooks"
+from tests.support.checkout import CHECKOUT
+
+FOLDER = CHECKOUT / "notebooks"
 # Notebook -> how many pictures it draws, and words that its output must have. What they say was worked
 # out from the golden store's truth.jsonl: see test_the_words_are_those_of_the_golden_store.
 NOTEBOOKS = {

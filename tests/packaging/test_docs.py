@@ -24,10 +24,10 @@ from rmq_store.tables import TABLES
 from spark_source.options.table import OPTIONS
 from spark_source.spark_schema import struct_field
 from tests.conftest import unpack
-from tests.support.consoles import assert_prints, folder_for, output_of, steps
-from tests.support.optionpages import JOBS, SYNOPSIS, TABLE, options, pages, synopsis
+from tests.support.checkout import CHECKOUT
+from tests.support.pages.consoles import assert_prints, folder_for, output_of, steps
+from tests.support.pages.option_pages import JOBS, SYNOPSIS, TABLE, options, pages, synopsis
 
-CHECKOUT = Path(__file__).parents[2]
 DOCS = CHECKOUT / "docs"
 PAGES = [CHECKOUT / "README.md", *sorted(DOCS.rglob("*.md"))]
 # Each starts a Spark.

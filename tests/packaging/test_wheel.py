@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import GoldenStore
+from tests.support.checkout import CHECKOUT
 
-CHECKOUT = Path(__file__).parents[2]
 READ = """
 import sys
 from pyspark.sql import SparkSession

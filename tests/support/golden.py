@@ -18,8 +18,9 @@ from typing import Any
 
 from rmq_store import MessageStore, QueueId
 from rmq_store.format.layout import Property, SysFlag
+from tests.support.checkout import CHECKOUT
 
-GOLDEN = Path(__file__).parents[1] / "golden"
+GOLDEN = CHECKOUT / "tests" / "golden"
 STORES = sorted(path.name.removesuffix(".tar.xz") for path in GOLDEN.glob("*.tar.xz"))
 # Of these the truth is what survived the broker's own recovery.
 UNCLEAN = [name for name in STORES if name.startswith(("crash-", "hot-"))]

@@ -11,8 +11,7 @@ import numpy as np
 import zstandard
 from hypothesis import strategies as st
 
-from rmq_store.commitlog.headers import Ints
-from rmq_store.files.mapping import Bytes
+from rmq_store.format.array_types import Bytes, Ints
 from rmq_store.format.hashing import body_crc
 from rmq_store.format.layout import MAGIC_V1, MAGIC_V2, SysFlag
 from rmq_store.format.record import Record, encode_record

@@ -15,13 +15,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rmq_store.arrow.encoding.checks import topic_fault
 from rmq_store.arrow.encoding.columns import cast_to, invalid, lengths
 from rmq_store.arrow.encoding.properties import PROPERTY_WORDS, property_strings
-from rmq_store.arrow.property_columns import buffers, slices
-from rmq_store.commitlog.headers import Ints
+from rmq_store.arrow.substrings import buffers, slices
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import InvalidMessageError, nearest
-from rmq_store.files.mapping import Bytes
+from rmq_store.format.array_types import Bytes, Ints
 from rmq_store.format.hashing import crc32, crc32_of_slices
 from rmq_store.format.layout import (
     BLANK_SIZE,
@@ -33,7 +33,6 @@ from rmq_store.format.layout import (
     MAGIC_V1,
     MAGIC_V2,
     MAX_PROPERTIES_LENGTH,
-    MAX_TOPIC_LENGTH,
     MAX_TOPIC_LENGTH_V1,
     MIN_RECORD_SIZE,
     RECORD_HEAD,
@@ -43,7 +42,6 @@ from rmq_store.format.layout import (
 from rmq_store.format.properties import encode_utf8, parse_host
 from rmq_store.format.record import crc_item
 from rmq_store.format.releases import Dialect
-from rmq_store.format.topics import forbidden_character
 
 LOOPBACK = "127.0.0.1:0"
 _HEAD_MAX = HEAD_SIZE + 2 * V6_EXTRA
@@ -185,28 +183,6 @@ def _topics(
         if fault is not None:
             raise invalid(int(np.argmax(codes == code)), fault)
     return names, codes
-
-
-def topic_fault(name: str, dialect: Dialect, config: StoreConfig) -> str | None:
-    """Why the broker of this dialect would not store a topic of this name; None if it would."""
-    if not name:
-        return "the topic is empty"
-    wrong = forbidden_character(name)
-    if wrong is not None:
-        return f"topic {name!r} has the forbidden character {wrong!r}"
-    size = len(encode_utf8(name))
-    if size > MAX_TOPIC_LENGTH:
-        return f"topic {name[:40]!r}... has {size} bytes, at most {MAX_TOPIC_LENGTH} are stored"
-    if size <= MAX_TOPIC_LENGTH_V1:
-        return None
-    if not dialect.has("v2_magic") or config.autoMessageVersionOnTopicLen is False:
-        return (
-            f"topic {name[:40]!r}... has {size} characters; release {dialect} stores no more than "
-            f"{MAX_TOPIC_LENGTH_V1} (magic V2 is from 5.1.0 on)"
-        )
-    if not name.startswith(("%RETRY%", "%DLQ%")):
-        return f"topic {name[:40]!r}... has {size} characters, over {MAX_TOPIC_LENGTH_V1}"
-    return None
 
 
 def _topic_field(topic: str) -> bytes:

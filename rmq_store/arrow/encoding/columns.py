@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from rmq_store.arrow.property_columns import buffers
-from rmq_store.commitlog.headers import Ints
+from rmq_store.arrow.substrings import buffers
 from rmq_store.errors import InvalidMessageError
+from rmq_store.format.array_types import Ints
 
 
 def lengths(strings: pa.Array) -> Ints:

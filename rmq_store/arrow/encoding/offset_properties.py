@@ -12,10 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.commitlog.headers import Ints
 from rmq_store.config.broker_conf import StoreConfig
-from rmq_store.consumequeue.files import QueueId
 from rmq_store.errors import InvalidMessageError
+from rmq_store.format.array_types import Ints
 from rmq_store.format.layout import (
     MULTI_DISPATCH_SEPARATOR,
     NAME_VALUE_SEPARATOR,
@@ -24,6 +23,7 @@ from rmq_store.format.layout import (
     SysFlag,
 )
 from rmq_store.format.properties import decode_properties
+from rmq_store.format.queues import QueueId
 from rmq_store.format.topics import LMQ_PREFIX
 
 _NAME_END, _ITEM_END = bytes([NAME_VALUE_SEPARATOR]), bytes([PROPERTY_SEPARATOR])

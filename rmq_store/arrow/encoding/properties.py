@@ -9,7 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.arrow.encoding.columns import cast_to, invalid, lengths
-from rmq_store.arrow.property_columns import buffers, decode_property_columns, slices
+from rmq_store.arrow.property_columns import decode_property_columns
+from rmq_store.arrow.substrings import buffers, slices
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.format.layout import CRC_ITEM_SIZE, CRC_PROPERTY, PROPERTY_SEPARATOR, Property
 from rmq_store.format.record import crc_item, record_crc_of

@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rmq_store.arrow.encoding.batch import (
-    KNOWN_COLUMNS,
-    LOOPBACK,
-    NUMBER_COLUMNS,
-    topic_fault,
-)
+from rmq_store.arrow.encoding.batch import KNOWN_COLUMNS, LOOPBACK, NUMBER_COLUMNS
+from rmq_store.arrow.encoding.checks import topic_fault
 from rmq_store.arrow.encoding.properties import PROPERTY_WORDS, with_crc_place, without_crc_item
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import InvalidMessageError, nearest
@@ -24,6 +20,7 @@ from rmq_store.format.layout import (
     Property,
     SysFlag,
 )
+from rmq_store.format.message import Message
 from rmq_store.format.properties import (
     decode_properties,
     decode_utf8,
@@ -32,7 +29,7 @@ from rmq_store.format.properties import (
     format_host,
     parse_host,
 )
-from rmq_store.format.record import Message, Record
+from rmq_store.format.record import Record
 from rmq_store.format.releases import Dialect
 
 

@@ -1,0 +1,136 @@
+"""rmqstore find."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from rmq_store.cli.exit_codes import EXIT_FINDINGS
+from rmq_store.cli.messages import (
+    Damage,
+    chosen_columns,
+    columns_option,
+    print_batches,
+    where_it_was,
+)
+from rmq_store.cli.options import json_option, open_store, store_command
+from rmq_store.text.times import parse_time
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from rmq_store.reading.options import OnDamage
+    from rmq_store.store import MessageStore
+
+
+@click.command()
+@store_command
+@click.option("--topic", "topics", multiple=True, help="Of this topic; again for another one.")
+@click.option("--key", help="With this word in KEYS, or this UNIQ_KEY. Uses the index.")
+@click.option("--id", "message_id", help="With this offsetMsgId or UNIQ_KEY.")
+@click.option("--tag", "tags", help="With one of these tags: 'a || b'.")
+@click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="With it.")
+@click.option("--from", "begin", help="Stored then or later: ms, or ISO 8601 (UTC without a zone).")
+@click.option("--to", "end", help="Stored before then.")
+@click.option("--text", help="With this text in the body.")
+@click.option("--system", is_flag=True, help="In the system's own topics as well.")
+@click.option("--limit", type=click.IntRange(min=1), help="At most so many.")
+@click.option("--skip-damaged", is_flag=True, help="Leave out what is damaged, and say so.")
+@columns_option
+@json_option
+def find(
+    store: str,
+    broker_conf: str | None,
+    broker_name: str | None,
+    topics: tuple[str, ...],
+    key: str | None,
+    message_id: str | None,
+    tags: str | None,
+    properties: tuple[str, ...],
+    begin: str | None,
+    end: str | None,
+    text: str | None,
+    system: bool,
+    limit: int | None,
+    skip_damaged: bool,
+    columns: str | None,
+    as_json: bool,
+) -> None:
+    """Messages for which all that is given holds. Exit code 1 where there are none."""
+    from rmq_store.query.find import find as search_for
+    from rmq_store.query.selection import Search
+
+    names = chosen_columns(columns, as_json)
+    damage = Damage()
+    search = Search(
+        list(topics) or None,
+        None,
+        parse_time(begin),
+        parse_time(end),
+        key,
+        tags,
+        dict(map(_name_and_value, properties)),
+        None if text is None else text.encode(),
+        system,
+    )
+    with open_store(store, broker_conf, broker_name) as opened:
+        on_damage = damage if skip_damaged else None
+        batches = (
+            search_for(opened, search, names, on_damage)
+            if message_id is None
+            else _by_id(opened, message_id, names, on_damage)
+        )
+        count = print_batches(batches, as_json, limit)
+        word = key or message_id
+        gone = "" if count or word is None else where_it_was(opened, word, topics)
+    damage.conclude()
+    if not count:
+        click.echo(f"rmqstore: no message found{_id_leads_to(message_id)}{gone}", err=True)
+    if not count or damage.count:
+        sys.exit(EXIT_FINDINGS)
+
+
+def _name_and_value(text: str) -> tuple[str, str]:
+    name, separator, value = text.partition("=")
+    if not separator or not name:
+        raise click.BadParameter(f"{text!r} is not NAME=VALUE")
+    return name, value
+
+
+def _id_leads_to(message_id: str | None) -> str:
+    from rmq_store.reading.message_lookup import log_offset_of_id
+
+    offset = None if message_id is None else log_offset_of_id(message_id)
+    if offset is None or offset < 0:
+        return ""
+    return (
+        f"; read as an offsetMsgId it names log offset {offset}, where this message does not begin"
+    )
+
+
+def _by_id(
+    store: MessageStore,
+    message_id: str,
+    columns: tuple[str, ...] | None,
+    on_damage: OnDamage | None,
+) -> Iterator[pa.RecordBatch]:
+    """The messages with an id, each read as the others are; one in no queue is told without it."""
+    from rmq_store.format.queues import QueueId, QueueSlice
+
+    for message in store.messages_by_id(message_id, on_damage):
+        if message.queue_offset is None:
+            at = message.commit_log_offset
+            yield from store.read_log(
+                at,
+                at + message.store_size,
+                columns=columns,
+                include_unqueued=True,
+                on_damage=on_damage,
+            )
+            continue
+        queue = QueueId(message.topic, message.queue_id)
+        part = QueueSlice(queue, message.queue_offset, message.queue_offset + 1)
+        yield from store.read_slices([part], columns=columns, on_damage=on_damage)

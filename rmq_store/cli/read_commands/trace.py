@@ -1,0 +1,69 @@
+"""rmqstore trace."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from datetime import datetime, timezone
+
+import click
+
+from rmq_store.cli.exit_codes import EXIT_FINDINGS
+from rmq_store.cli.messages import where_it_was
+from rmq_store.cli.options import json_option, open_store, store_command
+from rmq_store.cli.printing import print_json
+
+_MOST_TOLD = 10  # places that cannot be read, one by one
+
+
+@click.command()
+@store_command
+@click.argument("key")
+@click.option("--topic", help="Only messages that were sent to this topic.")
+@json_option
+def trace(
+    store: str,
+    broker_conf: str | None,
+    broker_name: str | None,
+    key: str,
+    topic: str | None,
+    as_json: bool,
+) -> None:
+    """The life of the messages with a KEY (a word of KEYS, a UNIQ_KEY or an offsetMsgId): stored,
+    delayed, retried, dead, prepared, committed or rolled back. Exit code 1 where there are none, or
+    damaged records were left out."""
+    from rmq_store.query.selection import require_topic
+    from rmq_store.query.trace import once
+    from rmq_store.query.trace import trace as lives_of
+
+    with open_store(store, broker_conf, broker_name) as opened:
+        if topic is not None:
+            require_topic(opened, topic)
+        lives = lives_of(opened, key, topic)
+        gone = "" if lives else where_it_was(opened, key)
+    for life in lives:
+        if as_json:
+            for step in life.steps:
+                of_life = {"transaction": life.transaction, "damage": [str(e) for e in life.damage]}
+                print_json({**asdict(step), **of_life})
+            continue
+        click.echo(f"message {life.uniqKey or life.steps[0].msgId}: {life.outcome}")
+        for step in life.steps:
+            at = datetime.fromtimestamp(step.storeTimestamp / 1000, timezone.utc)
+            place = f"{step.topic}/{step.queueId}@{step.queueOffset}"
+            if step.queueOffset is None:
+                place = f"{step.topic}/{step.queueId}, in no queue"
+            told = f"  {at:%Y-%m-%dT%H:%M:%S}.{step.storeTimestamp % 1000:03d}Z  {step.step:<12}"
+            click.echo(f"{told}{place}" + (f"  ({step.about})" if step.about else ""))
+    damage = once(*(error for life in lives for error in life.damage))
+    for error in damage[:_MOST_TOLD]:
+        click.echo(f"rmqstore: left out: {error}", err=True)
+    if len(damage) > _MOST_TOLD:
+        click.echo(f"rmqstore: {len(damage)} places cannot be read; see `verify`", err=True)
+    if not lives:
+        said = f"no message has the key {key!r}"
+        if topic is not None:
+            said = f"no message with the key {key!r} was sent to topic {topic!r}"
+        click.echo(f"rmqstore: {said}{gone}", err=True)
+    if damage or not lives:
+        sys.exit(EXIT_FINDINGS)

@@ -1,0 +1,52 @@
+"""rmqstore salvage."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from rmq_store.cli.exit_codes import EXIT_FINDINGS
+from rmq_store.cli.options import config_option, json_option
+from rmq_store.cli.printing import print_json
+from rmq_store.text.progress import Progress
+from rmq_store.text.sizes import size
+
+
+@click.command()
+@click.argument("store", type=click.Path())
+@click.argument("target", type=click.Path())
+@click.option("--release", help="Write as this release of the broker; by default as the newest.")
+@config_option
+@json_option
+def salvage(
+    store: str, target: str, release: str | None, broker_conf: str | None, as_json: bool
+) -> None:
+    """The whole messages of the log of STORE into a new store TARGET, which a broker can start on.
+
+    Queues and index are not needed and made anew. Every byte of the log that is left out is told
+    with its reason. Exit code 1 where anything was left out.
+    """
+    from rmq_store.admin.salvage import salvage as save
+    from rmq_store.store import MessageStore
+    from rmq_store.text.json_keys import as_json_object
+
+    with MessageStore.open(store, broker_conf=broker_conf, queues=False) as opened:
+        total = opened.log.chain.stop - opened.log.chain.start
+    with Progress("salvage", total) as progress:
+        report = save(store, target, config=broker_conf, release=release, progress=progress)
+    if as_json:
+        print_json(as_json_object(report.to_dict()))
+    else:
+        click.echo(f"{report.messages} messages, {size(report.record_bytes)}, are in {target}")
+        for one in report.skipped:
+            click.echo(
+                f"left out: {one.start} to {one.stop}: {one.kind}"
+                + (f": {one.reason}" if one.reason else "")
+            )
+        click.echo(
+            f"{report.log_stop - report.log_start} bytes of log: {report.record_bytes} of records, "
+            f"{report.skipped_bytes} left out, {report.no_loss_bytes} filler and unwritten"
+        )
+    if report.skipped_ranges:
+        sys.exit(EXIT_FINDINGS)

@@ -1,0 +1,55 @@
+"""CRC-32 of many bodies and records: which rows are wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from rmq_store.commitlog.headers import Headers
+from rmq_store.format.array_types import Ints
+from rmq_store.format.hashing import crc32, crc32_of_slices
+from rmq_store.format.layout import CRC_ITEM_SIZE, CRC_MASK, CRC_PROPERTY
+from rmq_store.format.record import record_crc_of
+
+_CRC_NAME = int.from_bytes(CRC_PROPERTY.encode(), "big")
+
+
+def wrong_crc_rows(headers: Headers) -> Ints:
+    """Rows, all valid, whose stored body has not the CRC that the record says, or which have not
+    their own record CRC. Empty bodies have none.
+    """
+    rows = np.flatnonzero(headers.body_length)
+    wrong_records = _wrong_record_crc_rows(headers)
+    if not len(rows):
+        return wrong_records
+    found = crc32_of_slices(headers.window, headers.body_at[rows], headers.body_length[rows])
+    computed = found & CRC_MASK
+    wrong: Ints = rows[computed != headers.head["body_crc"][rows]]
+    return np.union1d(wrong, wrong_records) if len(wrong_records) else wrong
+
+
+def record_crc_rows(headers: Headers) -> Ints:
+    """Rows whose properties end in a record CRC, whatever its value."""
+    found = [row for row, stored, _ in _record_crcs(headers) if stored is not None]
+    return np.array(found, dtype=np.int64)
+
+
+def _wrong_record_crc_rows(headers: Headers) -> Ints:
+    """Rows whose record CRC is not that of the rest of the record."""
+    window = headers.window
+    wrong: list[int] = []
+    for row, stored, end in _record_crcs(headers):
+        covered = window.data[int(headers.at[row]) : end - CRC_ITEM_SIZE]
+        if stored is not None and stored != crc32(covered) & CRC_MASK:
+            wrong.append(row)
+    return np.array(wrong, dtype=np.int64)
+
+
+def _record_crcs(headers: Headers) -> Iterator[tuple[int, int | None, int]]:
+    """Rows that seem to end in a record CRC: the row, the CRC if it is one, where the row ends."""
+    ends = headers.properties_at + headers.properties_length
+    named = headers.integers_at(ends - CRC_ITEM_SIZE, ">i8") == _CRC_NAME
+    for row in np.flatnonzero(named & (headers.properties_length >= CRC_ITEM_SIZE)).tolist():
+        start, end = int(headers.properties_at[row]), int(ends[row])
+        yield row, record_crc_of(headers.window[start:end].tobytes()), end

@@ -1,0 +1,28 @@
+"""consumerOffset.json: what consumer groups have committed (ConsumerOffsetManager)."""
+
+from __future__ import annotations
+
+import os
+
+from rmq_store.config.json_files import read_config_json
+
+ConsumerOffsets = dict[str, dict[str, dict[int, int]]]
+
+
+def read_consumer_offsets(store: str | os.PathLike[str]) -> ConsumerOffsets:
+    """Committed offsets as group -> topic -> queueId -> next offset to consume; {} without a file.
+
+    Source: ConsumerOffsetManager; with enableLmq LmqConsumerOffsetManager, whose file takes the
+    other's place and keeps LMQ offsets in a table of their own.
+    """
+    found: ConsumerOffsets = {}
+    for name in ("consumerOffset.json", "lmqConsumerOffset.json"):
+        value = read_config_json(store, name) or {}
+        for key, queues in (value.get("offsetTable") or {}).items():
+            topic, _, group = key.partition("@")
+            offsets = {int(queue): int(offset) for queue, offset in queues.items()}
+            found.setdefault(group, {}).setdefault(topic, {}).update(offsets)
+        for key, offset in (value.get("lmqOffsetTable") or {}).items():
+            topic, _, group = key.partition("@")
+            found.setdefault(group, {}).setdefault(topic, {})[0] = int(offset)
+    return found

@@ -1,0 +1,102 @@
+"""The broker's JSON files under config/, with their .bak (ConfigManager)."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rmq_store.errors import CorruptConfigError, from_os_error
+from rmq_store.files.durable import read_file
+from rmq_store.format.layout import CONFIG_DIR
+
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|([{,]\s*)(-?\d+)(\s*:)', re.DOTALL)
+
+
+def parse_fastjson(text: str) -> Any:
+    """JSON as fastjson writes it: the keys of Integer and Long maps stand without quotes.
+
+    Raises ValueError where it is no JSON even so.
+    """
+
+    def quote(match: re.Match[str]) -> str:
+        return match[0] if match[2] is None else f'{match[1]}"{match[2]}"{match[3]}'
+
+    return json.loads(_TOKEN.sub(quote, text), strict=False)
+
+
+def is_there(path: Path) -> bool:
+    """Whether there is such a file. Raises AccessError where its folder does not let us look."""
+    try:
+        return path.exists()
+    except OSError as error:
+        raise from_os_error(path.parent, error, "looking into the folder") from error
+
+
+def read_config_json(store: str | os.PathLike[str], name: str) -> dict[str, Any] | None:
+    """A file of `config/`, or its `.bak` where it is missing, empty or cut; None without either.
+
+    The broker renames X to X.bak before it writes X anew (ConfigManager#persist). Raises
+    CorruptConfigError where neither can be read and one is there, AccessError where the folder or
+    the file is not ours to read.
+    """
+    folder = Path(store) / CONFIG_DIR
+    failed: tuple[Path, str] | None = None
+    for path in (folder / name, folder / f"{name}.bak"):
+        if not is_there(path):
+            continue
+        try:
+            value = parse_fastjson(read_file(path).decode("utf-8", "replace"))
+        except ValueError as error:
+            failed = failed or (path, str(error))
+            continue
+        if isinstance(value, dict):
+            return value
+        failed = failed or (path, "it is no JSON object")
+    if failed is None:
+        return None
+    raise CorruptConfigError(
+        failed[0],
+        reason=f"neither this file nor its .bak can be read: {failed[1]}",
+        advice="Restore it from a backup, or move it away: the messages do not depend on it",
+    )
+
+
+def write_config_json(store: str | os.PathLike[str], name: str, text: str) -> None:
+    """Write a file of `config/` so that a reader sees the old or the new one, with the old as .bak."""
+    folder = Path(store) / CONFIG_DIR
+    path, fresh = folder / name, folder / f"{name}.tmp"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with open(fresh, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        if path.exists():
+            os.replace(path, f"{path}.bak")
+        os.replace(fresh, path)
+    except OSError as error:
+        raise from_os_error(path, error, "writing") from error
+
+
+def to_fastjson(value: Any, indent: str = "") -> str:
+    """JSON as the broker writes it: indented by tabs, names in order, no space behind a colon.
+
+    Keys that are integers stand without quotes, which only fastjson reads.
+    """
+    if isinstance(value, Mapping):
+        inner = indent + "\t"
+        parts = [f"{inner}{_key(key)}:{to_fastjson(value[key], inner)}" for key in sorted(value)]
+        return "{" + ("\n" + ",\n".join(parts) + "\n" + indent if parts else "") + "}"
+    if isinstance(value, list):
+        inner = indent + "\t"
+        items = [inner + to_fastjson(item, inner) for item in value]
+        return "[" + ("\n" + ",\n".join(items) + "\n" + indent if items else "") + "]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _key(key: str | int) -> str:
+    return str(key) if isinstance(key, int) else json.dumps(key, ensure_ascii=False)

@@ -1,0 +1,81 @@
+"""The folders of all queues of a store: which queues there are, and their files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from rmq_store.config.broker_conf import StoreConfig
+from rmq_store.consumequeue.files import QueueFiles
+from rmq_store.errors import from_os_error
+from rmq_store.files.mapping import MappingCache, ReadCounts
+from rmq_store.format.layout import BATCH_CONSUMEQUEUE_DIR, CONSUMEQUEUE_DIR
+from rmq_store.format.queues import QueueId
+
+_QUEUE_FILES_MAPPED = 64
+_REMOTE_BLOCK = 16 << 10  # the end of a queue is found by some looks far apart
+
+
+class QueueFolders:
+    """The queues of a store on disk, and their files, opened as needed."""
+
+    def __init__(self, root: Path, config: StoreConfig) -> None:
+        self.root = root
+        self.config = config
+        self._mappings = MappingCache(_QUEUE_FILES_MAPPED, block=_REMOTE_BLOCK)
+        self._open: dict[QueueId, QueueFiles] = {}
+
+    @property
+    def counts(self) -> ReadCounts:
+        """What was read of all queues."""
+        return self._mappings.counts
+
+    def listed(self) -> dict[QueueId, bool]:
+        """Every queue that has a folder -> whether it is a BatchConsumeQueue."""
+        found: dict[QueueId, bool] = {}
+        for name, batch in ((CONSUMEQUEUE_DIR, False), (BATCH_CONSUMEQUEUE_DIR, True)):
+            for queue in _queue_folders(self.root / name):
+                found.setdefault(queue, batch)
+        return found
+
+    def files(self, queue: QueueId, *, batch: bool = False) -> QueueFiles:
+        """The files of a queue."""
+        files = self._open.get(queue)
+        if files is None:
+            folder = BATCH_CONSUMEQUEUE_DIR if batch else CONSUMEQUEUE_DIR
+            size = (
+                self.config.mapperFileSizeBatchConsumeQueue
+                if batch
+                else self.config.mappedFileSizeConsumeQueue and self.config.queue_file_size
+            )
+            files = self._open[queue] = QueueFiles(
+                os.path.join(self.root, folder, queue.topic, str(queue.queue_id)),
+                batch=batch,
+                file_size=size,
+                mappings=self._mappings,
+            )
+        return files
+
+    def close(self) -> None:
+        """Give up all mapped files."""
+        self._mappings.clear()
+        self._open.clear()
+
+
+def _queue_folders(folder: Path) -> Iterable[QueueId]:
+    for topic in _folders_in(folder):
+        for queue in _folders_in(topic.path):
+            if queue.name.isascii() and queue.name.isdigit():
+                yield QueueId(topic.name, int(queue.name))
+
+
+def _folders_in(folder: str | Path) -> list[os.DirEntry[str]]:
+    """What is there now; a folder that is not, or was deleted since it was listed, holds none."""
+    try:
+        with os.scandir(folder) as entries:
+            return [entry for entry in entries if entry.is_dir()]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise from_os_error(folder, error, "listing queues") from error

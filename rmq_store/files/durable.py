@@ -1,0 +1,44 @@
+"""Small files read and written whole, and folders synced."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from rmq_store.errors import from_os_error
+from rmq_store.files.remote.object_store import shadow_of
+
+
+def read_file(path: str | os.PathLike[str]) -> bytes:
+    """A small file whole. Raises our error where it cannot be read."""
+    shadow = shadow_of(os.fspath(path))
+    if shadow is not None:
+        return shadow.read_whole(os.fspath(path))
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise from_os_error(path, error, "reading") from error
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Replace a file as a whole, flushed: whoever is killed leaves the old one or the new one."""
+    aside = path.with_name(path.name + ".tmp")
+    with aside.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    aside.replace(path)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Put a folder's list of files on the disk, and that of the folder above."""
+    for one in (folder, folder.parent):
+        try:
+            fd = os.open(one, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise from_os_error(one, error, "flushing") from error

@@ -1,0 +1,85 @@
+"""URIs and storage options to a file system of pyarrow.fs."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from rmq_store.errors import AccessError, InvalidArgumentError, MissingFileError, StoreError
+
+_URI = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
+
+
+def is_uri(path: str | os.PathLike[str]) -> bool:
+    """Whether a path names a file system as well, such as s3://bucket/store."""
+    return _URI.match(os.fspath(path)) is not None
+
+
+class StorageOptions(dict[str, str]):
+    """What a file system wants to be opened with, credentials among it; never shows them."""
+
+    def __repr__(self) -> str:
+        return "StorageOptions(hidden)"
+
+    __str__ = __repr__
+
+
+def file_system(uri: str, options: Mapping[str, str] | None) -> tuple[Any, str]:
+    """The file system (pyarrow.fs) that an address is in, and the path there.
+
+    Raises InvalidArgumentError for credentials in the address, AccessError.
+    """
+    from pyarrow import fs as pafs  # not before a store is remote: it loads every file system
+
+    parts = urlsplit(uri)
+    if parts.username or parts.password or parts.query:
+        raise InvalidArgumentError(
+            f"{parts.scheme}://{parts.hostname or ''}{parts.path}",
+            reason="a path with credentials or settings in it would show them in plans and logs",
+            advice="Give them in the environment, or with option storageOptions",
+        )
+    try:
+        if options and parts.scheme == "s3":
+            return pafs.S3FileSystem(**_typed(options)), f"{parts.netloc}{parts.path}"
+        if options and parts.scheme in ("gs", "gcs"):
+            return pafs.GcsFileSystem(**_typed(options)), f"{parts.netloc}{parts.path}"
+        fs, base = pafs.FileSystem.from_uri(uri)
+    except (OSError, ValueError, TypeError) as error:
+        raise from_remote(uri, error, "opening the file system") from None
+    return fs, base.rstrip("/")
+
+
+def _typed(options: Mapping[str, str]) -> dict[str, Any]:
+    words = {"true": True, "false": False}
+    return {name: words.get(str(value).lower(), value) for name, value in options.items()}
+
+
+def from_remote(where: str, error: BaseException, doing: str) -> StoreError:
+    """Our error, of what kind the other was and no more: its text may quote what it was given."""
+    if isinstance(error, FileNotFoundError) or "404" in str(error) or "NO_SUCH" in str(error):
+        return MissingFileError(
+            where,
+            reason=f"{doing}: it is not there",
+            advice="It may have expired and been deleted; open the store anew",
+        )
+    return AccessError(
+        where,
+        reason=f"{doing} failed ({type(error).__name__})",
+        advice="Check the address, the credentials in the environment or in storageOptions, and "
+        "the network",
+    )
+
+
+def parse_storage_options(value: str) -> StorageOptions:
+    """A JSON object of texts. Raises ValueError, without the value, where it is none."""
+    try:
+        found = json.loads(value)
+    except json.JSONDecodeError:
+        found = None
+    if not isinstance(found, dict):
+        raise ValueError("is not a JSON object")
+    return StorageOptions({str(name): str(one) for name, one in found.items()})

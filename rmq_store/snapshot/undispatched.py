@@ -1,0 +1,156 @@
+"""Undispatched records: those in the log that no queue lists yet."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from rmq_store.commitlog.headers import Headers
+from rmq_store.commitlog.log import CommitLog
+from rmq_store.config.broker_conf import StoreConfig
+from rmq_store.config.topics_json import declared_batch_topics
+from rmq_store.consumequeue.dispatch import Dispatched, dispatch
+from rmq_store.consumequeue.entries import Entries, concat_entries
+from rmq_store.errors import UndispatchedError
+from rmq_store.format.queues import QueueId
+from rmq_store.snapshot.queue_state import ListedQueue
+
+MOST_UNDISPATCHED = 30_000_000
+"""Records that no queue lists are kept in memory, some 40 bytes each, up to so many."""
+
+
+_LOOK_BACK = (
+    64 << 20
+)  # bytes before the dispatched end that an unclean store is searched for strays
+
+
+def find_undispatched(
+    root: Path,
+    log: CommitLog,
+    listed: Mapping[QueueId, ListedQueue],
+    config: StoreConfig,
+    dispatched: int,
+    log_end: int,
+    unclean: bool,
+) -> dict[QueueId, Entries]:
+    """The entries of records behind the last entry of their queue.
+
+    The broker dispatches in log order, so they all lie behind what any queue has come to; but in a
+    copy made while it ran, one queue's files may be older than another's. So an unclean store is
+    searched backwards too, until a stretch of it brings nothing more.
+    """
+    batch = _batch_topics(root, listed)
+    start = dispatched
+    found = _strays_in(log, start, log_end, listed, config, batch)
+    while unclean and start > log.start:
+        before = _record_start_near(log, start - _LOOK_BACK, start)
+        more = _strays_in(log, before, start, listed, config, batch)
+        start = before
+        if not more:
+            break
+        for queue, entries in found.items():
+            more[queue] = concat_entries([more[queue], entries]) if queue in more else entries
+        found = more
+    return {queue: _placed(entries, listed.get(queue)) for queue, entries in found.items()}
+
+
+def _batch_topics(root: Path, listed: Mapping[QueueId, ListedQueue]) -> set[str]:
+    return declared_batch_topics(root) | {q.topic for q, one in listed.items() if one.batch}
+
+
+def _record_start_near(log: CommitLog, wanted: int, otherwise: int) -> int:
+    """A log offset at or behind `wanted` where a record starts; at most `otherwise`."""
+    at = max(wanted, log.start)
+    for segment in log.chain.segments_from(at):
+        if segment.base >= otherwise:
+            break
+        first = max(at, segment.base)
+        stop = min(log.chain.segment_end(segment), otherwise)
+        log.chain.need([first], [stop])
+        place = log.next_record(segment, first, stop)
+        if place is not None:
+            return place
+    return otherwise
+
+
+def _strays_in(
+    log: CommitLog,
+    start: int,
+    stop: int,
+    listed: Mapping[QueueId, ListedQueue],
+    config: StoreConfig,
+    batch: Collection[str],
+) -> dict[QueueId, Entries]:
+    """Entries of the records in [start, stop) that lie behind the last entry of their queue."""
+    parts: dict[QueueId, list[Entries]] = {}
+    count = 0
+    if start >= stop:
+        return {}
+    for segment, window, at in log.runs_from(start):
+        at = at[at + segment.base < stop]
+        if not len(at):
+            break
+        found = dispatch(
+            Headers(window, at, segment.base),
+            delay_levels_ms=config.delay_levels_ms,
+            batch_topics=batch,
+        )
+        for queue, entries in _by_queue(found, listed):
+            parts.setdefault(queue, []).append(entries)
+            count += len(entries)
+        if count > MOST_UNDISPATCHED:
+            raise UndispatchedError(
+                segment.path,
+                offset=int(at[-1]) + segment.base,
+                reason=f"over {MOST_UNDISPATCHED:,} records are in the log and in no queue",
+                advice="The queues are lost or far behind. Make them anew in another store with "
+                "rmqstore rebuild, or read the log itself with source=commitlog",
+            )
+    return {queue: concat_entries(entries) for queue, entries in parts.items()}
+
+
+def _by_queue(
+    found: Dispatched, listed: Mapping[QueueId, ListedQueue]
+) -> Iterable[tuple[QueueId, Entries]]:
+    known = np.array(
+        [listed[queue].last_log_offset if queue in listed else -1 for queue in found.queues],
+        dtype=np.int64,
+    )
+    rows = np.flatnonzero(found.log_offset > known[found.queue]) if len(found) else found.queue
+    for number in np.unique(found.queue[rows]).tolist():
+        mine = rows[found.queue[rows] == number]
+        yield (
+            found.queues[number],
+            Entries(
+                found.offset[mine],
+                found.log_offset[mine],
+                found.size[mine],
+                found.tags_code[mine],
+                found.count[mine],
+            ),
+        )
+
+
+def _placed(entries: Entries, one: ListedQueue | None) -> Entries:
+    """The entries with the queue offsets they get: one behind the other from the queue's end on.
+
+    A record that asks for an offset before that end was there before (its topic was deleted and
+    made anew) and is passed over, as the broker does; one that asks for a later one is not.
+    """
+    end = int(entries.offset[0])
+    if one is not None and one.stop > one.first:
+        end = end_offset(one)
+    entries = entries.take(entries.offset >= end)
+    behind = np.cumsum(entries.count)
+    return replace(entries, offset=end + behind - entries.count)
+
+
+def end_offset(one: ListedQueue) -> int:
+    """The queue offset behind the last unit."""
+    if not one.batch:
+        return one.stop
+    last = one.files.entries(one.stop - 1, one.stop)
+    return int(last.offset[0] + last.count[0])

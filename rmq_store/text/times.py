@@ -1,0 +1,36 @@
+"""Times as text: parsed and formatted."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+import click
+
+
+def parse_time(text: str | None) -> int | None:
+    """A time as ms since the epoch: digits are ms, else ISO 8601; without a zone it is UTC.
+
+    Raises click.BadParameter for what is neither.
+    """
+    if text is None:
+        return None
+    if text.lstrip("-").isdigit():
+        return int(text)
+    try:
+        at = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    except ValueError:
+        raise click.BadParameter(
+            f"{text!r} is no time: say ms since 1970, or 2024-05-01T12:00:00+02:00"
+        ) from None
+    if at.tzinfo is None:
+        at = at.replace(tzinfo=timezone.utc)
+    return round(at.timestamp() * 1000)
+
+
+def iso_time(ms: int | None) -> str:
+    if ms is None:
+        return "unknown"
+    if ms <= 0:
+        return "never"
+    at = datetime.fromtimestamp(ms / 1000, timezone.utc)
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")

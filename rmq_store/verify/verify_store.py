@@ -1,0 +1,327 @@
+"""verify: log, queues, index, checkpoint and configuration held against each other. Read-only.
+
+The log is gone through once, file by file; each part can be done by another process, and the parts
+are joined. What is known of the store beforehand is its snapshot, so that all see the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from rmq_store.arrow.batches import stored_topics
+from rmq_store.arrow.property_columns import decode_property_columns
+from rmq_store.arrow.substrings import slices
+from rmq_store.commitlog.headers import Headers
+from rmq_store.commitlog.log import Extent
+from rmq_store.commitlog.scan import Run, sweep
+from rmq_store.config.topics_json import batch_topics, declared_topics
+from rmq_store.consumequeue.dispatch import dispatch
+from rmq_store.format.layout import INDEX_DIR
+from rmq_store.format.record import Gap
+from rmq_store.index.file import list_index_files
+from rmq_store.index.keys import index_items
+from rmq_store.store import MessageStore
+from rmq_store.verify.config import (
+    checkpoint_findings,
+    config_findings,
+    consumer_findings,
+    start_findings,
+)
+from rmq_store.verify.findings import Finding, Findings, Severity
+from rmq_store.verify.index import IndexHealth, IndexPart, check_files
+from rmq_store.verify.queues import (
+    ListedCheck,
+    QueueTally,
+    check_entries,
+    queueless_findings,
+    waiting_findings,
+)
+
+Progress = Callable[[int], None]  # told how many bytes of the log were gone through
+
+_SALVAGE = "Salvage what is whole into a new store: rmqstore salvage"
+# How an extent that is no record is told; what is not here needs no telling.
+_LOG_FINDINGS = {
+    Gap.DAMAGED: (
+        Severity.ERROR,
+        "log-damaged",
+        "{size} bytes are no sound record, and the log goes on behind: {reason}. A broker that has "
+        "to recover cuts the log here",
+        _SALVAGE,
+    ),
+    Gap.MISSING: (
+        Severity.ERROR,
+        "log-file-missing",
+        "no file holds these {size} bytes, and the log goes on behind. A broker does not start so",
+        f"Put the file back. {_SALVAGE}",
+    ),
+    Gap.TORN: (
+        Severity.NOTE,
+        "log-torn-tail",
+        "the writer stopped inside a record: {reason}",
+        "Normal after a crash and in a copy of a running store; a broker cuts it off when it starts",
+    ),
+    Gap.GHOST: (
+        Severity.WARNING,
+        "log-ghost",
+        "a whole record of {size} bytes that says it stands elsewhere: left from before the file was "
+        "used again",
+        "Readers pass it over; brokers from 5.5.0 with writeWithoutMmap serve it as a message",
+    ),
+    Gap.STALE: (
+        Severity.NOTE,
+        "log-stale-bytes",
+        "bytes left from before the log was cut here, {size} of them",
+        "Normal after a recovery: the broker writes over them",
+    ),
+}
+
+
+@dataclass(slots=True)
+class LogPart:
+    """What was found in a part of the log. Parts add up; picklable."""
+
+    findings: Findings = field(default_factory=Findings)
+    tally: QueueTally = field(default_factory=QueueTally)
+    records: int = 0
+    record_bytes: int = 0
+    last_timestamp: int = 0  # storeTimestamp, the highest
+    unindexed: int = 0  # records behind the end of the index
+
+    def add(self, other: LogPart) -> None:
+        """Add another part."""
+        self.findings.add_all(other.findings)
+        self.tally.add(other.tally)
+        self.records += other.records
+        self.record_bytes += other.record_bytes
+        self.last_timestamp = max(self.last_timestamp, other.last_timestamp)
+        self.unindexed += other.unindexed
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """What verify looked at and found. `lag`: records that no queue lists yet."""
+
+    path: str
+    broker_name: str
+    log_start: int
+    log_end: int
+    records: int
+    record_bytes: int
+    queues: int
+    lag: int
+    index: Sequence[IndexHealth]
+    findings: Findings
+
+    @property
+    def nothing_wrong(self) -> bool:
+        """Whether there are no findings but notes."""
+        return self.findings.nothing_wrong
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values, to be written as JSON."""
+        plain = {name: getattr(self, name) for name in _PLAIN}
+        return {
+            **plain,
+            "index": [asdict(one) for one in self.index],
+            "nothing_wrong": self.nothing_wrong,
+            "findings": [finding.to_dict() for finding in self.findings],
+        }
+
+
+_PLAIN = (
+    "path",
+    "broker_name",
+    "log_start",
+    "log_end",
+    "records",
+    "record_bytes",
+    "queues",
+    "lag",
+)
+
+
+def verify(store: MessageStore, progress: Progress | None = None) -> VerifyReport:
+    """Examine a whole store.
+
+    Raises StoreError only where it cannot be looked at; damage is findings.
+    """
+    whole = LogPart()
+    for start, stop in log_parts(store):
+        whole.add(check_log(store, start, stop, progress))
+    return conclude(store, whole)
+
+
+def log_parts(store: MessageStore) -> list[tuple[int, int]]:
+    """The log cut into parts that can be checked one by one: its files, holes to those before."""
+    bases = [segment.base for segment in store.log.chain.segments]
+    return list(zip(bases, [*bases[1:], store.log.chain.stop], strict=False))
+
+
+def check_log(
+    store: MessageStore, start: int, stop: int, progress: Progress | None = None
+) -> LogPart:
+    """One part of `log_parts`, with the queue entries and index items that its records ask for."""
+    check = _PartCheck(store, start, stop)
+    at = start
+    for piece in sweep(store.log, start, stop):
+        check.take(piece)
+        if progress is not None:
+            progress(piece.stop - at)
+        at = piece.stop
+    return check.finish()
+
+
+class _PartCheck:
+    """What is held against what while a part of the log is gone through."""
+
+    def __init__(self, store: MessageStore, start: int, stop: int) -> None:
+        self.store, self.part = store, LogPart()
+        self.index = IndexPart(store, start, stop)
+        self.listed = ListedCheck(store, self.part.tally, self.part.findings)
+        self.batch_topics = _batch_topics(store)
+        self.log_end = store.log_range()[1]
+
+    def take(self, piece: Run | Extent) -> None:
+        """The next piece of the log."""
+        if not isinstance(piece, Run):
+            _note_gap(self.store, piece, self.part)
+        elif piece.start >= self.log_end:
+            self.part.findings.add(_behind_the_end(piece))
+        else:
+            self._check(piece.headers)
+
+    def finish(self) -> LogPart:
+        """All that was found."""
+        self.listed.finish()
+        self.part.unindexed += self.index.conclude(self.part.findings)
+        return self.part
+
+    def _check(self, headers: Headers) -> None:
+        topics = stored_topics(headers)
+        stored = slices(
+            headers.window, headers.properties_at, headers.properties_length, pa.binary()
+        )
+        properties = decode_property_columns(stored, with_map=False)
+        found = dispatch(
+            headers,
+            delay_levels_ms=self.store.config.delay_levels_ms,
+            batch_topics=self.batch_topics,
+            topics=topics,
+            properties=properties,
+        )
+        self.listed.add(found)
+        row, hashes = index_items(headers, topics, properties, self.index.dialect)
+        self.index.check(headers, row, hashes.astype(np.int64))
+        part, stored_at = self.part, headers.field("store_timestamp", np.int64)
+        part.records += len(headers)
+        part.record_bytes += int(headers.total.sum())
+        part.last_timestamp = max(part.last_timestamp, int(stored_at.max()))
+
+
+def _behind_the_end(run: Run) -> Finding:
+    return Finding(
+        Severity.WARNING,
+        "log-records-behind-end",
+        run.segment.path,
+        f"{len(run.at)} sound records stand behind the end of the log, which no reader reaches: cut "
+        "off by damage before them, or left from before a recovery cut the log",
+        _SALVAGE,
+        int(run.at[0]),
+        run.stop - run.segment.base,
+        len(run.at),
+    )
+
+
+def _batch_topics(store: MessageStore) -> set[str]:
+    declared = batch_topics(declared_topics(store.path))
+    queues = store.snapshot().queues
+    return declared | {queue.topic for queue, state in queues.items() if state.batch}
+
+
+def _note_gap(store: MessageStore, extent: Extent, part: LogPart) -> None:
+    told = _LOG_FINDINGS.get(extent.gap) if extent.gap is not None else None
+    if told is None:
+        return
+    severity, code, meaning, advice = told
+    segment = store.log.chain.segment_at(extent.start)
+    base = 0 if segment is None else segment.base
+    if extent.start >= store.log_range()[1] and severity is Severity.ERROR:
+        # Behind the end of the log nothing can be damaged: what stands there was cut off.
+        severity, code, meaning, advice = _LOG_FINDINGS[Gap.STALE]
+    part.findings.add(
+        Finding(
+            severity,
+            code,
+            store.log.path_at(extent.start),
+            meaning.format(size=extent.stop - extent.start, reason=extent.reason),
+            advice,
+            extent.start - base,
+            extent.stop - base,
+        )
+    )
+
+
+def conclude(store: MessageStore, whole: LogPart) -> VerifyReport:
+    """The report of a store all of whose log was checked: adds what is not in the log."""
+    findings = whole.findings
+    declared = declared_topics(store.path)
+    findings.add_all(waiting_findings(store, whole.tally))
+    findings.add_all(queueless_findings(store, whole.tally, declared))
+    findings.add_all(check_entries(store, whole.tally))
+    health = check_files(store, findings)
+    findings.add_all(_about_index(store, health, whole))
+    findings.add_all(start_findings(store))
+    findings.add_all(checkpoint_findings(store, whole.records, whole.last_timestamp))
+    findings.add_all(config_findings(store))
+    findings.add_all(consumer_findings(store))
+    start, end = store.log_range()
+    return VerifyReport(
+        str(store.path),
+        store.broker_name,
+        start,
+        end,
+        whole.records,
+        whole.record_bytes,
+        len(store.queues()),
+        sum(whole.tally.waiting.values()),
+        health,
+        findings,
+    )
+
+
+def _about_index(
+    store: MessageStore, health: Sequence[IndexHealth], whole: LogPart
+) -> Iterator[Finding]:
+    folder = str(store.path / INDEX_DIR)
+    if not health and whole.records and not list_index_files(folder):
+        yield Finding(
+            Severity.NOTE,
+            "index-absent",
+            folder,
+            "there is no index: the broker finds no message by key",
+            "Normal with messageIndexEnable=false, and after a crash before the first file was "
+            "full. rmqstore rebuild makes one",
+        )
+    if whole.unindexed:
+        yield Finding(
+            Severity.NOTE,
+            "not-indexed",
+            folder,
+            f"{whole.unindexed} records with keys stand behind the end of the index",
+            "Normal after a crash and in a copy of a running store",
+            count=whole.unindexed,
+        )
+
+
+def severities(findings: Iterable[Finding]) -> dict[str, int]:
+    """How many findings of each severity."""
+    counts = {severity.value: 0 for severity in Severity}
+    for finding in findings:
+        counts[finding.severity.value] += 1
+    return counts

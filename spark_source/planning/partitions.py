@@ -1,0 +1,173 @@
+"""The shares of a query: what each Spark partition reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rmq_store import MessageStore
+from rmq_store.format.queues import Entry, EntryAt, QueueId, QueueSlice
+from rmq_store.query.key_plan import plan_keys
+from rmq_store.query.log_slices import (
+    LogSlice,
+    bins_of_queues,
+    even_slices,
+    pieces_of,
+    plan_partitions,
+    stretches_of,
+    with_at_most,
+)
+from rmq_store.query.prefetch import entry_at
+from spark_source.options.table import BY_QUEUE
+from spark_source.planning.query_plan import QueryPlan, ReadPlan
+
+EXACT_PIECES = 50_000
+"""Up to so many queues times slices, the entries of every slice are counted and not estimated."""
+
+
+HITS_PER_SHARE = 2_000
+BYTES_AN_ENTRY = 160
+"""What a message counts where its record is not read: its entry, and about what its row takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one task reads: of store number `store` a slice of the log, or some ranges of queues.
+
+    `in_turn`: queue after queue, each in its order; else all of them in the order of the log.
+    """
+
+    store: int
+    slice: LogSlice | None = None
+    ranges: tuple[QueueSlice, ...] | None = None
+    in_turn: bool = False
+
+
+def shares_of(plan: QueryPlan, columns: Sequence[str] | None = None) -> list[Share]:
+    """The shares of all stores. Reads some queue entries of each, and for keys the index.
+
+    `columns` are those that are read of a message, by default those of the option: where they stand
+    in the queues, shares are measured by what is read of these.
+    """
+    least = plan.stores[0].asked.min_partitions if plan.stores else 1
+    shares = [share for n, one in enumerate(plan.stores) for share in _shares(n, one, columns, 1)]
+    missing = least - len(shares)
+    if missing <= 0 or not shares:
+        return shares
+    # Each store gives more in proportion to what it has now.
+    again: list[Share] = []
+    for number, one in enumerate(plan.stores):
+        own = sum(share.store == number for share in shares)
+        if own:
+            again += _shares(number, one, columns, -(-own * least // len(shares)))
+    return again
+
+
+def _shares(number: int, plan: ReadPlan, columns: Sequence[str] | None, least: int) -> list[Share]:
+    if plan.nothing:
+        return []
+    if plan.limits is not None:
+        snapshot = plan.store.snapshot
+        target = plan.asked.max_bytes_per_partition
+        slices = even_slices(snapshot.log_start, snapshot.log_end, target, least)
+        return [Share(number, piece) for piece in slices]
+    if not plan.ranges:
+        return []
+    with plan.store.open() as store:
+        shares = _SharesOfStore(number, plan, store, by_entries=not plan.reads_log(columns))
+        if plan.places is not None:
+            found = shares.of_keys(plan.places)
+            if found is not None:
+                return found
+        return shares.of_ranges(plan.ranges, least)
+
+
+def _by_entries(look: EntryAt) -> EntryAt:
+    """The same places, each measured by its entry and not by its record."""
+
+    def counted(queue: QueueId, offset: int) -> Entry | None:
+        entry = look(queue, offset)
+        return None if entry is None else Entry(entry.log_offset, BYTES_AN_ENTRY)
+
+    return counted
+
+
+@dataclass(frozen=True, slots=True)
+class _SharesOfStore:
+    """How the ranges of one store are cut; `by_entries`, and not by what their records take."""
+
+    number: int
+    plan: ReadPlan
+    store: MessageStore
+    by_entries: bool
+
+    def of_ranges(self, ranges: Sequence[QueueSlice], least: int) -> list[Share]:
+        """Slices of the log with what of `ranges` lies in them, or ranges of whole queues."""
+        asked = self.plan.asked
+        target, most = asked.max_bytes_per_partition, asked.max_records_per_partition
+        if asked.split_by == BY_QUEUE:
+            bins = bins_of_queues(self._sized(ranges), target, least, most)
+            return [Share(self.number, ranges=bin_, in_turn=True) for bin_ in bins]
+        slices = cut_into_slices(
+            self.store, ranges, target, least, most, size_at=self._size_at(ranges)
+        )
+        if tuple(ranges) == self.plan.ranges:
+            return [Share(self.number, piece) for piece in slices]
+        # Parts of the ranges, as a rule few: they are sent along.
+        return [
+            Share(self.number, ranges=tuple(pieces))
+            for piece in slices
+            if (pieces := pieces_of(ranges, piece, self.store.view.offset_at_log))
+        ]
+
+    def of_keys(self, words: frozenset[str]) -> list[Share] | None:
+        """Index hits, stretches that no index covers, and queues that it does not serve."""
+        found = plan_keys(self.store, self.plan.ranges, words)
+        if found is None:
+            return None
+        shares = []
+        most = self.plan.asked.max_records_per_partition or HITS_PER_SHARE
+        for start in range(0, len(found.hits), most):
+            shares.append(Share(self.number, ranges=found.hits[start : start + most]))
+        rest = found.beside_hits(self.store.view.offset_at_log)
+        if rest:
+            shares += self.of_ranges(rest, 1)
+        return shares
+
+    def _sized(self, ranges: Sequence[QueueSlice]) -> list[tuple[QueueSlice, float]]:
+        size_at = self._size_at(ranges)
+        return [
+            (part, sum(s.selected_bytes for s in stretches_of(part, len(ranges), size_at)))
+            for part in ranges
+        ]
+
+    def _size_at(self, ranges: Sequence[QueueSlice]) -> EntryAt:
+        look = entry_at(self.store, ranges)
+        return _by_entries(look) if self.by_entries else look
+
+
+def cut_into_slices(
+    store: MessageStore,
+    ranges: Sequence[QueueSlice],
+    target_bytes: int,
+    min_slices: int = 1,
+    max_entries: int | None = None,
+    *,
+    size_at: EntryAt | None = None,
+) -> list[LogSlice]:
+    """Neighbouring slices of the log that hold `ranges`, each of about `target_bytes` of them.
+
+    With `max_entries` none holds more entries; where counting them would be dear (see
+    EXACT_PIECES) none holds more by estimate. `size_at` measures entries otherwise than by their
+    records.
+    """
+    look = size_at or entry_at(store, ranges)
+    slices = plan_partitions(ranges, look, target_bytes, min_slices, max_entries)
+    if max_entries is None or len(slices) * len(ranges) > EXACT_PIECES:
+        return slices
+    return with_at_most(
+        slices,
+        max_entries,
+        lambda piece: pieces_of(ranges, piece, store.view.offset_at_log),
+        store.log_offset_of,
+    )

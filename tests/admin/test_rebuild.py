@@ -1,0 +1,236 @@
+"""rebuild: the bytes that a broker makes of the same log, in a new store; the source untouched."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmq_store import MessageStore
+from rmq_store.admin.rebuild import STATE_FILE, RebuildReport, rebuild
+from rmq_store.config.broker_conf import StoreConfig
+from rmq_store.errors import AccessError, InvalidArgumentError, NotAStoreError, UndispatchedError
+from rmq_store.format.layout import SysFlag
+from rmq_store.verify.verify_store import verify
+from tests.support.golden import CLEAN, GoldenStore, in_a_queue, unpack
+
+Golden = Callable[[str], GoldenStore]
+
+# Stores whose queues or index hold what dispatching the log once does not make: entries of deleted
+# records (expired), addresses of a queue extension (ext), items of records indexed again after
+# restarts (tsp).
+UNLIKE = {"expired-5.5.0": ("queues", "index"), "ext-5.5.0": ("queues",), "tsp-5.5.0": ("index",)}
+
+
+def settings_of(store: GoldenStore) -> dict[str, Any]:
+    """The broker's own settings, without paths of its machine."""
+    config = StoreConfig.read(store.conf)
+    said = {field.name: getattr(config, field.name) for field in fields(config)}
+    found = {k: v for k, v in said.items() if v is not None and not k.startswith("storePath")}
+    facts = json.loads((store.folder / "golden.json").read_text("utf-8"))
+    if "commitLogPaths" in facts:
+        found["storePathCommitLog"] = ",".join(facts["commitLogPaths"])
+    return found
+
+
+def rebuilt(store: GoldenStore, target: Path, **how: Any) -> RebuildReport:
+    release = store.name.rpartition("-")[2]
+    return rebuild(store.path, target, release=release, config=settings_of(store), **how)
+
+
+def files_below(root: Path, *kinds: str) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(root)): path.read_bytes()
+        for kind in kinds
+        for path in sorted((root / kind).rglob("*"))
+        if path.is_file()
+    }
+
+
+def queues_of(root: str | Path) -> dict[str, bytes]:
+    return files_below(Path(root), "consumequeue", "batchconsumequeue")
+
+
+def index_of(root: str | Path) -> list[bytes]:
+    return list(files_below(Path(root), "index").values())
+
+
+@pytest.mark.parametrize("log", ["copy", "link"])
+@pytest.mark.parametrize("name", CLEAN)
+def test_queues_and_index_are_those_of_the_broker(
+    golden: Golden, tmp_path: Path, name: str, log: str
+) -> None:
+    store = golden(name)
+    before = store.fingerprint()
+    report = rebuilt(store, tmp_path / "target", log=log)
+    assert report.all_well
+    assert store.fingerprint() == before
+    if "queues" not in UNLIKE.get(name, ()):
+        assert queues_of(tmp_path / "target") == queues_of(store.path)
+    if "index" not in UNLIKE.get(name, ()):
+        assert index_of(tmp_path / "target") == index_of(store.path)
+    left = {path.name for path in (tmp_path / "target").iterdir()}
+    assert not {STATE_FILE, "abort"} & left
+    with MessageStore.open(tmp_path / "target") as target, store.open() as source:
+        if name != "nommap-5.5.0":
+            assert verify(target).nothing_wrong
+        assert target.consumer_offsets() == source.consumer_offsets()
+        for queue in target.queues():
+            assert target.max_offset(*queue) == source.max_offset(*queue)
+
+
+def test_records_of_a_store_without_anything_but_its_log_are_all_there(tmp_path: Path) -> None:
+    store = unpack("clean-5.3.3", tmp_path)
+    wanted = queues_of(store.path)
+    for folder in ("consumequeue", "index", "config"):
+        for path in sorted((Path(store.path) / folder).rglob("*"), reverse=True):
+            path.rmdir() if path.is_dir() else path.unlink()
+    (Path(store.path) / "checkpoint").unlink()
+    rebuilt(store, tmp_path / "target")
+    assert queues_of(tmp_path / "target") == wanted
+    topics = json.loads((tmp_path / "target/config/topics.json").read_text("utf-8"))
+    users = {r["topic"] for r in store.truth if in_a_queue(r) and not r["topic"].isupper()}
+    assert {"orders", "payments"} <= users
+    assert {"orders", "payments"} <= set(topics["topicConfigTable"])
+
+
+def test_queues_that_are_lost_altogether_are_refused_where_they_do_not_fit_into_memory(
+    golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rmq_store.snapshot.undispatched.MOST_UNDISPATCHED", 500)
+    store = unpack("clean-5.3.3", tmp_path)
+    for folder in ("consumequeue", "batchconsumequeue"):
+        for path in sorted((Path(store.path) / folder).rglob("*"), reverse=True):
+            path.rmdir() if path.is_dir() else path.unlink()
+    with pytest.raises(UndispatchedError, match="rmqstore rebuild"):
+        store.open()
+    rebuilt(store, tmp_path / "target")
+    assert queues_of(tmp_path / "target") == queues_of(golden("clean-5.3.3").path)
+
+
+def test_a_crashed_store_is_made_whole(golden: Golden, tmp_path: Path) -> None:
+    store = golden("crash-5.3.3")
+    rebuilt(store, tmp_path / "target")
+    with MessageStore.open(tmp_path / "target") as target, store.open() as source:
+        assert verify(target).nothing_wrong
+        assert target.log_range() == source.log_range()
+        for queue in source.queues():
+            assert target.max_offset(*queue) == source.max_offset(*queue)
+
+
+def test_damage_is_told_and_what_is_behind_it_is_dispatched(tmp_path: Path) -> None:
+    store = unpack("clean-5.3.3", tmp_path)
+    listed = [r for r in store.truth if r["sysFlag"] & SysFlag.TRANSACTION_MASK == 0]
+    lost = next(r for r in listed if r["topic"] == "orders" and len(r["body"] or "") > 100)
+    file = sorted((Path(store.path) / "commitlog").iterdir())[0]
+    raw = bytearray(file.read_bytes())
+    raw[lost["commitLogOffset"] + 95] ^= 1
+    file.write_bytes(raw)
+    report = rebuilt(store, tmp_path / "target", log="link")
+    assert [tuple(one) for one in report.recovery.damage] == [
+        (lost["commitLogOffset"], lost["commitLogOffset"] + lost["storeSize"])
+    ]
+    assert not report.all_well
+    assert file.read_bytes() == bytes(raw)
+    json.dumps(report.to_dict())
+
+
+@pytest.mark.parametrize("file", [0, -1])
+def test_no_whole_record_behind_damage_is_dropped(tmp_path: Path, file: int) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    path = sorted((Path(store.path) / "commitlog").iterdir())[file]
+    inside = [r for r in store.truth if r["commitLogOffset"] >= int(path.name)]
+    lost = inside[len(inside) // 3 if file else 100]
+    raw = bytearray(path.read_bytes())
+    at = lost["commitLogOffset"] - int(path.name)
+    raw[at : at + lost["storeSize"]] = bytes(lost["storeSize"])
+    path.write_bytes(raw)
+    report = rebuilt(store, tmp_path / "target")
+    assert report.recovery.records == len(store.truth) - 1
+    assert not report.all_well
+
+
+def test_a_linked_file_is_never_written_through(tmp_path: Path) -> None:
+    """Where the whole last file is damaged, the log ends in one that the source has too."""
+    store = unpack("clean-5.5.0", tmp_path)
+    files = sorted((Path(store.path) / "commitlog").iterdir())
+    raw = bytearray(files[-1].read_bytes())
+    for record in store.truth:
+        at = record["commitLogOffset"] - int(files[-1].name)
+        if at >= 0:
+            raw[at + 90] ^= 1
+    files[-1].write_bytes(raw)
+    before = store.fingerprint()
+    rebuilt(store, tmp_path / "target", log="link")
+    with MessageStore.append_to(tmp_path / "target") as writer:
+        for _ in range(50):
+            writer.append({"topic": "orders", "queueId": 0, "body": b"new" * 1000})
+    assert store.fingerprint() == before
+
+
+KILLED = """
+import os, signal, sys
+from rmq_store.admin import rebuild as module
+from rmq_store.recovery import strict as strictrecovery
+strictrecovery._BYTES_BETWEEN_MARKS = 100_000
+left = int(sys.argv[3])
+def progress(done):
+    global left
+    left -= done
+    if left < 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+import json
+config = json.loads(sys.argv[4])
+module.rebuild(sys.argv[1], sys.argv[2], release="5.3.3", config=config, progress=progress)
+"""
+
+
+@pytest.mark.parametrize("at", [1, 300_000, 900_000, 1_500_000, 2_100_000])
+def test_killed_anywhere_it_goes_on_to_the_same_bytes(
+    golden: Golden, tmp_path: Path, at: int
+) -> None:
+    store = golden("clean-5.3.3")
+    done = subprocess.run(
+        [
+            *(sys.executable, "-c", KILLED, store.path, str(tmp_path / "target"), str(at)),
+            json.dumps(settings_of(store)),
+        ],
+        timeout=120,
+    )
+    assert done.returncode == -signal.SIGKILL
+    assert (tmp_path / "target" / STATE_FILE).exists()
+    report = rebuilt(store, tmp_path / "target")
+    assert report.resumed
+    assert queues_of(tmp_path / "target") == queues_of(store.path)
+    assert index_of(tmp_path / "target") == index_of(store.path)
+
+
+def test_a_target_with_content_or_of_another_rebuild_is_refused(
+    golden: Golden, tmp_path: Path
+) -> None:
+    store = golden("clean-5.3.3")
+    with pytest.raises(NotAStoreError, match="never rebuilt in place"):
+        rebuild(store.path, store.path)
+    target = tmp_path / "target"
+    target.mkdir()
+    (target / STATE_FILE).write_text(json.dumps({"source": "other"}), "utf-8")
+    with pytest.raises(InvalidArgumentError, match="unfinished rebuild of something else"):
+        rebuild(store.path, target)
+    with pytest.raises(InvalidArgumentError, match="copy or link"):
+        rebuild(store.path, tmp_path / "new", log="move")
+    assert not os.path.exists(tmp_path / "new")
+
+
+def test_a_target_that_cannot_be_made_has_not_expired(golden: Golden, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(AccessError, match="making the target") as caught:
+        rebuild(golden("clean-5.5.0").path, tmp_path / "link")
+    assert "expired" not in str(caught.value)

@@ -1,0 +1,156 @@
+"""Retention: the broker's rules, its order, and the groups that would lose messages."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rmq_store.admin.retention import RetentionPolicy, apply_retention, plan_retention
+from rmq_store.config.broker_conf import StoreConfig
+from rmq_store.config.lock import StoreLock
+from rmq_store.errors import InvalidArgumentError, StoreLockedError
+from rmq_store.verify.verify_store import verify
+from tests.support.golden import GoldenStore, unpack
+
+HOUR = 3_600_000
+NOW = 1_790_000_000_000
+# A policy that asks for deletion at any hour, so that the clock of the machine does not matter.
+ALWAYS = RetentionPolicy(deleteWhen=";".join(map(str, range(24))))
+
+Golden = Callable[[str], GoldenStore]
+
+
+@pytest.fixture
+def aged(tmp_path: Path) -> GoldenStore:
+    """A store of several log files, of which the first two were last written 100 hours ago."""
+    store = unpack("crash-5.5.0", tmp_path)
+    for number, path in enumerate(log_files(store.path)):
+        hours = 100 if number < 2 else 1
+        os.utime(path, ns=((NOW - hours * HOUR) * 1_000_000,) * 2)
+    return store
+
+
+def log_files(store: str) -> list[Path]:
+    return sorted((Path(store) / "commitlog").iterdir())
+
+
+def test_files_older_than_the_reserved_time_go_from_the_front(aged: GoldenStore) -> None:
+    with aged.open() as store:
+        plan = plan_retention(store, ALWAYS, now_ms=NOW, disk_used_percent=10)
+    assert [one.path for one in plan.log] == [str(path) for path in log_files(aged.path)[:2]]
+    assert plan.trigger == "time"
+    assert plan.log_start_after == int(log_files(aged.path)[2].name)
+    json.dumps(plan.to_dict())
+
+
+def test_a_younger_file_stops_the_deletion_before_older_ones(aged: GoldenStore) -> None:
+    os.utime(log_files(aged.path)[0], ns=((NOW - HOUR) * 1_000_000,) * 2)
+    with aged.open() as store:
+        assert plan_retention(store, ALWAYS, now_ms=NOW, disk_used_percent=10).log == ()
+
+
+def test_neither_hour_nor_disk_asks_for_it(aged: GoldenStore) -> None:
+    hour = time.localtime(NOW / 1000).tm_hour
+    policy = RetentionPolicy(deleteWhen=str((hour + 2) % 24))
+    with aged.open() as store:
+        assert plan_retention(store, policy, now_ms=NOW, disk_used_percent=75).trigger is None
+        by_disk = plan_retention(store, policy, now_ms=NOW, disk_used_percent=76)
+        by_hand = plan_retention(store, policy, now_ms=NOW, disk_used_percent=10, manual=True)
+        forced = plan_retention(store, policy, now_ms=NOW, disk_used_percent=86)
+        files = len(store.log.chain.segments)
+    assert (by_disk.trigger, len(by_disk.log)) == ("disk", 2)
+    assert (by_hand.trigger, len(by_hand.log)) == ("manual", 2)
+    assert (forced.trigger, len(forced.log)) == ("forced", min(10, files - 1))
+
+
+def test_by_hand_all_files_before_a_time_go(aged: GoldenStore) -> None:
+    with aged.open() as store:
+        bases = [segment.base for segment in store.log.chain.segments]
+        third = store.message_at(bases[3]).store_timestamp
+        plan = plan_retention(store, keep_from=third + 1)
+        assert plan.log_start_after in bases[3:]
+        before = store.message_at(plan.log_start_after).store_timestamp
+        assert before <= third + 1
+        assert plan_retention(store, keep_from=0).log == ()
+
+
+def test_what_is_left_is_a_sound_store(aged: GoldenStore) -> None:
+    with aged.open() as store:
+        plan = plan_retention(store, ALWAYS, now_ms=NOW, disk_used_percent=10)
+        wanted = {
+            queue: (store.view.offset_at_log(queue, plan.log_start_after), store.max_offset(*queue))
+            for queue in store.queues()
+        }
+    freed = apply_retention(plan)
+    assert freed == plan.bytes
+    with aged.open() as store:
+        assert store.log.start == plan.log_start_after
+        for queue, (low, high) in wanted.items():
+            if low < high:
+                assert (store.min_offset(*queue), store.max_offset(*queue)) == (low, high)
+        assert verify(store).nothing_wrong
+        rows = sum(b.num_rows for b in store.read_batches(include_system_topics=True))
+        assert rows == sum(high - low for low, high in wanted.values())
+
+
+def test_queue_and_index_files_go_with_their_last_entry(aged: GoldenStore) -> None:
+    with aged.open() as store:
+        bases = [segment.base for segment in store.log.chain.segments]
+        plan = plan_retention(store, ALWAYS, now_ms=NOW + 400 * HOUR, disk_used_percent=10)
+        assert plan.log_start_after == bases[min(10, len(bases) - 1)]
+        gone = {one.path for one in plan.queues}
+        for queue in store.queues():
+            files = store.view.files(queue)
+            for segment in files.chain.segments:
+                last = files.unit(files.chain.segment_end(segment) // 20 - 1)[0]
+                is_last = segment is files.chain.segments[-1]
+                assert (segment.path in gone) == (not is_last and last < plan.log_start_after)
+        index = sorted((Path(aged.path) / "index").iterdir())
+        assert 0 < len(plan.index) < len(index)
+        assert [one.path for one in plan.index] == [str(p) for p in index[: len(plan.index)]]
+    apply_retention(plan)
+    with aged.open() as store:
+        assert verify(store).nothing_wrong
+
+
+def test_groups_that_lose_messages_are_named_before(aged: GoldenStore) -> None:
+    path = Path(aged.path) / "config/consumerOffset.json"
+    with aged.open() as store:
+        queue = max(store.queues("orders"), key=lambda q: store.max_offset(*q))
+        key = f"{queue.topic}@slow"
+        table = {"offsetTable": {key: {str(queue.queue_id): 1}}}
+        path.write_text(json.dumps(table), "utf-8")
+        plan = plan_retention(store, ALWAYS, now_ms=NOW, disk_used_percent=10)
+        first = store.view.offset_at_log(queue, plan.log_start_after)
+    assert [(risk.group, risk.messages) for risk in plan.risks] == [("slow", first - 1)]
+
+
+def test_the_last_file_never_goes(golden: Golden) -> None:
+    with golden("clean-5.3.3").open() as store:
+        plan = plan_retention(store, ALWAYS, now_ms=2 * NOW, disk_used_percent=99)
+        last = store.log.chain.segments[-1].path
+    assert last not in [one.path for one in plan.log]
+
+
+def test_nothing_is_deleted_while_the_store_is_locked_or_changed(aged: GoldenStore) -> None:
+    with aged.open() as store:
+        plan = plan_retention(store, ALWAYS, now_ms=NOW, disk_used_percent=10)
+    lock = StoreLock(Path(aged.path))
+    try:
+        with pytest.raises(StoreLockedError):
+            apply_retention(plan)
+    finally:
+        lock.release()
+    assert all(os.path.exists(one.path) for one in plan.log)
+
+
+def test_hours_that_are_none_are_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="no list of hours"):
+        RetentionPolicy.of(StoreConfig(deleteWhen="25"))
+    policy = RetentionPolicy.of(StoreConfig(deleteWhen="02;14", fileReservedTime=48))
+    assert (policy.hours(), policy.fileReservedTime) == ({2, 14}, 48)

@@ -1,0 +1,402 @@
+"""The fast path gives what the readable path gives, over every kind of record and over any bytes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+
+from rmq_store.arrow.batches import BatchBuilder, Rows, other_topic_rows, stored_topics
+from rmq_store.arrow.property_columns import LOOKED_AT, decode_property_columns
+from rmq_store.arrow.schema import BY_NAME, PROPERTIES
+from rmq_store.arrow.substrings import buffers
+from rmq_store.commitlog import runs as walk
+from rmq_store.commitlog.crc import wrong_crc_rows
+from rmq_store.commitlog.headers import Headers
+from rmq_store.errors import CorruptRecordError
+from rmq_store.format.array_types import Ints
+from rmq_store.format.compression import decompress
+from rmq_store.format.hashing import (
+    crc32,
+    index_key_hash,
+    index_key_hashes,
+    java_string_hash,
+    java_string_hashes,
+)
+from rmq_store.format.layout import CRC_ITEM_SIZE, CRC_MASK
+from rmq_store.format.message import to_message
+from rmq_store.format.properties import decode_properties, decode_utf8
+from rmq_store.format.record import Record, decode_record, encode_record
+from tests.support.campaigns import some
+from tests.support.examples import campaign, fast
+from tests.support.records import as_log, property_strings, records
+
+
+def row_by_the_readable_path(record: Record, topic: str, queue_offset: int) -> dict[str, Any]:
+    message = to_message(
+        record,
+        broker_name="b",
+        body=decompress(record.body, record.sys_flag),
+        topic=topic,
+        queue_offset=None if queue_offset < 0 else queue_offset,
+        tags_code=7,
+    )
+    return {
+        "brokerName": "b",
+        "topic": message.topic,
+        "queueId": message.queue_id,
+        "queueOffset": message.queue_offset,
+        "commitLogOffset": message.commit_log_offset,
+        "storeSize": message.store_size,
+        "tags": message.tags,
+        "keys": message.keys,
+        "uniqKey": message.uniq_key,
+        "msgId": message.msg_id,
+        "flag": message.flag,
+        "sysFlag": message.sys_flag,
+        "bornTimestamp": message.born_timestamp,
+        "bornHost": message.born_host,
+        "storeTimestamp": message.store_timestamp,
+        "storeHost": message.store_host,
+        "reconsumeTimes": message.reconsume_times,
+        "preparedTransactionOffset": message.prepared_transaction_offset,
+        "bodyCrc": message.body_crc,
+        "body": message.body,
+        "properties": message.properties,
+        "rawBody": message.raw_body,
+        "tagsCode": message.tags_code,
+        "recordQueueOffset": message.record_queue_offset,
+        "corruptRecord": None,
+    }
+
+
+def rows_by_the_fast_path(
+    headers: Headers, topics: list[str], queue_offsets: Sequence[int]
+) -> list[dict[str, Any]]:
+    names = sorted(set(topics))
+    rows = Rows(
+        names,
+        np.array([names.index(topic) for topic in topics], dtype=np.int32),
+        headers.field("queue_id", np.int32),
+        np.array(queue_offsets, dtype=np.int64),
+        headers.at + headers.base,
+        headers.total,
+        np.full(len(topics), 7, dtype=np.int64),
+    )
+    batch = BatchBuilder("b", list(BY_NAME)).build(rows, headers)
+    batch.validate(full=True)
+    columns = {}
+    for name in batch.schema.names:
+        column = batch.column(name)
+        if pa.types.is_timestamp(column.type):
+            column = column.view(pa.int64())
+        columns[name] = column.to_pylist()
+    columns["properties"] = [dict(items) for items in columns["properties"]]
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def check_columns(found: list[Record], base: int, written: list[bool]) -> None:
+    window, at, placed = as_log(found, base)
+    headers = Headers(window, at, base)
+    assert headers.valid.all()
+    assert not len(wrong_crc_rows(headers))
+    topics = [decode_utf8(record.topic) for record in placed]
+    assert stored_topics(headers).to_pylist() == topics
+    # The offset by the queue: sometimes the record's own, sometimes another, sometimes none.
+    offsets = [
+        record.queue_offset if same else (-1 if record.flag % 2 else 17)
+        for record, same in zip(placed, written, strict=True)
+    ]
+    fast_rows = rows_by_the_fast_path(headers, topics, offsets)
+    for record, row, topic, offset in zip(placed, fast_rows, topics, offsets, strict=True):
+        decoded = decode_record(window.data, record.physical_offset - base, record.physical_offset)
+        assert decoded == record
+        wanted = row_by_the_readable_path(record, topic, offset)
+        if offset < 0:
+            wanted["recordQueueOffset"] = row["recordQueueOffset"]  # nothing to differ from
+        assert row == wanted
+
+
+LISTS_OF_RECORDS = st.lists(records(), min_size=1, max_size=6)
+
+
+@fast(200)
+@given(LISTS_OF_RECORDS, st.integers(0, 2**62), st.lists(st.booleans(), min_size=6, max_size=6))
+def test_columns_equal_messages(found: list[Record], base: int, written: list[bool]) -> None:
+    check_columns(found, base, written[: len(found)])
+
+
+@pytest.mark.campaign
+@campaign(4000)
+@given(LISTS_OF_RECORDS, st.integers(0, 2**62), st.lists(st.booleans(), min_size=6, max_size=6))
+def test_columns_equal_messages_at_length(
+    found: list[Record], base: int, written: list[bool]
+) -> None:
+    check_columns(found, base, written[: len(found)])
+
+
+def test_a_queue_of_other_topics_is_noticed_row_by_row() -> None:
+    plain = Record(3, 0, 0, 0, 0, 0, bytes(8), 0, bytes(8), 0, 0, b"x", b"orders", b"")
+    others = [plain, replace(plain, topic=b"order"), replace(plain, queue_id=4)]
+    window, at, placed = as_log([*others, replace(plain, topic=b"or\xff")])
+    headers = Headers(window, at, 0)
+    count = len(placed)
+    rows = Rows(
+        ["orders"],
+        np.zeros(count, dtype=np.int32),
+        np.full(count, 3, dtype=np.int32),
+        *(np.zeros(count, dtype=np.int64) for _ in range(4)),
+    )
+    assert other_topic_rows(rows, headers).tolist() == [False, True, True, True]
+
+
+# --- which bytes are a record ----------------------------------------------------------------------
+
+
+def check_validity(window: np.ndarray[Any, Any], at: Ints, base: int) -> None:
+    """The fast path takes for records exactly what the readable one does, CRCs apart and included."""
+    headers = Headers(window, at, base)
+    wrong = set(at[wrong_crc_rows(headers)].tolist()) if headers.valid.all() else set()
+    for row, place in enumerate(at.tolist()):
+        verdict = verdict_of(window, place, base)
+        assert bool(headers.valid[row]) is (verdict in ("record", "wrong CRC")), verdict
+        if headers.valid.all():
+            assert (place in wrong) is (verdict == "wrong CRC")
+
+
+def verdict_of(window: np.ndarray[Any, Any], place: int, base: int) -> str:
+    if place < 0:
+        return "outside"
+    try:
+        found = decode_record(window.data, place, base + place)
+    except CorruptRecordError as error:
+        physical = int.from_bytes(window[place + 28 : place + 36].tobytes(), "big", signed=True)
+        here = physical == base + place  # else a ghost, of which no more is asked
+        return "wrong CRC" if here and "CRC" in error.reason else error.reason
+    return "record" if isinstance(found, Record) else found.value
+
+
+@st.composite
+def damaged_logs(draw: st.DrawFn) -> tuple[np.ndarray[Any, Any], Ints, int]:
+    """Records, some bytes of which were overwritten, maybe cut short; and places to look at."""
+    window, at, _ = as_log(draw(st.lists(records(), max_size=4)), 1000)
+    raw = bytearray(window.tobytes() + draw(st.binary(max_size=120)))
+    for _ in range(draw(st.integers(0, 4))):
+        if not raw:
+            break
+        place = draw(st.integers(0, len(raw) - 1))
+        if draw(st.booleans()):
+            raw[place] ^= 1 << draw(st.integers(0, 7))
+        else:
+            piece = draw(st.binary(min_size=1, max_size=4))
+            raw[place : place + len(piece)] = piece
+    if draw(st.booleans()):
+        del raw[draw(st.integers(0, len(raw))) :]
+    more = draw(st.lists(st.integers(-5, len(raw) + 5), max_size=4))
+    places = np.array(sorted({*at.tolist(), *more}), dtype=np.int64)
+    return np.frombuffer(bytes(raw), dtype=np.uint8), places, 1000
+
+
+@fast(300)
+@given(damaged_logs())
+def test_damage_is_noticed_by_both_paths(log: tuple[np.ndarray[Any, Any], Ints, int]) -> None:
+    check_validity(*log)
+
+
+@pytest.mark.campaign
+@campaign(4000)
+@given(damaged_logs())
+def test_damage_is_noticed_by_both_paths_at_length(
+    log: tuple[np.ndarray[Any, Any], Ints, int],
+) -> None:
+    check_validity(*log)
+
+
+@fast(200)
+@given(st.binary(max_size=300), st.lists(st.integers(-10, 310), max_size=8))
+def test_random_bytes_are_no_record_to_both_paths(raw: bytes, places: list[int]) -> None:
+    check_validity(np.frombuffer(raw, dtype=np.uint8), np.array(places, dtype=np.int64), 0)
+
+
+@fast(100)
+@given(records(), st.integers(0, 10**6), st.booleans())
+def test_a_record_crc_covers_the_whole_record_for_both_paths(
+    record: Record, bit: int, regular: bool
+) -> None:
+    front = b"a\x01b\x02" if regular else b""
+    roomy = replace(record, physical_offset=0, properties=front + bytes(CRC_ITEM_SIZE))
+    raw = bytearray(encode_record(roomy, with_record_crc=True))
+    check_validity(np.frombuffer(bytes(raw), dtype=np.uint8), np.zeros(1, dtype=np.int64), 0)
+    covered = len(raw) - CRC_ITEM_SIZE
+    before = crc32(raw[:covered])
+    at = bit % (8 * covered)
+    raw[at // 8] ^= 1 << at % 8
+    # The broker keeps 31 bits of the CRC: a change of the last one alone is not to be seen.
+    assume((before ^ crc32(raw[:covered])) & CRC_MASK)
+    window = np.frombuffer(bytes(raw), dtype=np.uint8)
+    assert verdict_of(window, 0, 0) != "record"
+    check_validity(window, np.zeros(1, dtype=np.int64), 0)
+
+
+# --- properties ------------------------------------------------------------------------------------
+
+
+def check_properties(stored: list[bytes]) -> None:
+    columns = decode_property_columns(pa.array(stored, pa.binary()), with_map=True)
+    wanted = [decode_properties(raw) for raw in stored]
+    assert columns.properties is not None
+    columns.properties.validate(full=True)
+    assert columns.properties.type == PROPERTIES
+    maps = columns.properties.to_pylist()
+    assert [dict(items) for items in maps] == wanted
+    assert [len(items) for items in maps] == [len(found) for found in wanted]
+    for name, column in zip(LOOKED_AT, (columns.tags, columns.keys, columns.uniq_key), strict=True):
+        column.validate(full=True)
+        assert column.to_pylist() == [found.get(name) for found in wanted]
+    bare = decode_property_columns(pa.array(stored, pa.binary()), with_map=False)
+    assert (bare.tags, bare.keys, bare.uniq_key) == (columns.tags, columns.keys, columns.uniq_key)
+
+
+@st.composite
+def rows_of_one_length(draw: st.DrawFn) -> list[bytes]:
+    """One string several times over, with some bytes of some rows changed, separators among them."""
+    first = draw(property_strings()) or b"TAGS\x01a\x02KEYS\x01bb\x02"
+    rows = [bytearray(first) for _ in range(draw(st.integers(1, 5)))]
+    places = st.tuples(
+        st.integers(0, len(rows) - 1),
+        st.integers(0, len(first) - 1),
+        st.sampled_from(b"\x00\x01\x02aZ\x7f\x80\xc3\xa9"),
+    )
+    for row, at, byte in draw(st.lists(places, max_size=4)):
+        rows[row][at] = byte
+    return [bytes(row) for row in rows]
+
+
+@fast(300)
+@given(rows_of_one_length())
+@example([b"TAGS\x01a\x02", b"TAGS\x01\x02\x02"])
+@example([b"KEYS\x01a\x02TAGS\x01b\x02", b"KEYZ\x01a\x02TAGS\x01b\x02"])
+def test_rows_of_one_length_read_like_any_others(stored: list[bytes]) -> None:
+    check_properties(stored)
+
+
+@pytest.mark.campaign
+@campaign(3000)
+@given(rows_of_one_length())
+def test_rows_of_one_length_read_like_any_others_at_length(stored: list[bytes]) -> None:
+    check_properties(stored)
+
+
+@fast(400)
+@given(st.lists(property_strings(), max_size=6))
+@example([b"", b""])
+@example([b"TAGS\x01a\x02", b"", b"TAGS\x01a\x02"])
+@example([b"a\x01b\x02" * 3, b"a\x01b\x02"])
+@example([b"TAGS\x01\xed\xa0\x80", b"TAGS\x01\xed"])
+def test_property_columns_equal_the_readable_rule(stored: list[bytes]) -> None:
+    check_properties(stored)
+
+
+@fast(100)
+@given(property_strings(), st.integers(1, 20))
+def test_property_columns_of_one_shape_equal_the_readable_rule(raw: bytes, count: int) -> None:
+    check_properties([raw] * count)
+
+
+@pytest.mark.campaign
+@campaign(6000)
+@given(st.lists(property_strings(), max_size=6))
+def test_property_columns_equal_the_readable_rule_at_length(stored: list[bytes]) -> None:
+    check_properties(stored)
+
+
+# --- hashes ----------------------------------------------------------------------------------------
+
+
+@fast(200)
+@given(st.lists(st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=12)))
+@example(["TagA", "TagB", "A||B", "😀emoji", "polygenelubricants", ""])
+def test_hashes_of_a_column_equal_single_hashes(words: list[str]) -> None:
+    ends, raw = buffers(pa.array(words, pa.string()))
+    hashes = java_string_hashes(raw, ends)
+    assert hashes.tolist() == [java_string_hash(word) for word in words]
+    assert index_key_hashes(hashes).tolist() == [index_key_hash(word) for word in words]
+
+
+def test_hashes_are_javas() -> None:
+    known = {
+        "TagA": 2598919,
+        "TagB": 2598920,
+        "A||B": 2059489,
+        "😀emoji": -1233692477,
+        "TopicA#k1": -1903240649,
+        "polygenelubricants": -2147483648,
+    }
+    assert {word: java_string_hash(word) for word in known} == known
+    assert index_key_hash("polygenelubricants") == 0
+
+
+# --- from record to record -------------------------------------------------------------------------
+
+
+def decoy(base: int, at: int, size: int) -> bytes:
+    """A body that holds what looks like a record standing in its place."""
+    plain = Record(0, 0, 0, base + at, 0, 0, bytes(8), 0, bytes(8), 0, 0, bytes(size), b"t", b"")
+    return encode_record(plain)
+
+
+def log_with_decoys(seed: int) -> tuple[np.ndarray[Any, Any], int]:
+    random_ = random.Random(seed)
+    base = random_.choice((0, 4096, 2**40))
+    plain = Record(0, 0, 0, 0, 0, 0, bytes(8), 0, bytes(8), 0, 0, b"", b"t", b"")
+    pieces: list[bytes] = []
+    at = 0
+    for _ in range(random_.randrange(2, 120)):
+        body = random_.randbytes(random_.randrange(300))
+        if random_.random() < 0.3:
+            body += decoy(base, at + 88 + len(body), random_.randrange(200))
+        raw = encode_record(replace(plain, physical_offset=base + at, body=body))
+        if random_.random() < 0.02:
+            raw = random_.randbytes(len(raw))  # the run ends, though more stands behind
+        pieces.append(raw)
+        at += len(raw)
+    if random_.random() < 0.5:
+        pieces.append(bytes(random_.randrange(500)))
+    raw = b"".join(pieces)
+    if random_.random() < 0.3:
+        raw = raw[: random_.randrange(len(raw))]
+    return np.frombuffer(raw, dtype=np.uint8), base
+
+
+def check_runs(monkeypatch: pytest.MonkeyPatch, seeds: Iterable[int]) -> None:
+    monkeypatch.setattr(walk, "_MANY_FROM", 400)
+    monkeypatch.setattr(walk, "_BYTES_A_LANE", 150)
+    monkeypatch.setattr(walk, "_SEARCH", 350)
+    lanes_used = 0
+    for seed in seeds:
+        window, base = log_with_decoys(seed)
+        stop = len(window) - seed % 50 if seed % 3 == 0 else len(window)
+        one = walk.follow_one(window, base, 0, stop)
+        many = walk.follow(window, base, 0, stop)
+        assert many.at.tolist() == one.at.tolist(), f"seed {seed}"
+        assert many.stop == one.stop, f"seed {seed}"
+        lanes_used += len(one.at) > 10
+    assert lanes_used
+
+
+def test_following_many_lanes_equals_following_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_runs(monkeypatch, range(300))
+
+
+@pytest.mark.campaign
+def test_following_many_lanes_equals_following_one_at_length(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    check_runs(monkeypatch, some("lanes", range(300, 4000)))

@@ -1,0 +1,389 @@
+"""The export of stores that real brokers wrote, against their truth."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from jobs import replay
+from jobs.export import ExportSpec, main, run
+from jobs.exporting.delta import DeltaUnavailableError
+from jobs.exporting.manifest import Manifest
+from jobs.exporting.rows import once
+from jobs.exporting.step import ManifestError, without
+from jobs.running.command import EXIT_NOT_ALL, EXIT_OK, EXIT_REFUSED
+from rmq_store import MessageStore, QueueId, StoreError
+from rmq_store.errors import InvalidArgumentError
+from rmq_store.format.queues import QueueSlice
+from tests.conftest import GoldenStore, unpack, user_topic
+from tests.support.checkout import CHECKOUT
+from tests.support.golden import Truth, bodies_of, messages_in
+
+Golden = Callable[[str], GoldenStore]
+NAME = "clean-5.5.0"
+
+
+def spec(store: GoldenStore, target: Path, **options: str) -> ExportSpec:
+    options = {"brokerConf": store.conf, "brokerName": "broker-a", **options}
+    return ExportSpec(store=store.path, target=str(target), options=options, wave_bytes=400_000)
+
+
+def rows_in(target: Path) -> list[dict[str, Any]]:
+    """What a reader of Parquet finds, topic and day out of the names of the folders."""
+    rows = []
+    for path in sorted(target.rglob("*.parquet")):
+        folders = path.relative_to(target).parts[:-1]
+        if any(part.startswith("_") for part in folders):
+            continue
+        named = dict(part.split("=", 1) for part in folders)
+        rows += [{**row, **named} for row in pq.ParquetFile(path).read().to_pylist()]
+    return rows
+
+
+def place(row: dict[str, Any]) -> tuple[str, int, int]:
+    return row["topic"], row["queueId"], row["queueOffset"]
+
+
+def expected_of(store: GoldenStore, wanted: Callable[[Truth], bool]) -> Counter[Any]:
+    """Place, body and day (UTC) of the messages; of an inner batch the record's body is not looked at."""
+    found: Counter[Any] = Counter()
+    for record in store.truth:
+        if user_topic(record) and wanted(record):
+            at = datetime.fromtimestamp(record["storeTimestamp"] / 1000, timezone.utc)
+            members = messages_in(record)
+            for i in range(members):
+                body = None if members > 1 else bodies_of(record)[0]
+                where = (record["topic"], record["queueId"], record["queueOffset"] + i)
+                found[where, body, f"{at:%Y-%m-%d}"] += 1
+    return found
+
+
+def found_in(target: Path, inner: set[str] = frozenset({"inner"})) -> Counter[Any]:  # type: ignore[assignment]
+    return Counter(
+        (place(row), None if row["topic"] in inner else row["body"], row["day"])
+        for row in rows_in(target)
+    )
+
+
+def orders(record: Truth) -> bool:
+    return bool(record["topic"] == "orders")
+
+
+# --- what arrives ---------------------------------------------------------------------------------
+
+
+def test_every_message_arrives_once_and_the_manifest_says_so(
+    spark: SparkSession, golden: Golden, tmp_path: Path
+) -> None:
+    store = golden(NAME)
+    before = store.fingerprint()
+    answer = run(spark, spec(store, tmp_path / "out"))
+    found = Counter(place(row) for row in rows_in(tmp_path / "out"))
+    expected = Counter(one[0] for one in expected_of(store, lambda record: True).elements())
+    assert found == expected
+    assert answer.ok, answer.problems
+    assert answer.numbers["messages added"] == expected.total()
+    assert store.fingerprint() == before
+    ends = {
+        queue: max(place[2] for place in expected if place[:2] == queue) + 1
+        for queue in {p[:2] for p in expected}
+    }
+    assert {
+        (topic, queue): span[1]
+        for topic, queues in answer.source.queues.items()
+        for queue, span in queues.items()
+    } == ends
+    assert all(s[0] == 0 for queues in answer.source.queues.values() for s in queues.values())
+    with Manifest(tmp_path / "out") as manifest:
+        waves = list(manifest.waves())
+        assert len(waves) == manifest.totals["waves"] > 1
+        assert manifest.totals["rows"] == sum(wave.rows for wave in waves) == expected.total()
+        for file in (file for wave in waves for file in wave.files):
+            raw = (tmp_path / "out" / file.path).read_bytes()
+            assert (len(raw), hashlib.sha256(raw).hexdigest()) == (file.size, file.sha256)
+            assert pq.read_metadata(tmp_path / "out" / file.path).num_rows == file.rows
+
+
+@pytest.mark.parametrize("name", ["clean-4.9.7", "direct-5.5.0"])
+def test_bodies_and_days_are_those_of_the_truth(
+    spark: SparkSession, golden: Golden, tmp_path: Path, name: str
+) -> None:
+    store = golden(name)
+    run(spark, spec(store, tmp_path / "out", columns="topic,queueId,queueOffset,body"))
+    by_spark = spark.read.parquet(str(tmp_path / "out"))
+    assert by_spark.count() == len(rows_in(tmp_path / "out"))
+    expected = expected_of(store, lambda record: True)
+    # Spark writes some characters of a topic's name as % and two digits of hex.
+    assert by_spark.select("topic").distinct().count() == len({p[0][0] for p in expected})
+    assert Counter((b, d) for _, b, d in found_in(tmp_path / "out").elements()) == Counter(
+        (b, d) for _, b, d in expected.elements()
+    )
+
+
+def test_twice_adds_nothing_and_what_is_new_is_added_alone(
+    spark: SparkSession, golden: Golden, tmp_path: Path
+) -> None:
+    store = golden(NAME)
+    target = tmp_path / "out"
+    half = '{"orders": {"0": 100, "1": 7}}'
+    first = run(spark, spec(store, target, topic="orders", endingOffsets=half))
+    files = {path: path.stat().st_mtime_ns for path in target.rglob("*.parquet")}
+    (target / "_manifest" / "_sum.json").unlink()  # a process killed before it was written
+    second = run(spark, spec(store, target, topic="orders"))
+    third = run(spark, spec(store, target, topic="orders"))
+    expected = expected_of(store, orders)
+    assert found_in(target) == expected
+    assert first.numbers["messages added"] > 0
+    assert second.numbers["messages added"] == expected.total() - first.numbers["messages added"]
+    assert third.numbers["messages added"] == 0
+    assert third.ok
+    assert {path: path.stat().st_mtime_ns for path in files} == files
+
+
+def test_what_a_broker_added_meanwhile_is_added(
+    spark: SparkSession, golden: Golden, tmp_path: Path
+) -> None:
+    store = unpack(NAME, tmp_path)
+    target = tmp_path / "out"
+    run(spark, spec(store, target, topic="payments"))
+    before = len(rows_in(target))
+    with MessageStore.append_to(store.path, store.conf) as writer:
+        for i in range(5):
+            writer.append({"topic": "payments", "queueId": 1, "body": b"later %d" % i})
+    answer = run(spark, spec(store, target, topic="payments"))
+    assert answer.numbers["messages added"] == 5
+    rows = rows_in(target)
+    assert len(rows) == before + 5
+    assert len({place(row) for row in rows}) == len(rows)
+    assert {row["body"] for row in rows} >= {b"later %d" % i for i in range(5)}
+
+
+def test_checksums_of_the_source_and_the_report_as_json(
+    spark: SparkSession, golden: Golden, tmp_path: Path
+) -> None:
+    store = golden(NAME)
+    words = [store.path, "--to", str(tmp_path / "out"), "--topic", "payments"]
+    words += ["--brokerConf", store.conf, "--checksums", "--json", str(tmp_path / "report.json")]
+    assert main(words) == EXIT_OK
+    report = json.loads((tmp_path / "report.json").read_text("utf-8"))
+    source = report["source"]
+    assert source["options"]["topic"] == "payments"
+    assert source["queues"]["payments"]["0"][0] == 0
+    files = {one["path"]: one["sha256"] for one in source["files"]}
+    on_disk = [path for path in Path(store.path).rglob("*") if path.is_file()]
+    assert files == {str(p): hashlib.sha256(p.read_bytes()).hexdigest() for p in on_disk}
+
+
+# --- damage ---------------------------------------------------------------------------------------
+
+
+def damaged(tmp_path: Path) -> GoldenStore:
+    """One message of payments is hit."""
+    store = unpack(NAME, tmp_path)
+    file = Path(store.path) / "commitlog" / "00000000000000262144"
+    raw = bytearray(file.read_bytes())
+    raw[1000:1040] = bytes(byte ^ 0xFF for byte in raw[1000:1040])
+    file.write_bytes(raw)
+    return store
+
+
+@pytest.mark.parametrize(
+    ("options", "arrived", "told"),
+    [
+        ({"mode": "DROPMALFORMED"}, 417, "418 messages were selected, and 417 arrived"),
+        (
+            {"mode": "DROPMALFORMED", "unwrapBatches": "false"},
+            417,
+            "damaged messages that were left out: 1",
+        ),
+        (
+            {"mode": "PERMISSIVE", "columns": "body"},
+            418,
+            "rows about damage (see their corruptRecord): 1",
+        ),
+    ],
+)
+def test_damage_that_is_left_out_is_a_problem(
+    spark: SparkSession, tmp_path: Path, options: dict[str, str], arrived: int, told: str
+) -> None:
+    store, target = damaged(tmp_path), tmp_path / "out"
+    words = [store.path, "--to", str(target), "--topic", "payments", "--brokerConf", store.conf]
+    words += [word for name, value in options.items() for word in (f"--{name}", value)]
+    words += ["--json", str(tmp_path / "report.json")]
+    assert main(words) == EXIT_NOT_ALL
+    report = json.loads((tmp_path / "report.json").read_text("utf-8"))
+    assert any(told in problem for problem in report["problems"]), report["problems"]
+    rows = rows_in(target)
+    assert len(rows) == report["numbers"]["messages added"] == arrived
+    about = [row for row in rows if row.get("corruptRecord")]
+    assert len(about) == (1 if options["mode"] == "PERMISSIVE" else 0)
+    assert all("RMQSTORE_" in row["corruptRecord"] for row in about)
+
+
+def test_damage_that_stops_an_export_or_a_replay_is_not_to_be_tried_again(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = damaged(tmp_path)
+    words = [store.path, "--topic", "payments"]
+    assert main([*words, "--to", str(tmp_path / "out")]) == EXIT_REFUSED
+    told = " ".join(capsys.readouterr().out.split())
+    assert "--mode DROPMALFORMED" in told
+    assert "to go on" not in told
+    for target in ("--to-store", "--to-parquet"):
+        assert replay.main([*words, target, str(tmp_path / target)]) == EXIT_REFUSED
+        assert "rmqstore salvage" in " ".join(capsys.readouterr().out.split())
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+def test_a_wrong_option_is_refused_with_the_nearest(
+    golden: Golden, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [golden(NAME).path, "--to", str(tmp_path / "out"), "--startingTimestmp", "1"]
+    assert main(words) == EXIT_REFUSED
+    assert "--startingTimestamp" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_other_columns_other_stores_and_folders_of_others_are_refused(
+    spark: SparkSession, golden: Golden, tmp_path: Path
+) -> None:
+    store, target = golden(NAME), tmp_path / "out"
+    run(spark, spec(store, target, topic="orders"))
+    held = sorted(target.rglob("*"))
+    with pytest.raises(ManifestError, match="other options"):
+        run(spark, spec(store, target, topic="orders", tags="FB"))
+    with pytest.raises(ManifestError, match="other messages than those exported"):
+        run(spark, spec(golden("clean-4.9.7"), target, topic="orders"))
+    with pytest.raises(ManifestError, match="no export has made"):
+        run(spark, spec(store, tmp_path, topic="orders"))
+    with pytest.raises(InvalidArgumentError, match="apart from each other"):
+        run(spark, spec(store, Path(store.path) / "out"))
+    with pytest.raises(StoreError, match="payments"):
+        run(spark, spec(store, target, topic="paymnts"))
+    with pytest.raises(DeltaUnavailableError, match="DeltaSparkSessionExtension"):
+        run(spark, ExportSpec(store.path, str(tmp_path / "delta"), format="delta"))
+    assert sorted(target.rglob("*")) == held
+    assert not (tmp_path / "delta").exists()
+
+
+def test_a_uri_is_refused_and_does_not_become_a_folder(
+    golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([golden(NAME).path, "--to", "s3://bucket/orders"]) == EXIT_REFUSED
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_delta_without_its_package_is_refused_before_spark_starts(
+    golden: Golden, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    monkeypatch.setitem(sys.modules, "delta", None)
+    words = [golden(NAME).path, "--to", str(tmp_path / "out"), "--format", "delta"]
+    assert main(words) == EXIT_REFUSED
+    assert "pip install 'rmqstore[delta]'" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+# --- cut short, and run again ---------------------------------------------------------------------
+
+KILLER = """
+import os, signal, sys
+from jobs import export
+from jobs.exporting import manifest
+from jobs.exporting import parquet as parquet_target
+where, count, *words = sys.argv[1:]
+owner, name = {{"write": (parquet_target.ParquetTarget, "_named"), "commit": (manifest.Manifest, "commit"),
+               "move": (manifest.Manifest, "_move"), "rename": (manifest.Path, "rename")}}[where]
+real, left = getattr(owner, name), [int(count)]
+def killing(*args, **named):
+    if where != "rename" or "_staging" in str(args[0]) and "_staging" not in str(args[1]):
+        if left[0] == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        left[0] -= 1
+    return real(*args, **named)
+setattr(owner, name, killing)
+sys.exit(export.main(words))
+"""
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize(
+    ("where", "count"), [("write", 0), ("commit", 1), ("move", 1), ("rename", 3)]
+)
+def test_killed_and_run_again_nothing_is_lost_or_doubled(
+    spark: SparkSession, golden: Golden, tmp_path: Path, where: str, count: int
+) -> None:
+    store, target = golden(NAME), tmp_path / "out"
+    words = [store.path, "--to", str(target), "--wave-bytes", "200k", "--master", "local[2]"]
+    words += ["--brokerConf", store.conf, "--brokerName", "broker-a", "--topic", "orders,payments"]
+    done = subprocess.run(
+        [sys.executable, "-c", KILLER.format(), where, str(count), *words],
+        cwd=CHECKOUT,
+        env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    answer = run(spark, spec(store, target, topic="orders,payments"))
+    assert answer.ok
+    assert found_in(target) == expected_of(
+        store, lambda record: record["topic"] in ("orders", "payments")
+    )
+    left = {path.name for path in target.iterdir() if path.name.startswith("_")}
+    assert left == {"_manifest"}
+
+
+def test_asked_to_stop_it_goes_on_later(
+    spark: SparkSession, golden: Golden, tmp_path: Path
+) -> None:
+    store, target = golden(NAME), tmp_path / "out"
+    stopped = run(spark, spec(store, target, topic="orders"), should_stop=lambda: True)
+    assert stopped.stopped_by is not None
+    assert not stopped.ok
+    rest = run(spark, spec(store, target, topic="orders"))
+    assert rest.resumed
+    assert found_in(target) == expected_of(store, orders)
+
+
+def test_a_file_that_went_missing_from_the_last_wave_is_told(
+    spark: SparkSession, golden: Golden, tmp_path: Path
+) -> None:
+    store, target = golden(NAME), tmp_path / "out"
+    run(spark, spec(store, target, topic="payments"))
+    shutil.rmtree(target / "topic=payments")
+    with pytest.raises(ManifestError, match="it is gone"):
+        run(spark, spec(store, target, topic="payments"))
+
+
+# --- arithmetic -----------------------------------------------------------------------------------
+
+
+def test_ranges_without_ranges() -> None:
+    queue, other = QueueId("a", 0), QueueId("a", 1)
+    done = [QueueSlice(queue, 5, 10), QueueSlice(queue, 20, 30), QueueSlice(other, 0, 3)]
+    wanted = [QueueSlice(queue, 0, 25), QueueSlice(other, 0, 3), QueueSlice(QueueId("b", 0), 1, 2)]
+    left = list(without(wanted, done))
+    assert left == [
+        QueueSlice(queue, 0, 5),
+        QueueSlice(queue, 10, 20),
+        QueueSlice(QueueId("b", 0), 1, 2),
+    ]
+    assert once(left) == [[left[0], left[2]], [left[1]]]
+    assert not list(without([QueueSlice(queue, 6, 9)], done))

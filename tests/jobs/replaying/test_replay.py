@@ -1,0 +1,280 @@
+"""The replay of stores that real brokers wrote: what arrives in a store and in Parquet."""
+
+from __future__ import annotations
+
+import base64
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from jobs.replay import run
+from jobs.replaying.rows import ORIGIN_PREFIX
+from jobs.replaying.spec import ReplaySpec
+from rmq_store import QueueId
+from rmq_store.config.topics_json import read_topic_configs
+from tests.conftest import GoldenStore
+from tests.support.spark.replays import (
+    NAME,
+    arrived,
+    everything,
+    expected_rows,
+    origin_of,
+    read_back,
+    spec,
+)
+
+Golden = Callable[[str], GoldenStore]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["clean-5.5.0", "clean-5.3.3", "clean-4.9.7", "direct-5.5.0", "crc-5.5.0", "lmq-5.3.3"],
+)
+def test_every_message_arrives_as_it_was_with_its_origin(
+    spark: SparkSession, golden: Golden, tmp_path: Path, name: str
+) -> None:
+    store = golden(name)
+    report = run(spark, spec(store, to_store=str(tmp_path / "new"), wave_bytes=100_000))
+    expected = expected_rows(store, everything)
+    assert arrived(tmp_path / "new") == expected
+    assert report.ok, report.problems
+    assert report.selected == report.read == report.matched == len(expected)
+    assert report.written == {str(tmp_path / "new"): len(expected)}
+    assert report.skipped == {}
+
+
+def test_store_timestamps_are_new_or_kept(
+    spark: SparkSession, golden: Golden, tmp_path: Path
+) -> None:
+    store = golden(NAME)
+    old = [r["storeTimestamp"] for r in store.truth if r["topic"] == "payments"]
+    for keep in (False, True):
+        target = str(tmp_path / f"keep-{keep}")
+        run(spark, spec(store, to_store=target, topics=("payments",), keep_timestamps=keep))
+        found = [row["storeTimestamp"] for row in read_back(target)]
+        assert (found == old) is keep
+        assert keep or min(found) > max(old)
+
+
+def test_topic_and_queue_are_remapped(spark: SparkSession, golden: Golden, tmp_path: Path) -> None:
+    store = golden(NAME)
+    run(
+        spark,
+        spec(
+            store,
+            to_store=str(tmp_path / "new"),
+            topics=("orders", "payments"),
+            topic_map={"orders": "orders-copy"},
+            queue_map={("orders", 3): 0, (None, 1): 7},
+        ),
+    )
+    truth = Counter((r["topic"], r["queueId"]) for r in store.truth)
+    found = Counter((row["topic"], row["queueId"]) for row in read_back(tmp_path / "new"))
+    assert found == {
+        ("orders-copy", 0): truth["orders", 0] + truth["orders", 3],
+        ("orders-copy", 2): truth["orders", 2],
+        ("orders-copy", 7): truth["orders", 1],
+        ("payments", 0): truth["payments", 0],
+        ("payments", 7): truth["payments", 1],
+    }
+
+
+def test_a_replay_of_a_replay_names_the_store_it_read(
+    spark: SparkSession, golden: Golden, tmp_path: Path
+) -> None:
+    store = golden(NAME)
+    first, second = str(tmp_path / "first"), str(tmp_path / "second")
+    run(spark, spec(store, to_store=first, topics=("retrying",)))
+    run(spark, ReplaySpec(source=first, to_store=second, target_conf=store.conf))
+    middle = read_back(first)
+    for row, before in zip(read_back(second), middle, strict=True):
+        assert origin_of(row)["BROKER"] == "first"
+        assert origin_of(row)["LOG_OFFSET"] == str(before["commitLogOffset"])
+        assert row["body"] == before["body"]
+
+
+SELECTIONS: list[tuple[dict[str, Any], Callable[[dict[str, Any]], bool]]] = [
+    ({"topics": ("orders", "documents")}, lambda r: r["topic"] in ("orders", "documents")),
+    ({"queues": (QueueId("orders", 2),)}, lambda r: (r["topic"], r["queueId"]) == ("orders", 2)),
+    (
+        {"offsets": {QueueId("orders", 2): (5, 50)}},
+        lambda r: (r["topic"], r["queueId"]) == ("orders", 2) and 5 <= r["queueOffset"] < 50,
+    ),
+    (
+        {"topics": ("orders",), "tags": ("FB", "shipped")},
+        lambda r: r["topic"] == "orders" and r["tags"] in ("FB", "shipped"),
+    ),
+    (
+        {"topics": ("orders", "payments"), "keys": ("CUSTOMER_8", "ORDER_33")},
+        lambda r: (
+            r["topic"] in ("orders", "payments")
+            and not {"CUSTOMER_8", "ORDER_33"}.isdisjoint((r["keys"] or "").split(" "))
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("selection", "wanted"), SELECTIONS)
+def test_a_selection_is_what_the_truth_says(
+    spark: SparkSession,
+    golden: Golden,
+    tmp_path: Path,
+    selection: dict[str, Any],
+    wanted: Callable[[dict[str, Any]], bool],
+) -> None:
+    store = golden(NAME)
+    report = run(spark, spec(store, to_store=str(tmp_path / "new"), **selection))
+    expected = expected_rows(store, wanted)
+    assert expected
+    assert arrived(tmp_path / "new") == expected
+    assert report.ok
+    assert report.matched == len(expected)
+    assert report.selected - sum(report.skipped.values()) == report.matched
+
+
+def test_a_time_range_and_a_unique_key(spark: SparkSession, golden: Golden, tmp_path: Path) -> None:
+    store = golden(NAME)
+    orders = [record for record in store.truth if record["topic"] == "orders"]
+    since, until = orders[200]["storeTimestamp"], orders[700]["storeTimestamp"]
+    chosen = spec(
+        store, to_store=str(tmp_path / "a"), topics=("orders",), since=str(since), until=str(until)
+    )
+    run(spark, chosen)
+    in_time = [r for r in orders if since <= r["storeTimestamp"] < until]
+    assert [row["uniqKey"] for row in read_back(tmp_path / "a")] == [r["uniqKey"] for r in in_time]
+    key = orders[300]["uniqKey"]
+    report = run(spark, spec(store, to_store=str(tmp_path / "b"), topics=("orders",), keys=(key,)))
+    expected = [r["body"] for r in orders if key in (r["uniqKey"], *(r["keys"] or "").split())]
+    assert [row["rawBody"] for row in read_back(tmp_path / "b")] == list(
+        map(base64.b64decode, expected)
+    )
+    assert report.skipped == {"other keys": len(orders) - len(expected)}
+
+
+def test_nothing_selected_makes_an_empty_store(
+    spark: SparkSession, golden: Golden, tmp_path: Path
+) -> None:
+    chosen = spec(golden(NAME), topics=("orders",), since="9999999999999")
+    report = run(spark, replace(chosen, to_store=str(tmp_path / "new")))
+    assert report.ok
+    assert (report.selected, report.matched) == (0, 0)
+    assert read_back(tmp_path / "new") == []
+
+
+def test_what_the_target_refuses_is_counted_and_the_rest_arrives(
+    spark: SparkSession, golden: Golden, tmp_path: Path
+) -> None:
+    """A target for smaller bodies than the source's."""
+    store = golden(NAME)
+    conf = tmp_path / "small.conf"
+    limit = 600
+    conf.write_text(f"maxMessageSize={limit}\nmappedFileSizeCommitLog=262144\n")
+    report = run(
+        spark,
+        spec(store, to_store=str(tmp_path / "new"), topics=("orders",), target_conf=str(conf)),
+    )
+    expected = expected_rows(
+        store, lambda r: r["topic"] == "orders" and len(base64.b64decode(r["body"])) <= limit
+    )
+    assert arrived(tmp_path / "new") == expected
+    refused = report.matched - len(expected)
+    assert refused > 0
+    assert report.skipped == {"refused by the target": refused}
+    assert not report.ok
+    assert "RMQSTORE_INVALID_MESSAGE" in report.problems[0]
+
+
+def test_light_queues_are_filled_as_before(
+    spark: SparkSession, golden: Golden, tmp_path: Path
+) -> None:
+    store = golden("lmq-5.3.3")
+    both = spec(store, to_store=str(tmp_path / "new"), include_system_topics=True)
+    assert run(spark, both).ok
+    run(spark, replace(both, topics=("parent",), include_system_topics=False, append=True))
+
+    def light(path: str) -> list[tuple[str, int, str]]:
+        rows = [row for row in read_back(path, system=True) if row["topic"].startswith("%LMQ%")]
+        return [(row["topic"], row["queueOffset"], row["uniqKey"]) for row in rows]
+
+    before = light(store.path)
+    ends = Counter(topic for topic, _, _ in before)
+    again = [(topic, ends[topic] + offset, key) for topic, offset, key in before]
+    assert before
+    assert light(str(tmp_path / "new")) == before + again
+
+
+def test_an_inner_batch_says_where_it_is_now(
+    spark: SparkSession, golden: Golden, tmp_path: Path
+) -> None:
+    store = golden(NAME)
+    half = {QueueId("inner", 0): (60, 165)}
+    run(spark, spec(store, to_store=str(tmp_path / "new"), offsets=half))
+    base = 0
+    rows = read_back(tmp_path / "new")
+    for row in rows:
+        properties = row["properties"]
+        assert row["queueOffset"] == base
+        assert int(properties.get("INNER_BASE", base)) == base
+        assert int(properties[ORIGIN_PREFIX + "QUEUE_OFFSET"]) == base + 60
+        base += int(properties.get("INNER_NUM", 1))
+    assert base == 105
+    topics = read_topic_configs(tmp_path / "new")
+    assert topics["inner"]["attributes"]["queue.type"] == "BatchCQ"
+
+
+# --- into Parquet ---------------------------------------------------------------------------------
+
+
+def test_parquet_has_the_rows_the_new_names_and_the_origin(
+    spark: SparkSession, golden: Golden, tmp_path: Path
+) -> None:
+    store = golden(NAME)
+    target = str(tmp_path / "orders.parquet")
+    report = run(
+        spark,
+        spec(
+            store,
+            to_parquet=target,
+            topics=("orders", "documents"),
+            topic_map={"orders": "copy"},
+            tags=("FB", "cancelled"),
+        ),
+    )
+    frame = spark.read.parquet(target)
+    found = {row.commitLogOffset: row for row in frame.collect()}
+    expected = [
+        record
+        for record in store.truth
+        if record["topic"] in ("orders", "documents") and record["tags"] in ("FB", "cancelled")
+    ]
+    assert sorted(found) == [record["commitLogOffset"] for record in expected]
+    for record in expected:
+        row = found[record["commitLogOffset"]]
+        assert row.topic == {"orders": "copy"}.get(record["topic"], record["topic"])
+        body = record["bodyDecompressed"] if record["sysFlag"] & 1 else record["body"]
+        assert row.body == base64.b64decode(body)
+        assert row.properties[ORIGIN_PREFIX + "TOPIC"] == record["topic"]
+        assert record["properties"].items() <= row.properties.items()
+    assert report.ok
+    assert report.written == {target: len(expected)}
+    selected = sum(record["topic"] in ("orders", "documents") for record in store.truth)
+    assert (report.selected, report.matched) == (selected, len(expected))
+    assert report.skipped == {"other tags": selected - len(expected)}
+
+
+def test_both_targets_at_once_hold_the_same(
+    spark: SparkSession, golden: Golden, tmp_path: Path
+) -> None:
+    store = golden(NAME)
+    both = spec(store, to_store=str(tmp_path / "new"), to_parquet=str(tmp_path / "p"))
+    report = run(spark, both)
+    assert report.ok, report.problems
+    assert set(report.written.values()) == {report.matched}
+    rows = spark.read.parquet(str(tmp_path / "p")).select("properties").collect()
+    in_parquet = {row.properties[ORIGIN_PREFIX + "LOG_OFFSET"] for row in rows}
+    assert in_parquet == {origin_of(row)["LOG_OFFSET"] for row in read_back(tmp_path / "new")}

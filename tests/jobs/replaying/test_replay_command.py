@@ -1,0 +1,118 @@
+"""The replay as a command, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from jobs.replay import main, run
+from jobs.running.command import EXIT_OK, EXIT_REFUSED
+from rmq_store import QueueId, StoreError
+from rmq_store.errors import InvalidArgumentError, UnknownQueueError
+from tests.conftest import GoldenStore
+from tests.support.checkout import CHECKOUT
+from tests.support.spark.replays import (
+    NAME,
+    spec,
+)
+
+Golden = Callable[[str], GoldenStore]
+
+
+def test_the_command_reports_and_says_how_it_went(
+    spark: SparkSession, golden: Golden, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = golden(NAME)
+    target, report = str(tmp_path / "new"), tmp_path / "report.json"
+    words = [store.path, "--to-parquet", target, "--topic", "orders", "--broker-name", "broker-a"]
+    assert main([*words, "--json", str(report)]) == EXIT_OK
+    shown = capsys.readouterr().out
+    assert "all went well" in shown
+    orders = sum(record["topic"] == "orders" for record in store.truth)
+    saved = json.loads(report.read_text())
+    assert (saved["ok"], saved["matched"], saved["written"]) == (True, orders, {target: orders})
+    assert saved["source"]["store"] == store.path
+    assert saved["source"]["logRange"][0] == 0
+    assert set(saved["source"]["queues"]) == {"orders"}
+    assert saved["source"]["options"]["topics"] == ["orders"]
+    assert main(words) == EXIT_REFUSED
+    assert "this very replay" in capsys.readouterr().err
+
+
+def test_the_report_on_stdout_is_json_alone(
+    spark: SparkSession, golden: Golden, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [golden(NAME).path, "--to-parquet", str(tmp_path / "p"), "--topic", "retrying"]
+    assert main([*words, "--json", "-"]) == EXIT_OK
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["job"] == "replay"
+    assert "all went well" in printed.err
+
+
+@pytest.mark.parametrize(
+    ("more", "kind", "message"),
+    [
+        ({"topics": ("order",)}, UnknownQueueError, "Did you mean 'orders'"),
+        ({"queues": (QueueId("orders", 9),)}, UnknownQueueError, "no queue 9"),
+        (
+            {"offsets": {QueueId("orders", 0): (0, 10**9)}},
+            InvalidArgumentError,
+            "offset 1000000000",
+        ),
+        (
+            {"offsets": {QueueId("payments", 0): (100, 50)}},
+            InvalidArgumentError,
+            "queue 0 of 'payments' end before they begin",
+        ),
+        (
+            {"offsets": {QueueId("payments", 0): (0, -2)}},
+            InvalidArgumentError,
+            "queue 0 of 'payments' end before they begin",
+        ),
+        ({"source": "/nowhere/at/all"}, StoreError, "/nowhere/at/all"),
+    ],
+)
+def test_a_wrong_selection_is_refused_and_leaves_nothing(
+    spark: SparkSession,
+    golden: Golden,
+    tmp_path: Path,
+    more: dict[str, Any],
+    kind: type[StoreError],
+    message: str,
+) -> None:
+    with pytest.raises(kind, match=message):
+        run(spark, spec(golden(NAME), to_store=str(tmp_path / "new"), **more))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_release_that_is_none_is_refused_and_leaves_nothing(
+    spark: SparkSession, golden: Golden, tmp_path: Path
+) -> None:
+    with pytest.raises(StoreError, match="release"):
+        run(spark, spec(golden(NAME), to_store=str(tmp_path / "new"), release="3.2.1"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_it_runs_as_a_script_from_anywhere(golden: Golden, tmp_path: Path) -> None:
+    script = str(CHECKOUT / "jobs" / "replay.py")
+    words = [golden(NAME).path, "--to-parquet", "out", "--topic", "retrying"]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYSPARK_")}
+    done = subprocess.run(
+        [sys.executable, script, *words, "--master", "local[1]"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "written to out" in done.stdout

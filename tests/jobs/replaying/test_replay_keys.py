@@ -1,0 +1,120 @@
+"""The replay of messages with a key: the index says where they are, and no more is read."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from jobs.replay import run
+from jobs.replaying.plan import planned, waves_of
+from tests.conftest import GoldenStore, unpack
+from tests.support.spark.replays import NAME, arrived, expected_rows, spec
+
+Golden = Callable[[str], GoldenStore]
+WAVE = 4_000  # bytes: some hundred waves, were the log read through
+LONGER_WAVE = 40_000  # some thirty of them: each that is read is a query of Spark's
+
+
+def has(*keys: str) -> Callable[[dict[str, Any]], bool]:
+    return lambda record: bool({record["uniqKey"], *(record["keys"] or "").split()} & set(keys))
+
+
+def common_key(store: GoldenStore) -> str:
+    """A key of many messages, in more than one topic."""
+    words = [
+        word
+        for record in expected(store, lambda record: True)
+        for word in (record["keys"] or "").split()
+    ]
+    return max(set(words), key=words.count)
+
+
+def expected(store: GoldenStore, wanted: Callable[[dict[str, Any]], bool]) -> list[dict[str, Any]]:
+    return [record for record in store.truth if wanted(record)]
+
+
+def test_only_what_has_the_key_is_read(spark: SparkSession, golden: Golden, tmp_path: Path) -> None:
+    store = golden(NAME)
+    # Of a topic without inner batches, whose messages are in no index.
+    orders = expected(store, lambda record: record["topic"] == "orders")
+    key = orders[300]["uniqKey"]
+    new = str(tmp_path / "new")
+    asked = spec(
+        store, to_store=new, topics=("orders",), keys=(key,), by_index=True, wave_bytes=WAVE
+    )
+    plan = planned(asked, None)
+    with plan.store.open() as source:
+        uncovered = sum(stop - start for start, stop in source.key_index().to_read())
+    through, by_index = (waves_of(plan, 0, WAVE, keys) for keys in ((), asked.keys))
+    assert len(through) > 100
+    assert len(by_index) <= 2 + uncovered // WAVE
+    report = run(spark, asked)
+    wanted = expected_rows(store, lambda record: record in orders and has(key)(record))
+    assert wanted
+    assert arrived(tmp_path / "new") == wanted
+    assert report.ok, report.problems
+    assert report.read == report.matched == len(wanted)
+    assert report.skipped == {"other keys": report.selected - len(wanted)}
+
+
+@pytest.mark.parametrize("lost", ["all of it", "a file in the middle"])
+def test_what_the_index_lacks_is_found_in_the_log(
+    spark: SparkSession, tmp_path: Path, lost: str
+) -> None:
+    store = unpack(NAME, tmp_path)
+    index = Path(store.path) / "index"
+    if lost == "all of it":
+        shutil.rmtree(index)
+    else:
+        files = sorted(index.iterdir())
+        files[len(files) // 2].unlink()
+    key = common_key(store)
+    new = str(tmp_path / "new")
+    asked = spec(store, to_store=new, keys=(key,), by_index=True, wave_bytes=LONGER_WAVE)
+    report = run(spark, asked)
+    wanted = expected_rows(store, has(key))
+    assert len(wanted) > 10
+    assert arrived(tmp_path / "new") == wanted
+    assert report.read == len(wanted)
+
+
+def test_keys_and_tags_together_and_one_that_is_nowhere(
+    spark: SparkSession, golden: Golden, tmp_path: Path
+) -> None:
+    store = golden(NAME)
+    key = common_key(store)
+    tags = {record["tags"] for record in expected(store, has(key)) if record["tags"]}
+    tag = min(tags - {"*"})
+    both = run(
+        spark, spec(store, to_store=str(tmp_path / "a"), keys=(key,), by_index=True, tags=(tag,))
+    )
+    wanted = expected_rows(store, lambda record: has(key)(record) and record["tags"] == tag)
+    assert arrived(tmp_path / "a") == wanted
+    assert both.skipped == {"other tags or keys": both.selected - len(wanted)}
+    none = run(spark, spec(store, to_store=str(tmp_path / "b"), keys=("NOWHERE",), by_index=True))
+    assert none.ok
+    assert (none.read, none.matched) == (0, 0)
+    assert arrived(tmp_path / "b") == []
+
+
+def test_a_replay_of_keys_that_was_stopped_goes_on(
+    spark: SparkSession, golden: Golden, tmp_path: Path
+) -> None:
+    store = golden(NAME)
+    key = common_key(store)
+    new = str(tmp_path / "new")
+    asked = spec(store, to_store=new, keys=(key,), by_index=True, wave_bytes=LONGER_WAVE)
+    wanted = expected_rows(store, has(key))
+    stops = iter([False, True])
+    assert run(spark, asked, lambda: next(stops)).stopped_by == "it was asked to stop"
+    assert 0 < len(arrived(tmp_path / "new")) < len(wanted)
+    last = run(spark, asked)
+    assert last.ok, last.problems
+    assert last.resumed
+    assert last.read == last.matched == len(wanted)
+    assert arrived(tmp_path / "new") == wanted

@@ -1,0 +1,122 @@
+"""The replay's command line and its options for the source: no Spark, no store."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+import pytest
+
+from jobs.replay import main
+from jobs.replaying.options import spec_of
+from jobs.replaying.rows import source_options
+from jobs.replaying.spec import DEFAULT_WAVE_BYTES, ReplaySpec, check
+from rmq_store.errors import InvalidArgumentError
+from rmq_store.format.queues import QueueId, QueueSlice
+
+ORDERS_0, PAYMENTS_1 = QueueId("orders", 0), QueueId("payments", 1)
+
+
+def spec(*arguments: str) -> ReplaySpec:
+    return spec_of(main.parse(["/source", "--to-store", "/target", *arguments]))
+
+
+def test_a_source_and_a_target_are_enough() -> None:
+    assert spec() == ReplaySpec(source="/source", to_store="/target")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field", "expected"),
+    [
+        (["--topic", "a", "--topic", "b"], "topics", ("a", "b")),
+        (["--queue", "orders:0"], "queues", (ORDERS_0,)),
+        (["--queue", "%RETRY%a:b:0"], "queues", (QueueId("%RETRY%a:b", 0),)),
+        (["--offsets", "orders:0=5..9"], "offsets", {ORDERS_0: (5, 9)}),
+        (["--offsets", "orders:0=-2..-1"], "offsets", {ORDERS_0: (-2, -1)}),
+        (["--since", "2026-05-01T10:00:00Z"], "since", "2026-05-01T10:00:00Z"),
+        (["--tag", "a", "--tag", "b"], "tags", ("a", "b")),
+        (["--key", "ORDER_7"], "keys", ("ORDER_7",)),
+        (["--map-topic", "orders=copy"], "topic_map", {"orders": "copy"}),
+        (["--map-queue", "3=0"], "queue_map", {(None, 3): 0}),
+        (["--map-queue", "orders:3=0"], "queue_map", {("orders", 3): 0}),
+        (["--keep-timestamps"], "keep_timestamps", True),
+        (["--wave-bytes", "64m"], "wave_bytes", 64 << 20),
+        ([], "wave_bytes", DEFAULT_WAVE_BYTES),
+    ],
+)
+def test_an_argument_becomes_a_field(arguments: list[str], field: str, expected: Any) -> None:
+    assert getattr(spec(*arguments), field) == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--queue", "orders"], "cannot be read as --queue TOPIC:ID"),
+        (["--queue", "orders:x"], "cannot be read as --queue TOPIC:ID"),
+        (["--offsets", "orders:0=5"], "cannot be read as --offsets"),
+        (["--map-topic", "orders"], "cannot be read as --map-topic"),
+        (["--map-queue", "orders=1"], "cannot be read as --map-queue"),
+        (["--since", "yesterday"], "neither milliseconds nor a time"),
+        (["--until", "2026-05-01T10:00:00"], "no time zone"),
+        (["--topic", "a", "--queue", "a:0"], "exclude each other"),
+        (["--by-index"], "none is given"),
+        (["--key", "ORDER_7 ORDER_8"], "Give --key once for each word"),
+        (["--by-index", "--key", "ORDER_7||ORDER_8"], "Give --key once for each word"),
+        (["--to-parquet", "/target/parquet"], "apart from each other"),
+        (["--to-parquet", "/source"], "apart from each other"),
+        (["--to-parquet", "s3a://bucket/orders"], "only folders are written to"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(arguments: list[str], message: str) -> None:
+    with pytest.raises(InvalidArgumentError) as refused:
+        spec(*arguments)
+    assert message in str(refused.value)
+
+
+def test_no_target_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="no target"):
+        check(ReplaySpec(source="/source"))
+
+
+def test_an_unknown_option_is_told_the_nearest() -> None:
+    with pytest.raises(click.UsageError, match="Did you mean '--topic'"):
+        spec("--topics", "orders")
+
+
+def test_a_size_that_is_none_is_refused() -> None:
+    with pytest.raises(click.BadParameter, match="many"):
+        spec("--wave-bytes", "many")
+
+
+def test_the_selection_becomes_options_of_the_source() -> None:
+    found = source_options(spec("--topic", "a", "--topic", "b", "--tag", "x", "--since", "5"))
+    assert found == {
+        "path": "/source",
+        "topic": "a,b",
+        "tags": "x",
+        "startingTimestamp": "5",
+    }
+    found = source_options(spec("--offsets", "orders:0=5..9", "--queue", "payments:1"))
+    assert json.loads(found["assign"]) == {"payments": [1], "orders": [0]}
+    assert json.loads(found["startingOffsets"]) == {"orders": {"0": 5}}
+    assert json.loads(found["endingOffsets"]) == {"orders": {"0": 9}}
+
+
+def test_resolved_ranges_take_the_place_of_the_selection() -> None:
+    ranges = [QueueSlice(ORDERS_0, 5, 9), QueueSlice(PAYMENTS_1, 0, 3)]
+    found = source_options(spec("--topic", "orders", "--since", "5", "--tag", "x"), ranges)
+    assert json.loads(found.pop("assign")) == {"orders": [0], "payments": [1]}
+    assert json.loads(found.pop("startingOffsets")) == {"orders": {"0": 5}, "payments": {"1": 0}}
+    assert json.loads(found.pop("endingOffsets")) == {"orders": {"0": 9}, "payments": {"1": 3}}
+    assert found == {"path": "/source", "tags": "x"}
+
+
+def test_what_was_asked_leaves_out_what_does_not_change_the_rows() -> None:
+    plain = spec().asked()
+    assert spec("--append", "--restart", "--wave-bytes", "1g").asked() == plain
+    assert spec("--keep-timestamps").asked() != plain
+    assert (
+        json.loads(json.dumps(spec("--map-queue", "a:3=0").asked()))
+        == spec("--map-queue", "a:3=0").asked()
+    )

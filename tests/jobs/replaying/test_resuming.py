@@ -1,0 +1,324 @@
+"""The replay run again: never doubled, gone on with after a stop, a failure, a kill."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from jobs.replay import run
+from jobs.replaying.ledger import Ledger, LedgerError
+from jobs.replaying.spec import ReplaySpec
+from rmq_store import QueueId
+from rmq_store.errors import AccessError, ForeignLogError, MissingFileError
+from rmq_store.writing.record_appender import RecordAppender
+from tests.conftest import GoldenStore, unpack
+from tests.support.checkout import CHECKOUT
+from tests.support.spark.replays import (
+    NAME,
+    arrived,
+    everything,
+    expected_rows,
+    read_back,
+    spec,
+)
+
+Golden = Callable[[str], GoldenStore]
+
+
+def test_a_target_that_is_there_is_not_touched(
+    spark: SparkSession, golden: Golden, tmp_path: Path
+) -> None:
+    store = golden(NAME)
+    one = spec(store, to_store=str(tmp_path / "new"), topics=("retrying",))
+    run(spark, one)
+    before = read_back(tmp_path / "new")
+    with pytest.raises(LedgerError, match="this very replay is in the target"):
+        run(spark, one)
+    other = spec(store, to_store=str(tmp_path / "new"), topics=("documents",))
+    with pytest.raises(LedgerError, match="--append"):
+        run(spark, other)
+    (tmp_path / "p").mkdir()
+    (tmp_path / "p" / "file").touch()
+    with pytest.raises(LedgerError, match="Parquet target is there already"):
+        run(spark, spec(store, to_parquet=str(tmp_path / "p")))
+    assert read_back(tmp_path / "new") == before
+
+
+def test_appending_adds_behind_what_is_there(
+    spark: SparkSession, golden: Golden, tmp_path: Path
+) -> None:
+    store = golden(NAME)
+    target = str(tmp_path / "new")
+    run(spark, spec(store, to_store=target, topics=("retrying",)))
+    before = read_back(target)
+    report = run(spark, spec(store, to_store=target, topics=("documents",), append=True))
+    after = read_back(target)
+    assert after[: len(before)] == before
+    assert {row["topic"] for row in after[len(before) :]} == {"documents"}
+    assert [part.topic for part in report.target_queues] == ["documents"]
+    with pytest.raises(LedgerError, match="this very replay"):
+        run(spark, spec(store, to_store=target, topics=("documents",), append=True))
+
+
+def test_a_stopped_replay_goes_on_where_it_was(
+    spark: SparkSession, golden: Golden, tmp_path: Path
+) -> None:
+    store = golden(NAME)
+    asked = spec(store, to_store=str(tmp_path / "new"), wave_bytes=100_000)
+    stops = iter([False, True, False, False, True])
+    first = run(spark, asked, lambda: next(stops))
+    assert first.stopped_by == "it was asked to stop"
+    assert not first.ok
+    part = arrived(tmp_path / "new")
+    assert 0 < len(part) < len(expected_rows(store, everything))
+    second = run(spark, asked, lambda: next(stops))
+    assert second.resumed
+    assert second.stopped_by is not None
+    last = run(spark, asked)
+    assert arrived(tmp_path / "new") == expected_rows(store, everything)
+    assert last.ok, last.problems
+    assert last.run_id == first.run_id
+    assert last.read == last.matched == len(expected_rows(store, everything))
+    assert sum(part.stop - part.start for part in last.target_queues if part.topic == "orders") == (
+        sum(record["topic"] == "orders" for record in store.truth)
+    )
+
+
+def test_an_unfinished_replay_is_not_mixed_with_another(
+    spark: SparkSession, golden: Golden, tmp_path: Path
+) -> None:
+    store = golden(NAME)
+    asked = spec(store, to_store=str(tmp_path / "new"), wave_bytes=100_000)
+    run(spark, asked, lambda: True)
+    other = spec(store, to_store=str(tmp_path / "new"), topics=("orders",))
+    with pytest.raises(LedgerError, match="asked for something else") as refused:
+        run(spark, other)
+    assert "topics=['orders']" in str(refused.value)
+    report = run(spark, replace(other, restart=True))
+    assert report.ok
+    assert {row["topic"] for row in read_back(tmp_path / "new")} == {"orders"}
+
+
+def test_a_source_that_breaks_in_the_middle_stops_it_cleanly(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A file goes missing; once it is back, the same command goes on."""
+    store = unpack(NAME, tmp_path)
+    segments = sorted((Path(store.path) / "commitlog").iterdir())
+    aside = tmp_path / "aside"
+    asked = spec(store, to_store=str(tmp_path / "new"), wave_bytes=100_000)
+
+    def remove_once() -> bool:
+        if not aside.exists():
+            segments[2].rename(aside)
+        return False
+
+    broken = run(spark, asked, remove_once)
+    assert broken.stopped_by is not None
+    assert "RMQSTORE_MISSING_FILE" in broken.stopped_by
+    aside.rename(segments[2])
+    assert run(spark, asked).ok
+    assert arrived(tmp_path / "new") == expected_rows(store, everything)
+
+
+def test_a_target_that_could_not_be_written_is_gone_on_with_later(
+    spark: SparkSession, golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = golden(NAME)
+    asked = spec(store, to_store=str(tmp_path / "new"), wave_bytes=100_000)
+    real, calls = RecordAppender._write_records, iter(range(100))
+
+    def full_at_the_third(self: RecordAppender, *arguments: Any) -> Any:
+        if next(calls) == 2:
+            raise AccessError(tmp_path / "new", reason="writing: No space left on device")
+        return real(self, *arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RecordAppender, "_write_records", full_at_the_third)
+        report = run(spark, asked)
+    assert "No space left on device" in (report.stopped_by or "")
+    assert run(spark, asked).ok
+    assert arrived(tmp_path / "new") == expected_rows(store, everything)
+
+
+# --- killed ---------------------------------------------------------------------------------------
+
+KILLED_AT = """
+import os, signal, sys
+from jobs import replay
+from jobs.replaying import ledger
+from jobs.replay_targets import local as replay_local
+from pyspark.sql import DataFrameReader, DataFrameWriter
+
+def die(*_, **__):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+where, count = sys.argv[1], int(sys.argv[2])
+owner, name = {"record": (ledger.Ledger, "record"), "append": (replay_local, "append_rows"),
+               "arrived": (replay_local.LocalReplay, "_arrived"),
+               "parquet": (DataFrameWriter, "parquet"), "counting": (DataFrameReader, "parquet"),
+               "done": (replay_local.LocalReplay, "_report")}[where]
+real = getattr(owner, name)
+calls = [0]
+
+def counted(*arguments, **named):
+    calls[0] += 1
+    if calls[0] > count:
+        die()
+    return real(*arguments, **named)
+
+setattr(owner, name, counted)
+sys.exit(replay.main(sys.argv[3:]))
+"""
+
+
+def command(asked: ReplaySpec) -> list[str]:
+    words = [asked.source, "--wave-bytes", str(asked.wave_bytes), "--master", "local[2]"]
+    for name, value in (
+        ("--to-store", asked.to_store),
+        ("--to-parquet", asked.to_parquet),
+        ("--broker-conf", asked.broker_conf),
+        ("--broker-name", asked.broker_name),
+        ("--target-conf", asked.target_conf),
+    ):
+        words += [name, value] if value is not None else []
+    return words
+
+
+def go_on(spark: SparkSession, asked: ReplaySpec) -> str:
+    """Run again; why it was refused, or nothing where all went well."""
+    try:
+        report = run(spark, asked)
+    except LedgerError as refused:
+        return str(refused)
+    return "" if report.ok else str(report.problems)
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize(
+    ("where", "count"),
+    [
+        ("record", 0),
+        ("append", 0),
+        ("append", 2),
+        ("record", 3),
+        ("arrived", 0),
+        ("parquet", 0),
+        ("counting", 0),
+        ("done", 0),
+    ],
+)
+def test_killed_at_any_point_it_is_resumed_and_never_doubled(
+    spark: SparkSession, golden: Golden, tmp_path: Path, where: str, count: int
+) -> None:
+    store = golden(NAME)
+    target = str(tmp_path / "new")
+    parquet = str(tmp_path / "p") if where in ("parquet", "counting") else None
+    asked = spec(store, to_store=target, to_parquet=parquet, wave_bytes=100_000)
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED_AT, where, str(count), *command(asked)],
+        cwd=CHECKOUT,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+    )
+    assert killed.returncode == -signal.SIGKILL
+    refusal = go_on(spark, asked)
+    if where == "done":
+        assert "this very replay is in the target" in refusal
+    else:
+        assert refusal == ""
+    if parquet is not None:
+        assert spark.read.parquet(parquet).count() == len(expected_rows(store, everything))
+    assert arrived(target) == expected_rows(store, everything)
+    with Ledger(target) as ledger:
+        assert ledger.unfinished is None
+
+
+def test_a_source_that_fails_before_the_first_message_leaves_the_target_as_it_was(
+    spark: SparkSession, golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = golden(NAME)
+    target = tmp_path / "new"
+    run(spark, spec(store, to_store=str(target), topics=("retrying",)))
+    before = read_back(target)
+    asked = spec(store, to_store=str(target), topics=("documents",), append=True)
+
+    def gone(*_: Any) -> Any:
+        raise MissingFileError("consumequeue/documents/0", reason="deleted by the broker meanwhile")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("jobs.replay_targets.local.waves_of", gone)
+        with pytest.raises(MissingFileError):
+            run(spark, asked)
+    assert not (target / "abort").exists()
+    assert read_back(target) == before
+    assert run(spark, asked).ok
+
+
+def test_no_replay_writes_to_the_log_that_its_configuration_brings_along(
+    spark: SparkSession, golden: Golden, tmp_path: Path
+) -> None:
+    """--target-conf is a live broker's broker.conf: its settings are wanted, its log is not."""
+    store = golden(NAME)
+    live = unpack(NAME, tmp_path)
+    conf = tmp_path / "broker.conf"
+    conf.write_text(Path(store.conf).read_text() + f"\nstorePathCommitLog={live.path}/commitlog\n")
+    before = live.fingerprint()
+    target = str(tmp_path / "new")
+    asked = spec(store, to_store=target, topics=("orders",), wave_bytes=50_000)
+    asked = replace(asked, target_conf=str(conf))
+    assert run(spark, asked, lambda: True).stopped_by == "it was asked to stop"
+    assert run(spark, asked).ok
+    again = arrived(target)
+    assert again == expected_rows(store, lambda record: record["topic"] == "orders")
+    more = replace(asked, topics=("documents",), append=True)
+    for dry in (True, False):
+        with pytest.raises(ForeignLogError, match="storePathCommitLog"):
+            run(spark, replace(more, dry_run=dry))
+    assert arrived(target) == again
+    assert live.fingerprint() == before
+
+
+def test_a_stopped_replay_goes_on_though_what_it_has_read_expired(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    store = unpack(NAME, tmp_path)
+    first, second, *_ = sorted((Path(store.path) / "commitlog").iterdir())
+    # Of one queue nothing is left to read when it goes on.
+    chosen = {
+        QueueId("orders", 0): range(20),
+        **{QueueId("payments", n): range(999) for n in (0, 1)},
+    }
+    asked = spec(
+        store,
+        to_store=str(tmp_path / "new"),
+        queues=(QueueId("payments", 0), QueueId("payments", 1)),
+        offsets={QueueId("orders", 0): (0, 20)},
+        wave_bytes=20_000,
+    )
+    wanted = expected_rows(
+        store,
+        lambda r: r["queueOffset"] in chosen.get(QueueId(r["topic"], r["queueId"]), range(0)),
+    )
+
+    def first_file_is_done() -> bool:
+        unfinished = Ledger.seen(asked.to_store or "").unfinished
+        return unfinished is not None and (unfinished.next_log_offset or 0) > int(second.name)
+
+    assert run(spark, asked, first_file_is_done).stopped_by == "it was asked to stop"
+    assert first_file_is_done()
+    first.unlink()
+    last = run(spark, asked)
+    assert last.ok, last.problems
+    assert last.resumed
+    assert arrived(tmp_path / "new") == wanted
+    assert last.matched == len(wanted)

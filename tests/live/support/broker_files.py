@@ -1,0 +1,147 @@
+"""The files that a name server, a broker and its proxy are started with."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.live.support.java import run
+from tests.live.support.ports import Ports
+from tests.live.support.stores import Conf
+
+# A copied store is old and the disk of a test machine may be full: neither may make the broker
+# delete files. (From 90 % disk use on it refuses writes all the same; that cannot be set higher.)
+DISK_GUARD: Conf = {
+    "diskMaxUsedSpaceRatio": 95,
+    "diskSpaceCleanForciblyRatio": 85,
+    "diskSpaceWarningLevelRatio": 90,
+    "cleanFileForciblyEnable": False,
+    "fileReservedTime": 100_000,
+}
+BROKER_DEFAULTS: Conf = {
+    **DISK_GUARD,
+    "brokerClusterName": "rmqstore-tests",
+    "brokerName": "broker-a",
+    "brokerId": 0,
+    "brokerIP1": "127.0.0.1",
+    "brokerIP2": "127.0.0.1",
+    "bindAddress": "127.0.0.1",
+    "mappedFileSizeCommitLog": 8 << 20,
+    "mappedFileSizeConsumeQueue": 120_000,
+    "maxHashSlotNum": 10_000,
+    "maxIndexNum": 40_000,
+    "mappedFileSizeTimerLog": 1 << 20,
+    "autoCreateTopicEnable": True,
+    "autoCreateSubscriptionGroup": True,
+    "traceTopicEnable": False,
+    # Open half messages of a copied store stay as they are.
+    "transactionTimeOut": 86_400_000,
+    "transactionCheckInterval": 86_400_000,
+    # Reading back 100,000 messages 8 or 32 at a time is slow. An answer must stay below 16 MiB.
+    "maxTransferCountOnMessageInMemory": 1024,
+    "maxTransferCountOnMessageInDisk": 1024,
+    "maxTransferBytesOnMessageInMemory": 4 << 20,
+    "maxTransferBytesOnMessageInDisk": 4 << 20,
+    "maxMsgsNumBatch": 1024,
+}
+# Old releases spell it `maped`; a broker ignores names that it does not know.
+OLD_SPELLINGS = {
+    "mappedFileSizeCommitLog": "mapedFileSizeCommitLog",
+    "mappedFileSizeConsumeQueue": "mapedFileSizeConsumeQueue",
+}
+# 4.x does not start without its logback files.
+LOGBACK_FILES = (
+    "logback_namesrv.xml",
+    "logback_broker.xml",
+    "rmq.namesrv.logback.xml",
+    "rmq.broker.logback.xml",
+)
+LOGBACK = """<configuration>
+  <appender name="out" class="ch.qos.logback.core.ConsoleAppender">
+    <encoder><pattern>%d %-5p %c - %m%n</pattern></encoder>
+  </appender>
+  <root level="WARN"><appender-ref ref="out"/></root>
+</configuration>
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerFiles:
+    """Configuration in the folder `work` for one start, which listens on `ports`."""
+
+    work: Path
+    store: Path
+    conf: Conf
+    ports: Ports
+    proxy: bool
+
+    def write(self) -> None:
+        """Write every file anew: ports differ from start to start, and a broker rewrites its file."""
+        (self.work / "conf").mkdir(parents=True, exist_ok=True)
+        for name in LOGBACK_FILES:
+            (self.work / "conf" / name).write_text(LOGBACK)
+        _write_conf(self.work / "namesrv.conf", self._namesrv_conf())
+        _write_conf(self.work / "broker.conf", self._broker_conf())
+        if self.proxy:
+            proxy = json.dumps({**self._proxy_conf(), **self._certificate()})
+            (self.work / "conf/rmq-proxy.json").write_text(proxy)
+
+    def _namesrv_conf(self) -> Conf:
+        return {
+            "listenPort": self.ports.namesrv,
+            "bindAddress": "127.0.0.1",
+            "kvConfigPath": f"{self.work}/namesrv/kvConfig.json",
+            "configStorePath": f"{self.work}/namesrv/namesrv.properties",
+        }
+
+    def _broker_conf(self) -> Conf:
+        conf: dict[str, str | int | bool] = {
+            "storePathRootDir": "{store}",
+            "storePathCommitLog": "{store}/commitlog",
+            **self.conf,
+            "listenPort": self.ports.broker,
+            "haListenPort": self.ports.broker + 1,
+            "namesrvAddr": self.ports.namesrv_address,
+        }
+        conf.update({old: conf[new] for new, old in OLD_SPELLINGS.items()})
+        return {name: self._filled_in(value) for name, value in conf.items()}
+
+    def _filled_in(self, value: str | int | bool) -> str | int | bool:
+        return value.replace("{store}", str(self.store)) if isinstance(value, str) else value
+
+    def _proxy_conf(self) -> dict[str, object]:
+        return {
+            "rocketMQClusterName": self.conf["brokerClusterName"],
+            "namesrvAddr": self.ports.namesrv_address,
+            "proxyMode": "LOCAL",
+            "grpcServerPort": self.ports.grpc,
+            "remotingListenPort": self.ports.remoting,
+            "localServeAddr": "127.0.0.1",
+            "brokerConfigPath": str(self.work / "broker.conf"),
+            "grpcShutdownTimeSeconds": 1,
+            "enablePrintJstack": False,
+        }
+
+    def _certificate(self) -> dict[str, object]:
+        """A certificate made by openssl, if there is one: making it itself costs the proxy 4 s."""
+        openssl = shutil.which("openssl")
+        if openssl is None:
+            return {}
+        key, certificate = str(self.work / "proxy.key"), str(self.work / "proxy.crt")
+        if not Path(certificate).exists():
+            kind = ["-x509", "-newkey", "rsa:2048", "-nodes", "-days", "3650"]
+            names = ["-subj", "/CN=localhost", "-keyout", key, "-out", certificate]
+            run([openssl, "req", *kind, *names])
+        return {"tlsTestModeEnable": False, "tlsKeyPath": key, "tlsCertPath": certificate}
+
+
+def _write_conf(path: Path, conf: Conf) -> None:
+    lines = (f"{name}={java_value(value)}\n" for name, value in conf.items())
+    path.write_text("".join(lines))
+
+
+def java_value(value: str | int | bool) -> str:
+    """As Java reads it from a properties file."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

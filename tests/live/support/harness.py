@@ -1,0 +1,333 @@
+"""A real Apache RocketMQ for tests: boot it on a store and read back with its own client.
+
+    with boot_copy(store, tmp_path, "5.5.0", {"mappedFileSizeCommitLog": 262144}) as broker:
+        rows = read_all(broker, ["orders"])
+
+Needs a JDK and, until the jars of a release are in the cache, Maven and a repository to fetch from.
+`HarnessUnavailable` says what is missing; tests turn it into a skip. All listens on loopback, where
+RocketMQ lets us choose, and every JVM ends with the process that started it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TypedDict, cast
+
+from tests.live.support.broker_files import BROKER_DEFAULTS, DISK_GUARD, BrokerFiles
+from tests.live.support.java import (
+    HERE,
+    JVM_OPENS,
+    CommandFailed,
+    HarnessUnavailable,
+    class_path,
+    jars,
+    jdk_tool,
+    run,
+)
+from tests.live.support.ports import Ports, free_ports
+from tests.live.support.stores import (
+    Conf,
+    TopicFields,
+    copy_store,
+    declare_topics,
+    golden_conf,
+    topics_on_disk,
+)
+
+__all__ = [
+    "Broker",
+    "BrokerFailed",
+    "Conf",
+    "HarnessUnavailable",
+    "Row",
+    "boot_copy",
+    "copy_store",
+    "golden_conf",
+    "jars",
+    "read_all",
+    "read_by_key",
+    "topics_on_disk",
+]
+
+# A quick start matters more here than speed after an hour: one collector, the quick compiler only.
+JVM_SMALL = (
+    "-Xms64m",
+    "-Xmx512m",
+    "-XX:MaxDirectMemorySize=256m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+)
+
+
+class BrokerFailed(RuntimeError):
+    """A broker or its client ended, or kept silent; the message carries the end of its output."""
+
+
+class Row(TypedDict):
+    """One message as the client handed it over. Names as in the golden stores' truth.jsonl."""
+
+    topic: str
+    queueId: int
+    queueOffset: int
+    commitLogOffset: int
+    storeSize: int
+    bodyCrc: int
+    flag: int
+    sysFlag: int
+    bornTimestamp: int
+    bornHost: str
+    storeTimestamp: int
+    storeHost: str
+    reconsumeTimes: int
+    preparedTransactionOffset: int
+    msgId: str | None
+    offsetMsgId: str | None
+    foundBy: str | None  # the key that was asked for
+    properties: dict[str, str]
+    body: str  # base64; the client has inflated a compressed body
+
+
+class Broker:
+    """Name server and broker of one release in one JVM; with `proxy` the gRPC proxy too (5.x).
+
+    A context manager. Leaving it kills the JVM: that is instant and loses nothing that was
+    acknowledged. Call `stop` before, where a cleanly closed store is the point.
+    """
+
+    def __init__(
+        self,
+        release: str,
+        work: Path,
+        *,
+        store: Path | None = None,
+        conf: Conf | None = None,
+        topics: Mapping[str, TopicFields] | None = None,
+        proxy: bool = False,
+        jvm: Sequence[str] = (),
+        timeout: float = 120.0,
+    ) -> None:
+        """`work` takes configuration and logs; the broker writes to `store` (`work/store`).
+
+        `conf` overrides BROKER_DEFAULTS; `{store}` in a value becomes the store's folder. `topics`
+        are declared before the start: a name and what differs from four readable queues.
+        """
+        self.release = release
+        self.work = work.resolve()
+        self.store = (store or work / "store").resolve()
+        self.conf: Conf = {**BROKER_DEFAULTS, **(conf or {})}
+        self.proxy = proxy
+        self.ports = Ports(0, 0, 0, 0)
+        self._output = self.work / "broker.out"
+        self._jvm = tuple(jvm)
+        self._timeout = timeout
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pump: threading.Thread | None = None
+        if topics:
+            declare_topics(self.store, topics)
+
+    @property
+    def namesrv(self) -> str:
+        """What a client takes as its name server."""
+        return self.ports.namesrv_address
+
+    @property
+    def address(self) -> str:
+        """The broker itself, remoting protocol."""
+        return f"127.0.0.1:{self.ports.broker}"
+
+    @property
+    def grpc(self) -> str:
+        """The proxy, for gRPC clients."""
+        return f"127.0.0.1:{self.ports.grpc}"
+
+    @property
+    def running(self) -> bool:
+        """Whether the JVM lives."""
+        return self._process is not None and self._process.poll() is None
+
+    def last_words(self) -> str:
+        """The end of what the JVM printed, and the warnings in the broker's own logs."""
+        logs = sorted((self.work / "logs").rglob("*.log"))
+        lines = [line for log in logs for line in _lines(log) if _is_warning(line)]
+        printed = [line for line in _lines(self._output) if "|-INFO" not in line]
+        return "\n".join([*printed[-30:], *lines[-30:]])
+
+    def start(self) -> Broker:
+        """Start, and return once a client can find every topic.
+
+        Tried twice, because a port that was free may be taken by the time it is opened.
+        """
+        try:
+            self._start_once()
+        except BrokerFailed:
+            self._start_once()
+        return self
+
+    def start_again(self) -> Broker:
+        """Start where clients look for it: on the ports it had before it was stopped or killed."""
+        self._start_once(self.ports)
+        return self
+
+    def stop(self) -> None:
+        """Stop as an operator would: all is flushed, `abort` is gone. Takes 5 to 16 s."""
+        if self._process is not None and self.running:
+            self._process.send_signal(signal.SIGTERM)
+            try:
+                self._process.wait(self._timeout)
+            except subprocess.TimeoutExpired as silence:
+                self.kill()
+                waited = f"no end within {self._timeout} s"
+                raise BrokerFailed(f"{waited}\n{self.last_words()}") from silence
+        self._reap()
+
+    def kill(self) -> None:
+        """End it like a crash: `abort` stays."""
+        if self._process is not None and self.running:
+            self._process.kill()
+        self._reap()
+
+    def __enter__(self) -> Broker:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def _start_once(self, ports: Ports | None = None) -> None:
+        self.ports = ports or Ports(*free_ports(len(Ports._fields)))
+        BrokerFiles(self.work, self.store, self.conf, self.ports, self.proxy).write()
+        ready = threading.Event()
+        # Nobody writes to the JVM's input: it ends with this process, and Live ends with it.
+        self._process = subprocess.Popen(
+            self._command(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=self._environment(),
+            cwd=self.work,
+        )
+        atexit.register(self.kill)
+        self._pump = threading.Thread(target=self._pump_output, args=(ready,), daemon=True)
+        self._pump.start()
+        if not ready.wait(self._timeout) or not self.running:
+            self.kill()
+            raise BrokerFailed(f"the broker of {self.release} did not start\n{self.last_words()}")
+
+    def _pump_output(self, ready: threading.Event) -> None:
+        """Keep what the JVM prints; end the waiting when it is ready, or dead."""
+        assert self._process is not None
+        assert self._process.stdout is not None
+        with self._output.open("ab", buffering=0) as kept:
+            for line in self._process.stdout:
+                kept.write(line)
+                if line.strip() == b"LIVE-READY":
+                    ready.set()
+        self._process.wait()
+        ready.set()
+
+    def _reap(self) -> None:
+        if self._process is None:
+            return
+        self._process.wait()
+        if self._pump is not None:
+            self._pump.join()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                stream.close()
+        self._process = None
+        atexit.unregister(self.kill)
+
+    def _environment(self) -> dict[str, str]:
+        environment = {**os.environ, "ROCKETMQ_HOME": str(self.work)}
+        environment["RMQ_PROXY_HOME"] = str(self.work)
+        environment.pop("NAMESRV_ADDR", None)  # it would win over the file
+        return environment
+
+    def _command(self) -> list[str]:
+        return [
+            *_java(self, "Live", *JVM_OPENS, *self._jvm, f"-Drocketmq.home.dir={self.work}"),
+            str(self.work / "namesrv.conf"),
+            self.namesrv,
+            self.address,
+            *self._main(),
+        ]
+
+    def _main(self) -> list[str]:
+        if self.proxy:
+            conf = str(self.work / "conf/rmq-proxy.json")
+            return ["org.apache.rocketmq.proxy.ProxyStartup", "-pm", "local", "-pc", conf]
+        return ["org.apache.rocketmq.broker.BrokerStartup", "-c", str(self.work / "broker.conf")]
+
+
+def boot_copy(
+    store: Path,
+    work: Path,
+    release: str,
+    conf: Conf | None = None,
+    *,
+    topics: Mapping[str, TopicFields] | None = None,
+) -> Broker:
+    """A broker, not started yet, on a copy of `store` in `work/store`. The original is only read.
+
+    `conf` must repeat the sizes that the files were written with (see `golden_conf`): no file
+    records them, and a broker refuses or misreads files of another size. No file is ever deleted
+    for its age or for lack of space.
+
+    Every queue on disk is declared, and readable, in the copy, whatever the store's config says: a
+    client may not read dead letters, for instance. `topics` are for queues that are not on disk
+    yet, because the broker is to make them from the log.
+    """
+    copy = work / "store"
+    copy_store(store, copy)
+    declared = {**topics_on_disk(copy), **(topics or {})}
+    return Broker(release, work, store=copy, conf={**(conf or {}), **DISK_GUARD}, topics=declared)
+
+
+def read_all(broker: Broker, topics: Iterable[str]) -> list[Row]:
+    """Every message of every queue of these topics, in the order topic, queue, offset."""
+    return _read(broker, ["all"], topics)
+
+
+def read_by_key(
+    broker: Broker, topic: str, keys: Iterable[str], *, unique: bool = False
+) -> list[Row]:
+    """What the client finds by each key (see `foundBy`); with `unique`, by unique message id.
+
+    A key that is not found has no row.
+    """
+    return _read(broker, ["unique" if unique else "key", topic], keys)
+
+
+def _read(broker: Broker, arguments: Sequence[str], lines: Iterable[str]) -> list[Row]:
+    options = [*JVM_OPENS, "-Drocketmq.client.logUseSlf4j=false"]
+    command = [*_java(broker, "Reader", *options), broker.namesrv, *arguments]
+    try:
+        output = run(command, text="".join(f"{line}\n" for line in lines))
+    except CommandFailed as failure:
+        raise BrokerFailed(f"{failure}\n{broker.last_words()}") from failure
+    answers = [json.loads(line) for line in output.splitlines()]
+    if not answers or answers[-1] != {"done": len(answers) - 1}:
+        raise BrokerFailed(f"the reader's answer is cut off\n{broker.last_words()}")
+    return cast("list[Row]", answers[:-1])
+
+
+def _java(broker: Broker, main: str, *options: str) -> list[str]:
+    """The beginning of a command that runs one of our classes with a broker's release."""
+    logs = [f"-Duser.home={broker.work}", f"-Drocketmq.log.root.dir={broker.work}/logs"]
+    path = class_path(HERE / f"{main}.java", broker.release, proxy=broker.proxy)
+    quiet = "-Dtls.server.mode=disabled"
+    return [jdk_tool("java"), *JVM_SMALL, *options, *logs, quiet, "-cp", path, main]
+
+
+def _lines(log: Path) -> list[str]:
+    return log.read_text(errors="replace").splitlines() if log.exists() else []
+
+
+def _is_warning(line: str) -> bool:
+    return " WARN " in line or " ERROR " in line

@@ -1,0 +1,26 @@
+"""What a test against real classes needs of the machine."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.live.support.harness import HarnessUnavailable, jars
+
+REQUIRED = "RMQSTORE_REQUIRE_LIVE"
+"""Set to 1 by .ci/run: these tests have to run."""
+
+
+def need_jars(release: str, *, proxy: bool = False) -> None:
+    """Skip the test, with the reason, where there is no JDK or no Maven to fetch a release.
+
+    Where Maven is there and fails, so does the test: a skip would hide it. So it does where
+    RMQSTORE_REQUIRE_LIVE=1 says that JDK and Maven have to be there.
+    """
+    try:
+        jars(release, proxy=proxy)
+    except HarnessUnavailable as missing:
+        if os.environ.get(REQUIRED) == "1":
+            pytest.fail(f"{missing} ({REQUIRED}=1)")
+        pytest.skip(str(missing))

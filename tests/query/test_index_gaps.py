@@ -1,0 +1,129 @@
+"""Keys where index files are lost: what the index lacks is found in the log, and around damage there."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from rmq_store import StoreError
+from rmq_store.query.find import find
+from rmq_store.query.selection import Search
+from tests.support.golden import GoldenStore, Truth, in_a_queue, keys_of, unpack
+from tests.support.spark.reads import rows_of
+
+NAME = "clean-5.5.0"
+
+
+def keyed(store: GoldenStore) -> list[Truth]:
+    return [r for r in store.truth if in_a_queue(r) and keys_of(r) and r["topic"] != "inner"]
+
+
+def holders(store: GoldenStore, key: str, topic: str) -> list[int]:
+    return [r["commitLogOffset"] for r in keyed(store) if key in keys_of(r) and r["topic"] == topic]
+
+
+def test_a_message_whose_keys_are_in_two_index_files_is_found_by_each(tmp_path: Path) -> None:
+    """The first of its keys were in a file that is gone, the others are in the one behind it."""
+    store = unpack(NAME, tmp_path)
+    index = Path(store.path) / "index"
+    with store.open() as opened:
+        begins = [file.header.begin_log_offset for file in opened.key_index().files]
+        ends = [file.header.end_log_offset for file in opened.key_index().files]
+    parted = set(begins) & set(ends)
+    assert parted
+    for number, path in enumerate(sorted(index.iterdir())):
+        aside = path.rename(tmp_path / "aside")
+        beside = {begins[number], ends[number], *(begins[number + 1 : number + 2])}
+        with store.open() as opened:
+            for record in (r for r in keyed(store) if r["commitLogOffset"] in beside):
+                for key in keys_of(record):
+                    wanted = holders(store, key, record["topic"])
+                    search = Search([record["topic"]], key=key, include_system_topics=True)
+                    found = [
+                        at
+                        for batch in find(opened, search, ["commitLogOffset"])
+                        for at in batch.column(0).to_pylist()
+                    ]
+                    assert sorted(found) == wanted, (path.name, key)
+                    asked = opened.query_message(record["topic"], key, 1000)
+                    assert [message.commit_log_offset for message in asked] == wanted
+                    options = {"path": store.path, "topic": record["topic"], "keys": key}
+                    rows = rows_of(options)
+                    assert sorted(row["commitLogOffset"] for row in rows) == wanted
+        aside.rename(path)
+
+
+@pytest.mark.parametrize("harm", ["a record", "a file", "the file it begins in"])
+def test_keys_behind_damage_are_found_without_an_index(tmp_path: Path, harm: str) -> None:
+    store = unpack(NAME, tmp_path)
+    index = Path(store.path) / "index"
+    files = sorted((Path(store.path) / "commitlog").iterdir())
+    if harm == "a record":
+        shutil.rmtree(index)
+        at = keyed(store)[5]["commitLogOffset"]
+        lost = range(at, at + 1)
+        with files[0].open("r+b") as file:
+            file.seek(at + 90)  # in the body
+            byte = file.read(1)[0]
+            file.seek(at + 90)
+            file.write(bytes([byte ^ 1]))
+    else:
+        # All of the index, or what makes a gap that begins within the missing file.
+        for path in sorted(index.iterdir())[0 if harm == "a file" else 4 :]:
+            path.unlink()
+        lost = range(int(files[1].name), int(files[2].name))
+        files[1].unlink()
+    whole = [r for r in keyed(store) if r["commitLogOffset"] not in lost]
+    with store.open() as opened:
+        for record in whole[:: max(1, len(whole) // 12)]:
+            told: list[StoreError] = []
+            topic, key = record["topic"], record["uniqKey"]
+            wanted = [at for at in holders(store, key, topic) if at not in lost]
+            asked = opened.query_message(topic, key, 1000, on_damage=told.append)
+            assert [message.commit_log_offset for message in asked] == wanted
+            assert told, "what may have had the key is told"
+            search = Search([topic], key=key, include_system_topics=True)
+            told.clear()
+            found = [
+                at
+                for batch in find(opened, search, ["commitLogOffset"], told.append)
+                for at in batch.column(0).to_pylist()
+            ]
+            assert sorted(found) == wanted
+            assert told or harm == "a record"  # it may be of another topic, which is not read
+            assert opened.message_by_id(key) is not None
+        with pytest.raises(StoreError):
+            opened.message_by_id("F" * 32)
+
+
+def test_ghosts_where_no_index_is_are_no_damage(tmp_path: Path) -> None:
+    store = unpack("nommap-5.5.0", tmp_path)
+    shutil.rmtree(Path(store.path) / "index", ignore_errors=True)
+    told: list[StoreError] = []
+    with store.open() as opened:
+        record = keyed(store)[-1]
+        found = opened.query_message(record["topic"], record["uniqKey"], 9, on_damage=told.append)
+        assert record["commitLogOffset"] in [message.commit_log_offset for message in found]
+        assert opened.messages_by_id("F" * 32) == []
+    assert told == []
+
+
+def test_a_page_of_items_that_is_lost_hides_no_key(tmp_path: Path) -> None:
+    """The chains that lead there tell: the file is not trusted any more, and the log is read."""
+    store = unpack(NAME, tmp_path)
+    path = sorted((Path(store.path) / "index").iterdir())[3]
+    with store.open() as opened:
+        file = opened.key_index().files[3]
+        first, behind = file.item_at(100), file.item_at(200)
+        span = range(file.header.begin_log_offset, file.header.end_log_offset)
+    raw = bytearray(path.read_bytes())
+    raw[first:behind] = bytes(behind - first)
+    path.write_bytes(raw)
+    asked = [r for r in keyed(store) if r["commitLogOffset"] in span]
+    assert len(asked) > 50
+    for record in asked:
+        with store.open() as opened:  # anew: what one look-up finds out another would know
+            found = opened.query_message(record["topic"], record["uniqKey"], 9)
+            assert record["commitLogOffset"] in [message.commit_log_offset for message in found]

@@ -1,0 +1,246 @@
+"""A key is found by the index where its queue has lost its files: `find` of the truth's messages."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmq_store import MessageStore
+from rmq_store.config.topics_json import read_topic_configs
+from rmq_store.errors import (
+    CorruptConfigError,
+    CorruptRecordError,
+    MissingFileError,
+    StoreError,
+    UnknownQueueError,
+)
+from rmq_store.index import query as keyquery
+from rmq_store.index.chains import walk_chains
+from rmq_store.query.find import find
+from rmq_store.query.selection import Search, require_queue_ids
+from rmq_store.query.trace import trace
+from rmq_store.verify.verify_store import verify
+from tests.support.damage import damage_entry
+from tests.support.golden import (
+    STORES,
+    GoldenStore,
+    Truth,
+    in_a_queue,
+    keys_of,
+    log_files,
+    unpack,
+    user_topic,
+)
+
+
+def places(store: MessageStore, search: Search) -> list[int]:
+    columns = ["commitLogOffset", "queueOffset"]
+    return [row["commitLogOffset"] for b in find(store, search, columns) for row in b.to_pylist()]
+
+
+def with_key(golden: GoldenStore, key: str, topic: str | None = None) -> list[int]:
+    return [
+        r["commitLogOffset"]
+        for r in golden.truth
+        if user_topic(r) and in_a_queue(r) and topic in (None, r["topic"]) and key in keys_of(r)
+    ]
+
+
+@pytest.mark.parametrize("gone", ["orders/0", "orders", ""], ids=["queue", "topic", "all"])
+def test_a_key_is_found_though_its_queue_is_gone(tmp_path: Path, gone: str) -> None:
+    golden = unpack("clean-5.5.0", tmp_path)
+    shutil.rmtree(Path(golden.path, "consumequeue", gone))
+    sample: list[Truth] = [r for r in golden.truth if r["topic"] == "orders" and r["keys"]][::40]
+    assert any(record["queueId"] == 0 for record in sample)
+    with golden.open() as store:
+        for record in sample:
+            key = record["keys"].split(" ")[0]
+            assert sorted(places(store, Search(key=key))) == with_key(golden, key)
+            of_topic = places(store, Search(["orders"], key=key))
+            assert sorted(of_topic) == with_key(golden, key, "orders")
+            other = Search(["orders"], [(record["queueId"] + 1) % 4], key=key)
+            assert record["commitLogOffset"] not in places(store, other)
+            at = record["storeTimestamp"]
+            assert record["commitLogOffset"] in places(store, Search(key=key, begin=at, end=at + 1))
+            assert record["commitLogOffset"] not in places(store, Search(key=key, begin=at + 1))
+        with pytest.raises(UnknownQueueError):
+            places(store, Search(["no-such-topic"], key="k"))
+
+
+@pytest.mark.parametrize("broken", [False, True], ids=["", "topics.json broken"])
+def test_ids_and_traces_find_a_topic_that_has_no_queue_left(tmp_path: Path, broken: bool) -> None:
+    golden = unpack("clean-5.5.0", tmp_path)
+    shutil.rmtree(Path(golden.path, "consumequeue", "orders"))
+    if broken:
+        break_topics(golden)
+    sample = [r for r in golden.truth if user_topic(r) and r["uniqKey"] and r["keys"]][::60]
+    assert {"orders", "payments"} <= {r["topic"] for r in sample}
+    with golden.open() as store:
+        for record in sample:
+            # Without topics.json nothing tells under which topic the index has its keys.
+            lost = broken and record["topic"] == "orders"
+            at = record["commitLogOffset"]
+            assert at in [m.commit_log_offset for m in store.messages_by_id(record["offsetMsgId"])]
+            by_id = [m.commit_log_offset for m in store.messages_by_id(record["uniqKey"])]
+            assert (at in by_id) is not lost
+            lives = trace(store, record["keys"].split(" ")[0])
+            assert (at in [s.commitLogOffset for life in lives for s in life.steps]) is not lost
+
+
+def test_numbers_of_queues_are_held_against_the_files_where_topics_json_is_broken(
+    tmp_path: Path,
+) -> None:
+    golden = unpack("clean-5.5.0", tmp_path)
+    with golden.open() as store:
+        require_queue_ids(store, "orders", [0, 3])
+    break_topics(golden)
+    with golden.open() as store:
+        require_queue_ids(store, "orders", [0, 3])
+        with pytest.raises(UnknownQueueError, match="has no queue 77"):
+            require_queue_ids(store, "orders", [0, 77])
+
+
+def test_a_table_of_topics_that_is_none_is_damage_of_its_file(tmp_path: Path) -> None:
+    golden = unpack("clean-5.5.0", tmp_path)
+    for table in ("[1]", '{"orders":7}'):
+        break_topics(golden, f'{{"topicConfigTable":{table}}}')
+        with pytest.raises(CorruptConfigError, match="no table of topics"):
+            read_topic_configs(golden.path)
+        with golden.open() as store:
+            assert store.view.known_topics == store.topics()
+            assert "config-unreadable" in {one.code for one in verify(store).findings}
+
+
+def break_topics(golden: GoldenStore, text: str = "{") -> None:
+    folder = Path(golden.path, "config")
+    (folder / "topics.json.bak").unlink(missing_ok=True)
+    (folder / "topics.json").write_text(text, "utf-8")
+
+
+def test_the_index_is_gone_through_once_for_an_id(
+    golden: Callable[[str], GoldenStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    walks: list[list[int]] = []
+
+    def walk(files: Any, hashes: list[int]) -> Any:
+        walks.append(hashes)
+        return walk_chains(files, hashes)
+
+    monkeypatch.setattr(keyquery, "walk_chains", walk)
+    record = next(r for r in golden("clean-5.5.0").truth if user_topic(r) and r["uniqKey"])
+    with golden("clean-5.5.0").open() as store:
+        found = store.messages_by_id(record["uniqKey"])
+        assert record["commitLogOffset"] in [m.commit_log_offset for m in found]
+        assert len(walks) == 1
+        assert len(walks[0]) == len(store.view.known_topics)
+
+
+@pytest.mark.parametrize("how", ["a bit of the body", "the whole record", "the file"])
+@pytest.mark.parametrize("topics", [None, ["orders"]], ids=["any topic", "its topic"])
+def test_a_damaged_record_in_a_topic_without_queues_is_told(
+    tmp_path: Path, how: str, topics: list[str] | None
+) -> None:
+    golden = unpack("clean-5.5.0", tmp_path)
+    shutil.rmtree(Path(golden.path, "consumequeue", "orders"))
+    files = log_files(golden)
+    path, size = files[1], int(files[1].name)
+    record, other = [
+        r
+        for r in golden.truth
+        if r["topic"] == "orders" and r["keys"] and size < r["commitLogOffset"] < 2 * size - 2000
+    ][20:22]
+    key = record["keys"].split(" ")[0]
+    search = Search(topics, key=key)
+    with golden.open() as store:
+        assert places(store, search) == with_key(golden, key, "orders" if topics else None)
+    raw = bytearray(path.read_bytes())
+    at = record["commitLogOffset"] - size
+    if how == "the file":
+        path.unlink()
+    else:
+        hit = slice(at + 90, at + 91) if "bit" in how else slice(at, at + record["storeSize"])
+        raw[hit] = bytes(byte ^ 1 for byte in raw[hit]) if "bit" in how else bytes(hit.stop - at)
+        path.write_bytes(raw)
+    with golden.open() as store:
+        with pytest.raises((CorruptRecordError, MissingFileError), match="leads to damage") as told:
+            places(store, search)
+        assert told.value.offset == record["commitLogOffset"]
+        assert told.value.advice
+        left_out: list[StoreError] = []
+        kept = [b for b in find(store, search, ["flag"], left_out.append) if b.num_rows]
+        assert not kept
+        assert [one.offset for one in left_out] == [record["commitLogOffset"]]
+        if how != "the file":  # what is sound is found, and a damaged neighbour is not in its way
+            sound = other["keys"].split(" ")[0]
+            assert other["commitLogOffset"] in places(store, Search(topics, key=sound))
+
+
+def test_a_damaged_record_outside_of_the_selection_is_not_told(tmp_path: Path) -> None:
+    golden = unpack("clean-5.5.0", tmp_path)
+    record = next(r for r in golden.truth if r["topic"] == "orders" and r["keys"])
+    path = log_files(golden)[0]
+    raw = bytearray(path.read_bytes())
+    raw[record["commitLogOffset"] + 90] ^= 1
+    path.write_bytes(raw)
+    key, after = record["keys"].split(" ")[0], record["storeTimestamp"] + 1
+    with golden.open() as store:
+        with pytest.raises(CorruptRecordError):
+            places(store, Search(["orders"], key=key))
+        others = [(record["queueId"] + 1) % 4]
+        assert places(store, Search(["orders"], others, key=key)) == []
+        assert places(store, Search(["orders"], begin=after, key=key)) == []
+
+
+def test_a_key_that_no_index_has_is_found_though_its_queue_is_gone(tmp_path: Path) -> None:
+    golden = unpack("clean-5.5.0", tmp_path)
+    shutil.rmtree(Path(golden.path, "consumequeue", "orders"))
+    shutil.rmtree(Path(golden.path, "index"))
+    sample = [r for r in golden.truth if r["topic"] == "orders" and r["keys"]][::200]
+    with golden.open() as store:
+        for record in sample:
+            key = record["keys"].split(" ")[0]
+            assert places(store, Search(key=key)) == with_key(golden, key)
+            assert places(store, Search(["orders"], key=key)) == with_key(golden, key, "orders")
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_no_key_of_a_real_store_is_told_twice_or_called_damaged(
+    golden: Callable[[str], GoldenStore], name: str
+) -> None:
+    it = golden(name)
+    keyed = [r for r in it.truth if user_topic(r) and keys_of(r)]
+    with it.open() as store:
+        end = store.log_range()[1]
+        for record in keyed[:: max(1, len(keyed) // 8)]:
+            for key in sorted(keys_of(record)):
+                found = places(store, Search(key=key))
+                assert len(found) == len(set(found))
+                assert [at for at in sorted(found) if at < end] == with_key(it, key)
+
+
+LAST_OF_A_FILE = 99  # entries of a queue file of that store, less one: a search sets out from these
+
+
+def test_one_damaged_entry_hides_no_other_message_from_its_key(tmp_path: Path) -> None:
+    golden = unpack("clean-5.5.0", tmp_path)
+    queue = [r for r in golden.truth if r["topic"] == "orders" and r["queueId"] == 0]
+    damage_entry(Path(golden.path, "consumequeue", "orders", "0"), LAST_OF_A_FILE)
+    assert queue[LAST_OF_A_FILE]["keys"]
+    with golden.open() as store:
+        for number, record in enumerate(queue):
+            if not record["keys"]:
+                continue
+            search = Search(["orders"], key=record["keys"].split(" ")[0])
+            left_out: list[StoreError] = []
+            columns = ["commitLogOffset"]
+            batches = list(find(store, search, columns, left_out.append))
+            found = [at for batch in batches for at in batch.column(0).to_pylist()]
+            assert sorted(found) == with_key(golden, search.key or "", "orders")
+            if number == LAST_OF_A_FILE:
+                assert [type(one) for one in left_out] == [CorruptRecordError]
+                with pytest.raises(CorruptRecordError):
+                    places(store, search)

@@ -1,0 +1,248 @@
+"""Every question that the broker's store was asked gets its answer from the files."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rmq_store import GetMessageStatus, Message, QueueId
+from rmq_store.errors import UnknownQueueError
+from tests.support.campaigns import some
+from tests.support.golden import (
+    STORES,
+    UNCLEAN,
+    GoldenStore,
+    Truth,
+    keys_of,
+    messages_in,
+)
+from tests.support.golden_rows import (
+    expected_message,
+    fields_of,
+    log_end_of,
+    rows_of,
+)
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_get_message_walks_every_queue_from_min_to_max(
+    untouched: Callable[[str], GoldenStore], name: str
+) -> None:
+    golden = untouched(name)
+    with golden.open() as store:
+        for queue in store.queues():
+            low, high = store.min_offset(*queue), store.max_offset(*queue)
+            truth = golden.by_queue.get(queue, [])
+            found: list[Message] = []
+            at = low
+            while at < high:
+                result = store.get_message(*queue, at, 7)
+                assert result.status is GetMessageStatus.FOUND
+                assert (result.min_offset, result.max_offset) == (low, high)
+                assert at < result.next_begin_offset <= high
+                assert 1 <= len(result.messages) <= 7
+                found += result.messages
+                at = result.next_begin_offset
+            position = low
+            for message, record in zip(found, truth, strict=False):
+                expected = expected_message(record)
+                assert fields_of(message, expected) == expected
+                assert (message.topic, message.queue_id) == queue
+                assert message.queue_offset == position
+                position += messages_in(record)
+            beyond = found[len(truth) :]
+            assert not beyond or name in UNCLEAN
+            assert all(message.commit_log_offset >= log_end_of(golden) for message in beyond)
+            assert position + len(beyond) == high
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_get_message_compares_tags_as_text(
+    untouched: Callable[[str], GoldenStore], name: str
+) -> None:
+    golden = untouched(name)
+    with golden.open() as store:
+        end = log_end_of(golden)
+        for queue, records in golden.by_queue.items():
+            for tag in sorted({record["tags"] for record in records if record["tags"]})[:2]:
+                if "||" in tag or tag.strip() != tag or tag == "*":
+                    continue  # an expression, not a tag
+                wanted = [r["commitLogOffset"] for r in records if r["tags"] == tag]
+                low = store.min_offset(*queue)
+                result = store.get_message(*queue, low, 1_000_000, tag)
+                got = [message.commit_log_offset for message in result.messages]
+                assert [offset for offset in got if offset < end] == wanted
+                batches = store.read_batches(
+                    queue.topic, [queue.queue_id], tags=[tag], columns=["commitLogOffset", "tags"]
+                )
+                rows = list(rows_of(batches))
+                assert [row["commitLogOffset"] for row in rows] == got
+                assert {row["tags"] for row in rows} == {tag}
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_get_message_off_the_range_says_where_to_go_on(
+    untouched: Callable[[str], GoldenStore], name: str
+) -> None:
+    with untouched(name).open() as store:
+        for queue in store.queues():
+            low, high = store.min_offset(*queue), store.max_offset(*queue)
+            if high == 0:
+                empty = store.get_message(*queue, 0)
+                assert empty.status is GetMessageStatus.NO_MESSAGE_IN_QUEUE
+                continue
+            small = store.get_message(*queue, low - 1)
+            assert (small.status, small.next_begin_offset) == (
+                GetMessageStatus.OFFSET_TOO_SMALL,
+                low,
+            )
+            one = store.get_message(*queue, high)
+            assert (one.status, one.next_begin_offset) == (
+                GetMessageStatus.OFFSET_OVERFLOW_ONE,
+                high,
+            )
+            badly = store.get_message(*queue, high + 1)
+            assert (badly.status, badly.next_begin_offset) == (
+                GetMessageStatus.OFFSET_OVERFLOW_BADLY,
+                high,
+            )
+
+
+# --- the broker's answers --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_min_and_max_offsets_as_broker_are_the_brokers(
+    untouched: Callable[[str], GoldenStore], name: str
+) -> None:
+    golden = untouched(name)
+    with golden.open() as store:
+        for answer in golden.answers("minMax"):
+            queue = QueueId(answer["topic"], answer["queueId"])
+            try:
+                found = store.min_offset(*queue, as_broker=True), store.max_offset(*queue)
+            except UnknownQueueError:
+                found = 0, 0  # the broker makes an empty queue when it is asked for one
+            assert found == (answer["min"], answer["max"]), queue
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_get_message_as_broker_is_the_brokers_answer(
+    untouched: Callable[[str], GoldenStore], name: str
+) -> None:
+    golden = untouched(name)
+    with golden.open() as store:
+        for answer in golden.answers("getMessage"):
+            result = store.get_message(
+                answer["topic"],
+                answer["queueId"],
+                answer["offset"],
+                answer["maxMsgNums"],
+                answer["tags"],
+                as_broker=True,
+            )
+            assert (
+                result.status.name,
+                result.next_begin_offset,
+                result.min_offset,
+                result.max_offset,
+                [message.commit_log_offset for message in result.messages],
+            ) == (
+                answer["status"],
+                answer["nextBeginOffset"],
+                answer["minOffset"],
+                answer["maxOffset"],
+                answer["commitLogOffsets"],
+            ), answer
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_offset_by_time_is_the_brokers_where_it_knows_a_boundary(
+    untouched: Callable[[str], GoldenStore], name: str
+) -> None:
+    golden = untouched(name)
+    with golden.open() as store:
+        for answer in golden.answers("offsetByTime"):
+            if answer["boundary"] is None:
+                continue
+            found = store.offset_by_time(
+                answer["topic"], answer["queueId"], answer["timestamp"], answer["boundary"]
+            )
+            assert found == answer["offset"], answer
+
+
+def assert_key_queries_are_right(golden: GoldenStore, answers: list[dict[str, Any]]) -> None:
+    """Ours equal a search of the truth, and hold every answer of the broker that is one."""
+    holders: dict[tuple[str, str], list[Truth]] = defaultdict(list)
+    for record in golden.truth:
+        for key in keys_of(record):
+            holders[record["topic"], key].append(record)
+    end_of_log = log_end_of(golden)
+    with golden.open() as store:
+        for number, answer in enumerate(answers):
+            topic, key, begin, end = (answer[name] for name in ("topic", "key", "begin", "end"))
+            wanted = [
+                record["commitLogOffset"]
+                for record in holders[topic, key]
+                if begin <= record["storeTimestamp"] <= end
+            ]
+            found = [
+                m.commit_log_offset for m in store.query_message(topic, key, 10**6, begin, end)
+            ]
+            assert [offset for offset in found if offset < end_of_log] == wanted, answer
+            verified = set(answer["commitLogOffsets"]) & set(wanted)
+            assert verified <= set(found)
+            if number % 10 == 0:
+                newest = store.query_message(topic, key, 2, begin, end)
+                assert [m.commit_log_offset for m in newest] == found[-2:]
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_a_key_query_finds_what_a_search_of_the_truth_finds(
+    untouched: Callable[[str], GoldenStore], name: str
+) -> None:
+    golden = untouched(name)
+    answers = golden.answers("queryMessage")
+    assert_key_queries_are_right(golden, answers[:: max(1, len(answers) // 60)])
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("name", some("keys", STORES))
+def test_all_key_queries_that_the_broker_was_asked(
+    untouched: Callable[[str], GoldenStore], name: str
+) -> None:
+    golden = untouched(name)
+    assert_key_queries_are_right(golden, golden.answers("queryMessage"))
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_a_message_is_found_by_its_place_and_host(
+    untouched: Callable[[str], GoldenStore], name: str
+) -> None:
+    golden = untouched(name)
+    with golden.open() as store:
+        for record in golden.truth[:: max(1, len(golden.truth) // 20)]:
+            (message,) = store.messages_by_id(record["offsetMsgId"])
+            assert message == store.message_at(record["commitLogOffset"])
+            assert message == store.message_by_id(record["offsetMsgId"])
+        assert store.messages_by_id("0" * 32) == []
+        assert store.message_by_id("0" * 32) is None
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_messages_are_found_by_the_id_their_producer_gave(
+    untouched: Callable[[str], GoldenStore], name: str
+) -> None:
+    golden = untouched(name)
+    named = [record for record in golden.truth if record["uniqKey"] in keys_of(record)]
+    with golden.open() as store:
+        for record in named[:: max(1, len(named) // 3)]:
+            wanted = [
+                other["commitLogOffset"] for other in named if other["uniqKey"] == record["uniqKey"]
+            ]
+            found = [m.commit_log_offset for m in store.messages_by_id(record["uniqKey"])]
+            assert [offset for offset in found if offset < log_end_of(golden)] == wanted
+        assert named

@@ -1,0 +1,112 @@
+"""Reading writes nothing, asks for nothing it needs not, and ends when the store is closed."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rmq_store.errors import AccessError, ReadOnlyStoreError
+from tests.support.checkout import CHECKOUT
+from tests.support.child import become_nobody, in_a_child
+from tests.support.golden import GoldenStore, offsets, unpack, wanted
+
+WATCH = """
+import os, sys
+
+WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+CHANGES = {"os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.truncate", "os.utime", "os.chmod",
+           "os.link", "os.symlink", "shutil.rmtree"}
+opened = []
+
+def watch(event, args):
+    if event == "open":
+        path, mode, flags = args
+        if str(path).startswith(STORE):
+            opened.append(path)
+            assert not (flags or 0) & WRITES, (path, mode, flags)
+    elif event in CHANGES and str(args[0]).startswith(STORE):
+        raise AssertionError((event, args))
+
+STORE = sys.argv[1]
+from rmq_store import MessageStore
+sys.addaudithook(watch)
+with MessageStore.open(STORE) as store:
+    list(store.scan())
+    rows = sum(batch.num_rows for batch in store.read_batches(include_system_topics=True))
+    for queue in store.queues():
+        store.get_message(*queue, store.min_offset(*queue))
+        store.get_message(*queue, store.min_offset(*queue), as_broker=True)
+        store.offset_by_time(*queue, 0)
+        store.query_message(queue.topic, "key")
+    store.consumer_offsets()
+    store.messages_by_id("0" * 32)
+print(rows, len(opened))
+"""
+
+
+def test_no_file_is_opened_with_a_write_flag(golden: Callable[[str], GoldenStore]) -> None:
+    store = golden("clean-5.3.3")
+    done = subprocess.run(
+        [sys.executable, "-c", WATCH, store.path],
+        cwd=CHECKOUT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    rows, opened = map(int, done.stdout.split())
+    assert rows == len(wanted(store))
+    assert opened > 20
+
+
+def test_a_folder_that_may_not_be_read_is_our_error() -> None:
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as open_to_all:
+        golden = unpack("crc-5.5.0", Path(open_to_all))
+        folder = Path(golden.path, "commitlog")
+        for path in (Path(open_to_all), *Path(open_to_all).rglob("*")):
+            path.chmod(0o755 if path.is_dir() else 0o644)
+
+        def opened() -> None:
+            become_nobody()
+            golden.open().close()
+
+        def refused() -> None:
+            become_nobody()
+            with pytest.raises(AccessError) as caught:
+                golden.open()
+            assert caught.value.path == str(folder)
+
+        assert in_a_child(opened) == 0
+        folder.chmod(0)
+        assert in_a_child(refused) == 0
+        folder.chmod(0o755)
+
+
+def test_a_store_in_a_read_only_folder_is_read(tmp_path: Path) -> None:
+    golden = unpack("crc-5.5.0", tmp_path)
+    folders = [path for path in Path(golden.path).rglob("*") if path.is_dir()]
+    for folder in [*folders, Path(golden.path)]:
+        folder.chmod(0o555)
+    try:
+        with golden.open() as store:
+            assert offsets(store) == wanted(golden)
+    finally:
+        for folder in [Path(golden.path), *folders]:
+            folder.chmod(0o755)
+
+
+def test_a_closed_store_says_so(golden: Callable[[str], GoldenStore]) -> None:
+    store = golden("crc-5.5.0").open()
+    store.close()
+    store.close()
+    for read in (store.scan, lambda: store.message_at(0), lambda: store.get_message("a", 0, 0)):
+        with pytest.raises(ReadOnlyStoreError, match="closed"):
+            read()
+    with pytest.raises(TypeError, match="not picklable"):
+        pickle.dumps(store)

@@ -1,0 +1,324 @@
+"""Starting after a crash: real brokers' crashed stores, torn files, ghosts, and crashes meanwhile."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rmq_store import MessageStore, QueueId
+from rmq_store.config.checkpoint import Checkpoint
+from rmq_store.errors import InvalidArgumentError, StoreLockedError
+from rmq_store.format.layout import QUEUE_ENTRY
+from rmq_store.format.record import Gap
+from rmq_store.recovery.recover_store import recover
+from rmq_store.recovery.report import RecoveryReport
+from tests.support.campaigns import some
+from tests.support.golden import UNCLEAN, GoldenStore, unpack
+from tests.support.stores import (
+    SMALL,
+    append_many,
+    contents,
+    index_answers,
+    make_store,
+    one_message,
+)
+
+Golden = Callable[[str], GoldenStore]
+
+
+def recovered(store: GoldenStore) -> RecoveryReport:
+    return recover(store.path, release=store.name.rpartition("-")[2])
+
+
+@pytest.mark.parametrize("name", UNCLEAN)
+def test_a_crashed_broker_s_store_comes_back_with_what_its_broker_recovered(
+    name: str, tmp_path: Path
+) -> None:
+    store = unpack(name, tmp_path)
+    report = recovered(store)
+    assert not report.clean
+    assert not Path(store.path, "abort").exists()
+    with store.open() as reader:
+        for queue, listed in store.by_queue.items():
+            found = reader.get_message(*queue, reader.min_offset(*queue), max_messages=10**6)
+            truth = [record["commitLogOffset"] for record in listed]
+            assert [m.commit_log_offset for m in found.messages][: len(truth)] == truth
+        for record in store.truth[::7]:
+            if record["uniqKey"] and record["sysFlag"] & 0xC != 0xC:
+                keyed = reader.query_message(record["topic"], record["uniqKey"], 10**6)
+                assert record["commitLogOffset"] in [m.commit_log_offset for m in keyed]
+    again = recovered(store)
+    assert again.clean
+    assert (again.files, again.records) == ([], 0)
+    assert again.queues == report.queues
+
+
+@pytest.mark.parametrize("name", ["clean-5.5.0", "clean-4.9.7", "expired-5.5.0", "lmq-5.3.3"])
+def test_a_clean_store_is_only_looked_at(name: str, tmp_path: Path) -> None:
+    store = unpack(name, tmp_path)
+    before = store.fingerprint()
+    report = recovered(store)
+    assert (report.clean, report.untouched) == (True, True)
+    assert "nothing was changed; `rmqstore verify` judges" in str(report)
+    assert "recovered" not in str(report)
+    changed = {path for path, mark in store.fingerprint().items() if before.get(path) != mark}
+    assert changed <= {f"{store.path}/lock", store.path}
+
+
+@pytest.mark.parametrize("lost", ["consumequeue", "index", "checkpoint"])
+def test_what_can_be_made_from_the_log_is_made_again(lost: str, tmp_path: Path) -> None:
+    store = unpack("crash-5.3.3", tmp_path / "a")
+    whole = unpack("crash-5.3.3", tmp_path / "b")
+    gone = Path(store.path, lost)
+    shutil.rmtree(gone) if gone.is_dir() else gone.unlink()
+    recovered(store)
+    recovered(whole)
+    with store.open() as mine, whole.open() as other:
+        assert contents(mine) == contents(other)
+        if lost != "index":
+            assert index_answers(mine) == index_answers(other)
+
+
+def test_torn_bytes_behind_the_log_are_cut_and_counted(tmp_path: Path) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    with store.open() as reader:
+        before, end = contents(reader), reader.log_range()[1]
+    last = max(Path(store.path, "commitlog").iterdir())
+    with last.open("r+b") as file:
+        file.seek(end - int(last.name) + 40)
+        file.write(b"torn")
+    report = recovered(store)
+    assert report.clean
+    assert (report.log_end, report.bytes_cut) == (end, 44)
+    assert str(last) in str(report)
+    assert json.loads(report.to_json())["bytes_cut"] == 44
+    assert last.read_bytes()[end - int(last.name) :].strip(b"\0") == b""
+    with store.open() as reader:
+        assert contents(reader) == before
+
+
+def test_ghost_entries_are_not_taken_up_when_the_log_grows_past_them(tmp_path: Path) -> None:
+    make_store(tmp_path / "s", 40)
+    queue = tmp_path / "s/consumequeue/orders/0"
+    with MessageStore.open(tmp_path / "s") as reader:
+        end, count = reader.log_range()[1], reader.max_offset("orders", 0)
+    last = max(queue.iterdir())
+    ghost = np.array([(end + 5, 120, 7), (end + 300, 120, 7)], dtype=QUEUE_ENTRY)
+    with last.open("r+b") as file:
+        file.seek(count * QUEUE_ENTRY.itemsize - int(last.name))
+        file.write(ghost.tobytes())
+    (tmp_path / "s/abort").touch()
+    with MessageStore.append_to(tmp_path / "s", SMALL) as store:
+        assert store.recovered is not None
+        assert store.recovered.entries_cut == 2
+        assert store.max_offset("orders", 0) == count
+        for _ in range(10):
+            store.append({"topic": "other", "queueId": 0, "body": b"y" * 90})
+    with MessageStore.open(tmp_path / "s") as reader:
+        assert reader.max_offset("orders", 0) == count
+
+
+def test_a_zero_entry_in_front_is_no_message_and_the_queue_is_made_again(tmp_path: Path) -> None:
+    make_store(tmp_path / "s", 60)
+    with MessageStore.open(tmp_path / "s") as reader:
+        before = contents(reader)
+    last = max((tmp_path / "s/consumequeue/orders/1").iterdir())
+    with last.open("r+b") as file:
+        file.write(bytes(QUEUE_ENTRY.itemsize))
+    (tmp_path / "s/abort").touch()
+    recover(tmp_path / "s", SMALL)
+    with MessageStore.open(tmp_path / "s") as reader:
+        assert contents(reader) == before
+
+
+def test_more_than_ten_files_are_looked_at_where_that_is_needed(tmp_path: Path) -> None:
+    make_store(tmp_path / "s", 1500)
+    assert len(list((tmp_path / "s/commitlog").iterdir())) > 14
+    with MessageStore.open(tmp_path / "s") as reader:
+        before, answers = contents(reader), index_answers(reader)
+    shutil.rmtree(tmp_path / "s/consumequeue")
+    shutil.rmtree(tmp_path / "s/index")
+    (tmp_path / "s/abort").touch()
+    recover(tmp_path / "s", SMALL)
+    with MessageStore.open(tmp_path / "s") as reader:
+        assert contents(reader) == before
+        assert index_answers(reader) == answers
+
+
+def test_a_record_at_the_boundary_of_a_lagging_queue_is_not_skipped(tmp_path: Path) -> None:
+    make_store(tmp_path / "s", 50)
+    with MessageStore.open(tmp_path / "s") as reader:
+        before = contents(reader)
+    for queue in (0, 1, 2):
+        cut_last_units(tmp_path / f"s/consumequeue/orders/{queue}", 3)
+    report = recover(tmp_path / "s", SMALL)  # no abort: entries that a stop did not wait for
+    assert (report.clean, report.untouched, report.entries_rebuilt) == (True, False, 9)
+    with MessageStore.open(tmp_path / "s") as reader:
+        assert contents(reader) == before
+
+
+def cut_last_units(folder: Path, count: int) -> None:
+    for path in sorted(folder.iterdir(), reverse=True):
+        raw = path.read_bytes()
+        used = -(-len(raw.rstrip(b"\0")) // QUEUE_ENTRY.itemsize)
+        gone = min(count, used)
+        keep = (used - gone) * QUEUE_ENTRY.itemsize
+        path.write_bytes(raw[:keep].ljust(len(raw), b"\0"))
+        count -= gone
+        if not count:
+            return
+
+
+def test_damage_that_had_been_on_the_disk_does_not_end_the_log(tmp_path: Path) -> None:
+    make_store(tmp_path / "s", 60)
+    with MessageStore.open(tmp_path / "s") as reader:
+        end = reader.log_range()[1]
+        hurt = reader.get_message("orders", 1, 15, max_messages=1).messages[0]
+        last = max(base for base in range(0, end, SMALL["mappedFileSizeCommitLog"]))
+        hurt = next(
+            message
+            for message in (reader.message_at(x.start) for x in reader.scan(last) if x.record)
+            if message.commit_log_offset > last
+        )
+        before = {queue: reader.max_offset(*queue) for queue in reader.queues()}
+    path = max((tmp_path / "s/commitlog").iterdir())
+    with path.open("r+b") as file:
+        file.seek(hurt.commit_log_offset - last + 95)
+        file.write(b"\xff\xff\xff")
+    (tmp_path / "s/abort").touch()
+    report = recover(tmp_path / "s", SMALL)
+    assert report.damage == [(hurt.commit_log_offset, hurt.commit_log_offset + hurt.store_size)]
+    assert report.log_end == end
+    assert {queue: ends[1] for queue, ends in report.queues.items()} == before
+
+
+@pytest.mark.parametrize("step", range(12))
+def test_a_crash_in_the_middle_of_a_recovery_is_recovered_from(
+    step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import os
+
+    store = unpack("crash-5.3.3", tmp_path)
+    shutil.rmtree(Path(store.path, "consumequeue/orders"))
+    whole = unpack("crash-5.3.3", tmp_path / "other")
+    recovered(whole)
+
+    class Killed(BaseException):
+        pass
+
+    calls = 0
+    real = os.pwrite
+
+    def counted(*args: Any) -> int:
+        nonlocal calls
+        calls += 1
+        if calls > step * 3:
+            raise Killed
+        return real(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", counted)
+        try:
+            recovered(store)
+        except Killed:
+            assert Path(store.path, "abort").exists()
+    recovered(store)
+    with store.open() as mine, whole.open() as other:
+        assert contents(mine) == contents(other)
+        assert index_answers(mine) == index_answers(other)
+
+
+def test_it_holds_the_lock_and_takes_no_mode_that_is_none(tmp_path: Path) -> None:
+    with MessageStore.create(tmp_path / "s", SMALL), pytest.raises(StoreLockedError):
+        recover(tmp_path / "s")
+    with pytest.raises(InvalidArgumentError, match="strict or broker"):
+        recover(tmp_path / "s", mode="lenient")
+
+
+def test_the_checkpoint_says_afterwards_what_is_there(tmp_path: Path) -> None:
+    make_store(tmp_path / "s", 30)
+    (tmp_path / "s/abort").touch()
+    (tmp_path / "s/checkpoint").write_bytes(b"\x7f" * 39)  # torn
+    report = recover(tmp_path / "s", SMALL)
+    checkpoint = Checkpoint.read(tmp_path / "s/checkpoint")
+    assert checkpoint is not None
+    with MessageStore.open(tmp_path / "s") as reader:
+        last = reader.message_at(checkpoint.logics_physical_offset)
+    assert last.commit_log_offset + last.store_size == report.log_end
+    assert checkpoint.physic_msg_timestamp == last.store_timestamp
+
+
+# --- torn writes ------------------------------------------------------------------------------------
+
+DEPTH = 4096
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("how", ["cut", "zero"])
+@pytest.mark.parametrize("part", ["commitlog", "consumequeue", "index", "checkpoint"])
+def test_every_byte_of_the_last_page_cut_or_zeroed(part: str, how: str, tmp_path: Path) -> None:
+    root = tmp_path / "s"
+    config = {**SMALL, "messageIndexEnable": part == "index"}
+    with MessageStore.create(root, config) as store:
+        for number in range(31):  # few and large: it is all read thousands of times
+            plain = one_message(number)
+            store.append({**plain, "body": plain["body"] + b"." * (400 + number * 37 % 300)})
+    assert len(list((root / "commitlog").iterdir())) == 3
+    with MessageStore.open(root) as reader:
+        whole, ends = contents(reader), reader.log_range()
+        places = [e.stop for e in reader.scan() if e.record]
+    assert places[-1] == ends[1] > 2 * SMALL["mappedFileSizeCommitLog"] + DEPTH
+    (root / "abort").touch()
+    kept = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    times = {path: path.stat().st_mtime_ns for path in kept}
+    folder = root / part / ("orders/0" if part == "consumequeue" else "")
+    target = max(folder.iterdir()) if folder.is_dir() else folder
+    raw = kept[target]
+    used = max(len(raw.rstrip(b"\0")), 1)
+    for at in some(f"{part} {how}", range(max(0, used - DEPTH), used)):
+        for path in root.rglob("*"):
+            if path.is_file() and path not in kept:
+                path.unlink()
+        for path, data in kept.items():
+            if not path.exists() or path.stat().st_mtime_ns != times[path]:
+                path.write_bytes(data)
+                times[path] = path.stat().st_mtime_ns
+        torn = raw[:at] if how == "cut" else raw[:at] + bytes(len(raw) - at)
+        target.write_bytes(torn)
+        times[target] = 0
+        torn_at = int(target.name) + at if part == "commitlog" else None
+        check_torn(root, config, part, torn_at, places, whole)
+        if at % 64 == 0:  # and it can be gone on with
+            with MessageStore.append_to(root, config, recovery="refuse") as store:
+                append_many(store, 1)
+
+
+def check_torn(
+    root: Path,
+    config: dict[str, Any],
+    part: str,
+    torn_at: int | None,
+    places: list[int],
+    whole: dict[QueueId, Any],
+) -> None:
+    """What is before the tear is there, nothing else is, and the report says how much went."""
+    end = places[-1]
+    report = recover(root, config)
+    if torn_at is not None:
+        end = max(place for place in places if place <= torn_at)
+        assert report.bytes_cut <= torn_at - end
+    assert report.log_end == end
+    with MessageStore.open(root) as reader:
+        found = contents(reader)
+        for queue, messages in whole.items():
+            expected = [m for m in messages if m[1] + m[2] <= end]
+            assert found.get(queue, []) == expected, (part, torn_at)
+        assert all(e.gap in (None, Gap.FILLER, Gap.UNWRITTEN) for e in reader.scan())
+        if part == "index":
+            assert len(index_answers(reader)) == 2 * len(places)  # keys and tags

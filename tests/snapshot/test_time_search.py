@@ -1,0 +1,124 @@
+"""Where a time lies in a queue, also where records on the way to it cannot be read."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rmq_store import MessageStore, QueueId, StoreError
+from rmq_store.consumequeue.bisection import Boundary, find_boundary
+from rmq_store.query.find import find
+from rmq_store.query.selection import Search
+from rmq_store.snapshot.time_search import offset_by_time
+from tests.support.golden import GoldenStore, Truth, unpack
+from tests.support.spark.reads import rows_of
+
+SEED = 20_261_121
+NAME = "clean-5.5.0"
+QUEUE = QueueId("orders", 1)
+
+Times = list[int | None]
+
+
+def by_looking_at_all(times: Times, wanted: int) -> Boundary:
+    earlier = [at for at, time in enumerate(times) if time is not None and time < wanted]
+    reached = [at for at, time in enumerate(times) if time is not None and time >= wanted]
+    return Boundary(earlier[-1] + 1 if earlier else 0, reached[0] if reached else len(times))
+
+
+def boundary(times: Times, wanted: int) -> Boundary:
+    return find_boundary(0, len(times), times.__getitem__, lambda time: time >= wanted)
+
+
+@settings(max_examples=2_000, derandomize=True, deadline=None)
+@given(st.data())
+def test_the_boundary_is_that_of_a_look_at_every_record(data: st.DataObject) -> None:
+    whole = sorted(data.draw(st.lists(st.integers(0, 30), max_size=60)))
+    dark = data.draw(st.sets(st.integers(0, max(0, len(whole) - 1))))
+    times = [None if at in dark else time for at, time in enumerate(whole)]
+    wanted = data.draw(st.integers(-1, 32))
+    found = by_looking_at_all(times, wanted)
+    assert boundary(times, wanted) == found
+    lower = offset_by_time(0, len(times), wanted, "LOWER", times.__getitem__)
+    assert lower == found.behind
+
+
+def test_a_long_stretch_that_is_gone_costs_a_few_looks_and_no_record() -> None:
+    count, start, stop = 1_000_000, 300_000, 900_000
+    looks = 0
+
+    def time_at(offset: int) -> int | None:
+        nonlocal looks
+        looks += 1
+        return None if start <= offset < stop else offset
+
+    for wanted in (5, start, start + 5, stop, stop + 5, count + 5):
+        looks = 0
+        found = find_boundary(0, count, time_at, lambda time: time >= wanted)  # noqa: B023
+        end = min(wanted, count)
+        inside = start <= wanted <= stop
+        assert found == (Boundary(start, stop) if inside else Boundary(end, end))
+        assert looks < 300
+
+
+def truth_of(store: GoldenStore) -> list[Truth]:
+    return store.by_queue[QUEUE]
+
+
+def spoil(store: GoldenStore, record: Truth) -> None:
+    """Zero a record in the log."""
+    files = sorted((Path(store.path) / "commitlog").iterdir())
+    path = max(p for p in files if int(p.name) <= record["commitLogOffset"])
+    with path.open("r+b") as file:
+        file.seek(record["commitLogOffset"] - int(path.name))
+        file.write(bytes(record["storeSize"]))
+
+
+def spark_rows(store: GoldenStore, **options: str) -> list[int]:
+    asked = {"path": store.path, "assign": '{"orders": [1]}', "mode": "DROPMALFORMED", **options}
+    rows = rows_of({name.lower(): value for name, value in asked.items()})
+    return [row["commitLogOffset"] for row in rows]
+
+
+@pytest.mark.parametrize("spoiled", ["one in the middle", "the last", "a run", "scattered"])
+def test_times_select_the_same_messages_around_damage(tmp_path: Path, spoiled: str) -> None:
+    store = unpack(NAME, tmp_path)
+    truth = truth_of(store)
+    count = len(truth)
+    random_ = random.Random(SEED)
+    numbers = {
+        "one in the middle": [count // 2],
+        "the last": [count - 1],
+        "a run": list(range(count // 2 - 10, count // 2 + 30)),
+        "scattered": random_.sample(range(count), 40),
+    }[spoiled]
+    for number in numbers:
+        spoil(store, truth[number])
+    gone = {truth[number]["commitLogOffset"] for number in numbers}
+    times = sorted({record["storeTimestamp"] for record in truth})
+    for _ in range(12):
+        since, until = sorted(random_.sample(times, 2))
+        within = [r["commitLogOffset"] for r in truth if since <= r["storeTimestamp"] < until]
+        wanted = [at for at in within if at not in gone]
+        found = spark_rows(store, startingTimestamp=str(since), endingTimestamp=str(until))
+        assert found == wanted, (spoiled, since, until, SEED)
+        told: list[StoreError] = []
+        search = Search(topics=["orders"], queue_ids=[1], begin=since, end=until)
+        with MessageStore.open(store.path) as opened:
+            batches = list(find(opened, search, ["commitLogOffset", "body"], told.append))
+        assert [at for b in batches for at in b.column(0).to_pylist()] == wanted
+        assert {error.offset for error in told} >= gone & set(within), "damage of that time is told"
+
+
+def test_the_time_of_a_reset_is_not_misled(tmp_path: Path) -> None:
+    store = unpack(NAME, tmp_path)
+    truth = truth_of(store)
+    spoil(store, truth[len(truth) // 2])
+    early = truth[len(truth) // 5]
+    wanted = next(r["queueOffset"] for r in truth if r["storeTimestamp"] >= early["storeTimestamp"])
+    with store.open() as opened:
+        assert opened.offset_by_time(*QUEUE, early["storeTimestamp"]) == wanted

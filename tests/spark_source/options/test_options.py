@@ -1,0 +1,175 @@
+"""Options: strings to typed values, and what a wrong one is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rmq_store.errors import InvalidArgumentError
+from rmq_store.format.queues import QueueId
+from spark_source.options.parse import SourceOptions, parse_options
+from spark_source.options.table import OPTIONS
+from spark_source.options.value_parsers import Assignment, ByQueue
+
+
+def parsed(**raw: str) -> SourceOptions:
+    return parse_options({"path": "/store", **raw})
+
+
+def test_a_path_is_enough() -> None:
+    assert parsed() == SourceOptions(paths=("/store",))
+    assert parsed().max_bytes_per_partition == 128 * 1024 * 1024
+
+
+def test_the_case_of_a_name_does_not_matter() -> None:
+    assert parsed(includesystemtopics="TRUE").include_system_topics
+    assert parsed(MAXBYTESPERPARTITION="1").max_bytes_per_partition == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "field", "expected"),
+    [
+        ("topic", "orders", "topics", ("orders",)),
+        ("topic", " orders, payments ,orders", "topics", ("orders", "payments")),
+        (
+            "assign",
+            '{"a": [1, 0], "b": ["2"]}',
+            "assign",
+            Assignment((QueueId("a", 1), QueueId("a", 0), QueueId("b", 2))),
+        ),
+        (
+            "assign",
+            '{"a": {"broker-b": [3]}}',
+            "assign",
+            Assignment((), (("broker-b", QueueId("a", 3)),)),
+        ),
+        ("subscribe", "orders", "topics", ("orders",)),
+        ("subscribePattern", "ord.*", "topic_pattern", "ord.*"),
+        ("keys", "a || b", "keys", ("a", "b")),
+        ("mode", "permissive", "mode", "PERMISSIVE"),
+        ("failOnDataLoss", "false", "fail_on_data_loss", False),
+        ("splitBy", "queue", "split_by", "queue"),
+        ("table", "queues", "table", "queues"),
+        ("maxBodyBytes", "1m", "max_body_bytes", 1 << 20),
+        ("minPartitions", "7", "min_partitions", 7),
+        (
+            "startingOffsetsByTimestamp",
+            '{"a": {"0": 5, "broker-a": {"1": 6}}}',
+            "starting_timestamps",
+            ByQueue({QueueId("a", 0): 5}, {("broker-a", QueueId("a", 1)): 6}),
+        ),
+        ("columns", "topic, body, topic", "columns", ("topic", "body")),
+        ("tags", "a || b|| a", "tags", ("a", "b")),
+        ("tags", "*", "tags", None),
+        ("startingOffsets", "earliest", "starting_offsets", ByQueue()),
+        ("startingOffsets", '{"a": {"0": 23}}', "starting_offsets", ByQueue({QueueId("a", 0): 23})),
+        ("endingOffsets", '{"a": {"0": -1}}', "ending_offsets", ByQueue({QueueId("a", 0): -1})),
+        ("endingOffsets", "Latest", "ending_offsets", ByQueue()),
+        ("startingTimestamp", "1700000000123", "starting_timestamp", 1700000000123),
+        ("startingTimestamp", "2023-11-14T22:13:20.123Z", "starting_timestamp", 1700000000123),
+        ("endingTimestamp", "2023-11-15T06:13:20+08:00", "ending_timestamp", 1700000000000),
+        ("endingTimestamp", "1969-12-31T23:59:59.999Z", "ending_timestamp", -1),
+        ("maxBytesPerPartition", "64m", "max_bytes_per_partition", 64 << 20),
+        ("maxBytesPerPartition", "1 GiB", "max_bytes_per_partition", 1 << 30),
+        ("brokerName", "broker-a", "broker_name", "broker-a"),
+        ("brokerConf", "/etc/broker.conf", "broker_conf", "/etc/broker.conf"),
+    ],
+)
+def test_a_value_becomes_what_it_means(name: str, value: str, field: str, expected: Any) -> None:
+    assert getattr(parsed(**{name: value}), field) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("includeSystemTopics", "yes", "neither true nor false"),
+        ("maxBytesPerPartition", "0", "not a number of bytes"),
+        ("maxBytesPerPartition", "lots", "not a number of bytes"),
+        ("topic", " , ", "names nothing"),
+        ("tags", "||", "names none"),
+        ("columns", "topics", "Did you mean 'topic'"),
+        ("startingTimestamp", "2026-05-01T10:00:00", "no time zone"),
+        ("startingTimestamp", "yesterday", "neither milliseconds"),
+        ("startingOffsets", "latest", "cannot be 'latest'"),
+        ("startingOffsets", "{", "not JSON"),
+        ("startingOffsets", "[]", "not an object"),
+        ("startingOffsets", '{"a": 5}', "no offsets by queue id"),
+        ("startingOffsets", '{"a": {"0": -3}}', "-3"),
+        ("startingOffsets", '{"a": {"x": 3}}', "'x' for a queue id"),
+        ("assign", '{"a": 0}', "no list of queue ids"),
+        ("assign", "{}", "names no queue"),
+        ("brokerName", " ", "is empty"),
+    ],
+)
+def test_a_bad_value_is_refused_by_name(name: str, value: str, message: str) -> None:
+    with pytest.raises(InvalidArgumentError) as refused:
+        parsed(**{name: value})
+    assert message in str(refused.value)
+    assert "RMQSTORE_INVALID_ARGUMENT" in str(refused.value)
+
+
+def test_an_unknown_option_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(InvalidArgumentError, match="Did you mean 'includeSystemTopics'"):
+        parsed(includesystemtopic="true")
+
+
+def test_stores_the_wrong_way_round_are_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="has the path '/data/a' for a name"):
+        parse_options({"stores": '{"/data/a": "broker-a"}'})
+    # A folder that is named from here may lie beside, and a name may have a slash.
+    assert parse_options({"stores": '{"a": "store", "b/c": "/x"}'}).stores
+
+
+def test_no_path_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="no path"):
+        parse_options({})
+
+
+def test_topic_and_assign_exclude_each_other() -> None:
+    with pytest.raises(InvalidArgumentError, match="exclude each other"):
+        parsed(topic="a", assign='{"a": [0]}')
+
+
+def test_every_option_fills_a_field_of_its_own() -> None:
+    fields = [option.field for option in OPTIONS if option.name != "topic"]
+    assert sorted(fields) == sorted(SourceOptions.__dataclass_fields__)
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        ({"topic": "a", "subscribe": "b"}, "exclude each other"),
+        ({"subscribe": "a", "subscribePattern": "b"}, "exclude each other"),
+        ({"stores": '{"a": "/x"}'}, "exclude each other"),
+        ({"includeUnqueued": "true"}, "source=commitlog"),
+        ({"source": "commitlog", "splitBy": "queue"}, "does not read"),
+        ({"source": "commitlog", "maxRecordsPerPartition": "5"}, "does not read"),
+        ({"table": "queues", "columns": "topic"}, "not of table 'queues'"),
+        ({"subscribePattern": "("}, "no regular expression"),
+        ({"keys": "a b"}, "one word"),
+        ({"keys": "*"}, "leave it out"),
+        ({"mode": "lenient"}, "none of FAILFAST"),
+        ({"table": "queue"}, "none of topics"),
+        ({"minPartitions": "0"}, "above 0"),
+        ({"startingOffsetsByTimestamp": '{"a": {"0": -1}}'}, "for a timestamp"),
+        ({"location": "/x"}, "CREATE TEMPORARY VIEW"),
+        ({"nameServer": "localhost:9876"}, "client of a live broker"),
+        ({"kafka.bootstrap.servers": "x"}, "client of a live broker"),
+        ({"consumerGroup": "g"}, "table=groups"),
+        ({"rocketmq.anything": "g"}, "client settings have no meaning"),
+        ({"maxOffsetsPerTrigger": "9"}, "has no triggers"),
+        ({"includeHeaders": "true"}, "column properties has them"),
+        ({"queueId": "0"}, 'Name queues with assign = {"orders": [0, 1]}'),
+    ],
+)
+def test_what_cannot_go_together_or_has_no_meaning_is_told_why(
+    raw: dict[str, str], message: str
+) -> None:
+    with pytest.raises(InvalidArgumentError) as refused:
+        parsed(**raw)
+    assert message in str(refused.value)
+
+
+def test_a_list_of_paths_is_how_spark_hands_it_over() -> None:
+    assert parse_options({"paths": '["/a", "/b"]'}).paths == ("/a", "/b")

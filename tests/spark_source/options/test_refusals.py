@@ -1,0 +1,130 @@
+"""What cannot be read is refused by the source with what is wrong and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StringType, StructField, StructType
+
+from tests.conftest import GoldenStore, unpack
+from tests.support.spark.loads import load
+
+Golden = Callable[[str], GoldenStore]
+
+
+def refusal(action: Callable[[], Any]) -> str:
+    with pytest.raises(PySparkException) as refused:
+        action()
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "more", ["OPTIONS (path '{}')", "OPTIONS (path '{}', topic 'orders')", "LOCATION '{}'"]
+)
+def test_a_table_of_the_catalog_is_refused_with_what_to_use(
+    spark: SparkSession, golden: Golden, more: str
+) -> None:
+    path = golden("clean-5.5.0").path
+    told = refusal(lambda: spark.sql(f"CREATE TABLE kept USING rmqstore {more.format(path)}"))
+    assert "CREATE TABLE is not supported" in told
+    assert "CREATE TEMPORARY VIEW" in told
+    assert not spark.catalog.tableExists("kept")
+
+
+def test_writing_and_streaming_are_refused_with_a_sentence(
+    spark: SparkSession, golden: Golden, tmp_path: Path
+) -> None:
+    path = golden("clean-5.5.0").path
+    frame = spark.range(3)
+    target = str(tmp_path / "new")
+    message = refusal(lambda: frame.write.format("rmqstore").mode("append").save(target))
+    assert "writing a DataFrame is not supported" in message
+    assert "jobs/replay.py" in message
+    assert not (tmp_path / "new").exists()
+
+    def stream() -> None:
+        streamed = spark.readStream.format("rmqstore").load(path)
+        query = streamed.writeStream.format("memory").queryName("refused").start()
+        query.processAllAvailable()
+
+    message = refusal(stream)
+    assert "reading as a stream is not supported" in message
+    assert "spark.read" in message
+    assert "UnboundLocalError" not in message
+
+    def into_stream() -> None:
+        rate = spark.readStream.format("rate").load()
+        checkpoint = str(tmp_path / "checkpoint")
+        writer = rate.writeStream.format("rmqstore").option("checkpointLocation", checkpoint)
+        query = writer.option("path", target).start()
+        query.processAllAvailable()
+
+    assert "writing a stream is not supported" in refusal(into_stream)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"topik": "orders"}, "Did you mean 'topic'"),
+        ({"topic": "order"}, "Did you mean 'orders'"),
+        ({"assign": '{"orders": [9]}'}, "has no queue 9"),
+        ({"columns": "bodi"}, "Did you mean 'body'"),
+        ({"topic": "orders", "startingOffsets": '{"orders": {"0": 999999}}'}, "offset 999999"),
+        ({"topic": "orders", "startingOffsets": '{"payments": {"0": 1}}'}, "not selected"),
+        ({"brokerConf": "nowhere.conf"}, "nowhere.conf"),
+    ],
+)
+def test_a_wrong_option_is_told_what_is_right(
+    spark: SparkSession, golden: Golden, options: dict[str, str], message: str
+) -> None:
+    said = refusal(lambda: load(spark, golden("clean-5.5.0"), **options))
+    assert message in said
+    assert "RMQSTORE_" in said
+
+
+def test_a_folder_that_is_no_store_is_told_where_one_is(
+    spark: SparkSession, golden: Golden, tmp_path: Path
+) -> None:
+    store = golden("clean-5.5.0")
+    assert "there is no such folder" in refusal(lambda: load(spark, str(tmp_path / "nowhere")))
+    assert f"Did you mean {store.path}" in refusal(lambda: load(spark, str(store.folder)))
+    assert f"Did you mean {store.path}" in refusal(lambda: load(spark, store.path + "/commitlog"))
+
+
+def test_a_users_schema_that_cannot_be_is_refused(spark: SparkSession, golden: Golden) -> None:
+    schema = StructType([StructField("queueId", StringType())])
+    reader = spark.read.format("rmqstore").schema(schema)
+    message = refusal(lambda: reader.load(golden("clean-5.5.0").path).collect())
+    assert "column 'queueId' has another type (expected int, found string)" in message
+
+
+def test_a_damaged_record_fails_the_query_with_file_and_offset(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    record = next(r for r in store.truth if r["topic"] == "orders" and r["commitLogOffset"] > 9_000)
+    log = sorted((Path(store.path) / "commitlog").iterdir())[0]
+    with log.open("r+b") as file:
+        file.seek(record["commitLogOffset"] + 95)  # inside the body
+        byte = file.read(1)[0]
+        file.seek(record["commitLogOffset"] + 95)
+        file.write(bytes([byte ^ 1]))
+    frame = load(spark, store)
+    message = refusal(lambda: frame.collect())
+    assert "RMQSTORE_CORRUPT_RECORD" in message
+    assert str(log) in message
+    assert str(record["commitLogOffset"]) in message
+
+
+def test_a_file_that_is_gone_fails_the_query_by_name(spark: SparkSession, tmp_path: Path) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    frame = load(spark, store)
+    log = sorted((Path(store.path) / "commitlog").iterdir())[1]
+    log.unlink()
+    message = refusal(lambda: frame.collect())
+    assert "RMQSTORE_MISSING_FILE" in message

@@ -1,0 +1,141 @@
+"""What a filter spares, and that it lets the right rows through."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pyspark.sql.datasource import (
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+)
+
+from spark_source.planning.filters import CLOCK_SLACK_MS
+from tests.conftest import GoldenStore, user_topic
+from tests.support.golden import Truth, messages_in
+from tests.support.spark.reads import left_over, rows_of
+from tests.support.spark.selections import (
+    NAME,
+    PLACE,
+    Golden,
+    options_of,
+    places,
+    truth_where,
+)
+
+
+def filter_cases(store: GoldenStore) -> list[tuple[Filter, Callable[[Truth], bool], bool]]:
+    """Each with what it lets through, and whether it is claimed."""
+    from datetime import datetime, timezone
+
+    orders = [r for r in store.truth if r["topic"] == "orders"]
+    one = next(r for r in orders[50:] if r["keys"] and r["tags"] and r["uniqKey"])
+    moment = datetime.fromtimestamp(one["storeTimestamp"] / 1000, timezone.utc)
+    queue_offset = one["queueOffset"]
+    return [
+        (EqualTo(("topic",), "orders"), lambda r: r["topic"] == "orders", True),
+        (
+            In(("topic",), ("orders", "payments")),
+            lambda r: r["topic"] in ("orders", "payments"),
+            True,
+        ),
+        (EqualTo(("topic",), "nothing"), lambda r: False, True),
+        (EqualTo(("brokerName",), "store"), lambda r: True, True),
+        (EqualTo(("brokerName",), "other"), lambda r: False, True),
+        (EqualTo(("queueId",), 1), lambda r: r["queueId"] == 1, True),
+        (GreaterThan(("queueId",), 1), lambda r: r["queueId"] > 1, True),
+        (In(("queueId",), (0, 2)), lambda r: r["queueId"] in (0, 2), True),
+        (LessThanOrEqual(("queueId",), 0), lambda r: r["queueId"] <= 0, True),
+        (
+            GreaterThanOrEqual(("queueOffset",), queue_offset),
+            lambda r: r["queueOffset"] >= queue_offset,
+            True,
+        ),
+        (LessThan(("queueOffset",), 5), lambda r: r["queueOffset"] < 5, True),
+        (EqualTo(("queueOffset",), 5), lambda r: r["queueOffset"] == 5, True),
+        (In(("queueOffset",), (3, 7)), lambda r: r["queueOffset"] in (3, 7), False),
+        (EqualTo(("tags",), one["tags"]), lambda r: r["tags"] == one["tags"], True),
+        (In(("tags",), (one["tags"], "none such")), lambda r: r["tags"] == one["tags"], True),
+        (EqualTo(("keys",), one["keys"]), lambda r: r["keys"] == one["keys"], False),
+        (EqualTo(("uniqKey",), one["uniqKey"]), lambda r: r["uniqKey"] == one["uniqKey"], False),
+        (
+            EqualTo(("msgId",), one["offsetMsgId"]),
+            lambda r: r["offsetMsgId"] == one["offsetMsgId"],
+            False,
+        ),
+        (EqualTo(("msgId",), "rubbish"), lambda r: False, False),
+        (
+            GreaterThan(("storeTimestamp",), moment),
+            lambda r: r["storeTimestamp"] > one["storeTimestamp"],
+            False,
+        ),
+        (
+            EqualTo(("storeTimestamp",), moment),
+            lambda r: r["storeTimestamp"] == one["storeTimestamp"],
+            False,
+        ),
+        (Not(EqualTo(("topic",), "orders")), lambda r: r["topic"] != "orders", False),
+        (IsNotNull(("tags",)), lambda r: r["tags"] is not None, False),
+        (EqualTo(("flag",), 0), lambda r: r["flag"] == 0, False),
+        (EqualTo(("topic",), None), lambda r: False, False),
+    ]
+
+
+def test_a_filter_reads_what_it_lets_through_and_no_more_if_it_is_claimed(golden: Golden) -> None:
+    store = golden(NAME)
+    options = options_of(store, unwrapBatches="true", subscribePattern="(?!batch).*", **PLACE)
+    there = {r["commitLogOffset"] for r in store.truth if user_topic(r)} & set(
+        places(rows_of(options))
+    )
+    plain = [r for r in store.truth if r["commitLogOffset"] in there and messages_in(r) == 1]
+    chosen = {r["commitLogOffset"] for r in plain}
+    for one, wanted, claimed in filter_cases(store):
+        found = set(places(rows_of(options, [one]))) & chosen
+        expected = {r["commitLogOffset"] for r in plain if wanted(r)}
+        assert left_over(options, [one]) == ([] if claimed else [one]), one
+        assert found == expected if claimed else found >= expected, one
+
+
+def test_key_and_time_filters_spare_reading(golden: Golden) -> None:
+    store = golden(NAME)
+    one = [r for r in store.truth if r["topic"] == "orders" and r["uniqKey"]][80]
+    options = options_of(store, **PLACE)
+    every = len(rows_of(options))
+    for name, value in (
+        ("uniqKey", one["uniqKey"]),
+        ("msgId", one["offsetMsgId"]),
+        ("keys", one["keys"]),
+    ):
+        if value:
+            assert 1 <= len(rows_of(options, [EqualTo((name,), value)])) < every / 4, name
+    from datetime import datetime, timezone
+
+    first = min(r["storeTimestamp"] for r in store.truth)
+    before = datetime.fromtimestamp((first - CLOCK_SLACK_MS) / 1000 - 1, timezone.utc)
+    options["topic"] = "orders"
+    assert rows_of(options, [LessThan(("storeTimestamp",), before)]) == []
+
+
+def test_several_filters_are_all_heeded(golden: Golden) -> None:
+    store = golden(NAME)
+    one = next(r for r in store.truth if r["topic"] == "orders" and r["tags"])
+    filters: list[Filter] = [
+        EqualTo(("topic",), "orders"),
+        EqualTo(("tags",), one["tags"]),
+        GreaterThanOrEqual(("queueOffset",), 4),
+        LessThan(("queueOffset",), 40),
+    ]
+    options = options_of(store, unwrapBatches="true", **PLACE)
+    assert left_over(options, filters) == []
+    assert places(rows_of(options, filters)) == truth_where(
+        store,
+        lambda r: (
+            r["topic"] == "orders" and r["tags"] == one["tags"] and 4 <= r["queueOffset"] < 40
+        ),
+    )

@@ -1,0 +1,159 @@
+"""Planning on literal numbers: no store, no Spark."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rmq_store.format.queues import Entry, QueueId, QueueSlice
+from rmq_store.query.log_slices import (
+    Bound,
+    LogSlice,
+    Stretch,
+    cut_log,
+    pieces_of,
+    plan_partitions,
+    resolve,
+    sample_offsets,
+)
+
+ORDERS = QueueId("orders", 0)
+PAYMENTS = QueueId("payments", 0)
+
+
+def never(queue: QueueId, moment: int, *, unreadable_before: bool = False) -> int:
+    raise AssertionError("no time was asked for")
+
+
+def test_a_range_without_bounds_is_the_whole_queue() -> None:
+    assert resolve(ORDERS, (5, 9), Bound(), Bound(), never) == QueueSlice(ORDERS, 5, 9)
+
+
+def test_an_offset_counts_before_a_time() -> None:
+    start = Bound(offset=7, time_ms=1)
+    assert resolve(ORDERS, (5, 9), start, Bound(), never) == QueueSlice(ORDERS, 7, 9)
+
+
+def test_a_time_is_resolved_by_the_store_and_cut_to_the_queue() -> None:
+    def by_time(queue: QueueId, moment: int, *, unreadable_before: bool = False) -> int:
+        return {(100, False): 6, (200, True): 40}[moment, unreadable_before]
+
+    found = resolve(ORDERS, (5, 9), Bound(time_ms=100), Bound(time_ms=200), by_time)
+    assert found == QueueSlice(ORDERS, 6, 9)
+
+
+def test_an_end_before_the_start_selects_nothing() -> None:
+    found = resolve(ORDERS, (0, 9), Bound(offset=7), Bound(offset=3), never)
+    assert found == QueueSlice(ORDERS, 7, 7)
+    assert len(found) == 0
+
+
+def test_samples_are_spread_evenly_and_few() -> None:
+    assert sample_offsets(QueueSlice(ORDERS, 10, 14), queues=1) == [10, 11, 12, 13]
+    many = sample_offsets(QueueSlice(ORDERS, 0, 6400), queues=1)
+    assert many == list(range(0, 6400, 100))
+    assert sample_offsets(QueueSlice(ORDERS, 3, 9), queues=100_000) == [3]
+    assert sample_offsets(QueueSlice(ORDERS, 3, 3), queues=1) == []
+
+
+def test_even_bytes_are_cut_evenly() -> None:
+    assert cut_log([Stretch(0, 1000, 1000)], target_bytes=250) == [
+        LogSlice(None, 250, 250),
+        LogSlice(250, 500, 250),
+        LogSlice(500, 750, 250),
+        LogSlice(750, None, 250),
+    ]
+
+
+def test_cuts_are_closer_where_more_is_selected() -> None:
+    slices = cut_log([Stretch(0, 1000, 1000), Stretch(0, 100, 1000)], target_bytes=500)
+    assert [piece.stop for piece in slices] == [46, 91, 500, None]
+
+
+def test_a_hole_in_the_selection_makes_no_slice_of_its_own() -> None:
+    slices = cut_log([Stretch(0, 100, 100), Stretch(9_900, 10_000, 100)], target_bytes=100)
+    assert len(slices) == 2
+    assert slices[0].stop is not None
+    assert 100 <= slices[0].stop <= 9_900
+
+
+def test_little_is_one_slice_unless_more_are_asked_for() -> None:
+    assert cut_log([Stretch(0, 10, 10)], target_bytes=1 << 20) == [LogSlice(None, None, 10)]
+    assert len(cut_log([Stretch(0, 100, 100)], 1 << 20, min_slices=4)) == 4
+
+
+def test_nothing_selected_makes_no_slice() -> None:
+    assert cut_log([], target_bytes=100) == []
+
+    def entry_at(queue: QueueId, offset: int) -> Entry:
+        raise AssertionError("there is no entry")
+
+    assert plan_partitions([QueueSlice(ORDERS, 4, 4)], entry_at, 100) == []
+
+
+def test_more_slices_than_positions_are_no_error() -> None:
+    slices = cut_log([Stretch(7, 8, 1000)], target_bytes=1)
+    assert [(p.start, p.stop) for p in slices] == [(None, None)]
+
+
+def test_planning_asks_for_few_entries_of_a_long_queue() -> None:
+    asked = []
+
+    def entry_at(queue: QueueId, offset: int) -> Entry:
+        asked.append(offset)
+        return Entry(offset * 1000, 1000)
+
+    slices = plan_partitions([QueueSlice(ORDERS, 0, 10**9)], entry_at, 128 << 20)
+    assert len(asked) <= 65  # SAMPLES_PER_QUEUE and the last
+    assert len(slices) == -(-(10**12) // (128 << 20))
+    widths = [b - a for a, b in pairwise([0, *(p.stop for p in slices[:-1] if p.stop), 10**12])]
+    assert max(widths) <= 1.01 * min(widths)
+
+
+def test_pieces_of_neighbouring_slices_fit_together() -> None:
+    # orders at even positions, payments at odd ones
+    def offset_at_log(queue: QueueId, position: int) -> int:
+        return (position + 1) // 2 if queue == ORDERS else position // 2
+
+    wanted = [QueueSlice(ORDERS, 0, 50), QueueSlice(PAYMENTS, 10, 50)]
+    first = pieces_of(wanted, LogSlice(None, 40, 0), offset_at_log)
+    second = pieces_of(wanted, LogSlice(40, None, 0), offset_at_log)
+    assert first == [QueueSlice(ORDERS, 0, 20), QueueSlice(PAYMENTS, 10, 20)]
+    assert second == [QueueSlice(ORDERS, 20, 50), QueueSlice(PAYMENTS, 20, 50)]
+
+
+def test_a_queue_that_has_nothing_in_a_slice_is_left_out() -> None:
+    def offset_at_log(queue: QueueId, position: int) -> int:
+        return 0 if queue == PAYMENTS else 5
+
+    wanted = [QueueSlice(ORDERS, 0, 5), QueueSlice(PAYMENTS, 0, 5)]
+    assert pieces_of(wanted, LogSlice(None, 100, 0), offset_at_log) == [QueueSlice(ORDERS, 0, 5)]
+
+
+positions = st.lists(st.integers(0, 10_000), min_size=1, max_size=60)
+
+
+@given(st.lists(positions, min_size=1, max_size=5), st.integers(1, 3_000), st.booleans())
+def test_every_entry_is_in_exactly_one_slice(
+    logs: list[list[int]], target: int, in_order: bool
+) -> None:
+    """Whatever the records' positions, sorted as a broker writes them or not."""
+    queues = {QueueId("t", i): sorted(set(log)) if in_order else log for i, log in enumerate(logs)}
+
+    def entry_at(queue: QueueId, offset: int) -> Entry:
+        return Entry(queues[queue][offset], 90)
+
+    def offset_at_log(queue: QueueId, position: int) -> int:
+        return bisect_left(queues[queue], position)
+
+    wanted = [QueueSlice(queue, 0, len(log)) for queue, log in queues.items()]
+    read = [
+        (piece.queue, offset)
+        for part in plan_partitions(wanted, entry_at, target)
+        for piece in pieces_of(wanted, part, offset_at_log)
+        for offset in range(piece.start, piece.stop)
+    ]
+    assert sorted(read) == [(q, o) for q, log in queues.items() for o in range(len(log))]

@@ -1,0 +1,153 @@
+"""Which messages are selected, by name, offset and time; expected rows come from the truth."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rmq_store.errors import (
+    DataLossError,
+    InvalidArgumentError,
+)
+from rmq_store.format.layout import SysFlag
+from tests.conftest import in_a_queue, unpack, user_topic
+from tests.support.golden import Truth
+from tests.support.spark.reads import rows_of
+from tests.support.spark.selections import (
+    NAME,
+    PLACE,
+    Golden,
+    options_of,
+    places,
+    truth_where,
+)
+
+
+def test_topics_by_name_by_pattern_and_by_queue(golden: Golden) -> None:
+    store = golden(NAME)
+    cases: list[tuple[dict[str, str], Callable[[Truth], bool]]] = [
+        ({}, user_topic),
+        ({"subscribe": "orders, payments"}, lambda r: r["topic"] in ("orders", "payments")),
+        ({"subscribePattern": "ord.*|pay.*"}, lambda r: r["topic"][:3] in ("ord", "pay")),
+        ({"subscribePattern": "orders"}, lambda r: r["topic"] == "orders"),
+        ({"includeSystemTopics": "true"}, lambda r: True),
+        (
+            {"includeSystemTopics": "true", "subscribePattern": "SCHEDULE.*"},
+            lambda r: r["topic"].startswith("SCHEDULE"),
+        ),
+        (
+            {"subscribe": "SCHEDULE_TOPIC_XXXX"},
+            lambda r: r["topic"] == "SCHEDULE_TOPIC_XXXX",
+        ),
+        (
+            {"assign": '{"orders": [1, 3]}'},
+            lambda r: r["topic"] == "orders" and r["queueId"] in (1, 3),
+        ),
+    ]
+    for options, wanted in cases:
+        found = places(rows_of(options_of(store, **options, **PLACE)))
+        assert found == truth_where(store, wanted), options
+
+
+def test_a_pattern_that_no_topic_has_selects_nothing(golden: Golden) -> None:
+    assert rows_of(options_of(golden(NAME), subscribePattern="nothing-like-this")) == []
+
+
+def test_offsets_and_times_have_kafkas_precedence(golden: Golden) -> None:
+    store = golden(NAME)
+    orders = [r for r in store.truth if r["topic"] == "orders"]
+    early, late = orders[100]["storeTimestamp"], orders[-100]["storeTimestamp"]
+    by_time = json.dumps({"orders": {"0": late}})
+    by_offset = json.dumps({"orders": {"0": 3, "1": 4}})
+    cases: list[tuple[dict[str, str], Callable[[Truth], bool]]] = [
+        (
+            {"startingOffsets": by_offset},
+            lambda r: r["queueOffset"] >= {0: 3, 1: 4}.get(r["queueId"], 0),
+        ),
+        (
+            {"startingOffsets": by_offset, "startingOffsetsByTimestamp": by_time},
+            lambda r: (
+                r["storeTimestamp"] >= late
+                if r["queueId"] == 0
+                else r["queueOffset"] >= {1: 4}.get(r["queueId"], 0)
+            ),
+        ),
+        (
+            {
+                "startingOffsets": by_offset,
+                "startingOffsetsByTimestamp": by_time,
+                "startingTimestamp": str(early),
+            },
+            lambda r: r["storeTimestamp"] >= early,
+        ),
+        (
+            {"endingOffsets": by_offset, "endingOffsetsByTimestamp": by_time},
+            lambda r: (
+                r["storeTimestamp"] < late
+                if r["queueId"] == 0
+                else r["queueOffset"] < {1: 4}.get(r["queueId"], 10**9)
+            ),
+        ),
+        (
+            {"endingOffsets": by_offset, "endingTimestamp": str(late)},
+            lambda r: r["storeTimestamp"] < late,
+        ),
+        (
+            {"startingOffsets": '{"orders": {"0": -1, "1": -2}}'},
+            lambda r: r["queueId"] != 0,
+        ),
+    ]
+    for options, wanted in cases:
+        found = places(rows_of(options_of(store, topic="orders", **options, **PLACE)))
+        expected = truth_where(store, lambda r, w=wanted: r["topic"] == "orders" and w(r))  # type: ignore[misc]
+        assert found == expected, options
+
+
+def test_a_time_that_no_message_reaches_is_nothing_or_an_error_as_asked(golden: Golden) -> None:
+    options = options_of(golden(NAME), topic="orders", startingTimestamp="9999999999999")
+    assert rows_of(options) == []
+    with pytest.raises(InvalidArgumentError, match="no message stored at"):
+        rows_of({**options, "startingoffsetsbytimestampstrategy": "error"})
+
+
+def test_offsets_that_expired_are_data_loss_unless_it_is_accepted(golden: Golden) -> None:
+    store = golden("expired-5.5.0")
+    with store.open() as opened:
+        queue = next(q for q in opened.queues() if opened.min_offset(*q) > 0)
+        low, high = opened.min_offset(*queue), opened.max_offset(*queue)
+    options = options_of(
+        store,
+        assign=json.dumps({queue.topic: [queue.queue_id]}),
+        startingOffsets=json.dumps({queue.topic: {str(queue.queue_id): 0}}),
+    )
+    with pytest.raises(DataLossError, match="RMQSTORE_DATA_LOSS"):
+        rows_of(options)
+    found = rows_of({**options, "failondataloss": "false"})
+    assert [row["queueOffset"] for row in found] == list(range(low, high))
+
+
+def test_times_are_exact_in_queues_of_batches(golden: Golden) -> None:
+    store = golden(NAME)
+    batches = [r for r in store.truth if r["sysFlag"] & SysFlag.INNER_BATCH and in_a_queue(r)]
+    topic, last = batches[0]["topic"], batches[-1]["storeTimestamp"]
+    mine = [r for r in store.truth if r["topic"] == topic]
+    for moment in (mine[0]["storeTimestamp"], mine[len(mine) // 2]["storeTimestamp"], last + 1):
+        for option, wanted in (
+            ("startingTimestamp", [r for r in mine if r["storeTimestamp"] >= moment]),
+            ("endingTimestamp", [r for r in mine if r["storeTimestamp"] < moment]),
+        ):
+            rows = rows_of(options_of(store, topic=topic, **{option: str(moment)}, **PLACE))
+            assert places(rows) == Counter(r["commitLogOffset"] for r in wanted), (option, moment)
+
+
+def test_stores_are_opened_to_look_and_left_as_they_were(tmp_path: Path) -> None:
+    store = unpack(NAME, tmp_path)
+    before = store.fingerprint()
+    for table in ("topics", "queues", "files", "index", "groups", "usage", "damage", "plan"):
+        rows_of(options_of(store, table=table))
+    rows_of(options_of(store, source="commitlog"))
+    assert store.fingerprint() == before

@@ -1,0 +1,143 @@
+"""Tags and keys: which messages they select, and what is read for it."""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import in_a_queue, unpack, user_topic
+from tests.support.damage import INDEX_HARMS, damage_entry, harm_index
+from tests.support.golden import keys_of, messages_in
+from tests.support.spark.reads import rows_of
+from tests.support.spark.selections import (
+    NAME,
+    PLACE,
+    Golden,
+    options_of,
+    places,
+    plan_of,
+    truth_where,
+    watch_opened,
+)
+
+
+@pytest.mark.parametrize("name", [NAME, "clean-4.9.7", "direct-5.5.0", "geometry-5.5.0"])
+def test_keys_select_by_a_word_or_the_uniq_key(golden: Golden, name: str) -> None:
+    store = golden(name)
+    words = sorted(
+        {word for r in store.truth if user_topic(r) for word in keys_of(r) if word.isascii()}
+    )
+    words = [w for w in words if not any(c.isspace() for c in w) and "||" not in w]
+    step = max(1, len(words) // 12)
+    for word in words[::step]:
+        found = places(rows_of(options_of(store, keys=word, **PLACE)))
+        assert found == truth_where(store, lambda r, w=word: user_topic(r) and w in keys_of(r))  # type: ignore[misc]
+    two = words[:2]
+    found = places(rows_of(options_of(store, keys=" || ".join(two), **PLACE)))
+    assert found == truth_where(store, lambda r: user_topic(r) and bool(keys_of(r) & set(two)))
+
+
+@pytest.mark.parametrize("harm", INDEX_HARMS)
+def test_keys_are_found_whatever_the_index_lacks(tmp_path: Path, harm: str) -> None:
+    store = unpack("geometry-5.5.0", tmp_path)
+    harm_index(Path(store.path), harm)
+    words = sorted({w for r in store.truth if user_topic(r) for w in keys_of(r) if w.isalnum()})
+    for word in words[:: max(1, len(words) // 10)]:
+        found = places(rows_of(options_of(store, keys=word, **PLACE)))
+        assert found == truth_where(store, lambda r, w=word: user_topic(r) and w in keys_of(r))  # type: ignore[misc]
+
+
+LAST_OF_A_FILE = 99  # entries of a queue file of that store, less one: a search sets out from these
+
+
+def test_one_damaged_entry_hides_no_other_message_from_its_key(tmp_path: Path) -> None:
+    store = unpack(NAME, tmp_path)
+    queue = [r for r in store.truth if r["topic"] == "orders" and r["queueId"] == 0]
+    hit = queue[LAST_OF_A_FILE]
+    damage_entry(Path(store.path, "consumequeue", "orders", "0"), LAST_OF_A_FILE)
+    for record in [*queue[::9], hit]:
+        key = (record["keys"] or "").split(" ")[0]
+        if not key:
+            continue
+        given = options_of(store, topic="orders", keys=key, mode="PERMISSIVE", **PLACE)
+        given["columns"] += ",corruptRecord"
+        rows = rows_of(given)
+        damaged = [row for row in rows if row["corruptRecord"]]
+        whole = truth_where(
+            store,
+            lambda r, w=key: r["topic"] == "orders" and w in keys_of(r),  # type: ignore[misc]
+        )
+        assert places([row for row in rows if not row["corruptRecord"]]) == whole - Counter(
+            [hit["commitLogOffset"]]
+        )
+        assert [row["queueOffset"] for row in damaged] == (
+            [hit["queueOffset"]] if hit["commitLogOffset"] in whole else []
+        )
+
+
+def test_keys_and_tags_and_ranges_go_together(golden: Golden) -> None:
+    store = golden(NAME)
+    record = next(r for r in store.truth if r["topic"] == "orders" and r["tags"] and r["keys"])
+    word = record["keys"].split()[0]
+    found = places(
+        rows_of(options_of(store, topic="orders", keys=word, tags=record["tags"], **PLACE))
+    )
+    assert found == truth_where(
+        store,
+        lambda r: r["topic"] == "orders" and r["tags"] == record["tags"] and word in keys_of(r),
+    )
+
+
+def test_a_key_look_up_opens_the_index_and_no_log(
+    golden: Golden, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for three records between index files, and the last one."""
+    store = golden(NAME)
+    record = [r for r in store.truth if user_topic(r) and r["uniqKey"]][5]
+    opened = watch_opened(monkeypatch)
+    topic = record["topic"]
+    plan = plan_of(options_of(store, topic=topic, keys=record["uniqKey"], columns="topic,uniqKey"))
+    assert any("/index/" in path for path in opened)
+    hits = [row for row in plan if row["logStart"] is None]
+    assert sum(row["entries"] for row in plan) <= 6
+    assert hits
+
+
+@pytest.mark.parametrize("harm", ["newer item", "item never written"])
+def test_keys_behind_a_slot_that_is_ahead_of_the_header_are_found(
+    tmp_path: Path, harm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that writes links an item before it counts it; a crash may keep the link alone."""
+    from rmq_store.format.hashing import index_key, index_key_hash
+    from rmq_store.format.layout import INDEX_HEADER, index_item_at
+    from rmq_store.index.file import IndexFile, list_index_files
+
+    # In a file of the usual size hardly any slot is looked at to prove its geometry.
+    monkeypatch.setattr("rmq_store.index.file._SAMPLE", 0)
+    store = unpack(NAME, tmp_path)
+    segments = list_index_files(Path(store.path) / "index")
+    fits = [one for one in map(IndexFile, segments) if one.header.items + 2 < one.geometry.items]
+    file = fits[-1]
+    segment = next(one for one in segments if one.path == file.path)
+    slots, count = file.geometry.slots, file.header.index_count
+    assert count + 1 < file.geometry.items
+    first, last = file.header.begin_log_offset, file.header.end_log_offset
+    inside = [r for r in store.truth if first < r["commitLogOffset"] < last and in_a_queue(r)]
+    record = [r for r in inside if r["uniqKey"] and messages_in(r) == 1][-1]
+    topic = record["topic"]
+    key_hash = index_key_hash(index_key(topic, record["uniqKey"]))
+    assert record["commitLogOffset"] in file.log_offsets(key_hash)
+    slot_at = INDEX_HEADER.itemsize + key_hash % slots * 4
+    raw = bytearray(Path(segment.path).read_bytes())
+    (head,) = struct.unpack_from(">i", raw, slot_at)
+    struct.pack_into(">i", raw, slot_at, count + 1)
+    if harm == "newer item":
+        struct.pack_into(">iqii", raw, index_item_at(slots, count + 1), key_hash, 2**40, 0, head)
+    Path(segment.path).write_bytes(raw)
+    found = places(rows_of(options_of(store, topic=topic, keys=record["uniqKey"], **PLACE)))
+    assert found == truth_where(
+        store, lambda r: r["topic"] == topic and record["uniqKey"] in keys_of(r)
+    )

@@ -1,0 +1,79 @@
+"""The log itself as the source: the rows that the queues would give."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import in_a_queue, unpack
+from tests.support.golden import STORES
+from tests.support.spark.reads import rows_of
+from tests.support.spark.selections import (
+    NAME,
+    PLACE,
+    Golden,
+    options_of,
+    places,
+    truth_where,
+)
+
+
+@pytest.mark.parametrize("name", STORES)
+@pytest.mark.parametrize("queues", ["there", "gone"])
+def test_the_log_gives_the_rows_of_the_queues(
+    golden: Golden, tmp_path: Path, name: str, queues: str
+) -> None:
+    store = golden(name)
+    paths = json.loads((store.folder / "golden.json").read_text("utf-8")).get("commitLogPaths")
+    conf = tmp_path / "broker.conf"
+    conf.write_text(
+        Path(store.conf).read_text() + "\nstorePathCommitLog=" + ",".join(paths or ["commitlog"])
+    )
+    columns = "topic,queueId,queueOffset,commitLogOffset,storeSize,tags,msgId,bodyCrc,tagsCode,body"
+    options = options_of(store, brokerConf=str(conf), includeSystemTopics="true", columns=columns)
+    wanted = rows_of(options)
+    if queues == "gone":
+        copy = unpack(name, tmp_path)
+        for folder in ("consumequeue", "batchconsumequeue", "index"):
+            shutil.rmtree(Path(copy.path) / folder, ignore_errors=True)
+        options = {**options, "path": copy.path}
+    found = rows_of({**options, "source": "commitlog", "maxbytesperpartition": "60k"})
+
+    def key(row: dict[str, Any]) -> tuple[Any, ...]:
+        return row["commitLogOffset"], row["topic"], row["queueId"], row["queueOffset"]
+
+    assert sorted(found, key=key) == sorted(wanted, key=key)
+
+
+@pytest.mark.parametrize("name", ["direct-5.5.0", "geometry-5.5.0"])
+def test_unqueued_records_come_if_asked_for(golden: Golden, name: str) -> None:
+    store = golden(name)
+    options = options_of(store, source="commitlog", includeSystemTopics="true", **PLACE)
+    found = rows_of({**options, "includeunqueued": "true"})
+    every = Counter(r["commitLogOffset"] for r in store.truth)
+    assert places(found) == every
+    nowhere = {r["commitLogOffset"] for r in found if r["queueOffset"] is None}
+    assert nowhere == {r["commitLogOffset"] for r in store.truth if not in_a_queue(r)}
+    assert nowhere
+    assert places(rows_of(options)) == truth_where(store, lambda r: True)
+
+
+def test_selections_of_the_log_are_those_of_the_queues(golden: Golden) -> None:
+    store = golden(NAME)
+    orders = [r for r in store.truth if r["topic"] == "orders"]
+    early, late = str(orders[100]["storeTimestamp"]), str(orders[-100]["storeTimestamp"])
+    for options in (
+        {"topic": "orders", "tags": "FB || cancelled"},
+        {"topic": "orders", "startingTimestamp": early, "endingTimestamp": late},
+        {"assign": '{"orders": [1, 2]}', "startingOffsets": '{"orders": {"1": 9}}'},
+        {"subscribePattern": "pay.*", "keys": orders[0]["keys"].split()[0]},
+        {"subscribePattern": "ord.*", "keys": orders[0]["keys"].split()[0]},
+    ):
+        by_queue = rows_of(options_of(store, **options, **PLACE))
+        by_log = rows_of(options_of(store, source="commitlog", **options, **PLACE))
+        assert places(by_log) == places(by_queue), options

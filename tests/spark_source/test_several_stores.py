@@ -1,0 +1,126 @@
+"""Several stores in one frame."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmq_store.errors import (
+    InvalidArgumentError,
+    NotAStoreError,
+    UnknownQueueError,
+)
+from tests.conftest import unpack, user_topic
+from tests.support.spark.reads import rows_of
+from tests.support.spark.selections import (
+    NAME,
+    PLACE,
+    Golden,
+    plan_of,
+)
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> dict[str, str]:
+    """Two brokers' stores: folders broker-a and broker-b."""
+    found = {}
+    for broker, name in (("broker-a", NAME), ("broker-b", "clean-5.4.0")):
+        copy = unpack(name, tmp_path)
+        Path(copy.path).rename(tmp_path / broker)
+        found[broker] = str(tmp_path / broker)
+    return found
+
+
+def by_broker(rows: list[dict[str, Any]]) -> Counter[str]:
+    return Counter(row["brokerName"] for row in rows)
+
+
+def test_several_stores_are_one_frame(golden: Golden, two: dict[str, str], tmp_path: Path) -> None:
+    expected = {
+        "broker-a": sum(map(user_topic, golden(NAME).truth)),
+        "broker-b": sum(map(user_topic, golden("clean-5.4.0").truth)),
+    }
+    plain = {"unwrapbatches": "false", **PLACE}
+    for how in (
+        {"paths": json.dumps(list(two.values()))},
+        {"path": str(tmp_path / "broker-*")},
+        {"stores": json.dumps(two)},
+    ):
+        assert by_broker(rows_of({**how, **plain})) == expected, how
+    other = {"east": two["broker-a"], "west": two["broker-b"]}
+    assert set(by_broker(rows_of({"stores": json.dumps(other), **plain}))) == {"east", "west"}
+
+
+def test_offsets_and_queues_can_be_those_of_one_broker(two: dict[str, str]) -> None:
+    plain = {"stores": json.dumps(two), "unwrapbatches": "false", **PLACE}
+    rows = rows_of(
+        {
+            **plain,
+            "assign": '{"orders": {"broker-a": [0, 1], "broker-b": [0]}}',
+            "startingoffsets": '{"orders": {"broker-a": {"0": 7}, "broker-b": {"0": 3}}}',
+            "endingoffsets": '{"orders": {"0": 9, "1": 2}}',
+        }
+    )
+    found = {(r["brokerName"], r["queueId"], r["queueOffset"]) for r in rows}
+    assert found == {
+        *(("broker-a", 0, n) for n in (7, 8)),
+        *(("broker-a", 1, n) for n in (0, 1)),
+        *(("broker-b", 0, n) for n in range(3, 9)),
+    }
+    with pytest.raises(InvalidArgumentError, match=r"Did you mean .broker-[ab]."):
+        rows_of({**plain, "startingoffsets": '{"orders": {"broker-x": {"0": 1}}}'})
+
+
+def test_several_stores_have_a_configuration_each(
+    two: dict[str, str], golden: Golden, tmp_path: Path
+) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text("mappedFileSizeCommitLog=1000\n")
+    options = {"stores": json.dumps(two), **PLACE}
+    good = {"broker-a": golden(NAME).conf, "broker-b": golden("clean-5.4.0").conf}
+    assert rows_of({**options, "brokerconf": json.dumps(good)})
+    with pytest.raises(Exception, match="mappedFileSizeCommitLog"):
+        rows_of({**options, "brokerconf": json.dumps({**good, "broker-b": str(conf)})})
+    with pytest.raises(InvalidArgumentError, match="Did you mean 'broker-b'"):
+        rows_of({**options, "brokerconf": json.dumps({"broker-bb": str(conf)})})
+    with pytest.raises(InvalidArgumentError, match="JSON by broker name"):
+        rows_of({**options, "brokerconf": str(conf)})
+
+
+def test_two_of_one_name_are_refused_with_the_fix(golden: Golden) -> None:
+    paths = [golden(NAME).path, golden("clean-5.4.0").path]  # both folders are called store
+    with pytest.raises(InvalidArgumentError, match="two stores have the broker name 'store'") as e:
+        rows_of({"paths": json.dumps(paths)})
+    assert "stores = {" in str(e.value)
+    with pytest.raises(InvalidArgumentError, match="one brokerName for 2 stores"):
+        rows_of({"paths": json.dumps(paths), "brokername": "a"})
+
+
+def test_a_store_that_cannot_be_opened_fails_the_query_or_is_named(
+    two: dict[str, str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    stores = {**two, "broker-c": str(tmp_path / "nowhere")}
+    options = {"stores": json.dumps(stores), **PLACE}
+    with pytest.raises(NotAStoreError, match="nowhere"):
+        rows_of(options)
+    skipping = {**options, "unavailablestores": "skip"}
+    assert set(by_broker(rows_of(skipping))) == {"broker-a", "broker-b"}
+    assert "left out a store" in caplog.text
+    (left_out,) = [row for row in plan_of(skipping) if row["leftOut"]]
+    assert (left_out["brokerName"], left_out["partition"]) == ("broker-c", None)
+    with pytest.raises(NotAStoreError):  # none is left
+        rows_of({"path": str(tmp_path / "nowhere"), "unavailablestores": "skip"})
+
+
+def test_a_topic_of_one_broker_is_enough_and_one_of_none_is_refused(
+    two: dict[str, str], golden: Golden
+) -> None:
+    a = {r["topic"] for r in golden(NAME).truth if user_topic(r)}
+    options = {"stores": json.dumps(two), **PLACE}
+    assert rows_of({**options, "subscribe": sorted(a)[0]})
+    with pytest.raises(UnknownQueueError, match="Did you mean"):
+        rows_of({**options, "subscribe": "order"})

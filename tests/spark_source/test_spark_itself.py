@@ -1,0 +1,119 @@
+"""What only Spark itself can show: filters handed down or not, one snapshot, views, tables."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from rmq_store import MessageStore
+from tests.conftest import GoldenStore, in_a_queue, unpack
+from tests.support.golden import Truth
+from tests.support.spark.loads import load
+
+Golden = Callable[[str], GoldenStore]
+NAME = "clean-5.5.0"
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+
+
+@pytest.fixture(params=["true", "false"])
+def pushdown(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[str]:
+    """The switch, on and off."""
+    spark.conf.set(PUSHDOWN, request.param)
+    yield request.param
+    spark.conf.set(PUSHDOWN, "false")
+
+
+def test_filters_give_the_same_rows_handed_down_or_not(
+    spark: SparkSession, golden: Golden, pushdown: str
+) -> None:
+    store = golden(NAME)
+    orders = [r for r in store.truth if r["topic"] == "orders"]
+    one = next(r for r in orders[50:] if r["keys"] and r["tags"] and r["uniqKey"])
+    # In seconds and milliseconds, as SQL writes it; the session's zone is UTC.
+    moment = f"timestamp_millis({one['storeTimestamp']})"
+    quoted = one["keys"].replace("'", "''")
+    cases: list[tuple[str, Callable[[Truth], bool]]] = [
+        (f"uniqKey = '{one['uniqKey']}'", lambda r: r["uniqKey"] == one["uniqKey"]),
+        (
+            f"keys = '{quoted}' AND storeTimestamp >= {moment}",
+            lambda r: r["keys"] == one["keys"] and r["storeTimestamp"] >= one["storeTimestamp"],
+        ),
+        (f"msgId = '{one['offsetMsgId']}'", lambda r: r["offsetMsgId"] == one["offsetMsgId"]),
+        (
+            f"topic IN ('orders', 'payments') AND queueId < 2 AND queueOffset >= 4 AND "
+            f"tags = '{one['tags']}' AND storeTimestamp < {moment}",
+            lambda r: (
+                r["topic"] in ("orders", "payments")
+                and r["queueId"] < 2
+                and r["queueOffset"] >= 4
+                and r["tags"] == one["tags"]
+                and r["storeTimestamp"] < one["storeTimestamp"]
+            ),
+        ),
+        ("brokerName = 'elsewhere'", lambda r: False),
+    ]
+    options = {"unwrapBatches": "false", "includeSystemTopics": "true"}
+    columns = "brokerName,topic,queueId,queueOffset,tags,keys,uniqKey,msgId,storeTimestamp"
+    frame = load(spark, store, columns=columns + ",commitLogOffset", **options)
+    for clause, wanted in cases:
+        found = Counter(row[0] for row in frame.where(clause).select("commitLogOffset").collect())
+        expected = Counter(r["commitLogOffset"] for r in store.truth if in_a_queue(r) and wanted(r))
+        assert found == expected, clause
+
+
+def test_a_claimed_filter_is_not_applied_by_spark(
+    spark: SparkSession, golden: Golden, pushdown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    load(spark, golden(NAME)).where("topic = 'orders'").explain()
+    plan = capsys.readouterr().out
+    assert ("= orders" in plan) is (pushdown == "false")
+
+
+def test_one_snapshot_a_load_while_the_store_grows(spark: SparkSession, tmp_path: Path) -> None:
+    """A self-join, a repeated count and a filter see the same offsets; a new load sees more."""
+    store = unpack(NAME, tmp_path)
+    frame = load(spark, store, topic="orders", columns="queueId,queueOffset,commitLogOffset")
+    before = frame.count()
+    with MessageStore.append_to(store.path) as writer:
+        for number in range(50):
+            writer.append({"topic": "orders", "queueId": 0, "body": b"%d" % number})
+    joined = frame.alias("a").join(frame.alias("b"), "commitLogOffset")
+    assert (joined.count(), frame.count(), frame.where("queueId >= 0").count()) == (before,) * 3
+    assert load(spark, store, topic="orders").count() == before + 50
+    assert load(spark, store, topic="orders", keys="none-such").count() == 0
+
+
+def test_modes_and_tables_work_in_spark(spark: SparkSession, tmp_path: Path) -> None:
+    store = unpack(NAME, tmp_path)
+    record = next(r for r in store.truth if r["topic"] == "orders" and len(r["body"]) > 40)
+    log = sorted((Path(store.path) / "commitlog").iterdir())[0]
+    raw = bytearray(log.read_bytes())
+    raw[record["commitLogOffset"] + 95] ^= 1
+    log.write_bytes(raw)
+    told = load(spark, store, topic="orders", mode="PERMISSIVE")
+    (row,) = told.where("corruptRecord IS NOT NULL").collect()
+    assert row["commitLogOffset"] == record["commitLogOffset"]
+    total = len([r for r in store.truth if r["topic"] == "orders"])
+    assert told.count() == total
+    assert load(spark, store, topic="orders", mode="DROPMALFORMED").count() == total - 1
+    (damage,) = load(spark, store, topic="orders", table="damage").collect()
+    assert damage["commitLogOffset"] == record["commitLogOffset"]
+    queues = load(spark, store, table="queues").where("topic = 'orders'")
+    assert queues.agg(F.sum("messages")).first()[0] == total  # type: ignore[index]
+    plan = load(spark, store, topic="orders", columns="topic", table="plan").collect()
+    assert [row["readsLog"] for row in plan] == [False]
+
+
+def test_several_stores_load_as_a_list(spark: SparkSession, tmp_path: Path) -> None:
+    paths = []
+    for broker, name in (("broker-a", NAME), ("broker-b", "clean-5.4.0")):
+        Path(unpack(name, tmp_path).path).rename(tmp_path / broker)
+        paths.append(str(tmp_path / broker))
+    frame = spark.read.format("rmqstore").option("columns", "brokerName").load(paths)
+    found = {row["brokerName"] for row in frame.distinct().collect()}
+    assert found == {"broker-a", "broker-b"}

@@ -1,0 +1,198 @@
+"""The tables about a store, against the truth and the answers of golden stores."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from datetime import date, datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from rmq_store import MessageStore
+from rmq_store.tables import TABLES
+from spark_source.table_reader import table_schema
+from tests.conftest import GoldenStore, in_a_queue, unpack, user_topic
+from tests.support.golden import messages_in
+from tests.support.spark.reads import rows_of
+
+Golden = Callable[[str], GoldenStore]
+NAME = "clean-5.5.0"
+
+
+def table(store: GoldenStore | str, name: str, **options: str) -> list[dict[str, Any]]:
+    path = store if isinstance(store, str) else store.path
+    return rows_of({"path": path, "table": name, **options})
+
+
+@pytest.mark.parametrize("name", [name for name in TABLES if name != "plan"])
+def test_spark_and_the_core_give_the_same_table(golden: Golden, name: str) -> None:
+    store = golden(NAME)
+    with store.open() as opened:
+        core = TABLES[name].of(opened)
+    assert core.schema.equals(TABLES[name].schema)
+    ours = table(store, name, includesystemtopics="true")
+
+    def plain(rows: list[dict[str, Any]]) -> Counter[str]:
+        moving = ("configAgeMs",)
+        return Counter(
+            json.dumps({k: v for k, v in row.items() if k not in moving}, default=str)
+            for row in rows
+        )
+
+    # Spark's timestamps have microseconds, and str shows them alike.
+    assert plain(ours) == plain(core.to_pylist())
+
+
+@pytest.mark.parametrize("name", list(TABLES))
+def test_the_schema_for_spark_is_that_of_the_core(name: str) -> None:
+    schema = table_schema(name)
+    assert schema.fieldNames() == TABLES[name].schema.names
+    assert all(field.metadata["comment"] for field in schema)
+
+
+def test_queues_are_as_the_broker_says(golden: Golden) -> None:
+    for name in (NAME, "clean-4.9.0", "geometry-5.5.0"):
+        store = golden(name)
+        said = {
+            (a["topic"], a["queueId"]): (a["min"], a["max"])
+            for a in store.answers("minMax")
+            if a["max"] > 0
+        }
+        found = {
+            (r["topic"], r["queueId"]): (r["minOffset"], r["maxOffset"])
+            for r in table(store, "queues")
+        }
+        assert said
+        for queue, limits in said.items():
+            assert found[queue] == limits, queue
+
+
+def test_undispatched_messages_are_the_dispatch_lag(tmp_path: Path) -> None:
+    store = unpack(NAME, tmp_path)
+    assert {r["dispatchLag"] for r in table(store, "queues")} == {0}
+    last = [r for r in store.truth if in_a_queue(r)][-1]
+    assert messages_in(last) == 1
+    folder = Path(store.path) / "consumequeue" / last["topic"] / str(last["queueId"])
+    file = sorted(folder.iterdir())[-1]
+    raw = bytearray(file.read_bytes())
+    at = last["queueOffset"] * 20 - int(file.name)
+    raw[at:] = bytes(len(raw) - at)
+    file.write_bytes(raw)
+    rows = {(r["topic"], r["queueId"]): r for r in table(store, "queues")}
+    row = rows[last["topic"], last["queueId"]]
+    assert (row["dispatchLag"], row["dispatchLagBytes"]) == (1, last["storeSize"])
+
+
+def test_topics_count_their_messages(golden: Golden) -> None:
+    store = golden(NAME)
+    expected: Counter[str] = Counter()
+    for record in filter(user_topic, store.truth):
+        expected[record["topic"]] += messages_in(record)
+    rows = [r for r in table(store, "topics") if not r["system"] and r["queues"]]
+    assert {r["topic"]: r["messages"] for r in rows} == expected
+    assert any(r["batch"] for r in rows)
+
+
+def test_files_are_all_there(golden: Golden) -> None:
+    store = golden(NAME)
+    there = {str(p): p.stat().st_size for p in Path(store.path).rglob("*") if p.is_file()}
+    rows = table(store, "files")
+    assert {r["path"]: r["size"] for r in rows} == there
+    logs = [r for r in rows if r["part"] == "commitlog"]
+    assert [r["baseOffset"] for r in logs] == sorted(int(Path(r["path"]).name) for r in logs)
+    assert {r["topic"] for r in rows if r["part"] == "consumequeue"} >= {"orders", "payments"}
+
+
+def test_the_index_is_measured_and_its_gaps_named(tmp_path: Path) -> None:
+    store = unpack(NAME, tmp_path)
+    rows = table(store, "index")
+    files = [r for r in rows if r["path"]]
+    assert len(files) == len(list((Path(store.path) / "index").iterdir()))
+    assert all(1 <= r["longestChain"] <= r["items"] and r["usedSlots"] <= r["items"] for r in files)
+    shutil.rmtree(Path(store.path) / "index")
+    (gap,) = table(store, "index")
+    end = max(r["commitLogOffset"] + r["storeSize"] for r in store.truth)
+    assert (gap["beginLogOffset"], gap["endLogOffset"], gap["gapBytes"]) == (0, end, end)
+
+
+def test_groups_say_how_far_they_are_and_what_is_wrong(tmp_path: Path) -> None:
+    store = unpack(NAME, tmp_path)
+    config = Path(store.path) / "config"
+    with store.open() as opened:
+        high = opened.max_offset("orders", 0)
+    (config / "consumerOffset.json").write_text(
+        f'{{"offsetTable":{{"orders@g":{{0:{high - 3},1:1000000000}},'
+        '"gone@g":{0:5},"orders@h":{0:-1}}}'
+    )
+    rows = {(r["consumerGroup"], r["topic"], r["queueId"]): r for r in table(store, "groups")}
+    last = sorted(
+        (r for r in store.truth if (r["topic"], r["queueId"]) == ("orders", 0)),
+        key=lambda r: r["queueOffset"],
+    )[-3:]
+    row = rows["g", "orders", 0]
+    assert (row["lag"], row["lagBytes"]) == (3, sum(r["storeSize"] for r in last))
+    assert row["lagMs"] == last[-1]["storeTimestamp"] - last[0]["storeTimestamp"]
+    assert row["configAgeMs"] >= 0
+    assert row["configFile"] == str(config / "consumerOffset.json")
+    assert {key: r["status"] for key, r in rows.items()} == {
+        ("g", "orders", 0): "OK",
+        ("g", "orders", 1): "ABOVE_MAX",
+        ("g", "gone", 0): "NO_SUCH_QUEUE",
+        ("h", "orders", 0): "BELOW_MIN",
+    }
+    offsets = table(store, "offsets")
+    assert Counter(r["kind"] for r in offsets)["consumer"] == 4
+
+
+def test_usage_adds_up_to_the_truth_by_day(golden: Golden) -> None:
+    store = golden(NAME)
+    expected: Counter[tuple[str, int, date]] = Counter()
+    size: Counter[tuple[str, int, date]] = Counter()
+    for record in filter(user_topic, store.truth):
+        day = datetime.fromtimestamp(record["storeTimestamp"] / 1000, timezone.utc).date()
+        key = (record["topic"], record["queueId"], day)
+        expected[key] += messages_in(record)
+        size[key] += record["storeSize"]
+    rows = table(store, "usage", maxbytesperpartition="50k")
+    assert {(r["topic"], r["queueId"], r["day"]): r["messages"] for r in rows} == expected
+    assert {(r["topic"], r["queueId"], r["day"]): r["bytes"] for r in rows} == size
+
+
+def test_secrets_in_the_configuration_are_hidden(tmp_path: Path) -> None:
+    store = unpack(NAME, tmp_path)
+    path = Path(store.path) / "config" / "plain_acl.json"
+    path.write_text('{"accounts":{"a":{"secretKey":"swordfish","admin":true}}}')
+    rows = {r["name"]: r["value"] for r in table(store, "config") if r["file"] == str(path)}
+    assert rows == {"accounts.a.secretKey": "(hidden)", "accounts.a.admin": "true"}
+
+
+def test_a_damaged_config_file_is_a_row_and_no_failure(tmp_path: Path) -> None:
+    store = unpack(NAME, tmp_path)
+    for path in (Path(store.path) / "config").glob("topics.json*"):
+        path.write_bytes(b"{")
+    (row,) = [r for r in table(store, "config") if r["problem"]]
+    assert "RMQSTORE_CORRUPT_CONFIG" in row["problem"]
+    assert table(store, "topics")
+
+
+def test_the_checkpoint_stands_beside_what_the_files_say(golden: Golden) -> None:
+    store = golden(NAME)
+    (row,) = table(store, "checkpoint")
+    assert row["cleanShutdown"] is True
+    assert row["logEnd"] == max(r["commitLogOffset"] + r["storeSize"] for r in store.truth)
+    assert table(golden("crash-5.5.0"), "checkpoint")[0]["cleanShutdown"] is False
+
+
+def test_an_empty_store_has_empty_tables(tmp_path: Path) -> None:
+    (tmp_path / "store" / "commitlog").mkdir(parents=True)
+    with MessageStore.open(tmp_path / "store") as store:
+        for one in TABLES.values():
+            if one.rows_of is not None:
+                found = one.of(store)
+                assert isinstance(found, pa.Table)
+                assert found.num_rows == (1 if one.name == "checkpoint" else 0)

@@ -1,0 +1,86 @@
+"""The synopsis and the options of a command or job, as its page in the docs has them.
+
+`python -m tests.support.pages.option_pages` writes both anew in every page.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+import click
+
+from rmq_store.cli.main import COMMANDS, rmqstore
+from spark_source.options.table import OPTIONS
+from tests.support.checkout import CHECKOUT
+
+DOCS = CHECKOUT / "docs"
+JOBS = ("dlq", "export", "lag", "rebuild", "replay", "trace", "usage", "verify")
+SYNOPSIS = re.compile(r"(?<=^## Synopsis\n\n```text\n).*?(?=^```$)", re.DOTALL | re.MULTILINE)
+TABLE = re.compile(r"(?<=^## Options\n\n).*?(?=^## )", re.DOTALL | re.MULTILINE)
+_HEADER = "| option | default | |\n|---|---|---|\n"
+_OF_SOURCE = {f"{o.meaning} (default: {o.default or 'none'})": o.name for o in OPTIONS}
+
+
+def pages() -> Iterator[tuple[Path, str, click.Command]]:
+    """Each page with what is typed, and its command."""
+    context = click.Context(rmqstore)
+    for name in COMMANDS:
+        command = rmqstore.get_command(context, name)
+        assert command is not None
+        yield DOCS / "commands" / f"{name}.md", f"rmqstore {name}", command
+    for name in JOBS:
+        command = import_module(f"jobs.{name}").main.command
+        yield DOCS / "jobs" / f"{name}.md", f"spark-submit jobs/{name}.py", command
+
+
+def synopsis(typed: str, command: click.Command) -> str:
+    """One line, as click has it."""
+    pieces = command.collect_usage_pieces(click.Context(command))
+    return f"{typed} {' '.join(pieces)}\n"
+
+
+def options(command: click.Command) -> str:
+    """A table of the command's own options, and the names of those it has from the Spark source."""
+    rows, others = [], []
+    for option in command.params:
+        if not isinstance(option, click.Option):
+            continue
+        of_source = _OF_SOURCE.get(option.help or "")
+        if of_source is not None:
+            others.append(f"`--{of_source}`")
+        elif "--help" not in option.opts:
+            rows.append(_row(option))
+    told = _HEADER + "".join(rows) + "\n"
+    if others:
+        told += f"Of the [Spark source](../spark.md), under their names: {', '.join(others)}.\n\n"
+    return told
+
+
+def _row(option: click.Option) -> str:
+    names = ", ".join((*option.opts, *option.secondary_opts))
+    if not option.is_flag:
+        names += f" {option.make_metavar(click.Context(click.Command('any')))}"
+    default = "" if option.is_flag or not option.show_default else str(option.default)
+    limits = ""
+    if isinstance(option.type, (click.IntRange, click.FloatRange)):
+        limits = f" ({option.type._describe_range()})"
+    must = " Required." if option.required else ""
+    cells = (f"`{names}`", default, f"{option.help or ''}{limits}{must}")
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
+
+
+def _with(pattern: re.Pattern[str], text: str, new: str) -> str:
+    found = pattern.search(text)
+    assert found is not None
+    return text[: found.start()] + new + text[found.end() :]
+
+
+if __name__ == "__main__":
+    for page, typed, command in pages():
+        text = page.read_text("utf-8")
+        text = _with(SYNOPSIS, text, synopsis(typed, command))
+        text = _with(TABLE, text, options(command))
+        page.write_text(text, "utf-8")

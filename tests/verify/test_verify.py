@@ -1,0 +1,316 @@
+"""verify: quiet about stores of real brokers, and each kind of damage is found where it was done."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rmq_store import MessageStore, StoreError
+from rmq_store.commitlog.scan import Run, sweep
+from rmq_store.format.layout import INDEX_HEADER, INDEX_ITEM, QUEUE_ENTRY
+from rmq_store.format.record import Gap
+from rmq_store.verify.findings import Finding, Findings, Severity
+from rmq_store.verify.verify_store import (
+    LogPart,
+    VerifyReport,
+    check_log,
+    conclude,
+    log_parts,
+    verify,
+)
+from tests.support.campaigns import some
+from tests.support.damage import DamagedStore
+from tests.support.golden import STORES, UNCLEAN, GoldenStore, unpack
+from tests.support.refusing import refuse
+
+Golden = Callable[[str], GoldenStore]
+
+
+def report_of(path: str | Path) -> VerifyReport:
+    with MessageStore.open(path) as store:
+        return verify(store)
+
+
+def codes(report: VerifyReport) -> dict[str, Severity]:
+    return {finding.code: finding.severity for finding in report.findings}
+
+
+def one(report: VerifyReport, code: str) -> Finding:
+    found = [finding for finding in report.findings if finding.code == code]
+    assert len(found) == 1, [finding.code for finding in report.findings]
+    return found[0]
+
+
+@pytest.fixture
+def clean(tmp_path: Path) -> GoldenStore:
+    return unpack("clean-5.3.3", tmp_path)
+
+
+def overwrite(path: Path, at: int, raw: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(raw)
+
+
+def log_file(store: GoldenStore) -> Path:
+    return sorted((Path(store.path) / "commitlog").iterdir())[0]
+
+
+def pieces_of(store: MessageStore) -> list[tuple[int, Gap | None]]:
+    """Every piece that a sweep yields: where it starts, and what it is."""
+    found: list[tuple[int, Gap | None]] = []
+    end = store.log.start
+    for piece in sweep(store.log):
+        assert piece.start == end
+        end = piece.stop
+        if isinstance(piece, Run):
+            found += [(at, None) for at in (piece.at + piece.segment.base).tolist()]
+        else:
+            found.append((piece.start, piece.gap))
+    assert end == store.log.chain.stop
+    return found
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_a_sweep_accounts_for_every_byte_as_the_readable_scan_does(
+    golden: Golden, name: str
+) -> None:
+    with golden(name).open() as store:
+        assert pieces_of(store) == [(extent.start, extent.gap) for extent in store.scan()]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_sweep_of_a_damaged_log_equals_the_readable_scan(tmp_path: Path, seed: int) -> None:
+    store = unpack(["clean-5.3.3", "clean-5.5.0", "crc-5.5.0"][seed % 3], tmp_path)
+    choose = random.Random(seed)
+    for path in sorted((Path(store.path) / "commitlog").iterdir()):
+        raw = bytearray(path.read_bytes())
+        used = max(1, len(raw.rstrip(b"\0")))
+        for _ in range(choose.randrange(4)):
+            at, width = choose.randrange(used), choose.choice((1, 4, 300))
+            raw[at : at + width] = choose.randbytes(width)
+        path.write_bytes(raw)
+    with store.open() as damaged:
+        assert pieces_of(damaged) == [(extent.start, extent.gap) for extent in damaged.scan()]
+
+
+@pytest.mark.parametrize("name", [name for name in STORES if name != "nommap-5.5.0"])
+def test_nothing_is_wrong_with_the_stores_of_real_brokers(golden: Golden, name: str) -> None:
+    store = golden(name)
+    before = store.fingerprint()
+    with store.open() as opened:
+        report = verify(opened)
+    assert report.nothing_wrong, [finding.to_dict() for finding in report.findings]
+    assert report.records == len(store.truth) or name in UNCLEAN
+    assert store.fingerprint() == before
+    json.dumps(report.to_dict())
+
+
+def test_ghosts_inside_a_log_are_told(golden: Golden) -> None:
+    with golden("nommap-5.5.0").open() as store:
+        report = verify(store)
+        ghosts = [extent.start for extent in store.scan() if extent.gap is Gap.GHOST]
+    found = [finding for finding in report.findings if finding.code == "log-ghost"]
+    assert [finding.start for finding in found] == ghosts
+    assert not report.nothing_wrong
+
+
+def test_a_crashed_store_has_only_notes(golden: Golden) -> None:
+    with golden("crash-5.3.3").open() as store:
+        report = verify(store)
+    assert set(codes(report)) == {"not-dispatched", "not-indexed", "not-closed"}
+    assert report.lag == 3
+
+
+def test_a_flipped_bit_in_a_body_is_found_in_its_record(clean: GoldenStore) -> None:
+    record = next(one for one in clean.truth if len(one["body"] or "") > 40)
+    at = record["commitLogOffset"]
+    path = log_file(clean)
+    raw = path.read_bytes()
+    overwrite(path, at + 90, bytes([raw[at + 90] ^ 1]))
+    finding = one(report_of(clean.path), "log-damaged")
+    assert (finding.path, finding.start, finding.stop) == (
+        str(path),
+        at,
+        at + record["storeSize"],
+    )
+    assert finding.severity is Severity.ERROR
+    assert "crc" in finding.meaning.lower()
+
+
+def queue_file(store: GoldenStore) -> Path:
+    with store.open() as opened:
+        state = opened.snapshot().queues
+        queue = max(state, key=lambda queue: state[queue].max_offset)
+    return next((Path(store.path) / "consumequeue" / queue.topic / str(queue.queue_id)).iterdir())
+
+
+def test_an_entry_that_leads_elsewhere_costs_its_record_and_is_told_twice(
+    clean: GoldenStore,
+) -> None:
+    path = queue_file(clean)
+    entry = np.frombuffer(path.read_bytes()[:40], QUEUE_ENTRY)
+    changed = entry[:1].copy()
+    changed["log_offset"] = entry["log_offset"][1] + 4
+    overwrite(path, 0, changed.tobytes())
+    report = report_of(clean.path)
+    assert one(report, "queue-misses-record").count == 1
+    assert one(report, "queue-dangling-entry").path == str(path.parent)
+    assert not report.nothing_wrong
+
+
+def test_a_wrong_tags_code_is_a_warning(clean: GoldenStore) -> None:
+    path = queue_file(clean)
+    overwrite(path, 12, (12345).to_bytes(8, "big"))
+    assert codes(report_of(clean.path)) == {"queue-wrong-tags-code": Severity.WARNING}
+
+
+def test_a_queue_without_files_is_an_error_while_its_topic_is_configured(
+    clean: GoldenStore,
+) -> None:
+    folder = queue_file(clean).parent
+    shutil.rmtree(folder)
+    assert one(report_of(clean.path), "queue-missing").path == str(folder)
+    topics = Path(clean.path) / "config/topics.json"
+    topics.write_text("{}", "utf-8")
+    topics.with_name("topics.json.bak").unlink(missing_ok=True)
+    report = report_of(clean.path)
+    assert one(report, "queue-deleted").severity is Severity.NOTE
+    assert "queue-missing" not in codes(report)
+
+
+def test_an_index_with_a_gap_or_none(clean: GoldenStore) -> None:
+    folder = Path(clean.path) / "index"
+    file = sorted(folder.iterdir())[0]
+    with clean.open() as store:
+        geometry = verify(store).index[0]
+    whole = file.read_bytes()
+    overwrite(file, INDEX_HEADER.itemsize + 4 * geometry.slots, bytes(4000))
+    report = codes(report_of(clean.path))
+    names = ("index-damaged", "index-broken-chain", "index-gap")
+    assert report == dict.fromkeys(names, Severity.WARNING)
+    file.write_bytes(whole)
+    shutil.rmtree(folder)
+    report_without = report_of(clean.path)
+    assert one(report_without, "index-absent").severity is Severity.NOTE
+    assert report_without.nothing_wrong
+
+
+def test_a_broken_chain_and_a_changed_key_are_found_at_their_item(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with MessageStore.create(path, {"maxHashSlotNum": 500, "maxIndexNum": 4000}) as writer:
+        for number in range(1500):
+            writer.append({"topic": "t", "queueId": 0, "body": b"x", "keys": f"k{number}"})
+    assert report_of(path).nothing_wrong
+    file = next((path / "index").iterdir())
+    item = INDEX_HEADER.itemsize + 4 * 500 + INDEX_ITEM.itemsize * 700
+    whole = file.read_bytes()
+    raw = np.frombuffer(whole[item : item + INDEX_ITEM.itemsize], INDEX_ITEM).copy()
+    raw["previous"] = 900
+    overwrite(file, item, raw.tobytes())
+    finding = one(report_of(path), "index-broken-chain")
+    assert (finding.path, finding.start) == (str(file), item)
+    file.write_bytes(whole)
+    raw = np.frombuffer(whole[item : item + INDEX_ITEM.itemsize], INDEX_ITEM).copy()
+    raw["key_hash"] += 500  # another key of the same slot
+    overwrite(file, item, raw.tobytes())
+    assert one(report_of(path), "index-gap").count == 1
+
+
+def test_a_checkpoint_ahead_of_the_log_means_that_its_end_is_lost(clean: GoldenStore) -> None:
+    last = max(record["storeTimestamp"] for record in clean.truth)
+    path = Path(clean.path) / "checkpoint"
+    overwrite(path, 0, (last + 60_000).to_bytes(8, "big"))
+    assert codes(report_of(clean.path)) == {"checkpoint-ahead": Severity.ERROR}
+    path.write_bytes(b"short")
+    assert codes(report_of(clean.path)) == {"checkpoint-unreadable": Severity.WARNING}
+    assert "Move it away" in one(report_of(clean.path), "checkpoint-unreadable").advice
+
+
+def test_a_checkpoint_of_a_log_that_is_gone_means_that_it_is_lost(clean: GoldenStore) -> None:
+    for path in (Path(clean.path) / "commitlog").iterdir():
+        path.unlink()
+    finding = one(report_of(clean.path), "checkpoint-ahead")
+    assert finding.severity is Severity.ERROR
+    assert finding.meaning.endswith("the log has none: the log is lost")
+
+
+def test_a_checkpoint_that_may_not_be_read_is_not_to_be_moved_away(
+    clean: GoldenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = Path(clean.path) / "checkpoint"
+    refuse(monkeypatch, Path, "read_bytes", path)
+    finding = one(report_of(clean.path), "checkpoint-unreadable")
+    assert "Permission denied" in finding.meaning
+    assert finding.advice == "Check the permissions, the disk and the mount"
+
+
+def test_offsets_of_groups_outside_their_queue_are_told(clean: GoldenStore) -> None:
+    path = Path(clean.path) / "config/consumerOffset.json"
+    queue = queue_file(clean).parent
+    name = f"{queue.parent.name}@late"
+    path.write_text(json.dumps({"offsetTable": {name: {queue.name: 10**6}}}), "utf-8")
+    finding = one(report_of(clean.path), "consumer-ahead")
+    assert "late" in finding.meaning
+    path.write_text("{ no json", "utf-8")
+    path.with_name("consumerOffset.json.bak").write_text("nor this", "utf-8")
+    assert codes(report_of(clean.path)) == {"config-unreadable": Severity.ERROR}
+
+
+def test_a_file_missing_in_the_middle_is_an_error_of_its_bytes(tmp_path: Path) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    files = sorted((Path(store.path) / "commitlog").iterdir())
+    assert len(files) > 2
+    files[1].unlink()
+    assert codes(report_of(store.path))["log-file-missing"] is Severity.ERROR
+
+
+@pytest.mark.parametrize("name", ["clean-5.5.0", "multipath-5.5.0", "crash-4.9.7"])
+def test_the_parts_of_a_log_add_up_to_the_whole(golden: Golden, name: str) -> None:
+    with golden(name).open() as store:
+        whole = verify(store)
+        joined = LogPart()
+        parts = log_parts(store)
+        for start, stop in reversed(parts):
+            joined.add(check_log(store, start, stop))
+        assert conclude(store, joined).to_dict() == whole.to_dict()
+        assert len(parts) > 1
+
+
+def examine_damaged(golden: GoldenStore, target: Path, seeds: Iterable[int]) -> None:
+    damaged = DamagedStore.of(golden.path, target)
+    for seed in seeds:
+        damaged.damage(seed)
+        try:
+            json.dumps(report_of(damaged.path).to_dict())
+        except StoreError:
+            pass  # it could not be looked at, and says why
+        except Exception as error:
+            raise AssertionError(f"seed {seed}: {damaged.hit}") from error
+        damaged.mend()
+
+
+@pytest.mark.parametrize("name", ["clean-5.3.3", "ext-5.5.0", "lmq-5.3.3"])
+def test_any_damage_ends_in_a_report(golden: Golden, tmp_path: Path, name: str) -> None:
+    examine_damaged(golden(name), tmp_path / "damaged", range(10))
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("name", STORES)
+def test_any_damage_ends_in_a_report_at_length(golden: Golden, tmp_path: Path, name: str) -> None:
+    examine_damaged(golden(name), tmp_path / "damaged", some(name, range(100, 130)))
+
+
+def test_findings_of_one_kind_are_counted_when_they_are_many() -> None:
+    findings = Findings()
+    for number in range(1000):
+        findings.add(Finding(Severity.ERROR, "many", f"file{number}", "it is wrong", "mend it"))
+    told = list(findings)
+    assert len(told) == 51
+    assert sum(finding.count for finding in told) == 1000
