@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support import campaigns
+from tests.support import campaigns, jvm
 from tests.support.golden import GoldenStore as GoldenStore
 from tests.support.golden import in_a_queue as in_a_queue
 from tests.support.golden import unpack as unpack
@@ -18,10 +18,7 @@ from tests.support.golden import user_topic as user_topic
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# The JVM of a test lives for seconds and would spend half of its time on compiling what it runs:
-# its first compiler is enough for that, and one thread for its garbage. Spark hands this to every
-# driver, also to those of processes that tests start.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+jvm.set_options()
 
 
 def pytest_report_header() -> str:

@@ -182,9 +182,9 @@ def test_columns_of_the_queue_are_split_by_entries_and_others_by_records(
     spark: SparkSession, golden: Golden
 ) -> None:
     store = golden("clean-5.5.0")
-    per_partition = 64 * 160  # bytes: as many as 64 entries count
+    per_partition = 256 * 160  # bytes: as many as 256 entries count
     count = sum(messages_in(r) for r in store.truth if in_a_queue(r) and user_topic(r))
-    shares = -(-count // 64)
+    shares = -(-count // 256)
     assert shares > 1
     fields = [StructField("topic", StringType(), False), StructField("queueOffset", LongType())]
     reader = spark.read.format("rmqstore").option("maxBytesPerPartition", per_partition)

@@ -107,7 +107,8 @@ def test_a_replay_of_keys_that_was_stopped_goes_on(
 ) -> None:
     store = golden(NAME)
     key = common_key(store)
-    asked = spec(store, to_store=str(tmp_path / "new"), keys=(key,), by_index=True, wave_bytes=WAVE)
+    new = str(tmp_path / "new")
+    asked = spec(store, to_store=new, keys=(key,), by_index=True, wave_bytes=LONGER_WAVE)
     wanted = expected_rows(store, has(key))
     stops = iter([False, True])
     assert run(spark, asked, lambda: next(stops)).stopped_by == "it was asked to stop"
