@@ -7,8 +7,8 @@ it again, only where what is read is exactly what it lets through. So the rows a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Any
 
@@ -23,6 +23,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
+from rmq_store import MessageStore
 from rmq_store.format.layout import KEY_SEPARATOR
 from rmq_store.format.queues import QueueSlice
 from rmq_store.reading.message_lookup import log_offset_of_id
@@ -62,24 +63,87 @@ class _Bound:
 
 
 def narrowed(plan: QueryPlan, filters: Sequence[Filter]) -> tuple[QueryPlan, list[Filter]]:
-    """The plan without what the filters rule out, and the filters that Spark must apply still."""
+    """The plan without what the filters rule out, and the filters that Spark must still apply."""
     left: list[Filter] = []
     for one in filters:
         plan, exact = _narrow(plan, one)
-        # Rows about damage have nulls where the message had something: only Spark can tell.
+        # Rows about damage have nulls where the message had values: only Spark can judge them.
         if not exact or any(store.asked.mode == PERMISSIVE for store in plan.stores):
             left.append(one)
-    return plan, left
+    bounds = _Bounds.of(filters)
+    return (plan if bounds is None else _stores(plan, bounds.applied)), left
+
+
+@dataclass(frozen=True, slots=True)
+class _Bounds:
+    """What filters on storeTimestamp and msgId let through, as values.
+
+    Only the files know which queue offsets that are, so all filters are collected first and each
+    store is opened once.
+    """
+
+    since: int | None  # ms; messages stored then or later
+    until: int | None  # ms; messages stored before then
+    places: frozenset[int] | None  # CommitLog offsets
+
+    @classmethod
+    def of(cls, filters: Sequence[Filter]) -> _Bounds | None:
+        """Those of all filters together; None without any."""
+        since: list[int] = []
+        until: list[int] = []
+        places: frozenset[int] | None = None
+        for one in filter(_is_understood, filters):
+            if _column(one) == "storeTimestamp":
+                low, high = _times(one)
+                since += [] if low is None else [low - CLOCK_SLACK_MS]
+                until += [] if high is None else [high + CLOCK_SLACK_MS + 1]
+            elif _column(one) == "msgId" and (named := _places(one)) is not None:
+                places = named if places is None else places & named
+        if not since and not until and places is None:
+            return None
+        return cls(max(since, default=None), min(until, default=None), places)
+
+    def applied(self, plan: ReadPlan) -> ReadPlan:
+        """The plan of one store with its ranges cut."""
+        if not plan.ranges:
+            return plan
+        with plan.store.open() as store:
+            in_time = (self._in_time(store, part) for part in plan.ranges)
+            parts = [piece for part in in_time for piece in self._at_places(store, part)]
+        return replace(plan, ranges=tuple(part for part in parts if len(part)))
+
+    def _in_time(self, store: MessageStore, part: QueueSlice) -> QueueSlice:
+        start, stop = part.start, part.stop
+        if self.since is not None:
+            start = max(start, store.first_since(part.queue, self.since))
+        if self.until is not None:
+            after = store.first_since(part.queue, self.until, unreadable_before=True)
+            stop = min(stop, after)
+        return QueueSlice(part.queue, start, stop)
+
+    def _at_places(self, store: MessageStore, part: QueueSlice) -> Iterator[QueueSlice]:
+        if self.places is None:
+            yield part
+            return
+        for place in sorted(self.places):
+            first = store.view.offset_at_log(part.queue, place)
+            after = store.view.offset_at_log(part.queue, place + 1)
+            yield QueueSlice(part.queue, max(part.start, first), min(part.stop, after))
 
 
 def _narrow(plan: QueryPlan, one: Filter) -> tuple[QueryPlan, bool]:
-    column = getattr(one, "attribute", ("",))
-    if len(column) != 1:
-        return plan, False
-    handler = _HANDLERS.get(column[0])
-    if handler is None or not isinstance(one, _SUPPORTED) or _has_null(one):
-        return plan, False
-    return handler(plan, one)
+    handler = _HANDLERS.get(_column(one)) if _is_understood(one) else None
+    return (plan, False) if handler is None else handler(plan, one)
+
+
+def _column(one: Any) -> str:
+    """The column that a filter is about; "" for a field inside one."""
+    column: tuple[str, ...] = getattr(one, "attribute", ("",))
+    return column[0] if len(column) == 1 else ""
+
+
+def _is_understood(one: Filter) -> bool:
+    return isinstance(one, _SUPPORTED) and not _has_null(one)
 
 
 _COMPARISONS = (GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual)
@@ -177,32 +241,15 @@ def _queue_offset(plan: QueryPlan, one: Any) -> tuple[QueryPlan, bool]:
     return _ranges(plan, cut), exact and _reads_queues(plan)
 
 
-def _store_time(plan: QueryPlan, one: Any) -> tuple[QueryPlan, bool]:
+def _times(one: Any) -> tuple[int | None, int | None]:
+    """The least and the greatest time (ms) that a filter lets through."""
     values = _values(one)
     times = [_millis(value) for value in (values if values is not None else (one.value,))]
     if not times:
-        return plan, False
-    low = None if isinstance(one, LessThan | LessThanOrEqual) else min(times) - CLOCK_SLACK_MS
+        return None, None
+    low = None if isinstance(one, LessThan | LessThanOrEqual) else min(times)
     high = None if isinstance(one, GreaterThan | GreaterThanOrEqual) else max(times)
-    high = None if high is None else high + CLOCK_SLACK_MS + 1
-
-    def of_store(plan: ReadPlan) -> ReadPlan:
-        if not plan.ranges:
-            return plan
-        with plan.store.open() as store:
-            parts = []
-            for part in plan.ranges:
-                start, stop = part.start, part.stop
-                if low is not None:
-                    start = max(start, store.first_since(part.queue, low))
-                if high is not None:
-                    behind = store.first_since(part.queue, high, unreadable_before=True)
-                    stop = min(stop, behind)
-                if start < stop:
-                    parts.append(QueueSlice(part.queue, start, stop))
-        return replace(plan, ranges=tuple(parts))
-
-    return _stores(plan, of_store), False
+    return low, high
 
 
 def _millis(value: Any) -> int:
@@ -253,30 +300,13 @@ def _keys(plan: QueryPlan, one: Any) -> tuple[QueryPlan, bool]:
     return _words(plan, [word for word in first if word is not None]), False
 
 
-def _msg_id(plan: QueryPlan, one: Any) -> tuple[QueryPlan, bool]:
-    """offsetMsgId: it ends in the log offset of the record."""
+def _places(one: Any) -> frozenset[int] | None:
+    """The log offsets in which the offsetMsgIds of a filter end; None where one is no such id."""
     values = _values(one)
     if values is None:
-        return plan, False
+        return None
     places = [log_offset_of_id(value) for value in values]
-    if any(place is None for place in places):
-        return plan, False
-
-    def of_store(plan: ReadPlan) -> ReadPlan:
-        if not plan.ranges:
-            return plan
-        parts = []
-        with plan.store.open() as store:
-            for part in plan.ranges:
-                for place in sorted({p for p in places if p is not None}):
-                    first = store.view.offset_at_log(part.queue, place)
-                    behind = store.view.offset_at_log(part.queue, place + 1)
-                    start, stop = max(part.start, first), min(part.stop, behind)
-                    if start < stop:
-                        parts.append(QueueSlice(part.queue, start, stop))
-        return replace(plan, ranges=tuple(parts))
-
-    return _stores(plan, of_store), False
+    return None if None in places else frozenset(place for place in places if place is not None)
 
 
 _HANDLERS: dict[str, Callable[[QueryPlan, Any], tuple[QueryPlan, bool]]] = {
@@ -284,9 +314,7 @@ _HANDLERS: dict[str, Callable[[QueryPlan, Any], tuple[QueryPlan, bool]]] = {
     "topic": _topic,
     "queueId": _queue_id,
     "queueOffset": _queue_offset,
-    "storeTimestamp": _store_time,
     "tags": _tags,
     "keys": _keys,
     "uniqKey": _uniq_key,
-    "msgId": _msg_id,
 }

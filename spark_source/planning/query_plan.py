@@ -125,9 +125,6 @@ def _plan_of(target: Target, store: MessageStore, asked: SourceOptions) -> ReadP
     return ReadPlan(pinned, ranges, asked, limits)
 
 
-# --- partitions -----------------------------------------------------------------------------------
-
-
 def replaced(plan: QueryPlan, **changed: Any) -> QueryPlan:
     """The plan with some of what was asked changed."""
     stores = (replace(one, asked=replace(one.asked, **changed)) for one in plan.stores)
