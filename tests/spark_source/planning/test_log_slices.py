@@ -19,6 +19,7 @@ from rmq_store.query.log_slices import (
     resolve,
     sample_offsets,
 )
+from tests.support.examples import fast
 
 ORDERS = QueueId("orders", 0)
 PAYMENTS = QueueId("payments", 0)
@@ -136,6 +137,7 @@ def test_a_queue_that_has_nothing_in_a_slice_is_left_out() -> None:
 positions = st.lists(st.integers(0, 10_000), min_size=1, max_size=60)
 
 
+@fast(100)
 @given(st.lists(positions, min_size=1, max_size=5), st.integers(1, 3_000), st.booleans())
 def test_every_entry_is_in_exactly_one_slice(
     logs: list[list[int]], target: int, in_order: bool
