@@ -25,6 +25,10 @@ class QueueSlice:
     def __len__(self) -> int:
         return max(0, self.stop - self.start)
 
+    def cut(self, start: int, stop: int) -> QueueSlice:
+        """What of it lies in [start, stop); maybe empty."""
+        return QueueSlice(self.queue, max(self.start, start), min(self.stop, stop))
+
 
 class Entry(NamedTuple):
     """Where the message at a queue offset lies, and how much it takes."""

@@ -157,7 +157,7 @@ def _unlisted_hits(
 def _indexed(store: MessageStore, wanted: Sequence[tuple[str, str]]) -> dict[str, set[int]]:
     """Log offsets of the index items of topics and keys; of a remote store with what they miss."""
     found = store.key_index().indexed(wanted)
-    missed = store.key_index().look_up_short_gaps(wanted) if store.is_remote else None
+    missed = store.key_index().look_up_short_gaps(wanted) if store.log.chain.is_remote else None
     for topic, offsets in (missed or {}).items():
         found[topic] |= offsets
     return found

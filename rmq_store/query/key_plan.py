@@ -66,7 +66,7 @@ def plan_keys(
     gaps = list(index.to_read())
     if sum(map(len, found.values())) > MOST_HITS:
         return None
-    if store.is_remote and served:
+    if store.log.chain.is_remote and served:
         # To find the part of each queue that lies in a gap takes more requests than to read it.
         missed = index.look_up_short_gaps(wanted)
         if missed is not None:
@@ -74,7 +74,7 @@ def plan_keys(
             for topic, offsets in missed.items():
                 found[topic] |= offsets
     looks = sum(len(offsets) * len(by_topic[topic]) for topic, offsets in found.items())
-    said = _said_places(store, found) if store.is_remote or looks > _MOST_LOOKS else {}
+    said = _said_places(store, found) if store.log.chain.is_remote or looks > _MOST_LOOKS else {}
     start, end = store.log_range()
     hits: list[tuple[int, QueueSlice]] = []
     for topic, offsets in found.items():
@@ -101,7 +101,7 @@ def _said_places(
     """
     start, end = store.log_range()
     offsets = [o for of_topic in found.values() for o in of_topic if start <= o < end]
-    if store.is_remote and len(offsets) > _MOST_RECORDS:
+    if store.log.chain.is_remote and len(offsets) > _MOST_RECORDS:
         return {}
     store.log.fetch_ranges((offset, offset + 1) for offset in offsets)
     said = {offset: store.lookup.recorded_queue_offset(offset) for offset in offsets}

@@ -14,7 +14,7 @@ OffsetAtLog = Callable[[QueueId, int], int]
 
 def entry_at(store: MessageStore, ranges: Sequence[QueueSlice]) -> EntryAt:
     """`store.view.entry_at`, with the entries that a plan of `ranges` asks for looked up beforehand."""
-    if not store.is_remote:
+    if not store.log.chain.is_remote:
         return store.view.entry_at
     places = [
         (part.queue, offset)
@@ -38,7 +38,7 @@ def offset_at_log(
 ) -> OffsetAtLog:
     """`store.view.offset_at_log`, with the answers for these log offsets found beforehand."""
     wanted = [(part.queue, place) for part in ranges for place in places if place is not None]
-    if not store.is_remote or not wanted:
+    if not store.log.chain.is_remote or not wanted:
         return store.view.offset_at_log
     known: dict[tuple[QueueId, int], int] = {}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
@@ -13,6 +14,7 @@ from rmq_store.format.layout import FILLER_SIZE
 from rmq_store.format.message import Message
 from rmq_store.format.queues import QueueId
 from rmq_store.reading.message_lookup import MessageLookup, broker_position
+from rmq_store.reading.options import parse_tags, positive
 from rmq_store.snapshot.queue_view import QueueView
 
 # Defaults of MessageStoreConfig.
@@ -22,6 +24,9 @@ _BYTES_ON_DISK, _COUNT_ON_DISK = 64 << 10, 8
 _IN_MEMORY_RATIO = 0.40
 _MASK32 = 0xFFFFFFFF
 _CHUNK = 256
+
+
+Tags = str | Sequence[str] | None
 
 
 class GetMessageStatus(Enum):
@@ -94,13 +99,13 @@ class MessageGetter:
         self._view, self._log, self._lookup = view, log, lookup
         self._queues = view.snapshot.queues
 
-    def exact(
-        self, queue: QueueId, offset: int, max_messages: int, tags: frozenset[str] | None
-    ) -> GetMessageResult:
+    def exact(self, queue: QueueId, offset: int, max_messages: int, tags: Tags) -> GetMessageResult:
         """Up to `max_messages` from `offset` on, over all files; tags are compared as text.
 
         An entry that does not lead to its record is no message.
         """
+        positive("max_messages", max_messages)
+        wanted = parse_tags(tags)
         state = self._queues.get(queue)
         if state is None:
             return GetMessageResult(GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
@@ -118,7 +123,7 @@ class MessageGetter:
             for row in range(len(entries)):
                 message = self._lookup.message_of(queue, entries, row)
                 at = max(at, int(entries.offset[row] + max(1, entries.count[row])))
-                if message is not None and (tags is None or message.tags in tags):
+                if message is not None and (wanted is None or message.tags in wanted):
                     found.append(message)
                     if len(found) == max_messages:
                         break
@@ -132,7 +137,7 @@ class MessageGetter:
         queue: QueueId,
         offset: int,
         max_messages: int,
-        tags: frozenset[str] | None,
+        tags: Tags,
         overflow_to_min: bool,
     ) -> GetMessageResult:
         """As DefaultMessageStore#getMessage: entries of one queue file, tags by hash alone."""
@@ -149,7 +154,8 @@ class MessageGetter:
         unit_size = self._view.files(queue).dtype.itemsize
         most_bytes = max(_MAX_FILTER_BYTES, max_messages * unit_size)
         near = entries.take((entries.offset - offset) * unit_size < most_bytes)
-        hashes = None if tags is None else {tags_code(tag) & _MASK32 for tag in tags}
+        wanted = parse_tags(tags)
+        hashes = None if wanted is None else {tags_code(tag) & _MASK32 for tag in wanted}
         status, rows, at = self._broker_batch(near, offset, max_messages, hashes)
         found = [self._lookup.any_message_at(queue, near, row) for row in rows]
         messages = [message for message in found if message is not None]

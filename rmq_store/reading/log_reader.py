@@ -6,8 +6,8 @@ are those of the queues. Every byte of a range is looked at: a record, filler, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,6 @@ from rmq_store.errors import CorruptRecordError, MissingFileError, StoreError
 from rmq_store.format.layout import SysFlag
 from rmq_store.format.queues import QueueId
 from rmq_store.format.record import Gap
-from rmq_store.reading.options import OnDamage
 from rmq_store.reading.slice_reader import SliceReader
 
 
@@ -41,20 +40,35 @@ Limits = Callable[[QueueId], QueueLimits | None]
 """What is wanted of a queue; None where nothing is."""
 
 
-@dataclass(slots=True)
-class LogReader:
-    """Reads ranges of one log. `limits` says which queues are wanted, and what of them."""
+def everything(queue: QueueId) -> QueueLimits:
+    """Limits that let all of every queue through."""
+    return QueueLimits()
 
-    log: CommitLog
-    log_end: int
-    rows_reader: SliceReader
-    limits: Limits
-    delay_levels_ms: dict[int, int]
-    batch_topics: frozenset[str]
-    include_unqueued: bool = False
-    unwrap: bool = False  # a batch of which a message is wanted is wanted
-    on_damage: OnDamage | None = None
-    _known: dict[QueueId, QueueLimits | None] = field(default_factory=dict)
+
+class LogReader:
+    """Reads ranges of one log; rows become batches in `rows_reader`.
+
+    `limits`: which queues are wanted, and what of them. With `include_unqueued` records that enter
+    no queue are rows too.
+    """
+
+    def __init__(
+        self,
+        rows_reader: SliceReader,
+        limits: Limits,
+        delay_levels_ms: dict[int, int],
+        batch_topics: Collection[str],
+        include_unqueued: bool = False,
+    ) -> None:
+        self.rows_reader, self.limits = rows_reader, limits
+        self.log, self.log_end = rows_reader.log, rows_reader.log_end
+        self.delay_levels_ms = delay_levels_ms
+        self.batch_topics = frozenset(batch_topics)
+        self.include_unqueued = include_unqueued
+        # A batch of which one message is wanted is wanted.
+        self.unwrap = rows_reader.options.unwrap
+        self.on_damage = rows_reader.options.on_damage
+        self._known: dict[QueueId, QueueLimits | None] = {}
 
     def read(self, start: int | None, stop: int | None) -> Iterator[pa.RecordBatch]:
         """Batches of the records that start in [start, stop), log offsets; None is the log's own end.

@@ -53,9 +53,9 @@ class SliceReader:
     ) -> None:
         self._view = view
         self._damages = 0
-        self._log = log
-        self._log_end = log_end
-        self._options = options
+        self.log = log
+        self.log_end = log_end
+        self.options = options
         self._asked = column_names(options.columns)
         # Messages of batches are put back in the order of the log by where their record stands.
         ordered = options.unwrap and _PLACE not in self._asked
@@ -90,13 +90,13 @@ class SliceReader:
         Where `on_damage` was told of something a batch may be empty, so that a caller who keeps
         what it is told can pass it on.
         """
-        if self._options.unwrap:
+        if self.options.unwrap:
             self.ranges_of = _ranges_of(slices)
         yield from self.batches_of(self._in_order(slices))
 
     def batches_of(self, pieces: Iterable[Rows]) -> Iterator[pa.RecordBatch]:
         """Arrow batches of rows that are in the order of the log."""
-        rows_next = self._options.first_batch_rows or self._options.batch_rows
+        rows_next = self.options.first_batch_rows or self.options.batch_rows
         told = 0
         for rows in pieces:
             at = 0
@@ -104,7 +104,7 @@ class SliceReader:
                 upto = self._batch_end(rows, at, rows_next)
                 batch = self._batch(rows.take(slice(at, upto)))
                 if batch.num_rows or self._damages != told:
-                    rows_next = self._options.batch_rows
+                    rows_next = self.options.batch_rows
                     told = self._damages
                     yield batch.select(self._asked) if self._hides_place else batch
                 at = upto
@@ -113,8 +113,8 @@ class SliceReader:
         """How far a batch goes: rows and bytes within limits, all in one file of the log."""
         upto = min(at + most, len(rows))
         sizes = np.cumsum(rows.size[at:upto])
-        upto = at + max(1, int(np.searchsorted(sizes, self._options.batch_bytes, side="right")))
-        file = rows.log_offset[at:upto] // self._log.chain.file_size if self._reads_log else None
+        upto = at + max(1, int(np.searchsorted(sizes, self.options.batch_bytes, side="right")))
+        file = rows.log_offset[at:upto] // self.log.chain.file_size if self._reads_log else None
         if file is not None and file[0] != file[-1]:
             upto = at + int(np.argmax(file != file[0]))
         return upto
@@ -133,22 +133,22 @@ class SliceReader:
 
         return in_log_order(
             parts,
-            self._view.listed_entries if self._options.unwrap else self._view.slice_entries,
+            self._view.listed_entries if self.options.unwrap else self._view.slice_entries,
             keep,
             batch_queues={part.queue for part in parts if self._view.is_batch(part.queue)},
-            least_rows=self._options.batch_rows,
-            first_rows=self._options.first_batch_rows,
+            least_rows=self.options.batch_rows,
+            first_rows=self.options.first_batch_rows,
         )
 
     def _wanted(self, queue: QueueId, entries: Entries) -> Entries:
         """Without entries that lead nowhere, or whose tag hash rules them out."""
-        leads = entries.points_to_record & (entries.log_offset <= self._log_end - entries.size)
+        leads = entries.points_to_record & (entries.log_offset <= self.log_end - entries.size)
         if not leads.all():
             self._report_dead_ends(queue, entries.take(~leads))
             entries = entries.take(leads)
         if self._hashes is None or queue.topic == SCHEDULE_TOPIC:  # there tagsCode is a time
             return entries
-        if self._options.unwrap and self._view.is_batch(queue):  # members have tags of their own
+        if self.options.unwrap and self._view.is_batch(queue):  # members have tags of their own
             return entries
         may_match = np.isin(entries.tags_code & _MASK32, self._hashes)
         return entries.take(may_match | (entries.tags_code <= EXT_MAX_ADDRESS))
@@ -180,7 +180,7 @@ class SliceReader:
             if not len(entries):
                 return entries, end
         end = int(entries.log_offset[-1] + entries.size[-1])
-        if self._options.unwrap and self._view.is_batch(part.queue):
+        if self.options.unwrap and self._view.is_batch(part.queue):
             entries = _each_message(entries, part)
         return entries, end
 
@@ -193,7 +193,7 @@ class SliceReader:
                     self._view.folder(queue),
                     offset=int(entries.offset[row]),
                     reason=f"{what} in queue {queue.topic}/{queue.queue_id}",
-                    expected=f"a record before log offset {self._log_end}",
+                    expected=f"a record before log offset {self.log_end}",
                     actual=f"log offset {int(entries.log_offset[row])}, size {size}",
                     advice="The offset is the queue offset. Read with on_damage to pass it over",
                 ),
@@ -208,7 +208,7 @@ class SliceReader:
         rows, headers = self._located(rows)
         if not len(rows):
             return self._builder.empty()
-        if self._options.unwrap:
+        if self.options.unwrap:
             inner = (headers.sys_flag & SysFlag.INNER_BATCH) != 0
             if inner.any():
                 return self._with_members(rows, headers, inner)
@@ -228,11 +228,11 @@ class SliceReader:
 
     def _matches(self, properties: PropertyColumns) -> npt.NDArray[np.bool_]:
         hits = np.ones(len(properties.tags), dtype=bool)
-        if self._options.tags is not None:
-            tags = pc.is_in(properties.tags, pa.array(sorted(self._options.tags)))
+        if self.options.tags is not None:
+            tags = pc.is_in(properties.tags, pa.array(sorted(self.options.tags)))
             hits &= tags.to_numpy(zero_copy_only=False)
-        if self._options.keys is not None:
-            hits &= rows_with_key(properties.keys, properties.uniq_key, self._options.keys)
+        if self.options.keys is not None:
+            hits &= rows_with_key(properties.keys, properties.uniq_key, self.options.keys)
         return hits
 
     # --- inner batches -----------------------------------------------------------------------------
@@ -261,7 +261,7 @@ class SliceReader:
         try:
             return self._builder.build(rows, headers, properties)
         except BodyError:
-            if self._options.on_damage is None:
+            if self.options.on_damage is None:
                 raise
         bad = self._builder.unopenable(rows, headers)
         for row, error in bad.items():
@@ -274,23 +274,23 @@ class SliceReader:
     def _located(self, rows: Rows) -> tuple[Rows, Headers]:
         """The rows whose records are there and sound, with their headers; others are damage."""
         first = int(rows.log_offset[0])
-        segment = self._log.chain.segment_at(first)
+        segment = self.log.chain.segment_at(first)
         if segment is None:
             self._explain(rows, np.arange(len(rows)))
             return rows.take(slice(0, 0)), Headers(_NO_BYTES, rows.log_offset[:0], 0)
-        stop = min(self._log.chain.segment_end(segment), int((rows.log_offset + rows.size).max()))
-        self._log.chain.need(
+        stop = min(self.log.chain.segment_end(segment), int((rows.log_offset + rows.size).max()))
+        self.log.chain.need(
             rows.log_offset, np.minimum(rows.log_offset + rows.size, stop), fresh=True
         )
-        window = self._log.chain.window(first, stop, fetch=0)
+        window = self.log.chain.window(first, stop, fetch=0)
         headers = Headers(window, rows.log_offset - first, first)
         good = headers.valid & (headers.total == rows.size)
         if not good.all():
             self._explain(rows, np.flatnonzero(~good))
             rows, headers = rows.take(good), headers.take(np.flatnonzero(good))
-        self._log.chain.counts.bytes += int(headers.total.sum())
+        self.log.chain.counts.bytes += int(headers.total.sum())
         if not self._reads_bodies:
-            self._log.chain.counts.bytes -= int(headers.body_length.sum())
+            self.log.chain.counts.bytes -= int(headers.body_length.sum())
         return self._believed(rows, headers)
 
     def _believed(self, rows: Rows, headers: Headers) -> tuple[Rows, Headers]:
@@ -302,7 +302,7 @@ class SliceReader:
         wrong: Ints = np.array(strangers, dtype=np.int64)
         for row in strangers:
             self._damaged(self._stranger(rows, headers, row), listed_row(rows, row))
-        if self._options.check_crc and len(rows):
+        if self.options.check_crc and len(rows):
             bad_crc = wrong_crc_rows(headers)
             self._explain(rows, np.setdiff1d(bad_crc, wrong))
             wrong = np.union1d(wrong, bad_crc)
@@ -316,13 +316,13 @@ class SliceReader:
         for row in bad.tolist():
             where, size = int(rows.log_offset[row]), int(rows.size[row])
             try:
-                found = self._log.record_at(where)
+                found = self.log.record_at(where)
             except StoreError as error:
                 self._damaged(error, listed_row(rows, row))
                 continue
             self._damaged(
                 CorruptQueueError(
-                    self._log.path_at(where),
+                    self.log.path_at(where),
                     offset=where,
                     reason=f"queue {_name(rows, row)} lists a record of another size",
                     expected=size,
@@ -335,7 +335,7 @@ class SliceReader:
     def _stranger(self, rows: Rows, headers: Headers, row: int) -> CorruptQueueError:
         topic = stored_topics(headers.take(np.array([row])))[0].as_py()
         return CorruptQueueError(
-            self._log.path_at(int(rows.log_offset[row])),
+            self.log.path_at(int(rows.log_offset[row])),
             offset=int(rows.log_offset[row]),
             reason=f"queue {_name(rows, row)} lists a record of another queue",
             expected=_name(rows, row),
@@ -345,10 +345,10 @@ class SliceReader:
 
     def _damaged(self, error: StoreError, entry: ListedAt | None) -> None:
         error.entry = entry
-        if self._options.on_damage is None:
+        if self.options.on_damage is None:
             raise error
         self._damages += 1
-        self._options.on_damage(error)
+        self.options.on_damage(error)
 
 
 _PLACE = "commitLogOffset"

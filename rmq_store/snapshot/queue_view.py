@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -66,6 +66,19 @@ class QueueView:
         raise UnknownQueueError(
             self._root, reason=f"there is no topic {queue.topic!r}", advice=advice
         )
+
+    def ranges_of(
+        self, topics: Sequence[str], queue_ids: Collection[int] | None = None
+    ) -> list[QueueSlice]:
+        """All messages of the queues of `topics`. Raises UnknownQueueError for an unknown topic."""
+        wanted = set(topics)
+        for topic in wanted.difference(queue.topic for queue in self.snapshot.queues):
+            self.state(QueueId(topic, 0))  # raises
+        return [
+            QueueSlice(queue, state.min_offset, state.max_offset)
+            for queue, state in self.snapshot.queues.items()
+            if queue.topic in wanted and (queue_ids is None or queue.queue_id in queue_ids)
+        ]
 
     def is_batch(self, queue: QueueId) -> bool:
         """Whether a queue is a BatchConsumeQueue. Raises UnknownQueueError."""

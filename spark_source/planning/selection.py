@@ -102,7 +102,7 @@ def select_ranges(store: MessageStore, asked: SourceOptions) -> tuple[QueueSlice
         ranges[queue] = _range_of(store, queue, asked)
 
     # In an object store a time takes some requests for each queue.
-    side_by_side(look, queues, LOOKS_IN_FLIGHT if store.is_remote else 1)
+    side_by_side(look, queues, LOOKS_IN_FLIGHT if store.log.chain.is_remote else 1)
     return tuple(ranges[queue] for queue in queues if len(ranges[queue]))
 
 

@@ -137,9 +137,9 @@ def test_what_is_not_asked_for_is_not_fetched(
 
 def test_neighbours_are_one_request(bucket: dict[str, Any]) -> None:
     with MessageStore.open("s3://stores/clean-5.5.0", storage_options=bucket) as store:
-        opened, _ = store.remote_reads()
+        opened = store.reads().requests
         messages = sum(batch.num_rows for batch in store.read_batches())
-        requests = store.remote_reads()[0] - opened
+        requests = store.reads().requests - opened
         queues = len(store.queues())
         logs = len(store.log.chain.segments)
     assert messages > 1000

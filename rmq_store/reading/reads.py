@@ -1,0 +1,24 @@
+"""How much a reader has read so far."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from rmq_store.errors import shown_path
+from rmq_store.files.mapping import ReadCounts
+
+
+class StoreReads(NamedTuple):
+    """Files opened and bytes read of a store. Bodies that no column needs do not count."""
+
+    log: ReadCounts
+    queues: ReadCounts
+    requests: int = 0  # to an object store
+    fetched: int = 0  # bytes that these returned
+
+    def __str__(self) -> str:
+        return (
+            f"read {self.log.bytes} bytes of {len(self.log.files)} files of the log and "
+            f"{self.queues.bytes} bytes of {len(self.queues.files)} files of queues: "
+            + ", ".join(map(shown_path, (*self.log.files, *self.queues.files)))
+        )
