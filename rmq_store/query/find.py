@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -13,13 +14,25 @@ from rmq_store.commitlog.resync import next_start, not_a_record
 from rmq_store.errors import CorruptRecordError, MissingFileError, StoreError
 from rmq_store.format.layout import SysFlag
 from rmq_store.format.properties import decode_utf8
-from rmq_store.format.queues import QueueId
+from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.query.key_plan import KeyPlan, plan_keys
 from rmq_store.query.selection import Search, selected_slices
-from rmq_store.reading.log_reader import Limits, QueueLimits
+from rmq_store.reading.log_reader import QueueLimits
 from rmq_store.reading.message_lookup import behind_index
-from rmq_store.reading.options import OnDamage
+from rmq_store.reading.options import OnDamage, ReadHow
 from rmq_store.store import MessageStore
+
+_GAP_STEP = 256 << 20  # bytes of the log to a share
+
+
+@dataclass(frozen=True, slots=True)
+class FindShare:
+    """A part of a search: ranges of queues, or a range of the log with what to read of it."""
+
+    slices: tuple[QueueSlice, ...] = ()
+    log: tuple[int, int] = (0, 0)
+    limits: AnywhereLimits | None = None
+    starts_gap: bool = False  # damage may reach into the range of the log from before it
 
 
 def find(
@@ -28,18 +41,92 @@ def find(
     columns: Sequence[str] | None = None,
     on_damage: OnDamage | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The messages, in the order of the log as far as they are found together.
+    """The messages that fulfil `search`.
 
-    A key is looked up in the index, and what that does not cover in the log; so it is found as well
-    where its queue has lost its files. Without a key the selected part of the log is read. Raises
-    UnknownQueueError for a topic that is not there.
+    They come in the order of the log as far as they are found together. A key is looked up in the
+    index, and in the parts of the log that the index does not cover; so it is found even if its
+    queue has lost its files. Without a key the selected queues are read. Raises UnknownQueueError
+    for an unknown topic.
     """
+    for share in find_shares(store, search, on_damage):
+        yield from find_in(store, search, share, columns, on_damage)
+
+
+def find_shares(
+    store: MessageStore, search: Search, on_damage: OnDamage | None = None
+) -> Iterator[FindShare]:
+    """Where to look for `search`, each place once.
+
+    Records that the index leads to and that cannot be read go to `on_damage`, else are raised.
+    """
+    slices = selected_slices(store, search)
+    keys = search.words
+    plan = plan_keys(store, slices, keys) if keys else None
+    if plan is None:  # no key, or nearly every message has it
+        yield FindShare(tuple(slices))
+        return
+    if plan.hits or plan.unindexed:
+        yield FindShare((*plan.hits, *plan.unindexed))
+    topics = _topics_anywhere(store, search)
+    anywhere = AnywhereLimits(search, frozenset(topics), frozenset(p.queue for p in plan.unindexed))
+    for offset in _unlisted_hits(store, search, keys, plan, on_damage):
+        yield FindShare(log=(offset, offset + 1), limits=anywhere)
+    for start, stop in _gaps(store, search, plan):
+        for at in range(start, stop, _GAP_STEP):
+            upto = min(at + _GAP_STEP, stop)
+            yield FindShare(log=(at, upto), limits=anywhere, starts_gap=at == start)
+
+
+def find_in(
+    store: MessageStore,
+    search: Search,
+    share: FindShare,
+    columns: Sequence[str] | None = None,
+    on_damage: OnDamage | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """The messages of one share that fulfil `search`."""
     wanted = column_names(columns)
     needed = [*wanted, *(name for name in _needed(search) if name not in wanted)]
-    for batch in _candidates(store, search, needed, on_damage):
+    how: ReadHow = {
+        "columns": needed,
+        "tags": search.tags,
+        "keys": search.words or None,
+        "unwrap_batches": search.unwrap_batches,
+        "on_damage": on_damage,
+    }
+    if share.limits is None:
+        batches = store.read_slices(share.slices, **how)
+    else:
+        if share.starts_gap:
+            _tell_damage_around(store, share.log[0], on_damage)
+        batches = store.read_log(*share.log, limits=share.limits, **how)
+    for batch in batches:
         kept = _matching(batch, search)
         if kept.num_rows:
             yield kept.select(wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class AnywhereLimits:
+    """What a search wants of each queue in a range of the log, even of queues that lost their files.
+
+    Queues in `read` are read by their entries instead.
+    """
+
+    search: Search
+    topics: frozenset[str]
+    read: frozenset[QueueId]
+
+    def __call__(self, queue: QueueId) -> QueueLimits | None:
+        """The limits of a queue; None where nothing is wanted."""
+        search, whole = self.search, QueueLimits()
+        wanted = search.queue_ids is None or queue.queue_id in search.queue_ids
+        if not wanted or queue.topic not in self.topics or queue in self.read:
+            return None
+        return QueueLimits(
+            first_time=whole.first_time if search.begin is None else search.begin,
+            stop_time=whole.stop_time if search.end is None else search.end,
+        )
 
 
 def _needed(search: Search) -> list[str]:
@@ -47,52 +134,6 @@ def _needed(search: Search) -> list[str]:
     names += ["properties"] if search.properties else []
     names += ["body"] if search.text is not None else []
     return names
-
-
-def _candidates(
-    store: MessageStore, search: Search, columns: Sequence[str], on_damage: OnDamage | None
-) -> Iterator[pa.RecordBatch]:
-    slices = selected_slices(store, search)
-    if search.key is None:
-        yield from store.read_slices(slices, columns=columns, tags=search.tags, on_damage=on_damage)
-        return
-    keys = [search.key]
-    plan = plan_keys(store, slices, keys)
-    if plan is None:  # nearly every message has the key
-        yield from store.read_slices(
-            slices, columns=columns, tags=search.tags, keys=keys, on_damage=on_damage
-        )
-        return
-    if plan.hits or plan.unindexed:
-        yield from store.read_slices(
-            [*plan.hits, *plan.unindexed],
-            columns=columns,
-            tags=search.tags,
-            keys=keys,
-            on_damage=on_damage,
-        )
-    anywhere = _limits(search, _topics_anywhere(store, search), plan)
-    for offset in _unlisted_hits(store, search, search.key, plan, on_damage):
-        yield from store.read_log(
-            offset,
-            offset + 1,
-            limits=anywhere,
-            columns=columns,
-            tags=search.tags,
-            keys=keys,
-            on_damage=on_damage,
-        )
-    for start, stop in _gaps(store, search, plan):
-        _tell_damage_around(store, start, on_damage)
-        yield from store.read_log(
-            start,
-            stop,
-            limits=anywhere,
-            columns=columns,
-            tags=search.tags,
-            keys=keys,
-            on_damage=on_damage,
-        )
 
 
 def _tell_damage_around(store: MessageStore, start: int, on_damage: OnDamage | None) -> None:
@@ -121,13 +162,17 @@ def _gaps(store: MessageStore, search: Search, plan: KeyPlan) -> Sequence[tuple[
 
 
 def _unlisted_hits(
-    store: MessageStore, search: Search, key: str, plan: KeyPlan, on_damage: OnDamage | None
+    store: MessageStore,
+    search: Search,
+    keys: Collection[str],
+    plan: KeyPlan,
+    on_damage: OnDamage | None,
 ) -> Iterator[int]:
     """Log offsets of records that the index leads to and no queue: their queue has lost files.
 
     Those that cannot be read are told to `on_damage`, without one raised.
     """
-    wanted = [(topic, key) for topic in _topics_anywhere(store, search)]
+    wanted = [(topic, key) for topic in _topics_anywhere(store, search) for key in keys]
     topics_at: dict[int, list[str]] = {}
     for topic, offsets in _indexed(store, wanted).items():
         for offset in offsets:
@@ -145,7 +190,9 @@ def _unlisted_hits(
         except (CorruptRecordError, MissingFileError) as error:
             damage = not_a_record(store.log, end, offset, error)
             if damage is not None and not any(_leads_to(store, one, offset) for one in queues):
-                _tell(behind_index(damage, topics_at[offset][0], key, offset), on_damage)
+                _tell(
+                    behind_index(damage, topics_at[offset][0], " || ".join(keys), offset), on_damage
+                )
             continue
         if record.transaction in (SysFlag.TRANSACTION_PREPARED, SysFlag.TRANSACTION_ROLLBACK):
             continue  # in the queue of another topic, or in none
@@ -173,23 +220,6 @@ def _tell(error: StoreError, on_damage: OnDamage | None) -> None:
     if on_damage is None:
         raise error
     on_damage(error)
-
-
-def _limits(search: Search, topics: Collection[str], plan: KeyPlan) -> Limits:
-    """What is wanted of each queue of the log, there or not, but for those that are read anyway."""
-    read = {part.queue for part in plan.unindexed}
-    names = frozenset(topics)
-    whole = QueueLimits()
-    times = QueueLimits(
-        first_time=whole.first_time if search.begin is None else search.begin,
-        stop_time=whole.stop_time if search.end is None else search.end,
-    )
-
-    def limits(queue: QueueId) -> QueueLimits | None:
-        wanted = search.queue_ids is None or queue.queue_id in search.queue_ids
-        return times if wanted and queue.topic in names and queue not in read else None
-
-    return limits
 
 
 def _topics_anywhere(store: MessageStore, search: Search) -> Collection[str]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from rmq_store.config.topics_json import declared_topics
 from rmq_store.errors import UnknownQueueError, nearest
 from rmq_store.format.queues import QueueSlice
+from rmq_store.format.topics import LMQ_PREFIX
 from rmq_store.store import MessageStore
 
 
@@ -60,6 +61,14 @@ class Search:
     properties: Mapping[str, str] = field(default_factory=dict)
     text: bytes | None = None
     include_system_topics: bool = False
+    keys: Sequence[str] = ()  # a message must have one of these, if any
+    include_lmq: bool = True  # light message queues list records of other topics
+    unwrap_batches: bool = False  # look at each message of an inner batch, not at its record
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """`key` and `keys` together."""
+        return tuple(dict.fromkeys((*([self.key] if self.key is not None else []), *self.keys)))
 
 
 def selected_slices(store: MessageStore, search: Search) -> list[QueueSlice]:
@@ -85,7 +94,8 @@ def selected_slices(store: MessageStore, search: Search) -> list[QueueSlice]:
 
 def _topics(store: MessageStore, search: Search) -> list[str]:
     if search.topics is None:
-        return store.topics(search.include_system_topics)
+        names = store.topics(search.include_system_topics)
+        return [name for name in names if search.include_lmq or not name.startswith(LMQ_PREFIX)]
     for topic in search.topics:
         require_topic(store, topic)
     return list(search.topics)

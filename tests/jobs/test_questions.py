@@ -21,7 +21,7 @@ from jobs.running.command import EXIT_NOT_ALL, EXIT_OK, EXIT_REFUSED
 from jobs.running.result_tables import show
 from rmq_store import MessageStore, QueueId
 from rmq_store.errors import InvalidArgumentError, StoreError
-from rmq_store.query.trace import trace as trace_of
+from rmq_store.questions.trace import trace as trace_of
 from tests.conftest import GoldenStore, in_a_queue, unpack, user_topic
 from tests.support.golden import messages_in
 

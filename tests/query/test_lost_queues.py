@@ -22,7 +22,7 @@ from rmq_store.index import query as keyquery
 from rmq_store.index.chains import walk_chains
 from rmq_store.query.find import find
 from rmq_store.query.selection import Search, require_queue_ids
-from rmq_store.query.trace import trace
+from rmq_store.questions.trace import trace
 from rmq_store.verify.verify_store import verify
 from tests.support.damage import damage_entry
 from tests.support.golden import (

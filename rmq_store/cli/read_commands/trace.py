@@ -32,9 +32,9 @@ def trace(
     """The life of the messages with a KEY (a word of KEYS, a UNIQ_KEY or an offsetMsgId): stored,
     delayed, retried, dead, prepared, committed or rolled back. Exit code 1 where there are none, or
     damaged records were left out."""
+    from rmq_store.query.lives import once
     from rmq_store.query.selection import require_topic
-    from rmq_store.query.trace import once
-    from rmq_store.query.trace import trace as lives_of
+    from rmq_store.questions.trace import trace as lives_of
 
     with open_store(store, broker_conf, broker_name) as opened:
         if topic is not None:

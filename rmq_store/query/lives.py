@@ -6,8 +6,9 @@ committed. So its records are found by that key in every topic, the system's own
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,7 +29,6 @@ OP_TOPICS = {
 GIVEN_UP_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 UNREADABLE = "ended, and a record that may be its commit cannot be read"
 AS_FAR_AS_READ = ", as far as its records can be read"
-_MOST_RECORDS = 10_000  # of one key in one topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,30 +72,48 @@ class Life:
 _IN_TRANSACTION = ("prepared", "committed")
 
 
-def trace(store: MessageStore, key: str, topic: str | None = None) -> list[Life]:
-    """The lives of all messages that have `key` as a word of KEYS, as UNIQ_KEY or as offsetMsgId.
+@dataclass(frozen=True, slots=True)
+class TracedRecord:
+    """What a life needs of a record. `queue_offset` is None where no queue lists it; times in ms."""
 
-    `topic`: only messages that were sent to it. In the order in which they were first stored.
-    Records that cannot be read are left out and told in `damage` of the lives they may belong to;
-    raises CorruptRecordError or MissingFileError where they are all that the key leads to.
-    """
-    found: dict[int, Message] = {}
-    damage: list[StoreError] = []  # of a word of KEYS it cannot be told which message has it
-    of_message: dict[str, list[StoreError]] = {}
-    for message in _named(store, key, topic, damage.append):
-        found[message.commit_log_offset] = message
-        unique = message.uniq_key
-        if unique is None or unique in of_message:
-            continue
-        of_message[unique] = []
-        for one in store.messages_by_id(unique, of_message[unique].append):
-            found[one.commit_log_offset] = one
-    if damage and not found:
-        raise damage[0]
-    return [
-        replace(life, damage=once(*life.damage, *damage, *of_message.get(life.uniqKey or "", ())))
-        for life in lives_of(store, found.values())
-    ]
+    topic: str
+    queue_id: int
+    queue_offset: int | None
+    commit_log_offset: int
+    store_timestamp: int
+    msg_id: str
+    reconsume_times: int
+    sys_flag: int
+    uniq_key: str | None
+    properties: Mapping[str, str]
+
+    @classmethod
+    def rows_of(cls, batch: pa.RecordBatch) -> Iterator[TracedRecord]:
+        """The rows of a batch with the columns TRACED, in their order."""
+        stored = batch.column("storeTimestamp").cast(pa.int64())
+        columns = [stored if n == "storeTimestamp" else batch.column(n) for n in TRACED]
+        for values in zip(*(column.to_pylist() for column in columns), strict=True):
+            row: list[Any] = [*values[:-1], dict(values[-1])]
+            yield cls(*row)
+
+    @classmethod
+    def of(cls, message: Message) -> TracedRecord:
+        """Those of a message."""
+        return cls(*(getattr(message, name) for name in cls.__slots__))
+
+
+TRACED = (
+    "topic",
+    "queueId",
+    "queueOffset",
+    "commitLogOffset",
+    "storeTimestamp",
+    "msgId",
+    "reconsumeTimes",
+    "sysFlag",
+    "uniqKey",
+    "properties",
+)
 
 
 def once(*damage: StoreError) -> tuple[StoreError, ...]:
@@ -106,26 +124,15 @@ def once(*damage: StoreError) -> tuple[StoreError, ...]:
     return tuple(first.values())
 
 
-def lives_of(store: MessageStore, messages: Iterable[Message]) -> list[Life]:
+def lives_of(store: MessageStore, records: Iterable[TracedRecord]) -> list[Life]:
     """The lives that these records are, all records of each being among them."""
-    lives: dict[str, list[Message]] = {}
-    for message in sorted(messages, key=lambda one: one.commit_log_offset):
+    lives: dict[str, list[TracedRecord]] = {}
+    for message in sorted(records, key=lambda one: one.commit_log_offset):
         lives.setdefault(message.uniq_key or message.msg_id, []).append(message)
     return [_life(store, of_one) for of_one in lives.values()]
 
 
-def _named(
-    store: MessageStore, key: str, topic: str | None, on_damage: Callable[[StoreError], None]
-) -> Iterator[Message]:
-    yield from (one for one in store.messages_by_id(key, on_damage) if sent_to(one, topic))
-    for message in store.lookup.messages_with_key(
-        store.view.known_topics, key, _MOST_RECORDS, on_damage
-    ):
-        if sent_to(message, topic):
-            yield message
-
-
-def sent_to(message: Message, topic: str | None) -> bool:
+def sent_to(message: TracedRecord, topic: str | None) -> bool:
     """Whether a record is of a message that was sent to `topic`, wherever it stands now."""
     return topic is None or topic in (
         message.topic,
@@ -135,13 +142,13 @@ def sent_to(message: Message, topic: str | None) -> bool:
     )
 
 
-def _life(store: MessageStore, messages: list[Message]) -> Life:
+def _life(store: MessageStore, messages: list[TracedRecord]) -> Life:
     steps = tuple(_step(message) for message in messages)
     transaction, damage = _transaction(store, messages)
     return Life(messages[0].uniq_key, steps, transaction, damage)
 
 
-def _step(message: Message) -> Step:
+def _step(message: TracedRecord) -> Step:
     step, about = _meaning(message)
     return Step(
         message.uniq_key,
@@ -157,7 +164,7 @@ def _step(message: Message) -> Step:
     )
 
 
-def _meaning(message: Message) -> tuple[str, str]:
+def _meaning(message: TracedRecord) -> tuple[str, str]:
     """What a record is, and what else it says."""
     properties = message.properties
     real = properties.get("REAL_TOPIC")
@@ -185,7 +192,7 @@ def _meaning(message: Message) -> tuple[str, str]:
 
 
 def _transaction(
-    store: MessageStore, messages: list[Message]
+    store: MessageStore, messages: list[TracedRecord]
 ) -> tuple[str | None, tuple[StoreError, ...]]:
     """committed, rolled back, given up, undecided or UNREADABLE, and then what cannot be read; None
     outside of transactions."""
@@ -205,7 +212,7 @@ def _transaction(
     return (UNREADABLE, hidden) if hidden else ("rolled back", ())
 
 
-def _ended_at(store: MessageStore, half: Message) -> int | None:
+def _ended_at(store: MessageStore, half: TracedRecord) -> int | None:
     """When an op message was stored (ms) that names the half message's queue offset: the producer
     (or a check that found it too old) has ended the transaction. None without one."""
     topic = OP_TOPICS[half.topic]
@@ -224,7 +231,7 @@ def _ended_at(store: MessageStore, half: Message) -> int | None:
     return None
 
 
-def _damage_until(store: MessageStore, half: Message, ended: int) -> tuple[StoreError, ...]:
+def _damage_until(store: MessageStore, half: TracedRecord, ended: int) -> tuple[StoreError, ...]:
     """Of entries of that time in the queue it was for: those that lead to no sound record."""
     real = half.properties.get("REAL_TOPIC", "")
     number = half.properties.get("REAL_QID", "")

@@ -1,0 +1,168 @@
+"""The life of the messages with a key: all their records, in every topic."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+
+from rmq_store.errors import CorruptRecordError, MissingFileError, StoreError
+from rmq_store.query.find import FindShare, find_in, find_shares
+from rmq_store.query.lives import TRACED, Life, TracedRecord, lives_of, once, sent_to
+from rmq_store.query.selection import Search
+from rmq_store.questions.engine import Engine, OnProgress, OpenedStore, StoreSource, ask
+from rmq_store.reading.message_lookup import behind_index
+from rmq_store.store import MessageStore
+
+_ENTRIES_A_SHARE = 1_000_000
+_MOST_DAMAGE = 100  # errors of one share; where a file is gone these are a million
+
+
+@dataclass(frozen=True, slots=True)
+class RecordsPart:
+    """Records with a key, and what could not be read where they were looked for."""
+
+    records: tuple[TracedRecord, ...] = ()
+    damage: tuple[StoreError, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RecordsQuestion:
+    """All records that have one of `keys` as a word of KEYS or as UNIQ_KEY, of all topics."""
+
+    keys: tuple[str, ...]
+
+    @property
+    def search(self) -> Search:
+        """The search for them. A light message queue lists records of other topics: left out."""
+        return Search(
+            keys=self.keys,
+            include_system_topics=True,
+            include_lmq=False,
+            unwrap_batches=True,
+        )
+
+    def plan(self, store: MessageStore) -> list[FindShare | RecordsPart]:
+        """Places to look in; damage met on the way to them is a share with nothing left to do."""
+        damage: list[StoreError] = []
+        shares: list[FindShare | RecordsPart] = []
+        for share in find_shares(store, self.search, damage.append):
+            shares += _cut(share)
+        return [*shares, RecordsPart(damage=tuple(damage))] if damage else shares
+
+    def work(
+        self, store: MessageStore, share: FindShare | RecordsPart, progress: OnProgress
+    ) -> RecordsPart:
+        """The records in one place."""
+        if isinstance(share, RecordsPart):
+            return share
+        damage: list[StoreError] = []
+        records: list[TracedRecord] = []
+        for batch in find_in(store, self.search, share, TRACED, damage.append):
+            records += TracedRecord.rows_of(batch)
+            del damage[_MOST_DAMAGE:]
+        progress(self.weight(share))
+        return RecordsPart(tuple(records), tuple(damage[:_MOST_DAMAGE]))
+
+    def weight(self, share: FindShare | RecordsPart) -> int:
+        """Bytes of the log that the share reads through; none for look-ups by the index."""
+        return 0 if isinstance(share, RecordsPart) else share.log[1] - share.log[0]
+
+    def merge(self, store: MessageStore, parts: Sequence[RecordsPart]) -> RecordsPart:
+        """All records, each once, and one error for each place."""
+        records = {_identity(record): record for part in parts for record in part.records}
+        damage = once(*chain.from_iterable(part.damage for part in parts))
+        return RecordsPart(tuple(records.values()), damage)
+
+
+def trace(
+    store: MessageStore,
+    key: str,
+    topic: str | None = None,
+    *,
+    source: StoreSource | None = None,
+    engine: Engine | None = None,
+) -> list[Life]:
+    """The lives of all messages that have `key` as a word of KEYS, as UNIQ_KEY or as offsetMsgId.
+
+    `topic`: only messages that were sent to it. In the order in which they were first stored.
+    With `engine` the search runs elsewhere, on `source`, the same store. Records that cannot be
+    read are left out; the lives that they may belong to have them as `damage`. Raises
+    CorruptRecordError or MissingFileError where they are all that the key leads to.
+    """
+    asked = source or OpenedStore(store)
+    named = ask(RecordsQuestion((key,)), asked, engine)
+    damage = list(named.damage)
+    records = [record for record in named.records if sent_to(record, topic)]
+    try:
+        by_id = store.lookup.by_offset_id(key)
+        if by_id is not None and sent_to(TracedRecord.of(by_id), topic):
+            records.append(TracedRecord.of(by_id))
+    except (CorruptRecordError, MissingFileError) as error:
+        damage.append(error)
+    if damage and not records:
+        raise _found_by(store, key, damage[0])
+    # Each record of a message has its UNIQ_KEY, also in topics that the message was not sent to.
+    unique = {record.uniq_key for record in records if record.uniq_key}
+    others = tuple(sorted(unique - {key}))
+    again = ask(RecordsQuestion(others), asked, engine) if others else RecordsPart()
+    every = {
+        _identity(record): record
+        for record in (*named.records, *again.records, *records)
+        if record.uniq_key in unique or record in records
+    }
+    of_message = _damage_of(store, others, again.damage)
+    return [
+        replace(life, damage=once(*life.damage, *damage, *of_message.get(life.uniqKey or "", ())))
+        for life in lives_of(store, every.values())
+    ]
+
+
+def _cut(share: FindShare) -> list[FindShare | RecordsPart]:
+    """A share of many entries as several."""
+    if sum(map(len, share.slices)) <= _ENTRIES_A_SHARE:
+        return [share]
+    return [
+        FindShare((part.cut(start, start + _ENTRIES_A_SHARE),))
+        for part in share.slices
+        for start in range(part.start, part.stop, _ENTRIES_A_SHARE)
+    ]
+
+
+def _identity(record: TracedRecord) -> tuple[int, str | None]:
+    """Where a record stands, and which message of it, if it is an inner batch."""
+    return record.commit_log_offset, record.uniq_key
+
+
+def _damage_of(
+    store: MessageStore, keys: Collection[str], damage: Sequence[StoreError]
+) -> dict[str, list[StoreError]]:
+    """The damage that may have hidden a record of each UNIQ_KEY.
+
+    That is what the index has for it, and damage that it has for none of them.
+    """
+    if not damage:
+        return {}
+    hits = {key: _hits(store, key) for key in keys}
+    anyones = set().union(*hits.values())
+    return {
+        key: [e for e in damage if _place(e) in hits[key] or _place(e) not in anyones]
+        for key in keys
+    }
+
+
+def _hits(store: MessageStore, key: str) -> set[int]:
+    """Log offsets that the index has for a key in any topic."""
+    wanted = [(topic, key) for topic in store.view.known_topics]
+    return set().union(*store.key_index().indexed(wanted).values())
+
+
+def _found_by(store: MessageStore, key: str, error: StoreError) -> StoreError:
+    """The error, with the key if the index led to it."""
+    if error.entry is None or error.entry.log_offset not in _hits(store, key):
+        return error
+    return behind_index(error, error.entry.topic, key, error.entry.log_offset)
+
+
+def _place(error: StoreError) -> int | None:
+    return error.offset if error.entry is None else error.entry.log_offset
