@@ -68,20 +68,28 @@ def as_batch(records: list[Record]) -> pa.RecordBatch:
     )
 
 
-def write_by_columns(store: StoreWriter, group: list[Record]) -> None:
-    store.append_batch(as_batch(group), keep_together=len(group) > 1)
+Write = Callable[[StoreWriter, Iterator[list[Record]]], None]
 
 
-def write_one_by_one(store: StoreWriter, group: list[Record]) -> None:
-    if len(group) > 1:
-        write_by_columns(store, group)
-    else:
-        store.append(group[0])
+def write_by_columns(store: StoreWriter, groups: Iterator[list[Record]]) -> None:
+    """As few batches as can be: records that came alone, one after the other, are one."""
+    for together, run in groupby(groups, lambda group: len(group) > 1):
+        if together:
+            for group in run:
+                store.append_batch(as_batch(group), keep_together=True)
+        else:
+            store.append_batch(as_batch([record for (record,) in run]))
 
 
-def write_anew(
-    golden: GoldenStore, target: Path, write: Callable[[StoreWriter, list[Record]], None]
-) -> None:
+def write_one_by_one(store: StoreWriter, groups: Iterator[list[Record]]) -> None:
+    for group in groups:
+        if len(group) > 1:
+            store.append_batch(as_batch(group), keep_together=True)
+        else:
+            store.append(group[0])
+
+
+def write_anew(golden: GoldenStore, target: Path, write: Write) -> None:
     with golden.open() as source:
         records = [extent.record for extent in source.scan() if extent.record is not None]
         has_batches = any(queue.topic == "inner" for queue in source.queues())
@@ -90,8 +98,7 @@ def write_anew(
     with MessageStore.create(target, config, release=release) as store:
         if has_batches:
             store.declare_topic("inner", attributes={"queue.type": "BatchCQ"})
-        for group in as_sent(records):
-            write(store, group)
+        write(store, as_sent(records))
 
 
 def files_of(root: Path, parts: list[str]) -> dict[str, bytes]:
@@ -130,7 +137,7 @@ def check_same(golden: GoldenStore, target: Path, *, log: bool = True) -> None:
 def test_a_store_written_anew_has_the_same_bytes(
     golden: Callable[[str], GoldenStore],
     name: str,
-    write: Callable[[StoreWriter, list[Record]], None],
+    write: Write,
     tmp_path: Path,
 ) -> None:
     write_anew(golden(name), tmp_path / "store", write)

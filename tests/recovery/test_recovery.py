@@ -293,7 +293,10 @@ def test_every_byte_of_the_last_page_cut_or_zeroed(part: str, how: str, tmp_path
         target.write_bytes(torn)
         times[target] = 0
         torn_at = int(target.name) + at if part == "commitlog" else None
-        check_torn(root, config, part, torn_at, places, whole)
+        try:
+            check_torn(root, config, part, torn_at, places, whole)
+        except Exception as error:
+            raise AssertionError(f"{part}, {how} at byte {at}") from error
         if at % 64 == 0:  # and it can be gone on with
             with MessageStore.append_to(root, config, recovery="refuse") as store:
                 append_many(store, 1)

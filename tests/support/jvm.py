@@ -8,18 +8,21 @@ classes, which an archive of them spares. An archive that is of another JDK or S
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 ARCHIVE = Path(sys.prefix) / "spark-classes.jsa"
+LONGEST_END_S = 120  # of a JVM that writes its archive as it ends
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def set_options() -> None:
     """For every Spark that this process, or one that it starts, will start from now on."""
     # Without the log the JVM does not say, on stdout, that it has ignored an archive.
-    shared = f'-XX:SharedArchiveFile="{ARCHIVE}" -Xlog:disable' if ARCHIVE.exists() else ""
+    known = ARCHIVE.exists() and ARCHIVE.stat().st_size > 0
+    shared = f'-XX:SharedArchiveFile="{ARCHIVE}" -Xlog:disable' if known else ""
     os.environ.setdefault("SPARK_SUBMIT_OPTS", f"{SHORT_LIVED} {shared}")
     os.environ.setdefault("SPARK_LAUNCHER_OPTS", SHORT_LIVED)
 
@@ -53,8 +56,17 @@ def make_archive() -> None:
         process = gateway.proc
         gateway.shutdown()
         process.stdin.close()  # which is how it knows that we have gone
-        process.wait()
-    new.replace(ARCHIVE)
+        try:
+            process.wait(LONGEST_END_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            new.unlink(missing_ok=True)  # half of one
+    if new.exists():
+        new.replace(ARCHIVE)
+    else:  # an empty one, not to try again in each run
+        print("This JVM makes no archive of classes; each Spark loads its own.", file=sys.stderr)
+        ARCHIVE.touch()
 
 
 if __name__ == "__main__":
