@@ -1,4 +1,4 @@
-"""One tree of errors. Each says where to look, what was expected and found, and what to do next."""
+"""The error classes. Each error names the place, the expected and found values, and the next step."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 SHOWN_AS: dict[str, str] = {}
-"""Local folders that stand for something elsewhere -> what messages call them."""
+"""Local folder of a remote store's shadow -> the address that messages show instead."""
 
 
 def shown_path(path: str) -> str:
-    """A path as users know it: of a file in an object store its address."""
+    """The path as users know it: for a file of an object store, its address."""
     for folder, name in SHOWN_AS.items():
         if path == folder or path.startswith(folder + os.sep):
             return name + path[len(folder) :].replace(os.sep, "/")
@@ -20,22 +20,22 @@ def shown_path(path: str) -> str:
 
 
 class ListedAt(NamedTuple):
-    """A queue entry: where it stands, and where in the log it leads to."""
+    """A queue entry: its queue offset, and the place in the CommitLog that it points to."""
 
     topic: str
     queue_id: int
     queue_offset: int
     log_offset: int
-    size: int  # bytes of the record, as the entry says
+    size: int  # bytes of the record, according to the entry
 
 
 class StoreError(Exception):
-    """Base of everything that `rmq_store` raises on purpose.
+    """Base of all errors that `rmq_store` raises on purpose.
 
-    `path` is the file or folder, `offset` a byte position (in the file, or in the CommitLog where
-    the reason says so), `expected` and `actual` the two sides of a failed check, `advice` the next
-    step. `code` is stable and meant for machines. `entry` is the queue entry that led there, where
-    damage was met on the way from a queue to the log.
+    `path` is the file or folder. `offset` is a byte position in that file, or in the CommitLog if
+    the reason says so. `expected` and `actual` are the two sides of a failed check. `advice` is the
+    next step. `code` is stable, for programs. `entry` is the queue entry that points to the damage,
+    if a reader came from a queue.
     """
 
     code = "RMQSTORE_ERROR"
@@ -63,8 +63,8 @@ class StoreError(Exception):
         where = "" if self.path is None else f"{self.path}: "
         at = "" if self.offset is None else f" at offset {self.offset}"
         both = (("expected", self.expected), ("found", self.actual))
-        said = ", ".join(f"{side} {value}" for side, value in both if value is not None)
-        sides = f" ({said})" if said else ""
+        compared = ", ".join(f"{side} {value}" for side, value in both if value is not None)
+        sides = f" ({compared})" if compared else ""
         todo = "" if self.advice is None else f". {self.advice}"
         return f"[{self.code}] {where}{self.reason}{at}{sides}{todo}"
 
@@ -82,19 +82,19 @@ def _rebuild(kind: type[StoreError], state: dict[str, Any]) -> StoreError:
 
 
 class NotAStoreError(StoreError):
-    """The folder is no store, or is one level off."""
+    """The folder is not a store, or is a level above or below one."""
 
     code = "RMQSTORE_NOT_A_STORE"
 
 
 class UnsupportedStoreError(StoreError):
-    """A kind of store that is not read: DLedger, queues in RocksDB, tiered."""
+    """A kind of store that this package does not read: DLedger, queues in RocksDB, tiered storage."""
 
     code = "RMQSTORE_UNSUPPORTED_STORE"
 
 
 class MissingFileError(StoreError):
-    """A file that was there is gone, or a range of the log is in no file."""
+    """A file is gone, or no file holds a range of the log."""
 
     code = "RMQSTORE_MISSING_FILE"
 
@@ -106,13 +106,13 @@ class TruncatedFileError(StoreError):
 
 
 class CorruptRecordError(StoreError):
-    """Bytes of the CommitLog that should be a record, and are not a whole one."""
+    """Bytes of the CommitLog that should be a whole record and are not."""
 
     code = "RMQSTORE_CORRUPT_RECORD"
 
 
 class CorruptQueueError(StoreError):
-    """An entry of a ConsumeQueue that does not lead to its record."""
+    """A ConsumeQueue entry that does not point to its record."""
 
     code = "RMQSTORE_CORRUPT_QUEUE"
 
@@ -124,19 +124,19 @@ class CorruptIndexError(StoreError):
 
 
 class IndexGeometryError(StoreError):
-    """The number of slots and items of an IndexFile is not what was said, or cannot be told."""
+    """The given numbers of slots and items do not fit an IndexFile, or the file does not show them."""
 
     code = "RMQSTORE_INDEX_GEOMETRY"
 
 
 class CorruptConfigError(StoreError):
-    """A file of `config/`, a broker.conf or the checkpoint that cannot be read."""
+    """An unreadable file: in `config/`, a broker.conf, or the checkpoint."""
 
     code = "RMQSTORE_CORRUPT_CONFIG"
 
 
 class BodyError(StoreError):
-    """A body that does not decompress, or grows over the limit."""
+    """A body that does not decompress, or is larger than the limit once decompressed."""
 
     code = "RMQSTORE_BODY"
 
@@ -154,25 +154,25 @@ class UnknownQueueError(StoreError):
 
 
 class DataLossError(StoreError):
-    """What was asked for has expired, before or while it was read."""
+    """The requested messages have expired, before the read began or during it."""
 
     code = "RMQSTORE_DATA_LOSS"
 
 
 class InvalidArgumentError(StoreError, ValueError):
-    """An argument or option that cannot be: unknown name, wrong type, out of range."""
+    """An invalid argument or option: unknown name, wrong type, or out of range."""
 
     code = "RMQSTORE_INVALID_ARGUMENT"
 
 
 class InvalidMessageError(StoreError, ValueError):
-    """A message that the broker would refuse; nothing of it was written."""
+    """A message that the broker would refuse; no part of it was written."""
 
     code = "RMQSTORE_INVALID_MESSAGE"
 
 
 class ForeignLogError(StoreError):
-    """The log that would be written to belongs to another store; nothing was changed."""
+    """The log to be written to belongs to another store; nothing was changed."""
 
     code = "RMQSTORE_FOREIGN_LOG"
 
@@ -184,13 +184,13 @@ class StoreLockedError(StoreError):
 
 
 class UndispatchedError(StoreError):
-    """So many records are in no queue that a list of them would not fit into memory."""
+    """More records are missing from the queues than fit into memory."""
 
     code = "RMQSTORE_UNDISPATCHED"
 
 
 class UncleanStoreError(StoreError):
-    """The store was not closed cleanly; writing to it needs a recovery first."""
+    """The store was not closed cleanly; it needs a recovery before it can be written to."""
 
     code = "RMQSTORE_UNCLEAN"
 
@@ -202,13 +202,13 @@ class UnrecoverableStoreError(StoreError):
 
 
 class ReadOnlyStoreError(StoreError):
-    """A verb of writing on a store that was opened to read, or any verb on a closed one."""
+    """A write to a store that is open for reading, or any call on a closed one."""
 
     code = "RMQSTORE_READ_ONLY"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A sentence that names the known word next to `name`, or lists them all."""
+    """Advice for an unknown name: the most similar known word, or all known words."""
     words = sorted(known)
     by_fold = {word.casefold(): word for word in words}
     close = get_close_matches(name.casefold(), list(by_fold), n=1, cutoff=0.6)
@@ -218,12 +218,12 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def from_os_error(path: str | os.PathLike[str], error: OSError, doing: str) -> StoreError:
-    """Our error for an OSError met while `doing` something to `path`."""
+    """The StoreError for an OSError raised while `doing` something to `path`."""
     if isinstance(error, FileNotFoundError):
         return MissingFileError(
             path,
-            reason=f"{doing}: the file is not there",
-            advice="It may have expired and been deleted by the broker; open the store anew",
+            reason=f"{doing}: the file does not exist",
+            advice="It may have expired and been deleted by the broker; open the store again",
         )
     return AccessError(
         path,

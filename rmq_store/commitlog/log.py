@@ -135,8 +135,8 @@ class CommitLog:
         if not self.chain.is_remote:
             return self.chain.window(offset, end)
         front = self.chain.window(offset, min(offset + _SIZE_FIELD, end)).tobytes()
-        said = int.from_bytes(front, "big", signed=True)
-        least = min(max(said, _LEAST_LOOK), _LARGEST_RECORD)
+        declared = int.from_bytes(front, "big", signed=True)
+        least = min(max(declared, _LEAST_LOOK), _LARGEST_RECORD)
         return self.chain.window(offset, end, fetch=least)
 
     def starts_now(self) -> int:

@@ -14,15 +14,15 @@ from rmq_store.format.layout import (
 from rmq_store.format.releases import Dialect
 
 
-def write_abort(root: Path, how: Dialect) -> None:
+def write_abort(root: Path, release: Dialect) -> None:
     """The mark of a store in use: its absence says that the last stop was clean."""
-    pid = str(os.getpid()) if how.has("abort_holds_pid") else ""
+    pid = str(os.getpid()) if release.has("abort_holds_pid") else ""
     try:
         with (root / ABORT_FILE).open("w") as file:
             file.write(pid)
             file.flush()
             os.fsync(file.fileno())
-        if how.has("abort_holds_pid"):
+        if release.has("abort_holds_pid"):
             (root / ABORT_BACKUP_FILE).touch()
         sync_folder(root)  # after a power loss it has to be there
     except OSError as error:

@@ -210,12 +210,12 @@ class StoreConfig:
 
     def with_defaults_of(self, other: StoreConfig) -> StoreConfig:
         """This, with what it does not say taken from `other`."""
-        said = {
+        explicit = {
             field.name: getattr(self, field.name)
             for field in fields(self)
             if getattr(self, field.name) is not None
         }
-        return replace(other, **said)
+        return replace(other, **explicit)
 
 
 def _typed(name: str, value: Any) -> Any:

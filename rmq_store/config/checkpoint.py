@@ -86,6 +86,6 @@ class Checkpoint:
         return head.ljust(CHECKPOINT_FILE_SIZE, b"\0")
 
 
-def checkpoint_size(how: Dialect) -> int:
+def checkpoint_size(release: Dialect) -> int:
     """Bytes of the checkpoint that a release writes."""
-    return CHECKPOINT.itemsize if how.has("checkpoint_48") else CHECKPOINT_SIZE_BEFORE_48
+    return CHECKPOINT.itemsize if release.has("checkpoint_48") else CHECKPOINT_SIZE_BEFORE_48

@@ -133,10 +133,10 @@ def _own_in_its_place(root: Path, folder: Path, mine: list[Path]) -> str | None:
 
 
 def _another_root(home: Path, config: StoreConfig) -> str | None:
-    said = config.storePathRootDir or ""
-    if not _names_a_root(config) or Path(os.path.realpath(said)) == home:
+    configured = config.storePathRootDir or ""
+    if not _names_a_root(config) or Path(os.path.realpath(configured)) == home:
         return None
-    return f"the configuration is of the store storePathRootDir={said}"
+    return f"the configuration is of the store storePathRootDir={configured}"
 
 
 def _names_a_root(config: StoreConfig) -> bool:

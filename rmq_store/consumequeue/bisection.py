@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -81,29 +82,26 @@ def _nearest(start: int, stop: int, step: int, value_at: ValueAt) -> tuple[int, 
         if value is not None:
             break
         dark, stride = probe, stride * 2
-    light = (probe, value)
-    while abs(light[0] - dark) > 1:
-        probe = (light[0] + dark) // 2
+    known = (probe, value)
+    while abs(known[0] - dark) > 1:
+        probe = (known[0] + dark) // 2
         value = value_at(probe)
         if value is None:
             dark = probe
         else:
-            light = (probe, value)
-    return light
+            known = (probe, value)
+    return known
 
 
 def bisect_first(start: int, stop: int, test: Callable[[int], bool]) -> int:
-    """The first number in [start, stop) that passes `test`, where all behind it do; else `stop`."""
-    while start < stop:
-        middle = (start + stop) // 2
-        if test(middle):
-            stop = middle
-        else:
-            start = middle + 1
-    return start
+    """The first number in [start, stop) that passes `test`; `stop` if none does.
+
+    All numbers after the first one that passes must pass too.
+    """
+    return start + bisect_left(range(start, stop), True, key=test)
 
 
-def made_good(found: int, low: int, high: int, value_at: ValueAt, wanted: int) -> int:
+def recheck_neighbours(found: int, low: int, high: int, value_at: ValueAt, wanted: int) -> int:
     """What a plain bisection in [low, high) found for `wanted`, or better where a value misled it.
 
     Values ascend, but for damaged ones. One that the bisection believed is right beside what it

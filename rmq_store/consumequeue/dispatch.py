@@ -29,7 +29,7 @@ _UNKNOWN_LEVEL_MS = 1000  # ScheduleMessageService#computeDeliverTimestamp
 
 
 @dataclass(slots=True)
-class Dispatched:
+class DispatchRequests:
     """n entries in log order, to go into queues: `queue` numbers the ids in `queues`.
 
     `offset` is what the record asks for as its queue offset; `batch` whether the queue is a
@@ -49,9 +49,9 @@ class Dispatched:
     def __len__(self) -> int:
         return len(self.queue)
 
-    def rows(self, rows: Ints) -> Dispatched:
+    def rows(self, rows: Ints) -> DispatchRequests:
         """Some of the entries."""
-        return Dispatched(
+        return DispatchRequests(
             self.queues,
             self.queue[rows],
             self.offset[rows],
@@ -64,7 +64,7 @@ class Dispatched:
         )
 
 
-def concat_dispatched(parts: Sequence[Dispatched]) -> Dispatched:
+def concat_requests(parts: Sequence[DispatchRequests]) -> DispatchRequests:
     """The entries of `parts` one behind the other, at least one of them; queues numbered anew."""
     number: dict[QueueId, int] = {}
     queue = []
@@ -73,7 +73,7 @@ def concat_dispatched(parts: Sequence[Dispatched]) -> Dispatched:
         queue.append(np.array(codes, dtype=np.int64)[part.queue])
     names = ("offset", "log_offset", "size", "tags_code", "count", "store_timestamp", "batch")
     columns = (np.concatenate([getattr(part, name) for part in parts]) for name in names)
-    return Dispatched(list(number), np.concatenate(queue), *columns)
+    return DispatchRequests(list(number), np.concatenate(queue), *columns)
 
 
 def dispatch(
@@ -84,7 +84,7 @@ def dispatch(
     lmq: bool = True,
     topics: pa.Array | None = None,
     properties: PropertyColumns | None = None,
-) -> Dispatched:
+) -> DispatchRequests:
     """The queue entries of records, all of which must be valid.
 
     Prepared and rolled-back records enter no queue. `lmq`: records that carry queue offsets for
@@ -122,7 +122,7 @@ def dispatch(
     rows = np.flatnonzero(listed)
     keys, queue = np.unique(codes[rows] << 32 | (queue_ids[rows] & 0xFFFFFFFF), return_inverse=True)
     queues = [QueueId(names[key >> 32], _signed(key & 0xFFFFFFFF)) for key in keys.tolist()]
-    result = Dispatched(
+    result = DispatchRequests(
         queues,
         queue.astype(np.int64),
         offset[rows],
@@ -191,11 +191,11 @@ def _other_queues(found: Mapping[str, str], queue_id: int) -> list[tuple[QueueId
 
 
 def _with_extra(
-    base: Dispatched,
+    base: DispatchRequests,
     extra: list[tuple[int, QueueId, int]],
     headers: Headers,
     tags_code: Ints,
-) -> Dispatched:
+) -> DispatchRequests:
     """`base` and the entries of further queues, in log order."""
     if not extra:
         return base
@@ -215,12 +215,12 @@ def _with_extra(
     )
     columns = [np.concatenate(pair) for pair in joined]
     order = np.argsort(columns[2], kind="stable")
-    return Dispatched(queues, *(column[order] for column in columns))
+    return DispatchRequests(queues, *(column[order] for column in columns))
 
 
 def entries_of(
     headers: Headers, config: StoreConfig, batch: set[str], *, lmq: bool = True
-) -> tuple[Dispatched, pa.Array, PropertyColumns]:
+) -> tuple[DispatchRequests, pa.Array, PropertyColumns]:
     """Queue entries of records, and what the index needs of them: topics and properties."""
     topics = stored_topics(headers)
     stored = slices(headers.window, headers.properties_at, headers.properties_length, pa.binary())

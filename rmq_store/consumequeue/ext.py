@@ -25,11 +25,6 @@ class QueueExt:
     def __init__(self, folder: str, *, file_size: int | None = None) -> None:
         self.chain = SegmentChain([folder], file_size=file_size)
 
-    @staticmethod
-    def is_address(tags_code: int) -> bool:
-        """Whether a tagsCode is an address into the extension (ConsumeQueueExt#isExtAddr)."""
-        return tags_code <= EXT_MAX_ADDRESS
-
     def unit(self, tags_code: int) -> ExtUnit | None:
         """The unit at the address `tags_code`; None where it is missing, as the broker takes it."""
         at = tags_code - EXT_ADDRESS_BASE

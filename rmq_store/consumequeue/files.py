@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rmq_store.consumequeue.bisection import bisect_first, made_good
+from rmq_store.consumequeue.bisection import bisect_first, recheck_neighbours
 from rmq_store.consumequeue.entries import Entries, concat_entries, hole_at
 from rmq_store.errors import from_os_error
 from rmq_store.files.chain import SegmentChain
@@ -248,7 +248,7 @@ class QueueFiles:
         if start < stop and self._points_behind(start, log_offset):
             return start  # nothing has expired
         found = bisect_first(start, stop, lambda unit: self._points_behind(unit, log_offset))
-        return made_good(found, start, stop, self._log_offset_at, log_offset)
+        return recheck_neighbours(found, start, stop, self._log_offset_at, log_offset)
 
     def first_pointing_behind(self, log_offset: int, start: int, stop: int) -> int:
         """The first unit in [start, stop) whose log offset is `log_offset` or more; else `stop`.
@@ -260,18 +260,18 @@ class QueueFiles:
         held = list(self._held(start, stop))
         number = bisect_first(0, len(held), lambda n: self.unit(held[n][1] - 1)[0] >= log_offset)
         if number == len(held):
-            return made_good(stop, start, stop, self._log_offset_at, log_offset)
+            return recheck_neighbours(stop, start, stop, self._log_offset_at, log_offset)
         first, last = held[number]
         if self.chain.is_remote:  # there a window is fetched
             found = bisect_first(first, last, lambda unit: self.unit(unit)[0] >= log_offset)
-            return made_good(found, start, stop, self._log_offset_at, log_offset)
+            return recheck_neighbours(found, start, stop, self._log_offset_at, log_offset)
         width = self.dtype.itemsize
         units = self.chain.window(first * width, last * width).view(self.dtype)
         found = first + bisect_left(units["log_offset"], log_offset)
         low, high = max(start, found - 2), min(stop, found + 2)
         if first <= low and high <= last and _in_order(units[low - first : high - first]):
             return found
-        return made_good(found, start, stop, self._log_offset_at, log_offset)
+        return recheck_neighbours(found, start, stop, self._log_offset_at, log_offset)
 
     def _log_offset_at(self, unit: int) -> int | None:
         """Where a unit points in the log; None where it leads nowhere or no file holds it."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from rmq_store.config.broker_conf import StoreConfig
-from rmq_store.consumequeue.dispatch import Dispatched
+from rmq_store.consumequeue.dispatch import DispatchRequests
 from rmq_store.files.writer import OpenFiles, SegmentWriter
 from rmq_store.format.array_types import Ints
 from rmq_store.format.layout import (
@@ -49,7 +49,7 @@ class QueueWriter:
         if batch:
             self._batches.add(queue)
 
-    def append(self, found: Dispatched) -> None:
+    def append(self, found: DispatchRequests) -> None:
         """Append the entries to their queues, each at the end of what it has.
 
         Records that a queue has already, by the place of the last one it was given, are passed over:
@@ -61,7 +61,7 @@ class QueueWriter:
             if len(rows):
                 self._append_to(found.queues[int(found.queue[rows[0]])], found, rows)
 
-    def _append_to(self, queue: QueueId, found: Dispatched, rows: Ints) -> None:
+    def _append_to(self, queue: QueueId, found: DispatchRequests, rows: Ints) -> None:
         rows = rows[found.log_offset[rows] > self._last_log_offsets.get(queue, -1)]
         if not len(rows):
             return

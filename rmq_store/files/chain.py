@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from rmq_store.errors import InvalidArgumentError, MissingFileError
+from rmq_store.errors import MissingFileError
 from rmq_store.files.mapping import MappingCache, ReadCounts, RemoteFile
 from rmq_store.files.remote.blocks import Ranges, RemoteMapping
 from rmq_store.files.remote.object_store import shadow_of
@@ -169,10 +169,3 @@ class SegmentChain:
             expected=held,
             advice="The range expired and was deleted, or its file was not copied along",
         )
-
-
-def require_positive(name: str, value: int) -> int:
-    """`value`, or InvalidArgumentError where it is not above zero."""
-    if value <= 0:
-        raise InvalidArgumentError(None, reason=f"{name} must be above 0", actual=value)
-    return value

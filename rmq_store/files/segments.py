@@ -73,25 +73,25 @@ def infer_file_size(segments: Sequence[SegmentFile]) -> int:
 _SIZE_ADVICE = "Leave the size out to have it found from the files, or take it from broker.conf"
 
 
-def refuse_sizes(segments: Sequence[SegmentFile], said: int | None, setting: str) -> None:
-    """Raises InvalidArgumentError where files are not of the size that is said, or of none that can be."""
+def refuse_sizes(segments: Sequence[SegmentFile], expected_size: int | None, setting: str) -> None:
+    """Raise InvalidArgumentError if the file sizes contradict `expected_size` or are impossible."""
     largest = max(segments, key=lambda segment: segment.size, default=None)
-    if largest is not None and largest.size > (said or LARGEST_FILE):
+    if largest is not None and largest.size > (expected_size or LARGEST_FILE):
         raise InvalidArgumentError(
             largest.path,
             reason=f"the file is larger than {setting}"
-            if said
+            if expected_size
             else "the file is larger than any that a broker can write",
-            expected=f"at most {said or LARGEST_FILE} bytes",
+            expected=f"at most {expected_size or LARGEST_FILE} bytes",
             actual=largest.size,
             advice=_SIZE_ADVICE,
         )
     for before, after in pairwise(segments):
-        if said and after.base < before.base + said:
+        if expected_size and after.base < before.base + expected_size:
             raise InvalidArgumentError(
                 after.path,
                 reason=f"the files are smaller than {setting}",
-                expected=f"{said} bytes from one to the next",
+                expected=f"{expected_size} bytes from one to the next",
                 actual=after.base - before.base,
                 advice=_SIZE_ADVICE,
             )

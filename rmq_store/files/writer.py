@@ -75,12 +75,6 @@ class OpenFiles:
             raise
         return fd
 
-    @property
-    def dirty_bytes(self) -> int:
-        """Bytes written and not yet put on the disk."""
-        with self._lock:
-            return sum(self._dirty.values())
-
     def sync(self, least_bytes: int = 0) -> None:
         """Put on the disk what was written to files that have `least_bytes` of it or more.
 
@@ -107,14 +101,6 @@ class OpenFiles:
             finally:
                 for fd in fds.values():
                     os.close(fd)
-
-    def forget(self, path: Path) -> None:
-        """Close a file that is about to be removed; what was written to it does not matter."""
-        with self._lock:
-            self._dirty.pop(path, None)
-            fd = self._fds.pop(path, None)
-        if fd is not None:
-            os.close(fd)
 
     def close(self, *, sync: bool = True) -> None:
         """Put everything on the disk, and close all."""

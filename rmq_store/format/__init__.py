@@ -1,5 +1,5 @@
-"""The byte layout of the three formats, and values made of it: pure functions, no files.
+"""The byte layout of CommitLog, ConsumeQueue and IndexFile, and values built on it.
 
-Constants, hashes, one record at a time, properties, queues as values, differences between releases.
-Whole columns of records are decoded in `commitlog` and `arrow`.
+Pure functions without I/O: constants, hashes, one record at a time, properties, queue values, and
+the differences between releases. `commitlog` and `arrow` decode whole columns of records.
 """

@@ -1,4 +1,4 @@
-"""Bodies: what the producer compressed, opened again, with a limit against bombs."""
+"""Decompression of message bodies, with a size limit against decompression bombs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rmq_store.errors import BodyError
 from rmq_store.format.layout import SysFlag
 
 DEFAULT_MAX_BODY_BYTES = 256 << 20
-"""A body may not grow over this; the broker's own limit on what is stored is 4 MiB by default."""
+"""Largest body after decompression. The broker limits the stored size, to 4 MiB by default."""
 
 _ZSTD_STEP = 1024
 
@@ -19,7 +19,7 @@ _NAMES = {
     SysFlag.COMPRESSION_LZ4: "LZ4",
     SysFlag.COMPRESSION_ZSTD: "zstd",
     SysFlag.COMPRESSION_ZLIB: "zlib",
-    0: "zlib",  # before there were type bits
+    0: "zlib",  # releases before 4.9.4, without type bits
 }
 
 
@@ -31,9 +31,9 @@ def decompress(
     path: str | None = None,
     log_offset: int | None = None,
 ) -> bytes:
-    """The body that the producer sent; `stored` itself where sysFlag says it is not compressed.
+    """The body that the producer sent, or `stored` itself if sysFlag marks it as uncompressed.
 
-    Raises BodyError where it does not decompress, ends early, or grows over `max_body_bytes`.
+    Raises BodyError if the body does not decompress, ends early, or exceeds `max_body_bytes`.
     """
     if not sys_flag & SysFlag.COMPRESSED:
         return stored
@@ -56,16 +56,19 @@ def decompress(
         raise BodyError(
             path,
             offset=log_offset,
-            reason=f"the {name} body of {len(stored)} bytes grows over the limit",
+            reason=f"the {name} body of {len(stored)} bytes exceeds the limit when decompressed",
             expected=f"at most {max_body_bytes} bytes",
-            advice="Raise max_body_bytes if you trust it, or read rawBody",
+            advice="Raise max_body_bytes if you trust the producer, or read rawBody",
         )
     return body
 
 
 def _error(path: str | None, log_offset: int | None, reason: str) -> BodyError:
     return BodyError(
-        path, offset=log_offset, reason=reason, advice="Ask for rawBody to get the bytes as stored"
+        path,
+        offset=log_offset,
+        reason=reason,
+        advice="Read column rawBody to get the bytes as stored",
     )
 
 
@@ -86,8 +89,8 @@ def _open_lz4(stored: bytes, limit: int) -> bytes:
 
 
 def _open_zstd(stored: bytes, limit: int) -> bytes:
-    # The frames carry no content size, and there may be several of them. Fed in small steps, since
-    # four bytes can make a block of 128 KiB: a bomb is noticed before it fills the memory.
+    # Frames carry no content size, and a body may hold several. Small steps limit the memory:
+    # four bytes can expand to a block of 128 KiB.
     pieces: list[bytes] = []
     size = at = 0
     opener = zstandard.ZstdDecompressor().decompressobj()

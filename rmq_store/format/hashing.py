@@ -1,4 +1,4 @@
-"""Java's hashes as the broker uses them: one value, and whole columns without a loop per row."""
+"""The broker's Java hashes: of one value, and of whole columns without a loop per row."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _SHORT_SLICE = 512  # bytes
 _SIGN32 = 0x80000000
 
 crc32: Callable[[Any], int] = isal_zlib.crc32
-"""CRC-32 of zlib over any buffer, with the machine's carry-less multiply where it has one."""
+"""zlib's CRC-32 of any buffer; uses the processor's carry-less multiply if available."""
 
 
 def java_string_hash(text: str) -> int:
-    """`String.hashCode`: over UTF-16 code units, a signed 32-bit number."""
+    """`String.hashCode`: a signed 32-bit hash of the UTF-16 code units."""
     value = 0
     if text.isascii():
         for unit in text.encode("ascii"):
@@ -33,7 +33,7 @@ def java_string_hash(text: str) -> int:
 
 
 def index_key(topic: str, key: str) -> str:
-    """What an index item hashes (IndexService#buildKey)."""
+    """The text that an index item hashes (IndexService#buildKey)."""
     return f"{topic}#{key}"
 
 
@@ -49,18 +49,18 @@ def tags_code(tags: str | None) -> int:
 
 
 def body_crc(body: bytes | memoryview) -> int:
-    """bodyCRC of a record: CRC-32 without bit 31; 0 of an empty body."""
+    """bodyCRC of a record: CRC-32 without bit 31; 0 for an empty body."""
     return crc32(body) & CRC_MASK
 
 
 def crc32_of_slices(
     data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
-    """CRC-32 of every `data[starts[i]:starts[i] + lengths[i]]`.
+    """CRC-32 of every `data[starts[i]:starts[i] + lengths[i]]`, as n int64.
 
-    The one loop per message of the fast paths: there is no vector form of a CRC. The CRC itself runs
-    at memory speed, what costs is a call and an object a slice; short slices of one length come
-    cheaper as items of one array.
+    This is the only loop per message in the fast paths, because a CRC has no vector form. The CRC
+    runs at memory speed; the cost is one call and one object per slice. Short slices of equal
+    length are cheaper as items of one array.
     """
     if not len(starts):
         return np.zeros(0, dtype=np.int64)
@@ -77,10 +77,10 @@ def crc32_of_slices(
 def java_string_hashes(
     data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.integer[Any]]
 ) -> npt.NDArray[np.int32]:
-    """`String.hashCode` of n UTF-8 strings: string i is `data[offsets[i]:offsets[i + 1]]`.
+    """`String.hashCode` of n UTF-8 strings, as n int32: string i is `data[offsets[i]:offsets[i + 1]]`.
 
-    `data` must be valid UTF-8. Returns n int32. Works column by column of characters over rows
-    sorted by length, so the Python steps number the longest string, not the rows.
+    `data` must be valid UTF-8. The loop runs over character positions, with rows sorted by length,
+    so its number of steps is the length of the longest string and not the number of rows.
     """
     starts = np.asarray(offsets[:-1], dtype=np.int64)
     lengths = np.asarray(offsets[1:], dtype=np.int64) - starts
@@ -107,7 +107,7 @@ def _hash_units(
         return hashes.view(np.int32)
     order = np.argsort(-lengths, kind="stable")
     by_length = starts[order]
-    # alive[s]: how many rows are longer than s characters; they come first in `order`.
+    # alive[s]: number of rows longer than s characters; they come first in `order`.
     alive = count - np.searchsorted(np.sort(lengths), np.arange(longest), side="right")
     work = np.zeros(count, dtype=np.uint32)
     for step in range(longest):
@@ -127,7 +127,7 @@ def _utf16_units(
         return np.zeros(0, np.uint16), starts, lengths
     base = int(starts[0])
     raw = data[base : int(starts[-1] + lengths[-1])]
-    # A byte that is no continuation starts one unit, a four-byte lead starts two.
+    # Every byte except a continuation byte starts one unit; a four-byte lead starts two.
     per_byte = ((raw & 0xC0) != 0x80).astype(np.int64) + (raw >= 0xF0)
     before = np.zeros(len(raw) + 1, dtype=np.int64)
     np.cumsum(per_byte, out=before[1:])

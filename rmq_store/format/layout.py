@@ -1,7 +1,7 @@
-"""Every constant, structure, folder and file name of the store's format; no I/O here.
+"""Constants, structures, and folder and file names of the store's format; no I/O.
 
-All integers on disk are big-endian. `docs/format.md` says the same facts in words; the class of the
-broker that defines each one is named beside it.
+All integers on disk are big-endian. `docs/format.md` describes the same layout in words. Comments
+name the broker class that defines each structure.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ INDEX_DIR: Final = "index"
 CONFIG_DIR: Final = "config"
 CHECKPOINT_FILE: Final = "checkpoint"
 ABORT_FILE: Final = "abort"
-ABORT_BACKUP_FILE: Final = "abort.bak"  # empty, left behind by every 5.x; says nothing else
+ABORT_BACKUP_FILE: Final = "abort.bak"  # empty; every 5.x leaves it
 LOCK_FILE: Final = "lock"
 LOCK_CONTENT: Final = b"lock"
 SEGMENT_NAME_DIGITS: Final = 20  # UtilAll#offset2FileName
-INDEX_NAME_DIGITS: Final = 17  # yyyyMMddHHmmssSSS, the broker's own time zone
+INDEX_NAME_DIGITS: Final = 17  # yyyyMMddHHmmssSSS, the broker's time zone
 
 # --- CommitLog records (MessageExtEncoder, CommitLog#checkMessageAndReturnSize) --------------------
 MAGIC_V1: Final = 0xDAA320A7
-MAGIC_V2: Final = 0xDAA320AB  # the topic's length takes two bytes
+MAGIC_V2: Final = 0xDAA320AB  # topic length in two bytes
 MAGIC_BLANK: Final = 0xCBD43194
 
-# The fixed front of a record whose hosts are both IPv4. With an IPv6 host the fields behind it move
-# by V6_EXTRA; up to bornTimestamp every record is alike.
+# The fixed head of a record with two IPv4 hosts. An IPv6 host moves the fields after it
+# by V6_EXTRA; the fields up to bornTimestamp never move.
 RECORD_HEAD: Final = np.dtype(
     [
         ("total_size", ">i4"),  # whole record, bytes, this field included
@@ -39,8 +39,8 @@ RECORD_HEAD: Final = np.dtype(
         ("body_crc", ">i4"),  # crc32 of the stored body, bit 31 dropped; 0 without a body
         ("queue_id", ">i4"),
         ("flag", ">i4"),  # the application's
-        ("queue_offset", ">i8"),  # the broker's counter when it was written
-        ("physical_offset", ">i8"),  # where the record says it stands in the log
+        ("queue_offset", ">i8"),  # the broker's counter at the time of writing
+        ("physical_offset", ">i8"),  # the record's own CommitLog offset, bytes
         ("sys_flag", ">i4"),
         ("born_timestamp", ">i8"),  # ms, the producer's clock
         ("born_ip", "V4"),
@@ -59,20 +59,20 @@ RECORD_HEAD: Final = np.dtype(
 HEAD_SIZE: Final = RECORD_HEAD.itemsize
 assert HEAD_SIZE == 88
 V6_EXTRA: Final = 12
-BORN_HOST_AT: Final = 48  # where bornHost starts; all before it is fixed
+BORN_HOST_AT: Final = 48  # position of bornHost; fields before it are fixed
 HOST_V4_SIZE: Final = 8
 HOST_V6_SIZE: Final = 20
 PROPERTIES_LENGTH_SIZE: Final = 2
 MAX_PROPERTIES_LENGTH: Final = 32767
-MAX_TOPIC_LENGTH_V1: Final = 127  # characters; longer topics are written as V2
+MAX_TOPIC_LENGTH_V1: Final = 127  # characters; longer topics need V2
 MAX_TOPIC_LENGTH: Final = 255  # bytes
 MIN_RECORD_SIZE: Final = HEAD_SIZE + 1 + PROPERTIES_LENGTH_SIZE
 
-# The end of a full file: 8 bytes, the rest of the file is unspecified.
+# The blank record at the end of a full file: 8 bytes; the bytes after them are unspecified.
 BLANK_HEAD: Final = np.dtype([("size", ">i4"), ("magic", ">u4")])
 BLANK_SIZE: Final = BLANK_HEAD.itemsize
 
-# The front of one message in the body of an inner batch (MessageDecoder#encodeMessage).
+# The head of one message in the body of an inner batch (MessageDecoder#encodeMessage).
 MEMBER_HEAD: Final = np.dtype(
     [
         ("total_size", ">i4"),  # whole member, bytes, this field included
@@ -113,7 +113,7 @@ class SysFlag:
 
 
 class Property:
-    """Names of properties that the store itself looks at (MessageConst)."""
+    """Names of the properties that the store itself reads (MessageConst)."""
 
     KEYS: Final = "KEYS"
     TAGS: Final = "TAGS"
@@ -132,12 +132,12 @@ MULTI_DISPATCH_SEPARATOR: Final = ","
 # --- ConsumeQueue (ConsumeQueue, BatchConsumeQueue, ConsumeQueueExt) -------------------------------
 QUEUE_ENTRY: Final = np.dtype(
     [
-        ("log_offset", ">i8"),  # where the record starts in the CommitLog, bytes
+        ("log_offset", ">i8"),  # CommitLog offset of the record, bytes
         ("size", ">i4"),  # of the whole record, bytes
-        ("tags_code", ">i8"),  # Java hash of TAGS; deliver time of a delay topic; or an ext address
+        ("tags_code", ">i8"),  # Java hash of TAGS, deliver time (delay topic), or ext address
     ]
 )
-FILLER_SIZE: Final = 0x7FFFFFFF  # the size in the entries before a queue's first offset
+FILLER_SIZE: Final = 0x7FFFFFFF  # size in filler entries, before a queue's first offset
 
 BATCH_QUEUE_ENTRY: Final = np.dtype(
     [
@@ -145,8 +145,8 @@ BATCH_QUEUE_ENTRY: Final = np.dtype(
         ("size", ">i4"),
         ("tags_code", ">i8"),
         ("store_timestamp", ">i8"),  # ms
-        ("base_offset", ">i8"),  # queue offset of the first message inside
-        ("batch_size", ">i2"),  # how many messages are inside
+        ("base_offset", ">i8"),  # queueOffset of the first message
+        ("batch_size", ">i2"),  # number of messages
         ("compacted_offset", ">i4"),  # -1: none
         ("reserved", ">i4"),
     ]
@@ -160,7 +160,9 @@ EXT_HEAD: Final = np.dtype(
         ("bitmap_length", ">i2"),
     ]
 )
-EXT_MAX_ADDRESS: Final = -(2**31) - 1  # ConsumeQueueExt#MAX_ADDR: tagsCode up to here is an address
+EXT_MAX_ADDRESS: Final = (
+    -(2**31) - 1
+)  # ConsumeQueueExt#MAX_ADDR: a tagsCode up to this is an address
 EXT_ADDRESS_BASE: Final = -(2**63)
 
 # --- IndexFile (IndexHeader, IndexFile) ------------------------------------------------------------
@@ -171,7 +173,7 @@ INDEX_HEADER: Final = np.dtype(
         ("begin_log_offset", ">i8"),
         ("end_log_offset", ">i8"),
         ("hash_slot_count", ">i4"),  # slots in use; before 4.7.1 the number of items
-        ("index_count", ">i4"),  # number of the next item: items + 1
+        ("index_count", ">i4"),  # number of the next item (items + 1)
     ]
 )
 INDEX_SLOT: Final = np.dtype(">i4")
@@ -180,7 +182,7 @@ INDEX_ITEM: Final = np.dtype(
         ("key_hash", ">i4"),
         ("log_offset", ">i8"),
         ("time_diff", ">i4"),  # whole seconds since begin_timestamp
-        ("previous", ">i4"),  # number of the item before it in the same slot, 0 at the end
+        ("previous", ">i4"),  # number of the next older item in the slot, 0 if none
     ]
 )
 INDEX_TAG_TYPE: Final = "T"  # items of TAGS: topic#T#tags

@@ -1,4 +1,4 @@
-"""A message as its consumer sees it, made from a record."""
+"""A message as a consumer sees it, built from a record."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from rmq_store.format.record import Record
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message as a user sees it; the fields are the columns of `rmq_store.arrow.schema`.
+    """A message as a consumer sees it; its fields are the columns of `rmq_store.arrow.schema`.
 
     Timestamps are milliseconds since the epoch, UTC. `queue_offset` is the position in the queue.
-    `body` is decompressed; `raw_body`, `body_crc` and `store_size` describe what is stored.
+    `body` is decompressed; `raw_body`, `body_crc` and `store_size` describe the stored bytes.
     """
 
     broker_name: str
@@ -54,7 +54,7 @@ def to_message(
     queue_offset: int | None = None,
     tags_code: int | None = None,
 ) -> Message:
-    """The user's view of a record; topic, queue and offset are those of the queue it was found by."""
+    """The message in a record. topic, queueId and queueOffset default to the record's own values."""
     properties = decode_properties(record.properties)
     assert record.body_crc is not None
     return Message(

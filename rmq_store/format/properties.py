@@ -1,4 +1,4 @@
-"""Text as the broker's Java reads it: UTF-8 with replacement, properties, host addresses."""
+"""Stored text decoded as the broker's Java does: UTF-8 with replacement, properties, host addresses."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _V4_MAPPED = bytes(10) + b"\xff\xff"
 
 
 def _replace_like_java(error: UnicodeError) -> tuple[str, int]:
-    """One U+FFFD for what `java.lang.String` takes as one malformed piece.
+    """One U+FFFD for each malformed sequence, as `java.lang.String` decodes it.
 
-    Python and Java agree (a maximal wrong prefix is one piece) but for encoded surrogates: Java
-    takes the three bytes ED A0..BF xx as one piece, Python as three.
+    Python and Java both replace a maximal invalid prefix once. They differ only for encoded
+    surrogates: Java replaces the three bytes ED A0..BF xx once, Python three times.
     """
     assert isinstance(error, UnicodeDecodeError)
     raw, start = error.object, error.start
@@ -34,7 +34,7 @@ codecs.register_error("rmq_store.java", _replace_like_java)
 
 
 def decode_utf8(raw: bytes) -> str:
-    """`new String(raw, UTF_8)`: never fails, malformed pieces become U+FFFD."""
+    """`new String(raw, UTF_8)`: never fails; malformed sequences become U+FFFD."""
     return raw.decode("utf-8", "rmq_store.java")
 
 
@@ -46,8 +46,9 @@ def encode_utf8(text: str) -> bytes:
 def decode_properties(raw: bytes) -> dict[str, str]:
     """Properties by the broker's rule (MessageDecoder#string2messageProperties).
 
-    Items end at 0x02 or with the string; the first 0x01 of an item parts name and value; an item
-    counts with at least one character on both sides; of a name that comes twice the last counts.
+    An item ends at 0x02 or at the end of the string. The first 0x01 of an item separates name and
+    value. Items with an empty name or an empty value are skipped. If a name is repeated, its last
+    value is used.
     """
     found: dict[str, str] = {}
     for item in decode_utf8(raw).split(_ITEM_END):
@@ -60,18 +61,19 @@ def decode_properties(raw: bytes) -> dict[str, str]:
 def encode_properties(properties: dict[str, str], *, last_separator: bool = True) -> bytes:
     """Properties as the broker writes them (MessageDecoder#messageProperties2String).
 
-    `last_separator`: whether the last item ends in 0x02 too; releases differ (see dialects).
+    `last_separator`: whether 0x02 follows the last item too; this depends on the release (see
+    `releases`).
     """
     text = "".join(f"{name}{_NAME_VALUE}{value}{_ITEM_END}" for name, value in properties.items())
     return encode_utf8(text if last_separator else text[:-1])
 
 
 def format_host(raw: bytes) -> str:
-    """`ip:port` or `[ip]:port` of a stored host, the address as Java prints it."""
+    """`ip:port` or `[ip]:port` of a stored host, with the address as Java prints it."""
     ip, port = raw[:-4], int.from_bytes(raw[-4:], "big", signed=True)
     if len(raw) == HOST_V4_SIZE:
         return f"{ip[0]}.{ip[1]}.{ip[2]}.{ip[3]}:{port}"
-    if ip.startswith(_V4_MAPPED):  # java.net takes it for the IPv4 address inside
+    if ip.startswith(_V4_MAPPED):  # java.net reads it as the IPv4 address inside
         return f"{ip[12]}.{ip[13]}.{ip[14]}.{ip[15]}:{port}"
     groups = (format(int.from_bytes(ip[at : at + 2], "big"), "x") for at in range(0, 16, 2))
     return f"[{':'.join(groups)}]:{port}"
@@ -80,7 +82,7 @@ def format_host(raw: bytes) -> str:
 def parse_host(text: str) -> bytes:
     """The stored bytes of `ip:port` or `[ip]:port`: 8 bytes with IPv4, 20 with IPv6.
 
-    Raises ValueError where the text is neither.
+    Raises ValueError if the text has neither form.
     """
     address, colon, port = text.rpartition(":")
     if not colon:

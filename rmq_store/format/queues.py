@@ -1,4 +1,4 @@
-"""A queue and ranges of it, as plain values."""
+"""Plain values for a queue, a range of a queue, and an entry."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class QueueId(NamedTuple):
-    """A queue: its topic and its number in it."""
+    """A queue: its topic and its number in the topic."""
 
     topic: str
     queue_id: int
@@ -16,7 +16,7 @@ class QueueId(NamedTuple):
 
 @dataclass(frozen=True, slots=True, order=True)
 class QueueSlice:
-    """Neighbouring entries of one queue."""
+    """A range of queue offsets of one queue."""
 
     queue: QueueId
     start: int  # queue offset, included
@@ -31,11 +31,11 @@ class QueueSlice:
 
 
 class Entry(NamedTuple):
-    """Where the message at a queue offset lies, and how much it takes."""
+    """The place of the message at a queue offset, and its size."""
 
     log_offset: int  # CommitLog offset of its record, bytes
-    size: float  # bytes; its share of the record where that holds several messages
+    size: float  # bytes; in an inner batch, this message's share of the record
 
 
 EntryAt = Callable[[QueueId, int], Entry | None]
-"""The entry at a queue offset; None where it leads to no record."""
+"""The entry at a queue offset; None if it does not point to a record."""

@@ -1,6 +1,6 @@
-"""One record at a time, written to be read: the specification of the CommitLog in code.
+"""One record at a time, written for readability: the specification of the CommitLog in code.
 
-`columns.py` does the same for many records at once; a property test keeps the two equal.
+`commitlog.headers` does the same for many records at once. A property test keeps the two equal.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from rmq_store.format.layout import (
 
 
 class Gap(Enum):
-    """The ways in which the log goes on, or ends, without a record."""
+    """Why no record of this log starts at a place."""
 
     FILLER = "filler to the end of the file"
     UNWRITTEN = "preallocated zeros"
     TORN = "the writer stopped inside a record"
-    GHOST = "a whole record that says it stands elsewhere"
+    GHOST = "a whole record whose physicalOffset is another place"
     STALE = "left from before the log was cut here"
-    DAMAGED = "no record, though the log goes on behind"
+    DAMAGED = "not a record, although records follow"
     MISSING = "no file holds this range"
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What is stored, as it is stored: body and properties undecoded, hosts as ip and port bytes."""
+    """A record as stored: body and properties not decoded, hosts as ip and port bytes."""
 
     queue_id: int
     flag: int
@@ -64,7 +64,7 @@ class Record:
     topic: bytes
     properties: bytes
     magic: int = MAGIC_V1
-    body_crc: int | None = None  # None: to be computed when it is encoded
+    body_crc: int | None = None  # None: computed when the record is encoded
 
     @property
     def total_size(self) -> int:
@@ -90,24 +90,24 @@ class Record:
 
 
 def message_id(store_host: bytes, log_offset: int) -> str:
-    """offsetMsgId of a record: 32 hex digits with an IPv4 store host, 56 with IPv6."""
+    """offsetMsgId of a record: 32 hex digits with an IPv4 storeHost, 56 with IPv6."""
     return (store_host + log_offset.to_bytes(8, "big", signed=True)).hex().upper()
 
 
 def host_size(sys_flag: int, v6_bit: int) -> int:
-    """Bytes of a host field: address and a port of four bytes."""
+    """Bytes of a host field: the address, and a port of four bytes."""
     return HOST_V6_SIZE if sys_flag & v6_bit else HOST_V4_SIZE
 
 
 def decode_record(
     buffer: bytes | memoryview, at: int, log_offset: int, path: str | None = None
 ) -> Record | Gap:
-    """The record at `buffer[at:]`, which stands at `log_offset` of the log; or the gap there.
+    """The record at `buffer[at:]`, or the gap there; `log_offset` is its place in the log.
 
-    `buffer` ends where the file ends. Everything is checked: the magic, that all lengths add up,
-    body CRC, record CRC, and that the record stands where it says (else Gap.GHOST). What is no
-    record raises CorruptRecordError; whether that is a torn tail or damage only the caller can
-    tell, who knows what follows. Source: CommitLog#checkMessageAndReturnSize.
+    `buffer` ends at the end of the file. Checks everything: the magic, the sum of all lengths, the
+    body CRC, the record CRC, and that physicalOffset equals `log_offset` (else Gap.GHOST). Raises
+    CorruptRecordError if the bytes are not a record. Only the caller, who knows what follows, can
+    decide whether that is a torn tail or damage. Source: CommitLog#checkMessageAndReturnSize.
     """
     remaining = len(buffer) - at
     if remaining < BLANK_SIZE:
@@ -138,13 +138,13 @@ def _fail(path: str | None, at: int, what: str, expected: object, actual: object
         reason=f"no valid record in the CommitLog: {what}",
         expected=expected,
         actual=actual,
-        advice="The offset counts from the start of the log. Records behind it are still readable; "
-        "rmqstore verify says what the damage covers",
+        advice="The offset counts from the start of the log. Records after it are still readable; "
+        "rmqstore verify lists the damaged ranges",
     )
 
 
 def _split(raw: bytes, magic: int, log_offset: int, path: str | None) -> Record:
-    """The fields of one whole record, after checking that their lengths add up to it."""
+    """The fields of one whole record. Checks that their lengths add up to its size."""
     head = np.frombuffer(raw, dtype=RECORD_HEAD, count=1)[0]
     sys_flag = int(head["sys_flag"])
     born_size = host_size(sys_flag, SysFlag.BORN_HOST_V6)
@@ -181,7 +181,7 @@ def _split(raw: bytes, magic: int, log_offset: int, path: str | None) -> Record:
 
 
 class _Reader:
-    """Takes field after field from a record; a length that leads out of it is our error."""
+    """Takes field after field from a record; raises CorruptRecordError for a length beyond its end."""
 
     def __init__(self, raw: bytes, at: int, log_offset: int, path: str | None) -> None:
         self.raw, self.at, self.log_offset, self.path = raw, at, log_offset, path
@@ -215,7 +215,7 @@ def _check_crcs(raw: bytes, record: Record, log_offset: int, path: str | None) -
 
 
 def record_crc_of(properties: bytes) -> int | None:
-    """The record CRC at the end of the properties, or None without one (MessageDecoder#createCrc32)."""
+    """The record CRC at the end of the properties, or None (MessageDecoder#createCrc32)."""
     item = properties[-CRC_ITEM_SIZE:]
     front = CRC_PROPERTY.encode() + bytes([NAME_VALUE_SEPARATOR])
     digits = item[len(front) : len(front) + CRC_DIGITS]
@@ -223,14 +223,14 @@ def record_crc_of(properties: bytes) -> int | None:
     glued = before not in (
         b"",
         bytes([PROPERTY_SEPARATOR]),
-    )  # then it is part of the value before it
+    )  # without a separator it belongs to the value before it
     if len(item) < CRC_ITEM_SIZE or not item.startswith(front) or not digits.isdigit() or glued:
         return None
     return int(digits[::-1])
 
 
 def crc_item(value: int) -> bytes:
-    """The record CRC as an item of the properties: ten digits, the last of the number first."""
+    """The record CRC as a property item: ten digits, least significant first."""
     digits = f"{value:0{CRC_DIGITS}d}"[::-1].encode()
     return (
         CRC_PROPERTY.encode() + bytes([NAME_VALUE_SEPARATOR]) + digits + bytes([PROPERTY_SEPARATOR])
@@ -238,10 +238,10 @@ def crc_item(value: int) -> bytes:
 
 
 def encode_record(record: Record, *, with_record_crc: bool = False) -> bytes:
-    """The bytes of a record; sizes and CRCs are computed (MessageExtEncoder#encode).
+    """The bytes of a record; computes sizes and CRCs (MessageExtEncoder#encode).
 
-    `with_record_crc`: the last 20 bytes of `record.properties` are overwritten with the item of the
-    record CRC; the caller has made room for them.
+    `with_record_crc`: overwrite the last 20 bytes of `record.properties` with the record CRC. The
+    caller reserves those bytes.
     """
     topic_width = 2 if record.magic == MAGIC_V2 else 1
     head = np.zeros(1, dtype=RECORD_HEAD)

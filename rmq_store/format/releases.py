@@ -1,4 +1,4 @@
-"""What differs between releases of the broker: one table whose rows say since and until."""
+"""Differences between broker releases: one table with the first and last release of each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NEWEST: Version = (5, 5, 1)
 
 @dataclass(frozen=True, slots=True)
 class Trait:
-    """A habit of the releases `since` (included) to `until` (excluded; None: still so)."""
+    """A difference in releases from `since` (included) until `until` (excluded; None: still valid)."""
 
     name: str
     since: Version
@@ -23,29 +23,32 @@ class Trait:
     meaning: str
 
     def holds_in(self, release: Version) -> bool:
-        """Whether `release` has this habit."""
+        """Whether `release` has this trait."""
         return self.since <= release and (self.until is None or release < self.until)
 
 
 TRAITS: tuple[Trait, ...] = (
     Trait("no_last_separator", (4, 9, 1), (5, 2, 0), "the last property does not end in 0x02"),
     Trait(
-        "batch_outer_properties", (4, 8, 0), (5, 3, 4), "members of a MessageBatch carry its own"
+        "batch_outer_properties",
+        (4, 8, 0),
+        (5, 3, 4),
+        "members of a MessageBatch also carry the batch's properties",
     ),
     Trait("slot_count_is_item_count", OLDEST, (4, 7, 1), "hashSlotCount counts items, not slots"),
     Trait("ipv6_hosts", (4, 6, 0), None, "hosts of 20 bytes, by two bits of sysFlag"),
     Trait("compression_types", (4, 9, 4), None, "bits of sysFlag name LZ4, zstd or zlib"),
     Trait("size_limit_on_body", (4, 9, 4), None, "maxMessageSize limits the body, not the record"),
-    Trait("overflow_to_min", OLDEST, (4, 9, 4), "getMessage far beyond max begins anew at min 0"),
+    Trait("overflow_to_min", OLDEST, (4, 9, 4), "getMessage far beyond max restarts at min 0"),
     Trait("batch_queues", (5, 0, 0), None, "topics of queue.type BatchCQ; inner batches"),
-    Trait("abort_holds_pid", (5, 0, 0), None, "abort holds the process id; abort.bak stays behind"),
+    Trait("abort_holds_pid", (5, 0, 0), None, "abort holds the process id; abort.bak remains"),
     Trait("json_data_version", (5, 0, 0), None, "config files carry dataVersion and attributes"),
     Trait("v2_magic", (5, 1, 0), None, "topics over 127 characters, as records of magic V2"),
     Trait("confirm_offset", (5, 1, 1), None, "checkpoint@32 confirmPhyOffset"),
     Trait("record_crc", (5, 2, 0), None, "enabledAppendPropCRC: __CRC32# at the record's end"),
     Trait("tag_items", (5, 4, 0), None, "the index holds topic#T#tags of every message with TAGS"),
-    Trait("recovery_file_limit", (5, 4, 0), None, "recovery looks at no more than 10 log files"),
-    Trait("fastjson2", (5, 4, 0), None, "config files: every entry of a map on a line of its own"),
+    Trait("recovery_file_limit", (5, 4, 0), None, "recovery reads at most 10 log files"),
+    Trait("fastjson2", (5, 4, 0), None, "config files: one map entry per line"),
     Trait("checkpoint_48", (5, 5, 0), None, "checkpoint@40 logicsPhysicalOffset"),
 )
 _BY_NAME = {trait.name: trait for trait in TRAITS}
@@ -53,12 +56,12 @@ _BY_NAME = {trait.name: trait for trait in TRAITS}
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How one release writes."""
+    """The traits of one release."""
 
     release: Version
 
     def has(self, name: str) -> bool:
-        """Whether the release has the trait `name` of the table."""
+        """Whether the release has the trait `name`."""
         return _BY_NAME[name].holds_in(self.release)
 
     def __str__(self) -> str:
@@ -66,9 +69,9 @@ class Dialect:
 
 
 def dialect(release: str | None = None) -> Dialect:
-    """The dialect of a release such as "4.9.7"; of the newest one by default.
+    """The traits of a release such as "4.9.7"; of the newest one by default.
 
-    Raises InvalidArgumentError for what is no release, or one before 4.3.
+    Raises InvalidArgumentError if the text is not a release, or is one before 4.3.
     """
     if release is None:
         return Dialect(NEWEST)
@@ -77,8 +80,8 @@ def dialect(release: str | None = None) -> Dialect:
     if not version or version < OLDEST:
         raise InvalidArgumentError(
             None,
-            reason=f"release {release!r} is not one this writes",
+            reason=f"release {release!r} is not supported",
             expected="4.3 or later, such as '4.9.7'",
-            advice=f"Leave it out for the newest, {Dialect(NEWEST)}",
+            advice=f"Omit it to use the newest, {Dialect(NEWEST)}",
         )
     return Dialect(version)

@@ -1,4 +1,4 @@
-"""Which topics are the system's own, and which names the broker takes."""
+"""System topics, and the characters that the broker accepts in topic names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LMQ_PREFIX: Final = "%LMQ%"
 RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
 
-# TopicValidator, TimerMessageStore, BrokerController and what brokers make for themselves.
+# From TopicValidator, TimerMessageStore, BrokerController and topics that brokers create.
 _NAMES = frozenset(
     (
         SCHEDULE_TOPIC,
@@ -30,7 +30,7 @@ _NAMES = frozenset(
         "CHECKPOINT_TOPIC",
     )
 )
-# `rmq_sys_` is what TopicValidator reserves; the queues of %LMQ% show records of other topics again.
+# TopicValidator reserves `rmq_sys_`. %LMQ% queues list records of other topics a second time.
 _PREFIXES = ("rmq_sys_", "RMQ_SYS_", RETRY_PREFIX, DLQ_PREFIX, LMQ_PREFIX)
 _REPLY_SUFFIX = "_REPLY_TOPIC"
 
@@ -38,11 +38,11 @@ _ALLOWED = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 
 def is_system_topic(topic: str, cluster: str | None = None, broker: str | None = None) -> bool:
-    """Whether `topic` is the broker's own and not one that a user made.
+    """Whether `topic` belongs to the broker and was not created by a user.
 
-    Retry, dead-letter, delay, timer, transaction, trace and pop topics; `%LMQ%` queues, whose
-    records stand in a topic of the user's too; and, where their names are given, the topics that a
-    broker makes of its cluster's name and its own.
+    These are retry, dead-letter, delay, timer, transaction, trace and pop topics, and `%LMQ%`
+    queues, whose records are in a user's topic too. With `cluster` and `broker`, also the topics
+    that a broker names after its cluster and itself.
     """
     if topic in _NAMES or topic.startswith(_PREFIXES):
         return True
@@ -51,7 +51,7 @@ def is_system_topic(topic: str, cluster: str | None = None, broker: str | None =
 
 
 def forbidden_character(topic: str) -> str | None:
-    """The first character of `topic` that the broker does not take (TopicValidator), or None."""
+    """The first character of `topic` that the broker rejects (TopicValidator), or None."""
     for character in topic:
         if not _ALLOWED.fullmatch(character):
             return character

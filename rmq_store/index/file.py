@@ -143,16 +143,16 @@ class IndexFile:
     def _resolve_geometry(
         self, slots: int | None, items: int | None, like: Geometry | None
     ) -> Geometry:
-        said = self._said(slots, items)
+        given = self._given_geometry(slots, items)
         # An item at the very place of the first, with its offset, and nothing before it: that is
         # proof enough for another file of one series, and spares requests. An offset of 0 is none.
-        usable = self.is_remote and self.header.begin_log_offset and said in (None, like)
+        usable = self.is_remote and self.header.begin_log_offset and given in (None, like)
         if usable and like is not None and self._begins_as(like):
             return like
-        if said is not None:
-            if not self.fits(said):
-                raise self._wrong(said)
-            return said
+        if given is not None:
+            if not self.fits(given):
+                raise self._wrong(given)
+            return given
         usual = Geometry(DEFAULT_MAX_HASH_SLOTS, DEFAULT_MAX_INDEX_ITEMS)
         if self.fits(usual):
             return usual
@@ -166,7 +166,7 @@ class IndexFile:
             advice="Say maxHashSlotNum and maxIndexNum as in the broker's configuration",
         )
 
-    def _said(self, slots: int | None, items: int | None) -> Geometry | None:
+    def _given_geometry(self, slots: int | None, items: int | None) -> Geometry | None:
         """The geometry of which at least one number was given; the file's size tells the other."""
         rest = self._segment.size - INDEX_HEADER.itemsize
         if slots is not None:
@@ -178,13 +178,13 @@ class IndexFile:
             )
         return None
 
-    def _wrong(self, said: Geometry) -> IndexGeometryError:
+    def _wrong(self, given: Geometry) -> IndexGeometryError:
         return IndexGeometryError(
             self.path,
             reason="the index file was not made with these numbers of slots and items",
-            expected=f"maxHashSlotNum={said.slots}, maxIndexNum={said.items}: {said.file_size} bytes",
+            expected=f"maxHashSlotNum={given.slots}, maxIndexNum={given.items}: {given.file_size} bytes",
             actual=f"{self._segment.size} bytes whose items do not hang in these slots"
-            if said.file_size == self._segment.size
+            if given.file_size == self._segment.size
             else f"{self._segment.size} bytes",
             advice="Leave both out to have them found from the file, or take them from broker.conf",
         )
@@ -367,8 +367,3 @@ class IndexFile:
                     break
                 yield start + at
                 at = piece.find(pattern, at + 1)
-
-
-def unique_in_order(offsets: list[int]) -> Ints:
-    """Distinct offsets, ascending."""
-    return np.unique(np.array(offsets, dtype=np.int64))

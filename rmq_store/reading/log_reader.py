@@ -18,7 +18,7 @@ from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.resync import next_start
 from rmq_store.commitlog.scan import SoundRun, scan
-from rmq_store.consumequeue.dispatch import Dispatched, dispatch
+from rmq_store.consumequeue.dispatch import DispatchRequests, dispatch
 from rmq_store.errors import CorruptRecordError, MissingFileError, StoreError
 from rmq_store.format.layout import SysFlag
 from rmq_store.format.queues import QueueId
@@ -109,7 +109,7 @@ class LogReader:
                 pieces += self._unqueued(unqueued)
         yield from pieces
 
-    def _in_limits(self, found: Dispatched) -> Iterator[Rows]:
+    def _in_limits(self, found: DispatchRequests) -> Iterator[Rows]:
         limits = [self._limits_of(queue) for queue in found.queues]
         known = [one or _NOTHING for one in limits]
         rows = np.arange(len(found))
@@ -193,7 +193,7 @@ class LogReader:
 _NOTHING = QueueLimits(0, 0, 0, 0)
 
 
-def _listed_rows(found: Dispatched, rows: npt.NDArray[np.int64]) -> Rows:
+def _listed_rows(found: DispatchRequests, rows: npt.NDArray[np.int64]) -> Rows:
     # Topics are numbered once for all queues.
     names = sorted({queue.topic for queue in found.queues})
     number = {name: code for code, name in enumerate(names)}

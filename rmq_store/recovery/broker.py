@@ -20,7 +20,7 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.checkpoint import Checkpoint
 from rmq_store.config.locate import commitlog_folders
 from rmq_store.config.topics_json import declared_batch_topics
-from rmq_store.consumequeue.dispatch import Dispatched, entries_of
+from rmq_store.consumequeue.dispatch import DispatchRequests, entries_of
 from rmq_store.consumequeue.folders import QueueFolders
 from rmq_store.files.truncate import remove
 from rmq_store.files.writer import OpenFiles
@@ -53,15 +53,15 @@ _BYTES_AT_A_TIME = 32 << 20
 _PHYSICAL_AT = 28
 
 
-def recover_as_broker(root: Path, config: StoreConfig, how: Dialect) -> RecoveryReport:
+def recover_as_broker(root: Path, config: StoreConfig, release: Dialect) -> RecoveryReport:
     """Recover as a broker of that release; the report's snapshot is what it has in memory then."""
-    return _Broker(root, config, how).run()
+    return _Broker(root, config, release).run()
 
 
 class _Broker:
-    def __init__(self, root: Path, config: StoreConfig, how: Dialect) -> None:
+    def __init__(self, root: Path, config: StoreConfig, release: Dialect) -> None:
         self.root = root
-        self.how = how
+        self.release = release
         folders = QueueFolders(root, config)
         log = CommitLog(commitlog_folders(root, config), file_size=config.mappedFileSizeCommitLog)
         self.config = config.with_defaults_of(queue_sizes(folders))
@@ -135,7 +135,7 @@ class _Broker:
 
     def _first_file(self, reached: int) -> int:
         """Where to begin: CommitLog#recoverNormally, #recoverAbnormally and what they ask."""
-        left = _MOST_FILES if self.how.has("recovery_file_limit") else len(self.files) + 1
+        left = _MOST_FILES if self.release.has("recovery_file_limit") else len(self.files) + 1
         number = len(self.files) - 1
         while number > 0:
             left -= 1
@@ -156,7 +156,7 @@ class _Broker:
             return False
         if self.report.clean:
             return says <= reached
-        if not self.how.has("checkpoint_48"):
+        if not self.release.has("checkpoint_48"):
             known = self.checkpoint
             times = min(known.physic_msg_timestamp, known.logics_msg_timestamp)
             return stored <= max(0, times - TIMESTAMP_SLACK_MS)
@@ -174,7 +174,7 @@ class _Broker:
         if self.config.messageIndexEnable is not False:
             geometry = index_geometry(self.root, self.config)
             self._stretch_index_files(geometry.file_size)
-            indexer = last_index_writer(self.root, geometry, self.how)
+            indexer = last_index_writer(self.root, geometry, self.release)
         end = self.files[number][0]
         try:
             for headers in self._walk(number):
@@ -202,7 +202,7 @@ class _Broker:
                 indexer.close()
         return end
 
-    def _entries(self, headers: Headers) -> tuple[Dispatched, pa.Array, PropertyColumns]:
+    def _entries(self, headers: Headers) -> tuple[DispatchRequests, pa.Array, PropertyColumns]:
         lmq = bool(self.config.enableLmq and self.config.enableMultiDispatch)
         return entries_of(headers, self.config, self.batch_topics, lmq=lmq)
 
@@ -213,7 +213,7 @@ class _Broker:
                 with open(segment.path, "r+b") as file:
                     file.truncate(size)
 
-    def _put(self, found: Dispatched) -> None:
+    def _put(self, found: DispatchRequests) -> None:
         order = np.argsort(found.queue, kind="stable")
         edges = np.flatnonzero(np.diff(found.queue[order])) + 1
         for rows in np.split(order, edges):

@@ -41,12 +41,12 @@ def recover(
     would not start.
     """
     check_mode(mode)
-    said, how = StoreConfig.of(config), dialect(release)
-    root = require_store(path, said)
-    refuse_foreign_log(root, said)
+    given, traits = StoreConfig.of(config), dialect(release)
+    root = require_store(path, given)
+    refuse_foreign_log(root, given)
     lock = StoreLock(root)
     try:
-        report = recover_locked(root, said, how, mode)
+        report = recover_locked(root, given, traits, mode)
         remove_abort(root)
     finally:
         lock.release()
@@ -66,7 +66,7 @@ def check_mode(mode: str, *, others: tuple[str, ...] = ()) -> None:
 def recover_locked(
     root: Path,
     config: StoreConfig,
-    how: Dialect,
+    traits: Dialect,
     mode: str,
     *,
     until: int | None = None,
@@ -83,8 +83,8 @@ def recover_locked(
     """
     begun = time.monotonic()
     if mode == "broker":
-        report = recover_as_broker(root, config, how)
+        report = recover_as_broker(root, config, traits)
     else:
-        report = StrictRecovery(root, config, how, until, flushed_until, progress).run()
+        report = StrictRecovery(root, config, traits, until, flushed_until, progress).run()
     report.seconds = time.monotonic() - begun
     return report

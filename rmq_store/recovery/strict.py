@@ -45,7 +45,7 @@ class StrictRecovery:
         self,
         root: Path,
         config: StoreConfig,
-        how: Dialect,
+        release: Dialect,
         until: int | None = None,
         flushed_until: int = 0,
         progress: Callable[[int], None] | None = None,
@@ -56,7 +56,7 @@ class StrictRecovery:
         self.root = root
         # Of a queue with a single file that was cut, the other queues tell what its size was.
         self.config = config.with_defaults_of(queue_sizes(QueueFolders(root, config)))
-        self.how = how
+        self.release = release
         self._until = until
         self.report = RecoveryReport(str(root), "strict", not (root / ABORT_FILE).exists())
         self.checkpoint = Checkpoint.read_or_zero(root / CHECKPOINT_FILE)
@@ -65,7 +65,7 @@ class StrictRecovery:
         """Recover, and report."""
         log = self._open_log()
         if not self.report.clean or why_unclean(self.root, log, self.config):
-            write_abort(self.root, self.how)  # also where a clean store's tail was torn later
+            write_abort(self.root, self.release)  # also where a clean store's tail was torn later
             self._extend_files(log)
             log = self._open_log()
             try:
@@ -162,7 +162,7 @@ class StrictRecovery:
         )
         indexer: IndexWriter | None = None
         if self.config.messageIndexEnable is not False:
-            indexer = last_index_writer(self.root, index.geometry, self.how)
+            indexer = last_index_writer(self.root, index.geometry, self.release)
             indexer.resume()
         batch = declared_batch_topics(self.root) | {
             queue.topic for queue, is_batch in folders.listed().items() if is_batch
@@ -207,7 +207,7 @@ class StrictRecovery:
             confirm_phy_offset=old.confirm_phy_offset,
             logics_physical_offset=int(headers.at[-1]) + headers.base,
         )
-        fresh.write(self.root / CHECKPOINT_FILE, used=checkpoint_size(self.how))
+        fresh.write(self.root / CHECKPOINT_FILE, used=checkpoint_size(self.release))
 
     def _write_checkpoint(self, walk: LogWalk) -> None:
         old = self.checkpoint
@@ -218,10 +218,10 @@ class StrictRecovery:
             logics_msg_timestamp=stamp,
             index_msg_timestamp=self._full_until or min(old.index_msg_timestamp, stamp),
             master_flushed_offset=old.master_flushed_offset,
-            confirm_phy_offset=last if self.how.has("confirm_offset") else 0,
+            confirm_phy_offset=last if self.release.has("confirm_offset") else 0,
             logics_physical_offset=last,
         )
-        fresh.write(self.root / CHECKPOINT_FILE, used=checkpoint_size(self.how))
+        fresh.write(self.root / CHECKPOINT_FILE, used=checkpoint_size(self.release))
 
     def _reported(self, log: CommitLog) -> RecoveryReport:
         log = self._open_log()

@@ -18,22 +18,22 @@ from rmq_store.index.writer import IndexWriter
 
 def index_geometry(root: Path, config: StoreConfig) -> Geometry:
     """Slots and items: as configured, else as the files show, else the broker's defaults."""
-    said = config.maxHashSlotNum, config.maxIndexNum
+    explicit = config.maxHashSlotNum, config.maxIndexNum
     for segment in reversed(list_index_files(root / INDEX_DIR)):
         try:
-            return IndexFile(segment, slots=said[0], items=said[1]).geometry
+            return IndexFile(segment, slots=explicit[0], items=explicit[1]).geometry
         except IndexGeometryError:
             continue
     return Geometry(config.index_slots, config.index_items)
 
 
-def last_index_writer(root: Path, geometry: Geometry, how: Dialect) -> IndexWriter:
+def last_index_writer(root: Path, geometry: Geometry, release: Dialect) -> IndexWriter:
     """A writer that goes on with the newest file there is."""
     files = list_index_files(root / INDEX_DIR)
     header: Header | None = None
     if files:
         header = IndexFile(files[-1], slots=geometry.slots, items=geometry.items).header
-    return IndexWriter(root, geometry, how, Path(files[-1].path) if files else None, header)
+    return IndexWriter(root, geometry, release, Path(files[-1].path) if files else None, header)
 
 
 class IndexRecovery:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.consumequeue.dispatch import Dispatched
+from rmq_store.consumequeue.dispatch import DispatchRequests
 from rmq_store.consumequeue.entries import Entries
 from rmq_store.consumequeue.files import QueueFiles
 from rmq_store.consumequeue.folders import QueueFolders
@@ -132,7 +132,7 @@ class QueueRecovery:
 
     # --- going along --------------------------------------------------------------------------------
 
-    def take(self, found: Dispatched, upto: int) -> None:
+    def take(self, found: DispatchRequests, upto: int) -> None:
         """The entries that records before log offset `upto` and behind those of the last call have."""
         order = np.argsort(found.queue, kind="stable")
         edges = np.flatnonzero(np.diff(found.queue[order])) + 1
@@ -145,7 +145,7 @@ class QueueRecovery:
             self.changes.rebuilt += len(missing)
             self._writer.append(found.rows(missing))
 
-    def _take_one(self, found: Dispatched, rows: Ints, upto: int) -> Ints:
+    def _take_one(self, found: DispatchRequests, rows: Ints, upto: int) -> Ints:
         """Rows of one queue that it lacks."""
         queue = found.queues[int(found.queue[rows[0]])]
         one = self._queues.get(queue)
@@ -173,7 +173,7 @@ class QueueRecovery:
         one.at = one.stop = one.at + len(rows)
         return rows
 
-    def _lacks_front(self, one: _Queue, found: Dispatched, rows: Ints) -> bool:
+    def _lacks_front(self, one: _Queue, found: DispatchRequests, rows: Ints) -> bool:
         """Whether the files that these records were listed in are gone, though later ones are there.
 
         A broker deletes files of a queue only once their records are gone.

@@ -19,13 +19,13 @@ def geometry_found(
     root: Path,
     log: CommitLog,
     folders: QueueFolders,
-    said: StoreConfig,
+    given: StoreConfig,
     *,
     damaged_index: bool = False,
 ) -> StoreConfig:
     """The sizes that the files were made with, as settings; None where no file tells.
 
-    Numbers of index slots and items that were `said` are held against the files.
+    Numbers of index slots and items that were `given` are held against the files.
 
     Raises IndexGeometryError where the newest index file cannot be told, unless `damaged_index`:
     then an older one may tell.
@@ -33,7 +33,7 @@ def geometry_found(
     listed = folders.listed()
     plain = [queue for queue, is_batch in listed.items() if not is_batch]
     batch = [queue for queue, is_batch in listed.items() if is_batch]
-    geometry = _index_geometry(root, said, damaged_index)
+    geometry = _index_geometry(root, given, damaged_index)
     return StoreConfig(
         mappedFileSizeCommitLog=log.chain.file_size or None,
         mappedFileSizeConsumeQueue=folders.files(plain[0]).chain.file_size or None
@@ -47,10 +47,10 @@ def geometry_found(
     )
 
 
-def _index_geometry(root: Path, said: StoreConfig, damaged: bool) -> Geometry | None:
+def _index_geometry(root: Path, given: StoreConfig, damaged: bool) -> Geometry | None:
     for segment in reversed(list_index_files(root / INDEX_DIR)):
         try:
-            file = IndexFile(segment, slots=said.maxHashSlotNum, items=said.maxIndexNum)
+            file = IndexFile(segment, slots=given.maxHashSlotNum, items=given.maxIndexNum)
             return file.geometry
         except (IndexGeometryError, CorruptIndexError):
             if not damaged:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.config.topics_json import declared_topics
-from rmq_store.consumequeue.bisection import bisect_first, find_boundary, made_good
+from rmq_store.consumequeue.bisection import bisect_first, find_boundary, recheck_neighbours
 from rmq_store.consumequeue.entries import Entries, concat_entries, no_entries
 from rmq_store.consumequeue.ext import QueueExt
 from rmq_store.consumequeue.files import QueueFiles
@@ -188,7 +188,7 @@ class QueueView:
             entry = self.entry_at(queue, offset) if start <= offset < stop else None
             return None if entry is None else entry.log_offset
 
-        return made_good(found, start, stop, value_at, commit_log_offset)
+        return recheck_neighbours(found, start, stop, value_at, commit_log_offset)
 
     def slice_entries(self, queue: QueueId, start: int, stop: int) -> Entries:
         """Entries whose first message is in the range, so that no record comes twice."""

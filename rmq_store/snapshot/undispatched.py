@@ -12,7 +12,7 @@ from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.topics_json import declared_batch_topics
-from rmq_store.consumequeue.dispatch import Dispatched, dispatch
+from rmq_store.consumequeue.dispatch import DispatchRequests, dispatch
 from rmq_store.consumequeue.entries import Entries, concat_entries
 from rmq_store.errors import UndispatchedError
 from rmq_store.format.queues import QueueId
@@ -113,7 +113,7 @@ def _strays_in(
 
 
 def _by_queue(
-    found: Dispatched, listed: Mapping[QueueId, ListedQueue]
+    found: DispatchRequests, listed: Mapping[QueueId, ListedQueue]
 ) -> Iterable[tuple[QueueId, Entries]]:
     known = np.array(
         [listed[queue].last_log_offset if queue in listed else -1 for queue in found.queues],

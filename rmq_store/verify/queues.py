@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from rmq_store.consumequeue.dispatch import Dispatched, concat_dispatched
+from rmq_store.consumequeue.dispatch import DispatchRequests, concat_requests
 from rmq_store.consumequeue.entries import Entries
 from rmq_store.errors import StoreError
 from rmq_store.format.array_types import Ints
@@ -53,11 +53,11 @@ class ListedCheck:
 
     def __init__(self, store: MessageStore, tally: QueueTally, findings: Findings) -> None:
         self._store, self._tally, self._findings = store, tally, findings
-        self._waiting: list[Dispatched] = []
+        self._waiting: list[DispatchRequests] = []
         self._queues: set[QueueId] = set()
         self._entries = 0
 
-    def add(self, found: Dispatched) -> None:
+    def add(self, found: DispatchRequests) -> None:
         """Check `found` now or later: `finish` has checked everything."""
         self._waiting.append(found)
         self._queues.update(found.queues)
@@ -69,10 +69,10 @@ class ListedCheck:
     def finish(self) -> None:
         """Check what was added and is not checked yet."""
         if self._entries:
-            self._check(concat_dispatched(self._waiting))
+            self._check(concat_requests(self._waiting))
         self._waiting, self._queues, self._entries = [], set(), 0
 
-    def _check(self, found: Dispatched) -> None:
+    def _check(self, found: DispatchRequests) -> None:
         order = np.argsort(found.queue, kind="stable")
         edges = np.flatnonzero(np.diff(found.queue[order])) + 1
         for rows in np.split(order, edges):
@@ -83,7 +83,7 @@ class ListedCheck:
 def _check_queue(
     store: MessageStore,
     queue: QueueId,
-    found: Dispatched,
+    found: DispatchRequests,
     rows: Ints,
     tally: QueueTally,
     findings: Findings,
@@ -110,7 +110,7 @@ def _compare(
     store: MessageStore,
     queue: QueueId,
     state: QueueState,
-    found: Dispatched,
+    found: DispatchRequests,
     rows: Ints,
     tally: QueueTally,
     findings: Findings,
@@ -149,7 +149,7 @@ def _compare(
 def _without_reused(
     store: MessageStore,
     entries: Entries,
-    found: Dispatched,
+    found: DispatchRequests,
     lost: Ints,
     at: Ints,
     queue: QueueId,

@@ -10,7 +10,7 @@ import numpy as np
 from rmq_store.commitlog.headers import Headers
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.topics_json import batch_topics, read_topic_configs
-from rmq_store.consumequeue.dispatch import Dispatched, entries_of
+from rmq_store.consumequeue.dispatch import DispatchRequests, entries_of
 from rmq_store.consumequeue.writer import QueueWriter
 from rmq_store.files.writer import OpenFiles
 from rmq_store.format.array_types import Bytes, Ints
@@ -37,7 +37,7 @@ class Dispatcher:
         self,
         root: Path,
         config: StoreConfig,
-        how: Dialect,
+        release: Dialect,
         snapshot: StoreSnapshot,
         queue_files: OpenFiles,
         listed: Callable[[Mapping[QueueId, int]], None],
@@ -50,7 +50,7 @@ class Dispatcher:
         }
         ends = {queue: state.file_stop for queue, state in snapshot.queues.items()}
         self._queues = QueueWriter(root, config, queue_files, ends)
-        self._index = _open_index(root, config, how)
+        self._index = _open_index(root, config, release)
         self._taken: list[tuple[Bytes, Ints]] = []
         self.bytes_taken = 0
         self._broke_off = False
@@ -93,7 +93,7 @@ class Dispatcher:
         self.last_timestamp = int(headers.field("store_timestamp", np.int64).max())
         self._listed(self._ends_of(found))
 
-    def _ends_of(self, found: Dispatched) -> dict[QueueId, int]:
+    def _ends_of(self, found: DispatchRequests) -> dict[QueueId, int]:
         """Behind the last message of each queue that got one."""
         ends = {}
         for number, queue in enumerate(found.queues):
@@ -121,7 +121,7 @@ class Dispatcher:
             self._index.close()
 
 
-def _open_index(root: Path, config: StoreConfig, how: Dialect) -> IndexWriter | None:
+def _open_index(root: Path, config: StoreConfig, release: Dialect) -> IndexWriter | None:
     if config.messageIndexEnable is False:
         return None
     geometry = Geometry(config.index_slots, config.index_items)
@@ -130,4 +130,4 @@ def _open_index(root: Path, config: StoreConfig, how: Dialect) -> IndexWriter | 
     if files:
         header = IndexFile(files[-1], slots=geometry.slots, items=geometry.items).header
     last = Path(files[-1].path) if files else None
-    return IndexWriter(root, geometry, how, last, header)
+    return IndexWriter(root, geometry, release, last, header)

@@ -44,7 +44,7 @@ def make_store(
     path: str | os.PathLike[str], config: Any, release: str | None, broker_name: str | None
 ) -> WritableStore:
     """A new store without messages: see StoreWriter.create."""
-    known, how, root = StoreConfig.of(config), dialect(release), Path(path)
+    known, traits, root = StoreConfig.of(config), dialect(release), Path(path)
     _ = known.flushes_each_append  # a kind that is none is refused before a file is made
     try:
         if root.exists() and (not root.is_dir() or any(root.iterdir())):
@@ -61,7 +61,7 @@ def make_store(
     except OSError as error:
         raise from_os_error(root, error, "making the store's folders") from error
     name = broker_name or known.brokerName or root.absolute().name
-    return WritableStore(root, known, StoreLock(root), how, name, StoreSnapshot(0, 0))
+    return WritableStore(root, known, StoreLock(root), traits, name, StoreSnapshot(0, 0))
 
 
 def open_store(
@@ -74,27 +74,27 @@ def open_store(
 ) -> WritableStore:
     """A store as its last writer or broker left it, or recovered: see StoreWriter.append_to."""
     check_mode(recovery, others=("refuse",))
-    said, how = StoreConfig.of(config), dialect(release)
-    root = require_store(path, said)
-    refuse_foreign_log(root, said)
+    given, traits = StoreConfig.of(config), dialect(release)
+    root = require_store(path, given)
+    refuse_foreign_log(root, given)
     lock = StoreLock(root)
     try:
         report = None
         if recovery == "refuse":
             refuse_abort(root)
         else:
-            report = recover_locked(root, said, how, recovery, until=until)
-        folders = QueueFolders(root, said)
-        log = CommitLog(commitlog_folders(root, said), file_size=said.mappedFileSizeCommitLog)
+            report = recover_locked(root, given, traits, recovery, until=until)
+        folders = QueueFolders(root, given)
+        log = CommitLog(commitlog_folders(root, given), file_size=given.mappedFileSizeCommitLog)
         if recovery == "broker" and report is not None and report.snapshot is not None:
             snapshot = report.snapshot
         else:
-            snapshot = take_snapshot(root, log, folders, said)
+            snapshot = take_snapshot(root, log, folders, given)
             refuse_unclean(root, log, folders, snapshot)
-        known = said.with_defaults_of(geometry_found(root, log, folders, said))
+        known = given.with_defaults_of(geometry_found(root, log, folders, given))
         refuse_contradiction(root, known, log, folders, snapshot)
         name = broker_name or known.brokerName or root.absolute().name
-        return WritableStore(root, known, lock, how, name, snapshot, report, *_last_record(log))
+        return WritableStore(root, known, lock, traits, name, snapshot, report, *_last_record(log))
     except BaseException:
         lock.release()
         raise

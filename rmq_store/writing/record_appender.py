@@ -106,14 +106,14 @@ class RecordAppender:
             record = self._write_record(record)
         if listed:
             self._offsets.update({queue: record.queue_offset + count})
-        self._offsets.update(places.light)
+        self._offsets.update(places.lmq)
         self.last_timestamp = max(self.last_timestamp, record.store_timestamp)
         return record
 
     def append_rows(self, batch: pa.RecordBatch, together: bool) -> AppendResult:
         """Append the messages of a batch; `together`: all of them in one file of the log."""
-        light = self._places()
-        prepared = prepare(with_places(batch, light), self._config, self._dialect, LOOPBACK)
+        assigned = self._places()
+        prepared = prepare(with_places(batch, assigned), self._config, self._dialect, LOOPBACK)
         if together and int(prepared.total.sum()) + BLANK_SIZE > self._config.commitlog_file_size:
             raise InvalidMessageError(
                 None, reason="the batch does not fit into one file of the log"
@@ -123,7 +123,7 @@ class RecordAppender:
         stamps = self._stamps(prepared)
         with self._telling_failure():
             places = self._write_records(prepared, queue_offset, stamps, together)
-        self._offsets.update(light.light)
+        self._offsets.update(assigned.lmq)
         self.last_timestamp = max(self.last_timestamp, int(stamps.max()))
         return AppendResult(queue_offset, places, prepared.total, stamps)
 

@@ -50,10 +50,10 @@ class StoreWriter:
 
     def __init__(self, store: WritableStore) -> None:
         """Use `create` or `append_to`."""
-        root, config, how, snapshot = store.root, store.config, store.dialect, store.snapshot
+        root, config, traits, snapshot = store.root, store.config, store.dialect, store.snapshot
         self.path = root
         self.config = config
-        self.dialect = how
+        self.dialect = traits
         self.broker_name = store.broker_name
         self.recovered: RecoveryReport | None = store.recovered
         self._lock = store.lock
@@ -73,12 +73,14 @@ class StoreWriter:
             config.commitlog_file_size,
             snapshot.log_end,
         )
-        self._dispatcher = Dispatcher(root, config, how, snapshot, self._queue_files, self._listed)
+        self._dispatcher = Dispatcher(
+            root, config, traits, snapshot, self._queue_files, self._listed
+        )
         self._records = RecordAppender(
             self._log,
             self._offsets,
             config,
-            how,
+            traits,
             (store.last_record, store.last_timestamp),
             written=self._take_down,
             file_ends=self._dispatch_taken,  # what is dispatched at a time must be one piece
@@ -95,7 +97,7 @@ class StoreWriter:
         )
         self._flusher = self._make_flusher()
         self._reput: Reput | None = None
-        write_abort(root, how)
+        write_abort(root, traits)
 
     # --- opening ------------------------------------------------------------------------------------
 

@@ -94,7 +94,7 @@ def test_a_bomb_in_a_body_is_stopped(golden: Callable[[str], GoldenStore]) -> No
         (r for r in store.truth if r["sysFlag"] & 1 and in_a_queue(r)),
         key=lambda r: len(r["bodyDecompressed"]),
     )
-    with store.open() as opened, pytest.raises(BodyError, match="grows over the limit"):
+    with store.open() as opened, pytest.raises(BodyError, match="exceeds the limit"):
         list(opened.read_batches(packed["topic"], max_body_bytes=100))
 
 

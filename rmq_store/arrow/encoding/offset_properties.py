@@ -30,16 +30,16 @@ _NAME_END, _ITEM_END = bytes([NAME_VALUE_SEPARATOR]), bytes([PROPERTY_SEPARATOR]
 
 
 class Places:
-    """Hands out queue offsets while records are being made; `light` are those of light queues.
+    """Hands out queue offsets while records are being made; `lmq` are those of light queues.
 
-    Nothing is counted for good before the records are written: `light` is what the caller then adds.
+    Nothing is counted for good before the records are written: `lmq` is what the caller then adds.
     """
 
     def __init__(self, config: StoreConfig, max_offset: Callable[[QueueId], int]) -> None:
         self._assigns = bool(config.enableLmq)
         self._max_offset = max_offset
         self._ends: dict[QueueId, int] = {}
-        self.light: dict[QueueId, int] = {}
+        self.lmq: dict[QueueId, int] = {}
 
     def _take(self, queue: QueueId, count: int) -> int:
         at = self._ends.get(queue, self._max_offset(queue))
@@ -76,7 +76,7 @@ class Places:
             return ""
         queue = QueueId(name, 0)
         at = self._take(queue, 1)
-        self.light[queue] = at + 1
+        self.lmq[queue] = at + 1
         return str(at)
 
 

@@ -34,12 +34,12 @@ from rmq_store.format.releases import Dialect
 
 
 def to_record(
-    message: Message | Record | Mapping[str, Any], how: Dialect, config: StoreConfig
+    message: Message | Record | Mapping[str, Any], release: Dialect, config: StoreConfig
 ) -> Record:
     """The record of a message, without its offsets. Raises InvalidMessageError."""
     values = _values_of(message)
     topic = values["topic"]
-    fault = topic_fault(topic, how, config)
+    fault = topic_fault(topic, release, config)
     if fault is not None:
         raise _invalid(fault)
     born_host, store_host = _host(values, "bornHost"), _host(values, "storeHost")
@@ -47,15 +47,15 @@ def to_record(
         **{field: int(values.get(name) or 0) for name, field in _NUMBER_FIELDS.items()},
         queue_offset=0,
         physical_offset=0,
-        sys_flag=_sys_flag(int(values.get("sysFlag") or 0), born_host, store_host, how),
+        sys_flag=_sys_flag(int(values.get("sysFlag") or 0), born_host, store_host, release),
         born_host=born_host,
         store_host=store_host,
         body=bytes(values["body"]),
         topic=encode_utf8(topic),
-        properties=_properties(values, how, config),
+        properties=_properties(values, release, config),
         magic=MAGIC_V2 if len(topic) > MAX_TOPIC_LENGTH_V1 else MAGIC_V1,
     )
-    _check_sizes(record, how, config)
+    _check_sizes(record, release, config)
     return record
 
 
@@ -130,26 +130,26 @@ def _host(values: Mapping[str, Any], name: str) -> bytes:
         raise _invalid(f"{name} is not ip:port or [ip]:port", actual=values.get(name)) from error
 
 
-def _sys_flag(flags: int, born_host: bytes, store_host: bytes, how: Dialect) -> int:
+def _sys_flag(flags: int, born_host: bytes, store_host: bytes, release: Dialect) -> int:
     """sysFlag with the IPv6 bits that the hosts ask for, never stale ones."""
     flags &= ~(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
     if len(born_host) > HOST_V4_SIZE:
         flags |= SysFlag.BORN_HOST_V6
     if len(store_host) > HOST_V4_SIZE:
         flags |= SysFlag.STORE_HOST_V6
-    if flags & (SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6) and not how.has("ipv6_hosts"):
-        raise _invalid(f"release {how} cannot store an IPv6 host")
+    if flags & (SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6) and not release.has("ipv6_hosts"):
+        raise _invalid(f"release {release} cannot store an IPv6 host")
     return flags
 
 
-def _properties(values: Mapping[str, Any], how: Dialect, config: StoreConfig) -> bytes:
+def _properties(values: Mapping[str, Any], release: Dialect, config: StoreConfig) -> bytes:
     if values.get("rawProperties") is not None:
         raw = bytes(values["rawProperties"])
     else:
         raw = encode_properties(
-            _property_map(values), last_separator=not how.has("no_last_separator")
+            _property_map(values), last_separator=not release.has("no_last_separator")
         )
-    if config.enabledAppendPropCRC and how.has("record_crc"):
+    if config.enabledAppendPropCRC and release.has("record_crc"):
         return with_crc_place(raw)
     return without_crc_item(raw)
 
@@ -170,8 +170,8 @@ def _property_map(values: Mapping[str, Any]) -> dict[str, str]:
     return properties
 
 
-def _check_sizes(record: Record, how: Dialect, config: StoreConfig) -> None:
-    on_body = how.has("size_limit_on_body")
+def _check_sizes(record: Record, release: Dialect, config: StoreConfig) -> None:
+    on_body = release.has("size_limit_on_body")
     room = config.commitlog_file_size - BLANK_SIZE
     checks = (
         ("the properties", len(record.properties), MAX_PROPERTIES_LENGTH),
