@@ -1,4 +1,4 @@
-"""From a question to the places that answer it: find, trace, keys, and the cut into slices.
+"""Find the places that answer a question: find, trace, keys, and log slices.
 
-Reading the places lives in `reading`; tables and sums about a store in `tables` and `questions`.
+`reading` reads these places; `tables` and `questions` have tables and sums about a store.
 """

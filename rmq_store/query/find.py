@@ -1,4 +1,4 @@
-"""Messages by what is known of them: topic, key, id, tag, property, time, text in the body."""
+"""Find messages by topic, key, tag, property, time or text in the body."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rmq_store.reading.message_lookup import behind_index
 from rmq_store.reading.options import OnDamage, ReadHow
 from rmq_store.store import MessageStore
 
-_GAP_STEP = 256 << 20  # bytes of the log to a share
+_GAP_STEP = 256 << 20  # bytes of the log per share
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class FindShare:
     slices: tuple[QueueSlice, ...] = ()
     log: tuple[int, int] = (0, 0)
     limits: AnywhereLimits | None = None
-    starts_gap: bool = False  # damage may reach into the range of the log from before it
+    starts_gap: bool = False  # damage before the log range may reach into it
 
 
 def find(
@@ -41,12 +41,11 @@ def find(
     columns: Sequence[str] | None = None,
     on_damage: OnDamage | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The messages that fulfil `search`.
+    """The messages that match `search`.
 
-    They come in the order of the log as far as they are found together. A key is looked up in the
-    index, and in the parts of the log that the index does not cover; so it is found even if its
-    queue has lost its files. Without a key the selected queues are read. Raises UnknownQueueError
-    for an unknown topic.
+    Messages of one share are in log order. A key is looked up in the index, and in the parts of the
+    log that the index does not cover, so it is found even if its queue lost its files. Without a
+    key, the selected queues are read. Raises UnknownQueueError for an unknown topic.
     """
     for share in find_shares(store, search, on_damage):
         yield from find_in(store, search, share, columns, on_damage)
@@ -55,14 +54,15 @@ def find(
 def find_shares(
     store: MessageStore, search: Search, on_damage: OnDamage | None = None
 ) -> Iterator[FindShare]:
-    """Where to look for `search`, each place once.
+    """The places to search for `search`, without repeats.
 
-    Records that the index leads to and that cannot be read go to `on_damage`, else are raised.
+    `on_damage` receives the errors of unreadable records that the index points to; without it they
+    are raised.
     """
     slices = selected_slices(store, search)
     keys = search.words
     plan = plan_keys(store, slices, keys) if keys else None
-    if plan is None:  # no key, or nearly every message has it
+    if plan is None:  # there is no key, or nearly every message has it
         yield FindShare(tuple(slices))
         return
     if plan.hits or plan.unindexed:
@@ -84,7 +84,7 @@ def find_in(
     columns: Sequence[str] | None = None,
     on_damage: OnDamage | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The messages of one share that fulfil `search`."""
+    """The messages of one share that match `search`."""
     wanted = column_names(columns)
     needed = [*wanted, *(name for name in _needed(search) if name not in wanted)]
     how: ReadHow = {
@@ -108,9 +108,9 @@ def find_in(
 
 @dataclass(frozen=True, slots=True)
 class AnywhereLimits:
-    """What a search wants of each queue in a range of the log, even of queues that lost their files.
+    """The limits of a search for each queue in a log range, also for queues that lost their files.
 
-    Queues in `read` are read by their entries instead.
+    Queues in `read` have no limits here, because they are read by their entries.
     """
 
     search: Search
@@ -118,7 +118,7 @@ class AnywhereLimits:
     read: frozenset[QueueId]
 
     def __call__(self, queue: QueueId) -> QueueLimits | None:
-        """The limits of a queue; None where nothing is wanted."""
+        """The limits of a queue; None if nothing is wanted."""
         search, whole = self.search, QueueLimits()
         wanted = search.queue_ids is None or queue.queue_id in search.queue_ids
         if not wanted or queue.topic not in self.topics or queue in self.read:
@@ -137,8 +137,8 @@ def _needed(search: Search) -> list[str]:
 
 
 def _tell_damage_around(store: MessageStore, start: int, on_damage: OnDamage | None) -> None:
-    """Tell damage that began before `start` and goes on there, of which a read from there is silent:
-    it is told by whoever reads where it begins."""
+    """Report damage that starts before `start` and reaches into the range. A read from `start` does
+    not report it, because the read of its start does."""
     segment = store.log.chain.segment_at(start)
     if segment is not None and next_start(store.log, segment, start) == (start, None):
         return
@@ -151,7 +151,8 @@ def _tell_damage_around(store: MessageStore, start: int, on_damage: OnDamage | N
 
 
 def _gaps(store: MessageStore, search: Search, plan: KeyPlan) -> Sequence[tuple[int, int]]:
-    """What of the log no index covers; the plan leaves it out where its topics have no queue."""
+    """The log ranges that no index covers. The plan does not have them if its topics have no
+    queue."""
     if plan.indexed or all(store.queues(topic) for topic in _topics_anywhere(store, search)):
         start, end = store.log_range()
         return [
@@ -168,9 +169,9 @@ def _unlisted_hits(
     plan: KeyPlan,
     on_damage: OnDamage | None,
 ) -> Iterator[int]:
-    """Log offsets of records that the index leads to and no queue: their queue has lost files.
+    """Log offsets of records that the index has but no queue lists, because their queue lost files.
 
-    Those that cannot be read are told to `on_damage`, without one raised.
+    `on_damage` receives the errors of unreadable records; without it they are raised.
     """
     wanted = [(topic, key) for topic in _topics_anywhere(store, search) for key in keys]
     topics_at: dict[int, list[str]] = {}
@@ -183,7 +184,7 @@ def _unlisted_hits(
     gaps = _gaps(store, search, plan)
     for offset in sorted(topics_at):
         if not start <= offset < end or any(low <= offset < high for low, high in gaps):
-            continue  # expired, or come upon where the gap is read
+            continue  # expired, or found by the read of the gap
         queues = [queue for topic in topics_at[offset] for queue in store.queues(topic)]
         try:
             record = store.log.record_at(offset)
@@ -195,14 +196,14 @@ def _unlisted_hits(
                 )
             continue
         if record.transaction in (SysFlag.TRANSACTION_PREPARED, SysFlag.TRANSACTION_ROLLBACK):
-            continue  # in the queue of another topic, or in none
+            continue  # in the queue of another topic, or in no queue
         own = QueueId(decode_utf8(record.topic), record.queue_id)
         if own not in queues or not _leads_to(store, own, offset):
             yield offset
 
 
 def _indexed(store: MessageStore, wanted: Sequence[tuple[str, str]]) -> dict[str, set[int]]:
-    """Log offsets of the index items of topics and keys; of a remote store with what they miss."""
+    """Log offsets of the index items of topics and keys."""
     found = store.key_index().indexed(wanted)
     missed = store.key_index().look_up_short_gaps(wanted) if store.log.chain.is_remote else None
     for topic, offsets in (missed or {}).items():
@@ -211,7 +212,7 @@ def _indexed(store: MessageStore, wanted: Sequence[tuple[str, str]]) -> dict[str
 
 
 def _leads_to(store: MessageStore, queue: QueueId, log_offset: int) -> bool:
-    """Whether an entry of the queue leads to that place of the log."""
+    """Whether an entry of the queue points to that log offset."""
     at = store.view.offset_at_log(queue, log_offset)
     return at < store.max_offset(*queue) and store.log_offset_of(queue, at) == log_offset
 
@@ -223,7 +224,7 @@ def _tell(error: StoreError, on_damage: OnDamage | None) -> None:
 
 
 def _topics_anywhere(store: MessageStore, search: Search) -> Collection[str]:
-    """The topics to look in, with those that have no queue left and stand in topics.json alone."""
+    """The topics to search, including those that have no queue and are only in topics.json."""
     if search.topics is not None:
         return search.topics
     return [

@@ -1,4 +1,4 @@
-"""Where the messages with some keys are to be looked for: index hits, and what the index lacks."""
+"""Plan where to search for messages with some keys: index hits, and ranges without an index."""
 
 from __future__ import annotations
 
@@ -12,22 +12,21 @@ from rmq_store.query.log_slices import LogSlice, joined, pieces_of
 from rmq_store.store import MessageStore
 
 MOST_HITS = 100_000
-"""With more hits than this reading the ranges through is no dearer, and plans stay small."""
-
-
-_MOST_LOOKS = 20_000  # hits times queues, each a bisection; else records are asked where they are
-_MOST_RECORDS = 1_000  # of index hits in an object store, that are asked where they are listed
-
+"""Above this number of hits, scanning the ranges is not slower, and plans stay small."""
+# Hits times queues, each a binary search. Above it, the records give their queue offsets.
+_MOST_LOOKS = 20_000
+_MOST_RECORDS = 1_000  # index hits in an object store whose records are read
 
 _Parts = dict[QueueId, list[QueueSlice]]
 
 
 @dataclass(frozen=True, slots=True)
 class KeyPlan:
-    """Where to look, each place once; what is found there is still to be held against the keys.
+    """The places to search, without repeats. Messages found there must still be compared with the
+    keys.
 
-    `hits` are single entries, in the order of the log. `gaps` are stretches of the log that no
-    index file covers, for the queues in `indexed`. `unindexed` are ranges that no index serves.
+    `hits` are single entries in log order. `gaps` are log ranges that no index file covers, for the
+    queues in `indexed`. `unindexed` are ranges of queues that are not in the index.
     """
 
     hits: tuple[QueueSlice, ...]
@@ -36,7 +35,8 @@ class KeyPlan:
     unindexed: tuple[QueueSlice, ...]
 
     def beside_hits(self, offset_at_log: Callable[[QueueId, int], int]) -> list[QueueSlice]:
-        """The ranges that have to be read through: in gaps of the index, and those it never serves."""
+        """The ranges to scan: those in gaps of the index, and those of queues that are not in the
+        index."""
         in_gaps = (
             part for gap in self.gaps for part in pieces_of(self.indexed, gap, offset_at_log)
         )
@@ -46,11 +46,11 @@ class KeyPlan:
 def plan_keys(
     store: MessageStore, ranges: Sequence[QueueSlice], keys: Collection[str]
 ) -> KeyPlan | None:
-    """Where in `ranges` messages with one of `keys` can be; None where too many places are.
+    """The places in `ranges` where messages with one of `keys` can be; None if there are too many.
 
-    The index and the queues are read; of the log only records that no queue seems to list, and
-    where hits times queues are very many those that the index leads to. Light queues are not in
-    the index (it has the topic of the record), nor are the messages inside an inner batch.
+    Reads the index and the queues. In the log it reads only records that no queue seems to list
+    and, if hits times queues are very many, the records of index hits. Light queues are not in the
+    index, which has the record's topic, nor are the messages in an inner batch.
     """
     served: list[QueueSlice] = []
     others: list[QueueSlice] = []
@@ -67,7 +67,7 @@ def plan_keys(
     if sum(map(len, found.values())) > MOST_HITS:
         return None
     if store.log.chain.is_remote and served:
-        # To find the part of each queue that lies in a gap takes more requests than to read it.
+        # Finding the part of each queue in a gap takes more requests than reading it.
         missed = index.look_up_short_gaps(wanted)
         if missed is not None:
             gaps = []
@@ -94,10 +94,10 @@ def plan_keys(
 def _said_places(
     store: MessageStore, found: Mapping[str, Collection[int]]
 ) -> dict[int, QueueSlice]:
-    """The queue entries at which the records at these log offsets say that they are listed.
+    """The queue entries that the records at these log offsets name.
 
-    Records first, then entries, each side by side; not where they are many, for then the queues
-    are the smaller part.
+    Reads the records in parallel, then the entries. Empty for many records, because then the queues
+    are smaller.
     """
     start, end = store.log_range()
     offsets = [o for of_topic in found.values() for o in of_topic if start <= o < end]
@@ -113,10 +113,11 @@ def _said_places(
 def _entries_at(
     store: MessageStore, parts: _Parts, log_offset: int, said: QueueSlice | None
 ) -> list[QueueSlice]:
-    """The entries in `parts` that lead to the record at a log offset; `said`: where it may be."""
+    """The entries in `parts` that point to the record at a log offset. `said`: the entry that it
+    names."""
     found = []
     if said is not None:
-        # Nearly always it is there: one look, and not some for each queue.
+        # The entry is nearly always there, so one look-up replaces several per queue.
         mine = parts.get(said.queue)
         if not mine:  # another key has the same hash
             return []
@@ -128,16 +129,17 @@ def _entries_at(
         at = store.view.offset_at_log(part.queue, log_offset)
         if part.start <= at < part.stop and store.log_offset_of(part.queue, at) == log_offset:
             found.append(QueueSlice(part.queue, at, at + 1))
-    # A damaged entry leads the search astray: the record knows where it is listed.
+    # A damaged entry misleads the binary search, but the record names its queue offset.
     return found or _said_by_record(store, every, log_offset)
 
 
 def _said_by_record(
     store: MessageStore, parts: Sequence[QueueSlice], log_offset: int
 ) -> list[QueueSlice]:
-    """The entry in `parts` that the record at a log offset names, if it leads there or nowhere.
+    """The entry in `parts` that the record at a log offset names, if the entry points there or
+    nowhere.
 
-    One that leads nowhere is damage, to be told by whoever reads it.
+    An entry that points nowhere is damage, which its reader reports.
     """
     said = store.lookup.recorded_queue_offset(log_offset)
     if said is None:
@@ -162,9 +164,9 @@ class GoneKey(NamedTuple):
 
 
 def gone_key(store: MessageStore, key: str, topics: Collection[str] | None = None) -> GoneKey:
-    """Where the index leads for `key` outside the log, in `topics` or in all that are known.
+    """The index items of `key` that point outside the log, in `topics` or in all known topics.
 
-    The index is read, and not the log.
+    Reads only the index, not the log.
     """
     wanted = [(topic, key) for topic in topics or store.view.known_topics]
     found = sorted(set().union(*store.key_index().indexed(wanted).values()))

@@ -1,7 +1,7 @@
-"""One message's life: every record of it in the store, and what became of its transaction.
+"""A message's history: all its records in the store, and the state of its transaction.
 
 A message keeps its UNIQ_KEY when the broker writes it again: delayed, retried, dead, prepared and
-committed. So its records are found by that key in every topic, the system's own included.
+committed. So this key finds its records in every topic, including system topics.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ AS_FAR_AS_READ = ", as far as its records can be read"
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One record of a message. Times in ms; `about` says what else the record tells."""
+    """One record of a message. Times are in ms. `about` has further details."""
 
     uniqKey: str | None
     step: str
@@ -49,10 +49,9 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """All records of one message, oldest first. `transaction`: None where it was in none.
+    """All records of one message, oldest first. `transaction`: None if it was in no transaction.
 
-    `damage`: what a look for further records led to and cannot be read; the message may have had a
-    record there.
+    `damage`: unreadable places where the message may have further records.
     """
 
     uniqKey: str | None
@@ -62,10 +61,10 @@ class Life:
 
     @property
     def outcome(self) -> str:
-        """In a few words, how it stands with the message by its last record."""
+        """The state of the message by its last record, in a few words."""
         last = self.steps[-1].step
         told = self.transaction if self.transaction and last in _IN_TRANSACTION else last
-        # The verdict on a hidden commit says already what cannot be read.
+        # The text for a hidden commit already says what cannot be read.
         return told if not self.damage or told == UNREADABLE else f"{told}{AS_FAR_AS_READ}"
 
 
@@ -74,7 +73,8 @@ _IN_TRANSACTION = ("prepared", "committed")
 
 @dataclass(frozen=True, slots=True)
 class TracedRecord:
-    """What a life needs of a record. `queue_offset` is None where no queue lists it; times in ms."""
+    """The fields of a record that a history needs. `queue_offset` is None if no queue lists it.
+    Times are in ms."""
 
     topic: str
     queue_id: int
@@ -89,7 +89,7 @@ class TracedRecord:
 
     @classmethod
     def rows_of(cls, batch: pa.RecordBatch) -> Iterator[TracedRecord]:
-        """The rows of a batch with the columns TRACED, in their order."""
+        """The records of a batch with the columns TRACED, in order."""
         stored = batch.column("storeTimestamp").cast(pa.int64())
         columns = [stored if n == "storeTimestamp" else batch.column(n) for n in TRACED]
         for values in zip(*(column.to_pylist() for column in columns), strict=True):
@@ -98,7 +98,7 @@ class TracedRecord:
 
     @classmethod
     def of(cls, message: Message) -> TracedRecord:
-        """Those of a message."""
+        """The record of a message."""
         return cls(*(getattr(message, name) for name in cls.__slots__))
 
 
@@ -117,7 +117,7 @@ TRACED = (
 
 
 def once(*damage: StoreError) -> tuple[StoreError, ...]:
-    """One error for each place."""
+    """The errors without repeats: one for each place."""
     first: dict[tuple[str | None, int | None], StoreError] = {}
     for error in damage:
         first.setdefault((error.path, error.offset), error)
@@ -125,7 +125,7 @@ def once(*damage: StoreError) -> tuple[StoreError, ...]:
 
 
 def lives_of(store: MessageStore, records: Iterable[TracedRecord]) -> list[Life]:
-    """The lives that these records are, all records of each being among them."""
+    """The histories of these records, which must include all records of each message."""
     lives: dict[str, list[TracedRecord]] = {}
     for message in sorted(records, key=lambda one: one.commit_log_offset):
         lives.setdefault(message.uniq_key or message.msg_id, []).append(message)
@@ -133,7 +133,8 @@ def lives_of(store: MessageStore, records: Iterable[TracedRecord]) -> list[Life]
 
 
 def sent_to(message: TracedRecord, topic: str | None) -> bool:
-    """Whether a record is of a message that was sent to `topic`, wherever it stands now."""
+    """Whether a record belongs to a message that was sent to `topic`, in whatever topic it is
+    now."""
     return topic is None or topic in (
         message.topic,
         message.properties.get("REAL_TOPIC"),
@@ -165,7 +166,7 @@ def _step(message: TracedRecord) -> Step:
 
 
 def _meaning(message: TracedRecord) -> tuple[str, str]:
-    """What a record is, and what else it says."""
+    """The kind of a record, and its details."""
     properties = message.properties
     real = properties.get("REAL_TOPIC")
     if message.topic in HALF_TOPICS:
@@ -194,8 +195,8 @@ def _meaning(message: TracedRecord) -> tuple[str, str]:
 def _transaction(
     store: MessageStore, messages: list[TracedRecord]
 ) -> tuple[str | None, tuple[StoreError, ...]]:
-    """committed, rolled back, given up, undecided or UNREADABLE, and then what cannot be read; None
-    outside of transactions."""
+    """committed, rolled back, given up, undecided or UNREADABLE, with the errors of unreadable
+    places; None if there is no transaction."""
     halves = [message for message in messages if message.topic in HALF_TOPICS]
     kinds = {_meaning(message)[0] for message in messages}
     if "committed" in kinds:
@@ -204,7 +205,7 @@ def _transaction(
         return None, ()
     if "given up" in kinds:
         return "given up", ()
-    # A half message that is checked is written again; the last one counts.
+    # The broker writes a half message again when it checks it, so the last one counts.
     ended = _ended_at(store, halves[-1])
     if ended is None:
         return "undecided", ()
@@ -213,8 +214,9 @@ def _transaction(
 
 
 def _ended_at(store: MessageStore, half: TracedRecord) -> int | None:
-    """When an op message was stored (ms) that names the half message's queue offset: the producer
-    (or a check that found it too old) has ended the transaction. None without one."""
+    """The store time (ms) of the op message that names the half message's queue offset: then the
+    producer, or a check that found it too old, ended the transaction. None if there is no op
+    message."""
     topic = OP_TOPICS[half.topic]
     if half.queue_offset is None or topic not in store.topics():
         return None
@@ -232,7 +234,8 @@ def _ended_at(store: MessageStore, half: TracedRecord) -> int | None:
 
 
 def _damage_until(store: MessageStore, half: TracedRecord, ended: int) -> tuple[StoreError, ...]:
-    """Of entries of that time in the queue it was for: those that lead to no sound record."""
+    """The errors of entries of that time, in the message's queue, that point to no intact
+    record."""
     real = half.properties.get("REAL_TOPIC", "")
     number = half.properties.get("REAL_QID", "")
     queue = QueueId(real, int(number) if number.isdigit() else half.queue_id)

@@ -1,10 +1,10 @@
-"""From selected queue ranges to slices of the log of about equal size: arithmetic on plain values.
+"""Cut selected queue ranges into log slices of about equal size. Computes only with plain values.
 
-A partition is a stretch of the CommitLog and the part of every selected queue that points into it.
-One partition a queue would read every page of a shared log once for each queue; neighbouring slices
-read it once. Only the cut positions are planned ahead. Which queue offsets lie between two cuts is
-found where the slice is read (`pieces_of`), so planning costs a few samples a queue and grows
-neither with the messages nor with queues times slices.
+A partition is a range of the commitLog and the part of every selected queue that points into it.
+One partition per queue would read every page of a shared log once per queue; adjacent slices read
+it once. The plan has only the cut positions. The task that reads a slice finds the queue offsets
+between two cuts (`pieces_of`). So planning costs a few samples per queue, and its cost grows
+neither with messages nor with queues times slices.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ SAMPLES_PER_QUEUE = 64
 
 @dataclass(frozen=True, slots=True)
 class LogSlice:
-    """A stretch of the CommitLog between two cuts; None is the end of what is selected."""
+    """A range of the commitLog between two cuts. None means the end of the selection."""
 
-    start: int | None  # CommitLog offset, included
-    stop: int | None  # CommitLog offset, excluded
+    start: int | None  # commitLog offset, included
+    stop: int | None  # commitLog offset, excluded
     selected_bytes: int  # an estimate
 
 
 class Stretch(NamedTuple):
-    """So many selected bytes lie about evenly between two positions of the CommitLog."""
+    """A number of selected bytes, spread about evenly between two positions of the commitLog."""
 
     start: int
     stop: int
@@ -44,10 +44,10 @@ class Stretch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Where a range of a queue begins or ends: an offset, else a time, else the queue's own end."""
+    """The start or end of a queue range: an offset, else a time, else the queue's own limit."""
 
-    offset: int | None = None  # queue offset; the one furthest in or out where out of range
-    time_ms: int | None = None  # the first message stored then or later
+    offset: int | None = None  # queue offset; if out of range, the nearest one in the queue
+    time_ms: int | None = None  # the first message stored at this time or later
 
 
 class OffsetByTime(Protocol):
@@ -61,7 +61,8 @@ class OffsetByTime(Protocol):
 def resolve(
     queue: QueueId, limits: tuple[int, int], start: Bound, stop: Bound, by_time: OffsetByTime
 ) -> QueueSlice:
-    """The range of `queue` between two bounds, cut to its `limits` (min, max offset), half-open."""
+    """The half-open range of `queue` between two bounds, limited to its `limits` (min, max
+    offset)."""
     least, most = limits
 
     def position(bound: Bound, unbounded: int, *, ends: bool) -> int:
@@ -78,9 +79,9 @@ def resolve(
 
 
 def sample_offsets(part: QueueSlice, queues: int) -> list[int]:
-    """Evenly spaced queue offsets of `part`, its first one included, where its size is sampled.
+    """Evenly spaced queue offsets of `part`, including its first, for sampling its size.
 
-    `queues` is how many queues share the budget of samples.
+    `queues` is the number of queues that share the samples.
     """
     most = max(1, min(SAMPLES_PER_QUEUE, SAMPLES_IN_ALL // max(1, queues)))
     count = min(most, len(part))
@@ -88,7 +89,7 @@ def sample_offsets(part: QueueSlice, queues: int) -> list[int]:
 
 
 def stretches_of(part: QueueSlice, queues: int, entry_at: EntryAt) -> Iterator[Stretch]:
-    """Where in the log the records of `part` lie, and how many bytes, from a few of its entries."""
+    """The positions and bytes of the records of `part`, estimated from a few of its entries."""
     offsets = dict.fromkeys((*sample_offsets(part, queues), part.stop - 1)) if len(part) else ()
     found = [(offset, entry_at(part.queue, offset)) for offset in offsets]
     known = [(offset, entry) for offset, entry in found if entry is not None]
@@ -107,21 +108,21 @@ def cut_log(
     min_slices: int = 1,
     max_entries: int | None = None,
 ) -> list[LogSlice]:
-    """Neighbouring slices of the log of about equal selected bytes, each about `target_bytes`.
+    """Adjacent log slices with about equal selected bytes, each about `target_bytes`.
 
-    With `max_entries` no slice holds more than about so many, and slices are cut closer where
-    entries are small. None for no stretches. The first and the last slice are open to the outside,
-    so a record is in exactly one slice wherever it lies.
+    With `max_entries`, no slice has more than about this number of entries, so slices are shorter
+    where entries are small. None if there are no stretches. The first and last slice have no outer
+    limit, so every record is in exactly one slice.
     """
     parts = np.array([tuple(s) for s in stretches], dtype=np.float64).reshape(-1, 4)
     if not len(parts):
         return []
     total = float(parts[:, 2].sum())
-    # What fills a slice: its bytes, or its entries where these fill it sooner.
+    # The load of a slice: its bytes, or its entries if they reach their limit sooner.
     filled = parts[:, 2] / target_bytes
     if max_entries is not None:
         filled = np.maximum(filled, parts[:, 3] / max_entries)
-    # A sum of shares may miss a whole number by rounding alone.
+    # Rounding may put a sum of shares just below a whole number.
     count = max(min_slices, math.ceil(float(filled.sum()) * (1 - 1e-12)), 1)
     cuts = _quantiles(np.column_stack([parts[:, :2], filled]), count)
     share = round(total / (len(cuts) + 1))
@@ -130,10 +131,11 @@ def cut_log(
 
 
 def _quantiles(parts: np.ndarray[tuple[int, int], np.dtype[np.float64]], count: int) -> list[int]:
-    """The positions that cut the bytes in `count` equal shares, without repeats."""
+    """The positions that cut the bytes into `count` equal shares, without repeats."""
     starts, stops, sizes = parts.T
     density = sizes / (stops - starts)
-    # Bytes per position change where a stretch begins or ends; their running sum is linear between.
+    # Bytes per position change at the start or end of a stretch; the running sum is linear between
+    # them.
     positions = np.concatenate([starts, stops])
     changes = np.concatenate([density, -density])
     order = np.argsort(positions, kind="stable")
@@ -153,9 +155,9 @@ def plan_partitions(
     min_slices: int = 1,
     max_entries: int | None = None,
 ) -> list[LogSlice]:
-    """Slices of the log that hold the selected entries; none where nothing is selected.
+    """Log slices with the selected entries; none if nothing is selected.
 
-    `entry_at` gives the entry of a queue offset within the selected ranges.
+    `entry_at` returns the entry of a queue offset in the selected ranges.
     """
     parts = [part for part in wanted if len(part)]
     found = (s for part in parts for s in stretches_of(part, len(parts), entry_at))
@@ -163,7 +165,7 @@ def plan_partitions(
 
 
 def even_slices(start: int, stop: int, target_bytes: int, min_slices: int = 1) -> list[LogSlice]:
-    """Neighbouring slices of all of [start, stop), which are log offsets; none of nothing."""
+    """Adjacent slices of the whole log range [start, stop); none if it is empty."""
     if start >= stop:
         return []
     count = min(max(min_slices, -(-(stop - start) // target_bytes)), stop - start)
@@ -177,10 +179,10 @@ def with_at_most(
     pieces_in: Callable[[LogSlice], Sequence[QueueSlice]],
     log_offset_of: Callable[[QueueId, int], int],
 ) -> list[LogSlice]:
-    """The slices, cut again where they hold more than `most` entries.
+    """The slices, cut again if they have more than `most` entries.
 
-    `pieces_in` gives what of the selected queues lies in a slice. Entries of several queues that
-    point to one record stay together.
+    `pieces_in` returns the parts of the selected queues in a slice. Entries of several queues that
+    point to the same record stay together.
     """
     done: list[LogSlice] = []
     todo = list(slices)[::-1]
@@ -209,10 +211,10 @@ def bins_of_queues(
     min_bins: int = 1,
     max_entries: int | None = None,
 ) -> list[tuple[QueueSlice, ...]]:
-    """Whole ranges of queues put together, so that a bin holds about `target_bytes`.
+    """Whole queue ranges combined into bins of about `target_bytes`.
 
-    `sized`: each range and its bytes. A queue larger than a bin has one for itself. The fullest
-    queues are placed first, each into the emptiest bin (the longest processing time rule).
+    `sized`: each range and its bytes. A queue larger than a bin has its own bin. The fullest queues
+    are placed first, each into the emptiest bin (the longest processing time rule).
     """
     parts = [(part, size) for part, size in sized if len(part)]
     if not parts:
@@ -227,7 +229,7 @@ def bins_of_queues(
     bins = [[] for _ in heap]
     for weight, (part, _) in sorted(zip(weights, parts, strict=True), key=lambda pair: -pair[0]):
         filled, number = heapq.heappop(heap)
-        # Only an empty bin may overflow: a queue is not split.
+        # Only an empty bin may overflow, because a queue is not split.
         if bins[number] and max_entries and filled + weight > 1:
             bins.append([part])
             heapq.heappush(heap, (filled, number))
@@ -243,11 +245,11 @@ def pieces_of(
     piece: LogSlice,
     offset_at_log: Callable[[QueueId, int], int],
 ) -> list[QueueSlice]:
-    """The part of every selected range whose records lie in `piece`; empty ones are left out.
+    """The part of every selected range whose records are in `piece`, without empty parts.
 
-    `offset_at_log` gives the first queue offset whose record lies at or behind a log position. As
-    long as it answers alike each time, every selected entry is in exactly one of the neighbouring
-    slices, even where a queue's log offsets are not in order.
+    `offset_at_log` returns the first queue offset whose record is at or after a log position. If
+    its answers are always the same, every selected entry is in exactly one of the adjacent slices,
+    even if a queue's log offsets are not in order.
     """
     pieces = []
     for part in wanted:
@@ -262,7 +264,7 @@ def pieces_of(
 
 
 def joined(ranges: Iterable[QueueSlice]) -> list[QueueSlice]:
-    """Ranges sorted, those that touch or overlap made one, so that a queue's come in order."""
+    """The ranges sorted, with adjacent and overlapping ones merged."""
     found: list[QueueSlice] = []
     for part in sorted(ranges):
         last = found[-1] if found else None

@@ -1,4 +1,4 @@
-"""Looks at many queues, side by side where each is a request to an object store."""
+"""Look up entries of many queues, in parallel if each is a request to an object store."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OffsetAtLog = Callable[[QueueId, int], int]
 
 
 def entry_at(store: MessageStore, ranges: Sequence[QueueSlice]) -> EntryAt:
-    """`store.view.entry_at`, with the entries that a plan of `ranges` asks for looked up beforehand."""
+    """`store.view.entry_at`, with the entries that a plan of `ranges` needs fetched in advance."""
     if not store.log.chain.is_remote:
         return store.view.entry_at
     places = [
@@ -36,7 +36,7 @@ def entry_at(store: MessageStore, ranges: Sequence[QueueSlice]) -> EntryAt:
 def offset_at_log(
     store: MessageStore, ranges: Sequence[QueueSlice], places: Sequence[int | None]
 ) -> OffsetAtLog:
-    """`store.view.offset_at_log`, with the answers for these log offsets found beforehand."""
+    """`store.view.offset_at_log`, with the answers for these log offsets fetched in advance."""
     wanted = [(part.queue, place) for part in ranges for place in places if place is not None]
     if not store.log.chain.is_remote or not wanted:
         return store.view.offset_at_log

@@ -1,4 +1,4 @@
-"""Topics and numbers of queues that were asked for, held against those that a store has."""
+"""Check requested topics and queue ids against those of a store, and select queue ranges."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from rmq_store.store import MessageStore
 
 
 def require_topic(store: MessageStore, topic: str) -> None:
-    """Raises UnknownQueueError for a topic that has no queue and does not stand in topics.json."""
+    """Raise UnknownQueueError for a topic that has no queue and is not in topics.json."""
     known = store.view.known_topics
     if topic not in known:
         raise UnknownQueueError(
             store.path,
             reason=f"there is no topic {topic!r}",
-            advice=nearest(topic, known) if known else "The store has no queues at all",
+            advice=nearest(topic, known) if known else "The store has no queues",
         )
 
 
 def require_queue_ids(store: MessageStore, topic: str, queue_ids: Iterable[int]) -> None:
-    """Raises UnknownQueueError for a number that the topic has neither files of nor is made with.
+    """Raise UnknownQueueError for a queue id without files that topics.json does not include.
 
-    A queue that topics.json counts and that never had a message has no files, and is there.
+    A queue that topics.json includes but that never had a message has no files, and is valid.
     """
     there = {queue.queue_id for queue in store.queues(topic)}
     unknown = sorted(set(queue_ids) - there)
     if not there or not unknown:
-        return  # an unknown topic is refused where it is asked for
+        return  # require_topic reports an unknown topic
     declared = declared_topics(store.path).get(topic, {})
     counts = (declared.get(name) for name in ("readQueueNums", "writeQueueNums"))
     count = max((one for one in counts if isinstance(one, int)), default=0)
@@ -46,10 +46,10 @@ def require_queue_ids(store: MessageStore, topic: str, queue_ids: Iterable[int])
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What is looked for; all that is given must hold.
+    """The conditions of a search. A message must match all given ones.
 
-    Times are ms, `begin` included and `end` not. `key`: one word of KEYS, or the UNIQ_KEY. `text`:
-    bytes anywhere in the decompressed body.
+    Times are ms; `begin` is included, `end` is not. `key`: one word of KEYS, or the UNIQ_KEY.
+    `text`: bytes anywhere in the decompressed body.
     """
 
     topics: Sequence[str] | None = None
@@ -63,7 +63,7 @@ class Search:
     include_system_topics: bool = False
     keys: Sequence[str] = ()  # a message must have one of these, if any
     include_lmq: bool = True  # light message queues list records of other topics
-    unwrap_batches: bool = False  # look at each message of an inner batch, not at its record
+    unwrap_batches: bool = False  # match each message of an inner batch, not its record
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -72,7 +72,7 @@ class Search:
 
 
 def selected_slices(store: MessageStore, search: Search) -> list[QueueSlice]:
-    """The queue ranges that topics, queues and times leave."""
+    """The queue ranges selected by topics, queues and times."""
     found = []
     topics = _topics(store, search)
     if len(topics) == 1:
