@@ -41,7 +41,7 @@ def timed(words: list[str]) -> float:
     return time.perf_counter() - start
 
 
-def tell(name: str, call: Callable[[], list[str]], rounds: int, per: int = 0) -> None:
+def report(name: str, call: Callable[[], list[str]], rounds: int, per: int = 0) -> None:
     """Print median and range; with `per`, also messages per second."""
     taken = [timed(call()) for _ in range(rounds)]
     median = statistics.median(taken)
@@ -72,15 +72,15 @@ def main() -> None:
         path, a_topic = str(store), chosen.messages // 4
         cat = ["cat", path, "--topic", "order-topic-1"]
         timed(cat)  # warms the page cache
-        tell(
+        report(
             f"find --key in {chosen.messages:,} messages",
             lambda: ["find", path, "--key", f"ORDER_{choose.randrange(chosen.messages)}"],
             ROUNDS,
         )
-        tell("cat", lambda: cat, CAT_ROUNDS, a_topic)
-        tell("cat --json, all columns", lambda: [*cat, "--json"], CAT_ROUNDS, a_topic)
+        report("cat", lambda: cat, CAT_ROUNDS, a_topic)
+        report("cat --json, all columns", lambda: [*cat, "--json"], CAT_ROUNDS, a_topic)
         sparse = SparseStore(Path(work) / "sparse", topics=100, queues=4, files_a_queue=1, short=5)
-        tell("info on a sparse store of 1 TiB", lambda: ["info", str(sparse.root)], ROUNDS)
+        report("info on a sparse store of 1 TiB", lambda: ["info", str(sparse.root)], ROUNDS)
 
 
 if __name__ == "__main__":

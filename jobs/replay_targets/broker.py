@@ -105,7 +105,7 @@ class LiveReplay:
         waves = waves_of(
             self.plan, self.current.next_log_offset, self.spec.wave_bytes, looked_up(self.spec)
         )
-        tell = Console(stderr=True)
+        console = Console(stderr=True)
         for number, wave in enumerate(waves, 1):
             try:
                 self._send(wave)
@@ -114,8 +114,8 @@ class LiveReplay:
                 self.stopped_by = f"sending failed: {failure(error)}"
             if self.stopped_by is not None:
                 break
-            if tell.is_terminal:
-                tell.print(self._progress(number, len(waves)))
+            if console.is_terminal:
+                console.print(self._progress(number, len(waves)))
             if wave.stop is not None and should_stop():
                 self.stopped_by = "stopped on request"
                 break
@@ -138,16 +138,16 @@ class LiveReplay:
             pieces = pieces_of(self.plan.ranges, wave, source.view.offset_at_log)
         frame, counted = self.rows.frame(pieces, READ_TO_SEND, _READ_BYTES, unwrap=True)
         answers = self._dealt(frame).mapInArrow(_task(self.spec, self.tasks), _ANSWER).toArrow()
-        told = answers.filter(pc.is_null(answers["reason"]))
-        failures = [text for text in told["failure"].to_pylist() if text]
+        sums = answers.filter(pc.is_null(answers["reason"]))
+        failures = [text for text in sums["failure"].to_pylist() if text]
         if failures:
             self.stopped_by = f"the broker could not be reached: {failures[0]}"
             return
         refused = answers.filter(pc.is_valid(answers["reason"])).select(REFUSED_COLUMNS)
         self._keep(refused, wave)
         self.counts.update({} if counted is None else counted.get)
-        self.counts[SENT] += sum(told["sent"].to_pylist())
-        self.counts[RETRIES] += sum(told["retries"].to_pylist())
+        self.counts[SENT] += sum(sums["sent"].to_pylist())
+        self.counts[RETRIES] += sum(sums["retries"].to_pylist())
         self.counts[REFUSED_BY_BROKER] += refused.num_rows
         self.reasons.update(refused["reason"].to_pylist())
         self._record(next_log_offset=wave.stop)

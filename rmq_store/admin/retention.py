@@ -113,9 +113,9 @@ class RetentionPlan:
 
     def to_dict(self) -> dict[str, Any]:
         """The plan as plain values for JSON."""
-        told = asdict(self)
-        del told["config"]
-        return {**told, "bytes": self.bytes}
+        plain = asdict(self)
+        del plain["config"]
+        return {**plain, "bytes": self.bytes}
 
 
 def plan_retention(

@@ -156,7 +156,7 @@ def _said_by_record(
 
 class GoneKey(NamedTuple):
     """Log offsets, ascending, to which index items of a key lead: before the log's start, where
-    records expire, and at its end or behind it, where they were lost. Another key of the same hash
+    records expire, and at its end or after it, where they were lost. Another key of the same hash
     (32 bits) would lead there too."""
 
     expired: tuple[int, ...]

@@ -63,9 +63,9 @@ class Life:
     def outcome(self) -> str:
         """The state of the message by its last record, in a few words."""
         last = self.steps[-1].step
-        told = self.transaction if self.transaction and last in _IN_TRANSACTION else last
+        state = self.transaction if self.transaction and last in _IN_TRANSACTION else last
         # The text for a hidden commit already says what cannot be read.
-        return told if not self.damage or told == UNREADABLE else f"{told}{AS_FAR_AS_READ}"
+        return state if not self.damage or state == UNREADABLE else f"{state}{AS_FAR_AS_READ}"
 
 
 _IN_TRANSACTION = ("prepared", "committed")

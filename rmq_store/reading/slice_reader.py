@@ -96,15 +96,15 @@ class SliceReader:
     def batches_of(self, pieces: Iterable[Rows]) -> Iterator[pa.RecordBatch]:
         """Arrow batches of rows that are in log order."""
         rows_next = self.options.first_batch_rows or self.options.batch_rows
-        told = 0
+        reported = 0
         for rows in pieces:
             at = 0
             while at < len(rows):
                 upto = self._batch_end(rows, at, rows_next)
                 batch = self._batch(rows.take(slice(at, upto)))
-                if batch.num_rows or self._damages != told:
+                if batch.num_rows or self._damages != reported:
                     rows_next = self.options.batch_rows
-                    told = self._damages
+                    reported = self._damages
                     yield batch.select(self._asked) if self._hides_place else batch
                 at = upto
 

@@ -32,9 +32,9 @@ def json_lines(batch: pa.RecordBatch) -> bytes:
         return b""
     pieces: list[pa.Array | pa.Scalar] = []
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        for told, values in _named_values(name, column):
+        for key, values in _named_values(name, column):
             front = "{" if not pieces else ","
-            pieces += [pa.scalar(f'{front}"{told}":', pa.string()), values]
+            pieces += [pa.scalar(f'{front}"{key}":', pa.string()), values]
     return _joined([*pieces, pa.scalar("}\n", pa.string())])
 
 
@@ -112,10 +112,10 @@ def iso_times(column: pa.Array) -> pa.Array:
     distinct = pa.array(seconds).dictionary_encode()
     whole = pc.cast(distinct.dictionary, pa.timestamp("s"))
     texts = pc.strftime(whole, format="%Y-%m-%dT%H:%M:%S").take(distinct.indices)
-    told = pc.binary_join_element_wise(
+    iso = pc.binary_join_element_wise(
         texts, pa.scalar(".", pa.string()), _MILLIS.take(pa.array(millis)), _EMPTY
     )
-    return pc.if_else(column.is_valid(), told, pa.scalar(None, pa.string()))
+    return pc.if_else(column.is_valid(), iso, pa.scalar(None, pa.string()))
 
 
 def as_text(column: pa.Array) -> tuple[pa.Array, pa.Array | None]:

@@ -237,11 +237,13 @@ def wrong_size(path: str, expected: int, found: int) -> Finding:
 
 def _header_finding(path: str, wrong: Sequence[Wrong]) -> Finding:
     assert INDEX_HEADER.fields is not None
-    told = "; ".join(f"{one.field} (expected {one.expected}, found {one.found})" for one in wrong)
+    field_texts = "; ".join(
+        f"{one.field} (expected {one.expected}, found {one.found})" for one in wrong
+    )
     kind, at = INDEX_HEADER.fields[wrong[0].field][:2]
     return _damaged(
         path,
-        f"the header is damaged: {told}. The broker misses keys in the file",
+        f"the header is damaged: {field_texts}. The broker misses keys in the file",
         at,
         at + kind.itemsize,
         len(wrong),

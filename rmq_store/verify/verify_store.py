@@ -248,10 +248,10 @@ def _batch_topics(store: MessageStore) -> set[str]:
 
 
 def _note_gap(store: MessageStore, extent: Extent, part: LogPart) -> None:
-    told = _LOG_FINDINGS.get(extent.gap) if extent.gap is not None else None
-    if told is None:
+    known = _LOG_FINDINGS.get(extent.gap) if extent.gap is not None else None
+    if known is None:
         return
-    severity, code, meaning, advice = told
+    severity, code, meaning, advice = known
     segment = store.log.chain.segment_at(extent.start)
     base = 0 if segment is None else segment.base
     if extent.start >= store.log_range()[1] and severity is Severity.ERROR:
