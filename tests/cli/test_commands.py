@@ -157,7 +157,7 @@ def test_lag_tells_what_groups_have_left(store: GoldenStore) -> None:
         (["table", "fils", "STORE"], "Did you mean 'files'?"),
         (["info", "/no/such/folder"], "RMQSTORE_NOT_A_STORE"),
         (["offsets", "STORE", "--apply"], "--reset-to"),
-        (["offsets", "STORE", "--group", "g-slow", "--reset-to", "first"], "Say earliest, latest"),
+        (["offsets", "STORE", "--group", "g-slow", "--reset-to", "first"], "Give earliest, latest"),
         (["offsets", "STORE", "--group", "g-slow", "--reset-to", "99999999"], "has no offset"),
         (
             ["offsets", "STORE", "--group", "g-slow", "--reset-to", "2024-05-01T12:00:00Z"],
