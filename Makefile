@@ -66,7 +66,7 @@ types: $(READY)  ## mypy, strict
 
 # Made once; each of some ten Sparks of a run then starts in half the time.
 $(VENV)/spark-classes.jsa: $(READY)
-	@$(TIMED) "classes of Spark" $(BIN)/python -m tests.support.jvm
+	@$(TIMED) "classes of Spark" $(BIN)/python -m tests.support.running.jvm
 
 .PHONY: fast
 fast: jdk $(READY) $(VENV)/spark-classes.jsa

@@ -15,7 +15,7 @@ from rmq_store.commitlog.release_guess import guess_release_4
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.consumer_offsets import ConsumerOffsets, read_consumer_offsets
 from rmq_store.config.locate import commitlog_folders, require_store
-from rmq_store.config.topics_json import declared_batch_topics
+from rmq_store.config.topics_json import batch_topics
 from rmq_store.consumequeue.entries import Entries
 from rmq_store.consumequeue.folders import QueueFolders
 from rmq_store.errors import ReadOnlyStoreError
@@ -314,8 +314,8 @@ class MessageStore:
         """
         options = ReadOptions.of(verify_queue=True, **how)
         rows = SliceReader(self.log, self.view, self.broker_name, self._snapshot.log_end, options)
-        batch_topics, levels = declared_batch_topics(self.path), self.config.delay_levels_ms
-        reader = LogReader(rows, limits or everything, levels, batch_topics, include_unqueued)
+        levels, declared = self.config.delay_levels_ms, batch_topics(self.view.declared_topics)
+        reader = LogReader(rows, limits or everything, levels, declared, include_unqueued)
         return reader.read(start, stop)
 
     def read_batches(

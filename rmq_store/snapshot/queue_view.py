@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.config.topics_json import declared_topics
@@ -47,12 +48,17 @@ class QueueView:
         return sorted({queue.topic for queue in self.snapshot.queues})
 
     @cached_property
+    def declared_topics(self) -> dict[str, dict[str, Any]]:
+        """topics.json, read once: topic -> its settings; {} if it is damaged. Raises AccessError."""
+        return declared_topics(self._root)
+
+    @cached_property
     def known_topics(self) -> list[str]:
         """Names of the topics that have a queue or stand in topics.json, sorted.
 
         The log may have messages of one that has lost its queues. Raises AccessError.
         """
-        return sorted({*self.topics(), *declared_topics(self._root)})
+        return sorted({*self.topics(), *self.declared_topics})
 
     def state(self, queue: QueueId) -> QueueState:
         """The state of a queue; one without files in a topic that is there is empty, as for a broker."""

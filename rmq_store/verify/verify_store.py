@@ -19,7 +19,7 @@ from rmq_store.arrow.substrings import slices
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import Extent
 from rmq_store.commitlog.scan import SoundRun, scan
-from rmq_store.config.topics_json import batch_topics, declared_topics
+from rmq_store.config.topics_json import batch_topics
 from rmq_store.consumequeue.dispatch import dispatch
 from rmq_store.format.layout import INDEX_DIR
 from rmq_store.format.record import Gap
@@ -239,7 +239,7 @@ def _behind_the_end(run: SoundRun) -> Finding:
 
 
 def _batch_topics(store: MessageStore) -> set[str]:
-    declared = batch_topics(declared_topics(store.path))
+    declared = batch_topics(store.view.declared_topics)
     queues = store.snapshot().queues
     return declared | {queue.topic for queue, state in queues.items() if state.batch}
 
@@ -270,7 +270,7 @@ def _note_gap(store: MessageStore, extent: Extent, part: LogPart) -> None:
 def conclude(store: MessageStore, whole: LogPart) -> VerifyReport:
     """The report of a store all of whose log was checked: adds what is not in the log."""
     findings = whole.findings
-    declared = declared_topics(store.path)
+    declared = store.view.declared_topics
     findings.add_all(waiting_findings(store, whole.tally))
     findings.add_all(queueless_findings(store, whole.tally, declared))
     findings.add_all(check_entries(store, whole.tally))

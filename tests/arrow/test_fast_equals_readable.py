@@ -34,9 +34,9 @@ from rmq_store.format.layout import CRC_ITEM_SIZE, CRC_MASK
 from rmq_store.format.message import to_message
 from rmq_store.format.properties import decode_properties, decode_utf8
 from rmq_store.format.record import Record, decode_record, encode_record
-from tests.support.campaigns import some
-from tests.support.examples import campaign, fast
 from tests.support.records import as_log, property_strings, records
+from tests.support.running.campaigns import some
+from tests.support.running.examples import campaign, fast
 
 
 def row_by_the_readable_path(record: Record, topic: str, queue_offset: int) -> dict[str, Any]:

@@ -14,8 +14,8 @@ import pytest
 
 from rmq_store import MessageStore
 from rmq_store.cli.main import COMMANDS
-from tests.support.commands import COMMAND, Golden, in_ms, objects, run, sent_to
 from tests.support.golden import GoldenStore, in_a_queue, unpack, user_topic
+from tests.support.running.commands import COMMAND, Golden, in_ms, objects, run, sent_to
 
 
 def test_every_command_tells_its_options() -> None:

@@ -17,8 +17,8 @@ from rmq_store.admin.salvage import salvage
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import ForeignLogError
 from rmq_store.recovery.recover_store import recover
-from tests.support.commands import call
 from tests.support.golden import GoldenStore, log_files, offsets, unpack, wanted
+from tests.support.running.commands import call
 
 MESSAGE = {"topic": "orders", "queueId": 0, "body": b"x"}
 

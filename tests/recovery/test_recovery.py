@@ -18,8 +18,8 @@ from rmq_store.format.layout import QUEUE_ENTRY
 from rmq_store.format.record import Gap
 from rmq_store.recovery.recover_store import recover
 from rmq_store.recovery.report import RecoveryReport
-from tests.support.campaigns import some
 from tests.support.golden import UNCLEAN, GoldenStore, unpack
+from tests.support.running.campaigns import some
 from tests.support.stores import (
     SMALL,
     append_many,

@@ -28,8 +28,8 @@ from rmq_store.errors import (
     StoreLockedError,
     UncleanStoreError,
 )
-from tests.support.examples import campaign, fast
 from tests.support.golden import GoldenStore, unpack
+from tests.support.running.examples import campaign, fast
 
 SMALL = {
     "mappedFileSizeCommitLog": 8192,
