@@ -214,7 +214,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     close = get_close_matches(name.casefold(), list(by_fold), n=1, cutoff=0.6)
     if close:
         return f"Did you mean {by_fold[close[0]]!r}?"
-    return f"Known are: {', '.join(words)}"
+    return f"Known names: {', '.join(words)}"
 
 
 def from_os_error(path: str | os.PathLike[str], error: OSError, doing: str) -> StoreError:
