@@ -171,6 +171,12 @@ class InvalidMessageError(StoreError, ValueError):
     code = "RMQSTORE_INVALID_MESSAGE"
 
 
+class UnsafeNameError(StoreError):
+    """A name from a record, a file or a bucket that would lead to a path outside its folder."""
+
+    code = "RMQSTORE_UNSAFE_NAME"
+
+
 class ForeignLogError(StoreError):
     """The log to be written to belongs to another store; nothing was changed."""
 

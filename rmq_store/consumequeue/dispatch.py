@@ -5,6 +5,7 @@ Used for records that no queue lists yet, and to build queues afresh. Columns in
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ from rmq_store.arrow.property_columns import PropertyColumns, decode_property_co
 from rmq_store.arrow.substrings import buffers, slices
 from rmq_store.commitlog.headers import Headers
 from rmq_store.config.broker_conf import StoreConfig
+from rmq_store.files.inside import is_plain_name
 from rmq_store.format.array_types import Ints
 from rmq_store.format.hashing import java_string_hashes
 from rmq_store.format.layout import MULTI_DISPATCH_SEPARATOR, Property, SysFlag
@@ -26,6 +28,8 @@ from rmq_store.format.queues import QueueId
 from rmq_store.format.topics import LMQ_PREFIX, SCHEDULE_TOPIC
 
 _UNKNOWN_LEVEL_MS = 1000  # ScheduleMessageService#computeDeliverTimestamp
+
+LOG = logging.getLogger("rmqstore")
 
 
 @dataclass(slots=True)
@@ -233,4 +237,19 @@ def entries_of(
         topics=topics,
         properties=properties,
     )
-    return found, topics, properties
+    return _with_folder_names(found), topics, properties
+
+
+def _with_folder_names(found: DispatchRequests) -> DispatchRequests:
+    """The entries whose topic can name a folder. A broker stores no other; a foreign log may."""
+    odd = [n for n, queue in enumerate(found.queues) if not is_plain_name(queue.topic)]
+    if not odd:
+        return found
+    left_out = np.isin(found.queue, odd)
+    LOG.warning(
+        "%d records from log offset %d on are in no queue: topic %r cannot name a folder",
+        int(left_out.sum()),
+        int(found.log_offset[left_out].min()),
+        found.queues[odd[0]].topic,
+    )
+    return found.rows(np.flatnonzero(~left_out))

@@ -9,12 +9,21 @@ from pathlib import Path
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.consumequeue.files import QueueFiles
 from rmq_store.errors import from_os_error
+from rmq_store.files.inside import path_inside
 from rmq_store.files.mapping import MappingCache, ReadCounts
 from rmq_store.format.layout import BATCH_CONSUMEQUEUE_DIR, CONSUMEQUEUE_DIR
 from rmq_store.format.queues import QueueId
 
 _QUEUE_FILES_MAPPED = 64
 _REMOTE_BLOCK = 16 << 10  # the end of a queue is found by some looks far apart
+
+
+def queue_folder(root: str | os.PathLike[str], kind: str, queue: QueueId) -> str:
+    """The folder of a queue's files. `kind`: CONSUMEQUEUE_DIR or its like.
+
+    Raises UnsafeNameError for a topic that is no folder name: records of a foreign log may say any.
+    """
+    return path_inside(os.path.join(root, kind), queue.topic, str(queue.queue_id))
 
 
 class QueueFolders:
@@ -50,7 +59,7 @@ class QueueFolders:
                 else self.config.mappedFileSizeConsumeQueue and self.config.queue_file_size
             )
             files = self._open[queue] = QueueFiles(
-                os.path.join(self.root, folder, queue.topic, str(queue.queue_id)),
+                queue_folder(self.root, folder, queue),
                 batch=batch,
                 file_size=size,
                 mappings=self._mappings,

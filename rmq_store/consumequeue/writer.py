@@ -8,6 +8,7 @@ import numpy as np
 
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.consumequeue.dispatch import DispatchRequests
+from rmq_store.consumequeue.folders import queue_folder
 from rmq_store.files.writer import OpenFiles, SegmentWriter
 from rmq_store.format.array_types import Ints
 from rmq_store.format.layout import (
@@ -105,6 +106,6 @@ class QueueWriter:
 
     def _new_stream(self, queue: QueueId, batch: bool) -> SegmentWriter:
         kind = BATCH_CONSUMEQUEUE_DIR if batch else CONSUMEQUEUE_DIR
-        folder = self._root / kind / queue.topic / str(queue.queue_id)
+        folder = Path(queue_folder(self._root, kind, queue))
         size = self._config.batch_queue_file_size if batch else self._config.queue_file_size
         return SegmentWriter(self._files, lambda base: folder, size)

@@ -21,7 +21,7 @@ from rmq_store.config.checkpoint import Checkpoint
 from rmq_store.config.locate import commitlog_folders
 from rmq_store.config.topics_json import declared_batch_topics
 from rmq_store.consumequeue.dispatch import DispatchRequests, entries_of
-from rmq_store.consumequeue.folders import QueueFolders
+from rmq_store.consumequeue.folders import QueueFolders, queue_folder
 from rmq_store.files.truncate import remove
 from rmq_store.files.writer import OpenFiles
 from rmq_store.format.array_types import Bytes, Ints, Mask
@@ -100,7 +100,7 @@ class _Broker:
         one = self.queues.get(queue)
         if one is None:
             kind = BATCH_CONSUMEQUEUE_DIR if batch else CONSUMEQUEUE_DIR
-            folder = self.root / kind / queue.topic / str(queue.queue_id)
+            folder = Path(queue_folder(self.root, kind, queue))
             if batch:
                 one = BrokerBatchQueue(folder, self.config.batch_queue_file_size, self.opened)
             else:

@@ -18,6 +18,7 @@ from rmq_store.consumequeue.dispatch import entries_of
 from rmq_store.consumequeue.folders import QueueFolders
 from rmq_store.consumequeue.writer import QueueWriter
 from rmq_store.errors import InvalidArgumentError
+from rmq_store.files.inside import is_plain_name
 from rmq_store.files.segments import LARGEST_FILE
 from rmq_store.files.truncate import clear_from, remove, set_size
 from rmq_store.files.writer import OpenFiles
@@ -230,7 +231,9 @@ class StrictRecovery:
         self.report.snapshot = snapshot
         self.report.log_start, self.report.log_end = snapshot.log_start, snapshot.log_end
         self.report.queues = {
-            queue: (state.min_offset, state.max_offset) for queue, state in snapshot.queues.items()
+            queue: (state.min_offset, state.max_offset)
+            for queue, state in snapshot.queues.items()
+            if is_plain_name(queue.topic)  # others have no files
         }
         folders.close()
         log.chain.close()

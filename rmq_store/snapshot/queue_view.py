@@ -13,7 +13,7 @@ from rmq_store.consumequeue.bisection import bisect_first, find_boundary, rechec
 from rmq_store.consumequeue.entries import Entries, concat_entries, no_entries
 from rmq_store.consumequeue.ext import QueueExt
 from rmq_store.consumequeue.files import QueueFiles
-from rmq_store.consumequeue.folders import QueueFolders
+from rmq_store.consumequeue.folders import QueueFolders, queue_folder
 from rmq_store.errors import UnknownQueueError, nearest
 from rmq_store.files.remote.blocks import Ranges, need_all
 from rmq_store.format.layout import CONSUMEQUEUE_EXT_DIR, FILLER_SIZE
@@ -212,7 +212,7 @@ class QueueView:
 
     def _ext(self, queue: QueueId) -> QueueExt | None:
         if queue not in self._exts:
-            folder = self._root / CONSUMEQUEUE_EXT_DIR / queue.topic / str(queue.queue_id)
+            folder = Path(queue_folder(self._root, CONSUMEQUEUE_EXT_DIR, queue))
             if not folder.is_dir():
                 return None
             self._exts[queue] = QueueExt(str(folder))

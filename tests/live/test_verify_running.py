@@ -62,7 +62,12 @@ def test_a_store_under_load_is_never_accused(spark: SparkSession, tmp_path: Path
     topics = {"busy": {"attributes": {"message.type": "NORMAL"}}}
     seen: Counter[str] = Counter()
     with Broker(RELEASE, tmp_path / "run", topics=topics, conf=CONF, proxy=True) as broker:
-        asked = ReplaySpec(str(tmp_path / "source"), to_broker=broker.grpc, rate=RATE)
+        asked = ReplaySpec(
+            str(tmp_path / "source"),
+            to_broker=broker.grpc,
+            failed=str(tmp_path / "failed"),
+            rate=RATE,
+        )
         with ThreadPoolExecutor(1) as pool:
             sending = pool.submit(run, spark, asked)
             while not sending.done():

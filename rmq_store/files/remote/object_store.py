@@ -7,20 +7,23 @@ needed blocks are fetched: see `blocks`.
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import tempfile
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
 from typing import Any
 
 from rmq_store.errors import (
     SHOWN_AS,
     NotAStoreError,
 )
+from rmq_store.files.inside import is_plain_name
 from rmq_store.files.remote.filesystem import file_system, from_remote
+
+LOG = logging.getLogger("rmqstore")
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +151,9 @@ def _list(fs: Any, base: str, uri: str) -> Listing:
     except OSError as error:
         raise from_remote(uri, error, "listing") from None
     found = tuple(
-        Listed(str(PurePosixPath(one.path).relative_to(base)), one.size, one.mtime_ns or 0)
+        Listed(path, one.size, one.mtime_ns or 0)
         for one in infos
-        if one.type == pafs.FileType.File
+        if one.type == pafs.FileType.File and _is_of_a_store(path := _below(base, one.path), uri)
     )
     if not found:
         raise NotAStoreError(
@@ -167,3 +170,15 @@ def _put(shadow: Shadow, listed: Listed) -> None:
     with open(path, "wb") as file:
         file.truncate(listed.size)
     os.utime(path, ns=(listed.modified, listed.modified))
+
+
+def _below(base: str, path: str) -> str:
+    return path.removeprefix(base).lstrip("/")
+
+
+def _is_of_a_store(path: str, uri: str) -> bool:
+    """Whether a key of the bucket names a file below the store; any key may be in a bucket."""
+    if all(map(is_plain_name, path.split("/"))):
+        return True
+    LOG.warning("%s: passed over the key %r, which names no file below it", uri, path)
+    return False
