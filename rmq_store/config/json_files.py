@@ -1,4 +1,4 @@
-"""The broker's JSON files under config/, with their .bak (ConfigManager)."""
+"""The broker's JSON files under config/ and their .bak files (ConfigManager)."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|([{,]\s*)(-?\d+)(\s*:)', re.DOTALL)
 
 
 def parse_fastjson(text: str) -> Any:
-    """JSON as fastjson writes it: the keys of Integer and Long maps stand without quotes.
+    """JSON as fastjson writes it: keys of Integer and Long maps have no quotes.
 
-    Raises ValueError where it is no JSON even so.
+    Raises ValueError if the text is not JSON in this form either.
     """
 
     def quote(match: re.Match[str]) -> str:
@@ -29,7 +29,7 @@ def parse_fastjson(text: str) -> Any:
 
 
 def is_there(path: Path) -> bool:
-    """Whether there is such a file. Raises AccessError where its folder does not let us look."""
+    """Whether the file exists. Raises AccessError if its folder is not readable."""
     try:
         return path.exists()
     except OSError as error:
@@ -37,11 +37,11 @@ def is_there(path: Path) -> bool:
 
 
 def read_config_json(store: str | os.PathLike[str], name: str) -> dict[str, Any] | None:
-    """A file of `config/`, or its `.bak` where it is missing, empty or cut; None without either.
+    """A file of `config/`, or its `.bak` if it is missing, empty or truncated; None if neither exists.
 
-    The broker renames X to X.bak before it writes X anew (ConfigManager#persist). Raises
-    CorruptConfigError where neither can be read and one is there, AccessError where the folder or
-    the file is not ours to read.
+    The broker renames X to X.bak before it writes X again (ConfigManager#persist). Raises
+    CorruptConfigError if a file exists and neither is readable, AccessError without permission for
+    the folder or the file.
     """
     folder = Path(store) / CONFIG_DIR
     failed: tuple[Path, str] | None = None
@@ -55,7 +55,7 @@ def read_config_json(store: str | os.PathLike[str], name: str) -> dict[str, Any]
             continue
         if isinstance(value, dict):
             return value
-        failed = failed or (path, "it is no JSON object")
+        failed = failed or (path, "it is not a JSON object")
     if failed is None:
         return None
     raise CorruptConfigError(
@@ -66,7 +66,7 @@ def read_config_json(store: str | os.PathLike[str], name: str) -> dict[str, Any]
 
 
 def write_config_json(store: str | os.PathLike[str], name: str, text: str) -> None:
-    """Write a file of `config/` so that a reader sees the old or the new one, with the old as .bak."""
+    """Replace a file of `config/` atomically and keep the old one as .bak."""
     folder = Path(store) / CONFIG_DIR
     path, fresh = folder / name, folder / f"{name}.tmp"
     try:
@@ -83,9 +83,9 @@ def write_config_json(store: str | os.PathLike[str], name: str, text: str) -> No
 
 
 def to_fastjson(value: Any, indent: str = "") -> str:
-    """JSON as the broker writes it: indented by tabs, names in order, no space behind a colon.
+    """JSON as the broker writes it: indented by tabs, names sorted, no space after a colon.
 
-    Keys that are integers stand without quotes, which only fastjson reads.
+    Integer keys have no quotes; only fastjson reads that.
     """
     if isinstance(value, Mapping):
         inner = indent + "\t"

@@ -1,4 +1,4 @@
-"""The folders of all queues of a store: which queues there are, and their files."""
+"""The folders of all queues of a store: the existing queues and their files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rmq_store.format.layout import BATCH_CONSUMEQUEUE_DIR, CONSUMEQUEUE_DIR
 from rmq_store.format.queues import QueueId
 
 _QUEUE_FILES_MAPPED = 64
-_REMOTE_BLOCK = 16 << 10  # the end of a queue is found by some looks far apart
+_REMOTE_BLOCK = 16 << 10  # small, because the search for a queue's end reads a few distant places
 
 
 def queue_folder(root: str | os.PathLike[str], kind: str, queue: QueueId) -> str:
@@ -27,7 +27,7 @@ def queue_folder(root: str | os.PathLike[str], kind: str, queue: QueueId) -> str
 
 
 class QueueFolders:
-    """The queues of a store on disk, and their files, opened as needed."""
+    """The queues of a store on disk, and their files, opened on demand."""
 
     def __init__(self, root: Path, config: StoreConfig) -> None:
         self.root = root
@@ -37,7 +37,7 @@ class QueueFolders:
 
     @property
     def counts(self) -> ReadCounts:
-        """What was read of all queues."""
+        """What was read from all queues."""
         return self._mappings.counts
 
     def listed(self) -> dict[QueueId, bool]:
@@ -67,7 +67,7 @@ class QueueFolders:
         return files
 
     def close(self) -> None:
-        """Give up all mapped files."""
+        """Release all mapped files."""
         self._mappings.clear()
         self._open.clear()
 
@@ -80,7 +80,7 @@ def _queue_folders(folder: Path) -> Iterable[QueueId]:
 
 
 def _folders_in(folder: str | Path) -> list[os.DirEntry[str]]:
-    """What is there now; a folder that is not, or was deleted since it was listed, holds none."""
+    """The folders that exist now; a missing or deleted parent counts as empty."""
     try:
         with os.scandir(folder) as entries:
             return [entry for entry in entries if entry.is_dir()]

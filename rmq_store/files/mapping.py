@@ -75,7 +75,7 @@ class MappingCache:
     def _drop_oldest(self) -> None:
         _, oldest = self._kept.popitem(last=False)
         if isinstance(oldest, RemoteFile):
-            oldest.let_go()
+            oldest.count_as_released()
 
     def clear(self) -> None:
         """Release all mappings; a file is unmapped once no view on it is left."""

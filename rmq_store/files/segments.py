@@ -32,7 +32,7 @@ def list_segments(folders: Sequence[str | os.PathLike[str]]) -> list[SegmentFile
     A missing folder counts as empty. If two folders hold the same name, the first folder's file is
     used.
     """
-    found: dict[int, SegmentFile] = {}
+    segments: dict[int, SegmentFile] = {}
     for folder in folders:
         try:
             entries = list(os.scandir(folder))
@@ -50,9 +50,9 @@ def list_segments(folders: Sequence[str | os.PathLike[str]]) -> list[SegmentFile
                 continue
             if int(name) > _LAST_BASE:  # no broker reaches this offset, and it exceeds 64 bits
                 continue
-            if size and int(name) not in found and entry.is_file():
-                found[int(name)] = SegmentFile(entry.path, int(name), size)
-    return [found[base] for base in sorted(found)]
+            if size and int(name) not in segments and entry.is_file():
+                segments[int(name)] = SegmentFile(entry.path, int(name), size)
+    return [segments[base] for base in sorted(segments)]
 
 
 def infer_file_size(segments: Sequence[SegmentFile]) -> int:

@@ -65,7 +65,7 @@ def test_a_clean_store_is_only_looked_at(name: str, tmp_path: Path) -> None:
     before = store.fingerprint()
     report = recovered(store)
     assert (report.clean, report.untouched) == (True, True)
-    assert "nothing was changed; `rmqstore verify` judges" in str(report)
+    assert "nothing was changed; `rmqstore verify` checks" in str(report)
     assert "recovered" not in str(report)
     changed = {path for path, mark in store.fingerprint().items() if before.get(path) != mark}
     assert changed <= {f"{store.path}/lock", store.path}

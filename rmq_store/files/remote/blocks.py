@@ -51,11 +51,11 @@ class Ranges(NamedTuple):
 
 
 class _Run(NamedTuple):
-    """Blocks [first, behind) of a file that one request fetches."""
+    """Blocks [first, end) of a file that one request fetches."""
 
     file: RemoteMapping
     first: int
-    behind: int
+    end: int
 
 
 class RemoteMapping:
@@ -91,21 +91,21 @@ class RemoteMapping:
                 self._give_up(-(-int(stops.max()) // self._block), len(self._there))
         need_all([Ranges(self, starts, stops)])
 
-    def _give_up(self, first: int, behind: int) -> None:
-        """Release the blocks [first, behind) from memory."""
-        gone = int(self._there[first:behind].sum())
+    def _give_up(self, first: int, end: int) -> None:
+        """Release the blocks [first, end) from memory."""
+        gone = int(self._there[first:end].sum())
         if not gone:
             return
         start = -(-first * self._block // mmap.PAGESIZE) * mmap.PAGESIZE
-        stop = min(behind * self._block, self._size) // mmap.PAGESIZE * mmap.PAGESIZE
+        stop = min(end * self._block, self._size) // mmap.PAGESIZE * mmap.PAGESIZE
         if start < stop:
             self._memory.madvise(mmap.MADV_DONTNEED, start, stop - start)
         with self._lock:
-            self._there[first:behind] = False
+            self._there[first:end] = False
             self._there_count -= gone
         self._held.add(-gone * self._block)
 
-    def let_go(self) -> None:
+    def count_as_released(self) -> None:
         """Count this file as no longer in memory."""
         self._held.add(-self.held_bytes)
         self._there_count = 0
@@ -123,12 +123,12 @@ class RemoteMapping:
             np.add.at(wanted, first, 1)
             np.add.at(wanted, last, -1)
             blocks = np.flatnonzero((np.cumsum(wanted)[:-1] > 0) & ~self._there)
-        for first, behind in _runs(blocks, JOINED, MOST_A_REQUEST // self._block):
-            yield _Run(self, first, behind)
+        for start, stop in _runs(blocks, JOINED, MOST_A_REQUEST // self._block):
+            yield _Run(self, start, stop)
 
-    def fetch(self, first: int, behind: int) -> None:
+    def fetch(self, first: int, end: int) -> None:
         """Fetch blocks by one request. Threads may fetch different blocks at the same time."""
-        start, stop = first * self._block, min(behind * self._block, self._size)
+        start, stop = first * self._block, min(end * self._block, self._size)
         raw = self._shadow.read(self._path, start, stop)
         if len(raw) < stop - start:
             raise MissingFileError(
@@ -141,11 +141,11 @@ class RemoteMapping:
             )
         self._memory[start:stop] = raw
 
-    def note(self, first: int, behind: int) -> None:
+    def note(self, first: int, end: int) -> None:
         """Record that blocks are in memory."""
         with self._lock:
-            new = int((~self._there[first:behind]).sum())
-            self._there[first:behind] = True
+            new = int((~self._there[first:end]).sum())
+            self._there[first:end] = True
             self._there_count += new
         self._held.add(new * self._block)
 
@@ -156,9 +156,9 @@ def need_all(wanted: Iterable[Ranges]) -> None:
     Raises MissingFileError, AccessError.
     """
     runs = [run for item in wanted for run in item.file.missing(item.starts, item.stops)]
-    side_by_side(lambda run: run.file.fetch(run.first, run.behind), runs)
+    side_by_side(lambda run: run.file.fetch(run.first, run.end), runs)
     for run in runs:
-        run.file.note(run.first, run.behind)
+        run.file.note(run.first, run.end)
 
 
 def _runs(blocks: npt.NDArray[np.int64], joined: int, most: int) -> Iterator[tuple[int, int]]:
