@@ -1,4 +1,4 @@
-"""The `rmqstore` command: a store's questions answered in a shell, without Spark and a broker.
+"""The `rmqstore` command: the command line for a store, without Spark and without a broker.
 
-Options, printing and exit codes live here; the answers come from the rooms below.
+Options, printing and exit codes live here; the answers come from the packages below.
 """

@@ -1,4 +1,4 @@
-"""`rmqstore`: the commands by name. Each module is imported when its command is called."""
+"""`rmqstore`: the commands by name. A command's module is imported when the command runs."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from importlib import import_module
 
 import click
 
-# numpy's linear algebra makes a thread a core when it is loaded, which no command needs and each
-# would wait for.
+# When numpy loads, its linear algebra starts one thread per core. No command needs them, and each
+# would wait for them.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from rmq_store.cli.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED
@@ -21,46 +21,49 @@ from rmq_store.malloc import keep_freed_memory
 COMMANDS = {
     "info": (
         "read_commands.info",
-        "What store this is: files, range of the log, how it was closed.",
+        "Show the store's size, log range and whether it was closed cleanly.",
     ),
-    "topics": ("read_commands.tables", "The topics, with their queues and messages."),
+    "topics": ("read_commands.tables", "List topics with their queues and messages."),
     "queues": (
         "read_commands.tables",
-        "The queues: offsets, messages, what is not dispatched yet.",
+        "List queues: offsets, messages, and messages not yet dispatched.",
     ),
-    "lag": ("read_commands.tables", "How far consumer groups are behind, and what they lose next."),
-    "usage": ("read_commands.usage", "Who fills the disk: bytes by topic, queue and day."),
-    "table": ("read_commands.tables", "Any of the source's tables by name."),
-    "cat": ("read_commands.cat", "Messages of a topic."),
-    "find": ("read_commands.find", "Messages by topic, key, id, tag, property, time or text."),
-    "tail": ("read_commands.tail", "The newest messages of a topic; -f waits for more."),
+    "lag": ("read_commands.tables", "How far consumer groups are behind, and which lost messages."),
+    "usage": ("read_commands.usage", "Which topic, queue or day fills the disk."),
+    "table": ("read_commands.tables", "Print a table of the Spark source by name."),
+    "cat": ("read_commands.cat", "Print the messages of a topic."),
+    "find": ("read_commands.find", "Find messages by topic, key, id, tag, property, time or text."),
+    "tail": ("read_commands.tail", "Print the newest messages of topics; -f waits for more."),
     "trace": (
         "read_commands.trace",
-        "One message's life by key or id: retries, DLQ, delay, transaction.",
+        "Show a message's history by key or id: retries, DLQ, delay, transaction.",
     ),
     "retention": (
         "write_commands.retention",
-        "What the broker would delete now, and who loses by it.",
+        "Show what the broker would delete now, and which groups lose messages.",
     ),
-    "verify": ("read_commands.verify", "Whether log, queues, index and configuration agree."),
+    "verify": ("read_commands.verify", "Check that log, queues, index and configuration agree."),
     "rebuild": (
         "write_commands.rebuild",
-        "Queues and index made anew from the log, in a new store.",
+        "Rebuild queues and index from the log into a new store.",
     ),
-    "salvage": ("write_commands.salvage", "The whole messages of a damaged log, into a new store."),
+    "salvage": (
+        "write_commands.salvage",
+        "Copy intact messages of a damaged log into a new store.",
+    ),
     "recover": (
         "write_commands.recover",
-        "Make a store that was not closed cleanly whole, in place.",
+        "Repair in place a store that was not closed cleanly.",
     ),
     "offsets": (
         "write_commands.offsets",
-        "Show or reset the offsets of a consumer group, broker down.",
+        "Show a group's offsets, or reset them while the broker is down.",
     ),
 }
 
 
 class _Commands(click.Group):
-    """A group whose commands are imported when they are called."""
+    """A command group that imports a command when it runs."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -74,7 +77,7 @@ class _Commands(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        # Told from the table: a list of commands imports none of them.
+        # Uses the texts of COMMANDS, so that --help does not import the commands.
         with formatter.section("Commands"):
             formatter.write_dl([(name, what) for name, (_, what) in COMMANDS.items()])
 
@@ -89,17 +92,18 @@ class _Commands(click.Group):
 @click.group(
     cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Exit codes: 0 all is well; 1 something wrong was found, or nothing; 2 could not do it.",
+    epilog="Exit codes: 0 no problem; 1 a problem was found, or nothing was found; 2 the command "
+    "could not do it.",
 )
 @click.version_option(package_name="rmqstore", prog_name="rmqstore")
 def rmqstore() -> None:
-    """Look at the files of an Apache RocketMQ broker without the broker. Nothing is changed but by
-    the commands that say so."""
+    """Read the files of an Apache RocketMQ broker without the broker. Only commands that say so
+    change the store."""
 
 
 def main() -> None:
-    """The entry point: runs a command, tells errors in one line each, and ends quietly."""
-    # As other tools of a shell: whoever reads the output and has seen enough ends us, quietly.
+    """Run a command; print each error on one line. This is the entry point of `rmqstore`."""
+    # Like other shell tools: end without an error when the reader of the output closes it.
     if hasattr(signal, "SIGPIPE"):
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     keep_freed_memory()
@@ -117,7 +121,7 @@ def main() -> None:
         click.echo(f"rmqstore: {error}", err=True)
         code = EXIT_FAILED
     except OSError as error:
-        # Met where no one thought of it: a line that names the file all the same.
+        # No code expected this error here, so at least name the file.
         path = None if error.filename is None else str(error.filename)
         reason = error.strerror or str(error)
         said = AccessError(

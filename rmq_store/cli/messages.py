@@ -1,4 +1,4 @@
-"""What `cat`, `find` and `tail` share: how messages are printed."""
+"""Print messages: what `cat`, `find` and `tail` share."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
     from rmq_store.store import MessageStore
 
 TEXT_COLUMNS = "topic,queueId,queueOffset,storeTimestamp,tags,keys,body"
-_PLACES_TOLD = 3
+_MOST_PLACES = 3
 
 
 def columns_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """--columns."""
+    """Add the option --columns."""
     return click.option(
         "--columns",
-        help=f"Columns of the source, separated by commas. As text: {TEXT_COLUMNS}; with --json "
-        "all but rawBody and the like.",
+        help=f"Columns to print, separated by commas. Default: {TEXT_COLUMNS}; with --json all "
+        "default columns.",
     )(command)
 
 
 def chosen_columns(columns: str | None, as_json: bool) -> tuple[str, ...] | None:
-    """The columns asked for; None for all default ones. An unknown one is refused by name."""
+    """The columns to print; None means all default columns. Raises for an unknown column."""
     if columns is None:
         return None if as_json else tuple(TEXT_COLUMNS.split(","))
     from rmq_store.arrow.schema import column_names
@@ -40,14 +40,14 @@ def chosen_columns(columns: str | None, as_json: bool) -> tuple[str, ...] | None
 def print_batches(
     batches: Iterable[pa.RecordBatch], as_json: bool, limit: int | None = None
 ) -> int:
-    """Print messages, at most `limit`; how many there were."""
+    """Print at most `limit` messages. Returns how many were printed."""
     from rmq_store.text.lines import json_lines, text_lines
 
-    told = json_lines if as_json else text_lines
+    lines_of = json_lines if as_json else text_lines
     count = 0
     for batch in batches:
         part = batch if limit is None else batch.slice(0, limit - count)
-        write(told(part))
+        write(lines_of(part))
         count += part.num_rows
         if limit is not None and count >= limit:
             break
@@ -55,40 +55,40 @@ def print_batches(
 
 
 class Damage:
-    """Takes the errors of what is left out; tells the first, and how many there were."""
+    """Counts the entries that are left out because of damage, and reports the first error."""
 
     def __init__(self) -> None:
         self.count = 0
 
     def __call__(self, error: StoreError) -> None:
-        """Take one."""
+        """Count one error; print the first."""
         if not self.count:
             click.echo(f"rmqstore: left out: {error}", err=True)
         self.count += 1
 
     def conclude(self) -> None:
-        """Tell how many there were."""
+        """Print how many entries were left out, if more than one."""
         if self.count > 1:
             click.echo(f"rmqstore: {self.count} entries were left out; see `verify`", err=True)
 
 
 def where_it_was(store: MessageStore, key: str, topics: Collection[str] = ()) -> str:
-    """What the index still knows of a key that no message has; nothing where it knows nothing."""
+    """What the index still lists for a key that no message has; empty if nothing."""
     from rmq_store.query.key_plan import gone_key
 
     start, end = store.log_range()
     gone = gone_key(store, key, topics)
-    told = ""
+    text = ""
     if gone.expired:
-        told += f"; the index has it at {_offsets(gone.expired)}, before the log begins ({start}): "
-        told += "it has expired, or files of the log are missing"
+        text += f"; the index lists it at {_offsets(gone.expired)}, before the log's start"
+        text += f" ({start}): it has expired, or log files are missing"
     if gone.lost:
-        told += f"; the index has it at {_offsets(gone.lost)}, behind the end of the log ({end}): "
-        told += "it was lost with that end (see rmqstore verify), or written since a moment ago"
-    return told
+        text += f"; the index lists it at {_offsets(gone.lost)}, after the log's end ({end}): it "
+        text += "was lost with the end of the log (see rmqstore verify), or a broker just wrote it"
+    return text
 
 
 def _offsets(places: Sequence[int]) -> str:
-    first = ", ".join(map(str, places[:_PLACES_TOLD]))
-    more = f" and {len(places) - _PLACES_TOLD} more" if len(places) > _PLACES_TOLD else ""
+    first = ", ".join(map(str, places[:_MOST_PLACES]))
+    more = f" and {len(places) - _MOST_PLACES} more" if len(places) > _MOST_PLACES else ""
     return f"log offset {first}{more}"

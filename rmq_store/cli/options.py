@@ -1,4 +1,4 @@
-"""Options that commands share, and the store they open."""
+"""Options that commands share, and how they open a store."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def store_command(command: _F) -> _F:
-    """The argument STORE, and the options that say what its files do not."""
+    """Add the argument STORE, and options for what the store's files do not contain."""
     for decorate in reversed(
         (
             click.argument("store", type=click.Path()),
-            click.option("--broker-conf", type=click.Path(), help="The broker.conf it ran with."),
-            click.option("--broker-name", help="The broker's name; by default the folder's."),
+            click.option(
+                "--broker-conf", type=click.Path(), help="The broker's configuration file."
+            ),
+            click.option("--broker-name", help="The broker's name (default: the folder's name)."),
         )
     ):
         command = decorate(command)
@@ -27,12 +29,15 @@ def store_command(command: _F) -> _F:
 
 
 json_option = click.option(
-    "--json", "as_json", is_flag=True, help="One JSON object a line, keys as the source's columns."
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print one JSON object per line; keys are the source's columns.",
 )
 
 
 def open_store(store: str, broker_conf: str | None, broker_name: str | None) -> MessageStore:
-    """The store, to read. Raises what MessageStore.open raises."""
+    """Open the store to read it. Raises what MessageStore.open raises."""
     from rmq_store.store import MessageStore
 
     return MessageStore.open(store, broker_conf=broker_conf, broker_name=broker_name)
@@ -43,5 +48,5 @@ config_option = click.option(
     "--broker-conf",
     "broker_conf",
     type=click.Path(),
-    help="The broker.conf it ran with.",
+    help="The broker's configuration file.",
 )

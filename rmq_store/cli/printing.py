@@ -1,4 +1,4 @@
-"""What the commands share: the store they open, and how they print."""
+"""How the commands print: tables, rows, JSON."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ if TYPE_CHECKING:
 
 
 def write(raw: bytes) -> None:
-    """Bytes to the output. Raises BrokenPipeError where nobody reads any more."""
+    """Write bytes to stdout. Raises BrokenPipeError if the reader closed it."""
     sys.stdout.buffer.write(raw)
 
 
 def print_table(table: pa.Table, as_json: bool, *, columns: Sequence[str] | None = None) -> None:
-    """A table: as JSON lines, for people in columns, in a pipe separated by tabs with a head line."""
+    """Print a table: JSON lines, aligned columns on a terminal, or tab-separated with a header
+    line."""
     if as_json:
         for row in table.to_pylist():
             print_json(row)
         return
     shown = table.select(list(columns)) if columns else table
-    print_rows(shown.column_names, ([_told(v) for v in row.values()] for row in shown.to_pylist()))
+    print_rows(shown.column_names, ([_cell(v) for v in row.values()] for row in shown.to_pylist()))
 
 
 def print_rows(names: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Rows of text under their names."""
+    """Print rows of text under a header."""
     if not sys.stdout.isatty():
         click.echo("\t".join(names))
         for row in rows:
@@ -48,11 +49,11 @@ def print_rows(names: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 
 def print_json(value: Mapping[str, Any]) -> None:
-    """One object on a line; times as ISO 8601."""
-    click.echo(json.dumps(value, default=_told, ensure_ascii=False))
+    """Print one object on a line; times as ISO 8601."""
+    click.echo(json.dumps(value, default=_cell, ensure_ascii=False))
 
 
-def _told(value: Any) -> str:
+def _cell(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, datetime):

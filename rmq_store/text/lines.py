@@ -1,4 +1,5 @@
-"""Arrow batches as lines of text, JSON or separated by tabs, without a Python loop per message."""
+"""Convert Arrow batches to lines of JSON or tab-separated text, without a Python loop per
+message."""
 
 from __future__ import annotations
 
@@ -14,18 +15,18 @@ from rmq_store.arrow.substrings import buffers
 _EMPTY = pa.scalar("", pa.string())
 _QUOTE = pa.scalar('"', pa.string())
 _NULL = pa.scalar("null", pa.string())
-_BLANK = 0x20  # what is below are control characters
-# What JSON lets stand for a control character; others are told by number.
+_BLANK = 0x20  # lower codes are control characters
+# JSON's short escapes. Other control characters are written by number.
 _SHORT = {"\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _MILLIS = pa.array([f"{ms:03d}Z" for ms in range(1000)])
-BASE64_SUFFIX = "Base64"  # of the name of a column whose value is no UTF-8
+BASE64_SUFFIX = "Base64"  # added to a column's name if a value is not UTF-8
 
 
 def json_lines(batch: pa.RecordBatch) -> bytes:
-    """One JSON object a row, the columns' names as keys.
+    """One JSON object per row, with the column names as keys.
 
-    Timestamps are ISO 8601 in UTC. A binary value is told as text; where any of a batch is no UTF-8
-    those that are not are null, and stand as base64 under the name with `Base64` behind it.
+    Timestamps are ISO 8601 in UTC. A binary value is written as text. If it is not UTF-8, it is
+    null, and a second key, the name plus `Base64`, has it as base64.
     """
     if not batch.num_rows:
         return b""
@@ -48,7 +49,7 @@ def _named_values(name: str, column: pa.Array) -> list[tuple[str, pa.Array]]:
 
 
 def _joined(pieces: Sequence[pa.Array | pa.Scalar]) -> bytes:
-    """The rows of all pieces put together, one behind the other."""
+    """The pieces joined row by row, and the rows concatenated."""
     ends, raw = buffers(pc.binary_join_element_wise(*pieces, _EMPTY))
     return raw[int(ends[0]) : int(ends[-1])].tobytes()
 
@@ -75,7 +76,11 @@ def _escaped(strings: pa.Array) -> pa.Array:
     ends, raw = buffers(strings)
     used = raw[int(ends[0]) : int(ends[-1])]
     seen = np.flatnonzero(np.bincount(used, minlength=256)[:128]).tolist()
-    for byte in (0x5C, 0x22, *range(_BLANK)):  # the backslash first: the others bring more of them
+    for byte in (
+        0x5C,
+        0x22,
+        *range(_BLANK),
+    ):  # the backslash first, because the other escapes add backslashes
         if byte in seen:
             strings = pc.replace_substring(strings, chr(byte), _escape(chr(byte)))
     return strings
@@ -88,7 +93,7 @@ def _escape(character: str) -> str:
 
 
 def _objects(column: pa.Array) -> pa.Array:
-    """Maps as objects."""
+    """Maps as JSON objects."""
     keys, items = column.keys, column.items
     colon = pa.scalar(":", pa.string())
     entries = pc.binary_join_element_wise(_quoted(keys), colon, _json_values(items), _EMPTY)
@@ -100,7 +105,7 @@ def _objects(column: pa.Array) -> pa.Array:
 
 
 def iso_times(column: pa.Array) -> pa.Array:
-    """Timestamps as `2024-05-01T12:00:00.123Z`; each second is formatted once."""
+    """Timestamps as `2024-05-01T12:00:00.123Z`. Each distinct second is formatted once."""
     ms = column.cast(pa.int64())
     numbers = ms.fill_null(0).to_numpy()
     seconds, millis = np.divmod(numbers, 1000)
@@ -114,7 +119,8 @@ def iso_times(column: pa.Array) -> pa.Array:
 
 
 def as_text(column: pa.Array) -> tuple[pa.Array, pa.Array | None]:
-    """Binary values as text; those that are no UTF-8 are null there, and base64 in the second."""
+    """Binary values as text, and as base64. A value that is not UTF-8 is null in the first array;
+    the second array is None if all are UTF-8."""
     try:
         return column.cast(pa.string()), None
     except pa.ArrowInvalid:
@@ -136,9 +142,10 @@ def _utf8(raw: bytes) -> str | None:
 
 
 def text_lines(batch: pa.RecordBatch) -> bytes:
-    """One line a row, values separated by tabs; a tab or line end inside a value is told as JSON does.
+    """One line per row, values separated by tabs. Control characters in a value are escaped as in
+    JSON.
 
-    Null is empty. A binary value that is no UTF-8 is told as `base64:...`.
+    Null is empty. A binary value that is not UTF-8 is written as `base64:...`.
     """
     if not batch.num_rows:
         return b""

@@ -1,4 +1,4 @@
-"""A progress bar on the error output."""
+"""A progress bar on stderr."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Progress:
-    """How far work has come, for people: on the error output, if that is a terminal."""
+    """A progress bar on stderr. It does nothing if stderr is not a terminal."""
 
     def __init__(self, what: str, total: int) -> None:
         self._bar: Any = None
@@ -43,6 +43,6 @@ class Progress:
             self._bar.stop()
 
     def __call__(self, done: int) -> None:
-        """So many bytes more."""
+        """Advance the bar by `done` bytes."""
         if self._bar is not None:
             self._bar.advance(self._task, done)

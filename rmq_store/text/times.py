@@ -1,4 +1,4 @@
-"""Times as text: parsed and formatted."""
+"""Parse and format times."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import click
 
 
 def parse_time(text: str | None) -> int | None:
-    """A time as ms since the epoch: digits are ms, else ISO 8601; without a zone it is UTC.
+    """A time as ms since the epoch. Digits are ms; other text is ISO 8601, in UTC if without a
+    zone.
 
-    Raises click.BadParameter for what is neither.
+    Raises click.BadParameter for other text.
     """
     if text is None:
         return None
@@ -20,7 +21,8 @@ def parse_time(text: str | None) -> int | None:
         at = datetime.fromisoformat(text.replace("Z", "+00:00"))
     except ValueError:
         raise click.BadParameter(
-            f"{text!r} is no time: say ms since 1970, or 2024-05-01T12:00:00+02:00"
+            f"{text!r} is not a time; give ms since 1970, or ISO 8601 such as "
+            "2024-05-01T12:00:00+02:00"
         ) from None
     if at.tzinfo is None:
         at = at.replace(tzinfo=timezone.utc)

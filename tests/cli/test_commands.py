@@ -35,7 +35,7 @@ def test_info_tells_range_and_times(store: GoldenStore) -> None:
     assert info["closed"] is True
     with store.open() as opened:
         assert info["queues"] == len(opened.queues())
-    assert "closed       in order" in run("info", store.path)
+    assert "closed       cleanly" in run("info", store.path)
 
 
 @pytest.mark.parametrize("name", ["crash-5.3.3", "expired-5.5.0", "nommap-5.5.0", "clean-4.3.2"])
@@ -151,7 +151,7 @@ def test_lag_tells_what_groups_have_left(store: GoldenStore) -> None:
         (["cat", "STORE", "--topic", "ordres"], "Did you mean 'orders'?"),
         (["cat", "STORE", "--topic", "orders", "--colums", "body"], "--columns"),
         (["cat", "STORE", "--topic", "orders", "--columns", "bdy"], "Did you mean 'body'?"),
-        (["cat", "STORE", "--topic", "orders", "--from", "yesterday"], "is no time"),
+        (["cat", "STORE", "--topic", "orders", "--from", "yesterday"], "is not a time"),
         (["find", "STORE", "--property", "x"], "is not NAME=VALUE"),
         (["lag", "STORE", "--group", "g-slo"], "Did you mean 'g-slow'?"),
         (["table", "fils", "STORE"], "Did you mean 'files'?"),

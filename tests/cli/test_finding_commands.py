@@ -201,7 +201,7 @@ def test_an_id_that_leads_into_a_record_or_behind_the_log_names_no_message(tmp_p
     for offset in (at + 1, at + 100, at + record["storeSize"] - 1, end, 2**62):
         done = call("find", store.path, "--id", f"{host}{offset:016X}")
         assert done.returncode == 1, done.stderr
-        assert f"names log offset {offset}, where this message does not begin" in done.stderr
+        assert f"means log offset {offset}, where no such message starts" in done.stderr
 
 
 @pytest.mark.parametrize("gone", ["the first file", "the last file"])
@@ -221,18 +221,18 @@ def test_a_key_that_only_the_index_knows_is_told_with_its_place(tmp_path: Path, 
     )
     if gone == "the first file":
         files[0].unlink()
-        expected = f"before the log begins ({size}): it has expired"
+        expected = f"before the log's start ({size}): it has expired"
     else:
         assert one["commitLogOffset"] > last
         os.truncate(files[-1], 0)
-        expected = "behind the end of the log ("
+        expected = "after the log's end ("
     for words in (
         ("find", store.path, "--key"),
         ("find", store.path, "--id"),
         ("trace", store.path),
     ):
         said = complaint(*words, one["uniqKey"], expect=1)
-        assert f"the index has it at log offset {one['commitLogOffset']}, {expected}" in said
+        assert f"the index lists it at log offset {one['commitLogOffset']}, {expected}" in said
     assert "index" not in complaint("find", store.path, "--key", "NOWHERE", expect=1)
     elsewhere = "documents" if one["topic"] != "documents" else "orders"
     asked = ("find", store.path, "--key", one["uniqKey"], "--topic", elsewhere)

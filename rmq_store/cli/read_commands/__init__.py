@@ -1,1 +1,1 @@
-"""Commands that change nothing: info, tables, usage, cat, find, tail, trace, verify."""
+"""Commands that only read: info, tables, usage, cat, find, tail, trace, verify."""

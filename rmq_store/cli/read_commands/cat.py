@@ -14,14 +14,19 @@ from rmq_store.text.times import parse_time
 
 @click.command()
 @store_command
-@click.option("--topic", required=True, help="Of this topic.")
-@click.option("--queue", "queue_ids", type=int, multiple=True, help="Of these queues alone.")
-@click.option("--offset", type=int, help="From this queue offset on.")
-@click.option("--from", "begin", help="Stored then or later: ms, or ISO 8601 (UTC without a zone).")
-@click.option("--to", "end", help="Stored before then.")
-@click.option("--tag", "tags", help="With one of these tags: 'a || b'.")
-@click.option("--limit", type=click.IntRange(min=1), help="At most so many.")
-@click.option("--skip-damaged", is_flag=True, help="Leave out what is damaged, and say so.")
+@click.option("--topic", required=True, help="The topic.")
+@click.option("--queue", "queue_ids", type=int, multiple=True, help="Only this queue; repeatable.")
+@click.option("--offset", type=int, help="Start at this queue offset.")
+@click.option(
+    "--from",
+    "begin",
+    metavar="TIME",
+    help="Only messages stored at TIME or later: ms, or ISO 8601 (UTC if without a zone).",
+)
+@click.option("--to", "end", metavar="TIME", help="Only messages stored before TIME.")
+@click.option("--tag", "tags", help="Only messages with one of these tags: 'a || b'.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Print at most N messages.")
+@click.option("--skip-damaged", is_flag=True, help="Leave out damaged messages, and report them.")
 @columns_option
 @json_option
 def cat(
@@ -39,7 +44,7 @@ def cat(
     columns: str | None,
     as_json: bool,
 ) -> None:
-    """Messages of a topic, in the order of the log; values separated by tabs."""
+    """Print the messages of a topic in log order; values are separated by tabs."""
     from rmq_store.format.queues import QueueSlice
     from rmq_store.query.selection import Search, selected_slices
 

@@ -28,17 +28,26 @@ if TYPE_CHECKING:
 
 @click.command()
 @store_command
-@click.option("--topic", "topics", multiple=True, help="Of this topic; again for another one.")
-@click.option("--key", help="With this word in KEYS, or this UNIQ_KEY. Uses the index.")
-@click.option("--id", "message_id", help="With this offsetMsgId or UNIQ_KEY.")
-@click.option("--tag", "tags", help="With one of these tags: 'a || b'.")
-@click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="With it.")
-@click.option("--from", "begin", help="Stored then or later: ms, or ISO 8601 (UTC without a zone).")
-@click.option("--to", "end", help="Stored before then.")
-@click.option("--text", help="With this text in the body.")
-@click.option("--system", is_flag=True, help="In the system's own topics as well.")
-@click.option("--limit", type=click.IntRange(min=1), help="At most so many.")
-@click.option("--skip-damaged", is_flag=True, help="Leave out what is damaged, and say so.")
+@click.option("--topic", "topics", multiple=True, help="Only this topic; repeatable.")
+@click.option(
+    "--key", help="Only messages with this word in KEYS, or this UNIQ_KEY. Uses the index."
+)
+@click.option("--id", "message_id", help="Only messages with this offsetMsgId or UNIQ_KEY.")
+@click.option("--tag", "tags", help="Only messages with one of these tags: 'a || b'.")
+@click.option(
+    "--property", "properties", multiple=True, metavar="NAME=VALUE", help="With this property."
+)
+@click.option(
+    "--from",
+    "begin",
+    metavar="TIME",
+    help="Only messages stored at TIME or later: ms, or ISO 8601 (UTC if without a zone).",
+)
+@click.option("--to", "end", metavar="TIME", help="Only messages stored before TIME.")
+@click.option("--text", help="Only messages with this text in the body.")
+@click.option("--system", is_flag=True, help="Include system topics.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Print at most N messages.")
+@click.option("--skip-damaged", is_flag=True, help="Leave out damaged messages, and report them.")
 @columns_option
 @json_option
 def find(
@@ -59,7 +68,7 @@ def find(
     columns: str | None,
     as_json: bool,
 ) -> None:
-    """Messages for which all that is given holds. Exit code 1 where there are none."""
+    """Print the messages that match all given options. Exit code 1 if none match."""
     from rmq_store.query.find import find as search_for
     from rmq_store.query.selection import Search
 
@@ -106,9 +115,7 @@ def _id_leads_to(message_id: str | None) -> str:
     offset = None if message_id is None else log_offset_of_id(message_id)
     if offset is None or offset < 0:
         return ""
-    return (
-        f"; read as an offsetMsgId it names log offset {offset}, where this message does not begin"
-    )
+    return f"; as an offsetMsgId it means log offset {offset}, where no such message starts"
 
 
 def _by_id(
@@ -117,7 +124,7 @@ def _by_id(
     columns: tuple[str, ...] | None,
     on_damage: OnDamage | None,
 ) -> Iterator[pa.RecordBatch]:
-    """The messages with an id, each read as the others are; one in no queue is told without it."""
+    """The messages with an id. A message in no queue is read from the log."""
     from rmq_store.format.queues import QueueId, QueueSlice
 
     for message in store.messages_by_id(message_id, on_damage):

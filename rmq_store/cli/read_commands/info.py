@@ -15,38 +15,38 @@ from rmq_store.text.times import iso_time
 _NO_TIME = ("unknown", "never")
 
 
-@click.command(short_help="What store this is.")
+@click.command(short_help="Show the store's size and log range.")
 @store_command
 @json_option
 def info(store: str, broker_conf: str | None, broker_name: str | None, as_json: bool) -> None:
-    """What store this is: its files, the range of its log, how it was closed."""
-    found = store_info(store, broker_name=broker_name, broker_conf=broker_conf)
+    """Show the store's size, log range and whether it was closed cleanly."""
+    info = store_info(store, broker_name=broker_name, broker_conf=broker_conf)
     if as_json:
-        told = asdict(found)
-        times = {name: iso_time(told[name]) for name in told if name.endswith("Timestamp")}
-        print_json({**told, **{n: None if at in _NO_TIME else at for n, at in times.items()}})
+        fields = asdict(info)
+        times = {name: iso_time(fields[name]) for name in fields if name.endswith("Timestamp")}
+        print_json({**fields, **{n: None if at in _NO_TIME else at for n, at in times.items()}})
         return
-    for name, value in _sentences(found):
+    for name, value in _sentences(info):
         click.echo(f"{name:<12} {value}")
 
 
-def _sentences(found: StoreInfo) -> list[tuple[str, str]]:
-    used = found.logEnd - found.logStart
+def _sentences(info: StoreInfo) -> list[tuple[str, str]]:
+    used = info.logEnd - info.logStart
     return [
-        ("store", found.path),
-        ("broker", found.brokerName),
-        ("closed", "in order" if found.closed else "not in order, or a broker has it open (abort)"),
+        ("store", info.path),
+        ("broker", info.brokerName),
+        ("closed", "cleanly" if info.closed else "not cleanly, or a broker has it open (abort)"),
         (
             "log",
-            f"{found.logStart} to {found.logEnd}: {size(used)}, {found.logFiles} files "
-            f"of {size(found.logFileSize)}",
+            f"{info.logStart} to {info.logEnd}: {size(used)}, {info.logFiles} files "
+            f"of {size(info.logFileSize)}",
         ),
         (
             "stored",
-            f"{iso_time(found.firstStoreTimestamp)} to {iso_time(found.lastStoreTimestamp)}",
+            f"{iso_time(info.firstStoreTimestamp)} to {iso_time(info.lastStoreTimestamp)}",
         ),
-        ("checkpoint", iso_time(found.checkpointTimestamp)),
-        ("topics", f"{found.topics}, and {found.systemTopics} of the system's own"),
-        ("queues", str(found.queues)),
-        ("index files", str(found.indexFiles)),
+        ("checkpoint", iso_time(info.checkpointTimestamp)),
+        ("topics", f"{info.topics}, and {info.systemTopics} system topics"),
+        ("queues", str(info.queues)),
+        ("index files", str(info.indexFiles)),
     ]

@@ -1,4 +1,4 @@
-"""rmqstore topics, queues, lag, table: the source's tables in a shell."""
+"""rmqstore topics, queues, lag, table: print tables of the Spark source."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from rmq_store.errors import InvalidArgumentError, nearest
 @click.command()
 @store_command
 @json_option
-@click.option("--system", is_flag=True, help="The system's own topics as well.")
+@click.option("--system", is_flag=True, help="Include system topics.")
 def topics(
     store: str, broker_conf: str | None, broker_name: str | None, as_json: bool, system: bool
 ) -> None:
-    """The topics, with their queues and messages."""
+    """List topics with their queues and messages."""
     print_named("topics", store, broker_conf, broker_name, as_json, system=system)
 
 
 @click.command()
 @store_command
 @json_option
-@click.option("--topic", help="Of this topic alone.")
-@click.option("--system", is_flag=True, help="The system's own topics as well.")
+@click.option("--topic", help="Only this topic.")
+@click.option("--system", is_flag=True, help="Include system topics.")
 def queues(
     store: str,
     broker_conf: str | None,
@@ -35,15 +35,15 @@ def queues(
     topic: str | None,
     system: bool,
 ) -> None:
-    """The queues: offsets, messages, and what is in the log but in no queue yet."""
+    """List queues: offsets, messages, and messages that only the log has so far."""
     print_named("queues", store, broker_conf, broker_name, as_json, topic=topic, system=system)
 
 
 @click.command()
 @store_command
 @json_option
-@click.option("--group", help="Of this consumer group alone.")
-@click.option("--topic", help="Of this topic alone.")
+@click.option("--group", help="Only this consumer group.")
+@click.option("--topic", help="Only this topic.")
 def lag(
     store: str,
     broker_conf: str | None,
@@ -52,10 +52,10 @@ def lag(
     group: str | None,
     topic: str | None,
 ) -> None:
-    """How far consumer groups are behind in each queue: messages, bytes, time.
+    """Show how far consumer groups are behind in each queue: messages, bytes, time.
 
-    By the broker's own file of offsets, whose age is told (--json): what was consumed since it was
-    written is not in it.
+    The offsets come from the broker's offset file, which misses what was consumed since the broker
+    wrote it. --json prints the file's age.
     """
     print_lag(store, broker_conf, broker_name, as_json, topic=topic, group=group)
 
@@ -67,7 +67,8 @@ def lag(
 def table(
     name: str, store: str, broker_conf: str | None, broker_name: str | None, as_json: bool
 ) -> None:
-    """Any table of the Spark source by its NAME: files, index, checkpoint, config, damage, ..."""
+    """Print a table of the Spark source by its NAME: files, index, checkpoint, config, damage,
+    ..."""
     from rmq_store.tables import TABLES
 
     known = [known.name for known in TABLES.values() if known.rows_of is not None]
@@ -76,7 +77,7 @@ def table(
     print_named(name, store, broker_conf, broker_name, as_json, system=True)
 
 
-# What people see; with --json all columns come.
+# The columns printed as text. --json prints all columns.
 _SHOWN = {
     "topics": ("topic", "queues", "messages", "perm"),
     "queues": ("topic", "queueId", "minOffset", "maxOffset", "messages"),
@@ -94,7 +95,7 @@ def print_named(
     topic: str | None = None,
     system: bool = True,
 ) -> None:
-    """Print one of the source's tables, of one topic alone if so asked."""
+    """Print a table of the source; with `topic`, only its rows."""
     import pyarrow.compute as pc
 
     from rmq_store.tables import TABLES
@@ -127,7 +128,7 @@ def print_lag(
     group: str | None = None,
     queue_ids: Sequence[int] = (),
 ) -> None:
-    """Print the lag of a group, a topic or some queues, by default of all."""
+    """Print the lag of a group, a topic or some queues (default: all)."""
     from rmq_store.questions.engine import ask_opened
     from rmq_store.questions.lag import LagQuestion
     from rmq_store.tables import TABLES

@@ -20,24 +20,29 @@ if TYPE_CHECKING:
 
 @click.command()
 @store_command
-@click.option("--topic", "topics", multiple=True, help="Of this topic; by default all user topics.")
+@click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    help="Only this topic; repeatable (default: all user topics).",
+)
 @click.option(
     "-n",
     "--lines",
     type=click.IntRange(min=0),
     default=10,
     show_default=True,
-    help="The newest so many of each queue.",
+    help="Number of newest messages per queue.",
 )
-@click.option("-f", "--follow", is_flag=True, help="Go on with what a broker writes meanwhile.")
+@click.option("-f", "--follow", is_flag=True, help="Keep printing new messages.")
 @click.option(
     "--interval",
     type=click.FloatRange(min=0.05),
     default=1.0,
     show_default=True,
-    help="Seconds between two looks at the store.",
+    help="Seconds between two reads of the store.",
 )
-@click.option("--tag", "tags", help="With one of these tags: 'a || b'.")
+@click.option("--tag", "tags", help="Only messages with one of these tags: 'a || b'.")
 @columns_option
 @json_option
 def tail(
@@ -52,20 +57,19 @@ def tail(
     columns: str | None,
     as_json: bool,
 ) -> None:
-    """The newest messages of each queue; with -f, those that come later too, until ctrl-C.
+    """Print the newest messages of each queue; with -f, also new ones until ctrl-C.
 
-    The store is looked at anew each time: with -f a topic that is made meanwhile is followed from
-    its first message on.
+    With -f, a topic that is created later is printed from its first message.
     """
     names = chosen_columns(columns, as_json)
-    interrupted = _noted_interrupts()
-    told: dict[QueueId, int] = {}
+    interrupted = _interrupt_event()
+    printed: dict[QueueId, int] = {}
     first = True
     while True:
         with open_store(store, broker_conf, broker_name) as opened:
-            slices = _untold(opened, topics, told, lines if first else None)
+            slices = _not_printed(opened, topics, printed, lines if first else None)
             print_batches(opened.read_slices(slices, columns=names, tags=tags), as_json)
-        told.update({part.queue: part.stop for part in slices})
+        printed.update({part.queue: part.stop for part in slices})
         sys.stdout.flush()
         if not follow:
             return
@@ -75,37 +79,37 @@ def tail(
         time.sleep(interval)
 
 
-def _noted_interrupts() -> threading.Event:
-    """Set by ctrl-C from now on, which is raised as well.
+def _interrupt_event() -> threading.Event:
+    """An event that ctrl-C sets from now on; ctrl-C still raises KeyboardInterrupt.
 
-    Python ignores what is raised while it frees an object, and who looks at files over and over is
-    often there: without the note one ctrl-C in many would be lost.
+    Python ignores an exception raised while it frees an object, and `tail` frees many objects.
+    Without the event, some ctrl-C would have no effect.
     """
-    noted = threading.Event()
+    event = threading.Event()
 
     def note(*_: object) -> None:
-        noted.set()
+        event.set()
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGINT, note)
-    return noted
+    return event
 
 
-def _untold(
-    store: MessageStore, topics: tuple[str, ...], told: dict[QueueId, int], lines: int | None
+def _not_printed(
+    store: MessageStore, topics: tuple[str, ...], printed: dict[QueueId, int], lines: int | None
 ) -> list[QueueSlice]:
-    """What is behind what was told of each queue; `lines`: of the newest messages alone."""
+    """The queue ranges not printed yet; with `lines`, only the newest messages of each queue."""
     from rmq_store.format.queues import QueueSlice
     from rmq_store.query.selection import Search, selected_slices
 
     there = set(store.topics())
     wanted = [topic for topic in topics if lines is not None or topic in there]
-    found = []
+    slices = []
     for part in selected_slices(store, Search(wanted or None if topics else None)):
-        start = max(part.start, told.get(part.queue, part.start))
+        start = max(part.start, printed.get(part.queue, part.start))
         if lines is not None:
             start = max(part.start, part.stop - lines)
-            told.setdefault(part.queue, part.stop)
+            printed.setdefault(part.queue, part.stop)
         if start < part.stop:
-            found.append(QueueSlice(part.queue, start, part.stop))
-    return found
+            slices.append(QueueSlice(part.queue, start, part.stop))
+    return slices

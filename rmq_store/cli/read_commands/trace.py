@@ -13,7 +13,7 @@ from rmq_store.cli.messages import where_it_was
 from rmq_store.cli.options import json_option, open_store, store_command
 from rmq_store.cli.printing import print_json
 
-_MOST_TOLD = 10  # places that cannot be read, one by one
+_MOST_LISTED = 10  # unreadable places that are listed one by one
 
 
 @click.command()
@@ -29,9 +29,9 @@ def trace(
     topic: str | None,
     as_json: bool,
 ) -> None:
-    """The life of the messages with a KEY (a word of KEYS, a UNIQ_KEY or an offsetMsgId): stored,
-    delayed, retried, dead, prepared, committed or rolled back. Exit code 1 where there are none, or
-    damaged records were left out."""
+    """Show the history of the messages with a KEY (a word of KEYS, a UNIQ_KEY or an offsetMsgId):
+    stored, delayed, retried, dead, prepared, committed or rolled back. Exit code 1 if there are
+    none, or if damaged records were left out."""
     from rmq_store.query.lives import once
     from rmq_store.query.selection import require_topic
     from rmq_store.questions.trace import trace as lives_of
@@ -53,17 +53,17 @@ def trace(
             place = f"{step.topic}/{step.queueId}@{step.queueOffset}"
             if step.queueOffset is None:
                 place = f"{step.topic}/{step.queueId}, in no queue"
-            told = f"  {at:%Y-%m-%dT%H:%M:%S}.{step.storeTimestamp % 1000:03d}Z  {step.step:<12}"
-            click.echo(f"{told}{place}" + (f"  ({step.about})" if step.about else ""))
+            head = f"  {at:%Y-%m-%dT%H:%M:%S}.{step.storeTimestamp % 1000:03d}Z  {step.step:<12}"
+            click.echo(f"{head}{place}" + (f"  ({step.about})" if step.about else ""))
     damage = once(*(error for life in lives for error in life.damage))
-    for error in damage[:_MOST_TOLD]:
+    for error in damage[:_MOST_LISTED]:
         click.echo(f"rmqstore: left out: {error}", err=True)
-    if len(damage) > _MOST_TOLD:
+    if len(damage) > _MOST_LISTED:
         click.echo(f"rmqstore: {len(damage)} places cannot be read; see `verify`", err=True)
     if not lives:
-        said = f"no message has the key {key!r}"
+        reason = f"no message has the key {key!r}"
         if topic is not None:
-            said = f"no message with the key {key!r} was sent to topic {topic!r}"
-        click.echo(f"rmqstore: {said}{gone}", err=True)
+            reason = f"no message with the key {key!r} was sent to topic {topic!r}"
+        click.echo(f"rmqstore: {reason}{gone}", err=True)
     if damage or not lives:
         sys.exit(EXIT_FINDINGS)

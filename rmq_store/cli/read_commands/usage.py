@@ -26,9 +26,9 @@ _BY = {
     type=click.Choice(list(_BY)),
     default="topic",
     show_default=True,
-    help="What to add up by.",
+    help="Group by.",
 )
-@click.option("--top", type=click.IntRange(min=1), help="The so many largest alone.")
+@click.option("--top", type=click.IntRange(min=1), metavar="N", help="Only the N largest.")
 @json_option
 def usage(
     store: str,
@@ -38,9 +38,9 @@ def usage(
     top: int | None,
     as_json: bool,
 ) -> None:
-    """Who fills the disk: bytes of the log and messages, the largest first.
+    """Show which topic, queue or day fills the disk: messages and bytes, largest first.
 
-    What no queue lists (prepared messages, filler, space preallocated) is told as a rest.
+    The last row counts bytes that no queue lists: prepared messages, filler, preallocated space.
     """
     from rmq_store.questions.engine import ask_opened
     from rmq_store.questions.usage import UsageQuestion

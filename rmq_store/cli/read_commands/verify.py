@@ -18,10 +18,10 @@ _COLOURS = {"note": "cyan", "warning": "yellow", "error": "red"}
 @store_command
 @json_option
 def verify(store: str, broker_conf: str | None, broker_name: str | None, as_json: bool) -> None:
-    """Whether log, queues, index, checkpoint and configuration agree. Changes nothing.
+    """Check that log, queues, index, checkpoint and configuration agree. Changes nothing.
 
-    Exit code 0: nothing is wrong; notes alone are nothing wrong. 1: something is. 2: it could not be
-    looked at. With --json a line for each finding, and the summary as the last.
+    Exit code 0: no problem, at most notes. 1: warnings or errors. 2: the store cannot be checked.
+    --json prints one line per finding, then a summary line.
     """
     from rmq_store.questions.engine import ask_opened
     from rmq_store.questions.verify import VerifyQuestion
@@ -37,8 +37,8 @@ def verify(store: str, broker_conf: str | None, broker_name: str | None, as_json
     if as_json:
         for finding in report.findings:
             print_json(as_json_object(finding))
-        told = {name: value for name, value in report.to_dict().items() if name != "findings"}
-        summary = {**told, "index": report.index, "severities": severities(report.findings)}
+        fields = {name: value for name, value in report.to_dict().items() if name != "findings"}
+        summary = {**fields, "index": report.index, "severities": severities(report.findings)}
         print_json(as_json_object(summary))
     else:
         for finding in report.findings:
@@ -51,9 +51,12 @@ def verify(store: str, broker_conf: str | None, broker_name: str | None, as_json
         counts = severities(report.findings)
         click.echo(
             f"{report.records} records, {report.queues} queues, {len(report.index)} index files: "
-            + ("nothing is wrong" if report.nothing_wrong else "not all is well")
+            + ("no problems found" if report.nothing_wrong else "problems found")
             + " ("
-            + ", ".join(f"{counts[one.value]} {one.value}s" for one in reversed(list(Severity)))
+            + ", ".join(
+                f"{counts[severity.value]} {severity.value}s"
+                for severity in reversed(list(Severity))
+            )
             + ")"
         )
     if not report.nothing_wrong:

@@ -1,1 +1,2 @@
-"""Commands that write: rebuild and salvage a new store; recover, retention and offsets this one."""
+"""Commands that write: rebuild and salvage create a store; recover, retention and offsets change
+it."""

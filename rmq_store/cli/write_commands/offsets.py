@@ -16,23 +16,25 @@ from rmq_store.text.times import parse_time
 
 @click.command()
 @store_command
-@click.option("--group", help="Of this consumer group.")
-@click.option("--topic", help="Of this topic alone.")
-@click.option("--queue", "queue_ids", type=int, multiple=True, help="Of these queues alone.")
+@click.option("--group", help="Only this consumer group.")
+@click.option("--topic", help="Only this topic.")
+@click.option("--queue", "queue_ids", type=int, multiple=True, help="Only this queue; repeatable.")
 @click.option(
     "--reset-to",
     "place",
     metavar="PLACE",
-    help="earliest, latest, a queue offset, or with --reset-to-time a time instead.",
+    help="earliest, latest or a queue offset.",
 )
 @click.option(
     "--reset-to-time",
     "at",
     metavar="TIME",
-    help="The first message stored then or later: ms, or ISO 8601.",
+    help="The first message stored at TIME or later: ms, or ISO 8601.",
 )
 @click.option("--new-group", is_flag=True, help="The group has no offsets yet (needs --topic).")
-@click.option("--apply", "really", is_flag=True, help="Write it; without, it is only shown.")
+@click.option(
+    "--apply", "really", is_flag=True, help="Write the new offsets; without it they are only shown."
+)
 @json_option
 def offsets(
     store: str,
@@ -47,11 +49,11 @@ def offsets(
     really: bool,
     as_json: bool,
 ) -> None:
-    """Show the offsets of consumer groups; reset those of one while the broker is down.
+    """Show offsets of consumer groups, or reset those of one group while the broker is down.
 
-    A reset is shown first and written with --apply, into the broker's file, the old one kept as
-    .bak. It is refused while a broker holds the store's lock. --broker-conf matters where it puts
-    the log into a folder elsewhere.
+    Without --apply a reset is only shown. --apply writes it into the broker's offset file and keeps
+    the old file as .bak. It fails while a broker holds the store's lock. Give --broker-conf if it
+    sets another folder for the log.
     """
     if place is None and at is None:
         if really:
@@ -67,11 +69,11 @@ def offsets(
         )
         return
     if group is None:
-        raise click.UsageError("say whose offsets to reset: --group")
+        raise click.UsageError("--reset-to and --reset-to-time need --group")
     if place is not None and at is not None:
-        raise click.UsageError("say one of --reset-to and --reset-to-time")
+        raise click.UsageError("give only one of --reset-to and --reset-to-time")
     if new_group and topic is None:
-        raise click.UsageError("--new-group needs --topic: the group has none of its own yet")
+        raise click.UsageError("--new-group needs --topic: a new group has no topics yet")
     from rmq_store.admin.reset_offsets import apply_reset, plan_reset
     from rmq_store.text.json_keys import as_json_object
 
@@ -105,7 +107,7 @@ def offsets(
                 for c in changes
             ],
         )
-        todo = "--apply does it" if changes else "there is nothing to reset"
+        todo = "--apply writes it" if changes else "there is nothing to reset"
         click.echo(f"written to {written}" if written else f"nothing was written; {todo}", err=True)
     if not changes:
         sys.exit(EXIT_FINDINGS)

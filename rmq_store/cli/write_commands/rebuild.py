@@ -20,9 +20,9 @@ from rmq_store.text.progress import Progress
     "--link",
     "log",
     flag_value="link",
-    help="Link the full files of the log; the last one is copied. On the same file system.",
+    help="Hard-link full log files and copy the last one; needs the same file system.",
 )
-@click.option("--release", help="As this release of the broker does; by default the newest.")
+@click.option("--release", help="Write files like this broker release (default: the newest).")
 @config_option
 @json_option
 def rebuild(
@@ -33,10 +33,10 @@ def rebuild(
     broker_conf: str | None,
     as_json: bool,
 ) -> None:
-    """Queues and index of STORE made anew from its log, in the new store TARGET.
+    """Rebuild queues and index of STORE from its log, into the new store TARGET.
 
-    TARGET is complete and a broker can start on it. STORE is not changed. Killed half-way, the same
-    command goes on. Exit code 1 where the log is damaged: what is whole is there all the same.
+    A broker can start on TARGET. STORE is not changed. If interrupted, run the same command to
+    continue. Exit code 1 if the log is damaged: TARGET then has the intact messages.
     """
     from rmq_store.admin.rebuild import rebuild as make
     from rmq_store.admin.rebuild import work_of
@@ -52,15 +52,15 @@ def rebuild(
     if as_json:
         print_json(as_json_object(report.to_dict()))
     else:
-        found = report.recovery
+        recovery = report.recovery
         click.echo(
-            f"{report.target}: {found.records} records, {len(found.queues)} queues, "
-            f"{found.entries_rebuilt} entries and {found.index_items_rebuilt} index items made"
-            + (", going on with what was begun before" if report.resumed else "")
+            f"{report.target}: {recovery.records} records, {len(recovery.queues)} queues, "
+            f"{recovery.entries_rebuilt} entries and {recovery.index_items_rebuilt} index items rebuilt"
+            + (", continuing an earlier run" if report.resumed else "")
         )
-        for start, stop in found.damage:
+        for start, stop in recovery.damage:
             click.echo(
-                f"damaged: {start} to {stop} of the log; a broker cannot send what was there"
+                f"damaged: log offsets {start} to {stop}; a broker cannot send messages from there"
             )
     if not report.all_well:
         sys.exit(EXIT_FINDINGS)

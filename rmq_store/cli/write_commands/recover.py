@@ -18,18 +18,18 @@ from rmq_store.cli.printing import print_json
     type=click.Choice(["strict", "broker"]),
     default="strict",
     show_default=True,
-    help="Ours, or as a broker would.",
+    help="strict: keep as much as possible; broker: like DefaultMessageStore.",
 )
-@click.option("--release", help="Of the broker that is to start on it; by default the newest.")
+@click.option("--release", help="The broker release that will start on it (default: the newest).")
 @config_option
 @json_option
 def recover(
     store: str, mode: str, release: str | None, broker_conf: str | None, as_json: bool
 ) -> None:
-    """Bring a store that was not closed cleanly into the state of a clean stop. CHANGES THE STORE.
+    """Repair in place a store that was not closed cleanly. CHANGES THE STORE.
 
-    The log is cut behind its last whole record, queues and index are made to agree with it. Refused
-    while a broker has the store open. `verify` looks first and changes nothing.
+    Cuts the log after its last intact record, and makes queues and index match it. Fails while a
+    broker has the store open. To check first without a change, run `rmqstore verify`.
     """
     from rmq_store.recovery.recover_store import recover as mend
     from rmq_store.text.json_keys import as_json_object

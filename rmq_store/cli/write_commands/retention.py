@@ -14,11 +14,13 @@ from rmq_store.text.times import parse_time
 
 @click.command()
 @store_command
-@click.option("--manual", is_flag=True, help="At any hour, as the broker's admin command does.")
+@click.option("--manual", is_flag=True, help="Ignore deleteWhen, like the broker's admin command.")
 @click.option(
-    "--keep-from", metavar="TIME", help="Files whose messages were all stored before then."
+    "--keep-from", metavar="TIME", help="Delete log files whose messages are all older than TIME."
 )
-@click.option("--apply", "really", is_flag=True, help="Delete; without, it is only shown.")
+@click.option(
+    "--apply", "really", is_flag=True, help="Delete; without it the files are only shown."
+)
 @json_option
 def retention(
     store: str,
@@ -29,11 +31,11 @@ def retention(
     really: bool,
     as_json: bool,
 ) -> None:
-    """What the broker would delete now, and which consumer groups lose messages by it.
+    """Show what the broker would delete now, and which consumer groups lose messages.
 
-    By fileReservedTime, deleteWhen and the disk's ratios of --broker-conf (or the broker's
-    defaults). DELETES only with --apply, and not while a broker has the store open. With --json a
-    line for each file, one for each group and queue that loses, and the summary as the last.
+    Follows fileReservedTime, deleteWhen and the disk ratios of --broker-conf, or the broker's
+    defaults. DELETES only with --apply, and fails while a broker has the store open. --json prints
+    one line per file, one per group and queue that loses messages, then a summary line.
     """
     from rmq_store.admin.retention import RetentionPolicy, apply_retention, plan_retention
     from rmq_store.text.json_keys import as_json_object
@@ -48,8 +50,8 @@ def retention(
     freed = apply_retention(plan) if really else 0
     files = (*plan.log, *plan.queues, *plan.index)
     if as_json:
-        for one in (*files, *plan.risks):
-            print_json(as_json_object(one))
+        for item in (*files, *plan.risks):
+            print_json(as_json_object(item))
         summary = {
             "path": plan.path,
             "trigger": plan.trigger,
@@ -61,20 +63,17 @@ def retention(
         }
         print_json(as_json_object(summary))
         return
-    print_rows(["file", "size", "why"], [[one.path, size(one.size), one.why] for one in files])
+    print_rows(["file", "size", "why"], [[file.path, size(file.size), file.why] for file in files])
     for risk in plan.risks:
-        told = asdict(risk)
+        fields = asdict(risk)
         click.secho(
-            "group {group} loses {messages} messages of {topic}/{queue_id}, which it has not "
-            "consumed: it stands at {consumer_offset}, and {min_offset} is the first left".format(
-                **told
-            ),
+            "group {group} loses {messages} unconsumed messages of {topic}/{queue_id}: its offset "
+            "is "
+            "{consumer_offset}, and the first offset left is {min_offset}".format(**fields),
             fg="yellow",
         )
     if plan.trigger is None:
-        click.echo(
-            "it is not time to delete: neither the hour (deleteWhen) nor the disk asks for it"
-        )
+        click.echo("nothing is due: it is not the hour of deleteWhen, and the disk is not too full")
     click.echo(
         f"{len(files)} files, {size(plan.bytes)}"
         + (f": deleted, {size(freed)}" if really else "; --apply deletes them" if files else "")

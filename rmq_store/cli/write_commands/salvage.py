@@ -16,16 +16,17 @@ from rmq_store.text.sizes import size
 @click.command()
 @click.argument("store", type=click.Path())
 @click.argument("target", type=click.Path())
-@click.option("--release", help="Write as this release of the broker; by default as the newest.")
+@click.option("--release", help="Write files like this broker release (default: the newest).")
 @config_option
 @json_option
 def salvage(
     store: str, target: str, release: str | None, broker_conf: str | None, as_json: bool
 ) -> None:
-    """The whole messages of the log of STORE into a new store TARGET, which a broker can start on.
+    """Copy the intact messages of STORE's log into a new store TARGET.
 
-    Queues and index are not needed and made anew. Every byte of the log that is left out is told
-    with its reason. Exit code 1 where anything was left out.
+    A broker can start on TARGET. Queues and index are rebuilt; those of STORE are not needed. Every
+    range of the log that is left out is reported with its reason. Exit code 1 if anything was left
+    out.
     """
     from rmq_store.admin.salvage import salvage as save
     from rmq_store.store import MessageStore
@@ -38,15 +39,15 @@ def salvage(
     if as_json:
         print_json(as_json_object(report.to_dict()))
     else:
-        click.echo(f"{report.messages} messages, {size(report.record_bytes)}, are in {target}")
-        for one in report.skipped:
+        click.echo(f"{report.messages} messages, {size(report.record_bytes)}, copied to {target}")
+        for part in report.skipped:
             click.echo(
-                f"left out: {one.start} to {one.stop}: {one.kind}"
-                + (f": {one.reason}" if one.reason else "")
+                f"left out: {part.start} to {part.stop}: {part.kind}"
+                + (f": {part.reason}" if part.reason else "")
             )
         click.echo(
             f"{report.log_stop - report.log_start} bytes of log: {report.record_bytes} of records, "
-            f"{report.skipped_bytes} left out, {report.no_loss_bytes} filler and unwritten"
+            f"{report.skipped_bytes} left out, {report.no_loss_bytes} filler or unwritten"
         )
     if report.skipped_ranges:
         sys.exit(EXIT_FINDINGS)
