@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rmq_store import MessageStore
+from rmq_store.format.layout import MIN_RECORD_SIZE
 from rmq_store.format.queues import Entry, EntryAt, QueueId, QueueSlice
 from rmq_store.query.key_plan import plan_keys
 from rmq_store.query.log_slices import (
@@ -50,6 +51,7 @@ def shares_of(plan: QueryPlan, columns: Sequence[str] | None = None) -> list[Sha
     in the queues, shares are measured by what is read of these.
     """
     least = plan.stores[0].asked.min_partitions if plan.stores else 1
+    least = min(least, sum(map(_most_shares, plan.stores)))
     shares = [share for n, one in enumerate(plan.stores) for share in _shares(n, one, columns, 1)]
     missing = least - len(shares)
     if missing <= 0 or not shares:
@@ -61,6 +63,14 @@ def shares_of(plan: QueryPlan, columns: Sequence[str] | None = None) -> list[Sha
         if own:
             again += _shares(number, one, columns, -(-own * least // len(shares)))
     return again
+
+
+def _most_shares(plan: ReadPlan) -> int:
+    """How many partitions can have a message: more of them would cost memory and hold nothing."""
+    if plan.limits is None:
+        return sum(map(len, plan.ranges))
+    snapshot = plan.store.snapshot
+    return (snapshot.log_end - snapshot.log_start) // MIN_RECORD_SIZE
 
 
 def _shares(number: int, plan: ReadPlan, columns: Sequence[str] | None, least: int) -> list[Share]:

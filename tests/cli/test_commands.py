@@ -56,6 +56,15 @@ def test_info_does_not_call_empty_what_it_cannot_look_into(tmp_path: Path) -> No
     assert str(folder) in run("info", store.path, expect=2)
 
 
+def test_a_declared_queue_without_a_message_is_no_unknown_queue(golden: Golden) -> None:
+    """A real broker makes the files of a queue with its first message; consumers commit 0 there."""
+    rows = objects("lag", golden("proxy-5.5.0").path)
+    empty = [row for row in rows if (row["topic"], row["queueId"]) in (("fifo", 2), ("fifo", 3))]
+    assert len(empty) == 2
+    assert [(row["status"], row["lag"], row["maxOffset"]) for row in empty] == [("OK", 0, 0)] * 2
+    assert {row["status"] for row in rows} == {"OK"}
+
+
 def test_topics_and_queues_count_messages(store: GoldenStore) -> None:
     counts = Counter(one["topic"] for one in store.truth if user_topic(one))
     rows = {row["topic"]: row for row in objects("topics", store.path)}
