@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rmq_store.errors import CorruptConfigError, from_os_error
+from rmq_store.errors import CorruptConfigError, MissingFileError, from_os_error
 from rmq_store.files.durable import read_file
 from rmq_store.format.layout import CONFIG_DIR
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|([{,]\s*)(-?\d+)(\s*:)', re.DOTALL)
+
+_MOST_READS = 20
+_WRITTEN_WITHIN_S = 0.05
 
 
 def parse_fastjson(text: str) -> Any:
@@ -44,8 +48,35 @@ def read_config_json(store: str | os.PathLike[str], name: str) -> dict[str, Any]
     the folder or the file.
     """
     folder = Path(store) / CONFIG_DIR
+    paths = (folder / name, folder / f"{name}.bak")
+    for _ in range(_MOST_READS - 1):
+        before = _versions(paths)
+        try:
+            return _read_one_of(paths)
+        except (CorruptConfigError, MissingFileError):
+            # A running broker writes the file in place: it may have been half-written.
+            time.sleep(_WRITTEN_WITHIN_S)
+            if _versions(paths) == before:
+                raise
+    return _read_one_of(paths)
+
+
+def _versions(paths: Sequence[Path]) -> list[tuple[int, int, int] | None]:
+    """What changes when a file is written or replaced; None for a missing file."""
+    found: list[tuple[int, int, int] | None] = []
+    for path in paths:
+        try:
+            stat = path.stat()
+        except OSError:
+            found.append(None)
+        else:
+            found.append((stat.st_mtime_ns, stat.st_size, stat.st_ino))
+    return found
+
+
+def _read_one_of(paths: Sequence[Path]) -> dict[str, Any] | None:
     failed: tuple[Path, str] | None = None
-    for path in (folder / name, folder / f"{name}.bak"):
+    for path in paths:
         if not is_there(path):
             continue
         try:
