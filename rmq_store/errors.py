@@ -172,7 +172,7 @@ class InvalidMessageError(StoreError, ValueError):
 
 
 class UnsafeNameError(StoreError):
-    """A name from a record, a file or a bucket that would lead to a path outside its folder."""
+    """A name from a record, a file or a bucket would lead to a path outside its folder."""
 
     code = "RMQSTORE_UNSAFE_NAME"
 

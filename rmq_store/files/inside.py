@@ -1,4 +1,4 @@
-"""Paths made of names that come from elsewhere: a record, a JSON file, a bucket, a manifest."""
+"""Paths built from foreign names: of a record, a JSON file, a bucket, or a manifest."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _LONGEST_NAME = 255  # bytes, of one file name on common file systems
 
 
 def is_plain_name(name: str) -> bool:
-    """Whether `name` can be one file or folder name: it leads nowhere else."""
+    """Whether `name` is a single file or folder name, without a path."""
     return (
         name not in ("", ".", "..")
         and not any(character in name for character in ("/", os.sep, "\0"))
@@ -19,10 +19,10 @@ def is_plain_name(name: str) -> bool:
 
 
 def path_inside(folder: str | os.PathLike[str], *names: str) -> str:
-    """The path of `folder` and, below it, `names`: one file or folder name each.
+    """The path of `names`, one file or folder name each, below `folder`.
 
-    Every path that is made of a foreign name is made here. Raises UnsafeNameError for a name that
-    leads out of `folder` or is none: "..", a separator, NUL, more than 255 bytes.
+    All paths with foreign names are built here. Raises UnsafeNameError for a name that leaves
+    `folder` or is not a file name: "..", a separator, NUL, or more than 255 bytes.
     """
     for name in names:
         if not is_plain_name(name):
