@@ -1,1 +1,1 @@
-"""The Spark side: `spark.read.format("rmqstore")`. Needs pyspark; `rmq_store` does not."""
+"""The Spark data source: `spark.read.format("rmqstore")`. Needs pyspark; `rmq_store` does not."""

@@ -1,4 +1,4 @@
-"""What becomes of damage that a task meets: an error, a row that says so, or a number."""
+"""Handle damage that a task meets: raise it, return a row about it, or count it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ LOG = logging.getLogger("rmqstore")
 
 
 class DamageHandler:
-    """Takes the errors of one task. `mode` says what comes of damage, `failOnDataLoss` of expiry."""
+    """Handles the errors of one task. `mode` decides about damage, `failOnDataLoss` about expired
+    messages."""
 
     def __init__(self, store: MessageStore, asked: SourceOptions) -> None:
         self._store = store
@@ -41,9 +42,10 @@ class DamageHandler:
             self._waiting.append(error)
 
     def _is_expired(self, error: StoreError) -> bool:
-        """Whether a file that is missed lies before all that are there now: the broker deletes so."""
+        """Whether a missing file is before all files that exist: the broker deletes from the
+        front."""
         entry = error.entry
-        if entry is not None and entry.size <= 0:  # no file of the queue holds the entry
+        if entry is not None and entry.size <= 0:  # no queue file has the entry
             queue = QueueId(entry.topic, entry.queue_id)
             is_plain = not self._store.view.is_batch(queue)
             return is_plain and entry.queue_offset < self._store.view.files(queue).first_unit
@@ -58,7 +60,7 @@ class DamageHandler:
             yield damage_rows(waiting, self._store.broker_name, columns)
 
     def log(self) -> None:
-        """One line about what a task left out or found damaged, if anything."""
+        """Log one line about what the task left out or found damaged, if anything."""
         if self.counts:
             what = ", ".join(f"{number} x {code}" for code, number in sorted(self.counts.items()))
             LOG.warning(
@@ -74,15 +76,15 @@ def _data_loss(error: StoreError) -> DataLossError:
     return DataLossError(
         error.path,
         offset=error.offset,
-        reason=f"messages expired while they were read: {error.reason}",
-        advice="Read again from what is left, or with failOnDataLoss=false",
+        reason=f"messages expired during the read: {error.reason}",
+        advice="Read the remaining messages again, or set failOnDataLoss=false",
     )
 
 
 def damage_rows(
     errors: list[StoreError], broker_name: str, columns: tuple[str, ...]
 ) -> pa.RecordBatch:
-    """A row for each error: what the queue entry says, `corruptRecord`, and else null."""
+    """A row for each error: the values of the queue entry, `corruptRecord`, and nulls."""
     makers: dict[str, Callable[[StoreError], Any]] = {
         "brokerName": lambda e: broker_name,
         "topic": lambda e: e.entry and e.entry.topic,

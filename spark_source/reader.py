@@ -26,14 +26,15 @@ from spark_source.planning.query_plan import ReadPlan as ReadPlan
 from spark_source.spark_schema import arrow_schema_for, checked_columns, to_spark
 
 FIRST_BATCH_ROWS = 256
-"""`show()` wants twenty rows; what it does not want it should not wait for."""
+"""The first batch is small, because `show()` needs only twenty rows and should not wait for
+more."""
 
 LOG = logging.getLogger("rmqstore")
 _BODIES = frozenset(("body", "rawBody"))
 
 
 class LogPartition(InputPartition):
-    """A share of a query as a partition of Spark's."""
+    """A share of a query as a Spark partition."""
 
     def __init__(self, value: Share | LogSlice) -> None:
         super().__init__(value)
@@ -50,22 +51,22 @@ class RmqStoreReader(DataSourceReader):
         self.spark_schema = schema
 
     def _push(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Narrow the plan by the filters; those that Spark must apply as well are given back."""
+        """Narrow the plan by the filters. Returns those that Spark must apply as well."""
         self.plan, left = narrowed(self.plan, filters)
         return left
 
     pushFilters = PushFilters(_push)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Shares of about equal selected bytes."""
+        """Partitions with about equal numbers of selected bytes."""
         return [LogPartition(share) for share in shares_of(self.plan, self.columns)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The batches of one share; rows come in the order of the log, or queue after queue."""
-        # Without a partition Spark plans one of its own, with nothing in it.
+        """The batches of one share, in log order or queue after queue."""
+        # If the plan has no partition, Spark creates an empty one.
         if not isinstance(partition, LogPartition):
             return
-        keep_freed_memory()  # the process is a worker of Spark's, that reads and does nothing else
+        keep_freed_memory()  # this process is a Spark worker that only reads
         share, schema = partition.share, arrow_schema_for(self.spark_schema)
         plan = self.plan.stores[share.store]
         with plan.store.open() as store:
@@ -82,7 +83,8 @@ class RmqStoreReader(DataSourceReader):
         damage: DamageHandler,
         schema: pa.Schema,
     ) -> Iterator[pa.RecordBatch]:
-        """The batches as Spark takes them, rows about damage behind the batch they were met in."""
+        """The batches in the form that Spark takes. Rows about damage follow the batch they belong
+        to."""
         for batch in self._batches(plan, share, store, damage):
             if batch.num_rows:
                 yield to_spark(batch, schema)
@@ -129,10 +131,10 @@ class RmqStoreReader(DataSourceReader):
 
 
 def _one_ahead(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The batches, each made while Spark takes the one before.
+    """The batches, each read while Spark takes the one before.
 
-    A worker spends most of its time in handing a batch to the JVM, and waits there. The store is
-    used by the one thread alone; an error is raised where its batch would have come.
+    A worker spends most of its time waiting while it passes a batch to the JVM. Only one thread
+    uses the store. An error is raised in place of its batch.
     """
     with ThreadPoolExecutor(max_workers=1) as pool:
         coming = pool.submit(next, batches, None)
@@ -144,7 +146,7 @@ def _one_ahead(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def pieces_of_share(
     plan: ReadPlan, share: Share, store: MessageStore
 ) -> Iterator[Sequence[QueueSlice]]:
-    """The ranges of a share, each list to be read in the order of the log."""
+    """The ranges of a share, as lists. Each list is read in log order."""
     if share.ranges is None:
         assert share.slice is not None
         edges = (share.slice.start, share.slice.stop)

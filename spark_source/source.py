@@ -27,17 +27,18 @@ from spark_source.table_reader import TableReader, table_schema
 
 
 class UnsupportedOperationError(StoreError):
-    """What the source does not do; the advice says what does."""
+    """The source does not support an operation; the advice names an alternative."""
 
     code = "RMQSTORE_UNSUPPORTED_OPERATION"
 
 
 class RmqStoreSource(DataSource):
-    """`spark.read.format("rmqstore").load(path)`; `spark_source.options.parse` has the options.
+    """The data source of `spark.read.format("rmqstore").load(path)`; `options.table` lists its
+    options.
 
-    The store is looked at once, here. Spark makes readers of this object anew for each distinct
-    filter and twice for a self-join, and pickles it to all of them: what is resolved now is what
-    every one of them sees, also while a broker goes on writing.
+    The constructor reads the state of the store once. Spark pickles this object and creates a
+    reader for each distinct filter, and two for a self-join. All readers see the state of this
+    moment, even if a broker writes meanwhile.
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
@@ -45,8 +46,8 @@ class RmqStoreSource(DataSource):
         self._asked: SourceOptions | None = None
         self._plan: QueryPlan | None = None
         self._failure: StoreError | None = None
-        # Spark makes the source for writing and for streams as well. There the sentence that says
-        # so matters more than what is wrong with an option, so the failure waits for a reader.
+        # Spark also creates the source for writes and for streams. Their error must say that they
+        # are not supported, not what is wrong with an option, so the failure waits for a reader.
         try:
             self._asked = parse_options(options)
             self._plan = pin_all(self._asked)
@@ -55,11 +56,11 @@ class RmqStoreSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name to give to `format`."""
+        """The name for `format`."""
         return "rmqstore"
 
     def schema(self) -> StructType:
-        """The columns asked for, or the default ones."""
+        """The schema of the selected columns, or of the default ones."""
         self._raise_failure()
         assert self._asked is not None
         if self._asked.table is not None:
@@ -67,7 +68,7 @@ class RmqStoreSource(DataSource):
         return spark_schema(self._asked.columns, permissive=self._asked.mode == PERMISSIVE)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """A reader of what was pinned when the source was made."""
+        """A reader of the offsets pinned when the source was created."""
         self._raise_failure()
         assert self._asked is not None
         assert self._plan is not None
@@ -76,17 +77,17 @@ class RmqStoreSource(DataSource):
         return RmqStoreReader(self._plan, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Refused."""
+        """Always raises: the source does not write."""
         raise self._refusal("writing a DataFrame", "Replay into a store with jobs/replay.py")
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """A reader that refuses."""
+        """A stream reader that raises when it is used."""
         return _RefusedStream(
             self._refusal("reading as a stream", "Read it as a batch with spark.read")
         )
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """Refused."""
+        """Always raises: the source does not write streams."""
         raise self._refusal("writing a stream", "Replay into a store with jobs/replay.py")
 
     def _raise_failure(self) -> None:
@@ -101,23 +102,24 @@ class RmqStoreSource(DataSource):
 
 
 class _RefusedStream(DataSourceStreamReader):
-    """Refuses at the first question: an error while Spark makes the reader is hidden by another."""
+    """A stream reader that raises at its first call. If the constructor raised, Spark would hide
+    the error."""
 
     def __init__(self, refusal: UnsupportedOperationError) -> None:
         self.refusal = refusal
 
     def initialOffset(self) -> dict[str, str]:
-        """Refused."""
+        """Always raises."""
         raise self.refusal
 
     def latestOffset(self, *args: Any, **named: Any) -> dict[str, str]:
-        """Refused; releases of Spark differ in what they ask with."""
+        """Always raises. The arguments differ between releases of Spark."""
         raise self.refusal
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> list[InputPartition]:
-        """Refused."""
+        """Always raises."""
         raise self.refusal
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
-        """Refused."""
+        """Always raises."""
         raise self.refusal

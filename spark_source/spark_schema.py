@@ -1,7 +1,7 @@
-"""The core's columns as Spark sees them, and batches in the form that Spark takes.
+"""Convert the core's columns to a Spark schema, and its batches to the form that Spark takes.
 
-Spark knows timestamps in microseconds only, and compares the schema of the first batch field by
-field, nullability included, with the DataFrame's.
+Spark's timestamps are in microseconds. Spark compares the schema of the first batch with that of
+the DataFrame, field by field, including nullability.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from rmq_store.errors import InvalidArgumentError
 SPARK_TIMESTAMP = pa.timestamp("us", tz="UTC")
 CORRUPT = "corruptRecord"
 MAX_MILLIS = (2**63 - 1) // 1000
-"""The last millisecond that Spark's microseconds reach, in the year 294247."""
+"""The last millisecond that Spark's microseconds can hold, in the year 294247."""
 
 _SPARK_TYPES: dict[pa.DataType, DataType] = {
     pa.string(): StringType(),
@@ -41,9 +41,9 @@ _SPARK_TYPES: dict[pa.DataType, DataType] = {
 
 
 def struct_field(column: Column, *, nullable: bool = False) -> StructField:
-    """The field of a Spark schema for one of the core's columns; its meaning is the comment.
+    """The field of a Spark schema for a column of the core. Its comment is the column's meaning.
 
-    `nullable`: whether it can be null even where a message always has it.
+    `nullable`: the field can be null even if every message has a value.
     """
     metadata = {"comment": column.meaning}
     can_be_null = column.nullable or nullable
@@ -53,8 +53,8 @@ def struct_field(column: Column, *, nullable: bool = False) -> StructField:
 def spark_schema(columns: Sequence[str] | None = None, *, permissive: bool = False) -> StructType:
     """The Spark schema of `columns`, or of the default ones.
 
-    `permissive`: rows about damage are among them, so that every column can be null, and
-    `corruptRecord` is a default one.
+    `permissive`: the rows include rows about damage. Every column can be null, and `corruptRecord`
+    is a default column.
     """
     names = column_names(columns)
     if permissive and columns is None:
@@ -65,10 +65,10 @@ def spark_schema(columns: Sequence[str] | None = None, *, permissive: bool = Fal
 def checked_columns(schema: StructType, *, all_nullable: bool = False) -> tuple[str, ...]:
     """The column names of a schema that a user gave with `.schema(...)`, in its order.
 
-    `all_nullable`: rows about damage are to come, in which any column may be null.
+    `all_nullable`: the rows include rows about damage, so any column can be null.
 
-    Raises InvalidArgumentError for a name that is not known, a wrong type, and a field that may
-    not be null where the column can be.
+    Raises InvalidArgumentError for an unknown name, a wrong type, and a field declared as not null
+    for a column that can be null.
     """
     names = column_names(schema.fieldNames())
     for given in schema.fields:
@@ -85,14 +85,14 @@ def checked_columns(schema: StructType, *, all_nullable: bool = False) -> tuple[
         if (column.nullable or all_nullable) and not given.nullable:
             raise InvalidArgumentError(
                 None,
-                reason=f"column {given.name!r} can be null and the schema says it cannot",
+                reason=f"column {given.name!r} can be null, but the schema says it cannot",
                 advice=f"Declare {given.name!r} as nullable",
             )
     return names
 
 
 def arrow_schema_for(schema: StructType) -> pa.Schema:
-    """The Arrow schema that Spark derives from `schema`, whose columns are checked already."""
+    """The Arrow schema that Spark derives from `schema`. Its columns must be checked before."""
     fields = []
     for given in schema.fields:
         own = BY_NAME[given.name].type
@@ -109,7 +109,7 @@ def _arrow_type(own: pa.DataType, given: DataType) -> pa.DataType:
 
 
 def to_spark(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """A batch of the core's in the form of `arrow_schema_for`; bodies are not copied."""
+    """A batch of the core in the form of `arrow_schema_for`. Bodies are not copied."""
     arrays = []
     for array, wanted in zip(batch.columns, schema, strict=True):
         if array.type == wanted.type:
@@ -122,9 +122,9 @@ def to_spark(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _microseconds(millis: pa.Array) -> pa.Array:
-    """Milliseconds as microseconds; a time that these cannot hold becomes the last that they can.
+    """Milliseconds as microseconds. A time out of their range becomes the last one in it.
 
-    A producer's clock can say anything, and one such message must not make a store unreadable.
+    A producer's clock can have any value, and one such message must not make a store unreadable.
     """
     try:
         return millis.cast(SPARK_TIMESTAMP)

@@ -1,4 +1,4 @@
-"""`option("table", …)`: what is to be known of stores besides their messages."""
+"""`option("table", …)`: tables about stores besides their messages."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ USAGE, DAMAGE, PLAN = "usage", "damage", "plan"
 
 
 def table_schema(name: str) -> StructType:
-    """The Spark schema of a table; the meanings are the comments."""
+    """The Spark schema of a table. The comments are the meanings of the columns."""
     table = TABLES[name]
     return StructType(
         [
@@ -75,7 +75,8 @@ def table_schema(name: str) -> StructType:
 
 
 class TablePartition(InputPartition):
-    """A part of a table: all of it of one store, a share of its messages, or rows made already."""
+    """A partition of a table: all rows of one store, those of a share of its messages, or given
+    rows."""
 
     def __init__(
         self, store: int, share: Share | None = None, rows: list[Row] | None = None
@@ -98,12 +99,12 @@ class TableReader(DataSourceReader):
                     reason=f"table {name!r} has no column {given.name!r} of type "
                     f"{given.dataType.simpleString()}",
                     expected=own.simpleString(),
-                    advice="Leave the schema out and use select(...)",
+                    advice="Leave out the schema and use select(...)",
                 )
         self.plan, self.table, self.names = plan, name, schema.fieldNames()
 
     def partitions(self) -> Sequence[InputPartition]:
-        """By store; for `usage` and `damage`, which read messages, by shares of these."""
+        """One partition per store; for `usage` and `damage`, which read messages, one per share."""
         if self.table == PLAN:
             return [TablePartition(0, rows=list(plan_rows(self.plan)))]
         if self.table == DAMAGE:
@@ -114,7 +115,7 @@ class TableReader(DataSourceReader):
         return [TablePartition(number) for number in range(len(self.plan.stores))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one part."""
+        """The rows of one partition."""
         if not isinstance(partition, TablePartition):
             return
         table = TABLES[self.table]

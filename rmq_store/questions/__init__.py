@@ -1,5 +1,5 @@
-"""Questions about a store that a command and a Spark job answer alike.
+"""Questions about a store that a command and a Spark job answer in the same way.
 
-Each is written once: a plan, the work on one share of the store, a merge. `engine` runs it in this
-process; jobs bring the engine that runs it on Spark. Printing lives in `cli` and `jobs`.
+Each question is written once: a plan, the work on one share of the store, a merge. `engine` runs it
+in this process; jobs have an engine that runs it on Spark. `cli` and `jobs` print the answers.
 """

@@ -1,4 +1,4 @@
-"""Dead letters: which messages a consumer group gave up, where they came from, and why."""
+"""Dead letters: messages that a consumer group gave up, their origin topics, and why."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ _COLUMNS = (
     "storeSize",
     "properties",
 )
-# AbstractSendMessageProcessor#consumerSendMsgBack writes RETRY_TOPIC; 5.x brokers the other too.
+# AbstractSendMessageProcessor#consumerSendMsgBack writes RETRY_TOPIC; 5.x brokers also write
+# DLQ_ORIGIN_TOPIC.
 _ORIGIN_TOPIC = ("DLQ_ORIGIN_TOPIC", "RETRY_TOPIC")
 # MessageConst: the id of the message that was sent back.
 _ORIGIN_ID = ("ORIGIN_MESSAGE_ID", "DLQ_ORIGIN_MESSAGE_ID")
@@ -55,7 +56,7 @@ _SHOWN = (
 
 @dataclass(frozen=True, slots=True)
 class DeadLettersPart:
-    """Sums by group and origin topic, and the newest dead letters, of one share."""
+    """Sums by group and origin topic, and the newest dead letters, for one share."""
 
     groups: pa.Table
     newest: pa.Table
@@ -63,7 +64,7 @@ class DeadLettersPart:
 
 @dataclass(frozen=True, slots=True)
 class DeadLettersAnswer:
-    """Sums by group and origin topic, the largest first; and dead letters, the newest first."""
+    """Sums by group and origin topic, largest first, and dead letters, newest first."""
 
     groups: Sequence[dict[str, Any]]
     newest: Sequence[dict[str, Any]]
@@ -71,9 +72,9 @@ class DeadLettersAnswer:
 
 @dataclass(frozen=True, slots=True)
 class DeadLettersQuestion:
-    """Dead letters of `groups` and `origin_topics`, all by default; the `top` newest one by one.
+    """Dead letters of `groups` and `origin_topics` (default: all), with the `top` newest ones.
 
-    `ranges`: the queue ranges to look in, by default all; those of other topics are left out.
+    `ranges`: the queue ranges to search (default: all); ranges of other topics are ignored.
     """
 
     groups: Collection[str] = ()
@@ -82,7 +83,8 @@ class DeadLettersQuestion:
     ranges: tuple[QueueSlice, ...] | None = None
 
     def dead_ranges(self, store: MessageStore) -> list[QueueSlice]:
-        """The ranges of dead-letter topics. Raises InvalidArgumentError for a group without one."""
+        """The ranges of dead-letter topics. Raises InvalidArgumentError for a group without dead
+        letters."""
         every = all_ranges(store) if self.ranges is None else self.ranges
         dead = [part for part in every if part.queue.topic.startswith(DLQ_PREFIX)]
         known = {part.queue.topic.removeprefix(DLQ_PREFIX) for part in dead}
@@ -111,7 +113,7 @@ class DeadLettersQuestion:
         return DeadLettersPart(_merged(groups), newest)
 
     def weight(self, share: QueueSlice) -> int:
-        """How many dead letters the range has."""
+        """The number of dead letters in the range."""
         return len(share)
 
     def merge(self, store: MessageStore, parts: Sequence[DeadLettersPart]) -> DeadLettersAnswer:
@@ -177,7 +179,7 @@ def _table(batches: Sequence[pa.RecordBatch]) -> pa.Table:
 
 
 def _property(rows: pa.Table, names: Sequence[str]) -> pa.ChunkedArray:
-    """The first of some properties that a row has."""
+    """For each row, the first of some properties that it has."""
     found = [pc.map_lookup(rows["properties"], pa.scalar(name), "last") for name in names]
     return pc.coalesce(*found)
 
@@ -200,7 +202,7 @@ def _merged(groups: Sequence[pa.Table]) -> pa.Table:
 
 
 def _with_reason(row: dict[str, Any]) -> dict[str, Any]:
-    """A dead letter with why it died, as far as its record says. No broker records the error."""
+    """A dead letter with the reason, as far as its record has it. No broker stores the error."""
     attempts, most = row["reconsumeTimes"], row["mostAttempts"]
     why = f"its consumer failed {attempts} times"
     if most is not None:

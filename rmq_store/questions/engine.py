@@ -1,4 +1,4 @@
-"""How a question is answered: planned, worked on share by share, merged."""
+"""Answer a question: plan it, work on each share, merge the parts."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ Share = TypeVar("Share")
 Part = TypeVar("Part")
 Answer = TypeVar("Answer", covariant=True)
 OnProgress = Callable[[int], None]
-"""Receives counts as work proceeds, in the unit of the question: bytes of the log for verify."""
+"""Receives counts during the work, in the unit of the question: bytes of the log for verify."""
 
 
 class StoreSource(Protocol):
-    """A store that can be opened, here or, where this is picklable, in another process."""
+    """A store that can be opened here or, if it is picklable, in another process."""
 
     def open(self) -> AbstractContextManager[MessageStore]:
-        """The store, to read. Raises what MessageStore.open raises."""
+        """Open the store to read it. Raises what MessageStore.open raises."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenedStore:
-    """A store that this process has open already; leaving `open` does not close it."""
+    """A store that this process has open. Leaving `open` does not close it."""
 
     store: MessageStore
 
@@ -35,16 +35,16 @@ class OpenedStore:
 
 
 class Question(Protocol[Share, Part, Answer]):
-    """What is asked. Questions, shares and parts are plain values that pickle."""
+    """A question about a store. Questions, shares and parts are plain picklable values."""
 
     def plan(self, store: MessageStore) -> Sequence[Share]:
-        """The shares of the work; each can be done by another process."""
+        """The shares of the work. Each can run in another process."""
 
     def work(self, store: MessageStore, share: Share, progress: OnProgress) -> Part:
         """The work on one share."""
 
     def weight(self, share: Share) -> int:
-        """What `work` reports as progress of a share in all."""
+        """The total that `work` reports as progress of a share."""
 
     def merge(self, store: MessageStore, parts: Sequence[Part]) -> Answer:
         """The answer, from the parts in the order of their shares."""
@@ -80,7 +80,7 @@ class InProcess:
 
 
 class Stopped(Exception):
-    """The work was asked to stop before all of it was done, so there is no answer."""
+    """The work was stopped before it was complete, so there is no answer."""
 
 
 def ask(
@@ -91,9 +91,9 @@ def ask(
     progress: OnProgress | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Answer:
-    """The answer of a question about a store, by default worked out in this process.
+    """The answer to a question about a store, by default computed in this process.
 
-    Raises Stopped where `should_stop`, asked after each part, says so before the last part is done.
+    `should_stop` is called after each part. Raises Stopped if it returns true before the last part.
     """
     with source.open() as store:
         shares = question.plan(store)
@@ -111,7 +111,7 @@ def ask_opened(
     store: MessageStore,
     progress: OnProgress | None = None,
 ) -> Answer:
-    """The answer of a question about an open store, worked out in this process."""
+    """The answer to a question about an open store, computed in this process."""
     return ask(question, OpenedStore(store), progress=progress)
 
 

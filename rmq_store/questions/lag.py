@@ -1,4 +1,4 @@
-"""How far consumer groups are behind, and whether one has lost messages."""
+"""How far consumer groups are behind, and which lost messages."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _OFFSETS_A_SHARE = 500
 
 @dataclass(frozen=True, slots=True)
 class LagAnswer:
-    """A row of the table `groups` for each queue that a group has an offset in."""
+    """A row of the table `groups` for each queue where a group has an offset."""
 
     rows: Sequence[Row]
 
     def by_group(self) -> list[dict[str, Any]]:
-        """Groups and topics, those furthest behind first."""
+        """Rows by group and topic, furthest behind first."""
         found: dict[tuple[str, str], dict[str, Any]] = {}
         for row in self.rows:
             group, topic = row["consumerGroup"], row["topic"]
@@ -42,21 +42,21 @@ class LagAnswer:
         for total in self.by_group():
             name = f"group {total['consumerGroup']} of topic {total['topic']}"
             if lost := total["queues that lost messages"]:
-                yield f"{name}: what it was to consume next has expired in {lost} queues"
+                yield f"{name}: unconsumed messages expired in {lost} queues"
             if max_lag is not None and total["lag"] > max_lag:
-                yield f"{name} is {total['lag']:,} messages behind; {max_lag:,} are allowed"
+                yield f"{name} is {total['lag']:,} messages behind; at most {max_lag:,} are allowed"
 
 
 @dataclass(frozen=True, slots=True)
 class LagQuestion:
-    """The lag of `groups` in `topics` and in queues of these numbers; all where none is named."""
+    """The lag of `groups` in `topics` and in queues with these numbers; an empty list means all."""
 
     groups: Collection[str] = ()
     topics: Sequence[str] = ()
     queue_ids: Collection[int] = ()
 
     def plan(self, store: MessageStore) -> list[list[Committed]]:
-        """Committed offsets, some hundred to a share.
+        """Committed offsets, a few hundred per share.
 
         Raises InvalidArgumentError for an unknown group or topic, UnknownQueueError for a queue.
         """
@@ -86,7 +86,7 @@ class LagQuestion:
         return rows
 
     def weight(self, share: Sequence[Committed]) -> int:
-        """How many offsets the share has."""
+        """The number of offsets in the share."""
         return len(share)
 
     def merge(self, store: MessageStore, parts: Sequence[Sequence[Row]]) -> LagAnswer:

@@ -1,4 +1,4 @@
-"""The life of the messages with a key: all their records, in every topic."""
+"""The history of the messages with a key: all their records, in every topic."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from rmq_store.reading.message_lookup import behind_index
 from rmq_store.store import MessageStore
 
 _ENTRIES_A_SHARE = 1_000_000
-_MOST_DAMAGE = 100  # errors of one share; where a file is gone these are a million
+_MOST_DAMAGE = 100  # errors of one share; without a limit, a missing file would cause a million
 
 
 @dataclass(frozen=True, slots=True)
 class RecordsPart:
-    """Records with a key, and what could not be read where they were looked for."""
+    """Records with a key, and the errors of places that could not be read."""
 
     records: tuple[TracedRecord, ...] = ()
     damage: tuple[StoreError, ...] = ()
@@ -28,13 +28,14 @@ class RecordsPart:
 
 @dataclass(frozen=True, slots=True)
 class RecordsQuestion:
-    """All records that have one of `keys` as a word of KEYS or as UNIQ_KEY, of all topics."""
+    """All records, in all topics, that have one of `keys` as a word of KEYS or as UNIQ_KEY."""
 
     keys: tuple[str, ...]
 
     @property
     def search(self) -> Search:
-        """The search for them. A light message queue lists records of other topics: left out."""
+        """The search for these records. Light message queues are left out, because they list
+        records of other topics."""
         return Search(
             keys=self.keys,
             include_system_topics=True,
@@ -43,7 +44,7 @@ class RecordsQuestion:
         )
 
     def plan(self, store: MessageStore) -> list[FindShare | RecordsPart]:
-        """Places to look in; damage met on the way to them is a share with nothing left to do."""
+        """The places to search. Damage found during planning becomes a finished share."""
         damage: list[StoreError] = []
         shares: list[FindShare | RecordsPart] = []
         for share in find_shares(store, self.search, damage.append):
@@ -65,11 +66,11 @@ class RecordsQuestion:
         return RecordsPart(tuple(records), tuple(damage[:_MOST_DAMAGE]))
 
     def weight(self, share: FindShare | RecordsPart) -> int:
-        """Bytes of the log that the share reads through; none for look-ups by the index."""
+        """Bytes of the log that the share scans; 0 for index look-ups."""
         return 0 if isinstance(share, RecordsPart) else share.log[1] - share.log[0]
 
     def merge(self, store: MessageStore, parts: Sequence[RecordsPart]) -> RecordsPart:
-        """All records, each once, and one error for each place."""
+        """All records without repeats, and one error for each place."""
         records = {_identity(record): record for part in parts for record in part.records}
         damage = once(*chain.from_iterable(part.damage for part in parts))
         return RecordsPart(tuple(records.values()), damage)
@@ -83,12 +84,13 @@ def trace(
     source: StoreSource | None = None,
     engine: Engine | None = None,
 ) -> list[Life]:
-    """The lives of all messages that have `key` as a word of KEYS, as UNIQ_KEY or as offsetMsgId.
+    """The histories of all messages that have `key` as a word of KEYS, as UNIQ_KEY or as
+    offsetMsgId.
 
-    `topic`: only messages that were sent to it. In the order in which they were first stored.
-    With `engine` the search runs elsewhere, on `source`, the same store. Records that cannot be
-    read are left out; the lives that they may belong to have them as `damage`. Raises
-    CorruptRecordError or MissingFileError where they are all that the key leads to.
+    They are in the order in which the messages were first stored. `topic`: only messages that were
+    sent to it. `engine` runs the search on `source`, which must be the same store. Unreadable
+    records are left out; a history that may include them has them as `damage`. Raises
+    CorruptRecordError or MissingFileError if the key leads only to unreadable records.
     """
     asked = source or OpenedStore(store)
     named = ask(RecordsQuestion((key,)), asked, engine)
@@ -102,7 +104,7 @@ def trace(
         damage.append(error)
     if damage and not records:
         raise _found_by(store, key, damage[0])
-    # Each record of a message has its UNIQ_KEY, also in topics that the message was not sent to.
+    # Each record of a message has its UNIQ_KEY, even in system topics.
     unique = {record.uniq_key for record in records if record.uniq_key}
     others = tuple(sorted(unique - {key}))
     again = ask(RecordsQuestion(others), asked, engine) if others else RecordsPart()
@@ -119,7 +121,7 @@ def trace(
 
 
 def _cut(share: FindShare) -> list[FindShare | RecordsPart]:
-    """A share of many entries as several."""
+    """A share with many entries, cut into several shares."""
     if sum(map(len, share.slices)) <= _ENTRIES_A_SHARE:
         return [share]
     return [
@@ -130,16 +132,16 @@ def _cut(share: FindShare) -> list[FindShare | RecordsPart]:
 
 
 def _identity(record: TracedRecord) -> tuple[int, str | None]:
-    """Where a record stands, and which message of it, if it is an inner batch."""
+    """The position of a record, and the message's key if it is in an inner batch."""
     return record.commit_log_offset, record.uniq_key
 
 
 def _damage_of(
     store: MessageStore, keys: Collection[str], damage: Sequence[StoreError]
 ) -> dict[str, list[StoreError]]:
-    """The damage that may have hidden a record of each UNIQ_KEY.
+    """For each UNIQ_KEY, the damage that may hide one of its records.
 
-    That is what the index has for it, and damage that it has for none of them.
+    That is damage that the index lists for the key, and damage that it lists for no key.
     """
     if not damage:
         return {}
@@ -152,13 +154,13 @@ def _damage_of(
 
 
 def _hits(store: MessageStore, key: str) -> set[int]:
-    """Log offsets that the index has for a key in any topic."""
+    """Log offsets that the index lists for a key in any topic."""
     wanted = [(topic, key) for topic in store.view.known_topics]
     return set().union(*store.key_index().indexed(wanted).values())
 
 
 def _found_by(store: MessageStore, key: str, error: StoreError) -> StoreError:
-    """The error, with the key if the index led to it."""
+    """The error, with the key added if the index led to it."""
     if error.entry is None or error.entry.log_offset not in _hits(store, key):
         return error
     return behind_index(error, error.entry.topic, key, error.entry.log_offset)

@@ -1,4 +1,4 @@
-"""Who fills the disk: messages and bytes by topic, queue and day, and the largest messages."""
+"""What fills the disk: messages and bytes by topic, queue and day, and the largest messages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Ranges = tuple[QueueSlice, ...]
 
 @dataclass(frozen=True, slots=True)
 class UsagePart:
-    """Rows of the table `usage`, and the largest messages of a share, the largest first."""
+    """Rows of the table `usage` for a share, and its largest messages, largest first."""
 
     rows: list[Row]
     largest: list[dict[str, Any]]
@@ -39,12 +39,12 @@ class UsageAnswer:
 
     @property
     def messages(self) -> int:
-        """Messages that queues list."""
+        """The number of messages that queues list."""
         return sum(row["messages"] for row in self.rows)
 
     @property
     def listed_bytes(self) -> int:
-        """Bytes of the records that queues list; what they do not list is a rest of the log."""
+        """Bytes of the records that queues list."""
         return sum(row["bytes"] for row in self.rows)
 
     def by(self, *names: str) -> list[dict[str, Any]]:
@@ -71,13 +71,14 @@ class UsageAnswer:
 
 @dataclass(frozen=True, slots=True)
 class UsageQuestion:
-    """The usage of `ranges`, by default of all queues; `largest`: how many single messages."""
+    """The usage of `ranges` (default: all queues). `largest`: how many of the largest messages to
+    list."""
 
     ranges: Ranges | None = None
     largest: int = 0
 
     def plan(self, store: MessageStore) -> list[Ranges]:
-        """Ranges of queues, some million entries to a share."""
+        """Queue ranges, about a million entries per share."""
         shares: list[list[QueueSlice]] = [[]]
         room = _ENTRIES_A_SHARE
         for part in all_ranges(store) if self.ranges is None else self.ranges:
@@ -100,7 +101,7 @@ class UsageQuestion:
         return UsagePart(rows, found)
 
     def weight(self, share: Ranges) -> int:
-        """How many messages the ranges have."""
+        """The number of messages in the ranges."""
         return sum(map(len, share))
 
     def merge(self, store: MessageStore, parts: Sequence[UsagePart]) -> UsageAnswer:
@@ -112,12 +113,12 @@ class UsageQuestion:
 
 
 def _size(message: Row) -> tuple[int, int, str]:
-    """Sorts the largest messages first, then those first in the log."""
+    """Sort key: the largest messages first, then by position in the log."""
     return -message["storeSize"], message["commitLogOffset"], message["topic"]
 
 
 def _large_messages(store: MessageStore, share: Ranges, count: int) -> Iterator[dict[str, Any]]:
-    """Candidates for the `count` largest messages, by the queues alone: the log stays closed."""
+    """Candidates for the `count` largest messages. Reads only the queues, not the log."""
     if not count:
         return
     for part in share:

@@ -1,4 +1,4 @@
-"""Whether the log, the queues, the index and the configuration of a store agree."""
+"""Check that the log, the queues, the index and the configuration of a store agree."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from rmq_store.verify.verify_store import LogPart, VerifyReport, check_log, conc
 
 @dataclass(frozen=True, slots=True)
 class VerifyQuestion:
-    """Examines all of a store; a share is one file of the log. Progress counts bytes of the log."""
+    """Checks a whole store. A share is one log file. Progress counts bytes of the log."""
 
     def plan(self, store: MessageStore) -> list[tuple[int, int]]:
-        """The ranges of the log, as log offsets."""
+        """The log ranges to check, as log offsets."""
         return log_parts(store)
 
     def work(self, store: MessageStore, share: tuple[int, int], progress: OnProgress) -> LogPart:
-        """What is found in one range of the log and in what its records ask for."""
+        """Check one range of the log, and the queue entries and index items of its records."""
         return check_log(store, *share, progress)
 
     def weight(self, share: tuple[int, int]) -> int:
@@ -27,7 +27,7 @@ class VerifyQuestion:
         return share[1] - share[0]
 
     def merge(self, store: MessageStore, parts: Sequence[LogPart]) -> VerifyReport:
-        """The report; what no part of the log can see is examined here."""
+        """The report. Also checks what no single part of the log shows."""
         whole = LogPart()
         for part in parts:
             whole.add(part)

@@ -1,4 +1,4 @@
-"""What is to be known of a store besides its messages, as Arrow tables; no pyspark here."""
+"""Tables about a store besides its messages, as Arrow tables. Imports no pyspark."""
 
 from __future__ import annotations
 

@@ -42,18 +42,18 @@ def _checkpoint(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Ite
 
 CHECKPOINT_TABLE = Table(
     "checkpoint",
-    "how far the broker says it had flushed, and how far the files go",
+    "how far the broker says it flushed, and how far the files go",
     (
         BROKER,
         TableColumn("physicMsgTimestamp", TIMESTAMP, "store time of the last record flushed"),
-        TableColumn("logicsMsgTimestamp", TIMESTAMP, "the same of the queues"),
-        TableColumn("indexMsgTimestamp", TIMESTAMP, "the same of the index"),
-        TableColumn("masterFlushedOffset", LONG, "log offset that the master had flushed"),
-        TableColumn("confirmPhyOffset", LONG, "log offset that the replicas had confirmed"),
+        TableColumn("logicsMsgTimestamp", TIMESTAMP, "the same for the queues"),
+        TableColumn("indexMsgTimestamp", TIMESTAMP, "the same for the index"),
+        TableColumn("masterFlushedOffset", LONG, "log offset up to which the master flushed"),
+        TableColumn("confirmPhyOffset", LONG, "log offset up to which the replicas confirmed"),
         TableColumn("logicsPhysicalOffset", LONG, "log offset up to which the queues are flushed"),
-        TableColumn("logStart", LONG, "log offset where the first file begins"),
-        TableColumn("logEnd", LONG, "log offset behind the last record"),
-        TableColumn("cleanShutdown", FLAG, "whether the broker stopped in order (no file abort)"),
+        TableColumn("logStart", LONG, "log offset where the first file starts"),
+        TableColumn("logEnd", LONG, "log offset after the last record"),
+        TableColumn("cleanShutdown", FLAG, "whether the broker stopped cleanly (no file abort)"),
     ),
     _checkpoint,
 )
@@ -75,7 +75,7 @@ def _config(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterato
 
 
 def _modified(path: Path) -> int | None:
-    """When a file, or the .bak that stands in for it, was written; ms."""
+    """When a file, or the .bak that is read instead, was written; ms."""
     for one in (path, path.with_name(path.name + ".bak")):
         if one.exists():
             return one.stat().st_mtime_ns // 1_000_000
@@ -83,7 +83,7 @@ def _modified(path: Path) -> int | None:
 
 
 def _leaves(value: Any, name: str = "", secret: bool = False) -> Iterator[tuple[str, str]]:
-    """Every value that is no object, with the names that lead to it joined by dots."""
+    """Every value that is not an object, with its path of names joined by dots."""
     secret = secret or _SECRET.search(name.rpartition(".")[2]) is not None
     if isinstance(value, dict) and value:
         for key, inside in value.items():
@@ -95,13 +95,13 @@ def _leaves(value: Any, name: str = "", secret: bool = False) -> Iterator[tuple[
 
 CONFIG = Table(
     "config",
-    "what stands in the JSON files under config/, value by value; secrets are hidden",
+    "the JSON files under config/, value by value; secrets are hidden",
     (
         BROKER,
-        TableColumn("file", TEXT, "the file; its .bak is read where it is damaged"),
+        TableColumn("file", TEXT, "the file; if it is damaged, its .bak is read"),
         TableColumn("modified", TIMESTAMP, "when it was last written"),
-        TableColumn("name", TEXT, "the names that lead to the value, joined by dots"),
-        TableColumn("value", TEXT, "the value; JSON where it is no text"),
+        TableColumn("name", TEXT, "the path of names to the value, joined by dots"),
+        TableColumn("value", TEXT, "the value; JSON if it is not a text"),
         TableColumn("problem", TEXT, "why the file cannot be read"),
     ),
     _config,

@@ -63,7 +63,7 @@ def _walk(folder: str) -> Iterator[str]:
 def _file(root: Path, path: str, log_folder: str | None) -> Iterator[Row]:
     try:
         stat = os.stat(path)
-    except FileNotFoundError:  # deleted by the broker since it was listed
+    except FileNotFoundError:  # the broker deleted it after the listing
         return
     inside = os.path.relpath(path, root).split(os.sep)
     part = "commitlog" if log_folder is not None else (inside[0] if len(inside) > 1 else "store")
@@ -84,18 +84,18 @@ def _file(root: Path, path: str, log_folder: str | None) -> Iterator[Row]:
 
 FILES = Table(
     "files",
-    "every file under the store's folder, and of a log that is kept elsewhere",
+    "every file in the store's folder, and in the log's folder if that is elsewhere",
     (
         BROKER,
         TableColumn(
             "part", TEXT, "commitlog, consumequeue, index, config, ...; store for the root"
         ),
-        TableColumn("path", TEXT, "where the file is"),
-        TableColumn("topic", TEXT, "of a queue file: its topic"),
-        TableColumn("queueId", INT, "of a queue file: its queue"),
-        TableColumn("baseOffset", LONG, "of a segment file: the stream offset of its first byte"),
-        TableColumn("size", LONG, "bytes it is long"),
-        TableColumn("allocated", LONG, "bytes it takes on the disk; less where it is sparse"),
+        TableColumn("path", TEXT, "path of the file"),
+        TableColumn("topic", TEXT, "topic, for a queue file"),
+        TableColumn("queueId", INT, "queue, for a queue file"),
+        TableColumn("baseOffset", LONG, "stream offset of the first byte, for a segment file"),
+        TableColumn("size", LONG, "size in bytes"),
+        TableColumn("allocated", LONG, "bytes on the disk; less than size if the file is sparse"),
         TableColumn("modified", TIMESTAMP, "when it was last written"),
     ),
     _files,
@@ -136,7 +136,7 @@ def _index_row(file: IndexFile) -> Row:
 
 
 def _chains(file: IndexFile) -> tuple[int, int]:
-    """How many slots have items, and how many items the fullest has."""
+    """How many slots have items, and how many items the fullest slot has."""
     counts = np.zeros(file.geometry.slots, dtype=np.int32)
     for start in range(0, file.header.items, _ITEMS_AT_ONCE):
         hashes = file.key_hashes(start, min(start + _ITEMS_AT_ONCE, file.header.items))
@@ -146,23 +146,25 @@ def _chains(file: IndexFile) -> tuple[int, int]:
 
 INDEX = Table(
     "index",
-    "the index files, how full they are, and the ranges of the log that none covers",
+    "the index files, how full they are, and the ranges of the log that no file covers",
     (
         BROKER,
         TableColumn("path", TEXT, "the index file; null for a gap"),
         TableColumn("slots", INT, "hash slots"),
-        TableColumn("maxItems", INT, "places for items"),
+        TableColumn("maxItems", INT, "capacity in items"),
         TableColumn("items", INT, "items in use"),
         TableColumn("usedSlots", INT, "slots that have an item"),
-        TableColumn("load", DOUBLE, "items in use by places"),
+        TableColumn("load", DOUBLE, "items divided by maxItems"),
         TableColumn(
-            "longestChain", INT, "items in the fullest slot: what the slowest look-up walks"
+            "longestChain", INT, "items in the fullest slot, which the slowest look-up reads"
         ),
         TableColumn("beginTimestamp", TIMESTAMP, "store time of the first message indexed"),
         TableColumn("endTimestamp", TIMESTAMP, "store time of the last message indexed"),
-        TableColumn("beginLogOffset", LONG, "log offset of the first; of a gap its start"),
-        TableColumn("endLogOffset", LONG, "log offset of the last; of a gap its end"),
-        TableColumn("gapBytes", LONG, "of a gap: bytes of the log without an index"),
+        TableColumn(
+            "beginLogOffset", LONG, "log offset of the first message; for a gap, its start"
+        ),
+        TableColumn("endLogOffset", LONG, "log offset of the last message; for a gap, its end"),
+        TableColumn("gapBytes", LONG, "for a gap: bytes of the log without an index"),
         TableColumn("problem", TEXT, "why a file cannot be used, or what a gap is"),
     ),
     _index,

@@ -1,4 +1,4 @@
-"""Tables `groups` and `offsets`: what consumers have committed, and how far they lag."""
+"""Tables `groups` and `offsets`: committed consumer offsets, and how far consumers are behind."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DELAY_FILE = "delayOffset.json"
 
 
 def _source(store: MessageStore, name: str) -> tuple[str, int | None]:
-    """The file that was read for a config file's name, and when it was written (ms)."""
+    """The file read for a config file's name, and when it was written (ms)."""
     folder = Path(store.path) / CONFIG_DIR
     for path in (folder / name, folder / f"{name}.bak"):
         if path.exists() and path.stat().st_size:
@@ -30,7 +30,7 @@ def _source(store: MessageStore, name: str) -> tuple[str, int | None]:
 
 
 class Committed(NamedTuple):
-    """An offset that a group committed. `kind`: consumer or lmq; `file`: its name under config/."""
+    """An offset that a group committed. `kind`: consumer or lmq. `file`: its name under config/."""
 
     kind: str
     file: str
@@ -40,7 +40,7 @@ class Committed(NamedTuple):
 
 
 def committed_offsets(store: MessageStore) -> Iterator[Committed]:
-    """Every offset in the broker's files of consumer offsets."""
+    """Every offset in the broker's consumer offset files."""
     for name in _CONSUMER_FILES:
         value = read_config_json(store.path, name) or {}
         for key, queues in (value.get("offsetTable") or {}).items():
@@ -102,7 +102,7 @@ def _lag(store: MessageStore, queue: QueueId, offset: int) -> Row:
 
 GROUPS = Table(
     "groups",
-    "how far each consumer group has come in each queue, by the broker's own file",
+    "how far each consumer group is in each queue, according to the broker's file",
     (
         BROKER,
         TableColumn("consumerGroup", TEXT, "the group"),
@@ -110,24 +110,24 @@ GROUPS = Table(
         TableColumn("queueId", INT, "number of the queue"),
         TableColumn("consumerOffset", LONG, "the next queue offset that the group will consume"),
         TableColumn("minOffset", LONG, "the first queue offset that has a message"),
-        TableColumn("maxOffset", LONG, "the queue offset behind the last message"),
-        TableColumn("lag", LONG, "messages that are there and not consumed"),
+        TableColumn("maxOffset", LONG, "the queue offset after the last message"),
+        TableColumn("lag", LONG, "messages not consumed yet"),
+        TableColumn("lagBytes", LONG, "bytes of their records; estimated above a million messages"),
         TableColumn(
-            "lagBytes", LONG, "bytes of their records; by samples beyond a million messages"
+            "lagMs", LONG, "store time of the newest message minus that of the first unconsumed one"
         ),
         TableColumn(
-            "lagMs", LONG, "store time of the newest message less that of the first not consumed"
+            "firstUnconsumedTimestamp", TIMESTAMP, "when the first unconsumed message was stored"
         ),
-        TableColumn("firstUnconsumedTimestamp", TIMESTAMP, "when the first of them was stored"),
         TableColumn(
             "status",
             TEXT,
-            "OK, BELOW_MIN (what was not consumed expired), ABOVE_MAX "
-            "(more consumed than there is) or NO_SUCH_QUEUE",
+            "OK, BELOW_MIN (unconsumed messages expired), ABOVE_MAX "
+            "(the offset is after the last message) or NO_SUCH_QUEUE",
         ),
         TableColumn("configFile", TEXT, "the file that says so"),
         TableColumn("configModified", TIMESTAMP, "when that was written"),
-        TableColumn("configAgeMs", LONG, "how long ago: what was consumed since is not in it"),
+        TableColumn("configAgeMs", LONG, "age of the file, which misses what was consumed since"),
     ),
     _groups,
 )
@@ -156,14 +156,14 @@ def _offsets(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterat
 
 OFFSETS = Table(
     "offsets",
-    "every offset that the broker has written down, as it stands there",
+    "every offset in the broker's files, unchanged",
     (
         BROKER,
-        TableColumn("kind", TEXT, "consumer, lmq (of a light queue) or delay (of a delay level)"),
+        TableColumn("kind", TEXT, "consumer, lmq (light queue) or delay (delay level)"),
         TableColumn("file", TEXT, "the file that says so"),
         TableColumn("consumerGroup", TEXT, "the group; null for a delay level"),
         TableColumn("topic", TEXT, "topic of the queue"),
-        TableColumn("queueId", INT, "number of the queue; of a delay level one less than that"),
+        TableColumn("queueId", INT, "number of the queue; for a delay level, the level minus one"),
         TableColumn("offset", LONG, "the next queue offset to consume or to deliver"),
     ),
     _offsets,

@@ -1,4 +1,4 @@
-"""Table `plan`: what a query would read. Its rows are made where queries are planned."""
+"""Table `plan`: what a query would read. The query planner makes its rows."""
 
 from __future__ import annotations
 
@@ -15,14 +15,18 @@ PLAN = Table(
     (
         BROKER,
         TableColumn("path", TEXT, "the store"),
-        TableColumn("partition", INT, "number of the partition; null for a store that is left out"),
-        TableColumn("logStart", LONG, "log offset where its slice of the log begins; null if open"),
+        TableColumn(
+            "partition", INT, "number of the partition; null for a store that was left out"
+        ),
+        TableColumn("logStart", LONG, "log offset where its slice of the log starts; null if open"),
         TableColumn("logStop", LONG, "log offset where it ends; null if open"),
         TableColumn("queues", INT, "queues that have messages in it"),
-        TableColumn("entries", LONG, "queue entries to be read; messages, before tags and keys"),
-        TableColumn("selectedBytes", LONG, "about how many bytes of records that is"),
-        TableColumn("readsLog", FLAG, "whether the log is opened, or the queues suffice"),
-        TableColumn("files", TEXTS, "the files that are opened"),
+        TableColumn(
+            "entries", LONG, "queue entries to read: messages before the selection by tags and keys"
+        ),
+        TableColumn("selectedBytes", LONG, "approximate bytes of their records"),
+        TableColumn("readsLog", FLAG, "whether the query opens the log, or needs only the queues"),
+        TableColumn("files", TEXTS, "the files that the query opens"),
         TableColumn("ranges", TEXT, 'queue offsets, as JSON: {"topic": {"0": [[start, stop]]}}'),
         TableColumn("leftOut", TEXT, "why a store was left out"),
     ),
@@ -30,13 +34,13 @@ PLAN = Table(
 
 
 def files_opened(store: MessageStore, slices: Sequence[QueueSlice], *, with_log: bool) -> list[str]:
-    """The files that reading `slices` opens: those of the queues and, `with_log`, of the log."""
+    """The files that a read of `slices` opens: queue files and, if `with_log`, log files."""
     found: dict[str, None] = {}
     for part in slices:
         state = store.view.state(part.queue)
         files = store.view.files(part.queue)
         start, stop = part.start, min(part.stop, state.file_stop)
-        if state.batch:  # a BatchConsumeQueue's files are not addressed by queue offset
+        if state.batch:  # queue offsets do not give positions in the files of a BatchConsumeQueue
             start, stop = state.file_start, state.file_stop
         width = files.dtype.itemsize
         for segment in files.chain.segments_from(start * width):
@@ -50,7 +54,7 @@ def files_opened(store: MessageStore, slices: Sequence[QueueSlice], *, with_log:
 
 
 def log_files_between(store: MessageStore, start: int | None, stop: int | None) -> list[str]:
-    """The files of the log that hold a part of [start, stop); None is the log's own end."""
+    """The log files with a part of [start, stop). None means the log's start or end."""
     log_start, log_end = store.log_range()
     first = log_start if start is None else start
     last = log_end if stop is None else stop

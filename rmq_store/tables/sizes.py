@@ -7,13 +7,14 @@ from rmq_store.query.log_slices import stretches_of
 from rmq_store.store import MessageStore
 
 COUNTED = 1_000_000
-"""So many messages are added up one by one; beyond that samples do."""
+"""Up to this number of messages, sizes are added up; above it, estimated from samples."""
 
 _AT_ONCE = 1 << 16
 
 
 def bytes_between(store: MessageStore, queue: QueueId, start: int, stop: int) -> int:
-    """Bytes of the records at queue offsets [start, stop); by samples where these are very many."""
+    """Bytes of the records at queue offsets [start, stop), estimated from samples for a long
+    range."""
     if stop - start <= COUNTED:
         return exact_bytes(store, queue, start, stop)
 
@@ -24,7 +25,7 @@ def bytes_between(store: MessageStore, queue: QueueId, start: int, stop: int) ->
 
 
 def exact_bytes(store: MessageStore, queue: QueueId, start: int, stop: int) -> int:
-    """The same added up; an inner batch counts where its first message is."""
+    """The exact bytes of the records. An inner batch counts at its first message."""
     total = 0
     for at in range(start, stop, _AT_ONCE):
         entries = store.entries(queue, at, min(at + _AT_ONCE, stop))

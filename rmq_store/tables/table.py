@@ -1,4 +1,4 @@
-"""What a table about a store is: named columns with meanings, made out of an open store."""
+"""Tables about a store: columns with names and meanings, and rows from an open store."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RowsOf = Callable[[MessageStore, Sequence[QueueSlice] | None], Iterable[Row]]
 
 @dataclass(frozen=True, slots=True)
 class TableColumn:
-    """A column: its name, its Arrow type and what it means. All but brokerName can be null."""
+    """A column: name, Arrow type and meaning. All columns but brokerName can be null."""
 
     name: str
     type: pa.DataType
@@ -35,12 +35,12 @@ BROKER = TableColumn("brokerName", TEXT, "the broker's name")
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table: its name, what it is about, its columns, and what makes its rows of a store."""
+    """A table: name, subject, columns, and the function that makes its rows."""
 
     name: str
     about: str
     columns: tuple[TableColumn, ...]
-    rows_of: RowsOf | None = None  # None: made where queries are planned
+    rows_of: RowsOf | None = None  # None: the query planner makes the rows
 
     @property
     def schema(self) -> pa.Schema:
@@ -48,21 +48,21 @@ class Table:
         return pa.schema([pa.field(c.name, c.type, c is not BROKER) for c in self.columns])
 
     def of(self, store: MessageStore, ranges: Sequence[QueueSlice] | None = None) -> pa.Table:
-        """The table of a store; of `ranges` alone where it is about messages.
+        """The table of a store. A table about messages is limited to `ranges`.
 
-        Raises the errors of reading what it is about.
+        Raises the errors of the reads that it needs.
         """
         assert self.rows_of is not None
         return self.of_rows(store.broker_name, self.rows_of(store, ranges))
 
     def of_rows(self, broker_name: str, rows: Iterable[Row]) -> pa.Table:
-        """Rows (column -> value, null where left out) as the table."""
+        """The table with these rows (column -> value, null if missing)."""
         found = [{"brokerName": broker_name, **_shown(row)} for row in rows]
         return pa.Table.from_pylist(found, schema=self.schema)
 
 
 def _shown(row: Row) -> Row:
-    """The row with paths as users know them."""
+    """The row with paths as users know them, such as `s3://`."""
     return {
         name: shown_path(value) if name in _PATHS and value is not None else value
         for name, value in row.items()
@@ -70,7 +70,7 @@ def _shown(row: Row) -> Row:
 
 
 def all_ranges(store: MessageStore) -> list[QueueSlice]:
-    """Every message of every queue."""
+    """The ranges of all messages in all queues."""
     return [
         QueueSlice(queue, store.min_offset(*queue), store.max_offset(*queue))
         for queue in store.queues()

@@ -30,18 +30,18 @@ def _topics(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterato
 
 TOPICS = Table(
     "topics",
-    "the topics that have a queue or stand in topics.json",
+    "the topics that have a queue or are in topics.json",
     (
         BROKER,
         TableColumn("topic", TEXT, "name of the topic"),
-        TableColumn("system", FLAG, "whether it is the broker's own"),
+        TableColumn("system", FLAG, "whether it is a system topic"),
         TableColumn("queues", INT, "how many queues have files or messages"),
         TableColumn("batch", FLAG, "whether its queues hold inner batches (BatchConsumeQueue)"),
         TableColumn("messages", LONG, "messages in all its queues"),
-        TableColumn("declared", FLAG, "whether it stands in topics.json"),
-        TableColumn("readQueueNums", INT, "as topics.json has it"),
-        TableColumn("writeQueueNums", INT, "as topics.json has it"),
-        TableColumn("perm", INT, "as topics.json has it: 4 read, 2 write"),
+        TableColumn("declared", FLAG, "whether it is in topics.json"),
+        TableColumn("readQueueNums", INT, "the value in topics.json"),
+        TableColumn("writeQueueNums", INT, "the value in topics.json"),
+        TableColumn("perm", INT, "the value in topics.json: 4 read, 2 write"),
     ),
     _topics,
 )
@@ -78,19 +78,19 @@ def _ends(store: MessageStore, queue: QueueId, low: int, high: int) -> Row:
 
 QUEUES = Table(
     "queues",
-    "the queues: where each begins and ends, and what of it only the log has so far",
+    "the queues: start and end of each, and its messages that only the log has so far",
     (
         BROKER,
         TableColumn("topic", TEXT, "topic of the queue"),
         TableColumn("queueId", INT, "number of the queue in its topic"),
         TableColumn("batch", FLAG, "whether it is a BatchConsumeQueue"),
         TableColumn("minOffset", LONG, "the first queue offset that has a message"),
-        TableColumn("maxOffset", LONG, "the queue offset behind the last message"),
-        TableColumn("messages", LONG, "how many there are between the two"),
+        TableColumn("maxOffset", LONG, "the queue offset after the last message"),
+        TableColumn("messages", LONG, "messages between minOffset and maxOffset"),
         TableColumn(
-            "dispatchLag", LONG, "of these, messages that the queue's files do not list yet"
+            "dispatchLag", LONG, "messages of these that the queue's files do not list yet"
         ),
-        TableColumn("dispatchLagBytes", LONG, "bytes of the records of those"),
+        TableColumn("dispatchLagBytes", LONG, "bytes of their records"),
         TableColumn("firstCommitLogOffset", LONG, "where the first message starts in the log"),
         TableColumn("lastCommitLogOffset", LONG, "where the last message starts in the log"),
         TableColumn("firstStoreTimestamp", TIMESTAMP, "when the first message was stored"),

@@ -1,4 +1,4 @@
-"""Tables `usage` and `damage`: these read the queues through, and damage the log as well."""
+"""Tables `usage` and `damage`. Both read all queue entries; `damage` also reads the log."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _usage(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterator
 
 
 def usage_rows(store: MessageStore, ranges: Iterable[QueueSlice]) -> Iterator[Row]:
-    """Rows of the table `usage`: one for each range and day of storing (UTC)."""
+    """Rows of the table `usage`: one for each range and day of store time (UTC)."""
     for part in ranges:
         at = part.start
         while at < part.stop:
@@ -44,16 +44,16 @@ def usage_rows(store: MessageStore, ranges: Iterable[QueueSlice]) -> Iterator[Ro
 
 USAGE = Table(
     "usage",
-    "messages and bytes by topic, queue and day of storing (UTC)",
+    "messages and bytes by topic, queue and day of store time (UTC)",
     (
         BROKER,
         TableColumn("topic", TEXT, "topic of the queue"),
         TableColumn("queueId", INT, "number of the queue"),
-        TableColumn("day", DAY, "day of storing, UTC; null where the first record is not readable"),
+        TableColumn("day", DAY, "day of store time, UTC; null if the first record is not readable"),
         TableColumn("messages", LONG, "messages stored on that day"),
         TableColumn("bytes", LONG, "bytes of their records in the log"),
-        TableColumn("firstOffset", LONG, "queue offset of the first of them"),
-        TableColumn("stopOffset", LONG, "queue offset behind the last of them"),
+        TableColumn("firstOffset", LONG, "queue offset of the first message"),
+        TableColumn("stopOffset", LONG, "queue offset after the last message"),
     ),
     _usage,
 )
@@ -90,17 +90,17 @@ def _damage(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterato
 
 DAMAGE = Table(
     "damage",
-    "every queue entry (with the log as the source: every stretch of the log) that is damaged",
+    "every damaged queue entry (with the log as the source: every damaged range of the log)",
     (
         BROKER,
-        TableColumn("topic", TEXT, "topic of the queue whose entry leads there"),
+        TableColumn("topic", TEXT, "topic of the queue with the damaged entry"),
         TableColumn("queueId", INT, "number of that queue"),
-        TableColumn("queueOffset", LONG, "offset of the entry in it"),
+        TableColumn("queueOffset", LONG, "queue offset of the entry"),
         TableColumn("commitLogOffset", LONG, "where the record should be in the log"),
-        TableColumn("storeSize", INT, "how large the entry says it is"),
-        TableColumn("code", TEXT, "what kind of damage, for machines: RMQSTORE_..."),
+        TableColumn("storeSize", INT, "size of the record according to the entry"),
+        TableColumn("code", TEXT, "error code of the damage: RMQSTORE_..."),
         TableColumn("path", TEXT, "the file"),
-        TableColumn("reason", TEXT, "what is wrong, what was expected and found, and what to do"),
+        TableColumn("reason", TEXT, "what is wrong, the expected and found values, and what to do"),
     ),
     _damage,
 )

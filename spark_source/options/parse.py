@@ -1,4 +1,4 @@
-"""Options of `spark.read.format("rmqstore")`: strings to typed values, once."""
+"""Parse the options of `spark.read.format("rmqstore")` to typed values."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from spark_source.options.value_parsers import Assignment, ByQueue, Refused
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """What was asked for, typed. None is "not said" throughout.
+    """The options of a read as typed values. None means not given.
 
-    Offsets are queue offsets, with EARLIEST and LATEST as Kafka's source writes them; times are
+    Offsets are queue offsets. EARLIEST and LATEST have the values of Kafka's source. Times are
     milliseconds since the epoch.
     """
 
@@ -67,7 +67,7 @@ class SourceOptions:
 
     @property
     def path(self) -> str:
-        """The first path, for messages."""
+        """The first path, for error messages."""
         return self.paths[0] if self.paths else ""
 
 
@@ -79,25 +79,25 @@ _EXCLUDE_EACH_OTHER = (
     ("stores", "brokerName"),
 )
 
-# Names that others have for what is asked for differently here.
+# Options of other sources -> what to use here instead.
 _SAID_OTHERWISE = {
-    "includeheaders": "The headers are there anyway: column properties has them",
+    "includeheaders": "The column properties always has the headers",
     "queueid": 'Name queues with assign = {"orders": [0, 1]}, or filter on the column queueId',
     "queueids": 'Name queues with assign = {"orders": [0, 1]}, or filter on the column queueId',
-    "inferschema": "The columns are fixed; option columns or .schema(...) chooses of them",
+    "inferschema": "The columns are fixed; select some with option columns or .schema(...)",
 }
 
-# What Spark hands over of a table of its catalog, and of nothing else.
+# Options that Spark passes only for a table in its catalog.
 _OF_THE_CATALOG = ("location", "owner")
 
 
 def parse_options(raw: Mapping[str, str]) -> SourceOptions:
-    """The options of a read, typed.
+    """The options of a read as typed values.
 
-    Names are compared without case, since Spark hands them over in lower case. Raises
-    InvalidArgumentError for an unknown name (with the nearest known one), one that only a client of
-    a live broker has (with the reason), a value that cannot be, no path, and options that exclude
-    each other.
+    Names are compared without case, because Spark passes them in lower case. Raises
+    InvalidArgumentError for an unknown name (with the nearest known one), an option that only a
+    client of a live broker has (with the reason), an invalid value, a missing path, and options
+    that exclude each other.
     """
     if any(name.casefold() in _OF_THE_CATALOG for name in raw):
         raise _invalid(
@@ -107,7 +107,7 @@ def parse_options(raw: Mapping[str, str]) -> SourceOptions:
     fields: dict[str, Any] = {}
     given: set[str] = set()
     for name, value in raw.items():
-        if name.casefold() == "paths":  # how Spark hands over load([a, b])
+        if name.casefold() == "paths":  # how Spark passes load([a, b])
             fields["paths"] = _paths(value)
             given.add("path")
             continue
@@ -136,17 +136,17 @@ def _check_together(asked: SourceOptions, given: set[str]) -> None:
         for name in ("maxRecordsPerPartition", "splitBy", "verifyQueue"):
             if name in given:
                 raise _invalid(
-                    f"option {name!r} is about queues, which source=commitlog does not read",
+                    f"option {name!r} needs the queues, and source=commitlog does not read them",
                     "Leave it out; maxBytesPerPartition and minPartitions split the log",
                 )
     elif asked.include_unqueued:
         raise _invalid(
-            "includeUnqueued asks for records that no queue lists, and the queues are the source",
+            "includeUnqueued asks for records that no queue lists, but the queues are the source",
             "Give source=commitlog too",
         )
     if asked.table is not None and asked.columns is not None and asked.table != "plan":
         raise _invalid(
-            f"option 'columns' chooses columns of messages, not of table {asked.table!r}",
+            f"option 'columns' selects columns of messages, not of table {asked.table!r}",
             "Use select(...)",
         )
 
@@ -157,7 +157,9 @@ def _known(name: str) -> Option:
         return option
     why = why_only_a_client(name)
     if why is not None:
-        raise _invalid(f"option {name!r} is of a client of a live broker", why[0].upper() + why[1:])
+        raise _invalid(
+            f"option {name!r} is for a client of a live broker", why[0].upper() + why[1:]
+        )
     otherwise = _SAID_OTHERWISE.get(name.casefold())
     if otherwise is not None:
         raise _invalid(f"unknown option {name!r}", otherwise)

@@ -1,4 +1,4 @@
-"""The options of the source: what each is called, how its text is read, and what it means."""
+"""The options of the source: name, parser, default and meaning of each."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ OPTIONS: tuple[Option, ...] = (
         "paths",
         lambda value: (values.text(value),),
         "",
-        "the store's folder or address (`s3://bucket/store`), with `*`, `?` and `[...]` those of "
-        "several; `load(path)` sets it, and `load([a, b])` several",
+        "the store's folder or address (`s3://bucket/store`), `*`, `?` and `[...]` "
+        "match several stores; `load(path)` sets it, and `load([a, b])` sets several",
     ),
     Option(
         "stores",
@@ -48,7 +48,8 @@ OPTIONS: tuple[Option, ...] = (
         "unavailable_stores",
         values.one_of("fail", "skip"),
         "fail",
-        "what becomes of a store that cannot be opened: `fail` the query, or `skip` it with a "
+        "a store that cannot be opened: `fail` fails the query, `skip` leaves the store out with "
+        "a "
         "warning and a row in `table=plan`",
     ),
     Option("topic", "topics", values.words, "all user topics", "short for `subscribe`"),
@@ -57,14 +58,14 @@ OPTIONS: tuple[Option, ...] = (
         "topics",
         values.words,
         "all user topics",
-        "one topic, or several parted by commas; the system's own too where they are named",
+        "one topic, or several separated by commas; named system topics are included",
     ),
     Option(
         "subscribePattern",
         "topic_pattern",
         values.pattern,
         "none",
-        "topics whose whole name a regular expression matches; of the system's own only with "
+        "topics whose whole name matches a regular expression; system topics only with "
         "includeSystemTopics",
     ),
     Option(
@@ -72,7 +73,7 @@ OPTIONS: tuple[Option, ...] = (
         "assign",
         values.assignment,
         "all queues",
-        'queues by topic, as JSON: `{"orders": [0, 1]}`, or of one broker: '
+        'queues by topic, as JSON: `{"orders": [0, 1]}`, or for one broker: '
         '`{"orders": {"broker-a": [0]}}`; instead of `subscribe`',
     ),
     Option(
@@ -80,14 +81,14 @@ OPTIONS: tuple[Option, ...] = (
         "include_system_topics",
         values.flag,
         "false",
-        "also the topics of the broker's own: delay, retry, dead letters, transactions, trace, ...",
+        "include system topics: delay, retry, dead letters, transactions, trace, ...",
     ),
     Option(
         "columns",
         "columns",
         values.columns,
         "all but those on request",
-        "columns to read, parted by commas; what is not asked for is not read",
+        "columns to read, separated by commas; other columns are not read",
     ),
     Option("tags", "tags", values.any_of, "*", "messages with exactly one of these tags: `a || b`"),
     Option(
@@ -95,15 +96,15 @@ OPTIONS: tuple[Option, ...] = (
         "keys",
         values.keys,
         "none",
-        "messages that have one of these words in KEYS, or as UNIQ_KEY: `a || b`; found by the "
-        "index, and what it lacks is made good from the log",
+        "messages with one of these words in KEYS, or as UNIQ_KEY: `a || b`; the index is used, "
+        "and uncovered parts of the log are searched",
     ),
     Option(
         "startingOffsets",
         "starting_offsets",
         values.offsets("earliest"),
         "earliest",
-        'first queue offset, as JSON: `{"orders": {"0": 23}}`, or of one broker: '
+        'first queue offset, as JSON: `{"orders": {"0": 23}}`, or for one broker: '
         '`{"orders": {"broker-a": {"0": 23}}}`; -2 is earliest, -1 latest; a queue not named '
         "starts at its earliest",
     ),
@@ -112,69 +113,72 @@ OPTIONS: tuple[Option, ...] = (
         "starting_timestamps",
         values.timestamps,
         "none",
-        "milliseconds by queue, as JSON in the same form: the first message stored then or later; "
-        "counts before startingOffsets",
+        "milliseconds by queue, as JSON in the same form: start at the first message stored at or "
+        "after that time; takes precedence over startingOffsets",
     ),
     Option(
         "startingTimestamp",
         "starting_timestamp",
         values.parse_time,
         "none",
-        "the first message stored then or later, for every queue; milliseconds, or ISO 8601 with "
-        "a zone; counts before startingOffsetsByTimestamp and startingOffsets",
+        "start every queue at the first message stored at or after this time; milliseconds, or "
+        "ISO "
+        "8601 with a zone; takes precedence over startingOffsetsByTimestamp and "
+        "startingOffsets",
     ),
     Option(
         "startingOffsetsByTimestampStrategy",
         "timestamp_strategy",
         values.one_of("latest", "error"),
         "latest",
-        "of a queue without a message stored then or later: `latest` reads nothing of it, `error` "
-        "fails the query (Kafka's default, but a queue that is quiet is no error in a store)",
+        "for a queue with no message at or after that time: `latest` skips it, `error` fails the "
+        "query (Kafka's default is `error`, but in a store a quiet queue is normal)",
     ),
     Option(
         "endingOffsets",
         "ending_offsets",
         values.offsets("latest"),
         "latest",
-        "queue offset to stop before, in the form of startingOffsets",
+        "stop before this queue offset, as JSON in the form of startingOffsets",
     ),
     Option(
         "endingOffsetsByTimestamp",
         "ending_timestamps",
         values.timestamps,
         "none",
-        "stop before the first message stored then or later, by queue; counts before endingOffsets",
+        "milliseconds by queue: stop before the first message stored at or after that time; takes "
+        "precedence over endingOffsets",
     ),
     Option(
         "endingTimestamp",
         "ending_timestamp",
         values.parse_time,
         "none",
-        "stop before the first message stored then or later, in every queue; counts before the "
-        "other two",
+        "stop every queue before the first message stored at or after this time; takes precedence "
+        "over endingOffsetsByTimestamp and endingOffsets",
     ),
     Option(
         "failOnDataLoss",
         "fail_on_data_loss",
         values.flag,
         "true",
-        "whether the query fails where what it asks for has expired, before or while it runs; "
-        "else it reads what is left and logs a warning",
+        "whether the query fails if requested messages have expired, before or while it runs; "
+        "if false it reads the remaining messages and logs a warning",
     ),
     Option(
         "brokerName",
         "broker_name",
         values.text,
-        "that of brokerConf, else the folder's name",
-        "value of column brokerName; only for one store",
+        "the one in brokerConf, else the folder's name",
+        "value of column brokerName; only if there is one store",
     ),
     Option(
         "brokerConf",
         "broker_conf",
         values.text,
         "none",
-        "the broker's configuration file: its brokerName, file sizes and cluster are used; for "
-        'several stores, JSON by broker name: `{"broker-a": "/data/a/broker.conf"}`',
+        "the broker's configuration file, for brokerName, file sizes and cluster; for several "
+        'stores, JSON by broker name: `{"broker-a": "/data/a/broker.conf"}`',
     ),
     Option(
         "source",
@@ -189,80 +193,82 @@ OPTIONS: tuple[Option, ...] = (
         "include_unqueued",
         values.flag,
         "false",
-        "with `source=commitlog`: also the records that no queue lists (prepared, rolled back), "
-        "queueOffset null",
+        "with `source=commitlog`: include records that no queue lists (prepared, rolled back); "
+        "their queueOffset is null",
     ),
     Option(
         "splitBy",
         "split_by",
         values.one_of(BY_LOG, BY_QUEUE),
         BY_LOG,
-        "`log`: partitions are slices of the log, which is read once; `queue`: a queue is in one "
-        "partition whole and in its order",
+        "`log`: partitions are slices of the log, which is read once; `queue`: each queue stays "
+        "in "
+        "one partition, in order",
     ),
     Option(
         "minPartitions",
         "min_partitions",
         values.count,
         "1",
-        "at least so many partitions, as far as there are messages (with `splitBy=queue`, queues)",
+        "minimum number of partitions, if there are as many messages (with `splitBy=queue`: "
+        "queues)",
     ),
     Option(
         "maxRecordsPerPartition",
         "max_records_per_partition",
         values.count,
         "none",
-        "at most so many queue entries in a partition; not with `source=commitlog`",
+        "maximum number of queue entries in a partition; not with `source=commitlog`",
     ),
     Option(
         "maxBytesPerPartition",
         "max_bytes_per_partition",
         values.parse_size,
         "128m",
-        "about how many selected bytes a partition holds; bytes, or with k, m, g",
+        "approximate number of selected bytes in a partition; bytes, or with k, m, g",
     ),
     Option(
         "verifyQueue",
         "verify_queue",
         values.flag,
         "false",
-        "hold every queue entry against its record also where the columns do not need the log",
+        "check every queue entry against its record, even if no column needs the log",
     ),
     Option(
         "mode",
         "mode",
         values.one_of(FAILFAST, PERMISSIVE, DROPMALFORMED),
         FAILFAST,
-        "of damage: FAILFAST fails the query, PERMISSIVE gives a row with `corruptRecord`, "
-        "DROPMALFORMED leaves it out, counts it in the log, and `table=damage` lists it",
+        "on damage: FAILFAST fails the query, PERMISSIVE returns a row with `corruptRecord`, "
+        "DROPMALFORMED leaves the message out and logs the count; `table=damage` lists damage",
     ),
     Option(
         "maxBodyBytes",
         "max_body_bytes",
         values.parse_size,
         "256m",
-        "a body that grows over this when it is decompressed is damage",
+        "a body that decompresses to more than this is damage",
     ),
     Option(
         "unwrapBatches",
         "unwrap_batches",
         values.flag,
         "true",
-        "a row for each message of an inner batch; else one for the record as it is stored",
+        "return a row for each message of an inner batch; if false, one row for the stored record",
     ),
     Option(
         "storageOptions",
         "storage_options",
         values.storage_options,
         "the environment",
-        "for a path such as `s3://bucket/store`: what its class in pyarrow.fs is opened with, as "
-        'JSON: `{"region": "eu-central-1"}`; it is shown nowhere',
+        "for a path such as `s3://bucket/store`: arguments for its class in pyarrow.fs, as "
+        'JSON: `{"region": "eu-central-1"}`; never shown',
     ),
     Option(
         "table",
         "table",
         values.one_of(*TABLES),
         "messages",
-        "another table than the messages: " + ", ".join(TABLES),
+        "read this table instead of messages: " + ", ".join(TABLES),
     ),
 )

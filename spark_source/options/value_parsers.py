@@ -1,4 +1,4 @@
-"""How the value of an option is read: a string to a typed value, or a sentence why not."""
+"""Parse the value of an option: a string to a typed value, or Refused with the reason."""
 
 from __future__ import annotations
 
@@ -20,23 +20,24 @@ _SIZE_UNITS = {"": 0, "b": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 
 
 class Refused(ValueError):
-    """Why a value cannot be; becomes an InvalidArgumentError that names the option."""
+    """The reason why a value is invalid. It becomes an InvalidArgumentError that names the
+    option."""
 
 
 @dataclass(frozen=True, slots=True)
 class ByQueue:
-    """A number for each of some queues: on every broker, or on one of them by its name."""
+    """A number for each of some queues, on all brokers or on one named broker."""
 
     everywhere: Mapping[QueueId, int] = field(default_factory=dict)
     on_broker: Mapping[tuple[str, QueueId], int] = field(default_factory=dict)
 
     def of(self, broker_name: str, queue: QueueId) -> int | None:
-        """The number of a queue of a broker; None where none was given."""
+        """The number of a queue of a broker; None if none was given."""
         own = self.on_broker.get((broker_name, queue))
         return self.everywhere.get(queue) if own is None else own
 
     def brokers(self) -> set[str]:
-        """Brokers that are named."""
+        """The named brokers."""
         return {broker for broker, _ in self.on_broker}
 
     def __bool__(self) -> bool:
@@ -44,7 +45,7 @@ class ByQueue:
 
 
 def text(value: str) -> str:
-    """Any text but an empty one."""
+    """A text that is not empty."""
     if not value.strip():
         raise Refused("is empty")
     return value
@@ -59,7 +60,7 @@ def flag(value: str) -> bool:
 
 
 def one_of(*known: str) -> Callable[[str], str]:
-    """One of some words, compared without case."""
+    """A parser for one of some words, compared without case."""
 
     def parse(value: str) -> str:
         for word in known:
@@ -71,14 +72,14 @@ def one_of(*known: str) -> Callable[[str], str]:
 
 
 def count(value: str) -> int:
-    """A whole number above zero."""
+    """A whole number above 0."""
     if not re.fullmatch(r"\s*\d+\s*", value) or int(value) == 0:
         raise Refused("is not a whole number above 0")
     return int(value)
 
 
 def words(value: str) -> tuple[str, ...]:
-    """Names parted by commas, each once."""
+    """Names separated by commas, without repeats."""
     found = tuple(dict.fromkeys(word.strip() for word in value.split(",") if word.strip()))
     if not found:
         raise Refused("names nothing")
@@ -86,42 +87,43 @@ def words(value: str) -> tuple[str, ...]:
 
 
 def pattern(value: str) -> str:
-    """A regular expression; it has to match a whole name."""
+    """A regular expression for whole names."""
     try:
         re.compile(text(value))
     except re.error as error:
-        raise Refused(f"is no regular expression ({error})") from None
+        raise Refused(f"is not a regular expression ({error})") from None
     return value
 
 
 def columns(value: str) -> tuple[str, ...]:
-    """Names of columns, parted by commas."""
+    """Column names, separated by commas."""
     return column_names(words(value))
 
 
 def any_of(value: str) -> tuple[str, ...] | None:
-    """`a || b`; None for `*`, which is all."""
+    """The words of `a || b`; None for `*`, which means all."""
     if value.strip() == "*":
         return None
     found = tuple(dict.fromkeys(word.strip() for word in value.split("||") if word.strip()))
     if not found:
-        raise Refused("names none; write one, several as 'a || b', or '*' for all")
+        raise Refused("names none; give one, several as 'a || b', or '*' for all")
     return found
 
 
 def keys(value: str) -> tuple[str, ...]:
-    """`a || b`, each a word without spaces."""
+    """The words of `a || b`, each without spaces."""
     found = any_of(value)
     if found is None:
-        raise Refused("cannot be '*': leave it out to take messages with any keys")
+        raise Refused("cannot be '*': leave it out to read messages with any keys")
     for word in found:
         if any(character.isspace() for character in word):
-            raise Refused(f"has {word!r}: a key is one word, and several are written 'a || b'")
+            raise Refused(f"has {word!r}: a key is one word; separate several as 'a || b'")
     return found
 
 
 def parse_size(value: str) -> int:
-    """Bytes, of digits with an optional k, m, g or t. Raises ValueError with a reason."""
+    """A number of bytes from digits with an optional k, m, g or t. Raises ValueError with a
+    reason."""
     match = re.fullmatch(r"\s*(\d+)\s*([bkmgt]?)(?:i?b)?\s*", value.lower())
     if match is None or int(match[1]) == 0:
         raise Refused("is not a number of bytes such as 134217728, 128m or 1g")
@@ -129,10 +131,10 @@ def parse_size(value: str) -> int:
 
 
 def parse_time(value: str) -> int:
-    """Milliseconds since the epoch, of digits or of ISO 8601 with a zone.
+    """Milliseconds since the epoch, from digits or from ISO 8601 with a zone.
 
-    Raises ValueError with a reason; a time without a zone is refused, since the driver's zone is
-    rarely the broker's.
+    Raises ValueError with a reason, also for a time without a zone: the driver's zone is rarely the
+    broker's.
     """
     said = value.strip()
     if re.fullmatch(r"-?\d+", said):
@@ -151,7 +153,7 @@ def parse_time(value: str) -> int:
 
 
 def json_object(value: str, shape: str) -> dict[str, Any]:
-    """A JSON object; `shape` shows what it should look like."""
+    """A JSON object. `shape` is an example for the error text."""
     try:
         found = json.loads(value)
     except json.JSONDecodeError as error:
@@ -162,14 +164,14 @@ def json_object(value: str, shape: str) -> dict[str, Any]:
 
 
 def names_to_text(value: str) -> dict[str, str]:
-    """`{"broker-a": "/path"}`."""
+    """Texts by name, from `{"broker-a": "/path"}`."""
     shape = '{"broker-a": "/data/broker-a/store"}'
     found = json_object(value, shape)
     for name, path in found.items():
         if not isinstance(path, str) or not path.strip() or not name.strip():
             raise Refused(f"has no text for {name!r}; it looks like {shape}")
         if "/" in name and "/" not in path:
-            raise Refused(f"has the path {name!r} for a name; it looks like {shape}")
+            raise Refused(f"has the path {name!r} as a name; it looks like {shape}")
     if not found:
         raise Refused("names nothing")
     return found
@@ -177,13 +179,13 @@ def names_to_text(value: str) -> dict[str, str]:
 
 def _queue_number(value: Any, shape: str) -> int:
     if not re.fullmatch(r"\d+", str(value)) or isinstance(value, bool):
-        raise Refused(f"has {value!r} for a queue id; it looks like {shape}")
+        raise Refused(f"has {value!r} as a queue id; it looks like {shape}")
     return int(value)
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """Queues that are to be read: on every broker, or on one of them by its name."""
+    """Queues to read, on all brokers or on one named broker."""
 
     everywhere: tuple[QueueId, ...] = ()
     on_broker: tuple[tuple[str, QueueId], ...] = ()
@@ -194,12 +196,12 @@ class Assignment:
         return list(dict.fromkeys((*self.everywhere, *own)))
 
     def brokers(self) -> set[str]:
-        """Brokers that are named."""
+        """The named brokers."""
         return {broker for broker, _ in self.on_broker}
 
 
 def assignment(value: str) -> Assignment:
-    """`{"orders": [0, 1]}`, or `{"orders": {"broker-a": [0, 1]}}`."""
+    """Queues from `{"orders": [0, 1]}`, or `{"orders": {"broker-a": [0, 1]}}`."""
     shape = '{"orders": [0, 1]}'
     everywhere: list[QueueId] = []
     on_broker: list[tuple[str, QueueId]] = []
@@ -220,7 +222,8 @@ def assignment(value: str) -> Assignment:
 
 
 def by_queue(value: str, shape: str, least: int, what: str) -> ByQueue:
-    """`{"orders": {"0": 23}}`, or `{"orders": {"broker-a": {"0": 23}}}`, of numbers from `least` on."""
+    """Numbers by queue, from `{"orders": {"0": 23}}` or `{"orders": {"broker-a": {"0": 23}}}`; each
+    is `least` or more."""
     everywhere: dict[QueueId, int] = {}
     on_broker: dict[tuple[str, QueueId], int] = {}
     for topic, given in json_object(value, shape).items():
@@ -230,9 +233,7 @@ def by_queue(value: str, shape: str, least: int, what: str) -> ByQueue:
             pairs = inside.items() if isinstance(inside, dict) else [(name, inside)]
             for queue_id, number in pairs:
                 if not isinstance(number, int) or isinstance(number, bool) or number < least:
-                    raise Refused(
-                        f"has {number!r} for a {what} of {topic!r}; it looks like {shape}"
-                    )
+                    raise Refused(f"has {number!r} as a {what} of {topic!r}; it looks like {shape}")
                 queue = QueueId(topic, _queue_number(queue_id, shape))
                 if isinstance(inside, dict):
                     on_broker[name, queue] = number
@@ -242,7 +243,8 @@ def by_queue(value: str, shape: str, least: int, what: str) -> ByQueue:
 
 
 def offsets(own_end: str) -> Callable[[str], ByQueue]:
-    """Queue offsets as Kafka's source writes them; `own_end` is the word that means all."""
+    """A parser for queue offsets in the form of Kafka's source; `own_end` is the word for no
+    limit."""
 
     def parse(value: str) -> ByQueue:
         word = value.strip().lower()
@@ -256,12 +258,12 @@ def offsets(own_end: str) -> Callable[[str], ByQueue]:
 
 
 def timestamps(value: str) -> ByQueue:
-    """Milliseconds by queue."""
+    """Timestamps in milliseconds by queue."""
     return by_queue(value, '{"orders": {"0": 1777629600000}}', 0, "timestamp")
 
 
 def json_list(value: str, shape: str) -> list[str]:
-    """A JSON list of texts."""
+    """Texts from a JSON list."""
     try:
         found = json.loads(value)
     except json.JSONDecodeError as error:
@@ -272,7 +274,7 @@ def json_list(value: str, shape: str) -> list[str]:
 
 
 def storage_options(value: str) -> StorageOptions:
-    """What a file system is opened with, as a JSON object."""
+    """Arguments for opening a file system, from a JSON object."""
     try:
         return parse_storage_options(value)
     except ValueError as error:

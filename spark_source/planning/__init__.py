@@ -1,4 +1,4 @@
-"""From options to a plan: the stores, their pinned snapshots, ranges, filters, Spark partitions.
+"""Make a plan from options: the stores, their pinned snapshots, ranges, filters, Spark partitions.
 
-Reading a partition lives in `reader`.
+`reader` reads a partition.
 """

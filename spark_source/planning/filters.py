@@ -1,7 +1,7 @@
-"""Filters that Spark hands down: what they spare reading, and which of them are done with.
+"""Apply the filters that Spark pushes down, so that less is read.
 
-Every filter narrows what is planned as far as it can; one is claimed, so that Spark does not apply
-it again, only where what is read is exactly what it lets through. So the rows are the same with
+Every filter narrows the plan as far as it can. Spark applies a filter again unless the plan reads
+exactly the rows that match it. So the rows are the same with
 `spark.sql.python.filterPushdown.enabled` on and off.
 """
 
@@ -31,15 +31,16 @@ from spark_source.options.table import PERMISSIVE
 from spark_source.planning.query_plan import QueryPlan, ReadPlan
 
 CLOCK_SLACK_MS = 5 * 60_000
-"""A broker's clock may have been set back, so that store times are not quite in order. A filter on
-storeTimestamp is planned with this much more on either side, and applied by Spark."""
+"""A broker's clock may have been set back, so store times can be slightly out of order. The plan
+for a filter on storeTimestamp reads this much more on both sides, and Spark applies the filter."""
 
 
 class PushFilters:
-    """The method `pushFilters` of a reader that works with the switch on and is silent with it off.
+    """The method `pushFilters` of a reader. It works whether filter pushdown is on or off.
 
-    With the switch off Spark refuses a reader that overrides the method, and tells by comparing
-    `reader.pushFilters.__func__` with the base class's. So the bound method says it is that.
+    If pushdown is off, Spark rejects a reader that overrides the method. It compares
+    `reader.pushFilters.__func__` with the method of the base class, so the bound method pretends to
+    be that one.
     """
 
     def __init__(self, push: Callable[[Any, list[Filter]], Iterable[Filter]]) -> None:
@@ -52,7 +53,7 @@ class PushFilters:
 
 
 class _Bound:
-    """Calls ours, and says that it is the base class's."""
+    """Calls our method, and pretends to be that of the base class."""
 
     def __init__(self, push: Callable[[Any, list[Filter]], Iterable[Filter]], reader: Any) -> None:
         self._push, self._reader = push, reader
@@ -63,11 +64,12 @@ class _Bound:
 
 
 def narrowed(plan: QueryPlan, filters: Sequence[Filter]) -> tuple[QueryPlan, list[Filter]]:
-    """The plan without what the filters rule out, and the filters that Spark must still apply."""
+    """The plan narrowed by the filters, and the filters that Spark must still apply."""
     left: list[Filter] = []
     for one in filters:
         plan, exact = _narrow(plan, one)
-        # Rows about damage have nulls where the message had values: only Spark can judge them.
+        # Rows about damage have nulls instead of the message's values, so only Spark can filter
+        # them.
         if not exact or any(store.asked.mode == PERMISSIVE for store in plan.stores):
             left.append(one)
     bounds = _Bounds.of(filters)
@@ -76,19 +78,19 @@ def narrowed(plan: QueryPlan, filters: Sequence[Filter]) -> tuple[QueryPlan, lis
 
 @dataclass(frozen=True, slots=True)
 class _Bounds:
-    """What filters on storeTimestamp and msgId let through, as values.
+    """The times and log offsets that match the filters on storeTimestamp and msgId.
 
-    Only the files know which queue offsets that are, so all filters are collected first and each
-    store is opened once.
+    Only the files say which queue offsets match. So all filters are collected first, and each store
+    is opened once.
     """
 
-    since: int | None  # ms; messages stored then or later
-    until: int | None  # ms; messages stored before then
+    since: int | None  # ms; messages stored at this time or later
+    until: int | None  # ms; messages stored before this time
     places: frozenset[int] | None  # CommitLog offsets
 
     @classmethod
     def of(cls, filters: Sequence[Filter]) -> _Bounds | None:
-        """Those of all filters together; None without any."""
+        """The bounds of all filters together; None if there are none."""
         since: list[int] = []
         until: list[int] = []
         places: frozenset[int] | None = None
@@ -104,7 +106,7 @@ class _Bounds:
         return cls(max(since, default=None), min(until, default=None), places)
 
     def applied(self, plan: ReadPlan) -> ReadPlan:
-        """The plan of one store with its ranges cut."""
+        """The plan of one store with its ranges narrowed."""
         if not plan.ranges:
             return plan
         with plan.store.open() as store:
@@ -137,7 +139,7 @@ def _narrow(plan: QueryPlan, one: Filter) -> tuple[QueryPlan, bool]:
 
 
 def _column(one: Any) -> str:
-    """The column that a filter is about; "" for a field inside one."""
+    """The column of a filter; "" for a nested field."""
     column: tuple[str, ...] = getattr(one, "attribute", ("",))
     return column[0] if len(column) == 1 else ""
 
@@ -156,14 +158,14 @@ def _has_null(one: Any) -> bool:
 
 
 def _values(one: Any) -> tuple[Any, ...] | None:
-    """The values of an equality or IN; None of a comparison."""
+    """The values of an equality or IN; None for a comparison."""
     if isinstance(one, EqualTo):
         return (one.value,)
     return tuple(one.value) if isinstance(one, In) else None
 
 
 def _range(one: Any) -> tuple[int | None, int | None]:
-    """The least and the first too large number that a filter on whole numbers lets through."""
+    """The lowest number that matches a filter on whole numbers, and the upper limit (excluded)."""
     values = _values(one)
     if values is not None:
         return (min(values), max(values) + 1) if values else (0, 0)
@@ -179,7 +181,8 @@ def _range(one: Any) -> tuple[int | None, int | None]:
 
 
 def _stores(plan: QueryPlan, change: Callable[[ReadPlan], ReadPlan | None]) -> QueryPlan:
-    """The plan with each store's changed. Stores keep their places, for shares name them so."""
+    """The plan with each store's plan changed. Stores keep their positions, because shares refer to
+    them."""
     changed = [change(store) or replace(store, ranges=(), nothing=True) for store in plan.stores]
     return replace(plan, stores=tuple(changed))
 
@@ -235,14 +238,14 @@ def _queue_offset(plan: QueryPlan, one: Any) -> tuple[QueryPlan, bool]:
         stop = part.stop if high is None else min(part.stop, high)
         return QueueSlice(part.queue, start, max(start, stop))
 
-    # What lies between the values of an IN is read too. A batch that is not unwrapped has one
-    # offset, and is read where any of its messages is in the range.
+    # The offsets between the values of an IN are read too. A batch that is not unwrapped has one
+    # offset, and is read if any of its messages is in the range.
     exact = not isinstance(one, In) and all(s.asked.unwrap_batches for s in plan.stores)
     return _ranges(plan, cut), exact and _reads_queues(plan)
 
 
 def _times(one: Any) -> tuple[int | None, int | None]:
-    """The least and the greatest time (ms) that a filter lets through."""
+    """The lowest and highest time (ms) that match a filter."""
     values = _values(one)
     times = [_millis(value) for value in (values if values is not None else (one.value,))]
     if not times:
@@ -253,7 +256,7 @@ def _times(one: Any) -> tuple[int | None, int | None]:
 
 
 def _millis(value: Any) -> int:
-    """A moment as Spark hands it over, in ms; one without a zone is in the worker's."""
+    """A time from Spark in ms. Without a zone it is in the worker's zone."""
     if isinstance(value, datetime):
         aware = value if value.tzinfo is not None else value.astimezone()
         since = aware - datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -275,7 +278,8 @@ def _tags(plan: QueryPlan, one: Any) -> tuple[QueryPlan, bool]:
 
 
 def _words(plan: QueryPlan, words: Iterable[str]) -> QueryPlan:
-    """Look only where the index has one of `words`. A second filter of the kind changes nothing."""
+    """The plan narrowed to where the index has one of `words`. A second such filter changes
+    nothing."""
     chosen = frozenset(words)
 
     def of_store(store: ReadPlan) -> ReadPlan:
@@ -290,7 +294,7 @@ def _uniq_key(plan: QueryPlan, one: Any) -> tuple[QueryPlan, bool]:
 
 
 def _keys(plan: QueryPlan, one: Any) -> tuple[QueryPlan, bool]:
-    """KEYS as a whole: one of its words leads there."""
+    """Apply a filter on KEYS as a whole: each of its words is in the index."""
     values = _values(one)
     if values is None:
         return plan, False
@@ -301,7 +305,7 @@ def _keys(plan: QueryPlan, one: Any) -> tuple[QueryPlan, bool]:
 
 
 def _places(one: Any) -> frozenset[int] | None:
-    """The log offsets in which the offsetMsgIds of a filter end; None where one is no such id."""
+    """The log offsets in the offsetMsgIds of a filter; None if one is not an offsetMsgId."""
     values = _values(one)
     if values is None:
         return None

@@ -23,19 +23,19 @@ from spark_source.options.table import BY_QUEUE
 from spark_source.planning.query_plan import QueryPlan, ReadPlan
 
 EXACT_PIECES = 50_000
-"""Up to so many queues times slices, the entries of every slice are counted and not estimated."""
+"""Up to this number of queues times slices, entries per slice are counted; above it, estimated."""
 
 
 HITS_PER_SHARE = 2_000
 BYTES_AN_ENTRY = 160
-"""What a message counts where its record is not read: its entry, and about what its row takes."""
+"""The weight in bytes of a message whose record is not read: its entry, and about its row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one task reads: of store number `store` a slice of the log, or some ranges of queues.
+    """What one task reads from store number `store`: a slice of the log, or some queue ranges.
 
-    `in_turn`: queue after queue, each in its order; else all of them in the order of the log.
+    `in_turn`: read queue after queue, each in order; else all of them in log order.
     """
 
     store: int
@@ -45,10 +45,10 @@ class Share:
 
 
 def shares_of(plan: QueryPlan, columns: Sequence[str] | None = None) -> list[Share]:
-    """The shares of all stores. Reads some queue entries of each, and for keys the index.
+    """The shares of all stores. Reads some queue entries of each store, and the index for keys.
 
-    `columns` are those that are read of a message, by default those of the option: where they stand
-    in the queues, shares are measured by what is read of these.
+    `columns`: the columns to read (default: those of the option). If the queues have all of them,
+    shares are measured by queue entries, not by records.
     """
     least = plan.stores[0].asked.min_partitions if plan.stores else 1
     least = min(least, sum(map(_most_shares, plan.stores)))
@@ -56,7 +56,7 @@ def shares_of(plan: QueryPlan, columns: Sequence[str] | None = None) -> list[Sha
     missing = least - len(shares)
     if missing <= 0 or not shares:
         return shares
-    # Each store gives more in proportion to what it has now.
+    # Each store gets more shares in proportion to those it has now.
     again: list[Share] = []
     for number, one in enumerate(plan.stores):
         own = sum(share.store == number for share in shares)
@@ -93,7 +93,7 @@ def _shares(number: int, plan: ReadPlan, columns: Sequence[str] | None, least: i
 
 
 def _by_entries(look: EntryAt) -> EntryAt:
-    """The same places, each measured by its entry and not by its record."""
+    """The same entries, each measured by its own size instead of its record's."""
 
     def counted(queue: QueueId, offset: int) -> Entry | None:
         entry = look(queue, offset)
@@ -104,7 +104,7 @@ def _by_entries(look: EntryAt) -> EntryAt:
 
 @dataclass(frozen=True, slots=True)
 class _SharesOfStore:
-    """How the ranges of one store are cut; `by_entries`, and not by what their records take."""
+    """Cuts the ranges of one store; with `by_entries`, measured by entries instead of records."""
 
     number: int
     plan: ReadPlan
@@ -112,7 +112,7 @@ class _SharesOfStore:
     by_entries: bool
 
     def of_ranges(self, ranges: Sequence[QueueSlice], least: int) -> list[Share]:
-        """Slices of the log with what of `ranges` lies in them, or ranges of whole queues."""
+        """Slices of the log with the parts of `ranges` in them, or ranges of whole queues."""
         asked = self.plan.asked
         target, most = asked.max_bytes_per_partition, asked.max_records_per_partition
         if asked.split_by == BY_QUEUE:
@@ -123,7 +123,7 @@ class _SharesOfStore:
         )
         if tuple(ranges) == self.plan.ranges:
             return [Share(self.number, piece) for piece in slices]
-        # Parts of the ranges, as a rule few: they are sent along.
+        # There are usually few parts of the ranges, so the share contains them.
         return [
             Share(self.number, ranges=tuple(pieces))
             for piece in slices
@@ -131,7 +131,8 @@ class _SharesOfStore:
         ]
 
     def of_keys(self, words: frozenset[str]) -> list[Share] | None:
-        """Index hits, stretches that no index covers, and queues that it does not serve."""
+        """Shares of index hits, of log ranges that no index covers, and of queues that are not in
+        the index."""
         found = plan_keys(self.store, self.plan.ranges, words)
         if found is None:
             return None
@@ -165,11 +166,10 @@ def cut_into_slices(
     *,
     size_at: EntryAt | None = None,
 ) -> list[LogSlice]:
-    """Neighbouring slices of the log that hold `ranges`, each of about `target_bytes` of them.
+    """Adjacent slices of the log that contain `ranges`, each with about `target_bytes` of them.
 
-    With `max_entries` none holds more entries; where counting them would be dear (see
-    EXACT_PIECES) none holds more by estimate. `size_at` measures entries otherwise than by their
-    records.
+    With `max_entries`, no slice has more entries; if counting is expensive (see EXACT_PIECES), by
+    estimate. `size_at` measures entries in another way than by their records.
     """
     look = size_at or entry_at(store, ranges)
     slices = plan_partitions(ranges, look, target_bytes, min_slices, max_entries)

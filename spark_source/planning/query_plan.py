@@ -1,4 +1,4 @@
-"""What a query reads, resolved once: which stores, what of each, and how. Plain data that pickles."""
+"""What a query reads, resolved once: which stores, which parts, and how. Plain picklable data."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from spark_source.planning.stores import LeftOut, Target, open_all
 
 @dataclass(frozen=True, slots=True)
 class PinnedStore:
-    """A store and the offsets it had when the source was made; small, and pickles."""
+    """A store and the offsets it had when the source was created. Small and picklable."""
 
     path: str
     broker_conf: str | None
     snapshot: StoreSnapshot
     broker_name: str
     storage_options: StorageOptions | None = None
-    listing: Listing | None = None  # of a store in an object store: its files then
+    listing: Listing | None = None  # the files at that time, for a store in an object store
 
     def open(self) -> MessageStore:
-        """The store, with the offsets it had then."""
+        """Open the store with the pinned offsets."""
         return MessageStore.open(
             self.path,
             broker_name=self.broker_name,
@@ -44,10 +44,10 @@ class PinnedStore:
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
-    """What is read of one store. `limits` where the log itself is the source, else `ranges`.
+    """What is read from one store: `limits` if the log is the source, else `ranges`.
 
-    `words` are keys of which a message must have one in its KEYS or as UNIQ_KEY *because a filter
-    said so*; unlike the option `keys` they only say where to look.
+    `words` come from filters: a message must have one of them in KEYS or as UNIQ_KEY. Unlike the
+    option `keys`, they only narrow where to look.
     """
 
     store: PinnedStore
@@ -55,20 +55,20 @@ class ReadPlan:
     asked: SourceOptions
     limits: LogLimits | None = None
     words: frozenset[str] | None = None
-    nothing: bool = False  # a filter rules out all of it
+    nothing: bool = False  # the filters exclude everything
 
     @property
     def tags(self) -> tuple[str, ...] | None:
-        """Tags of which a message must have one."""
+        """The tags of which a message must have one."""
         return self.asked.tags
 
     @property
     def places(self) -> frozenset[str] | None:
-        """Words by which the index can tell where to look."""
+        """The words to look up in the index."""
         return self.words if self.asked.keys is None else frozenset(self.asked.keys)
 
     def reads_log(self, columns: Sequence[str] | None = None) -> bool:
-        """Whether a read of `columns`, by default those of the option, opens the CommitLog."""
+        """Whether a read of `columns` (default: those of the option) opens the commitLog."""
         asked = self.asked
         if self.limits is not None or asked.verify_queue:
             return True
@@ -79,14 +79,14 @@ class ReadPlan:
 
 @dataclass(frozen=True, slots=True)
 class QueryPlan:
-    """What is read of all stores, and those that were left out."""
+    """What is read from all stores, and the stores left out."""
 
     stores: tuple[ReadPlan, ...]
     left_out: tuple[LeftOut, ...] = ()
 
 
 def pin_all(asked: SourceOptions) -> QueryPlan:
-    """What a read with these options reads, as the stores are now."""
+    """The plan for these options, with the stores as they are now."""
     opened, left_out = open_all(asked)
     try:
         if asked.source != COMMITLOG:
@@ -99,7 +99,7 @@ def pin_all(asked: SourceOptions) -> QueryPlan:
 
 
 def pin(asked: SourceOptions) -> ReadPlan:
-    """The same where there is one store: what is read of it."""
+    """The plan for these options if there is one store."""
     (plan,) = pin_all(asked).stores
     return plan
 
@@ -126,6 +126,6 @@ def _plan_of(target: Target, store: MessageStore, asked: SourceOptions) -> ReadP
 
 
 def replaced(plan: QueryPlan, **changed: Any) -> QueryPlan:
-    """The plan with some of what was asked changed."""
+    """The plan with some options changed."""
     stores = (replace(one, asked=replace(one.asked, **changed)) for one in plan.stores)
     return replace(plan, stores=tuple(stores))

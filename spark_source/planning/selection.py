@@ -1,4 +1,4 @@
-"""From what was asked for to queue ranges: the one place where the options meet the stores."""
+"""Select queue ranges of the stores by the options."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LOG = logging.getLogger("rmqstore")
 
 
 def check_names(stores: Sequence[MessageStore], asked: SourceOptions) -> None:
-    """That every topic, queue and broker that was named is there, in one of the stores at least.
+    """Check that every named topic, queue and broker exists in at least one store.
 
     Raises UnknownQueueError or InvalidArgumentError, with the nearest name.
     """
@@ -58,7 +58,7 @@ def check_names(stores: Sequence[MessageStore], asked: SourceOptions) -> None:
 
 
 def _of_queues(asked: SourceOptions) -> tuple[tuple[str, ByQueue], ...]:
-    """The options that give queues numbers of their own."""
+    """The options that have a number per queue."""
     return (
         ("startingOffsets", asked.starting_offsets),
         ("endingOffsets", asked.ending_offsets),
@@ -89,11 +89,11 @@ def _unknown_topic(
 
 
 def select_ranges(store: MessageStore, asked: SourceOptions) -> tuple[QueueSlice, ...]:
-    """The range of every selected queue that has messages in it, in order of topic and queue.
+    """The range of every selected queue with messages, in order of topic and queue.
 
-    For each queue a timestamp for all counts first, then one for it, then an offset for it, then
-    its own end, as with Kafka's source. Raises InvalidArgumentError for an offset that is not in
-    its queue, DataLossError for one that expired.
+    For each queue, a timestamp for all queues takes precedence, then the queue's timestamp, then
+    its offset, then its own end, as in Kafka's source. Raises InvalidArgumentError for an offset
+    that is not in its queue, DataLossError for one that expired.
     """
     queues = sorted(_selected_queues(store, asked))
     ranges: dict[QueueId, QueueSlice] = {}
@@ -101,7 +101,7 @@ def select_ranges(store: MessageStore, asked: SourceOptions) -> tuple[QueueSlice
     def look(queue: QueueId) -> None:
         ranges[queue] = _range_of(store, queue, asked)
 
-    # In an object store a time takes some requests for each queue.
+    # In an object store, finding a time takes some requests per queue.
     side_by_side(look, queues, LOOKS_IN_FLIGHT if store.log.chain.is_remote else 1)
     return tuple(ranges[queue] for queue in queues if len(ranges[queue]))
 
@@ -116,7 +116,7 @@ def _selected_queues(store: MessageStore, asked: SourceOptions) -> list[QueueId]
 
 @dataclass(frozen=True, slots=True)
 class WantedTopics:
-    """Whether a topic of a store was asked for; plain data, so that executors can ask too."""
+    """Says whether a topic of a store is selected. Plain data, so that executors can use it."""
 
     topics: frozenset[str] | None
     pattern: str | None
@@ -126,7 +126,7 @@ class WantedTopics:
 
     @classmethod
     def of(cls, store: MessageStore, asked: SourceOptions) -> WantedTopics:
-        """What was asked of `store`."""
+        """The topics selected in `store`."""
         return cls(
             None if asked.topics is None else frozenset(asked.topics),
             asked.topic_pattern,
@@ -144,7 +144,7 @@ class WantedTopics:
 
 
 def _check_all_selected(stores: Sequence[MessageStore], asked: SourceOptions) -> None:
-    """That every queue with an offset or a time of its own is selected, on one store at least."""
+    """Check that every queue with its own offset or time is selected in at least one store."""
     if not any(by_queue for _, by_queue in _of_queues(asked)):
         return
     chosen = {store.broker_name: set(_selected_queues(store, asked)) for store in stores}
@@ -157,7 +157,7 @@ def _check_all_selected(stores: Sequence[MessageStore], asked: SourceOptions) ->
                 None,
                 reason=f"{option} names queue {queue.queue_id} of topic {queue.topic!r}, "
                 "which is not selected",
-                advice="Select it with 'subscribe' or 'assign', or leave its offset out",
+                advice="Select it with 'subscribe' or 'assign', or leave out its offset",
             )
 
 
@@ -175,7 +175,7 @@ def _range_of(store: MessageStore, queue: QueueId, asked: SourceOptions) -> Queu
             store.path,
             reason=f"queue {queue.queue_id} of topic {queue.topic!r} has no message stored at "
             f"{from_time} or later",
-            advice="With startingOffsetsByTimestampStrategy=latest nothing of it is read",
+            advice="Set startingOffsetsByTimestampStrategy=latest to skip the queue",
         )
     stop = Bound(time_ms=to_time)
     if to_time is None:
@@ -201,7 +201,7 @@ def _bound(
         return Bound(offset=offset)
     what = f"offset {offset} of queue {queue.queue_id} of topic {queue.topic!r}"
     if not asked.fail_on_data_loss:
-        LOG.warning("%s is not in %s to %s; what is left is read", what, *limits)
+        LOG.warning("%s is not in %s to %s; the remaining messages are read", what, *limits)
         return Bound(offset=offset)
     kind = DataLossError if offset < limits[0] else InvalidArgumentError
     raise kind(
@@ -209,8 +209,8 @@ def _bound(
         reason=f"{what} is not in the queue",
         expected=f"{limits[0]} to {limits[1]}",
         actual=offset,
-        advice="What was there may have expired; -2 is the earliest offset, -1 the latest, and "
-        "with failOnDataLoss=false what is left is read",
+        advice="The messages may have expired; -2 is the earliest offset, -1 the latest; "
+        "failOnDataLoss=false reads the remaining messages",
     )
 
 
@@ -219,7 +219,7 @@ def _bound(
 
 @dataclass(frozen=True, slots=True)
 class LogLimits:
-    """What is wanted of each queue where the queues are only known from their records."""
+    """The limits of each queue if the log is the source, where only the records name the queues."""
 
     wanted: WantedTopics
     asked: SourceOptions

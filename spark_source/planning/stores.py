@@ -1,4 +1,4 @@
-"""Which stores a query reads, and what their brokers are called."""
+"""Find the stores that a query reads, and the names of their brokers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LOG = logging.getLogger("rmqstore")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A store to open: its path, and the broker's name and configuration where they were given."""
+    """A store to open: its path, and the broker's name and configuration if given."""
 
     path: str
     broker_name: str | None = None
@@ -30,7 +30,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A store that could not be opened and was passed over, as asked."""
+    """A store that could not be opened and was left out (unavailableStores=skip)."""
 
     path: str
     broker_name: str | None
@@ -38,7 +38,7 @@ class LeftOut:
 
 
 def targets(asked: SourceOptions) -> list[Target]:
-    """The stores that were asked for. Raises InvalidArgumentError where a pattern finds none."""
+    """The stores to open. Raises InvalidArgumentError if a pattern matches none."""
     if asked.stores is not None:
         confs = _confs_by_name(asked.broker_conf, asked.stores)
         return [Target(path, name, confs.get(name)) for name, path in asked.stores.items()]
@@ -48,20 +48,20 @@ def targets(asked: SourceOptions) -> list[Target]:
     if len(paths) > 1 and asked.broker_name is not None:
         raise InvalidArgumentError(
             None,
-            reason=f"one brokerName for {len(paths)} stores",
+            reason=f"one brokerName was given for {len(paths)} stores",
             actual=asked.broker_name,
             advice=_stores_advice(paths),
         )
     if asked.broker_conf is not None and asked.broker_conf.lstrip().startswith("{"):
         raise InvalidArgumentError(
             None,
-            reason="brokerConf by broker name, but the stores have paths alone",
+            reason="brokerConf is by broker name, but the stores have only paths",
             advice=_stores_advice(paths),
         )
     if len(paths) > 1 and asked.broker_conf is not None:
         raise InvalidArgumentError(
             None,
-            reason=f"one brokerConf for {len(paths)} stores",
+            reason=f"one brokerConf was given for {len(paths)} stores",
             actual=asked.broker_conf,
             advice=_stores_advice(paths) + ", and brokerConf as JSON by the same names",
         )
@@ -69,7 +69,7 @@ def targets(asked: SourceOptions) -> list[Target]:
 
 
 def _expanded(path: str, storage_options: Mapping[str, str] | None) -> list[str]:
-    """The folders that a pattern finds; the path itself where it is none, or is there as it is."""
+    """The folders that match a pattern; the path itself if it is no pattern or exists."""
     local = path.removeprefix("file://")
     if not has_pattern(path):
         return [path]
@@ -79,7 +79,7 @@ def _expanded(path: str, storage_options: Mapping[str, str] | None) -> list[str]
         found = [local] if os.path.isdir(local) else sorted(glob.glob(local))
     if not found:
         raise InvalidArgumentError(
-            path, reason="the pattern finds no folder", advice="Try it with ls on the driver"
+            path, reason="the pattern matches no folder", advice="Try it with ls on the driver"
         )
     return found
 
@@ -92,7 +92,7 @@ def _confs_by_name(given: str | None, names: Mapping[str, str]) -> dict[str, str
             return dict.fromkeys(names, given)
         raise InvalidArgumentError(
             None,
-            reason="one brokerConf for several stores",
+            reason="one brokerConf was given for several stores",
             actual=given,
             advice='Give JSON by broker name: {"broker-a": "/data/a/broker.conf"}',
         )
@@ -106,17 +106,17 @@ def _confs_by_name(given: str | None, names: Mapping[str, str]) -> dict[str, str
         if name not in names:
             raise InvalidArgumentError(
                 None,
-                reason=f"brokerConf names {name!r}, which is none of the stores",
+                reason=f"brokerConf names {name!r}, which is not one of the stores",
                 advice=nearest(name, names),
             )
     return {name: str(path) for name, path in confs.items()}
 
 
 def open_all(asked: SourceOptions) -> tuple[list[tuple[Target, MessageStore]], list[LeftOut]]:
-    """Every store opened, and those left out. The caller closes them.
+    """Open every store. Returns the opened stores, which the caller closes, and those left out.
 
-    Raises the error of a store that cannot be opened unless it is to be left out, and
-    InvalidArgumentError where two have one name or none is left.
+    Raises the error of a store that cannot be opened unless unavailableStores is `skip`, and
+    InvalidArgumentError if two stores have the same name or none is left.
     """
     opened: list[tuple[Target, MessageStore]] = []
     left_out: list[LeftOut] = []
@@ -157,7 +157,7 @@ def _require_one_name_each(named: Sequence[tuple[str, str]]) -> None:
         if name in by_name:
             raise InvalidArgumentError(
                 path,
-                reason=f"two stores have the broker name {name!r}, the other in {by_name[name]}",
+                reason=f"two stores have the broker name {name!r}; the other is {by_name[name]}",
                 advice=_stores_advice([path for _, path in named]),
             )
         by_name[name] = path

@@ -88,7 +88,7 @@ def test_a_pattern_that_finds_nothing_is_refused_as_locally(
     bucket: dict[str, Any], tmp_path: Path
 ) -> None:
     for pattern in ("s3://stores/brokers/*/nothing", "s3://stores/nobody-*", f"{tmp_path}/x*"):
-        with pytest.raises(InvalidArgumentError, match="the pattern finds no folder"):
+        with pytest.raises(InvalidArgumentError, match="the pattern matches no folder"):
             rows_of({"path": pattern, "storageoptions": json.dumps(bucket)})
 
 
@@ -96,7 +96,7 @@ def test_two_of_one_name_are_refused_with_their_addresses(bucket: dict[str, Any]
     path = "s3://stores/brokers/rack-a/broker-a"
     twice = {"a": path, "b": path}
     assert rows_of({"stores": json.dumps(twice), "storageoptions": json.dumps(bucket), **PLAIN})
-    with pytest.raises(InvalidArgumentError, match="one brokerName for 2 stores"):
+    with pytest.raises(InvalidArgumentError, match="one brokerName was given for 2 stores"):
         rows_of(
             {
                 "path": "s3://stores/brokers/rack-*/*",

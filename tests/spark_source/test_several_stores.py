@@ -96,7 +96,7 @@ def test_two_of_one_name_are_refused_with_the_fix(golden: Golden) -> None:
     with pytest.raises(InvalidArgumentError, match="two stores have the broker name 'store'") as e:
         rows_of({"paths": json.dumps(paths)})
     assert "stores = {" in str(e.value)
-    with pytest.raises(InvalidArgumentError, match="one brokerName for 2 stores"):
+    with pytest.raises(InvalidArgumentError, match="one brokerName was given for 2 stores"):
         rows_of({"paths": json.dumps(paths), "brokername": "a"})
 
 

@@ -288,9 +288,9 @@ def test_the_strategy_is_asked_for_queues_with_a_time_alone(golden: Golden) -> N
     [
         ({"topic": "orders", "subscribe": "payments"}, "exclude each other"),
         ({"subscribePattern": "o.*", "assign": '{"orders": [0]}'}, "exclude each other"),
-        ({"source": "commitlog", "splitBy": "queue"}, "about queues"),
-        ({"source": "commitlog", "maxRecordsPerPartition": "5"}, "about queues"),
-        ({"source": "commitlog", "verifyQueue": "true"}, "about queues"),
+        ({"source": "commitlog", "splitBy": "queue"}, "needs the queues"),
+        ({"source": "commitlog", "maxRecordsPerPartition": "5"}, "needs the queues"),
+        ({"source": "commitlog", "verifyQueue": "true"}, "needs the queues"),
         ({"includeUnqueued": "true"}, "the queues are the source"),
         ({"table": "queues", "columns": "topic"}, "columns of messages"),
         ({"assign": '{"orders": [0]}', "startingOffsets": OFFSETS}, "which is not selected"),

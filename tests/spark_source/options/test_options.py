@@ -96,7 +96,7 @@ def test_a_value_becomes_what_it_means(name: str, value: str, field: str, expect
         ("startingOffsets", "[]", "not an object"),
         ("startingOffsets", '{"a": 5}', "no offsets by queue id"),
         ("startingOffsets", '{"a": {"0": -3}}', "-3"),
-        ("startingOffsets", '{"a": {"x": 3}}', "'x' for a queue id"),
+        ("startingOffsets", '{"a": {"x": 3}}', "'x' as a queue id"),
         ("assign", '{"a": 0}', "no list of queue ids"),
         ("assign", "{}", "names no queue"),
         ("brokerName", " ", "is empty"),
@@ -115,7 +115,7 @@ def test_an_unknown_option_is_refused_with_the_nearest_name() -> None:
 
 
 def test_stores_the_wrong_way_round_are_refused() -> None:
-    with pytest.raises(InvalidArgumentError, match="has the path '/data/a' for a name"):
+    with pytest.raises(InvalidArgumentError, match="has the path '/data/a' as a name"):
         parse_options({"stores": '{"/data/a": "broker-a"}'})
     # A folder that is named from here may lie beside, and a name may have a slash.
     assert parse_options({"stores": '{"a": "store", "b/c": "/x"}'}).stores
@@ -146,20 +146,20 @@ def test_every_option_fills_a_field_of_its_own() -> None:
         ({"source": "commitlog", "splitBy": "queue"}, "does not read"),
         ({"source": "commitlog", "maxRecordsPerPartition": "5"}, "does not read"),
         ({"table": "queues", "columns": "topic"}, "not of table 'queues'"),
-        ({"subscribePattern": "("}, "no regular expression"),
+        ({"subscribePattern": "("}, "is not a regular expression"),
         ({"keys": "a b"}, "one word"),
         ({"keys": "*"}, "leave it out"),
         ({"mode": "lenient"}, "none of FAILFAST"),
         ({"table": "queue"}, "none of topics"),
         ({"minPartitions": "0"}, "above 0"),
-        ({"startingOffsetsByTimestamp": '{"a": {"0": -1}}'}, "for a timestamp"),
+        ({"startingOffsetsByTimestamp": '{"a": {"0": -1}}'}, "as a timestamp"),
         ({"location": "/x"}, "CREATE TEMPORARY VIEW"),
         ({"nameServer": "localhost:9876"}, "client of a live broker"),
         ({"kafka.bootstrap.servers": "x"}, "client of a live broker"),
         ({"consumerGroup": "g"}, "table=groups"),
         ({"rocketmq.anything": "g"}, "client settings have no meaning"),
         ({"maxOffsetsPerTrigger": "9"}, "has no triggers"),
-        ({"includeHeaders": "true"}, "column properties has them"),
+        ({"includeHeaders": "true"}, "column properties always has"),
         ({"queueId": "0"}, 'Name queues with assign = {"orders": [0, 1]}'),
     ],
 )
