@@ -3,8 +3,8 @@
     python -m benchmarks.cli                    # 5 million messages of 100 B
     python -m benchmarks.cli --messages 500000  # a quick look
 
-Each figure is of whole processes, page cache warm: the median of ten, and the range. `cat` writes
-into a pipe that a second process reads and throws away.
+Each figure is the duration of a whole process with a warm page cache: the median of ten, and the
+range. `cat` writes into a pipe, and a second process discards the output.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BODY = json.dumps({"order": 4711, "state": "paid", "amount": 12.5, "note": "x" *
 
 
 def timed(words: list[str]) -> float:
-    """Seconds of one call, its output thrown away by a reader of the pipe."""
+    """Seconds of one call. A reader of the pipe discards its output."""
     start = time.perf_counter()
     with subprocess.Popen([*COMMAND, *words], stdout=subprocess.PIPE) as process:
         subprocess.run(["cat"], stdin=process.stdout, stdout=subprocess.DEVNULL, check=True)
@@ -42,7 +42,7 @@ def timed(words: list[str]) -> float:
 
 
 def tell(name: str, call: Callable[[], list[str]], rounds: int, per: int = 0) -> None:
-    """Print median and range; with `per`, messages a second too."""
+    """Print median and range; with `per`, also messages per second."""
     taken = [timed(call()) for _ in range(rounds)]
     median = statistics.median(taken)
     rate = f"{per / median / 1e3:>8.0f} k messages/s" if per else ""
@@ -63,7 +63,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--messages", type=int, default=5_000_000)
-    parser.add_argument("--folder", type=Path, help="where the stores are made")
+    parser.add_argument("--folder", type=Path, help="folder for the stores")
     chosen = parser.parse_args()
     choose = random.Random(1)
     with tempfile.TemporaryDirectory(dir=chosen.folder) as work:

@@ -1,14 +1,13 @@
-"""The storage core against the broker's own store classes: both sides in one run, medians, ratios.
+"""Compare the storage core with the broker's store classes: both in one run, medians, ratios.
 
     python -m benchmarks.core                    # 1 KiB and 100 B bodies, a log of at least 1 GiB
     python -m benchmarks.core --log-bytes 200e6  # a quick look
 
-One core a side, page cache warm, the sides in turn. Java reads the very store that we wrote.
-`read` is queue to Arrow batches against getMessage and decode, of a store that is open; `append`
-writes log, queue and index. Opening, and the flush at closing, are in neither side's time, nor is
-the making of the messages.
-The body CRC is checked by default; Java's reader does not, so that the first row leaves it out on
-both sides and the second has it on both.
+Each side uses one core and a warm page cache, and the sides alternate. Java reads the store that we
+wrote. `read` compares queue to Arrow batches with getMessage and decode, on an open store; `append`
+writes log, queue and index. The times exclude opening, the flush at closing, and the creation of
+the messages. The body CRC is checked by default; Java's reader does not check it, so the first row
+has no check on either side, and the second row has it on both.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ RECORD_OVERHEAD = 210  # bytes of a record besides its body, about
 FEW = ("topic", "queueId", "queueOffset", "tags", "storeTimestamp")
 NO_BODY = tuple(name for name in DEFAULT_NAMES if name != "body")
 ROUNDS = 5
-# Row, columns, whether body CRCs are checked, and what Java does beside it.
+# Row, columns, whether body CRCs are checked, and the verb that Java runs.
 READS: tuple[tuple[str, tuple[str, ...] | None, bool, Verb | None], ...] = (
     ("all", None, False, "read"),
     ("crc", None, True, "read-crc"),
@@ -57,12 +56,12 @@ READS: tuple[tuple[str, tuple[str, ...] | None, bool, Verb | None], ...] = (
 
 @dataclass
 class Row:
-    """One comparison: messages a second of either side, round by round."""
+    """One comparison: messages per second of both sides, per round."""
 
     name: str
     ours: list[float] = field(default_factory=list)
     java: list[float] = field(default_factory=list)
-    mb: float = 0.0  # megabytes of records a message, to tell MB/s
+    mb: float = 0.0  # megabytes of record per message, for MB/s
 
     def line(self) -> str:
         """As one line of the table."""
@@ -75,7 +74,8 @@ class Row:
 
 
 def messages(count: int, body_bytes: int) -> Iterator[pa.RecordBatch]:
-    """What the Java side puts: the same topics, queues, tags, keys and ids, bodies of random bytes."""
+    """The same messages as on the Java side: topics, queues, tags, keys and ids, with random
+    bodies."""
     body = np.random.default_rng(1).bytes(body_bytes)
     for start in range(0, count, BATCH):
         number = np.arange(start, min(start + BATCH, count))
@@ -100,14 +100,14 @@ def messages(count: int, body_bytes: int) -> Iterator[pa.RecordBatch]:
 
 
 def timed(work: Callable[[], int]) -> float:
-    """Messages a second of one pass."""
+    """Messages per second of one pass."""
     start = time.perf_counter()
     count = work()
     return count / (time.perf_counter() - start)
 
 
 def append_all(store: Path, batches: Iterable[pa.RecordBatch]) -> float:
-    """Write all batches with queue and index to a new store; messages a second."""
+    """Write all batches with queue and index to a new store. Returns messages per second."""
     shutil.rmtree(store, ignore_errors=True)
     count, seconds = 0, 0.0
     with MessageStore.create(store) as writer:
@@ -125,7 +125,7 @@ def read_all(reader: MessageStore, columns: tuple[str, ...] | None, check_crc: b
 
 
 def rebuild_queues(store: Path, target: Path) -> int:
-    """Every queue written anew from the log alone."""
+    """Rebuild every queue from the log."""
     shutil.rmtree(target, ignore_errors=True)
     files = OpenFiles()
     queues = QueueWriter(target, StoreConfig(), files, {})
@@ -183,8 +183,8 @@ def main() -> None:
     )
     parser.add_argument("--log-bytes", type=float, default=1.1 * 2**30, help="size of the log")
     parser.add_argument("--bodies", type=int, nargs="*", default=[1024, 100], help="bytes")
-    parser.add_argument("--no-java", action="store_true", help="our side alone")
-    parser.add_argument("--folder", type=Path, help="where the stores are made")
+    parser.add_argument("--no-java", action="store_true", help="only our side")
+    parser.add_argument("--folder", type=Path, help="folder for the stores")
     chosen = parser.parse_args()
     keep_freed_memory()  # as the command, the jobs and Spark's workers do
     for body_bytes in chosen.bodies:

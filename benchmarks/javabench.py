@@ -1,4 +1,4 @@
-"""Times the store classes of Apache RocketMQ itself, to have something to compare with.
+"""Time the store classes of Apache RocketMQ, for comparison.
 
     python -m benchmarks.javabench put STORE --messages 200000
     python -m benchmarks.javabench read STORE
@@ -22,7 +22,7 @@ from tests.live.support.stores import Conf
 
 RELEASE = "5.5.0"
 SOURCE = Path(__file__).resolve().parent / "java/Bench.java"
-# Enough for every verb, and fixed, so that figures of one machine compare.
+# Enough for every verb, and fixed, so that figures of one machine are comparable.
 JVM = ("-Xms1g", "-Xmx2g", "-XX:MaxDirectMemorySize=1g")
 
 Verb = Literal["read", "read-nobody", "read-crc", "put", "redispatch"]
@@ -30,7 +30,7 @@ Verb = Literal["read", "read-nobody", "read-crc", "put", "redispatch"]
 
 @dataclass(frozen=True)
 class Pass:
-    """One timed pass; warm-up passes are not told."""
+    """One timed pass. Warm-up passes are not reported."""
 
     verb: Verb
     number: int  # from 0
@@ -41,12 +41,12 @@ class Pass:
 
     @property
     def rate(self) -> float:
-        """Messages a second."""
+        """Messages per second."""
         return self.messages / self.seconds
 
 
 def compile_bench() -> str:
-    """Compile Bench.java, unless that was done before; the class path to run it with."""
+    """Compile Bench.java if needed. Returns the class path to run it."""
     return class_path(SOURCE, RELEASE)
 
 
@@ -61,11 +61,11 @@ def run_bench(
     settings: Conf | None = None,
     jvm: Sequence[str] = JVM,
 ) -> list[Pass]:
-    """Run one verb; its timed passes.
+    """Run one verb. Returns its timed passes.
 
     `put` appends `messages` in each pass, to a new store if there is none; `redispatch` deletes
-    queues, index and checkpoint; `read` changes what a starting broker changes. So give it a copy
-    of anything that matters. `settings` are a broker's (`mappedFileSizeCommitLog`, ...); the sizes
+    queues, index and checkpoint; `read` changes what a starting broker changes. So run it on a copy
+    of any important store. `settings` are a broker's (`mappedFileSizeCommitLog`, ...); the sizes
     must be those that the store was written with.
     """
     arguments = [verb, str(store), str(warmups), str(passes)]

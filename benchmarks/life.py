@@ -1,9 +1,9 @@
-"""The life of a store in figures: rebuild, recovery, and messages a second under SYNC_FLUSH.
+"""Measure rebuild, recovery, and messages per second under SYNC_FLUSH.
 
     python -m benchmarks.life [--folder /where/the/disk/is] [--log-mib 1024]
 
-Rebuild makes queues and index anew from the log alone, which is read twice (first where it ends,
-CRCs computed); beside it the real store classes do the same, in the same run, in turn.
+Rebuild creates queues and index from the log, which it reads twice: first to find its end, with
+CRCs. The real store classes do the same in the same run, alternating.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SYNC_SECONDS = 3.0
 
 
 def fill(root: Path, log_bytes: int) -> None:
-    """A store of about so many bytes of log, its bodies random, that was never closed."""
+    """Write a store with about `log_bytes` of log and random bodies, and do not close it."""
     body = np.random.default_rng(7).bytes(BODY)
     number = 0
     store = MessageStore.create(root)
@@ -53,7 +53,7 @@ def fill(root: Path, log_bytes: int) -> None:
         number += BATCH
     store.close()
     (root / "abort").touch()
-    (root / "checkpoint").unlink()  # nothing is known to be on the disk: all is walked
+    (root / "checkpoint").unlink()  # without a checkpoint, recovery reads the whole log
 
 
 def recovery(folder: Path, log_bytes: int) -> None:
@@ -92,7 +92,7 @@ def rebuilding(folder: Path, log_bytes: int, body_bytes: int, *, with_java: bool
 
 
 def fsync_rate(folder: Path) -> float:
-    """Flushes a second of a file that is written at its end, as a log is."""
+    """Flushes per second of a file that is written at its end, like a log."""
     with (folder / "fsync").open("w+b", buffering=0) as file:
         file.truncate(64 << 20)
         done, begun = 0, time.perf_counter()
@@ -104,7 +104,7 @@ def fsync_rate(folder: Path) -> float:
 
 
 def sync_appends(folder: Path, threads: int) -> float:
-    """Messages a second, each acknowledged once it is on the disk."""
+    """Messages per second, each acknowledged when it is on the disk."""
     counts = [0] * threads
     until = [0.0]
     with MessageStore.create(folder / f"sync{threads}", {"flushDiskType": "SYNC_FLUSH"}) as store:
@@ -134,7 +134,7 @@ def main() -> None:
         "--folder", help="on the disk to be measured; default: where temporary files go"
     )
     parser.add_argument("--log-mib", type=int, default=1024)
-    parser.add_argument("--no-java", action="store_true", help="our side alone")
+    parser.add_argument("--no-java", action="store_true", help="only our side")
     parser.add_argument("--rebuild-only", action="store_true")
     chosen = parser.parse_args()
     for body_bytes in (1024, 100):

@@ -1,8 +1,8 @@
-"""A store in an object store, some way off: ranges fetched one after another, and side by side.
+"""Measure a store in a distant object store: requests one after another, and in parallel.
 
     python -m benchmarks.objectstore [--delay-ms 30] [--rounds 5]
 
-The server (moto's) is on loopback; every answer is held back. Both ways take turns in one run.
+The server (moto's) is on loopback; every answer is delayed. Both ways alternate in one run.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FILE_SIZE = 64 << 20
 
 
 def main() -> None:
-    """Make a store, put it into the server, and time opening, a key and reading all of it."""
+    """Make a store, put it on the server, and time opening, one key and a full read."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--delay-ms", type=float, default=30)
     parser.add_argument("--rounds", type=int, default=5)
@@ -60,7 +60,7 @@ def make(folder: Path) -> None:
 
 @contextmanager
 def at_once(data: int, looks: int) -> Iterator[None]:
-    """So many requests under way at a time."""
+    """Limit the number of parallel requests."""
     with (
         patch("rmq_store.files.remote.parallel.IN_FLIGHT", data),
         patch("rmq_store.snapshot.snapshot.LOOKS_IN_FLIGHT", looks),
@@ -69,7 +69,7 @@ def at_once(data: int, looks: int) -> Iterator[None]:
 
 
 def report(uri: str, far: FarAway, rounds: int) -> None:
-    """Print the medians of both ways, and what was asked for."""
+    """Print the medians of both ways, with requests and bytes."""
     ways = {
         "one by one": (1, 1),
         "side by side": (sidebyside.IN_FLIGHT, sidebyside.LOOKS_IN_FLIGHT),
@@ -91,7 +91,7 @@ def report(uri: str, far: FarAway, rounds: int) -> None:
 
 
 def steps(uri: str, far: FarAway) -> Iterator[tuple[str, float, tuple[int, int]]]:
-    """What was done, how long it took, and the requests and bytes that it took."""
+    """Each step with its duration, requests and bytes."""
     start = time.perf_counter()
     config = {"maxHashSlotNum": 500_000, "maxIndexNum": 1_000_000}
     with MessageStore.open(uri, config=config, storage_options=far.options) as store:

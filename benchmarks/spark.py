@@ -1,11 +1,12 @@
-"""The Spark source against the floor of the API and against Parquet: all sides in one run, in turn.
+"""Compare the Spark source with the limit of its API and with Parquet: all in one run, alternating.
 
     python -m benchmarks.spark                         # everything; needs about 20 GB of disk
     python -m benchmarks.spark --messages 2e5 --day-messages 5e5   # a quick look
 
-`local[2]`, page cache warm, medians. `floor` is a source that hands over one prebuilt batch again and
-again: what Spark itself takes for as many rows. (a) whole store, all columns, (b) columns of the
-queue, (c) one key among many, (d) an hour of one topic out of a day, (e) messages counted by queue.
+`local[2]`, page cache warm, medians. `floor` is a source that returns one prebuilt batch again and
+again: the time that Spark itself needs for as many rows. (a) whole store, all columns, (b) columns
+of the queue, (c) one key among many, (d) an hour of one topic out of a day, (e) messages counted by
+queue.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ HOUR = 12
 
 
 class FloorSource(DataSource):
-    """Hands over the batch in the file `path`, `rows` rows in all over `partitions` partitions."""
+    """Returns the batch in the file `path` repeatedly, `rows` rows in total in `partitions`
+    partitions."""
 
     @classmethod
     def name(cls) -> str:
@@ -56,7 +58,7 @@ class FloorSource(DataSource):
 
 
 class FloorReader(DataSourceReader):
-    """Reads no more than that batch."""
+    """Reads only that batch."""
 
     def __init__(self, path: str, rows: int, partitions: int, schema: StructType) -> None:
         self.path, self.rows, self.count, self.wanted = path, rows, partitions, schema
@@ -131,7 +133,8 @@ class Bench:
         return self.spark.read.format("rmqstore").options(**options).load(str(store))
 
     def floor(self, work: Path, store: Path, names: Sequence[str], rows: int) -> DataFrame:
-        """The floor for these columns: a batch of the store's own rows, as many partitions."""
+        """The floor for these columns: a batch of the store's rows, with the same number of
+        partitions."""
         path = work / f"floor-{len(names)}.arrow"
         if not path.exists():
             schema = arrow_schema_for(spark_schema(names))
@@ -144,7 +147,7 @@ class Bench:
         return self.spark.read.format("floor").options(**given).load(str(path))
 
     def compare(self, **sides: Callable[[], Any]) -> dict[str, float]:
-        """Median seconds of each side; every round runs all of them, after one that warms up."""
+        """Median seconds of each side. Every round runs all sides, after a warm-up round."""
         taken: dict[str, list[float]] = {name: [] for name in sides}
         for number in range(self.rounds + 1):
             for name, work in sides.items():
@@ -198,7 +201,7 @@ def whole_and_narrow(bench: Bench, work: Path, count: int, body_bytes: int) -> N
         f"(b) {count} x {body_bytes} B, columns of the queue", taken, ratio, "ours/floor: must 1.2"
     )
 
-    # Made anew each time: a frame that was collected keeps what it has shuffled.
+    # A new frame each time, because a collected frame keeps its shuffle data.
     def counted(frame: DataFrame) -> None:
         assert len(frame.groupBy("topic", "queueId").count().collect()) == TOPICS * QUEUES
 

@@ -1,1 +1,1 @@
-"""Jobs on stores, one file a job: a frozen spec, `run(spark, spec) -> report`, `main(argv)`."""
+"""Jobs on stores, one file per job: a frozen spec, `run(spark, spec) -> report`, `main(argv)`."""

@@ -1,4 +1,4 @@
-"""`make demo`: a store that a real broker wrote, replayed through local Spark, and looked at."""
+"""`make demo`: replay a store that a real broker wrote through local Spark, and show the result."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BODY_SHOWN = 32
 
 
 def main() -> int:
-    """Unpack, replay, show. Returns the exit code."""
+    """Unpack the store, replay it and show the result. Returns the exit code."""
     console = Console(width=None if sys.stdout.isatty() else 120)
     out = CHECKOUT / "demo-out"
     source = unpack(out)
@@ -56,7 +56,7 @@ def main() -> int:
 
 
 def unpack(out: Path) -> Path:
-    """The golden store, fresh under `out`, which is emptied first; returns the store's root."""
+    """Empty `out` and unpack the golden store into it. Returns the store's root."""
     shutil.rmtree(out, ignore_errors=True)
     (out.parent / (out.name + ".replay.json")).unlink(missing_ok=True)
     with tarfile.open(CHECKOUT / "tests" / "golden" / f"{GOLDEN}.tar.xz") as archive:
@@ -65,7 +65,7 @@ def unpack(out: Path) -> Path:
 
 
 def session() -> SparkSession:
-    """A local Spark that says nothing but errors."""
+    """A local Spark session that logs only errors."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     logging = (CHECKOUT / "jobs" / "log4j2.properties").as_uri()
     return (
@@ -90,7 +90,7 @@ def _welcome(release: str) -> Panel:
 
 
 def by_topic(messages: DataFrame) -> Table:
-    """Who fills the store: messages, queues and bytes of every topic, largest first."""
+    """What fills the store: messages, queues and bytes of every topic, largest first."""
     stored = F.sum("storeSize").alias("stored")
     rows = (
         messages.groupBy("topic")
@@ -118,7 +118,7 @@ def by_topic(messages: DataFrame) -> Table:
 
 
 def some_messages(messages: DataFrame) -> Table:
-    """A few messages of the new store, and where each stood in the old one."""
+    """A few messages of the new store, and their positions in the old one."""
     origin = F.col("properties")
     rows = (
         messages.where("topic = 'orders' AND tags IS NOT NULL AND keys IS NOT NULL")
@@ -172,7 +172,7 @@ def _next_steps(spec: ReplaySpec) -> Panel:
             "                --topic orders --tag cancelled --to-store demo-out/cancelled\n"
             "or          .venv/bin/python jobs/replay.py --help"
         ),
-        title="what is left here",
+        title="files of this demo",
         border_style="cyan",
     )
 

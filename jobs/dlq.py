@@ -1,4 +1,5 @@
-"""Dead letters: what died, why, of which group; and sent again to the topic they came from.
+"""Report dead letters: messages, reasons, consumer groups. Optionally send them again to their
+origin topics.
 
 spark-submit jobs/dlq.py STORE --group billing
 spark-submit jobs/dlq.py STORE --group billing --resend NEWSTORE
@@ -17,7 +18,7 @@ import click
 from pyspark.sql import SparkSession
 
 if __package__ in (None, ""):
-    # spark-submit puts this file's folder on the path and not the one it belongs to.
+    # spark-submit puts this file's folder on the path, but the imports need its parent.
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from jobs import replay
@@ -37,10 +38,12 @@ DEFAULT_TOP = 100
 
 @dataclass(frozen=True, slots=True)
 class DlqSpec:
-    """Which dead letters: of `groups`, of `origin_topics`, all by default; times as the source has.
+    """Which dead letters: those of `groups` and of `origin_topics` (default: all). `options` are
+    the source's own.
 
-    `resend`: the folder of a new store where they stand in their origin topics again. `to_broker`: a
-    running broker's proxy to which they are sent, with `failed` for what it refuses.
+    `resend`: the folder of a new store that gets them in their origin topics. `to_broker`: the
+    proxy of a running broker to send them to. `failed`: the folder for messages that the broker
+    refuses.
     """
 
     store: str
@@ -56,14 +59,15 @@ class DlqSpec:
 
     @property
     def resent_to(self) -> str | None:
-        """Where they are sent again, if they are."""
+        """The target to which they are sent again, if any."""
         return self.resend or self.to_broker
 
 
 def run(
     spark: SparkSession, spec: DlqSpec, should_stop: Callable[[], bool] = lambda: False
 ) -> Answer:
-    """Tell, and send again if asked. Raises StoreError; for a group without dead letters too."""
+    """Report dead letters, and send them again if requested. Raises StoreError, also for a group
+    without dead letters."""
     began = time.monotonic()
     plan = plan_of(spec.store, {**spec.options, "includeSystemTopics": "true"})
     question = DeadLettersQuestion(spec.groups, spec.origin_topics, spec.top, plan.ranges)
@@ -93,12 +97,12 @@ def run(
 
 
 def resend_spec(spec: DlqSpec) -> ReplaySpec:
-    """The replay that puts these dead letters into their origin topics."""
+    """The spec of the replay that puts these dead letters into their origin topics."""
     if spec.origin_topics:
         raise InvalidArgumentError(
             None,
-            reason="dead letters are sent again by group, and not by origin topic",
-            advice="Leave --origin-topic out",
+            reason="dead letters can be sent again by group, not by origin topic",
+            advice="Leave out --origin-topic",
         )
     with plan_of(spec.store, {**spec.options, "includeSystemTopics": "true"}).store.open() as store:
         groups = {t for t in store.topics() if t.startswith(DLQ_PREFIX)}
@@ -124,16 +128,28 @@ _OPTIONS = (*STORE_OPTIONS, "startingTimestamp", "endingTimestamp")
 
 
 @job("dlq", run)
-@click.option("--group", "groups", multiple=True, help="Of this consumer group; repeatable.")
-@click.option("--origin-topic", "origin_topics", multiple=True, help="That came from this topic.")
-@top_option(DEFAULT_TOP, "So many of the newest dead letters.")
-@click.option("--resend", metavar="DIR", help="A new store, with them in their origin topics.")
-@click.option("--release", help="Write that as this release of the broker does (default: newest).")
-@click.option("--to-broker", metavar="HOST:PORT", help="Or to the proxy of a running broker.")
-@click.option("--failed", metavar="DIR", help="What that refuses, with the reason.")
+@click.option("--group", "groups", multiple=True, help="Only this consumer group; repeatable.")
+@click.option(
+    "--origin-topic",
+    "origin_topics",
+    multiple=True,
+    help="Only dead letters from this topic; repeatable.",
+)
+@top_option(DEFAULT_TOP, "List the N newest dead letters.")
+@click.option(
+    "--resend", metavar="DIR", help="Write them to this new store, in their origin topics."
+)
+@click.option(
+    "--release", help="Write the new store like this broker release (default: the newest)."
+)
+@click.option(
+    "--to-broker", metavar="HOST:PORT", help="Send them to the proxy of a running broker."
+)
+@click.option("--failed", metavar="DIR", help="Folder for refused messages and reasons.")
 @source_options(_OPTIONS)
 def main(given: Given) -> DlqSpec:
-    """Dead letters: what died, why, of which group, from which topic; and sent again."""
+    """Report dead letters with reason, consumer group and origin topic; optionally send them
+    again."""
     return spec_from(DlqSpec, given, _OPTIONS)
 
 

@@ -1,7 +1,8 @@
-"""Export a broker's messages to Parquet or Delta, partitioned by topic and day, and only what is new.
+"""Export a broker's messages to Parquet or Delta, partitioned by topic and day. Adds only new
+messages.
 
-Executors read and write; this process keeps the manifest. Run again it adds what has come since, and
-nothing twice; killed half-way it goes on.
+Executors read and write; this process keeps the manifest. Each run adds the messages stored since
+the last one, and none twice. A run after an interruption continues.
 
     spark-submit jobs/export.py STORE --to DIR --topic orders
 """
@@ -22,7 +23,7 @@ import click
 from pyspark.sql import SparkSession
 
 if __package__ in (None, ""):
-    # spark-submit puts this file's folder on the path and not the one it belongs to.
+    # spark-submit puts this file's folder on the path, but the imports need its parent.
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from jobs.exporting.delta import DeltaTarget, require_delta, with_delta
@@ -60,19 +61,19 @@ TARGETS: Mapping[str, type[ParquetTarget | DeltaTarget]] = {
     PARQUET: ParquetTarget,
     DELTA: DeltaTarget,
 }
-_GO_ON = "Run the same command again to go on"
+_GO_ON = "Run the same command to continue"
 _IN_THE_WAY = (
-    "The same command would meet it again: export into a new folder with --mode DROPMALFORMED or "
+    "The same command would fail again: export into a new folder with --mode DROPMALFORMED or "
     f"PERMISSIVE, or from a salvaged store ({SALVAGE})"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class ExportSpec:
-    """What to export, and where to. `options` are the source's own, by their names.
+    """What to export, and the target. `options` are the source's own, by name.
 
-    `wave_bytes`: about how many selected bytes of the log are done at a time; what is killed begins
-    its wave again.
+    `wave_bytes`: about how many selected bytes a wave has. After an interruption its wave starts
+    again.
     """
 
     store: str
@@ -83,16 +84,16 @@ class ExportSpec:
     checksums: bool = False
 
     def asked(self) -> dict[str, str]:
-        """What determines rows and columns, besides which ranges of which queues are read."""
+        """The options that determine rows and columns, except those that select queue ranges."""
         return {name: value for name, value in self.options.items() if name not in RANGES}
 
 
 def run(
     spark: SparkSession, spec: ExportSpec, should_stop: Callable[[], bool] = lambda: False
 ) -> Answer:
-    """Export what is not in the target yet, and say what that was.
+    """Export the messages that are not in the target yet. Returns the result.
 
-    `should_stop` is asked between waves. Raises StoreError where the export is refused, and nothing
+    `should_stop` is called between waves. Raises StoreError if the export is refused; then nothing
     was written.
     """
     check(spec)
@@ -104,7 +105,7 @@ def run(
 
 
 def check(spec: ExportSpec) -> None:
-    """Raise InvalidArgumentError for a spec that cannot be, before a session is asked."""
+    """Raise InvalidArgumentError for an invalid spec, before a session starts."""
     if spec.format not in TARGETS:
         raise InvalidArgumentError(
             None, reason="unknown format", expected=" or ".join(TARGETS), actual=spec.format
@@ -112,16 +113,16 @@ def check(spec: ExportSpec) -> None:
     refuse_uri(spec.target)
     source, target = Path(spec.store).resolve(), Path(spec.target).resolve()
     if source == target or source in target.parents or target in source.parents:
-        raise InvalidArgumentError(
-            target, reason="store and target must be folders apart from each other"
-        )
+        raise InvalidArgumentError(target, reason="store and target must be separate folders")
     for name in spec.options:
         if name not in SELECTION:
-            raise InvalidArgumentError(None, reason=f"option {name!r} is none of an export")
+            raise InvalidArgumentError(
+                None, reason=f"option {name!r} is not an option of an export"
+            )
 
 
 class _Export:
-    """One call of `run`: the plan, what is left of it, and the waves written now."""
+    """One call of `run`: the plan, the remaining ranges, and the waves written by this call."""
 
     def __init__(self, spark: SparkSession, spec: ExportSpec, manifest: Manifest) -> None:
         self.spark, self.spec, self.manifest = spark, spec, manifest
@@ -141,14 +142,14 @@ class _Export:
         self.left = list(without(self.plan.ranges, finished))
         self._note_gaps(done)
 
-    # --- what is refused -------------------------------------------------------------------------
+    # --- refusals --------------------------------------------------------------------------------
 
     def _refuse_another_table(self) -> None:
         there = self.manifest.table
         if there not in (None, self.spec.format):
             raise ManifestError(
                 self.manifest.target,
-                reason="an export in another format has begun this target",
+                reason="the target has an export in another format",
                 expected=there,
                 actual=self.spec.format,
                 advice=f"Give --format {there}, or export into a new folder",
@@ -159,17 +160,18 @@ class _Export:
         if before is not None and dict(before) != self.spec.asked():
             raise ManifestError(
                 self.manifest.folder,
-                reason="what is in the target was asked for with other options",
-                expected=_told(before),
-                actual=_told(self.spec.asked()),
-                advice="Give the same options (topics, offsets and times may differ), or export into "
+                reason="the target was exported with other options",
+                expected=_as_text(before),
+                actual=_as_text(self.spec.asked()),
+                advice="Give the same options (topics, offsets and times may differ), or export "
+                "into "
                 "a new folder",
             )
 
     def _refuse_another_store(
         self, store: MessageStore, done: Mapping[Any, Sequence[ExportedRange]]
     ) -> None:
-        """The last message exported of a queue must be where it was, or have expired."""
+        """Check that the last exported message of each queue is where it was, or has expired."""
         there = set(store.queues())
         for queue, parts in done.items():
             last = parts[-1]
@@ -182,16 +184,18 @@ class _Export:
             if at != last.last_log_offset:
                 raise ManifestError(
                     store.path,
-                    reason=f"queue {queue.queue_id} of {queue.topic!r} holds other messages than "
-                    f"those exported from broker {store.broker_name!r}: its offset {last.stop - 1}",
+                    reason=f"queue {queue.queue_id} of {queue.topic!r} has other messages than "
+                    f"those exported from broker {store.broker_name!r}: its offset "
+                    f"{last.stop - 1}",
                     expected=f"log offset {last.last_log_offset}",
                     actual="no such offset" if at is None else f"log offset {at}",
-                    advice="If this is another broker's store give its --brokerName; if this one was "
-                    "made anew, or cut by a recovery, export into a new folder",
+                    advice="If this is another broker's store, give its --brokerName; if this one "
+                    "was "
+                    "created again or cut by a recovery, export into a new folder",
                 )
 
     def _note_gaps(self, done: Mapping[Any, Sequence[ExportedRange]]) -> None:
-        """What expired between the last export and this one."""
+        """Note what expired between the last export and this one."""
         for part in self.plan.ranges:
             low = self.plan.store.snapshot.queues[part.queue].min_offset
             before = [one.stop for one in done.get(part.queue, ()) if one.stop <= low]
@@ -212,13 +216,14 @@ class _Export:
                 except StoreError:
                     raise
                 except Exception as error:
-                    # Spark's own; the waves before are whole, and the answer says what it was.
+                    # An error from Spark. Earlier waves are complete, and the answer has the
+                    # reason.
                     reason = reason_of(error)
                     self.stopped_by = f"{reason}. {_IN_THE_WAY if is_damage(reason) else _GO_ON}"
                     break
                 progress(wave.selected_bytes)
                 if should_stop():
-                    self.stopped_by = f"it was asked to stop. {_GO_ON}"
+                    self.stopped_by = f"stopped on request. {_GO_ON}"
                     break
         return self._answer()
 
@@ -229,7 +234,7 @@ class _Export:
             return cut_into_slices(store, self.left, self.spec.wave_bytes)
 
     def _pieces(self, wave: LogSlice) -> list[QueueSlice]:
-        """What is left of every queue in a stretch of the log."""
+        """The remaining ranges of every queue in a range of the log."""
         with self.plan.store.open() as store:
             return list(pieces_of(self.left, wave, store.view.offset_at_log))
 
@@ -263,7 +268,7 @@ class _Export:
             ]
 
     def _compare(self, pieces: Sequence[QueueSlice], done: Wave) -> None:
-        """Note what did not arrive, or arrived as a row about damage."""
+        """Note messages that did not arrive, or arrived as a row about damage."""
         asked = self.plan.asked
         if asked.mode == PERMISSIVE:
             paths = [str(self.manifest.target / file.path) for file in done.files]
@@ -277,12 +282,12 @@ class _Export:
                     f"{selected:,} messages were selected, and {done.rows:,} arrived"
                 )
         elif asked.mode != FAILFAST and (
-            # Rows tell nothing of what was left out here: a read of its own looks for it.
+            # The rows do not show what was left out, so a separate read counts it.
             damaged := damage_in(self.spark, self.plan, self.spec.options, pieces)
         ):
             self.problems.append(f"damaged messages that were left out: {damaged:,}")
 
-    # --- what became of it -----------------------------------------------------------------------
+    # --- result ----------------------------------------------------------------------------------
 
     def _answer(self) -> Answer:
         files = [file for wave in self.written for file in wave.files]
@@ -325,7 +330,7 @@ class _Export:
         )
 
 
-def _told(asked: Mapping[str, str]) -> str:
+def _as_text(asked: Mapping[str, str]) -> str:
     return ", ".join(f"{name}={value}" for name, value in sorted(asked.items())) or "no options"
 
 
@@ -337,7 +342,13 @@ def _prepared(builder: SparkSession.Builder, spec: ExportSpec) -> SparkSession.B
 
 
 @job("export", run, prepare=_prepared)
-@click.option("--to", "target", required=True, metavar="DIR", help="A folder of the export's own.")
+@click.option(
+    "--to",
+    "target",
+    required=True,
+    metavar="DIR",
+    help="The target folder, which only this export uses.",
+)
 @click.option(
     "--format",
     type=click.Choice(list(TARGETS)),
@@ -345,12 +356,11 @@ def _prepared(builder: SparkSession.Builder, spec: ExportSpec) -> SparkSession.B
     show_default=True,
     help="A folder of Parquet files, or a Delta table.",
 )
-@click.option(
-    "--wave-bytes", type=size, default="8g", show_default=True, help="Do so much at a time."
-)
+@click.option("--wave-bytes", type=size, default="8g", show_default=True, help="Bytes per wave.")
 @source_options()
 def main(given: Given) -> ExportSpec:
-    """Export messages to Parquet or Delta, partitioned by topic and day; run again, only what is new."""
+    """Export messages to Parquet or Delta, partitioned by topic and day; each run adds only new
+    ones."""
     spec = spec_from(ExportSpec, given, SELECTION)
     check(spec)
     return spec

@@ -1,4 +1,4 @@
-"""How far consumer groups are behind, and whether any has lost messages or falls too far back.
+"""Report how far consumer groups are behind, and which lost messages or are too far behind.
 
 spark-submit jobs/lag.py STORE --max-lag 100000
 """
@@ -15,7 +15,7 @@ import click
 from pyspark.sql import SparkSession
 
 if __package__ in (None, ""):
-    # spark-submit puts this file's folder on the path and not the one it belongs to.
+    # spark-submit puts this file's folder on the path, but the imports need its parent.
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from jobs.running.command import STORE_OPTIONS, Given, job, source_options, spec_from
@@ -42,7 +42,7 @@ _SHOWN = (
 
 @dataclass(frozen=True, slots=True)
 class LagSpec:
-    """Which groups, of all if none is named. `max_lag`: messages; a group behind more is told."""
+    """Which groups (default: all). `max_lag`: a group that is more messages behind is a problem."""
 
     store: str
     options: Mapping[str, str] = field(default_factory=dict)
@@ -55,10 +55,10 @@ class LagSpec:
 def run(
     spark: SparkSession, spec: LagSpec, should_stop: Callable[[], bool] = lambda: False
 ) -> Answer:
-    """By the broker's own file of offsets. Raises StoreError, also for a group it does not know.
+    """Report the lag from the broker's offset file. Raises StoreError, also for an unknown group.
 
-    Not well: a group whose next message expired before it was consumed, or that is behind more than
-    `max_lag`.
+    It is a problem if a group's next message expired before the group consumed it, or if a group is
+    more than `max_lag` messages behind.
     """
     began = time.monotonic()
     pinned = pinned_store(spec.store, spec.options)
@@ -92,12 +92,14 @@ def run(
 
 
 @job("lag", run, stoppable=False)
-@click.option("--group", "groups", multiple=True, help="Of this consumer group; repeatable.")
-@click.option("--topic", "topics", multiple=True, help="Of this topic; repeatable.")
-@click.option("--max-lag", type=click.IntRange(min=0), help="Exit code 1 where a group has more.")
+@click.option("--group", "groups", multiple=True, help="Only this consumer group; repeatable.")
+@click.option("--topic", "topics", multiple=True, help="Only this topic; repeatable.")
+@click.option(
+    "--max-lag", type=click.IntRange(min=0), help="Exit code 1 if a group is more messages behind."
+)
 @source_options(STORE_OPTIONS)
 def main(given: Given) -> LagSpec:
-    """How far consumer groups are behind, by the offsets that the broker wrote down last."""
+    """Report how far consumer groups are behind, by the offsets that the broker wrote last."""
     return spec_from(LagSpec, given, STORE_OPTIONS)
 
 

@@ -1,7 +1,7 @@
-"""Make queues and index anew from the log, in a new store, and say what was made.
+"""Rebuild queues and index from the log into a new store.
 
-The log is dispatched in its order by one process, as a broker does it; with --verify executors then
-hold the new store against itself. Killed half-way the same command goes on.
+One process dispatches the log in order, like a broker. With --verify, executors then check the new
+store. If interrupted, run the same command to continue.
 
     spark-submit jobs/rebuild.py STORE --to NEW --release 5.3.3 --verify
 """
@@ -19,7 +19,7 @@ import click
 from pyspark.sql import SparkSession
 
 if __package__ in (None, ""):
-    # spark-submit puts this file's folder on the path and not the one it belongs to.
+    # spark-submit puts this file's folder on the path, but the imports need its parent.
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from jobs.running.command import STORE_OPTIONS, Given, job, source_options, spec_from
@@ -31,14 +31,14 @@ from rmq_store.admin.rebuild import LOG_MODES, rebuild, work_of
 from rmq_store.text.json_keys import as_json_object
 from rmq_store.text.progress import Progress
 
-_TOLD = ("records", "entriesRebuilt", "indexItemsRebuilt", "logStart", "logEnd", "log")
+_NUMBERS = ("records", "entriesRebuilt", "indexItemsRebuilt", "logStart", "logEnd", "log")
 
 
 @dataclass(frozen=True, slots=True)
 class RebuildSpec:
-    """What to rebuild, and where. `log`: copy the files of the log, or link those that are full.
+    """What to rebuild, and the target. `log`: copy the log files, or link the full ones.
 
-    `release`: of the broker that is to start on it. `verify`: look at the new store afterwards.
+    `release`: the broker release that will start on it. `verify`: check the new store afterwards.
     """
 
     store: str
@@ -53,12 +53,13 @@ class RebuildSpec:
 def run(
     spark: SparkSession, spec: RebuildSpec, should_stop: Callable[[], bool] = lambda: False
 ) -> Answer:
-    """Rebuild. Not well: the log has damage, or the new store is not sound. Raises StoreError.
+    """Rebuild the store. Damage in the log or findings in the new store are problems. Raises
+    StoreError.
 
-    `should_stop` is not asked: killed at any point, the same spec goes on.
+    `should_stop` is never called: after an interruption at any point, the same spec continues.
     """
     began = time.monotonic()
-    # The queues are what is to be made: nothing is asked of those that are there.
+    # The job rebuilds the queues, so it does not read the existing ones.
     pinned = log_of_store(spec.store, spec.options)
     conf = spec.options.get("brokerConf")
     with pinned.open() as store:
@@ -72,8 +73,8 @@ def run(
             config=conf,
             progress=progress,
         )
-    told = as_json_object(report.to_dict())
-    problems = [f"damage in the log at {start} to {stop}" for start, stop in told["damage"]]
+    fields = as_json_object(report.to_dict())
+    problems = [f"damage in the log: offsets {start} to {stop}" for start, stop in fields["damage"]]
     tables: dict[str, list[dict[str, Any]]] = {
         "queues": [
             {"topic": queue.topic, "queueId": queue.queue_id, "minOffset": low, "maxOffset": high}
@@ -84,14 +85,14 @@ def run(
         found = examine(spark, pinned_store(spec.target, _of_target(spec)))
         tables["findings"] = [as_json_object(finding) for finding in found.findings]
         if not found.nothing_wrong:
-            problems.append("the new store is not sound: see the findings")
+            problems.append("the new store has problems: see the findings")
     sums = sums_of(spark, files_of_store(pinned)) if spec.checksums else ()
     asked = {"target": spec.target, "log": spec.log, "release": spec.release}
     return Answer(
         job="rebuild",
         ok=not problems,
         tables=tables,
-        numbers={**{name: told[name] for name in _TOLD}, "target": spec.target},
+        numbers={**{name: fields[name] for name in _NUMBERS}, "target": spec.target},
         source=provenance_of(pinned, (), {**spec.options, **asked}, sums),
         seconds=round(time.monotonic() - began, 3),
         problems=tuple(problems),
@@ -100,14 +101,14 @@ def run(
 
 
 def _of_target(spec: RebuildSpec) -> dict[str, str]:
-    # broker.conf may name the folders of the source's log; the target has its own.
+    # broker.conf may name the log folders of the source. The target has its own.
     return {k: v for k, v in spec.options.items() if k == "brokerName"}
 
 
 # --- the command ----------------------------------------------------------------------------------
 
 
-# Signals have their usual meaning here: whatever ends it, the same command goes on.
+# Signals keep their usual meaning: after any interruption, the same command continues.
 @job("rebuild", run, stoppable=False)
 @click.option("--to", "target", required=True, metavar="DIR", help="The new store.")
 @click.option(
@@ -117,11 +118,11 @@ def _of_target(spec: RebuildSpec) -> dict[str, str]:
     show_default=True,
     help="Copy the log, or link its full files.",
 )
-@click.option("--release", help="As this release of the broker does (default: newest).")
+@click.option("--release", help="Write files like this broker release (default: the newest).")
 @click.option("--verify", is_flag=True, help="Verify the new store afterwards.")
 @source_options(STORE_OPTIONS)
 def main(given: Given) -> RebuildSpec:
-    """Queues and index made anew from the log, in a new store that a broker can start on."""
+    """Rebuild queues and index from the log into a new store that a broker can start on."""
     return spec_from(RebuildSpec, given, STORE_OPTIONS)
 
 

@@ -1,4 +1,4 @@
-"""Replay a selection of a broker's store into another store, into Parquet, or to a running broker.
+"""Replay selected messages of a store into another store, into Parquet, or to a running broker.
 
 python jobs/replay.py STORE --to-store NEW --topic orders --since 2026-05-01T10:00:00Z
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 if __package__ in (None, ""):
-    # spark-submit puts this file's folder on the path and not the one it belongs to.
+    # spark-submit puts this file's folder on the path, but the imports need its parent.
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from jobs.replay_targets import dry_run
@@ -31,12 +31,12 @@ from jobs.running.spark_session import ship_jobs
 def run(
     spark: SparkSession, spec: ReplaySpec, should_stop: Callable[[], bool] = lambda: False
 ) -> Report:
-    """Replay, and say what became of it.
+    """Replay the selected messages. Returns the report.
 
-    `should_stop` is asked between waves; when it says so, or reading fails, the target is closed
-    cleanly, the report says why, and the same spec goes on later. Where writing itself fails the
-    report says so too, and the next run is refused. Raises StoreError where the replay is refused
-    and nothing was written.
+    `should_stop` is called between waves. If it returns true, or if reading fails, the target is
+    closed cleanly, the report has the reason, and a later run of the same spec continues. If
+    writing fails, the report says so, and the next run is refused. Raises StoreError if the replay
+    is refused; then nothing was written.
     """
     check(spec)
     ship_jobs()
@@ -55,7 +55,7 @@ def run(
 @job("replay", run)
 @replay_options
 def main(given: Given) -> ReplaySpec:
-    """Replay a selection of a broker's store into another store, into Parquet, to a broker."""
+    """Replay selected messages of a store into another store, into Parquet, or to a broker."""
     return spec_of(given)
 
 

@@ -1,6 +1,6 @@
-"""One message's life by key or id: across topic, retry, dead letters, delay, timer, transaction.
+"""Report a message's history by key or id: topic, retry, dead letters, delay, timer, transaction.
 
-What the index does not cover executors look for in the log.
+Executors search the parts of the log that the index does not cover.
 
     spark-submit jobs/trace.py STORE ORDER_4711
 """
@@ -18,7 +18,7 @@ import click
 from pyspark.sql import SparkSession
 
 if __package__ in (None, ""):
-    # spark-submit puts this file's folder on the path and not the one it belongs to.
+    # spark-submit puts this file's folder on the path, but the imports need its parent.
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from jobs.running.command import STORE_OPTIONS, Given, job, source_options, spec_from
@@ -32,7 +32,7 @@ from rmq_store.questions.trace import trace as lives_with
 
 @dataclass(frozen=True, slots=True)
 class TraceSpec:
-    """`key`: a word of KEYS, a UNIQ_KEY or an offsetMsgId. `topic`: that a message was sent to."""
+    """`key`: a word of KEYS, a UNIQ_KEY or an offsetMsgId. `topic`: only messages sent to it."""
 
     store: str
     key: str
@@ -44,9 +44,10 @@ class TraceSpec:
 def run(
     spark: SparkSession, spec: TraceSpec, should_stop: Callable[[], bool] = lambda: False
 ) -> Answer:
-    """The lives of all messages with the key; none is not well, nor are damaged records.
+    """Report the histories of all messages with the key. No message, or damaged records, is a
+    problem.
 
-    Raises StoreError, for damage where it is all that the key leads to.
+    Raises StoreError, also if the key leads only to damage.
     """
     began = time.monotonic()
     plan = plan_of(spec.store, {**spec.options, "includeSystemTopics": "true"})
@@ -97,7 +98,8 @@ def run(
 @click.option("--topic", help="Only messages that were sent to this topic.")
 @source_options(STORE_OPTIONS)
 def main(given: Given) -> TraceSpec:
-    """The life of the messages with a KEY: a word of KEYS, a UNIQ_KEY or an offsetMsgId."""
+    """Report the history of the messages with a KEY: a word of KEYS, a UNIQ_KEY or an
+    offsetMsgId."""
     return spec_from(TraceSpec, given, STORE_OPTIONS)
 
 

@@ -1,4 +1,5 @@
-"""Who fills the disk: bytes and messages by topic, queue and day, the largest messages, the growth.
+"""Report what fills the disk: bytes and messages by topic, queue and day, the largest messages, the
+growth.
 
 spark-submit jobs/usage.py STORE --top 20
 """
@@ -15,7 +16,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 if __package__ in (None, ""):
-    # spark-submit puts this file's folder on the path and not the one it belongs to.
+    # spark-submit puts this file's folder on the path, but the imports need its parent.
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from jobs.running.command import RANGES, Given, job, source_options, spec_from, top_option
@@ -33,7 +34,7 @@ _GROWTH_DAYS = 7
 
 @dataclass(frozen=True, slots=True)
 class UsageSpec:
-    """Which messages; `top`: how many queues and single messages are told."""
+    """Which messages to count. `top`: how many queues and single messages to list."""
 
     store: str
     options: Mapping[str, str] = field(default_factory=dict)
@@ -44,7 +45,7 @@ class UsageSpec:
 def run(
     spark: SparkSession, spec: UsageSpec, should_stop: Callable[[], bool] = lambda: False
 ) -> Answer:
-    """Add up. Raises StoreError where the store or what is selected cannot be read."""
+    """Add up messages and bytes. Raises StoreError if the store or the selection cannot be read."""
     began = time.monotonic()
     options = {"includeSystemTopics": "true", **spec.options}
     plan = plan_of(spec.store, options)
@@ -73,7 +74,7 @@ def run(
 
 
 def with_change(days: Sequence[Row]) -> list[dict[str, Any]]:
-    """Days in order, each with how many bytes more (or fewer) it has than the one before."""
+    """Days in order, each with the change in bytes from the day before."""
     before: int | None = None
     found = []
     for day in days:
@@ -83,7 +84,7 @@ def with_change(days: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def _growth(days: Sequence[Row]) -> dict[str, Any]:
-    """The mean of the last whole days; the last one is still going on."""
+    """The mean bytes of the last complete days. The last day is not complete."""
     whole = [day["bytes"] for day in days if day["day"] is not None][:-1][-_GROWTH_DAYS:]
     if not whole:
         return {}
@@ -101,10 +102,10 @@ def _on_disk(pinned: PinnedStore) -> int:
 
 
 @job("usage", run, stoppable=False)
-@top_option(DEFAULT_TOP, "So many queues, and so many of the largest messages.")
+@top_option(DEFAULT_TOP, "List the N largest queues and the N largest messages.")
 @source_options(RANGES)
 def main(given: Given) -> UsageSpec:
-    """Who fills the disk: topics, queues, days, the largest messages, and how it grows."""
+    """Report what fills the disk: topics, queues, days, the largest messages, and the growth."""
     return spec_from(UsageSpec, given, RANGES)
 
 

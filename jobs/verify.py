@@ -1,6 +1,6 @@
-"""Verify a store with Spark: parts of the log go to executors, and what they found is joined.
+"""Verify a store with Spark: executors check parts of the log, and the driver merges the findings.
 
-The same findings as `rmqstore verify`, which does it in one process.
+The findings are the same as those of `rmqstore verify`, which uses one process.
 
     spark-submit jobs/verify.py STORE --json report.json
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 if __package__ in (None, ""):
-    # spark-submit puts this file's folder on the path and not the one it belongs to.
+    # spark-submit puts this file's folder on the path, but the imports need its parent.
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from jobs.running.command import STORE_OPTIONS, Given, job, source_options, spec_from
@@ -34,7 +34,7 @@ from spark_source.planning.query_plan import PinnedStore
 
 @dataclass(frozen=True, slots=True)
 class VerifySpec:
-    """Which store. `options`: brokerName and brokerConf."""
+    """The store to check. `options`: brokerName and brokerConf."""
 
     store: str
     options: Mapping[str, str]
@@ -44,7 +44,8 @@ class VerifySpec:
 def run(
     spark: SparkSession, spec: VerifySpec, should_stop: Callable[[], bool] = lambda: False
 ) -> Answer:
-    """Examine the store. Raises StoreError only where it cannot be looked at; damage is findings."""
+    """Check the store. Damage becomes findings; raises StoreError only if the store cannot be
+    checked."""
     began = time.monotonic()
     pinned = pinned_store(spec.store, spec.options)
     source = provenance_of(pinned, (), dict(spec.options))
@@ -55,7 +56,7 @@ def run(
         return Answer("verify", False, {}, source, seconds, {}, stopped_by=_STOPPED)
     if spec.checksums:
         source = replace(source, files=tuple(sums_of(spark, files_of_store(pinned))))
-    told = as_json_object(report.to_dict())
+    fields = as_json_object(report.to_dict())
     found = map(as_json_object, report.findings)
     findings = [{name: finding[name] for name in _SHOWN} for finding in found]
     return Answer(
@@ -63,7 +64,7 @@ def run(
         ok=report.nothing_wrong,
         tables={"findings": findings, "index": [as_json_object(one) for one in report.index]},
         numbers={
-            **{name: told[name] for name in ("records", "recordBytes", "queues", "lag")},
+            **{name: fields[name] for name in ("records", "recordBytes", "queues", "lag")},
             **{f"{name}s": count for name, count in severities(report.findings).items()},
         },
         source=source,
@@ -71,14 +72,14 @@ def run(
     )
 
 
-_STOPPED = "it was asked to stop; a part of the log says nothing about the store"
+_STOPPED = "stopped on request; a part of the log is not enough for a result"
 _SHOWN = ("severity", "code", "path", "start", "stop", "count", "meaning", "advice")
 
 
 def examine(
     spark: SparkSession, pinned: PinnedStore, should_stop: Callable[[], bool] = lambda: False
 ) -> VerifyReport:
-    """The report of a pinned store. Raises Stopped before all of the log is checked."""
+    """The report of a pinned store. Raises Stopped if stopped before the whole log is checked."""
     with pinned.open() as store:
         total = store.log.chain.stop - store.log.chain.start
     with Progress("verify", total) as progress:
@@ -97,7 +98,7 @@ def examine(
 @job("verify", run)
 @source_options(STORE_OPTIONS)
 def main(given: Given) -> VerifySpec:
-    """Whether log, queues, index, checkpoint and configuration agree. Changes nothing."""
+    """Check that log, queues, index, checkpoint and configuration agree. Changes nothing."""
     return spec_from(VerifySpec, given, STORE_OPTIONS)
 
 

@@ -1,4 +1,4 @@
-"""What the notebooks share: a store to look at, units, and how pictures look."""
+"""Helpers of the notebooks: an example store, units, and the style of the plots."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 GOLDEN = Path(__file__).resolve().parents[1] / "tests" / "golden"
-# Apart from each other for colour-blind readers too (Okabe and Ito).
+# Colours that colour-blind readers can distinguish (Okabe and Ito).
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")
 OK, BAD, QUIET = COLOURS[2], COLOURS[5], "#DDDDDD"
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def scratch() -> Path:
-    """A new folder for this notebook, gone when its kernel ends."""
+    """A new folder for this notebook, deleted when its kernel ends."""
     folder = Path(tempfile.mkdtemp(prefix="rmqstore-notebook-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
 
 
 def example_store(name: str = "clean-5.5.0") -> Path:
-    """A fresh copy of a store that a real broker wrote (tests/golden says which there are)."""
+    """A fresh copy of a store that a real broker wrote (tests/golden lists them)."""
     folder = scratch()
     with tarfile.open(GOLDEN / f"{name}.tar.xz") as archive:
         archive.extractall(folder, filter="data")
@@ -40,7 +40,7 @@ def example_store(name: str = "clean-5.5.0") -> Path:
 
 
 def size(count: float) -> str:
-    """Bytes for people."""
+    """A byte count with a unit."""
     step = 0
     while abs(count) >= 1024 and step < len(_UNITS) - 1:
         count, step = count / 1024, step + 1
@@ -50,7 +50,7 @@ def size(count: float) -> str:
 
 
 def in_bytes(axes: Axes, axis: str = "y") -> None:
-    """Label an axis of bytes in KiB, MiB, ... at round numbers of those."""
+    """Label an axis of bytes at round numbers of KiB, MiB, ..."""
     low, high = axes.get_ylim() if axis == "y" else axes.get_xlim()
     chosen = axes.yaxis if axis == "y" else axes.xaxis
     power = max(0, int(np.log2(max(high - low, 1) / 2) // 10))
@@ -69,7 +69,7 @@ def in_time(axes: Axes) -> None:
 
 
 def as_times(milliseconds: npt.ArrayLike) -> npt.NDArray[Any]:
-    """Milliseconds since the epoch as times that matplotlib knows."""
+    """Milliseconds since the epoch as times for matplotlib."""
     whole: npt.NDArray[np.float64] = np.asarray(milliseconds, dtype="float64").round()
     return whole.astype("datetime64[ms]")
 

@@ -1,1 +1,1 @@
-"""Where an export writes: Parquet or Delta, step by step, and the manifest of what is there."""
+"""The targets of an export, Parquet and Delta, and the manifest of what a target has."""

@@ -1,9 +1,9 @@
-"""Where an export puts Delta: one commit of the table a wave, which says itself what it has.
+"""Export to Delta: one commit of the table per wave. The commit says which wave it is.
 
-Delta's commit is what counts. It carries the wave (its queue ranges) as the writer's metadata, and an
-application transaction with the wave's number, which Delta takes once. So whoever is killed between
-that commit and the manifest leaves a commit that the next run finds and names in the manifest; whoever
-is killed before it leaves files that belong to no version, which VACUUM removes.
+Delta's commit decides. It has the wave (its queue ranges) as the writer's metadata, and an
+application transaction with the wave's number, which Delta accepts once. If a process is killed
+between the commit and the manifest, the next run finds the commit and adds it to the manifest. If
+it is killed before the commit, its files belong to no version, and VACUUM removes them.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ _HOW = (
 
 
 class DeltaUnavailableError(StoreError):
-    """Delta is to be written, and this Spark does not have it."""
+    """The export writes Delta, but this Spark does not have it."""
 
     code = "RMQSTORE_DELTA_UNAVAILABLE"
 
 
 def with_delta(builder: SparkSession.Builder) -> SparkSession.Builder:
-    """Let the Spark that is about to start have Delta. Raises DeltaUnavailableError.
+    """Add Delta to the Spark session that is about to start. Raises DeltaUnavailableError.
 
-    What spark-submit has started has its jars and settings from there.
+    A session that spark-submit started gets jars and settings from spark-submit.
     """
     if submitted():
         return builder
@@ -72,13 +72,13 @@ def require_delta(spark: SparkSession) -> None:
                 advice=_HOW,
             )
     try:
-        # Spark goes on without an extension that it does not find, and only logs it.
+        # If Spark does not find an extension, it only logs that and continues.
         jvm = spark.sparkContext._jvm
         assert jvm is not None
         jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(_EXTENSION)
     except Py4JError:
         raise DeltaUnavailableError(
-            None, reason="the session is set for Delta, and its jar is not there", advice=_HOW
+            None, reason="the session is configured for Delta, but its jar is missing", advice=_HOW
         ) from None
 
 
@@ -88,16 +88,16 @@ class DeltaTarget:
     def __init__(self, spark: SparkSession, manifest: Manifest) -> None:
         self.spark, self.manifest = spark, manifest
         self.table: Path = manifest.target
-        self._seen = -1  # the version up to which commits were looked at
+        self._seen = -1  # the version up to which commits were read
 
     def settle(self) -> None:
-        """Name in the manifest what is in the table and is not named there yet."""
+        """Add commits of the table that are missing in the manifest to the manifest."""
         known, begun = self.manifest.delta_version, self.manifest.begun
         latest = latest_version(self.table)
         if known is not None and latest < known:
             raise ManifestError(
                 self.table,
-                reason="the Delta table here is not the one that the manifest is about: its version",
+                reason="the Delta table here is not the one of the manifest: its version",
                 expected=f"{known} or later",
                 actual=latest if latest >= 0 else "no table",
                 advice="Put the table back, or export into a new folder",
@@ -107,11 +107,11 @@ class DeltaTarget:
         while self._name_next(whole=killed) is not None:
             pass
         if killed:
-            # The next look begins here: Delta cleans its log up in the end.
+            # The next run starts here, because Delta deletes old parts of its log.
             self.manifest.begin(self._seen)
 
     def write(self, rows: DataFrame, wave: Wave) -> Wave:
-        """Add a wave to the table, and name it in the manifest; returns it with its files."""
+        """Add a wave to the table and to the manifest. Returns the wave with its files."""
         self.manifest.begin(self._seen)
         (
             rows.write.format("delta")
@@ -128,15 +128,15 @@ class DeltaTarget:
         if done.ranges != wave.ranges:
             raise ManifestError(
                 self.table,
-                reason=f"wave {wave.number} was added meanwhile by an export that had been killed",
-                advice="Nothing is lost or doubled; run this again",
+                reason=f"an interrupted export added wave {wave.number} meanwhile",
+                advice="Nothing is lost or duplicated; run this again",
             )
         return done
 
     def _name_next(self, *, whole: bool) -> Wave | None:
-        """The next wave, if a commit not looked at yet has it, named in the manifest.
+        """Add the next wave to the manifest if a commit not read yet has it.
 
-        `whole`: a commit that was cleaned away is a ManifestError.
+        `whole`: raise ManifestError if Delta deleted one of these commits.
         """
         wanted = APPLICATION, self.manifest.next_number
         stop = latest_version(self.table) + 1
@@ -150,12 +150,13 @@ class DeltaTarget:
         return None
 
     def _name_empty(self, rows: DataFrame, wave: Wave) -> Wave:
-        """Delta records no commit that changes nothing, and none whose transaction it has had."""
+        """Add a wave without files to the manifest. Delta has no commit for an empty wave, nor for
+        a transaction it already had."""
         if not rows.isEmpty():
             raise ManifestError(
                 self.table,
-                reason=f"Delta has had wave {wave.number} before, and the manifest does not know it",
-                advice="Put back the newest manifest, or export into a new folder",
+                reason=f"Delta already has wave {wave.number}, but the manifest does not",
+                advice="Restore the newest manifest, or export into a new folder",
             )
         done = replace(wave, delta_version=self._seen if self._seen >= 0 else None)
         self.manifest.commit(done)

@@ -1,7 +1,7 @@
-"""The log of a Delta table, as far as an export has to know it: its versions and their commits.
+"""Read the versions and commits of a Delta table's log, as far as an export needs them.
 
-By Delta's transaction log protocol, sections "Delta Log Entries" and "Actions". The package that
-writes Delta has no question for "which files has version N added".
+Follows Delta's transaction log protocol, sections "Delta Log Entries" and "Actions". The package
+that writes Delta cannot say which files version N added.
 """
 
 from __future__ import annotations
@@ -20,23 +20,24 @@ _COMMIT = re.compile(r"(\d{20})\.json")
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What a version did: files it added, its application transaction, what the writer said of it."""
+    """What a version did: the files it added, its application transaction, the writer's
+    metadata."""
 
     version: int
-    added: tuple[str, ...]  # below the table's folder
+    added: tuple[str, ...]  # relative to the table's folder
     transaction: tuple[str, int] | None  # application, its version
     said: str | None
 
 
 def latest_version(table: Path) -> int:
-    """The newest version of a table; -1 where there is none."""
+    """The newest version of a table; -1 if there is none."""
     return max(_versions(table), default=-1)
 
 
 def commits(table: Path, start: int, stop: int, *, whole: bool) -> Iterator[Commit]:
-    """The versions [start, stop), oldest first; those that Delta has cleaned away are left out.
+    """The versions [start, stop), oldest first, without those that Delta deleted.
 
-    `whole`: a ManifestError where one was.
+    `whole`: raise ManifestError if Delta deleted one.
     """
     for number in range(start, stop):
         path = table / "_delta_log" / f"{number:020d}.json"
@@ -47,8 +48,8 @@ def commits(table: Path, start: int, stop: int, *, whole: bool) -> Iterator[Comm
             if whole:
                 raise ManifestError(
                     path,
-                    reason="this part of the Delta table's log was cleaned away, and what an export "
-                    "that was killed had added to the table cannot be told without it",
+                    reason="Delta deleted this part of its log, which says what an interrupted "
+                    "export added to the table",
                     advice="Compare the table with the newest wave of the manifest; export into a "
                     "new folder if in doubt",
                 ) from None
@@ -56,7 +57,7 @@ def commits(table: Path, start: int, stop: int, *, whole: bool) -> Iterator[Comm
             raise ManifestError(
                 path,
                 reason=f"cannot be read as a commit of a Delta table: {error!r}",
-                advice="See what Delta says of the table; export into a new folder",
+                advice="Check the table with Delta, or export into a new folder",
             ) from error
 
 
@@ -73,7 +74,7 @@ def _commit(version: int, lines: Iterator[str]) -> Commit:
     for line in lines:
         action = json.loads(line)
         if "add" in action:
-            # A URI: what a name has of % and blanks stands encoded in it.
+            # The path is a URI, so % and blanks in a name are encoded.
             added.append(unquote(action["add"]["path"]))
         elif "txn" in action:
             transaction = action["txn"]["appId"], int(action["txn"]["version"])

@@ -1,12 +1,12 @@
-"""What an export has put into its target: a file for each wave, and nothing that it does not name.
+"""The manifest of an export: one file per wave that lists all its files in the target.
 
-`TARGET/_manifest/000001.json` is written, whole and flushed, when all Parquet of wave 1 stands in
-`_staging`; only then are its files moved to where readers see them. So a process killed at any point
-leaves either a wave that is not in the manifest, which is thrown away, or one whose moves are finished
-by the next run. Names with an underscore are hidden from readers of Parquet, and of Delta.
+`TARGET/_manifest/000001.json` is written and flushed when all Parquet files of wave 1 are in
+`_staging`. Then its files are moved to where readers see them. So an interrupted process leaves
+either a wave that is not in the manifest, which the next run deletes, or a wave whose moves the
+next run completes. Readers of Parquet and Delta ignore names with an underscore.
 
-A Delta table has a log of its own, and is moved by nothing but that: its waves are named here once
-they are there, and `_begun.json` says from which version on one may be that is not named yet.
+A Delta table changes only by its own log. Its waves are added here after their commit.
+`_begun.json` has the version after which a commit may be missing here.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SUM, BEGUN = "_sum.json", "_begun.json"
 
 @dataclass(slots=True)
 class _Sum:
-    """All waves up to `number` added up: what the next export has to know of them."""
+    """The sum of all waves up to `number`, which the next export needs."""
 
     number: int = 0
     asked: Mapping[str, str] | None = None  # None before the first wave
@@ -66,10 +66,10 @@ class _Sum:
 
 
 class Manifest:
-    """What is in a target. A context manager: inside, no other process has it.
+    """The content of a target. A context manager that locks the target against other processes.
 
-    The waves are not held in memory, nor all read: `_sum.json` has what they come to, as far as
-    it was written, and can be made anew from them.
+    It neither keeps nor reads all waves: `_sum.json` has their sum up to some wave, and can be
+    rebuilt from them.
     """
 
     def __init__(self, target: str | os.PathLike[str]) -> None:
@@ -102,8 +102,8 @@ class Manifest:
         if not self.target.is_dir() or any(one.name != LOCK for one in self.target.iterdir()):
             raise ManifestError(
                 self.target,
-                reason="there is something here already that no export has made",
-                advice="Name a new folder, or one that an export made",
+                reason="the folder has content that no export wrote",
+                advice="Name a new folder, or the target of an export",
             )
 
     def _read(self) -> None:
@@ -116,12 +116,12 @@ class Manifest:
             self._move(_load(paths[-1]))
 
     def waves(self) -> Iterator[Wave]:
-        """The waves, oldest first, each read when it is asked for."""
+        """The waves, oldest first, read one at a time."""
         yield from map(_load, _wave_files(self.folder))
 
     @property
     def staging(self) -> Path:
-        """Where the next wave is written."""
+        """The folder where the next wave is written."""
         return self.target / STAGING / f"{self.next_number:06d}"
 
     @property
@@ -131,12 +131,12 @@ class Manifest:
 
     @property
     def asked(self) -> Mapping[str, str] | None:
-        """The options of what is there; None where nothing is."""
+        """The options of the export in the target; None if it is empty."""
         return self._sum.asked
 
     @property
     def table(self) -> str | None:
-        """What the target is: Parquet, or a Delta table; None where nothing is yet."""
+        """The format of the target, Parquet or Delta; None if it is empty."""
         if self._sum.asked is not None:
             return self._sum.table
         return None if self.begun is None else DELTA
@@ -148,7 +148,7 @@ class Manifest:
 
     @property
     def begun(self) -> tuple[int, int] | None:
-        """The wave that was begun last in a Delta table, and the table's version before it."""
+        """The wave that was started last in a Delta table, and the table's version before it."""
         path = self.folder / BEGUN
         if not path.exists():
             return None
@@ -156,13 +156,13 @@ class Manifest:
         return content["wave"], content["delta_version"]
 
     def begin(self, delta_version: int) -> None:
-        """Write down that the next wave comes into the table behind this version."""
+        """Record that the next wave comes into the table after this version."""
         known = {"format": FORMAT, "wave": self.next_number, "delta_version": delta_version}
         write_whole(self.folder / BEGUN, json.dumps(known) + "\n")
 
     @property
     def totals(self) -> Mapping[str, int]:
-        """Waves, files, rows and bytes in the target."""
+        """The numbers of waves, files, rows and bytes in the target."""
         return {**dict.fromkeys(("waves", "files", "rows", "bytes"), 0), **self._sum.totals}
 
     def finished(self, broker_name: str) -> dict[QueueId, list[ExportedRange]]:
@@ -173,7 +173,8 @@ class Manifest:
         return found
 
     def commit(self, wave: Wave) -> None:
-        """Name a wave. Parquet is all in `staging` then, and moved to where readers see it."""
+        """Add a wave to the manifest. Its Parquet files must be in `staging`; they are moved to
+        where readers see them."""
         write_whole(self.folder / f"{wave.number:06d}.json", to_json(wave) + "\n")
         self._sum.add(wave)
         if wave.table == PARQUET:
@@ -182,7 +183,7 @@ class Manifest:
         shutil.rmtree(self.target / STAGING, ignore_errors=True)
 
     def _move(self, wave: Wave) -> None:
-        """Move what is not moved yet; a file that is nowhere is an error."""
+        """Move the files not moved yet. A missing file is an error."""
         staged = self.target / STAGING / f"{wave.number:06d}"
         folders = set()
         for file in wave.files:
@@ -195,8 +196,8 @@ class Manifest:
             except FileNotFoundError:
                 raise ManifestError(
                     final,
-                    reason=f"wave {wave.number} of the export names this file, and it is gone",
-                    advice="Put it back, or export into a new folder",
+                    reason=f"the file is missing, but wave {wave.number} of the export lists it",
+                    advice="Restore it, or export into a new folder",
                 ) from None
             folders.add(final.parent)
         for folder in folders:

@@ -1,4 +1,5 @@
-"""Where an export puts Parquet: written aside, summed up, named in the manifest, then moved."""
+"""Export to Parquet: write to a staging folder, compute checksums, add to the manifest, then
+move."""
 
 from __future__ import annotations
 
@@ -24,10 +25,10 @@ class ParquetTarget:
         self.spark, self.manifest = spark, manifest
 
     def settle(self) -> None:
-        """Nothing: opening the manifest has finished what a killed process left."""
+        """Do nothing: opening the manifest has completed what an interrupted process left."""
 
     def write(self, rows: DataFrame, wave: Wave) -> Wave:
-        """Write a wave, and name it in the manifest; returns it with its files."""
+        """Write a wave and add it to the manifest. Returns the wave with its files."""
         staging = self.manifest.staging
         rows.write.mode("overwrite").partitionBy(TOPIC, DAY).parquet(str(staging))
         files = summed(self.spark, staging, self._named(staging))
@@ -36,7 +37,7 @@ class ParquetTarget:
         return done
 
     def _named(self, staging: Path) -> list[str]:
-        """Give the files of a wave the names they keep."""
+        """Rename the files of a wave to their final names."""
         number = self.manifest.next_number
         paths = []
         for i, path in enumerate(sorted(staging.rglob("*.parquet"))):
@@ -47,7 +48,7 @@ class ParquetTarget:
 
 
 def summed(spark: SparkSession, root: Path, paths: Sequence[str]) -> tuple[ExportedFile, ...]:
-    """Rows, bytes and SHA-256 of Parquet files below `root`, taken by executors."""
+    """Rows, bytes and SHA-256 of Parquet files below `root`, computed by executors."""
     if not paths:
         return ()
     tasks = min(len(paths), 4 * spark.sparkContext.defaultParallelism)
@@ -57,7 +58,7 @@ def summed(spark: SparkSession, root: Path, paths: Sequence[str]) -> tuple[Expor
 
 
 def summed_file(path: str, root: str) -> ExportedFile:
-    """Of one file, flushed to the disk."""
+    """Rows, bytes and SHA-256 of one file. Flushes it to the disk."""
     with open(path, "rb") as file:
         os.fsync(file.fileno())
     rows = pq.read_metadata(path).num_rows
@@ -66,7 +67,7 @@ def summed_file(path: str, root: str) -> ExportedFile:
 
 
 def damage_written(spark: SparkSession, paths: Sequence[str]) -> int:
-    """How many rows of Parquet files are about damage, counted by executors."""
+    """The number of rows about damage in Parquet files, counted by executors."""
     if not paths:
         return 0
     tasks = min(len(paths), 4 * spark.sparkContext.defaultParallelism)
@@ -74,6 +75,6 @@ def damage_written(spark: SparkSession, paths: Sequence[str]) -> int:
 
 
 def damaged_rows(path: str) -> int:
-    """Of one file: rows with a `corruptRecord`."""
+    """The number of rows in one file with a `corruptRecord`."""
     said = pq.ParquetFile(path).read(columns=[CORRUPT]).column(CORRUPT)
     return int(len(said) - said.null_count)

@@ -1,4 +1,4 @@
-"""The rows of a wave of an export, in the order and with the columns its files have."""
+"""The rows of a wave of an export, in the order and with the columns of its files."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _DAY_MS = 86_400_000
 def rows_of(
     spark: SparkSession, plan: ReadPlan, options: Mapping[str, str], pieces: Sequence[QueueSlice]
 ) -> DataFrame:
-    """The messages of `pieces` in the order of the log within topic and day; day is in UTC.
+    """The messages of `pieces`, in log order within topic and day. The day is in UTC.
 
-    In mode PERMISSIVE damage has rows too, and `corruptRecord` says what it is.
+    In mode PERMISSIVE there are rows about damage too, described by `corruptRecord`.
     """
     names = _names(plan, *((CORRUPT,) if plan.asked.mode == PERMISSIVE else ()))
     rows = _read(spark, plan, options, pieces, names)
@@ -38,7 +38,7 @@ def rows_of(
 def damage_in(
     spark: SparkSession, plan: ReadPlan, options: Mapping[str, str], pieces: Sequence[QueueSlice]
 ) -> int:
-    """How many messages of `pieces` are damaged, by a read that makes a row of each."""
+    """The number of damaged messages in `pieces`, by a read that returns a row for each."""
     permissive = {**options, "mode": PERMISSIVE}
     rows = _read(spark, plan, permissive, pieces, _names(plan, CORRUPT))
     return rows.where(F.col(CORRUPT).isNotNull()).count()
@@ -69,7 +69,8 @@ def _read(
 
 
 def once(pieces: Sequence[QueueSlice]) -> list[list[QueueSlice]]:
-    """The ranges in lists that have each queue once, as options of the source can say them."""
+    """The ranges split into lists that have each queue once, because the source's options allow
+    only one range per queue."""
     lists: list[list[QueueSlice]] = []
     turn: dict[Any, int] = {}
     for piece in pieces:
@@ -82,5 +83,5 @@ def once(pieces: Sequence[QueueSlice]) -> list[list[QueueSlice]]:
 
 
 def _queue_order(names: Sequence[str]) -> list[str]:
-    """What parts the members of one record, where it is there."""
+    """The column that orders the members of one record, if it is selected."""
     return [name for name in ("queueId", "queueOffset") if name in names]

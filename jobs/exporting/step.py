@@ -1,4 +1,4 @@
-"""A wave of an export: what one of its steps put into the target, as objects and as JSON."""
+"""A wave of an export: what it put into the target, as objects and as JSON."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ PARQUET, DELTA = "parquet", "delta"
 
 
 class ManifestError(StoreError):
-    """What the manifest of a target says forbids what was asked for."""
+    """The manifest of a target does not allow the requested export."""
 
     code = "RMQSTORE_MANIFEST"
 
 
 @dataclass(frozen=True, slots=True)
 class ExportedRange:
-    """Queue offsets [start, stop) of a queue; `last_log_offset` tells its last message from others."""
+    """Queue offsets [start, stop) of a queue. `last_log_offset` identifies its last message."""
 
     topic: str
     queue_id: int
@@ -33,13 +33,13 @@ class ExportedRange:
 
     @property
     def slice(self) -> QueueSlice:
-        """As the planner has it."""
+        """The range in the planner's type."""
         return QueueSlice(QueueId(self.topic, self.queue_id), self.start, self.stop)
 
 
 @dataclass(frozen=True, slots=True)
 class ExportedFile:
-    """A Parquet file: where it is under the target, what is in it, and its SHA-256."""
+    """A Parquet file: its path in the target, its size and rows, and its SHA-256."""
 
     path: str
     rows: int
@@ -54,7 +54,9 @@ class Wave:
     number: int
     store: str
     broker_name: str
-    asked: Mapping[str, str]  # options that determine rows and columns: one target, one answer
+    asked: Mapping[
+        str, str
+    ]  # options that determine rows and columns; the same for the whole target
     log_range: tuple[int, int]
     ranges: tuple[ExportedRange, ...]
     rows: int
@@ -62,7 +64,7 @@ class Wave:
     version: str
     written: str  # ISO 8601
     table: str = PARQUET
-    delta_version: int | None = None  # of the Delta table that has it
+    delta_version: int | None = None  # version of the Delta table with this wave
 
 
 def to_json(wave: Wave) -> str:
@@ -71,7 +73,7 @@ def to_json(wave: Wave) -> str:
 
 
 def from_json(path: Path, text: str) -> Wave:
-    """What `to_json` made; `path` is where it was found, for the ManifestError."""
+    """The wave from the output of `to_json`. `path` is for the ManifestError."""
     content = content_of(path, text)
     try:
         content["ranges"] = tuple(ExportedRange(**one) for one in content["ranges"])
@@ -83,7 +85,7 @@ def from_json(path: Path, text: str) -> Wave:
 
 
 def content_of(path: Path, text: str) -> dict[str, Any]:
-    """The fields of a part of the manifest. Raises ManifestError."""
+    """The fields of a manifest file. Raises ManifestError."""
     try:
         content: dict[str, Any] = json.loads(text)
         if content.pop("format") != FORMAT:
@@ -94,16 +96,17 @@ def content_of(path: Path, text: str) -> dict[str, Any]:
 
 
 def unreadable(path: Path, error: Exception) -> ManifestError:
-    """The error for a part of the manifest that cannot be read."""
+    """The error for a manifest file that cannot be read."""
     return ManifestError(
         path,
-        reason=f"cannot be read as a part of a manifest: {error!r}",
-        advice="If it is _sum.json, delete it: it is made anew. Else export into a new folder",
+        reason=f"cannot be read as a manifest file: {error!r}",
+        advice="If it is _sum.json, delete it, and the next run rebuilds it. Else export into a "
+        "new folder",
     )
 
 
 def joined(parts: Iterable[ExportedRange]) -> list[ExportedRange]:
-    """In order, those that touch made one."""
+    """The ranges in order, with adjacent ones merged."""
     found: list[ExportedRange] = []
     for part in sorted(parts, key=lambda p: (p.topic, p.queue_id, p.start)):
         last = found[-1] if found else None
@@ -115,7 +118,7 @@ def joined(parts: Iterable[ExportedRange]) -> list[ExportedRange]:
 
 
 def without(wanted: Iterable[QueueSlice], done: Iterable[QueueSlice]) -> Iterator[QueueSlice]:
-    """What of the ranges `wanted` is not in `done`."""
+    """The parts of the ranges `wanted` that are not in `done`."""
     by_queue: dict[QueueId, list[QueueSlice]] = {}
     for part in sorted(done):
         by_queue.setdefault(part.queue, []).append(part)

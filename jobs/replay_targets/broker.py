@@ -1,8 +1,8 @@
-"""The replay into a running broker, through its proxy: executors send, this process keeps the ledger.
+"""Replay to a running broker through its proxy: executors send, this process keeps the ledger.
 
-A wave is a stretch of the log. Its messages are dealt to tasks by source queue, so each queue is in
-one task, in its order. When all of a wave were sent or refused the ledger says so; a wave that was
-cut short is sent again whole, and the origin properties tell what came twice.
+A wave is a range of the log. Its messages are distributed to tasks by source queue, so each queue
+is in one task, in order. The ledger records a wave when all its messages were sent or refused. An
+interrupted wave is sent again as a whole; the origin properties identify duplicates.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rich.console import Console
 
 from jobs.replay_targets.grpc_client import GrpcClient, group_of
 from jobs.replay_targets.sender import Manner, Row, Sender, Unreachable
-from jobs.replaying.ledger import Ledger, Run, new_run
+from jobs.replaying.ledger import Ledger, ReplayRun, new_run
 from jobs.replaying.plan import cut_short, messages_selected, planned, waves_of
 from jobs.replaying.report import Report
 from jobs.replaying.rows import (
@@ -42,7 +42,7 @@ from jobs.running.provenance import files_of_store, provenance_of, sums_of
 from rmq_store.files.durable import sync_folder
 from rmq_store.query.log_slices import LogSlice, pieces_of
 
-# What a task hands back: a row for each message that was refused, and one with its numbers.
+# What a task returns: a row for each refused message, and one row with its numbers.
 _ANSWER = (
     "sent long, retries long, failure string, topic string, queueId int, queueOffset long, "
     "commitLogOffset long, reason string, body binary, properties map<string,string>"
@@ -85,7 +85,7 @@ class LiveReplay:
         self.rows = Rows(spark, spec, self.plan)
         self.tasks = min(spark.sparkContext.defaultParallelism, _MOST_TASKS)
 
-    def _new_run(self) -> Run:
+    def _new_run(self) -> ReplayRun:
         snapshot = self.plan.store.snapshot
         return new_run(
             asked=self.spec.asked(),
@@ -95,10 +95,10 @@ class LiveReplay:
         )
 
     def run(self, should_stop: Callable[[], bool]) -> Report:
-        """Send what is selected, and say what became of it.
+        """Send the selected messages. Returns the report.
 
-        `should_stop` is asked between waves. A broker that cannot be reached ends it, and the report
-        says so.
+        `should_stop` is called between waves. If the broker cannot be reached, the replay ends and
+        the report says so.
         """
         if not self.resumed:
             self.ledger.begin(self.current)
@@ -110,14 +110,14 @@ class LiveReplay:
             try:
                 self._send(wave)
             except Exception as error:
-                # Spark's own, or the disk's; the ledger says where to go on.
+                # An error of Spark or of the disk. The ledger says where to continue.
                 self.stopped_by = f"sending failed: {failure(error)}"
             if self.stopped_by is not None:
                 break
             if tell.is_terminal:
                 tell.print(self._progress(number, len(waves)))
             if wave.stop is not None and should_stop():
-                self.stopped_by = "it was asked to stop"
+                self.stopped_by = "stopped on request"
                 break
         self._record(state="done" if self.stopped_by is None else "stopped")
         return self._report()
@@ -153,13 +153,13 @@ class LiveReplay:
         self._record(next_log_offset=wave.stop)
 
     def _dealt(self, frame: DataFrame) -> DataFrame:
-        """Each source queue in one task, in its order."""
+        """The rows with each source queue in one task, in order."""
         of_queue = (F.col("properties")[ORIGIN_PREFIX + "TOPIC"], F.col("queueId"))
         dealt = frame.repartition(self.tasks, *of_queue)
         return dealt.sortWithinPartitions("commitLogOffset", "queueOffset")
 
     def _keep(self, refused: pa.Table, wave: LogSlice) -> None:
-        """The side output: one file a wave, whole or not there; a wave sent again replaces it."""
+        """Write the refused messages: one file per wave, replaced if the wave is sent again."""
         if not refused.num_rows:
             return
         assert self.spec.failed is not None
@@ -171,7 +171,7 @@ class LiveReplay:
         aside.rename(folder / name)
         sync_folder(folder)
 
-    # --- what became of it -----------------------------------------------------------------------
+    # --- result ----------------------------------------------------------------------------------
 
     def _report(self) -> Report:
         assert self.spec.to_broker is not None
@@ -186,12 +186,14 @@ class LiveReplay:
         problems = [f"{count:,}: {why}" for why, count in self.reasons.most_common(_REASONS_TOLD)]
         accounted = counts[SENT] + sum(skipped.values())
         if finished and counts[READ] != accounted:
-            problems.append(f"{counts[READ]:,} messages were read, {accounted:,} are accounted for")
+            problems.append(
+                f"{counts[READ]:,} messages were read, but {accounted:,} are accounted for"
+            )
         unread = left_unread(self.spec)
         if finished and unread is not None and counts[READ] < selected:
             skipped[unread] = selected - counts[READ]
         elif finished and counts[READ] != selected:
-            problems.append(f"{selected:,} messages were selected and {counts[READ]:,} were read")
+            problems.append(f"{selected:,} messages were selected, but {counts[READ]:,} were read")
         read = self.plan.store
         sums = sums_of(self.spark, files_of_store(read)) if self.spec.checksums else ()
         return Report(
@@ -214,7 +216,7 @@ class LiveReplay:
 def _task(
     spec: ReplaySpec, tasks: int
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """What an executor does with its rows."""
+    """The function that an executor runs on its rows."""
     assert spec.to_broker is not None
     endpoints, fifo = spec.to_broker, frozenset(spec.fifo_topics)
     rate = None if spec.rate is None else spec.rate / tasks
@@ -253,7 +255,7 @@ def _task(
 
 
 def _connected(endpoints: str, fifo: frozenset[str], patience: float) -> GrpcClient:
-    """A client; tried again while the broker is away. Raises Unreachable."""
+    """A connected client. Retries for `patience` seconds, then raises Unreachable."""
     began = time.monotonic()
     while True:
         try:
@@ -267,7 +269,7 @@ def _connected(endpoints: str, fifo: frozenset[str], patience: float) -> GrpcCli
 
 
 def rows_to_send(batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
-    """Rows as a client takes them, with the message group of their source queue."""
+    """Rows in the form that a client takes, with the message group of their source queue."""
     for batch in batches:
         for row in batch.to_pylist():
             properties = dict(row["properties"])

@@ -1,7 +1,7 @@
-"""What a replay would do, to any target: nothing is written or sent, and no file appears.
+"""Dry run: report what a replay would do to any target, without writing or sending anything.
 
-Executors read all that is selected and put it to the checks that need no target: those of the writer
-of a store (sizes, names of topics, what the release knows), and those of the broker's client.
+Executors read the whole selection and run the checks that need no target: those of a store's writer
+(sizes, topic names, features of the release), and those of the broker's client.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 
 from jobs.replay_targets.step_reader import to_append
 from jobs.replay_targets.target_store import refused_rows
-from jobs.replaying.ledger import Ledger, Run
+from jobs.replaying.ledger import Ledger, ReplayRun
 from jobs.replaying.plan import (
     cut_short,
     ledger_place,
@@ -73,11 +73,12 @@ _MARKED_ARROW = pa.schema(
 
 Batches = Iterable[pa.RecordBatch]
 Refusals = Callable[[pa.RecordBatch], Mapping[int, str]]
-"""The rows of a batch that would be refused, with the reason."""
+"""The rows of a batch that the target would refuse, with the reason."""
 
 
 def run(spark: SparkSession, spec: ReplaySpec) -> Report:
-    """Say what a run with this spec would do now. Raises StoreError where it would be refused."""
+    """Report what a run with this spec would do now. Raises StoreError if the run would be
+    refused."""
     began = time.monotonic()
     before = cut_short(Ledger.seen(ledger_place(spec)), spec)
     if before is None:
@@ -98,7 +99,7 @@ def run(spark: SparkSession, spec: ReplaySpec) -> Report:
     skipped = {OTHER_TIME: counts[OTHER_TIME], OTHER_KEY: counts[OTHER_KEY], label: refused}
     if before is None and unread is not None:
         skipped[unread] = selected - counts[READ]
-    # Parquet takes what a store refuses.
+    # Parquet accepts messages that a store refuses.
     taken = {
         spec.to_store: _for_store(spark, spec, plan, before, messages - refused),
         spec.to_broker: messages - refused,
@@ -124,20 +125,21 @@ def run(spark: SparkSession, spec: ReplaySpec) -> Report:
 
 
 def _for_store(
-    spark: SparkSession, spec: ReplaySpec, plan: ReadPlan, before: Run | None, looked_at: int
+    spark: SparkSession, spec: ReplaySpec, plan: ReadPlan, before: ReplayRun | None, looked_at: int
 ) -> int:
-    """Messages that a store would get: it goes on where it was, though Parquet begins anew."""
+    """The number of messages that a store would get. It continues where it was, while Parquet
+    starts again."""
     if before is None or spec.to_store is None or spec.to_parquet is None:
         return looked_at
     groups, _ = _looked_at(spark, spec, plan, left_of(plan, before.next_log_offset))
     return sum(row["messages"] for row in groups if row["refusal"] is None)
 
 
-def _left(spec: ReplaySpec, plan: ReadPlan, before: Run | None) -> list[QueueSlice]:
+def _left(spec: ReplaySpec, plan: ReadPlan, before: ReplayRun | None) -> list[QueueSlice]:
     if before is None:
         return list(plan.ranges)
     if spec.to_parquet is not None and before.parquet != "done":
-        return list(plan.ranges)  # written anew as a whole
+        return list(plan.ranges)  # Parquet is written again as a whole
     return left_of(plan, before.next_log_offset)
 
 
@@ -165,7 +167,8 @@ def _looked_at(
 
 
 def _queues(spec: ReplaySpec, groups: list[Row]) -> Iterator[PlannedQueue]:
-    """A row for each pair of queues; to a broker its client chooses the queue."""
+    """A row for each pair of source and target queue. With a broker, the client chooses the target
+    queue."""
     merged: dict[tuple[Any, ...], list[Row]] = {}
     for row in groups:
         to = None if spec.to_broker is not None else row["queueId"]
@@ -188,7 +191,8 @@ def _queues(spec: ReplaySpec, groups: list[Row]) -> Iterator[PlannedQueue]:
 
 
 def _marking(spec: ReplaySpec) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
-    """What an executor does with its rows: their sizes, and why they would be refused."""
+    """The function that an executor runs on its rows: their sizes, and why the target would refuse
+    them."""
     if spec.to_broker is not None:
         body, refusals = "body", _by_client(frozenset(spec.fifo_topics))
     else:
@@ -202,7 +206,7 @@ def _marking(spec: ReplaySpec) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
 
 
 def _marked(batch: pa.RecordBatch, body: str, refused: Mapping[int, str]) -> pa.RecordBatch:
-    # Every row has the same few of these, put in by the remapping.
+    # The remapping adds the same few values to every row.
     origin = pc.map_lookup(batch["properties"], ORIGIN_PREFIX + "TOPIC", "first")
     queue = pc.map_lookup(batch["properties"], ORIGIN_PREFIX + "QUEUE_ID", "first")
     columns = (
@@ -218,7 +222,7 @@ def _marked(batch: pa.RecordBatch, body: str, refused: Mapping[int, str]) -> pa.
 
 
 def _sparse(values: Mapping[int, str], rows: int) -> pa.Array:
-    """The few values in their rows, null elsewhere."""
+    """A column with these values in their rows, null elsewhere."""
     if not values:
         return pa.nulls(rows, pa.string())
     whole = np.full(rows, None, dtype=object)
@@ -231,7 +235,7 @@ def _by_nobody(batch: pa.RecordBatch) -> Mapping[int, str]:
 
 
 def _by_writer(spec: ReplaySpec) -> Refusals:
-    """By the writer of the target store, as it would be opened. Raises StoreError."""
+    """The refusals of the target store's writer. Raises StoreError."""
     config, how = _target_of(spec)
     keep = spec.keep_timestamps
 
@@ -257,7 +261,7 @@ def _target_of(spec: ReplaySpec) -> tuple[StoreConfig, Dialect]:
 
 
 def _plain(error: InvalidMessageError) -> str:
-    """Without the row, which would make each reason one of its own."""
+    """The reason without the row number, so that equal reasons can be counted."""
     reason = re.sub(r"^message \d+ of the batch: ", "", error.reason)
     return reason if error.expected is None else f"{reason} ({error.expected})"
 
@@ -268,7 +272,9 @@ def _by_client(fifo: frozenset[str]) -> Refusals:
         from jobs.replay_targets.grpc_client import GrpcClient
         from jobs.replay_targets.sender import Refused
 
-        client = GrpcClient("127.0.0.1:1", fifo, connect=False)  # asked of no address
+        client = GrpcClient(
+            "127.0.0.1:1", fifo, connect=False
+        )  # no connection is made to this address
         found: dict[int, str] = {}
         for number, row in enumerate(rows_to_send([batch])):
             try:

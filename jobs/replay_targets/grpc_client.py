@@ -1,4 +1,4 @@
-"""The official gRPC client of RocketMQ for `sender`. Imported on executors alone."""
+"""The official gRPC client of RocketMQ for `sender`. Only executors import it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from rmq_store.format.layout import CRC_PROPERTY, KEY_SEPARATOR, Property
 MESSAGE_GROUP_LIMIT = 64  # characters; ProxyConfig#maxMessageGroupSize
 REQUEST_SECONDS = 10
 
-# What clients and brokers write into a message on its way (MessageConst). It tells of the old copy,
-# and the new one gets its own; a client may not send any of it.
+# Properties that clients and brokers write during sending (MessageConst). They describe the old
+# copy, the new one gets its own, and a client may not send them.
 OF_THE_WAY = frozenset(
     (
-        Property.KEYS,  # sent as keys
+        Property.KEYS,  # sent as the keys
         Property.TAGS,  # sent as the tag
         Property.UNIQ_KEY,
         Property.DELAY,
@@ -74,7 +74,7 @@ OF_THE_WAY = frozenset(
 
 
 def require_client() -> None:
-    """Raises InvalidArgumentError where the client is not installed."""
+    """Raise InvalidArgumentError if the client is not installed."""
     if find_spec("rocketmq") is None:
         raise InvalidArgumentError(
             None,
@@ -84,7 +84,7 @@ def require_client() -> None:
 
 
 def group_of(broker: str, topic: str, queue_id: int) -> str:
-    """The message group of a source queue: its name, or as much of it as the broker takes."""
+    """The message group of a source queue: its name, shortened to the broker's limit."""
     whole = f"{broker}/{topic}/{queue_id}"
     if len(whole) <= MESSAGE_GROUP_LIMIT:
         return whole
@@ -93,14 +93,14 @@ def group_of(broker: str, topic: str, queue_id: int) -> str:
 
 
 def user_properties(properties: Mapping[str, str]) -> dict[str, str]:
-    """What of a stored message's properties is sent."""
+    """The properties of a stored message that are sent."""
     return {name: value for name, value in properties.items() if name not in OF_THE_WAY}
 
 
 class GrpcClient:
-    """A producer at a proxy. `fifo`: topics (of the target) whose messages have a message group.
+    """A producer at a proxy. `fifo`: target topics whose messages have a message group.
 
-    With `connect` False it only prepares, which shows what the client would refuse.
+    With `connect` False it only prepares messages, which shows what the client would refuse.
     """
 
     def __init__(self, endpoints: str, fifo: Collection[str], *, connect: bool = True) -> None:
@@ -141,7 +141,7 @@ class GrpcClient:
         return message
 
     def send(self, message: Any) -> None:
-        """Send, and wait for the answer. Raises Refused, Unreachable."""
+        """Send a message and wait for the answer. Raises Refused, Unreachable."""
         from rocketmq.v5 import exception as errors
 
         for_good = (
@@ -162,7 +162,7 @@ class GrpcClient:
             raise Unreachable(f"{type(why).__name__}: {why}") from why
 
     def close(self) -> None:
-        """End the producer."""
+        """Close the producer."""
         if self._producer is not None:
             self._producer.shutdown()
 
@@ -177,7 +177,7 @@ def _add(message: Any, name: str, value: str) -> None:
 
 
 def _imported() -> Any:
-    """The client's module. Imported it opens a log under the home folder; give it one that goes."""
+    """The client's module. Its import opens a log in the home folder, so use a temporary one."""
     home = os.environ.get("HOME")
     os.environ["HOME"] = tempfile.mkdtemp(prefix="rmqstore-client-")
     try:

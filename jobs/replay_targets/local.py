@@ -1,8 +1,8 @@
-"""The replay into another store and into Parquet: executors read, this process writes.
+"""Replay into another store and into Parquet: executors read, this process writes.
 
-The selection is cut into waves, neighbouring stretches of the log of a few hundred MiB; while one is
-appended, the next is being read. So memory stays flat, and the messages arrive in the order of the
-source's log.
+The selection is cut into waves: adjacent ranges of the log with a few hundred MiB. While one wave
+is appended, the next is read. So memory use is constant, and the messages arrive in the order of
+the source's log.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from jobs.replay_targets.target_store import (
     open_target,
     queue_ends,
 )
-from jobs.replaying.ledger import Ledger, Run, new_run
+from jobs.replaying.ledger import Ledger, ReplayRun, new_run
 from jobs.replaying.plan import cut_short, messages_selected, planned, refuse_to_mix, waves_of
 from jobs.replaying.report import Report, TargetRange
 from jobs.replaying.rows import (
@@ -55,7 +55,7 @@ PARQUET = "parquet"
 
 
 class LocalReplay:
-    """One call of it: the spec, the resolved plan, the ledger and the numbers so far."""
+    """One replay call: the spec, the plan, the ledger and the numbers so far."""
 
     def __init__(
         self,
@@ -81,7 +81,8 @@ class LocalReplay:
         self.rows = Rows(spark, spec, self.plan)
 
     def run(self, should_stop: Callable[[], bool]) -> Report:
-        """Replay what is left, and say what became of it. `should_stop` is asked between waves."""
+        """Replay the remaining messages. Returns the report. `should_stop` is called between
+        waves."""
         if not self.resumed:
             self.ledger.begin(self.current)
         if self.spec.to_store is not None:
@@ -95,9 +96,9 @@ class LocalReplay:
     def _record(self, **changes: Any) -> None:
         self.current = self.ledger.record(self.current, counts=dict(self.counts), **changes)
 
-    # --- beginning, and going on -----------------------------------------------------------------
+    # --- start and continue ----------------------------------------------------------------------
 
-    def _new_run(self) -> Run:
+    def _new_run(self) -> ReplayRun:
         refuse_to_mix(self.spec)
         to_store = self.spec.to_store
         created = to_store is not None and not has_content(to_store)
@@ -124,7 +125,7 @@ class LocalReplay:
     def _write_store(self, path: str, should_stop: Callable[[], bool]) -> None:
         conf, release = self.spec.target_conf, self.spec.release
         try:
-            # Before the target is opened: an error of the source must not leave that unclean.
+            # Before the target is opened, so that an error of the source does not leave it unclean.
             waves = waves_of(
                 self.plan, self.current.next_log_offset, self.spec.wave_bytes, looked_up(self.spec)
             )
@@ -138,7 +139,7 @@ class LocalReplay:
         try:
             self._append_all(opened, waves, should_stop)
         except StoreError as error:
-            # The ledger stays as it is: what is in the target now only a recovery can tell.
+            # The ledger is not changed: only a recovery can find what the target has now.
             self.stopped_by = f"writing failed: {error}"
             self.broken = True
 
@@ -153,7 +154,7 @@ class LocalReplay:
                 self._append(target, rows)
                 self._record(next_log_offset=wave.stop, target_end=target.log_range()[1])
                 if wave.stop is not None and should_stop():
-                    self.stopped_by = "it was asked to stop"
+                    self.stopped_by = "stopped on request"
                     break
             self.target_queues = self._arrived(queue_ends(target))
 
@@ -163,12 +164,13 @@ class LocalReplay:
         try:
             return next(reading, None)
         except Exception as error:
-            # Whatever failed, the target is closed cleanly; the report says what it was.
+            # After any failure the target is closed cleanly, and the report has the reason.
             self.stopped_by = f"reading failed: {failure(error)}"
             return None
 
     def _declare_batch_topics(self, target: StoreWriter) -> None:
-        """A broker does not start where a topic's kind of queue is not the declared one."""
+        """Declare the topics with batch queues. A broker does not start if a topic has another kind
+        of queue than declared."""
         states = self.plan.store.snapshot.queues
         for topic in {part.queue.topic for part in self.plan.ranges if states[part.queue].batch}:
             new = self.spec.topic_map.get(topic, topic)
@@ -194,7 +196,7 @@ class LocalReplay:
     # --- into Parquet ----------------------------------------------------------------------------
 
     def _write_parquet(self, path: str) -> None:
-        """All of it, by Spark itself. What an unfinished run left is written over."""
+        """Let Spark write all rows. This overwrites the files of an unfinished run."""
         if self.current.parquet == "done":
             return
         self._record(parquet="writing")
@@ -203,7 +205,7 @@ class LocalReplay:
             frame.write.mode("overwrite").parquet(path)
             found = self.spark.read.parquet(path).count()
         except Exception as error:
-            # As above: the report says what it was, and the same command goes on.
+            # As above: the report has the reason, and the same command continues.
             self.stopped_by = f"writing Parquet failed: {failure(error)}"
             return
         if self.spec.to_store is None:
@@ -212,7 +214,7 @@ class LocalReplay:
         self.counts[PARQUET] = found
         self._record(parquet="done")
 
-    # --- what became of it -----------------------------------------------------------------------
+    # --- result ----------------------------------------------------------------------------------
 
     def _report(self) -> Report:
         selected = messages_selected(self.plan, self.spec)
@@ -245,17 +247,17 @@ class LocalReplay:
         return {path: self.counts[name] for path, name in targets if path is not None}
 
     def _shortfalls(self, selected: int) -> Iterator[str]:
-        """What should have come and did not."""
+        """A sentence for each kind of message that should have arrived and did not."""
         if left_unread(self.spec) is None and self.counts[READ] != selected:
-            yield f"{selected:,} messages were selected and {self.counts[READ]:,} were read"
+            yield f"{selected:,} messages were selected, but {self.counts[READ]:,} were read"
         matched, in_parquet = self.counts[MATCHED], self.counts[PARQUET]
         if self.spec.to_parquet is not None and matched != in_parquet:
-            yield f"{matched:,} messages matched, Parquet has {in_parquet:,}"
+            yield f"{matched:,} messages matched, but Parquet has {in_parquet:,}"
 
     def _provenance(self) -> Provenance:
         store, asked = self.plan.store, self.spec.asked()
         sums = sums_of(self.spark, files_of_store(store)) if self.spec.checksums else ()
         found = provenance_of(store, self.plan.ranges, asked, sums)
-        # An earlier run may have begun it, and its snapshot is what counts.
+        # If an earlier run started the replay, its snapshot is the right one.
         start, end = self.current.snapshot["log"]
         return replace(found, log_range=(start, end))

@@ -1,8 +1,9 @@
-"""Messages to a running broker, from an executor: in lanes, paced, tried again, in order where asked.
+"""Send messages from an executor to a running broker: in parallel lanes, with a rate limit, retries
+and order.
 
-A lane is a thread with one message under way. Messages of one source queue that must stay in order
-go through one lane; others are dealt out in turn. What the client or the broker refuses for good is
-handed back with the reason; where the broker cannot be reached for too long all lanes end.
+A lane is a thread that sends one message at a time. Messages that must stay in order go through one
+lane; others are distributed in turn. Messages that the client or broker refuses are returned with
+the reason. If the broker cannot be reached for too long, all lanes end.
 """
 
 from __future__ import annotations
@@ -18,34 +19,34 @@ from typing import Any, Protocol
 Row = dict[str, Any]
 
 LANES = 8
-_WAITING = 64  # rows in front of each lane
+_WAITING = 64  # rows that wait in each lane
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0  # seconds
 
 
 class Refused(Exception):
-    """The message can never be sent as it is; the text is the reason."""
+    """The message can never be sent; the text is the reason."""
 
 
 class Unreachable(Exception):
-    """The message may be sent later; the text is what went wrong this time."""
+    """The message may be sent later; the text is the reason of this failure."""
 
 
 class Client(Protocol):
-    """What sends: prepares a message, which finds most refusals, and sends it."""
+    """A client: prepares a message, which finds most refusals, and sends it."""
 
     def prepare(self, row: Row) -> Any:
-        """The message. Raises Refused."""
+        """The client's message for a row. Raises Refused."""
 
     def send(self, message: Any) -> None:
-        """Send, and wait until the broker has it. Raises Refused, Unreachable."""
+        """Send a message and wait until the broker has it. Raises Refused, Unreachable."""
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close the connections."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of the rows so far. `failure`: why sending ended early."""
+    """The result for the rows so far. `failure`: why sending ended early."""
 
     sent: int = 0
     retries: int = 0
@@ -54,7 +55,8 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Manner:
-    """How to send. `rate`: messages a second, of this sender alone; `patience`: seconds for one."""
+    """How to send. `rate`: messages per second of this sender. `patience`: seconds to retry one
+    message."""
 
     rate: float | None = None
     patience: float = 120.0
@@ -62,7 +64,7 @@ class Manner:
 
 
 class Pacer:
-    """Lets callers through at a rate, evenly."""
+    """Spaces calls evenly at a rate."""
 
     def __init__(self, rate: float | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._step = 0.0 if rate is None else 1.0 / rate
@@ -87,7 +89,7 @@ class Sender:
 
     client: Client
     manner: Manner
-    ordered: Callable[[Row], Any | None]  # what must stay in order together; None: nothing
+    ordered: Callable[[Row], Any | None]  # rows with the same value stay in order; None: no order
     outcome: Outcome = field(default_factory=Outcome)
 
     def __post_init__(self) -> None:
@@ -100,7 +102,7 @@ class Sender:
         ]
 
     def send(self, rows: Iterable[Row]) -> Iterator[Row]:
-        """Send all rows; yields each that was refused, with its `reason`."""
+        """Send all rows. Yields each refused row with its `reason`."""
         threads = [
             threading.Thread(target=self._work, args=(lane,), daemon=True) for lane in self._lanes
         ]
@@ -122,7 +124,7 @@ class Sender:
         yield from self._taken()
 
     def _put(self, lane: queue.Queue[Row | None], row: Row | None) -> bool:
-        """Whether the lane took it; it takes none after the end."""
+        """Put a row into a lane. Returns False after the end."""
         while not self._ended.is_set():
             try:
                 lane.put(row, timeout=0.5)
@@ -145,7 +147,7 @@ class Sender:
                 if row is None:
                     return
                 self._send_one(row)
-        except Exception as error:  # a lane that ends must end all, or rows would be left out
+        except Exception as error:  # if one lane ends, all must end, else rows would be lost
             self._fail(f"{type(error).__name__}: {error}")
 
     def _send_one(self, row: Row) -> None:
@@ -159,11 +161,11 @@ class Sender:
             self.outcome.sent += 1
 
     def _delivered(self, message: Any) -> bool:
-        """Sent at last; False where patience, or another lane's, was at an end."""
+        """Send with retries. Returns False if this lane or another one gave up."""
         began: float | None = None
         pause = _FIRST_PAUSE
         while True:
-            # Each attempt is one to the broker, and keeps the pace.
+            # Each attempt counts for the rate limit.
             if self._ended.wait(self._pacer.delay()):
                 return False
             began = time.monotonic() if began is None else began
@@ -175,7 +177,7 @@ class Sender:
                     return False
                 with self._lock:
                     self.outcome.retries += 1
-                # Not all lanes at the same moment.
+                # Random, so that not all lanes retry at the same time.
                 if self._ended.wait(pause * random.uniform(0.5, 1.0)):
                     return False
                 pause = min(2 * pause, _LONGEST_PAUSE)

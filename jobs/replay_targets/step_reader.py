@@ -1,4 +1,4 @@
-"""The waves of a replay as Arrow tables: one is read while the one before it is written."""
+"""Read the waves of a replay as Arrow tables, each while the one before is written."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from rmq_store.arrow.schema import TIMESTAMP
 from rmq_store.query.log_slices import LogSlice, pieces_of
 
 ROWS_PER_APPEND = 8192
-IN_FLIGHT_BYTES = 64 << 20  # what the default heap of 1 GiB is enough for
+IN_FLIGHT_BYTES = 64 << 20  # what fits into the default heap of 1 GiB
 MIN_PARTITION_BYTES = 4 << 20
 MAX_PARTITION_BYTES = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class WaveRows:
-    """The matching rows of a stretch of the log, and what was counted while they were read."""
+    """The matching rows of a range of the log, and the counters of the read."""
 
     table: pa.Table
     counts: Mapping[str, int]
@@ -34,7 +34,7 @@ class WaveReader:
         self.rows = rows
 
     def read_all(self, waves: Sequence[LogSlice]) -> Iterator[tuple[LogSlice, WaveRows]]:
-        """Each wave with its rows, in order. Raises what reading them raises."""
+        """Each wave with its rows, in order. Raises the errors of the read."""
         with ThreadPoolExecutor(1) as ahead:
             reading = deque(ahead.submit(self._read, wave) for wave in waves[:1])
             for i, wave in enumerate(waves):
@@ -48,18 +48,20 @@ class WaveReader:
             pieces = pieces_of(plan.ranges, wave, source.view.offset_at_log)
         frame, counted = self.rows.frame(pieces, READ_FOR_STORE, self._partition_bytes())
         table = frame.toArrow()
-        if self.rows.spec.by_index:  # hits come first, and what no index covers behind them
+        if self.rows.spec.by_index:  # index hits come first, then rows that no index covers
             table = table.sort_by("commitLogOffset")
         return WaveRows(table, {} if counted is None else counted.get)
 
     def _partition_bytes(self) -> int:
-        """Every result passes through the driver's heap, a few times over, from all cores at once."""
+        """The partition size. All cores send results through the driver's heap at once, with
+        several copies."""
         share = IN_FLIGHT_BYTES // self.rows.spark.sparkContext.defaultParallelism
         return min(max(share, MIN_PARTITION_BYTES), MAX_PARTITION_BYTES)
 
 
 def to_append(table: pa.Table, *, keep_timestamps: bool) -> Iterator[pa.RecordBatch]:
-    """Rows of the source as batches for `append_batch`: bodies as stored, and sysFlag to match."""
+    """Rows of the source as batches for `append_batch`, with stored bodies and the matching
+    sysFlag."""
     columns = {
         "topic": table["topic"],
         "queueId": table["queueId"],

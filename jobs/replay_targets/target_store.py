@@ -1,4 +1,4 @@
-"""The store that a replay writes to: opened where nothing can be doubled, refused otherwise."""
+"""Open the store that a replay writes to. Refuses if messages could be written twice."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from jobs.replaying.ledger import Ledger, LedgerError, Run
+from jobs.replaying.ledger import Ledger, LedgerError, ReplayRun
 from jobs.running.target_lock import has_content
 from rmq_store import MessageStore
 from rmq_store.config.broker_conf import StoreConfig
@@ -27,29 +27,35 @@ if TYPE_CHECKING:
 
 
 def open_target(
-    path: str, run: Run, ledger: Ledger, *, resumed: bool, conf: str | None, release: str | None
+    path: str,
+    run: ReplayRun,
+    ledger: Ledger,
+    *,
+    resumed: bool,
+    conf: str | None,
+    release: str | None,
 ) -> StoreWriter:
-    """The target store of `run`, open to append.
+    """The target store of `run`, opened for appending.
 
-    A store that the run is to create and that is not there yet is created. One that is there must
-    end exactly where the ledger says the run left it; one that a killed run created, and that nobody
-    has closed since, is cut to that place. Raises LedgerError otherwise.
+    Creates the store if the run creates it and it does not exist. An existing store must end
+    exactly where the ledger says. A store that an interrupted run created, and that nobody closed
+    since, is cut to that position. Raises LedgerError otherwise.
     """
     if run.created and not has_content(path):
         if run.target_end:
             raise LedgerError(
                 path,
-                reason="the target of a replay that was cut short is gone",
-                advice=f"Put it back, or delete {ledger.path} to replay from the beginning",
+                reason="the target of an interrupted replay is missing",
+                advice=f"Restore it, or delete {ledger.path} to replay from the start",
             )
         return MessageStore.create(path, conf, release=release)
     try:
-        # What stands behind the ledger's mark came from the wave that was cut short, if the store
-        # was made by this very replay; it is replayed again.
+        # If this replay created the store, messages after the ledger's position come from the
+        # interrupted wave, which is replayed again.
         store = (
             MessageStore.append_to(
                 path,
-                with_log_of_its_own(StoreConfig.of(conf)),  # as it was created
+                with_log_of_its_own(StoreConfig.of(conf)),  # as at its creation
                 release=release,
                 until=run.target_end,
             )
@@ -63,16 +69,16 @@ def open_target(
     end = store.log_range()[1]
     if end != run.target_end:
         store.close()
-        reason = f"its log ends at {end}, and the ledger says {run.target_end}"
+        reason = f"its log ends at {end}, but the ledger says {run.target_end}"
         raise _cannot_go_on(path, ledger, run, reason)
     return store
 
 
-def _cannot_go_on(path: str, ledger: Ledger, run: Run, reason: str) -> LedgerError:
+def _cannot_go_on(path: str, ledger: Ledger, run: ReplayRun, reason: str) -> LedgerError:
     if run.created:
         advice = (
-            f"Give --restart to delete {path} and replay from the beginning: "
-            "nothing but this replay has written to it"
+            f"Give --restart to delete {path} and replay from the start: "
+            "only this replay has written to it"
         )
     else:
         advice = (
@@ -81,21 +87,21 @@ def _cannot_go_on(path: str, ledger: Ledger, run: Run, reason: str) -> LedgerErr
         )
     return LedgerError(
         path,
-        reason="a replay into this target was cut short, and what arrived cannot be told: "
-        + reason,
+        reason="a replay into this target was interrupted, and what arrived is unknown: " + reason,
         advice=advice,
     )
 
 
 def discard_unfinished(path: str | None, parquet: str | None, ledger: Ledger) -> None:
-    """Delete what an unfinished run has created, and its entry; other runs are a LedgerError."""
+    """Delete what an unfinished run created, and its ledger entry. Raises LedgerError if it did not
+    create the target."""
     run = ledger.unfinished
     if run is None:
         return
     if path is not None and not run.created:
         raise LedgerError(
             path,
-            reason="the unfinished replay did not create this store; it is not deleted",
+            reason="the unfinished replay did not create this store, so it is not deleted",
             advice=f"Restore it from a copy, and delete the last run from {ledger.path}",
         )
     for created in (path, parquet if run.parquet else None):
@@ -105,7 +111,7 @@ def discard_unfinished(path: str | None, parquet: str | None, ledger: Ledger) ->
 
 
 def append_rows(store: StoreWriter, batch: pa.RecordBatch) -> Iterator[InvalidMessageError]:
-    """Append all rows that the store takes, in order; yields the reason for each of the others."""
+    """Append all rows that the store accepts, in order. Yields the reason for each refused row."""
     for _, error in refused_rows(batch, store.append_batch):
         yield error
 
@@ -113,10 +119,10 @@ def append_rows(store: StoreWriter, batch: pa.RecordBatch) -> Iterator[InvalidMe
 def refused_rows(
     batch: pa.RecordBatch, take: Callable[[pa.RecordBatch], Any]
 ) -> Iterator[tuple[int, InvalidMessageError]]:
-    """Have `take` take all rows that it does, in order; yields each other row with the reason.
+    """Pass all rows to `take`, in order. Yields each refused row with the reason.
 
-    A batch with a message that cannot be is refused as a whole before a byte is written, so it is
-    halved until the message stands alone.
+    `take` refuses a whole batch if one message is invalid, before it writes a byte. So the batch is
+    halved until the message is alone.
     """
     if batch.num_rows == 0:
         return

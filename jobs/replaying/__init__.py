@@ -1,1 +1,2 @@
-"""A replay: its spec, command line, plan, rows, ledger and report. Targets live in `replay_targets`."""
+"""A replay: its spec, command line, plan, rows, ledger and report. `replay_targets` has the
+targets."""

@@ -1,8 +1,9 @@
-"""What a job has done to a target so far, in a file beside it, so that nothing is done twice.
+"""The ledger of a target: a file beside it that says what replays wrote, so that nothing is written
+twice.
 
-The file `TARGET.replay.json` is replaced as a whole, and flushed: a process killed at any point
-leaves a ledger that claims no more than what is in the target. While a process works on the target
-it holds a lock on `TARGET.replay.lock`, which a killed one loses.
+The file `TARGET.replay.json` is always replaced as a whole and flushed. So after an interruption
+the ledger never claims more than the target has. A process that works on the target holds a lock on
+`TARGET.replay.lock`. A killed process loses the lock.
 """
 
 from __future__ import annotations
@@ -27,23 +28,23 @@ State = Literal["writing", "stopped", "done"]
 
 
 class LedgerError(StoreError):
-    """What the ledger beside a target says forbids what was asked for."""
+    """The ledger of a target does not allow the requested replay."""
 
     code = "RMQSTORE_LEDGER"
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ReplayRun:
     """One replay into the target.
 
-    `writing`: a process is, or was, in the middle of it. `stopped`: it ended early and closed the
-    target. `next_log_offset` is a CommitLog offset of the source: what is selected before it is in
-    the target, nothing behind it is; None once the target store has everything. `target_end` is
-    where the target's log ended when that was true.
+    `writing`: a process is writing, or was interrupted. `stopped`: it ended early and closed the
+    target. `next_log_offset` is a commitLog offset of the source: selected messages before it are
+    in the target, later ones are not; None once the target store has everything. `target_end` is
+    the end of the target's log at that time.
     """
 
     run_id: str
-    asked: Mapping[str, Any]  # what determines the rows: another selection is another replay
+    asked: Mapping[str, Any]  # what determines the rows; another selection is another replay
     state: State
     created: bool  # the target store did not exist before
     ranges: tuple[QueueSlice, ...]
@@ -57,31 +58,31 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """Whether there is nothing left to do."""
+        """Whether the run is complete."""
         return self.state == "done"
 
 
-def new_run(**known: Any) -> Run:
-    """A run that begins now and has written nothing."""
-    return Run(run_id=uuid.uuid4().hex, state="writing", started=_now(), **known)
+def new_run(**known: Any) -> ReplayRun:
+    """A run that starts now and has written nothing."""
+    return ReplayRun(run_id=uuid.uuid4().hex, state="writing", started=_now(), **known)
 
 
 class Ledger:
-    """The runs into one target, oldest first. Only the last one can be unfinished.
+    """The replay runs into one target, oldest first. Only the last one can be unfinished.
 
-    A context manager: inside, no other process can have the ledger of this target open so.
+    A context manager that locks the ledger against other processes.
     """
 
     def __init__(self, target: str | os.PathLike[str]) -> None:
         target = Path(target).absolute()
         self.path = target.with_name(target.name + ".replay.json")
-        self.runs: list[Run] = []
+        self.runs: list[ReplayRun] = []
         self._lock_path = target.with_name(target.name + ".replay.lock")
         self._lock: TargetLock | None = None
 
     @classmethod
     def seen(cls, target: str | os.PathLike[str]) -> Ledger:
-        """The ledger as it is now, to look at: nothing is locked, and no file made."""
+        """The ledger as it is now, read-only. Takes no lock and creates no file."""
         ledger = cls(target)
         ledger.runs = _load(ledger.path) if ledger.path.exists() else []
         return ledger
@@ -104,29 +105,29 @@ class Ledger:
             self._lock = None
 
     @property
-    def unfinished(self) -> Run | None:
-        """The run that was cut short, if there is one."""
+    def unfinished(self) -> ReplayRun | None:
+        """The interrupted run, if there is one."""
         return self.runs[-1] if self.runs and not self.runs[-1].finished else None
 
-    def finished_like(self, asked: Mapping[str, Any]) -> Run | None:
-        """A finished run that was asked for the same."""
+    def finished_like(self, asked: Mapping[str, Any]) -> ReplayRun | None:
+        """A finished run with the same selection."""
         return next((run for run in self.runs if run.finished and run.asked == asked), None)
 
-    def begin(self, run: Run) -> Run:
-        """Write down that `run` is about to change the target."""
+    def begin(self, run: ReplayRun) -> ReplayRun:
+        """Record that `run` is about to change the target."""
         self.runs.append(run)
         self._save()
         return run
 
-    def record(self, run: Run, **changes: Any) -> Run:
-        """Write down what became of the last run; returns it changed."""
+    def record(self, run: ReplayRun, **changes: Any) -> ReplayRun:
+        """Record changes of the last run. Returns the changed run."""
         assert self.runs[-1].run_id == run.run_id
         self.runs[-1] = replace(run, updated=_now(), **changes)
         self._save()
         return self.runs[-1]
 
     def forget_last(self) -> None:
-        """Drop the last run, whose target is gone."""
+        """Remove the last run, whose target was deleted."""
         self.runs.pop()
         if self.runs:
             self._save()
@@ -142,18 +143,18 @@ def _now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
-def _to_json(run: Run) -> dict[str, Any]:
+def _to_json(run: ReplayRun) -> dict[str, Any]:
     ranges = [[*part.queue, part.start, part.stop] for part in run.ranges]
     return {**asdict(run), "ranges": ranges}
 
 
-def _load(path: Path) -> list[Run]:
+def _load(path: Path) -> list[ReplayRun]:
     try:
         content = json.loads(path.read_text("utf-8"))
         if content["format"] != FORMAT:
             raise LedgerError(
                 path,
-                reason="a ledger in a form that this version does not know",
+                reason="this version does not know the ledger's format",
                 expected=FORMAT,
                 actual=content["format"],
                 advice="Use the version that wrote it, or replay into a new target",
@@ -163,13 +164,13 @@ def _load(path: Path) -> list[Run]:
         raise LedgerError(
             path,
             reason=f"cannot be read as a ledger: {error!r}",
-            advice="Replay into a new target; what is in this one cannot be told from here",
+            advice="Replay into a new target; the content of this one is unknown",
         ) from error
 
 
-def _from_json(content: dict[str, Any]) -> Run:
+def _from_json(content: dict[str, Any]) -> ReplayRun:
     ranges = tuple(
         QueueSlice(QueueId(topic, queue_id), start, stop)
         for topic, queue_id, start, stop in content["ranges"]
     )
-    return Run(**{**content, "ranges": ranges})
+    return ReplayRun(**{**content, "ranges": ranges})

@@ -1,4 +1,4 @@
-"""The command line of the replay job: its options, and the spec they ask for."""
+"""The command line of the replay job: its options, and the spec made from them."""
 
 from __future__ import annotations
 
@@ -22,89 +22,104 @@ from rmq_store.format.queues import QueueId
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 _OPTIONS = (
-    click.option("--to-store", metavar="DIR", help="A store; created unless --append is given."),
+    click.option(
+        "--to-store", metavar="DIR", help="Target store; created unless --append is given."
+    ),
     click.option("--to-parquet", metavar="DIR", help="A new folder of Parquet files."),
     click.option("--to-broker", metavar="HOST:PORT", help="gRPC endpoint of a broker's proxy."),
-    click.option("--topic", "topics", multiple=True, help="Of this topic; repeatable."),
+    click.option("--topic", "topics", multiple=True, help="Only this topic; repeatable."),
     click.option(
-        "--queue", "queues", metavar="TOPIC:ID", multiple=True, help="Of this queue; repeatable."
+        "--queue", "queues", metavar="TOPIC:ID", multiple=True, help="Only this queue; repeatable."
     ),
     click.option(
         "--offsets",
         metavar="TOPIC:ID=FROM..BEFORE",
         multiple=True,
-        help="Queue offsets of one queue; -2 is its earliest, -1 its latest; repeatable.",
+        help="Only these queue offsets of one queue; -2 is the earliest, -1 the latest; "
+        "repeatable.",
     ),
     click.option(
-        "--since", metavar="TIME", help="Stored then or later: ms, or ISO 8601 with a zone."
+        "--since",
+        metavar="TIME",
+        help="Only messages stored at TIME or later: ms, or ISO 8601 with a zone.",
     ),
-    click.option("--until", metavar="TIME", help="Stored before."),
-    click.option("--tag", "tags", multiple=True, help="Exactly this tag; repeatable."),
+    click.option("--until", metavar="TIME", help="Only messages stored before TIME."),
     click.option(
-        "--key", "keys", multiple=True, help="A word of KEYS, or the UNIQ_KEY; repeatable."
+        "--tag", "tags", multiple=True, help="Only messages with exactly this tag; repeatable."
+    ),
+    click.option(
+        "--key",
+        "keys",
+        multiple=True,
+        help="Only messages with this word in KEYS, or this UNIQ_KEY; repeatable.",
     ),
     click.option(
         "--by-index",
         is_flag=True,
-        help="Look keys up in the index, and read no more of the selection than that leads to.",
+        help="Find keys with the index instead of reading the whole selection.",
     ),
-    click.option("--include-system-topics", is_flag=True, help="The system's own topics as well."),
+    click.option("--include-system-topics", is_flag=True, help="Include system topics."),
     click.option("--broker-name", help="The source's name in the origin properties."),
-    click.option("--broker-conf", metavar="FILE", help="broker.conf of the source."),
+    click.option(
+        "--broker-conf", metavar="FILE", help="The broker's configuration file of the source."
+    ),
     click.option("--map-topic", "topic_map", metavar="OLD=NEW", multiple=True, help="Repeatable."),
     click.option(
         "--map-queue",
         "queue_map",
         metavar="[TOPIC:]OLD=NEW",
         multiple=True,
-        help="Queue ids by the source's topic, or for every topic; repeatable.",
+        help="Change a queue id, for one source topic or all topics; repeatable.",
     ),
     click.option(
         "--keep-timestamps", is_flag=True, help="Keep the store timestamps (default: now)."
     ),
     click.option("--append", is_flag=True, help="The target store exists; add to it."),
+    click.option("--restart", is_flag=True, help="Delete an unfinished replay and start again."),
     click.option(
-        "--restart", is_flag=True, help="Delete what an unfinished replay left, begin anew."
+        "--target-conf",
+        metavar="FILE",
+        help="Configuration file of the target broker, for file sizes.",
     ),
+    click.option("--release", help="Write files like this broker release (default: the newest)."),
     click.option(
-        "--target-conf", metavar="FILE", help="broker.conf of the target: its file sizes."
-    ),
-    click.option("--release", help="Write as this release of the broker does (default: newest)."),
-    click.option(
-        "--failed", metavar="DIR", help="Parquet of what a broker refuses, with the reason."
+        "--failed", metavar="DIR", help="Folder for refused messages and reasons, as Parquet."
     ),
     click.option(
         "--fifo",
         "fifo_topics",
         metavar="TOPIC",
         multiple=True,
-        help="A FIFO topic of the broker: the source queue is the message group; repeatable.",
+        help="A FIFO topic of the broker; the message group is the source queue; repeatable.",
     ),
-    click.option("--rate", type=float, metavar="N", help="At most so many messages a second."),
+    click.option("--rate", type=float, metavar="N", help="Send at most N messages per second."),
     click.option(
         "--patience",
         type=float,
         default=DEFAULT_PATIENCE,
         show_default=True,
         metavar="SECONDS",
-        help="Try a message again for so long.",
+        help="Seconds to retry a message.",
     ),
-    click.option("--dry-run", is_flag=True, help="Say what would be sent, and refused."),
     click.option(
-        "--wave-bytes", type=size, help="Do so much at a time (default: 256m; to a broker 8m)."
+        "--dry-run",
+        is_flag=True,
+        help="Only report what would be written or sent, and what refused.",
     ),
+    click.option("--wave-bytes", type=size, help="Bytes per wave (default: 256m; to a broker 8m)."),
 )
 
 
 def replay_options(function: _F) -> _F:
-    """All options of a replay: where to, what, how."""
+    """Add all options of a replay: target, selection, manner."""
     for add in reversed(_OPTIONS):
         function = add(function)
     return function
 
 
 def spec_of(given: Mapping[str, Any]) -> ReplaySpec:
-    """The spec that a command line asks for; what cannot be read is an InvalidArgumentError."""
+    """The spec from a command line. Raises InvalidArgumentError for an option that cannot be
+    parsed."""
     to_broker, wave_bytes = given["to_broker"], given["wave_bytes"]
     if wave_bytes is None:
         wave_bytes = DEFAULT_WAVE_BYTES if to_broker is None else LIVE_WAVE_BYTES
@@ -123,7 +138,7 @@ def spec_of(given: Mapping[str, Any]) -> ReplaySpec:
 
 def _refused(form: str, text: str) -> InvalidArgumentError:
     return InvalidArgumentError(
-        None, reason=f"cannot be read as {form}", actual=repr(text), advice="--help has the forms"
+        None, reason=f"cannot be read as {form}", actual=repr(text), advice="--help shows the forms"
     )
 
 

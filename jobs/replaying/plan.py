@@ -1,4 +1,4 @@
-"""What a replay selects and what is left of it: the same for every target, and for a dry run."""
+"""What a replay selects and what remains: the same for every target, and for a dry run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from jobs.replaying.ledger import Ledger, LedgerError, Run
+from jobs.replaying.ledger import Ledger, LedgerError, ReplayRun
 from jobs.replaying.rows import source_options
 from jobs.replaying.spec import ReplaySpec
 from jobs.running.target_lock import has_content
@@ -23,11 +23,11 @@ from spark_source.source import pin
 OFFSETS_COUNTED_AT_A_TIME = 1 << 20
 
 
-def planned(spec: ReplaySpec, before: Run | None) -> ReadPlan:
-    """The store pinned, and the ranges: those of the run that was cut short, where there is one.
+def planned(spec: ReplaySpec, before: ReplayRun | None) -> ReadPlan:
+    """The plan with the pinned store and the ranges. An interrupted run keeps its ranges.
 
-    Light queues only where they were named: their records come with their own topic. Raises
-    StoreError for what cannot be selected.
+    Light queues are selected only if named, because their records also come with their own topic.
+    Raises StoreError if something cannot be selected.
     """
     if before is not None:
         left, snapshot = _still_to_read(spec, before)
@@ -39,11 +39,15 @@ def planned(spec: ReplaySpec, before: Run | None) -> ReadPlan:
     return replace(plan, ranges=tuple(kept))
 
 
-def _still_to_read(spec: ReplaySpec, before: Run) -> tuple[Sequence[QueueSlice], StoreSnapshot]:
-    """What of the ranges of a run that was cut short has to be there still, since the rest may
-    expire; and what all of its queues have now."""
+def _still_to_read(
+    spec: ReplaySpec, before: ReplayRun
+) -> tuple[Sequence[QueueSlice], StoreSnapshot]:
+    """The ranges that an interrupted run still needs, because the rest may expire, and the current
+    snapshot."""
     start = before.next_log_offset
-    again = spec.to_parquet is not None and before.parquet != "done"  # written anew as a whole
+    again = (
+        spec.to_parquet is not None and before.parquet != "done"
+    )  # Parquet is written again as a whole
     with MessageStore.open(
         spec.source, broker_name=spec.broker_name, broker_conf=spec.broker_conf
     ) as source:
@@ -56,7 +60,8 @@ def _still_to_read(spec: ReplaySpec, before: Run) -> tuple[Sequence[QueueSlice],
 
 
 def left_of(plan: ReadPlan, start: int | None) -> list[QueueSlice]:
-    """What of the ranges stands at or behind a CommitLog offset of the source; None: nothing."""
+    """The parts of the ranges at or after a commitLog offset of the source. None means nothing
+    remains."""
     if start is None:
         return []
     with plan.store.open() as source:
@@ -66,10 +71,10 @@ def left_of(plan: ReadPlan, start: int | None) -> list[QueueSlice]:
 def waves_of(
     plan: ReadPlan, start: int | None, wave_bytes: int, keys: Sequence[str] = ()
 ) -> list[LogSlice]:
-    """The same as stretches of the log of about so many selected bytes.
+    """The remaining ranges as waves: log slices with about `wave_bytes` selected bytes.
 
-    Of `keys` no more is counted than where messages with one of them can be, by the index: what
-    lies between is not read.
+    With `keys`, only the places where the index has one of them count, because the rest is not
+    read.
     """
     left = left_of(plan, start)
     with plan.store.open() as source:
@@ -81,19 +86,19 @@ def waves_of(
 
 
 def messages_selected(plan: ReadPlan, spec: ReplaySpec) -> int:
-    """How many messages are to be read; to a store or to Parquet an inner batch goes as one."""
+    """The number of messages to read. For a store or Parquet, an inner batch counts as one."""
     if spec.to_broker is not None:
         return sum(map(len, plan.ranges))
     return _entries_selected(plan)
 
 
 def _entries_selected(plan: ReadPlan) -> int:
-    """How many queue entries the ranges have."""
+    """The number of queue entries in the ranges."""
     states = plan.store.snapshot.queues
     count = sum(len(r) for r in plan.ranges if not states[r.queue].batch)
     batched = [part for part in plan.ranges if states[part.queue].batch]
     with plan.store.open() as source:
-        # An inner batch is one entry, and takes several queue offsets.
+        # An inner batch is one entry, but has several queue offsets.
         for part in batched:
             for start in range(part.start, part.stop, OFFSETS_COUNTED_AT_A_TIME):
                 stop = min(part.stop, start + OFFSETS_COUNTED_AT_A_TIME)
@@ -102,62 +107,64 @@ def _entries_selected(plan: ReadPlan) -> int:
     return count
 
 
-# --- what is refused --------------------------------------------------------------------------------
+# --- refusals
+# ---------------------------------------------------------------------------------------
 
 
 def ledger_place(spec: ReplaySpec) -> str:
-    """Beside what the ledger of a replay stands."""
+    """The target whose ledger the replay uses."""
     return spec.failed or spec.to_store or spec.to_parquet or ""
 
 
-def cut_short(ledger: Ledger, spec: ReplaySpec) -> Run | None:
-    """The run to go on with. Raises LedgerError where it was asked for something else, or is done."""
+def cut_short(ledger: Ledger, spec: ReplaySpec) -> ReplayRun | None:
+    """The interrupted run to continue. Raises LedgerError if it has other options or is
+    complete."""
     before, asked = ledger.unfinished, spec.asked()
     live = spec.to_broker is not None
     if before is None:
         done = ledger.finished_like(asked)
         if done is not None:
             reason = (
-                f"has been sent by {done.updated}"
+                f"was sent, finished at {done.updated}"
                 if live
-                else f"is in the target since {done.updated}"
+                else f"is in the target, finished at {done.updated}"
             )
             more = (
-                "to send it all again name another --failed folder"
+                "to send it again, name another --failed folder"
                 if live
-                else "for a second copy replay into another target"
+                else "for a second copy, replay into another target"
             )
             raise LedgerError(
                 ledger.path,
-                reason=f"this very replay {reason}",
-                advice=f"Nothing is left to do; {more}",
+                reason=f"this replay {reason}",
+                advice=f"There is nothing to do; {more}",
             )
         return None
     if asked != before.asked:
         other = sorted(name for name in asked if asked[name] != before.asked.get(name))
         raise LedgerError(
             ledger.path,
-            reason="an unfinished replay into this target was asked for something else",
+            reason="the target has an unfinished replay with other options",
             expected=", ".join(f"{name}={before.asked.get(name)!r}" for name in other),
             actual=", ".join(f"{name}={asked[name]!r}" for name in other),
-            advice="Finish it with the options it had, or "
-            + ("name another --failed folder" if live else "give --restart to begin anew"),
+            advice="Finish it with its options, or "
+            + ("name another --failed folder" if live else "give --restart to start again"),
         )
     return before
 
 
 def refuse_to_mix(spec: ReplaySpec) -> None:
-    """Raise LedgerError where a new run would add to what is in the target, and is not to."""
+    """Raise LedgerError if a new run would add to the target without --append."""
     to_store, to_parquet = spec.to_store, spec.to_parquet
     if to_store is not None and has_content(to_store) and not spec.append:
         raise LedgerError(
             Path(to_store),
-            reason="the target is there already, and no unfinished replay has left it",
+            reason="the target already exists, and is not from an unfinished replay",
             advice="Give --append to add to it, or name a new folder",
         )
     if to_parquet is not None and has_content(to_parquet):
         raise LedgerError(
             Path(to_parquet),
-            reason="the Parquet target is there already",
-            advice="Name a new folder; files are not added to one",
+            reason="the Parquet target already exists",
+            advice="Name a new folder; a replay does not add Parquet files to a folder",
         )

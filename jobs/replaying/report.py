@@ -1,4 +1,4 @@
-"""What a job did: numbers, what was read and with what, as a table for people and as JSON."""
+"""The report of a replay: numbers and provenance, as printed tables and as JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rmq_store.text.json_keys import as_json_object
 
 @dataclass(frozen=True, slots=True)
 class TargetRange:
-    """Where the messages of a queue went: offsets [start, stop) of the target."""
+    """The queue offsets [start, stop) of the target that got the messages of a queue."""
 
     topic: str
     queue_id: int
@@ -28,9 +28,11 @@ class TargetRange:
 
 @dataclass(frozen=True, slots=True)
 class PlannedQueue:
-    """What a dry run says of a source queue and where it goes; the queue is None where a client chooses.
+    """A dry run's row for a source queue and its target queue. The target queue is None if a client
+    chooses it.
 
-    Offsets [start, end) from the first to the last message; `bytes` of bodies, as they are sent.
+    Offsets [start, end) are from the first to the last message. `bytes` counts bodies as they are
+    sent.
     """
 
     topic: str
@@ -46,7 +48,7 @@ class PlannedQueue:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Numbers of messages, and the provenance. `ok` is what the exit code says."""
+    """Numbers of messages, and the provenance. `ok` decides the exit code."""
 
     job: str
     run_id: str
@@ -60,10 +62,10 @@ class Report:
     source: Provenance
     seconds: float
     target_queues: tuple[TargetRange, ...] = ()
-    stopped_by: str | None = None  # why it ended early; running it again goes on
+    stopped_by: str | None = None  # why it ended early; another run continues
     problems: tuple[str, ...] = field(default=())
-    would_write: Mapping[str, int] | None = None  # target -> messages, of a dry run
-    planned: tuple[PlannedQueue, ...] = ()  # of a dry run
+    would_write: Mapping[str, int] | None = None  # target -> messages, for a dry run
+    planned: tuple[PlannedQueue, ...] = ()  # for a dry run
 
     def to_json(self) -> str:
         """The report as one JSON object, keys in camelCase."""
@@ -93,7 +95,7 @@ def show(report: Report, console: Console | None = None) -> None:
 
 
 def _numbers(report: Report) -> Table:
-    table = Table(title=f"{report.job}: what became of the messages", title_justify="left")
+    table = Table(title=f"{report.job}: result", title_justify="left")
     table.add_column("")
     table.add_column("messages", justify="right")
     table.add_row("selected", f"{report.selected:,}")
@@ -109,7 +111,7 @@ def _numbers(report: Report) -> Table:
 
 
 def _targets(ranges: tuple[TargetRange, ...]) -> Table:
-    table = Table(title="where they went", title_justify="left")
+    table = Table(title="target queues", title_justify="left")
     for name in ("topic", "queue", "from offset", "to before"):
         table.add_column(name, justify="left" if name == "topic" else "right")
     for part in ranges:
@@ -118,7 +120,7 @@ def _targets(ranges: tuple[TargetRange, ...]) -> Table:
 
 
 def _planned(queues: tuple[PlannedQueue, ...]) -> Table:
-    table = Table(title="what would go where", title_justify="left")
+    table = Table(title="planned target queues", title_justify="left")
     for name in ("from", "offsets", "to", "messages", "bytes", "refused"):
         table.add_column(name, justify="left" if name in ("from", "to") else "right")
     for one in queues:
@@ -143,13 +145,13 @@ def _queue_name(topic: str, queue_id: int) -> str:
 def _verdict(report: Report) -> Text:
     run = f", run {report.run_id}" if report.run_id else ""
     took = f"in {report.seconds:.1f} s{run}"
-    again = " (going on where an earlier run stopped)" if report.resumed else ""
+    again = " (continued an earlier run)" if report.resumed else ""
     if report.stopped_by is not None:
         return Text(f"stopped {took}{again}: {report.stopped_by}", style="bold red")
     if report.would_write is not None:
-        found = "nothing would be refused" if report.ok else "some would be refused"
+        found = "no message would be refused" if report.ok else "some messages would be refused"
         style = "bold green" if report.ok else "bold yellow"
         return Text(f"dry run: nothing was written or sent; {found}, {took}", style=style)
     if report.ok:
-        return Text(f"all went well {took}{again}", style="bold green")
-    return Text(f"finished, but not all went well, {took}{again}", style="bold yellow")
+        return Text(f"finished without problems {took}{again}", style="bold green")
+    return Text(f"finished with problems, {took}{again}", style="bold yellow")

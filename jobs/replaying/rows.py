@@ -1,4 +1,4 @@
-"""The rows of some queue ranges as the target of a replay wants them."""
+"""The rows of queue ranges in the form that the target of a replay needs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ORIGIN: Mapping[str, str] = {  # property -> column of the source
     ORIGIN_PREFIX + "STORE_TIMESTAMP": "storeTimestamp",  # milliseconds
 }
 _LIGHT_QUEUES = (Property.INNER_MULTI_DISPATCH, Property.INNER_MULTI_QUEUE_OFFSET)
-# What a message carries from being tried again and again; sent anew it has none of it.
+# Properties from earlier retries. A message that is sent again must not have them.
 OF_RETRIES = (
     "RETRY_TOPIC",
     "DLQ_ORIGIN_TOPIC",
@@ -66,7 +66,7 @@ READ_TO_SEND = (*_READ, "body")
 def source_options(spec: ReplaySpec, ranges: Sequence[QueueSlice] = ()) -> dict[str, str]:
     """The options of the Spark source that select what the spec selects.
 
-    With `ranges` exactly these, which the spec was resolved to before.
+    With `ranges`, exactly these: the ranges that the spec was resolved to before.
     """
     options: dict[str, str | None] = {
         "path": spec.source,
@@ -91,14 +91,14 @@ def source_options(spec: ReplaySpec, ranges: Sequence[QueueSlice] = ()) -> dict[
 
 
 def left_unread(spec: ReplaySpec) -> str | None:
-    """Why the source may leave out selected messages: what it finds by tags and keys alone."""
+    """The reason why the source may leave out selected messages: other tags or other keys."""
     if spec.by_index:
         return OTHER_TAG_OR_KEY if spec.tags else OTHER_KEY
     return OTHER_TAG if spec.tags else None
 
 
 def looked_up(spec: ReplaySpec) -> tuple[str, ...]:
-    """The keys that the index is asked for."""
+    """The keys to look up in the index."""
     return spec.keys if spec.by_index else ()
 
 
@@ -107,7 +107,7 @@ def _given(options: Mapping[str, str | None]) -> dict[str, str]:
 
 
 class Rows:
-    """The rows of queue ranges as the target wants them: matched, remapped, with their origin."""
+    """The rows of queue ranges for the target: matched, remapped, with origin properties."""
 
     def __init__(self, spark: SparkSession, spec: ReplaySpec, plan: ReadPlan) -> None:
         self.spark = spark
@@ -125,9 +125,9 @@ class Rows:
         *,
         unwrap: bool = False,
     ) -> tuple[DataFrame, Observation | None]:
-        """The matching rows, and what will have been counted once they were read.
+        """The matching rows, and counters that are complete after the rows are read.
 
-        Rows come in the order of the log; with `unwrap` the members of inner batches one by one.
+        Rows are in log order. With `unwrap`, each member of an inner batch is a row.
         """
         if not ranges:
             return self.spark.createDataFrame([], spark_schema(columns)), None
@@ -136,7 +136,7 @@ class Rows:
             "columns": ",".join(columns),
             "brokerName": self.plan.store.broker_name,
             "maxBytesPerPartition": str(partition_bytes),
-            # A record goes over as it is stored, where the target takes records.
+            # If the target takes records, a record is copied as stored.
             "unwrapBatches": "true" if unwrap else "false",
         }
         if self.plan.store.broker_conf is not None:
@@ -157,7 +157,8 @@ class Rows:
         return self._remapped(rows.where(in_time & has_key)), counted
 
     def _in_time(self) -> Column:
-        """Queues are in order of time only as far as the broker's clock was."""
+        """The condition on store times. It is needed because the broker's clock may have gone
+        back."""
         stored = F.unix_millis("storeTimestamp")
         wanted = F.lit(True)
         if self.since is not None:
@@ -191,7 +192,7 @@ class Rows:
         return _cases([(F.col("topic") == a, b) for a, b in self.spec.topic_map.items()], "topic")
 
     def _new_queue(self) -> Column:
-        # What is said of one topic counts before what is said of all.
+        # A rule for one topic takes precedence over a rule for all topics.
         ordered = sorted(self.spec.queue_map.items(), key=lambda item: item[0][0] is None)
         cases = [
             ((F.col("queueId") == old) & (F.lit(topic is None) | (F.col("topic") == topic)), new)
@@ -201,14 +202,15 @@ class Rows:
 
 
 def _origin_topic_of_dead() -> Column:
-    """The topic that a dead letter was sent to first; null where it does not say."""
-    # AbstractSendMessageProcessor#consumerSendMsgBack writes the one; 5.x brokers the other too.
+    """The topic that a dead letter was first sent to; null if unknown."""
+    # AbstractSendMessageProcessor#consumerSendMsgBack writes RETRY_TOPIC; 5.x brokers also write
+    # DLQ_ORIGIN_TOPIC.
     properties = F.col("properties")
     return F.coalesce(properties["DLQ_ORIGIN_TOPIC"], properties["RETRY_TOPIC"])
 
 
 def _cases(cases: Iterable[tuple[Column, Any]], otherwise: str) -> Column:
-    """The value of the first condition that holds, else the column `otherwise`."""
+    """The value of the first true condition, else the column `otherwise`."""
     chosen: Column | None = None
     for condition, value in cases:
         literal = F.lit(value)
@@ -217,10 +219,10 @@ def _cases(cases: Iterable[tuple[Column, Any]], otherwise: str) -> Column:
 
 
 def _with_origin(without: Sequence[str] = ()) -> Column:
-    """The properties, with where the message came from; an older origin gives way.
+    """The properties plus the message's origin, which replaces an older origin.
 
-    The CRC of the whole record is dropped: the target's writer computes its own where it has one.
-    So are the names of light queues in what was read from one of them, where it would arrive twice.
+    Without the CRC of the record, because the target's writer computes its own. Messages read from
+    a light queue lose the names of light queues, because they would arrive twice.
     """
     stale = (*ORIGIN, CRC_PROPERTY, *without)
     light = F.col("topic").startswith(LMQ_PREFIX)

@@ -1,4 +1,4 @@
-"""What to replay and where to: the spec of the replay job."""
+"""The spec of the replay job: selection, target and manner."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from spark_source.options.value_parsers import EARLIEST, parse_time
 DEFAULT_WAVE_BYTES = 256 << 20
 DEFAULT_PATIENCE = 120.0
 LIVE_WAVE_BYTES = 8 << 20
-"""To a broker a wave takes seconds then: what is sent twice after a crash is at most one."""
+"""A wave to a broker then takes seconds. At most one wave is sent twice after a crash."""
 
 QueueMap = Mapping[tuple[str | None, int], int]
 """(topic, or None for every topic; queue id) -> queue id of the target."""
@@ -24,18 +24,17 @@ QueueMap = Mapping[tuple[str | None, int], int]
 
 @dataclass(frozen=True, slots=True)
 class ReplaySpec:
-    """What to replay, and where to. Times are milliseconds or ISO 8601 with a zone.
+    """What to replay, and the target. Times are milliseconds or ISO 8601 with a zone.
 
     Either `topics`, or single queues: `queues`, and `offsets` with a half-open range of queue
-    offsets each; all user topics where neither is given. `wave_bytes` is about how much is held in
-    memory at a time, twice. `dead_to_origin`: dead letters go to the topic they came from, as new
-    messages of it.
+    offsets per queue; by default all user topics. The job holds about twice `wave_bytes` in memory.
+    `dead_to_origin`: dead letters go to their origin topic as new messages.
 
-    `to_broker`: the gRPC endpoint of a running broker's proxy, host:port. What it refuses goes to the
-    folder `failed`, beside which the ledger stands. `fifo_topics` (names in the target) are sent with
-    the source queue as message group. `rate`: messages a second; `patience`: seconds for which one
-    message is tried again. `dry_run`: nothing is written or sent, to no target; the report says what
-    would be.
+    `to_broker`: the gRPC endpoint of a running broker's proxy, host:port. Messages that it refuses
+    go to the folder `failed`, and the ledger is beside that folder. Messages of `fifo_topics`
+    (names in the target) have the source queue as message group. `rate`: messages per second.
+    `patience`: seconds to retry one message. `dry_run`: write and send nothing; the report says
+    what would be written or sent.
     """
 
     source: str
@@ -48,7 +47,7 @@ class ReplaySpec:
     until: str | None = None
     tags: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
-    by_index: bool = False  # keys are looked up, and not looked for in all that is selected
+    by_index: bool = False  # find keys with the index instead of reading the whole selection
     include_system_topics: bool = False
     broker_name: str | None = None
     broker_conf: str | None = None
@@ -70,7 +69,7 @@ class ReplaySpec:
     checksums: bool = False
 
     def asked(self) -> dict[str, Any]:
-        """What determines the rows that arrive, as plain JSON values."""
+        """The fields that determine which rows arrive, as plain JSON values."""
         passing = ("append", "restart", "wave_bytes", "offsets", "queue_map", *_MANNERS)
         plain = {name: value for name, value in asdict(self).items() if name not in passing}
         plain["offsets"] = [[*queue, *span] for queue, span in self.offsets.items()]
@@ -82,12 +81,12 @@ class ReplaySpec:
         return loaded
 
 
-# How the same rows are found and sent, and not which.
+# Fields that decide how rows are found and sent, but not which rows.
 _MANNERS = ("rate", "patience", "dry_run", "checksums", "by_index")
 
 
 def check(spec: ReplaySpec) -> None:
-    """Raise InvalidArgumentError for a spec that cannot be, before any file is looked at."""
+    """Raise InvalidArgumentError for an invalid spec, before any file is read."""
     if spec.to_broker is not None:
         _check_live(spec)
     elif spec.to_store is None and spec.to_parquet is None:
@@ -95,14 +94,12 @@ def check(spec: ReplaySpec) -> None:
             None, reason="no target", advice="Give --to-store, --to-parquet or both, or --to-broker"
         )
     elif spec.failed or spec.fifo_topics or spec.rate:
-        raise InvalidArgumentError(
-            None, reason="--failed, --fifo and --rate are of a replay with --to-broker"
-        )
+        raise InvalidArgumentError(None, reason="--failed, --fifo and --rate need --to-broker")
     if spec.dry_run and spec.restart:
         raise InvalidArgumentError(
             None,
-            reason="--restart deletes what is there, and --dry-run changes nothing",
-            advice="Give --dry-run alone, to see what is left to do",
+            reason="--restart deletes a target, but --dry-run changes nothing",
+            advice="Give --dry-run without --restart, to see what remains to do",
         )
     for target in (spec.to_store, spec.to_parquet, spec.failed):
         refuse_uri(target or "")
@@ -110,9 +107,7 @@ def check(spec: ReplaySpec) -> None:
     paths = [Path(p).resolve() for p in folders if p]
     for i, path in enumerate(paths):
         if any(path == other or other in path.parents for other in paths[:i] + paths[i + 1 :]):
-            raise InvalidArgumentError(
-                path, reason="source and targets must be folders apart from each other"
-            )
+            raise InvalidArgumentError(path, reason="source and targets must be separate folders")
     for moment in (spec.since, spec.until):
         _checked_time(moment)
     _check_keys(spec)
@@ -128,7 +123,7 @@ def check(spec: ReplaySpec) -> None:
 
 def _check_keys(spec: ReplaySpec) -> None:
     for key in spec.keys:
-        # The source parts the keys that it looks up by "||".
+        # The source separates keys by "||".
         parted = spec.by_index and "||" in key
         if not key or parted or any(character.isspace() for character in key):
             raise InvalidArgumentError(
@@ -140,45 +135,51 @@ def _check_keys(spec: ReplaySpec) -> None:
     if spec.by_index and not spec.keys:
         raise InvalidArgumentError(
             None,
-            reason="--by-index says how keys are found, and none is given",
+            reason="--by-index needs --key",
             advice="Give --key",
         )
 
 
 def _check_span(queue: QueueId, start: int, stop: int) -> None:
-    """Refuse what ends before it begins; of -1 and -2 only what cannot be the right way round."""
+    """Raise for a range that ends before it starts. -1 and -2 are compared only if the order is
+    certain."""
     if 0 <= stop < start or (stop == EARLIEST and start != EARLIEST):
         raise InvalidArgumentError(
             None,
-            reason=f"the offsets of queue {queue.queue_id} of {queue.topic!r} end before they begin",
+            reason=f"the offsets of queue {queue.queue_id} of {queue.topic!r} end before they "
+            "start",
             actual=f"{start}..{stop}",
-            advice="--offsets TOPIC:ID=FROM..BEFORE has the smaller one first",
+            advice="In --offsets TOPIC:ID=FROM..BEFORE, FROM must be smaller",
         )
 
 
 def _check_live(spec: ReplaySpec) -> None:
     if spec.to_store is not None or spec.to_parquet is not None:
-        raise InvalidArgumentError(None, reason="a broker is a target of its own: one replay each")
+        raise InvalidArgumentError(
+            None, reason="a replay to a broker cannot have another target: run two replays"
+        )
     if spec.queue_map:
         raise InvalidArgumentError(
             None,
-            reason="queues cannot be mapped on the way to a running broker: its client chooses them",
-            advice="Leave --map-queue out; the order of each source queue is kept with --fifo TOPIC",
+            reason="a replay to a broker cannot map queues: the client chooses them",
+            advice="Leave out --map-queue; --fifo TOPIC keeps the order of each source queue",
         )
     if spec.failed is None:
         raise InvalidArgumentError(
             None,
-            reason="no place for what the broker refuses",
-            advice="Give --failed DIR; the ledger stands beside it",
+            reason="no folder for messages that the broker refuses",
+            advice="Give --failed DIR; the ledger is beside it",
         )
     if spec.append or spec.restart or spec.keep_timestamps or spec.target_conf or spec.release:
         raise InvalidArgumentError(
             None,
-            reason="--append, --restart, --keep-timestamps, --target-conf and --release are of a "
-            "replay into a store",
+            reason="--append, --restart, --keep-timestamps, --target-conf and --release need "
+            "--to-store",
         )
     if spec.rate is not None and not spec.rate > 0:
-        raise InvalidArgumentError(None, reason="--rate is messages a second", actual=spec.rate)
+        raise InvalidArgumentError(
+            None, reason="--rate must be a number of messages per second above 0", actual=spec.rate
+        )
 
 
 def _checked_time(value: str | None) -> int | None:

@@ -1,4 +1,4 @@
-"""What the commands of the jobs share: options as the source has them, Spark, exit codes."""
+"""What the commands of the jobs share: source options, Spark, exit codes."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from spark_source.options.value_parsers import parse_size
 EXIT_OK, EXIT_NOT_ALL, EXIT_REFUSED, EXIT_STOPPED = range(4)
 _EXIT_INTERRUPTED = 130
 _EXIT_CODES = (
-    "Exit codes: 0 all is well; 1 finished, and something is wrong or missing; 2 refused, or damage "
-    "is in the way; 3 stopped early, and the same command goes on."
+    "Exit codes: 0 no problem; 1 finished with problems; 2 refused, or prevented by damage; "
+    "3 stopped early, run the same command to continue."
 )
-# A job reads the messages of one store, which its argument names.
+# Left out, because a job reads the messages of one store, which its argument names.
 _OF_THE_JOB = ("path", "stores", "unavailableStores", "table", "source", "includeUnqueued")
 STORE_OPTIONS = ("brokerName", "brokerConf")
 SELECTION = tuple(option.name for option in OPTIONS if option.name not in _OF_THE_JOB)
-RANGES = (  # the part of a selection that says which ranges of which queues
+RANGES = (  # the options of a selection that select queue ranges
     *STORE_OPTIONS,
     "topic",
     "subscribe",
@@ -49,7 +49,7 @@ _Spec = TypeVar("_Spec")
 
 
 class JobCommand(click.Command):
-    """A command that names the nearest option where one is not known."""
+    """A command that names the nearest option for an unknown one."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
@@ -60,37 +60,39 @@ class JobCommand(click.Command):
             raise click.UsageError(f"unknown option {wrong.option_name}. {hint}", ctx) from None
 
 
-class Told(Protocol):
-    """What a job answers with: an Answer, or the Report of a replay."""
+class JobResult(Protocol):
+    """The result of a job: an Answer, or the Report of a replay."""
 
     @property
     def ok(self) -> bool:
-        """Whether all is well."""
+        """Whether there is no problem."""
 
     @property
     def stopped_by(self) -> str | None:
-        """Why it ended early, if it did."""
+        """Why the job ended early, if it did."""
 
     def to_json(self) -> str:
-        """As one JSON object."""
+        """The result as one JSON object."""
 
     def save(self, path: str) -> None:
         """Write the JSON to a file."""
 
     def show(self, console: Console) -> None:
-        """Print for a person."""
+        """Print the result as tables."""
 
 
 Given = Mapping[str, Any]
-Run = Callable[[SparkSession, Any, Callable[[], bool]], Told]
+Run = Callable[[SparkSession, Any, Callable[[], bool]], JobResult]
 Prepare = Callable[[SparkSession.Builder, Any], SparkSession.Builder]
 
 
 class Job:
-    """A job as a command: called, it parses, works with Spark, tells. The exit code is returned.
+    """A job as a command. A call parses, runs on Spark, prints the result and returns the exit
+    code.
 
-    `ask` makes the job's spec of what was given. `stoppable`: the job asks between parts whether it is
-    to stop, so signals end it in order. `prepare`: what the spec wants of the Spark about to start.
+    `ask` makes the job's spec from the given options. `stoppable`: the job checks between parts
+    whether to stop, so signals end it cleanly. `prepare` configures the Spark session for the spec
+    before it starts.
     """
 
     def __init__(
@@ -106,7 +108,7 @@ class Job:
         self._run, self._stoppable, self._prepare = run, stoppable, prepare
 
     def parse(self, argv: Sequence[str]) -> dict[str, Any]:
-        """Options by their names. Raises click's errors."""
+        """The given options by name. Raises click's errors."""
         with self.command.make_context(self._name, list(argv)) as context:
             return context.params
 
@@ -115,7 +117,7 @@ class Job:
         return self.command.name or "job"
 
     def __call__(self, argv: Sequence[str] | None = None) -> int:
-        """With the arguments of this process, or others. Returns the exit code."""
+        """Run with the arguments of this process, or with `argv`. Returns the exit code."""
         keep_freed_memory()
         try:
             given = self.parse(sys.argv[1:] if argv is None else argv)
@@ -123,11 +125,11 @@ class Job:
             spec = self.ask(given)
             builder = builder_for(self._name, given["master"])
             prepared = self._prepare(builder, spec) if self._prepare else builder
-            # Before signals are ours: a new session takes SIGINT for itself.
+            # Start the session before our signal handlers, because it replaces the one for SIGINT.
             spark = prepared.getOrCreate()
             with asked_to_stop() if self._stoppable else nullcontext(bool) as should_stop:
                 answer = self._run(spark, spec, should_stop)
-            tell(answer, given["json_file"])
+            print_result(answer, given["json_file"])
         except click.exceptions.Exit as stop:
             return stop.exit_code
         except click.ClickException as wrong:
@@ -139,7 +141,7 @@ class Job:
             print(f"{self._name}: {error}", file=sys.stderr)
             return EXIT_REFUSED
         except (PySparkException, Py4JError) as error:
-            # What an executor met; our own sentence is in it.
+            # An error from an executor. It contains our own error text.
             print(f"{self._name}: {reason_of(error)}", file=sys.stderr)
             return EXIT_REFUSED
         except OSError as error:
@@ -154,19 +156,25 @@ class Job:
 def job(
     name: str, run: Run, *, stoppable: bool = True, prepare: Prepare | None = None
 ) -> Callable[[Callable[[Given], Any]], Job]:
-    """Make a job of `run` and of the function that makes its spec, with the options above that.
+    """A decorator that makes a job from `run` and the function that makes its spec.
 
-    All have STORE, --json, --checksums and --master besides.
+    The function's options are the job's. All jobs also have STORE, --json, --checksums and
+    --master.
     """
 
     def decorate(ask: Callable[[Given], Any]) -> Job:
         for add in (
             click.option("--master", help="Spark's master (default: spark-submit's, else local)."),
             click.option(
-                "--checksums", is_flag=True, help="Size and SHA-256 of every file of the store."
+                "--checksums",
+                is_flag=True,
+                help="Report size and SHA-256 of every file of the store.",
             ),
             click.option(
-                "--json", "json_file", metavar="FILE", help="Write the report there; - is stdout."
+                "--json",
+                "json_file",
+                metavar="FILE",
+                help="Write the report to FILE as JSON; - is stdout.",
             ),
             click.argument("store", type=click.Path()),
         ):
@@ -179,40 +187,42 @@ def job(
 
 
 def spec_from(kind: Callable[..., _Spec], given: Given, names: Sequence[str]) -> _Spec:
-    """The spec of a job: a field for each of its own options, `options` those of the source."""
+    """The spec of a job: one field for each of its own options, and `options` for those of the
+    source."""
     passing = ("json_file", "master", *names)
     own = {name: value for name, value in given.items() if name not in passing}
     return kind(**own, options=given_options(given, names))
 
 
 def source_options(names: Sequence[str] = SELECTION) -> Callable[[_F], _F]:
-    """Options of the Spark source under their own names: --startingTimestamp."""
+    """A decorator that adds options of the Spark source under their names, such as
+    --startingTimestamp."""
 
     def decorate(function: _F) -> _F:
         for option in reversed(OPTIONS):
             if option.name in names:
-                told = f"{option.meaning} (default: {option.default or 'none'})"
-                add = click.option(f"--{option.name}", option.name, metavar="TEXT", help=told)
+                text = f"{option.meaning} (default: {option.default or 'none'})"
+                add = click.option(f"--{option.name}", option.name, metavar="TEXT", help=text)
                 function = add(function)
         return function
 
     return decorate
 
 
-def top_option(default: int, told: str) -> Callable[[_F], _F]:
-    """--top: how many rows of what is ordered by size or age."""
+def top_option(default: int, text: str) -> Callable[[_F], _F]:
+    """A decorator that adds --top, which limits a list ordered by size or age."""
     return click.option(
-        "--top", type=click.IntRange(min=1), default=default, show_default=True, help=told
+        "--top", type=click.IntRange(min=1), default=default, show_default=True, help=text
     )
 
 
 def given_options(given: Mapping[str, Any], names: Sequence[str] = SELECTION) -> dict[str, str]:
-    """Those of the source's options that a command line has."""
+    """The source's options that were given on the command line."""
     return {name: given[name] for name in names if given.get(name) is not None}
 
 
-def tell(answer: Told, json_file: str | None) -> None:
-    """The tables on stdout, or the JSON there and the tables on stderr."""
+def print_result(answer: JobResult, json_file: str | None) -> None:
+    """Print the tables on stdout; with `json_file` "-", the JSON on stdout and the tables on stderr."""
     on_stdout = json_file == "-"
     with _readers_may_leave():
         answer.show(Console(stderr=on_stdout))
@@ -225,9 +235,9 @@ def tell(answer: Told, json_file: str | None) -> None:
 
 @contextmanager
 def _readers_may_leave() -> Iterator[None]:
-    """As other tools of a shell: whoever reads the output and has seen enough ends us, quietly.
+    """Like other shell tools: end without an error when the reader of the output closes it.
 
-    Only meanwhile: a connection that breaks while a job works is an error that the job tells.
+    This applies only while printing. A connection that breaks during a job's work is an error.
     """
     if not hasattr(signal, "SIGPIPE"):
         yield
@@ -240,7 +250,7 @@ def _readers_may_leave() -> Iterator[None]:
 
 
 def _check_report(json_file: str | None) -> None:
-    """Raise AccessError for a report that could not be written when the work is done."""
+    """Raise AccessError now if the report could not be written at the end."""
     if json_file in (None, "-"):
         return
     path = Path(json_file).absolute()
@@ -249,13 +259,13 @@ def _check_report(json_file: str | None) -> None:
         raise AccessError(
             json_file,
             reason="--json: the report cannot be written there",
-            advice="Name a file in a folder that is there and can be written",
+            advice="Name a file in an existing folder that is writable",
         )
 
 
 @contextmanager
 def asked_to_stop() -> Iterator[Callable[[], bool]]:
-    """Whether SIGINT or SIGTERM has come: the work at hand is finished, and the target closed."""
+    """A function that says whether SIGINT or SIGTERM arrived, so that the job can stop cleanly."""
     came: list[int] = []
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = [signal.signal(number, lambda signum, _: came.append(signum)) for number in numbers]
@@ -267,7 +277,7 @@ def asked_to_stop() -> Iterator[Callable[[], bool]]:
 
 
 def size(text: str) -> int:
-    """The type of an option in bytes, or with k, m, g. Raises click's error."""
+    """Parse an option in bytes, or with k, m, g. Raises click's error."""
     try:
         return parse_size(text)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""What went wrong in Spark, in one sentence."""
+"""Describe a Spark failure in one sentence."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import re
 from py4j.protocol import Py4JError, Py4JJavaError
 
 _DAMAGE = re.compile(r"\[RMQSTORE_(CORRUPT_[A-Z]+|MISSING_FILE|TRUNCATED_FILE|BODY)\]")
-SALVAGE = "`rmqstore salvage` takes the whole messages into a new store"
+SALVAGE = "`rmqstore salvage` copies the intact messages into a new store"
 
 
 def is_damage(reason: str) -> bool:
-    """Whether a reason is damage of a store, where the same command cannot go on."""
+    """Whether the reason is damage of a store, so that the same command would fail again."""
     return _DAMAGE.search(reason) is not None
 
 
 def reason_of(error: Exception) -> str:
-    """Our own sentence where Spark has wrapped it in a traceback, else the first lines."""
+    """Our own error text if Spark's traceback contains one, else the first lines."""
     if isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError):
         return (
-            "Spark's JVM is gone, and its log says why; if memory ran out, give it more "
+            "Spark's JVM ended, and its log says why; if memory ran out, give it more "
             "(spark.driver.memory) or a smaller --wave-bytes"
         )
     lines = str(error).splitlines()
@@ -28,9 +28,9 @@ def reason_of(error: Exception) -> str:
 
 
 def failure(error: Exception) -> str:
-    """What ended a replay, and what to do where running it again would meet the same damage."""
+    """What ended a replay. For damage, also what to do, because another run would fail again."""
     reason = reason_of(error)
     if not is_damage(reason):
         return reason
-    again = "The same command would meet it again: replay from a salvaged store into a new target"
+    again = "The same command would fail again: replay from a salvaged store into a new target"
     return f"{reason}. {again} ({SALVAGE})"

@@ -1,4 +1,4 @@
-"""What a job read: the store, its offsets at that moment, the options, and the files with sums."""
+"""What a job read: the store, its offsets at that time, the options, and checksums of the files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FILES_A_TASK = 16
 
 @dataclass(frozen=True, slots=True)
 class FileSum:
-    """A file as it was when it was read: bytes, and the SHA-256 of them."""
+    """A file when the job read it: size and SHA-256."""
 
     path: str
     size: int
@@ -34,11 +34,11 @@ class FileSum:
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """What was read: enough to tell later what the numbers are about."""
+    """What was read, so that a reader can check later what the numbers refer to."""
 
     store: str
     broker_name: str
-    log_range: tuple[int, int]  # CommitLog offsets of the snapshot, half-open
+    log_range: tuple[int, int]  # commitLog offsets of the snapshot, half-open
     queues: Mapping[str, Mapping[int, tuple[int, int]]]  # topic -> queue id -> [start, stop) read
     options: Mapping[str, Any]
     version: str
@@ -51,7 +51,8 @@ def provenance_of(
     options: Mapping[str, Any],
     files: Sequence[FileSum] = (),
 ) -> Provenance:
-    """Of a pinned store, and the parts of its queues that were read: of several from first to last."""
+    """The provenance of a pinned store and the queue ranges read. Several ranges of a queue become
+    one, from first to last."""
     queues: dict[str, dict[int, tuple[int, int]]] = {}
     for part in ranges:
         of_topic = queues.setdefault(part.queue.topic, {})
@@ -77,7 +78,7 @@ def files_of_store(pinned: PinnedStore) -> list[str]:
 
 
 def sums_of(spark: SparkSession, paths: Sequence[str]) -> list[FileSum]:
-    """Size and SHA-256 of files, taken by the executors. Raises what reading them raises there."""
+    """Size and SHA-256 of files, computed by executors. Raises the executors' errors."""
     if not paths:
         return []
     tasks = max(1, -(-len(paths) // _FILES_A_TASK))
@@ -95,7 +96,7 @@ def sum_of(path: str) -> FileSum:
                 digest.update(piece)
                 size += len(piece)
     except OSError as error:
-        raise from_os_error(path, error, "reading for its sum") from error
+        raise from_os_error(path, error, "reading for its checksum") from error
     return FileSum(path, size, digest.hexdigest())
 
 
@@ -103,26 +104,26 @@ TOPICS_SHOWN = 20
 
 
 def source_table(source: Provenance) -> Table:
-    """What was read, for a person."""
+    """The provenance as a printed table."""
     table = Table(title="what was read", title_justify="left", show_header=False)
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     table.add_row("store", Text(source.store))
     table.add_row("broker", Text(source.broker_name))
-    table.add_row("log at that moment", "{:,} to {:,}".format(*source.log_range))
+    table.add_row("log range", "{:,} to {:,}".format(*source.log_range))
     for topic, queues in list(source.queues.items())[:TOPICS_SHOWN]:
         parts = (f"{queue}: {start:,} to {stop:,}" for queue, (start, stop) in queues.items())
         table.add_row(Text(f"offsets of {topic}"), "  ".join(parts))
     if len(source.queues) > TOPICS_SHOWN:
         table.add_row("offsets", f"of {len(source.queues) - TOPICS_SHOWN:,} more topics: --json")
-    # Brackets in names are text here, and not the markup of the table.
+    # Text prevents that the table takes brackets in names as markup.
     for name, value in source.options.items():
         if value not in (None, [], {}, False) and name != "source":
             text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
             table.add_row(name.replace("_", " "), Text(text))
     if source.files:
         size = sum(file.size for file in source.files)
-        told = f"{len(source.files):,} with {size:,} bytes; --json FILE has their SHA-256"
-        table.add_row("files", told)
+        text = f"{len(source.files):,} with {size:,} bytes; --json FILE has their SHA-256"
+        table.add_row("files", text)
     table.add_row("rmqstore", source.version)
     return table

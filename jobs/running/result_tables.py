@@ -1,4 +1,4 @@
-"""What a job found, as tables for people and as JSON, with the provenance of it."""
+"""The result of a job, as printed tables and as JSON, with its provenance."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _ANY_WIDTH = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Tables by their titles, numbers by their names. `ok` is what the exit code says.
+    """A job's result: tables by title, numbers by name. `ok` decides the exit code.
 
-    `stopped_by`: why the job ended early, and how to go on.
+    `stopped_by`: why the job ended early, and how to continue.
     """
 
     job: str
@@ -52,12 +52,12 @@ class Answer:
 
 
 def show(answer: Answer, console: Console, most_rows: int = 40) -> None:
-    """Print for a person; of long tables the first `most_rows`."""
+    """Print the tables, each with at most `most_rows` rows."""
     for title, rows in answer.tables.items():
         if rows:
             console.print(_fitting(f"{answer.job}: {title}", rows[:most_rows], console))
         if len(rows) > most_rows:
-            console.print(Text(f"  and {len(rows) - most_rows:,} more; --json FILE has them all"))
+            console.print(Text(f"  and {len(rows) - most_rows:,} more; --json FILE has all rows"))
     console.print(_numbers(answer))
     console.print(source_table(answer.source))
     for problem in answer.problems:
@@ -66,7 +66,7 @@ def show(answer: Answer, console: Console, most_rows: int = 40) -> None:
 
 
 def _fitting(title: str, rows: Sequence[Row], console: Console) -> Table:
-    """Columns where the screen has the width for them, else each row as names with their values."""
+    """A table with columns if the screen is wide enough, else each row as names and values."""
     table = _table(title, rows)
     wide = console.options.update(width=_ANY_WIDTH, max_width=_ANY_WIDTH)
     if Measurement.get(console, wide, table).maximum <= console.width:
@@ -74,8 +74,8 @@ def _fitting(title: str, rows: Sequence[Row], console: Console) -> Table:
     listed = Table(title=title, title_justify="left", show_header=False, show_lines=True)
     listed.add_column()
     for row in rows:
-        told = {name: _told(value) for name, value in row.items()}
-        pairs = [(Text(name, style="dim"), value) for name, value in told.items() if value]
+        cells = {name: _cell(value) for name, value in row.items()}
+        pairs = [(Text(name, style="dim"), value) for name, value in cells.items() if value]
         listed.add_row(Text("  ").join(Text(" ").join((name, Text(v))) for name, v in pairs))
     return listed
 
@@ -87,21 +87,21 @@ def _table(title: str, rows: Sequence[Row]) -> Table:
         right = number and not isinstance(value, bool)
         table.add_column(name, justify="right" if right else "left", overflow="fold")
     for row in rows:
-        # Text and not str: brackets in names are no markup.
-        table.add_row(*(Text(_told(value)) for value in row.values()))
+        # Text instead of str, so that brackets in names are not markup.
+        table.add_row(*(Text(_cell(value)) for value in row.values()))
     return table
 
 
 def _numbers(answer: Answer) -> Table:
-    table = Table(title=f"{answer.job}: in all", title_justify="left", show_header=False)
+    table = Table(title=f"{answer.job}: total", title_justify="left", show_header=False)
     table.add_column(style="bold")
     table.add_column(justify="right", overflow="fold")
     for name, value in answer.numbers.items():
-        table.add_row(Text(name), Text(_told(value)))
+        table.add_row(Text(name), Text(_cell(value)))
     return table
 
 
-def _told(value: Any) -> str:
+def _cell(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -115,7 +115,7 @@ def _told(value: Any) -> str:
 
 def _plain(value: Any) -> str:
     if isinstance(value, datetime):
-        # Spark hands times over in the zone of this process, without saying so.
+        # Spark returns times in the zone of this process, without a zone.
         at = value.astimezone(timezone.utc).isoformat(timespec="milliseconds")
         return at.replace("+00:00", "Z")
     if isinstance(value, date):
@@ -124,10 +124,10 @@ def _plain(value: Any) -> str:
 
 
 def _verdict(answer: Answer) -> Text:
-    again = " (going on where an earlier run stopped)" if answer.resumed else ""
+    again = " (continued an earlier run)" if answer.resumed else ""
     took = f"in {answer.seconds:.1f} s{again}"
     if answer.stopped_by is not None:
         return Text(f"stopped {took}: {answer.stopped_by}", style="bold red")
     if answer.ok:
-        return Text(f"all is well, {took}", style="bold green")
-    return Text(f"finished, but not all is well, {took}", style="bold yellow")
+        return Text(f"no problems, {took}", style="bold green")
+    return Text(f"finished with problems, {took}", style="bold yellow")

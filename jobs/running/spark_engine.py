@@ -1,4 +1,4 @@
-"""The engine that answers a question on Spark: executors work on the shares of a store."""
+"""The engine that answers a question on Spark: executors work on shares of a store."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _TASKS_A_CORE = 8
 
 
 class SparkEngine:
-    """Sends shares to executors, some for each core at a time, and hands back their parts.
+    """Sends shares to executors, a few per core at a time, and returns their parts.
 
-    This process holds the parts of those that are under way, and a job can be stopped between them.
+    So this process holds only the parts in progress, and a job can stop between them.
     """
 
     def __init__(self, spark: SparkSession) -> None:
@@ -28,7 +28,7 @@ class SparkEngine:
         shares: Sequence[Share],
         progress: OnProgress,
     ) -> Iterator[Part]:
-        """The part of each share, in their order. Raises what the work raises, as Spark wraps it."""
+        """The part of each share, in order. Raises the errors of the work, wrapped by Spark."""
         ship_jobs()
         together = _TASKS_A_CORE * self._context.defaultParallelism
         for first in range(0, len(shares), together):

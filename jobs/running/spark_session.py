@@ -13,8 +13,8 @@ import jobs
 
 
 def builder_for(name: str, master: str | None) -> SparkSession.Builder:
-    """Of a Spark with this Python; local where nobody says otherwise."""
-    # Spark's own choice is the first python3 on PATH, which need not have our packages.
+    """A builder for a Spark session with this Python; local if no master is given."""
+    # By default Spark takes the first python3 on PATH, which may not have our packages.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     ship_jobs()
     builder = SparkSession.builder.appName(f"rmqstore {name}")
@@ -24,7 +24,7 @@ def builder_for(name: str, master: str | None) -> SparkSession.Builder:
         builder = builder.master("local[*]")
     if not submitted():
         logging = (Path(__file__).parents[1] / "log4j2.properties").resolve().as_uri()
-        # Not extraJavaOptions, which may be somebody's own; these come before them.
+        # Not extraJavaOptions, because users set them. These options come before them.
         builder = builder.config(
             "spark.driver.defaultJavaOptions", f"-Dlog4j2.configurationFile={logging}"
         )
@@ -36,10 +36,11 @@ def builder_for(name: str, master: str | None) -> SparkSession.Builder:
 
 
 def submitted() -> bool:
-    """Whether spark-submit has started this process, and so its JVM with master and jars."""
+    """Whether spark-submit started this process, and so its JVM with master and jars."""
     return "SPARK_ENV_LOADED" in os.environ or "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def ship_jobs() -> None:
-    """Executors have the installed packages, and not this folder: its functions travel whole."""
+    """Make Spark send the functions of `jobs` by value, because executors do not have this
+    folder."""
     cloudpickle.register_pickle_by_value(jobs)  # type: ignore[no-untyped-call]

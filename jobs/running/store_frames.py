@@ -1,4 +1,4 @@
-"""How jobs read: a store pinned, and frames over exactly what was pinned."""
+"""How jobs read: they pin a store, and make DataFrames of exactly what they pinned."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from spark_source.spark_schema import spark_schema
 
 
 def plan_of(store: str, options: Mapping[str, str]) -> ReadPlan:
-    """What options of the source select of a store, as it is now. Raises StoreError."""
+    """The plan for what the source's options select in a store as it is now. Raises StoreError."""
     return pin(parse_options({"path": store, **options}))
 
 
 def pinned_store(store: str, options: Mapping[str, str]) -> PinnedStore:
-    """A store with all its queues, the system's too, as it is now. Raises StoreError."""
-    # A table is about the whole store; messages would pin what was selected alone.
+    """A store as it is now, with all queues, including system queues. Raises StoreError."""
+    # A table is about the whole store. A plan for messages would pin only the selected queues.
     return plan_of(store, {**options, "table": "queues"}).store
 
 
 def log_of_store(store: str, options: Mapping[str, str]) -> PinnedStore:
-    """A store with its log alone: nothing is asked of its queues. Raises StoreError."""
+    """A store with only its log; its queues are not read. Raises StoreError."""
     return plan_of(store, {**options, "source": "commitlog"}).store
 
 
@@ -37,7 +37,7 @@ def messages(
     columns: Sequence[str],
     **options: str,
 ) -> DataFrame:
-    """The messages of `ranges`, which name each queue once; none of none."""
+    """The messages of `ranges`, which have each queue once; no messages if there are no ranges."""
     if not ranges:
         return spark.createDataFrame([], spark_schema(columns))
     given = {
@@ -52,7 +52,7 @@ def messages(
 
 
 def range_options(ranges: Sequence[QueueSlice]) -> dict[str, str]:
-    """The options that select `ranges`, of which there is at least one and one a queue."""
+    """The options that select `ranges`: at least one range, and at most one per queue."""
     return {
         "assign": assign_json(part.queue for part in ranges),
         "startingOffsets": offsets_json({part.queue: part.start for part in ranges}),

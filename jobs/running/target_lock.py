@@ -1,4 +1,4 @@
-"""One process at a time on a target, by a lock that a killed process loses."""
+"""A lock that lets one process at a time work on a target. A killed process loses it."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ class TargetLockedError(StoreError):
 
 
 class TargetLock:
-    """An exclusive lock on the file `path`, which is there only while it is held."""
+    """An exclusive lock on the file `path`, which exists only while the lock is held."""
 
     def __init__(self, path: Path) -> None:
-        """Raises TargetLockedError where another process holds it, AccessError."""
+        """Raises TargetLockedError if another process holds the lock, and AccessError."""
         self._path = path
         with refusals(path):
             self._descriptor: int | None = _locked(path)
 
     def release(self) -> None:
-        """Let go; the file is removed."""
+        """Release the lock and remove the file."""
         if self._descriptor is not None:
             self._path.unlink(missing_ok=True)
             os.close(self._descriptor)
@@ -49,7 +49,7 @@ def _locked(path: Path) -> int:
                 reason="another process works on this target",
                 advice="Let it finish, or end it; then run this again",
             ) from None
-        # Between opening and locking the one before may have removed the file.
+        # Between open and lock, the previous holder may have removed the file.
         if _is_file_of(descriptor, path):
             return descriptor
         os.close(descriptor)
@@ -57,14 +57,14 @@ def _locked(path: Path) -> int:
 
 @contextmanager
 def refusals(path: Path) -> Iterator[None]:
-    """What the operating system refuses as an AccessError about `path`."""
+    """Convert errors of the operating system to an AccessError about `path`."""
     try:
         yield
     except OSError as error:
         raise AccessError(
             error.filename or path,
             reason=f"cannot be written: {error.strerror or error}",
-            advice="Name a folder that can be, or check permissions, disk and mount",
+            advice="Name a writable folder, or check permissions, disk and mount",
         ) from error
 
 
@@ -76,18 +76,18 @@ def _is_file_of(descriptor: int, path: Path) -> bool:
 
 
 def refuse_uri(target: str) -> None:
-    """Raise InvalidArgumentError for what is no folder of a file system: it would become one here."""
+    """Raise InvalidArgumentError for a URI, which would become a local folder of that name."""
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", target):
         raise InvalidArgumentError(
             None,
-            reason="the target is a URI, and only folders are written to",
+            reason="the target is a URI, but jobs only write to folders",
             expected="a local or mounted folder, which executors share",
             actual=target,
-            advice="Write to a folder, and copy that to the object store",
+            advice="Write to a folder, and copy it to the object store",
         )
 
 
 def has_content(path: str) -> bool:
-    """Whether something is there: a file, or a folder that is not empty."""
+    """Whether `path` is a file, or a folder that is not empty."""
     target = Path(path)
     return target.exists() and (not target.is_dir() or any(target.iterdir()))

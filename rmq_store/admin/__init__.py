@@ -1,4 +1,4 @@
-"""What operators do to stores: info, rebuild, salvage, retention, reset of consumer offsets.
+"""Operations on stores: info, rebuild, salvage, retention, reset of consumer offsets.
 
-Examining a store lives in `verify`, repairing one in place in `recovery`.
+`verify` checks a store, `recovery` repairs one in place.
 """

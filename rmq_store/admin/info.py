@@ -1,7 +1,8 @@
-"""A first look at a store: what its folders and the front and end of its log say. Imports little.
+"""A quick summary of a store from its folders and the start and end of its log. Imports few
+modules.
 
-Its cost grows neither with messages nor with bytes: queues are counted by their folders and the
-end of the log is searched for. `MessageStore` says exactly what there is.
+The cost does not depend on the number of messages or bytes: it counts queue folders and searches
+for the end of the log. `MessageStore` gives the exact state.
 """
 
 from __future__ import annotations
@@ -30,29 +31,31 @@ from rmq_store.format.layout import (
 from rmq_store.format.record import Record
 from rmq_store.format.topics import is_system_topic
 
-_BLOCK = 1 << 16  # bytes looked at to tell whether a file is written up to there
-_STEP_BACK = 8 << 20  # bytes before the written end in which the last records begin
+_BLOCK = 1 << 16  # bytes read to decide whether a file is written up to a position
+_STEP_BACK = 8 << 20  # bytes before the written end that contain the start of the last records
 
 
 @dataclass(frozen=True, slots=True)
 class StoreInfo:
-    """What is told. Times in ms since the epoch; None where no record says."""
+    """The summary. Times are ms since the epoch, or None if unknown."""
 
     path: str
     brokerName: str
-    closed: bool  # in order: there is no `abort`
+    closed: bool  # cleanly: there is no file `abort`
     logStart: int
-    logEnd: int  # behind the last record that a walk from near the written end comes to
+    logEnd: int  # after the last record, found from near the written end
     logFiles: int
     logFileSize: int
-    logBytes: int  # of all files, preallocated space included
+    logBytes: int  # size of all files, including preallocated space
     firstStoreTimestamp: int | None
     lastStoreTimestamp: int | None
     topics: int
     systemTopics: int
     queues: int
     indexFiles: int
-    checkpointTimestamp: int | None  # up to when messages were on the disk by the broker's account
+    checkpointTimestamp: (
+        int | None
+    )  # time up to which messages were on the disk, according to the broker
 
 
 def store_info(
@@ -61,7 +64,7 @@ def store_info(
     broker_name: str | None = None,
     broker_conf: str | os.PathLike[str] | None = None,
 ) -> StoreInfo:
-    """Look at the store in `path`. Raises what MessageStore.open raises."""
+    """The summary of the store in `path`. Raises what MessageStore.open raises."""
     config = StoreConfig.of(None) if broker_conf is None else StoreConfig.read(broker_conf)
     root = require_store(path, config)
     log = CommitLog(commitlog_folders(root, config), file_size=config.mappedFileSizeCommitLog)
@@ -93,7 +96,7 @@ def store_info(
 
 
 def _names(folder: Path) -> Iterator[str]:
-    """What is in a folder; nothing where there is none. Raises AccessError."""
+    """The names in a folder; empty if it does not exist. Raises AccessError."""
     try:
         with os.scandir(folder) as entries:
             yield from (entry.name for entry in entries)
@@ -134,7 +137,7 @@ def _last_record(log: CommitLog) -> tuple[int, Record | None]:
     window = log.window_of(segment)
     at = next_record(window, segment.base, start, len(window)) if start else 0
     run = follow_one(window, segment.base, at or 0, len(window))
-    # Where a file was cut short the last of them is not whole.
+    # If a file was cut short, its last record is not complete.
     ends = np.append(run.at[1:], run.stop)
     whole = ends <= segment.size
     if not whole.any():
@@ -144,7 +147,7 @@ def _last_record(log: CommitLog) -> tuple[int, Record | None]:
 
 
 def _written_until(log: CommitLog, segment: SegmentFile) -> int:
-    """About where a file stops being written: blocks behind are all zero."""
+    """The approximate end of the written part of a file. Later blocks are all zero."""
     low, high = 0, max(1, -(-segment.size // _BLOCK))
     while low < high:
         middle = (low + high) // 2

@@ -1,8 +1,8 @@
-"""rebuild: queues and index made anew from the log, in a new store that a broker can start on.
+"""Rebuild queues and index from the log, into a new store that a broker can start on.
 
-The target gets the log (copied, or linked file by file), the configuration, and then what a
-recovery without queues and index makes of it: the same files as a broker that dispatches the log.
-Killed half-way it goes on where it was. The source is never changed.
+The target gets the log (copied or linked file by file) and the configuration. Then a recovery
+without queues and index writes the same files as a broker that dispatches the log. After an
+interruption it continues where it was. The source is never changed.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ from rmq_store.recovery.recover_store import recover_locked
 from rmq_store.recovery.report import RecoveryReport
 from rmq_store.store import MessageStore
 
-STATE_FILE = "rebuild.json"  # in a target that is not finished
+STATE_FILE = "rebuild.json"  # exists in an unfinished target
 LOG_MODES = ("copy", "link")
 _PIECE = 8 << 20
 
-Progress = Callable[[int], None]  # told how many bytes more were copied or gone through
+Progress = Callable[[int], None]  # receives the number of bytes copied or read
 
 
 @dataclass(frozen=True, slots=True)
 class RebuildReport:
-    """What a rebuild made. `resumed`: the target was begun before."""
+    """The result of a rebuild. `resumed`: it continued an earlier run."""
 
     source: str
     target: str
@@ -63,11 +63,11 @@ class RebuildReport:
 
     @property
     def all_well(self) -> bool:
-        """Whether the log had no damage in it."""
+        """Whether the log has no damage."""
         return not self.recovery.damage
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values, to be written as JSON."""
+        """The report as plain values for JSON."""
         found = self.recovery.to_dict()
         return {
             "source": self.source,
@@ -91,7 +91,7 @@ class RebuildReport:
 
 
 def work_of(store: MessageStore) -> int:
-    """How many bytes `progress` will be told of in all, about."""
+    """The approximate total of bytes that `progress` receives."""
     start, end = store.log_range()
     return 3 * (end - start)
 
@@ -105,23 +105,23 @@ def rebuild(
     config: Any = None,
     progress: Progress | None = None,
 ) -> RebuildReport:
-    """Make queues and index of the store `source` anew, in the new store `target`.
+    """Rebuild queues and index of the store `source` into the new store `target`.
 
-    `log`: "copy" the files of the log, or "link" those that a broker writes no more (on the same
-    file system; the last one is copied in any case). `release` and `config` as the broker that is to
-    start on it has them; sizes are by default those of the source. Records behind damage are
-    dispatched too, and the damage is in the report: a broker starts on it, and cannot send what is
-    damaged. Raises NotAStoreError where the target has content that is no unfinished rebuild of
-    this source, InvalidArgumentError, AccessError.
+    `log`: "copy" the log files, or "link" the full ones (on the same file system; the last one is
+    always copied). `release` and `config` are those of the broker that will start on it; file sizes
+    default to those of the source. Records after damage are dispatched too, and the report has the
+    damage: a broker starts on the target, but cannot send damaged messages. Raises NotAStoreError
+    if the target has content other than an unfinished rebuild of this source, InvalidArgumentError,
+    AccessError.
     """
     if log not in LOG_MODES:
         raise InvalidArgumentError(
-            None, reason=f"the log cannot be taken by {log!r}", expected=" or ".join(LOG_MODES)
+            None, reason=f"{log!r} is not a way to take the log", expected=" or ".join(LOG_MODES)
         )
     known, how, root = StoreConfig.of(config), dialect(release), Path(target)
     with MessageStore.open(source, config=known, queues=False) as store:
         settings = known.with_defaults_of(store.geometry())
-        # What was on the disk once is not ended by damage before it.
+        # Damage does not end the log before records that were flushed.
         flushed = Checkpoint.read_or_zero(store.path / CHECKPOINT_FILE).physic_msg_timestamp
         state = {"source": str(store.path.absolute()), "log": log, "release": str(how)}
         resumed = _begin(root, state)
@@ -130,10 +130,10 @@ def rebuild(
             _take_log(store, root, log, progress)
             _take_config(store.path, root)
         except OSError as error:
-            raise from_os_error(root, error, "making the target") from error
+            raise from_os_error(root, error, "creating the target") from error
         finally:
             lock.release()
-    # The target keeps all of its log in one folder.
+    # The target has its whole log in one folder.
     settings = replace(settings, storePathCommitLog=None, readOnlyCommitLogStorePaths=None)
     lock = StoreLock(root)
     try:
@@ -151,7 +151,7 @@ def rebuild(
 
 
 def _begin(root: Path, state: dict[str, str]) -> bool:
-    """Make the target, or see that it is this very rebuild, begun before; whether it is."""
+    """Create the target. Returns whether it is an unfinished run of the same rebuild."""
     path = root / STATE_FILE
     try:
         if path.exists():
@@ -159,32 +159,32 @@ def _begin(root: Path, state: dict[str, str]) -> bool:
             if before != state:
                 raise InvalidArgumentError(
                     path,
-                    reason="the target is the unfinished rebuild of something else",
+                    reason="the target is an unfinished rebuild with other options",
                     expected=json.dumps(state),
                     actual=json.dumps(before),
-                    advice="Say the same as then to go on, or name a new folder",
+                    advice="Give the same options to continue, or name a new folder",
                 )
             return True
         if root.exists() and (not root.is_dir() or any(root.iterdir())):
             raise NotAStoreError(
                 root,
-                reason="there is something here already",
-                advice="Name a folder that is not there yet: a store is never rebuilt in place",
+                reason="the target already has content",
+                advice="Name a new folder: a store is never rebuilt in place",
             )
         for name in (COMMITLOG_DIR, CONSUMEQUEUE_DIR, INDEX_DIR, CONFIG_DIR):
             (root / name).mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(state), "utf-8")
-    except OSError as error:  # not as of files that are read: nothing here has expired
+    except OSError as error:  # unlike for files that are read, nothing here can have expired
         raise AccessError(
             root,
-            reason=f"making the target: {error.strerror or error}",
-            advice="Name a folder that can be made here",
+            reason=f"creating the target: {error.strerror or error}",
+            advice="Name a folder that can be created",
         ) from error
     return False
 
 
 def _take_log(store: MessageStore, root: Path, mode: str, progress: Progress | None) -> None:
-    """All files of the log that hold records; what a broker made ahead is left."""
+    """Copy or link all log files with records, without files that a broker created in advance."""
     chain = store.log.chain
     last = store.log.last_record_file()
     for segment in chain.segments:
@@ -203,7 +203,7 @@ def _take_log(store: MessageStore, root: Path, mode: str, progress: Progress | N
 
 
 def _copy(segment: SegmentFile, path: Path, size: int) -> None:
-    """Copy a file without its holes; it gets its name when it is whole."""
+    """Copy a file without its holes. It gets its name when it is complete."""
     part = path.with_name(path.name + ".part")
     at = 0
     with open(segment.path, "rb", buffering=0) as origin, part.open("wb") as copy:
@@ -212,7 +212,9 @@ def _copy(segment: SegmentFile, path: Path, size: int) -> None:
             piece = origin.read(_PIECE)
             if not piece:
                 break
-            if np.frombuffer(piece, dtype=np.uint8).any():  # zeros may be stored, too
+            if np.frombuffer(
+                piece, dtype=np.uint8
+            ).any():  # zeros can also be stored instead of holes
                 copy.seek(at)
                 copy.write(piece)
             at += len(piece)
@@ -222,17 +224,17 @@ def _copy(segment: SegmentFile, path: Path, size: int) -> None:
 
 
 def _take_config(source: Path, root: Path) -> None:
-    """config/ with everything in it; a source without one has none to give.
+    """Copy config/ with all its content, if the source has one.
 
-    Raises AccessError for what is there and cannot be read: a target without it would start with
-    other topics and without the groups' offsets.
+    Raises AccessError for an unreadable file: without it, the target would start with other topics
+    and without the groups' offsets.
     """
     origin = source / CONFIG_DIR
     if not is_there(origin):
         return
 
     def refused(error: OSError) -> None:
-        raise from_os_error(error.filename or origin, error, "taking the configuration") from error
+        raise from_os_error(error.filename or origin, error, "copying the configuration") from error
 
     for folder, _, names in os.walk(origin, onerror=refused):
         copies = root / CONFIG_DIR / Path(folder).relative_to(origin)

@@ -1,7 +1,7 @@
-"""Resetting where a consumer group goes on, in the broker's own file, while the broker is down.
+"""Reset the offsets of a consumer group in the broker's file, while the broker is down.
 
-Source: ConsumerOffsetManager (config/consumerOffset.json) and ConfigManager#persist: the file before
-becomes the .bak. A broker that starts afterwards serves the group from there.
+Source: ConsumerOffsetManager (config/consumerOffset.json) and ConfigManager#persist. The old file
+becomes the .bak. A broker that starts afterwards serves the group from the new offsets.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from rmq_store.errors import InvalidArgumentError, UnknownQueueError, nearest
 from rmq_store.query.selection import require_queue_ids
 from rmq_store.store import MessageStore
 
-FILES = ("lmqConsumerOffset.json", "consumerOffset.json")  # the first that is there is in force
+FILES = ("lmqConsumerOffset.json", "consumerOffset.json")  # the first existing one is used
 EARLIEST, LATEST = "earliest", "latest"
 
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """One queue's change. `before`: None where the group had no offset there."""
+    """The change of one queue. `before`: None if the group had no offset there."""
 
     group: str
     topic: str
@@ -44,19 +44,19 @@ def plan_reset(
     queue_ids: Sequence[int] | None = None,
     new_group: bool = False,
 ) -> list[Reset]:
-    """What a reset of `group` would change; nothing is written.
+    """The changes that a reset of `group` would make. Writes nothing.
 
-    `to`: "earliest", "latest" or a queue offset; or `timestamp` (ms): the first message stored then
-    or later. `topic`: that topic alone, all its queues; by default what the group has offsets for.
-    Raises InvalidArgumentError for an unknown group (unless `new_group`), or an offset that a queue
-    does not have; UnknownQueueError.
+    `to`: "earliest", "latest" or a queue offset; or `timestamp` (ms): the first message stored at
+    that time or later. `topic`: only that topic, with all its queues; by default the queues where
+    the group has offsets. Raises InvalidArgumentError for an unknown group (unless `new_group`) or
+    an offset that a queue does not have, and UnknownQueueError.
     """
     committed = store.consumer_offsets()
     if group not in committed and not (new_group and topic is not None):
         raise InvalidArgumentError(
             store.path,
-            reason=f"no offset of a consumer group {group!r} is written down",
-            advice=nearest(group, committed) if committed else "There are no groups at all",
+            reason=f"there are no offsets of a consumer group {group!r}",
+            advice=nearest(group, committed) if committed else "There are no groups",
         )
     found = committed.get(group, {})
     topics = [topic] if topic is not None else sorted(found)
@@ -99,24 +99,24 @@ def _target(
     if not isinstance(to, int):
         raise InvalidArgumentError(
             None,
-            reason=f"{to!r} is no place to reset to",
-            advice="Say earliest, latest or a queue offset; a time goes into --reset-to-time",
+            reason=f"{to!r} is not an offset to reset to",
+            advice="Give earliest, latest or a queue offset; for a time use --reset-to-time",
         )
     if not low <= to <= high:
         raise InvalidArgumentError(
             store.path,
             reason=f"queue {queue.topic}/{queue.queue_id} has no offset {to}",
             expected=f"{low} to {high}",
-            advice="Name queues one by one, or reset to a time",
+            advice="Reset queues one by one, or reset to a time",
         )
     return to
 
 
 def apply_reset(store: MessageStore, changes: Sequence[Reset]) -> str:
-    """Write the changes, holding the store's lock; the path of the file written.
+    """Write the changes under the store's lock. Returns the path of the written file.
 
     Raises StoreLockedError while a broker or another writer has the store open, CorruptConfigError
-    where the file there is cannot be read.
+    if the existing file cannot be read.
     """
     lock = StoreLock(store.path)
     try:
@@ -138,7 +138,7 @@ def apply_reset(store: MessageStore, changes: Sequence[Reset]) -> str:
 
 
 def _count_up(value: dict[str, Any]) -> None:
-    """5.x compares dataVersion between brokers; a change must look like one."""
+    """Increase dataVersion: 5.x brokers compare it to find changes."""
     version = value.get("dataVersion")
     if isinstance(version, dict):
         version["counter"] = int(version.get("counter", 0)) + 1

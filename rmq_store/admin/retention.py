@@ -1,8 +1,8 @@
-"""Deleting what expired, as the broker does: from the front of the log, then of queues and index.
+"""Delete expired files like the broker: from the start of the log, then of queues and index.
 
 Source: CleanCommitLogService, CleanConsumeQueueService, IndexService#deleteExpiredFile, and section
-"What a broker deletes" of docs/format.md. What would go is planned first, with the groups that would
-lose messages.
+"What a broker deletes" of docs/format.md. A plan comes first: the files to delete, and the groups
+that would lose messages.
 """
 
 from __future__ import annotations
@@ -32,19 +32,21 @@ _MOST_HOURS = 23
 
 @dataclass(frozen=True, slots=True)
 class RetentionPolicy:
-    """When files of the log go, by the broker's names and defaults. Hours are the machine's own."""
+    """When log files are deleted, with the broker's names and defaults. Hours are in local time."""
 
     fileReservedTime: int = 72  # hours since a file was last written
     deleteWhen: str = "04"  # hours of the day, separated by ;
-    diskMaxUsedSpaceRatio: int = 75  # percent of the disk, above which it is always time
-    diskSpaceCleanForciblyRatio: int = 85  # above it files go whatever their age
-    deleteFileBatchMax: int = 10  # files a round
+    diskMaxUsedSpaceRatio: int = 75  # percent of the disk; above it, deletion is always due
+    diskSpaceCleanForciblyRatio: int = (
+        85  # percent of the disk; above it, files are deleted at any age
+    )
+    deleteFileBatchMax: int = 10  # files per round
 
     @classmethod
     def of(cls, config: StoreConfig) -> RetentionPolicy:
-        """What a configuration says, and the broker's defaults.
+        """The policy of a configuration, with the broker's defaults.
 
-        Raises InvalidArgumentError for hours that are none.
+        Raises InvalidArgumentError for invalid hours.
         """
         said = {name: getattr(config, name) for name in cls.__dataclass_fields__}
         policy = cls(**{name: value for name, value in said.items() if value is not None})
@@ -60,7 +62,7 @@ class RetentionPolicy:
         if any(not 0 <= hour <= _MOST_HOURS for hour in found):
             raise InvalidArgumentError(
                 None,
-                reason=f"deleteWhen={self.deleteWhen!r} is no list of hours",
+                reason=f"deleteWhen={self.deleteWhen!r} is not a list of hours",
                 expected="hours of the day separated by ;, such as 04 or 02;14",
             )
         return found
@@ -68,7 +70,7 @@ class RetentionPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """A file that goes, and why."""
+    """A file to delete, and why."""
 
     path: str
     size: int
@@ -77,21 +79,21 @@ class Expired:
 
 @dataclass(frozen=True, slots=True)
 class Risk:
-    """A consumer group that would lose `messages` of a queue, which it has not consumed."""
+    """A consumer group that would lose `messages` unconsumed messages of a queue."""
 
     group: str
     topic: str
     queue_id: int
     consumer_offset: int
-    min_offset: int  # afterwards
+    min_offset: int  # after the deletion
     messages: int
 
 
 @dataclass(frozen=True, slots=True)
 class RetentionPlan:
-    """What goes, in this order: files of the log, of queues, of the index; and who loses by it.
+    """The files to delete, in this order: log, queues, index; and the groups that lose messages.
 
-    `trigger`: time, disk, forced or manual; None where the broker would delete nothing now.
+    `trigger`: time, disk, forced or manual; None if the broker would delete nothing now.
     """
 
     path: str
@@ -102,15 +104,15 @@ class RetentionPlan:
     queues: tuple[Expired, ...]
     index: tuple[Expired, ...]
     risks: tuple[Risk, ...]
-    config: StoreConfig = field(repr=False)  # of the store, which tells where its log is
+    config: StoreConfig = field(repr=False)  # of the store; says where its log is
 
     @property
     def bytes(self) -> int:
-        """How many bytes of files go."""
+        """The total size of the files."""
         return sum(one.size for one in (*self.log, *self.queues, *self.index))
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values, to be written as JSON."""
+        """The plan as plain values for JSON."""
         told = asdict(self)
         del told["config"]
         return {**told, "bytes": self.bytes}
@@ -125,11 +127,11 @@ def plan_retention(
     now_ms: int | None = None,
     disk_used_percent: float | None = None,
 ) -> RetentionPlan:
-    """What the broker would delete now.
+    """The plan of what the broker would delete now.
 
-    `manual`: as its admin command does, at any hour. `keep_from` (ms): by hand, every file of the
-    log all of whose messages were stored before then, whatever the age of the files. `now_ms` and
-    `disk_used_percent` are the clock and the disk by default.
+    `manual`: ignore deleteWhen, like the broker's admin command. `keep_from` (ms): delete every log
+    file whose messages are all older, at any age of the file. `now_ms` and `disk_used_percent`
+    default to the clock and the disk.
     """
     rules = policy or RetentionPolicy.of(store.config)
     now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
@@ -159,7 +161,8 @@ def plan_retention(
 
 
 def _used_percent(store: MessageStore) -> float:
-    """How full the disk of the log is; of several the fullest, as the broker asks."""
+    """The used percentage of the log's disk; for several disks, of the fullest one, like the
+    broker."""
     usages = [shutil.disk_usage(folder) for folder in store.log.chain.folders]
     return max((100 * one.used / one.total for one in usages), default=0.0)
 
@@ -173,7 +176,7 @@ def _trigger(policy: RetentionPolicy, now: int, used: float) -> str | None:
 def _too_old(
     store: MessageStore, policy: RetentionPolicy, now: int, forced: bool
 ) -> Iterator[Expired]:
-    """From the front, as long as files are old enough; never the last one."""
+    """Files from the start of the log, as long as they are old enough, without the last one."""
     for segment in store.log.chain.segments[:-1]:
         written = _modified(segment)
         hours = (now - written) / _HOUR_MS
@@ -184,12 +187,12 @@ def _too_old(
 
 
 def _before(store: MessageStore, keep_from: int) -> Iterator[Expired]:
-    """From the front, the files behind which a file begins with a message stored before then."""
+    """Files from the start of the log whose next file starts with an older message."""
     segments = store.log.chain.segments
     for segment, following in pairwise(segments):
         try:
             first = store.message_at(following.base).store_timestamp
-        except StoreError:  # no record there: nothing says that the file may go
+        except StoreError:  # without a record there, the age of the file is unknown
             return
         if first >= keep_from:
             return
@@ -200,7 +203,7 @@ def _modified(segment: SegmentFile) -> int:
     try:
         return os.stat(segment.path).st_mtime_ns // 1_000_000
     except OSError as error:
-        raise from_os_error(segment.path, error, "looking at") from error
+        raise from_os_error(segment.path, error, "reading the time of") from error
 
 
 def _expired_queue_files(store: MessageStore, log_start: int) -> Iterator[Expired]:
@@ -240,11 +243,11 @@ def _risks(store: MessageStore, log_start: int) -> Iterator[Risk]:
 
 
 def apply_retention(plan: RetentionPlan) -> int:
-    """Delete what is planned, the log first; how many bytes went.
+    """Delete the planned files, the log first. Returns the number of deleted bytes.
 
-    Holds the store's lock: raises StoreLockedError while a broker has it open, ForeignLogError where
-    the log is that of another store, and MissingFileError where a file is gone or another than was
-    planned.
+    Holds the store's lock. Raises StoreLockedError while a broker has the store open,
+    ForeignLogError if the log belongs to another store, and MissingFileError if a file is missing
+    or changed since the plan.
     """
     root = Path(plan.path)
     refuse_foreign_log(root, plan.config)
@@ -264,10 +267,10 @@ def _delete(one: Expired) -> int:
         if size != one.size:
             raise MissingFileError(
                 one.path,
-                reason="the file changed since it was planned to go",
+                reason="the file changed since the plan",
                 expected=f"{one.size} bytes",
                 actual=f"{size} bytes",
-                advice="Plan anew",
+                advice="Make a new plan",
             )
         os.unlink(one.path)
     except OSError as error:

@@ -1,7 +1,7 @@
-"""salvage: the whole messages of a damaged log into a new store, every skipped byte accounted for.
+"""Copy the intact messages of a damaged log into a new store, and report every skipped byte.
 
-Needs no queue and no index. Records keep everything but their places: store time, hosts, ids of
-producers, properties. A queue's messages close up, so their queue offsets change.
+Needs no queue and no index. Records keep store time, hosts, producer ids and properties, but not
+their positions. There are no gaps in the new queues, so queue offsets change.
 """
 
 from __future__ import annotations
@@ -30,16 +30,17 @@ from rmq_store.format.record import Gap
 from rmq_store.store import MessageStore
 
 _BATCH_BYTES = 16 << 20
-_SKIPPED_KEPT = 10_000  # told one by one; further ones are counted
-# Gaps that are no loss: where a file ends, and what was never written or cut off on purpose.
+_SKIPPED_KEPT = 10_000  # ranges listed one by one; further ones are counted
+# Gaps that are not a loss: the filler at a file's end, and bytes never written or cut off on
+# purpose.
 _NO_LOSS = frozenset((Gap.FILLER, Gap.UNWRITTEN, Gap.STALE))
 
-Progress = Callable[[int], None]  # told how many bytes of the log were gone through
+Progress = Callable[[int], None]  # receives the number of log bytes read
 
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A range of the log, [start, stop) in log offsets, without a sound record."""
+    """A log range [start, stop) without an intact record."""
 
     start: int
     stop: int
@@ -49,7 +50,7 @@ class Skipped:
 
 @dataclass(slots=True)
 class SalvageReport:
-    """What was saved. Bytes add up: of records, of skipped ranges, and of what is no loss."""
+    """The result of a salvage. Record bytes, skipped bytes and no-loss bytes add up to the log."""
 
     source: str
     target: str
@@ -62,11 +63,11 @@ class SalvageReport:
     topics: Counter[str] = field(default_factory=Counter)
     skipped: list[Skipped] = field(default_factory=list)
     skipped_ranges: int = 0
-    refused: dict[str, int] = field(default_factory=dict)  # reason -> whole records not written
-    with_record_crcs: bool = False  # whether the last record saved had one
+    refused: dict[str, int] = field(default_factory=dict)  # reason -> intact records not written
+    with_record_crcs: bool = False  # whether the last copied record had one
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values, to be written as JSON."""
+        """The report as plain values for JSON."""
         plain = {name: getattr(self, name) for name in self.__slots__}
         ranges = [
             {"start": one.start, "stop": one.stop, "kind": one.kind, "reason": one.reason}
@@ -83,11 +84,11 @@ def salvage(
     release: str | None = None,
     progress: Progress | None = None,
 ) -> SalvageReport:
-    """Write every sound record of the log in `source` to a new store in `target`.
+    """Write every intact record of the log in `source` to a new store in `target`.
 
-    The source is never changed. `config` and `release`: how the target is written; sizes are by
-    default those of the source. Raises NotAStoreError where the target has content, and what
-    opening and writing raise; a target that could not be finished keeps its `abort`.
+    The source is never changed. `config` and `release` are for the target; file sizes default to
+    those of the source. Raises NotAStoreError if the target has content, and the errors of opening
+    and writing. An unfinished target keeps its file `abort`.
     """
     known = StoreConfig.of(config)
     with MessageStore.open(source, config=known, queues=False) as store:
@@ -116,7 +117,7 @@ def salvage(
 
 
 def _declared(store: MessageStore) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Settings of the topics whose queues are BatchConsumeQueues: their records need them."""
+    """Settings of the topics with BatchConsumeQueues, which their records need."""
     wanted = batch_topics(declared_topics(store.path)) | {
         queue.topic for queue, batch in store.view.folders().items() if batch
     }
@@ -125,7 +126,7 @@ def _declared(store: MessageStore) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _has_record_crcs(store: MessageStore) -> bool:
-    """Whether the broker wrote record CRCs, by the newest file; they are computed anew then."""
+    """Whether the newest file has record CRCs. If so, the target gets new ones."""
     last = store.log.last_record_file()
     runs = scan(store.log, None if last is None else last.base)
     return any(len(record_crc_rows(run.headers)) > 0 for run in runs if isinstance(run, SoundRun))
@@ -145,10 +146,11 @@ def _save(run: SoundRun, writer: Any, report: SalvageReport) -> None:
 
 
 def _without_bare(headers: Headers, report: SalvageReport) -> Headers:
-    """Without records that have no record CRC while their neighbours have one: it was damaged away.
+    """The headers without records that lost their record CRC by damage: those whose neighbours have
+    one.
 
-    Beside the first and the last of a run stands damage or the end of a file; there it counts
-    whether the sound record before had one.
+    The first and last record of a run have damage or a file's end beside them. For them, the
+    previous intact record decides.
     """
     has = np.full(len(headers) + 2, report.with_record_crcs)
     has[1:-1] = False
@@ -160,14 +162,14 @@ def _without_bare(headers: Headers, report: SalvageReport) -> Headers:
     for row in np.flatnonzero(bare).tolist():
         start = int(headers.at[row]) + headers.base
         stop = start + int(headers.total[row])
-        _add_skipped(report, Skipped(start, stop, "damaged", "its record CRC is gone"))
+        _add_skipped(report, Skipped(start, stop, "damaged", "its record CRC is missing"))
     return kept
 
 
 def _save_one_by_one(
     batch: pa.RecordBatch, headers: Headers, writer: Any, report: SalvageReport
 ) -> None:
-    """A batch that holds a record which the target's release refuses: all others of it."""
+    """Write a batch with a record that the target's release refuses, without that record."""
     for row in range(len(headers)):
         one = batch.slice(row, 1)
         try:
@@ -191,7 +193,7 @@ def _count(report: SalvageReport, batch: pa.RecordBatch, headers: Headers) -> No
 
 
 def _portions(sizes: Ints) -> Iterator[slice]:
-    """Rows in portions of some megabytes each."""
+    """Slices of rows, a few megabytes each."""
     ends = np.cumsum(sizes)
     start = 0
     while start < len(sizes):
@@ -203,7 +205,8 @@ def _portions(sizes: Ints) -> Iterator[slice]:
 
 
 def as_written(headers: Headers) -> pa.RecordBatch:
-    """Records as a batch for `StoreWriter.append_batch` that writes the same again elsewhere."""
+    """Records as a batch for `StoreWriter.append_batch`, which writes the same records at other
+    positions."""
     hosts = BatchBuilder("", ("bornHost", "storeHost"))
     return pa.RecordBatch.from_pydict(
         {

@@ -1,4 +1,4 @@
-"""Messages out of a snapshot: slices of queues, ranges of the log, single messages, getMessage.
+"""Read messages of a snapshot: queue slices, log ranges, single messages, getMessage.
 
-Which slices answer a question is decided in `query`.
+`query` decides which slices answer a question.
 """

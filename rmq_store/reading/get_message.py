@@ -1,4 +1,4 @@
-"""getMessage: messages of one queue from an offset on, as the broker answers or without its limits."""
+"""getMessage: messages of one queue from an offset, exact or with the broker's limits."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Tags = str | Sequence[str] | None
 
 
 class GetMessageStatus(Enum):
-    """What came of a getMessage; the names are the broker's."""
+    """The status of a getMessage, with the broker's names."""
 
     FOUND = "FOUND"
     NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
@@ -45,7 +45,7 @@ class GetMessageStatus(Enum):
 
 @dataclass(frozen=True, slots=True)
 class GetMessageResult:
-    """Status, where to go on, the queue's range, and the messages found."""
+    """Status, next offset, the queue's range, and the messages."""
 
     status: GetMessageStatus
     next_begin_offset: int
@@ -55,7 +55,7 @@ class GetMessageResult:
 
 
 def off_range(offset: int, low: int, high: int) -> GetMessageResult | None:
-    """The answer where `offset` is not in [low, high); None where it is."""
+    """The answer if `offset` is not in [low, high); else None."""
     if high == 0:
         return GetMessageResult(GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0, low, high)
     if offset < low:
@@ -69,7 +69,7 @@ def off_range(offset: int, low: int, high: int) -> GetMessageResult | None:
 
 @dataclass(slots=True)
 class BrokerLimits:
-    """The batch that a broker puts together: how much is in it, and when it is full."""
+    """The size of the batch that a broker collects, and when it is full."""
 
     max_messages: int
     log_end: int
@@ -77,7 +77,8 @@ class BrokerLimits:
     count: int = 0
 
     def is_full(self, log_offset: int, size: int, messages: int) -> bool:
-        """DefaultMessageStore#isTheBatchFull: the first message always goes in."""
+        """Whether the batch is full, like DefaultMessageStore#isTheBatchFull. The first message
+        always fits."""
         if not self.bytes or not self.count:
             return False
         if self.count + messages > self.max_messages:
@@ -100,9 +101,9 @@ class MessageGetter:
         self._queues = view.snapshot.queues
 
     def exact(self, queue: QueueId, offset: int, max_messages: int, tags: Tags) -> GetMessageResult:
-        """Up to `max_messages` from `offset` on, over all files; tags are compared as text.
+        """Up to `max_messages` messages from `offset`, from all files. Tags are compared as text.
 
-        An entry that does not lead to its record is no message.
+        An entry that does not point to its record is skipped.
         """
         positive("max_messages", max_messages)
         wanted = parse_tags(tags)
@@ -118,7 +119,7 @@ class MessageGetter:
         while at < high and len(found) < max_messages:
             upto = min(high, at + max(step, max_messages - len(found)))
             entries = self._view.entries(queue, at, upto)
-            # Offsets may be far apart in a queue of batches, and files may be missing in any.
+            # Offsets may be far apart in a batch queue, and files may be missing in any queue.
             step = _CHUNK if len(entries) > 1 else 2 * step
             for row in range(len(entries)):
                 message = self._lookup.message_of(queue, entries, row)
@@ -140,7 +141,8 @@ class MessageGetter:
         tags: Tags,
         overflow_to_min: bool,
     ) -> GetMessageResult:
-        """As DefaultMessageStore#getMessage: entries of one queue file, tags by hash alone."""
+        """The answer of DefaultMessageStore#getMessage: entries of one queue file, tags compared
+        only by hash."""
         state = self._queues.get(queue)
         if state is None:
             return GetMessageResult(GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
@@ -164,12 +166,12 @@ class MessageGetter:
     def _broker_batch(
         self, entries: Entries, offset: int, max_messages: int, hashes: set[int] | None
     ) -> tuple[GetMessageStatus, list[int], int]:
-        """The status, the rows of the entries that the broker sends, and where it goes on."""
+        """The status, the rows of the entries that the broker sends, and its next offset."""
         log_end = self._view.snapshot.log_end
         status, at = GetMessageStatus.NO_MATCHED_MESSAGE, offset
         limits = BrokerLimits(max_messages, log_end)
         rows: list[int] = []
-        skip_to: int | None = None  # after a record that is gone: on with the next file of the log
+        skip_to: int | None = None  # after a missing record, continue at the next log file
         for row in range(len(entries)):
             where, size, count = (
                 int(column[row]) for column in (entries.log_offset, entries.size, entries.count)
@@ -193,7 +195,7 @@ class MessageGetter:
 
 
 def _is_there(log: CommitLog, where: int, size: int, log_end: int) -> bool:
-    """Whether the broker would find `size` bytes for an entry, whatever they are."""
+    """Whether the broker would find `size` bytes for an entry, with any content."""
     where = broker_position(log, where)
     segment = log.chain.segment_at(where)
     if segment is None or size <= 0 or size == FILLER_SIZE:

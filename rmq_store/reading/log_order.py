@@ -1,4 +1,4 @@
-"""Entries of many queues in the order of the log: a merge that goes along it span by span."""
+"""Merge the entries of many queues in log order, one span of the log after the other."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from rmq_store.arrow.batches import Rows
 from rmq_store.consumequeue.entries import Entries, concat_entries
 from rmq_store.format.queues import QueueId, QueueSlice
 
-_FIRST_SPAN = 2 << 20  # bytes of the log whose entries are put in order at a time, to begin with
+_FIRST_SPAN = 2 << 20  # first span: log bytes whose entries are sorted together
 _WIDEST_SPAN = 256 << 20
-_SPAN_ENTRIES = 1 << 16  # so many are put in order at a time, about
-_SPAN_ENTRIES_A_QUEUE = 64  # and at least so many of each queue, for a step costs as much with few
-_ENTRIES_HELD = 1 << 20  # of all queues together, read ahead
-_MOST_ENTRIES_READ = 1 << 14  # of a queue at a time
+_SPAN_ENTRIES = 1 << 16  # approximate number of entries sorted together
+_SPAN_ENTRIES_A_QUEUE = 64  # minimum per queue, because a step costs the same for few entries
+_ENTRIES_HELD = 1 << 20  # entries read ahead, in all queues together
+_MOST_ENTRIES_READ = 1 << 14  # entries of a queue read at a time
 _LEAST_ENTRIES_READ = 1 << 6
-_FIRST_ENTRIES_READ = 1 << 10  # who wants a few rows does not wait for many
+_FIRST_ENTRIES_READ = 1 << 10  # small, so that a reader of a few rows does not wait for many
 _DONE = np.iinfo(np.int64).max
 
 EntriesOf = Callable[[QueueId, int, int], Entries]
@@ -36,10 +36,9 @@ def in_log_order(
 ) -> Iterator[Rows]:
     """The entries of queue ranges sorted by log offset, span by span of the log.
 
-    `keep` is given the number of a part and entries of it, in their order, and says which of them
-    are wanted. At least `least_rows` come at a time, but at the end and for the first time, when
-    `first_rows` do; none of `parts` is empty.
-    `batch_queues`: those that are BatchConsumeQueues.
+    `keep` receives the number of a part and some of its entries, in order, and returns the wanted
+    ones. Each result has at least `least_rows` rows, except the first (`first_rows`) and the last.
+    No part may be empty. `batch_queues`: the queues that are BatchConsumeQueues.
     """
     topics = sorted({part.queue.topic for part in parts})
     code = {topic: number for number, topic in enumerate(topics)}
@@ -59,16 +58,16 @@ def in_log_order(
             heads[number] = _head(cursors[number])
             waiting.append((number, wanted))
             pending += len(wanted)
-        # Densities differ between parts of a log: the span follows them.
+        # The density of entries varies along the log, so the span adapts.
         span = _next_span(span, pending - before, aim)
-        # A thin selection gathers over several spans, so that batches do not get tiny.
+        # A sparse selection is collected over several spans to avoid tiny batches.
         if pending >= enough or not (heads < _DONE).any():
             yield _merged(waiting, topics, topic_codes, queue_ids)
             waiting, pending, enough = [], 0, least_rows
 
 
 class _Cursor:
-    """A queue range being read: its entries come in blocks of up to `most`, in queue order."""
+    """Reads a queue range in blocks of up to `most` entries, in queue order."""
 
     def __init__(self, part: QueueSlice, entries_of: EntriesOf, most: int, *, batch: bool) -> None:
         self.part = part
@@ -85,22 +84,24 @@ class _Cursor:
             upto = min(self.part.stop, self._at + step)
             block = self._entries_of(self.part.queue, self._at, upto)
             if self._at > self.part.start and len(block) and int(block.offset[0]) < self._at:
-                block = block.take(block.offset >= self._at)  # a batch the last block gave
+                block = block.take(
+                    block.offset >= self._at
+                )  # skip a batch that the last block returned
             if not self._batch and 0 < len(block) < upto - self._at:
                 block = _without_holes(block, self._at, upto)
             self._at = upto
             if len(block):
                 return block
-            step *= 2  # a queue of batches may have offsets far apart
+            step *= 2  # in a batch queue, offsets may be far apart
         return None
 
     @property
     def next_log_offset(self) -> int | None:
-        """Where the next entry points; None at the end."""
+        """The log offset of the next entry; None at the end."""
         return None if self._block is None else int(self._block.log_offset[0])
 
     def take_until(self, log_offset: int) -> Entries:
-        """The entries up to the first that points to `log_offset` or behind it."""
+        """The entries before the first one that points to `log_offset` or later."""
         parts: list[Entries] = []
         while self._block is not None:
             behind = self._block.log_offset >= log_offset
@@ -115,7 +116,7 @@ class _Cursor:
 
 
 def _next_span(span: int, found: int, aim: int) -> int:
-    """Twice as wide where `found` entries are few, half as wide where they are many."""
+    """The next span: double if `found` entries are few, half if they are many."""
     if found < aim // 2:
         return min(span * 2, _WIDEST_SPAN)
     return span // 2 if found > 2 * aim and span > 1 else span
@@ -152,9 +153,9 @@ def _merged(
 
 
 def _without_holes(block: Entries, start: int, stop: int) -> Entries:
-    """A block in which one entry stands for a missing file, with an entry for each queue offset.
+    """The block with one entry per queue offset, where one entry represented a missing file.
 
-    So each of them is accounted for, and not the file as one. Blocks are short.
+    So each missing message is counted, not the file as one. Blocks are short.
     """
     if (block.points_to_record | (block.size != 0)).all():
         return block

@@ -1,7 +1,8 @@
-"""The log itself as Arrow batches: for stores whose queues are missing, damaged or not in files.
+"""Read the log itself as Arrow batches, for stores whose queues are missing, damaged or not in
+files.
 
-What the broker would put into its queues is worked out from the records (`dispatch`), so the rows
-are those of the queues. Every byte of a range is looked at: a record, filler, a gap or damage.
+`dispatch` computes from the records what the broker would put into its queues, so the rows are
+those of the queues. Every byte of a range is checked: it is a record, filler, a gap or damage.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from rmq_store.reading.slice_reader import SliceReader
 
 @dataclass(frozen=True, slots=True)
 class QueueLimits:
-    """What is wanted of a queue: queue offsets and store timestamps (ms), each half-open."""
+    """The wanted queue offsets and store timestamps (ms) of a queue, each half-open."""
 
     first_offset: int = 0
     stop_offset: int = 2**63 - 1
@@ -37,19 +38,19 @@ class QueueLimits:
 
 
 Limits = Callable[[QueueId], QueueLimits | None]
-"""What is wanted of a queue; None where nothing is."""
+"""Gives the limits of a queue; None if nothing is wanted."""
 
 
 def everything(queue: QueueId) -> QueueLimits:
-    """Limits that let all of every queue through."""
+    """Limits that include everything."""
     return QueueLimits()
 
 
 class LogReader:
-    """Reads ranges of one log; rows become batches in `rows_reader`.
+    """Reads ranges of one log. `rows_reader` makes batches of the rows.
 
-    `limits`: which queues are wanted, and what of them. With `include_unqueued` records that enter
-    no queue are rows too.
+    `limits`: the wanted queues and their ranges. With `include_unqueued`, records that are in no
+    queue are rows too.
     """
 
     def __init__(
@@ -65,15 +66,16 @@ class LogReader:
         self.delay_levels_ms = delay_levels_ms
         self.batch_topics = frozenset(batch_topics)
         self.include_unqueued = include_unqueued
-        # A batch of which one message is wanted is wanted.
+        # A batch is read if one of its messages is wanted.
         self.unwrap = rows_reader.options.unwrap
         self.on_damage = rows_reader.options.on_damage
         self._known: dict[QueueId, QueueLimits | None] = {}
 
     def read(self, start: int | None, stop: int | None) -> Iterator[pa.RecordBatch]:
-        """Batches of the records that start in [start, stop), log offsets; None is the log's own end.
+        """Batches of the records that start at log offsets [start, stop). None means the log's
+        start or end.
 
-        Ranges that follow one another give every record once, wherever they are cut.
+        Adjacent ranges return every record exactly once, wherever they are cut.
         """
         self.rows_reader.ranges_of = self._ranges_of
         return self.rows_reader.batches_of(self._rows(start, stop))
@@ -85,7 +87,7 @@ class LogReader:
     def _rows(self, start: int | None, stop: int | None) -> Iterator[Rows]:
         first = self.log.start if start is None else self.record_start(start)
         last = self.log_end if stop is None else min(self.record_start(stop), self.log_end)
-        # CRCs are checked by the reader of rows, and only where they are asked for.
+        # The rows reader checks CRCs, and only if requested.
         for piece in scan(self.log, first, last, check_crc=False):
             if isinstance(piece, SoundRun):
                 yield from self._wanted(piece.headers)
@@ -98,7 +100,7 @@ class LogReader:
         found = dispatch(
             headers, delay_levels_ms=self.delay_levels_ms, batch_topics=self.batch_topics
         )
-        # All before the first is given away: whoever reads it may give up fetched bytes.
+        # Before the first row is yielded, because its reader may discard fetched bytes.
         pieces = list(self._in_limits(found))
         if self.include_unqueued:
             transaction = headers.sys_flag & SysFlag.TRANSACTION_MASK
@@ -134,7 +136,7 @@ class LogReader:
         return self._known[queue]
 
     def _unqueued(self, headers: Headers) -> Iterator[Rows]:
-        """Records that enter no queue, of topics that are wanted and in their time."""
+        """Records that are in no queue, with a wanted topic and time."""
         topics = stored_topics(headers).dictionary_encode()
         names: list[str] = topics.dictionary.to_pylist()
         codes = topics.indices.to_numpy().astype(np.int32)
@@ -157,10 +159,11 @@ class LogReader:
                 np.zeros(len(picked), dtype=np.int64),
             )
 
-    # --- where ranges meet -------------------------------------------------------------------------
+    # --- boundaries of ranges
+    # ----------------------------------------------------------------------
 
     def record_start(self, cut: int) -> int:
-        """Where the first record at or behind `cut` starts, found alike by whoever asks."""
+        """The start of the first record at or after `cut`. Every caller gets the same answer."""
         segment = self.log.chain.segment_at(cut)
         if segment is None:
             return next((s.base for s in self.log.chain.segments_from(cut)), self.log_end)
@@ -172,16 +175,16 @@ class LogReader:
         return CorruptRecordError(
             self.log.path_at(start),
             offset=start,
-            reason=f"{stop - start} bytes are no record: {reason or 'left from something else'}",
-            advice="The offset is that in the log; what was here is lost, the rest can be read",
+            reason=f"{stop - start} bytes are not a record: {reason or 'left from something else'}",
+            advice="The offset is a log offset; these bytes are lost, the rest can be read",
         )
 
     def _missing(self, start: int, stop: int) -> MissingFileError:
         return MissingFileError(
             self.log.chain.folders[0],
             offset=start,
-            reason=f"no file of the CommitLog holds {stop - start} bytes",
-            advice="The offset is that in the log; a file was lost or not copied along",
+            reason=f"no commitLog file has {stop - start} bytes",
+            advice="The offset is a log offset; a file was lost or not copied",
         )
 
     def _damaged(self, error: StoreError) -> None:
@@ -194,7 +197,7 @@ _NOTHING = QueueLimits(0, 0, 0, 0)
 
 
 def _listed_rows(found: DispatchRequests, rows: npt.NDArray[np.int64]) -> Rows:
-    # Topics are numbered once for all queues.
+    # The topics are numbered once for all queues.
     names = sorted({queue.topic for queue in found.queues})
     number = {name: code for code, name in enumerate(names)}
     topic_of = np.array([number[queue.topic] for queue in found.queues], dtype=np.int32)
@@ -212,9 +215,9 @@ def _listed_rows(found: DispatchRequests, rows: npt.NDArray[np.int64]) -> Rows:
 
 
 def log_end_without_queues(log: CommitLog) -> int:
-    """Where the log ends, by the log alone: behind the last record of its last file.
+    """The end of the log, found without queues: after the last record of its last file.
 
-    Damage inside that file does not end it where records follow that say they stand there.
+    Damage in that file does not end the log if valid records follow.
     """
     last = log.last_record_file()
     if last is None:

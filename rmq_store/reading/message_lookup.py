@@ -1,4 +1,4 @@
-"""Single messages: by entry, by place in the log, by id and by key, each held against its record."""
+"""Find single messages by entry, log offset, id or key. Each is checked against its record."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class MessageLookup:
         self._key_index = key_index
 
     def message_of(self, queue: QueueId, entries: Entries, row: int) -> Message | None:
-        """The message of an entry; None where the entry does not lead to a record of its queue.
+        """The message of an entry; None if the entry does not point to a record of its queue.
 
-        Raises CorruptRecordError where a record of that size stands there and is damaged.
+        Raises CorruptRecordError if a record of that size is there but damaged.
         """
         where, size = int(entries.log_offset[row]), int(entries.size[row])
         points = bool(entries.points_to_record[row])
@@ -66,7 +66,7 @@ class MessageLookup:
         )
 
     def any_message_at(self, queue: QueueId, entries: Entries, row: int) -> Message | None:
-        """What the broker would hand out for an entry, as far as it is a record."""
+        """What the broker would return for an entry, if it is a record."""
         where = broker_position(self._log(), int(entries.log_offset[row]))
         try:
             record = self._log().record_at(where)
@@ -109,16 +109,17 @@ class MessageLookup:
     def message_at(self, commit_log_offset: int) -> Message:
         """The message whose record starts at a log offset; queue_offset is null if no queue lists it.
 
-        Raises CorruptRecordError where none starts there, MissingFileError where no file holds it.
+        Raises CorruptRecordError if no record starts there, MissingFileError if no file has the
+        offset.
         """
         return self._in_its_queue(self._log().record_at(commit_log_offset))
 
     def _in_its_queue(self, record: Record) -> Message:
-        """The message of a record with its position in its own queue, found by its log offset."""
+        """The message of a record, with its queue offset found by its log offset."""
         queue = QueueId(decode_utf8(record.topic), record.queue_id)
         if queue not in self._view.snapshot.queues:
             return self._to_message(record)
-        # Nearly always it is where the record says; else it is searched for.
+        # The entry is nearly always where the record says; else it is searched.
         entries = self._entry_of(queue, record.queue_offset, record)
         if entries is None:
             at = self._view.offset_at_log(queue, record.physical_offset)
@@ -128,7 +129,7 @@ class MessageLookup:
         return self._to_message(record, queue, int(entries.offset[0]), int(entries.tags_code[0]))
 
     def _entry_of(self, queue: QueueId, offset: int, record: Record) -> Entries | None:
-        """The entry at `offset` where it leads to `record`."""
+        """The entry at `offset` if it points to `record`."""
         state = self._view.state(queue)
         if not state.min_offset <= offset < state.max_offset:
             return None
@@ -137,9 +138,9 @@ class MessageLookup:
         return entries if listed else None
 
     def recorded_queue_offset(self, commit_log_offset: int) -> QueueSlice | None:
-        """The queue entry at which the record there says that it is listed, unproven.
+        """The queue entry that the record at a log offset names. It is not verified.
 
-        None where no sound record starts there, or one that several queues list.
+        None if no intact record starts there, or if several queues list it.
         """
         try:
             record = self._log().record_at(commit_log_offset)
@@ -155,10 +156,10 @@ class MessageLookup:
     ) -> list[Message]:
         """Messages by offsetMsgId (32 or 56 hex digits) or by UNIQ_KEY, in the order of the log.
 
-        A UNIQ_KEY may name several: retries, and members of one batch. Empty where there is none.
-        Raises CorruptRecordError or MissingFileError where the id leads to a place of the log that
-        cannot be read, or where none is found and a part of the log that no index covers cannot;
-        `on_damage` is told instead, and the place passed over.
+        A UNIQ_KEY may have several messages: retries, and members of a batch. Empty if there is
+        none. Raises CorruptRecordError or MissingFileError if the id leads to an unreadable place
+        of the log, or if no message is found and an unreadable part of the log has no index. With
+        `on_damage`, these errors go there and the place is skipped.
         """
         report = on_damage or _raise
         try:
@@ -172,7 +173,7 @@ class MessageLookup:
         for message in self.messages_with_key(self._view.known_topics, message_id, None, report):
             if message.uniq_key == message_id:
                 found[message.commit_log_offset] = message
-        if on_damage is not None or not found:  # perhaps it was there
+        if on_damage is not None or not found:  # the message may have been there
             for damage in self._key_index().damage_beside():
                 report(damage)
         return [found[offset] for offset in sorted(found)]
@@ -184,19 +185,20 @@ class MessageLookup:
         max_messages: int | None = None,
         on_damage: Callable[[StoreError], None] | None = None,
     ) -> Iterator[Message]:
-        """As `query_message` for each of several topics; the index is gone through once for all.
+        """The messages of `query_message` for several topics, with one pass over the index.
 
-        Of each topic the newest `max_messages`, None for all of them; newest first.
+        For each topic the newest `max_messages` (None: all), newest first.
         """
         for topic, offsets in self._key_index().candidates(topics, key).items():
             found = self._having_key(topic, key, reversed(offsets), on_damage=on_damage)
             yield from islice(found, max_messages)
 
     def by_offset_id(self, message_id: str) -> Message | None:
-        """The message with an offsetMsgId (32 or 56 hex digits); None where it is none, or gone.
+        """The message with an offsetMsgId (32 or 56 hex digits); None if the id is not one or the
+        message is gone.
 
-        Raises CorruptRecordError where its record is damaged, MissingFileError where its file is
-        missing from the midst of the log.
+        Raises CorruptRecordError if its record is damaged, MissingFileError if its file is missing
+        inside the log.
         """
         return next(iter(self._by_offset_id(message_id)), None)
 
@@ -208,14 +210,14 @@ class MessageLookup:
             message = self.message_at(offset)
         except (CorruptRecordError, MissingFileError) as error:
             damage = self.damage_at(offset, error)
-            if damage is None:  # the id of another store, or a UNIQ_KEY
+            if damage is None:  # an id of another store, or a UNIQ_KEY
                 return []
             raise damage from error
         return [message] if message.msg_id == message_id.upper() else []
 
     def damage_at(self, offset: int, why: StoreError) -> StoreError | None:
-        """What is wrong where a record is said to begin and cannot be read (`why`); None where none
-        can have begun."""
+        """The damage at an offset where a record should start and cannot be read (`why`); None if
+        no record can have started there."""
         return not_a_record(self._log(), self._view.snapshot.log_end, offset, why)
 
     def query_message(
@@ -229,10 +231,10 @@ class MessageLookup:
     ) -> list[Message]:
         """Messages of a topic by one word of KEYS or by UNIQ_KEY, stored in [begin, end] (ms).
 
-        The newest `max_messages` of them, oldest first. Every one was held against its record: no
-        hash collisions, no duplicates; what is behind the index or in a gap of it is found too.
-        What the index leads to and cannot be read is passed over, as by the broker; `on_damage` is
-        told of it, and of damage where no index covers the log.
+        The newest `max_messages` of them, oldest first. Each was checked against its record, so
+        there are no hash collisions and no duplicates. Messages after the index or in a gap of it
+        are found too. Unreadable records are skipped, like by the broker. `on_damage` receives
+        their errors, and damage in log ranges without an index.
         """
         index = self._key_index()
         offsets = index.candidates([topic], key)[topic]
@@ -251,7 +253,7 @@ class MessageLookup:
         end: int | None = None,
         on_damage: Callable[[StoreError], None] | None = None,
     ) -> Iterator[Message]:
-        """Those of the records at log offsets that have the key and were stored in [begin, end]."""
+        """The messages at these log offsets that have the key and were stored in [begin, end]."""
         log = self._log()
         for offset in offsets:
             if not self._in_log(offset):
@@ -274,16 +276,16 @@ class MessageLookup:
 
 
 def broker_position(log: CommitLog, where: int) -> int:
-    """Where the broker looks for a log offset: it takes 0 for the first file that is still there.
+    """The position where the broker reads a log offset. For 0 it is the first existing file.
 
-    MappedFileQueue#findMappedFileByOffset with returnFirstOnNotFound for offset 0: an expired first
-    entry of a queue is answered with whatever record now stands first.
+    See MappedFileQueue#findMappedFileByOffset with returnFirstOnNotFound for offset 0: for an
+    expired first entry of a queue, the broker returns the record that is now first.
     """
     return log.start if where == 0 else where
 
 
 def log_offset_of_id(message_id: str) -> int | None:
-    """The log offset in an offsetMsgId of 32 or 56 hex digits; None where it is none by its form."""
+    """The log offset in an offsetMsgId of 32 or 56 hex digits; None for another form."""
     if len(message_id) not in (2 * HOST_V4_SIZE + 16, 2 * HOST_V6_SIZE + 16):
         return None
     try:
@@ -293,11 +295,12 @@ def log_offset_of_id(message_id: str) -> int | None:
 
 
 def behind_index(error: StoreError, topic: str, key: str, offset: int) -> StoreError:
-    """Damage that a look-up met. Of keys with one hash it cannot be told whose record it was."""
+    """The error for damage that a look-up found. Keys with the same hash cannot be distinguished
+    there."""
     return type(error)(
         error.path,
         offset=offset,
-        reason=f"an index entry for the hash of {key!r} in topic {topic!r} leads to damage: "
+        reason=f"an index entry for the hash of {key!r} in topic {topic!r} points to damage: "
         f"{error.reason}",
         expected=error.expected,
         actual=error.actual,

@@ -1,4 +1,4 @@
-"""How a read is done: the keywords that all reads of a store share."""
+"""The keywords that all reads of a store share."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class ReadHow(ReadManner, total=False):
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """How a read is done; `tags` and `keys` are compared as text, None takes all."""
+    """The options of a read. `tags` and `keys` are compared as text; None means all."""
 
     columns: Sequence[str] | None = None
     tags: frozenset[str] | None = None
@@ -67,14 +67,16 @@ class ReadOptions:
     first_batch_rows: int | None = None
     check_crc: bool = True
     max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
-    on_damage: OnDamage | None = None  # takes the error of what is left out; None: it is raised
+    on_damage: OnDamage | None = (
+        None  # receives the errors of what is left out; None: they are raised
+    )
     keys: frozenset[str] | None = None
     unwrap: bool = False  # inner batches become their messages
-    verify_queue: bool = False  # look at records also where no column needs them
+    verify_queue: bool = False  # read records even if no column needs them
 
     @classmethod
     def of(cls, verify_queue: bool, **how: Unpack[ReadHow]) -> ReadOptions:
-        """From keywords as callers give them.
+        """The options from a caller's keywords.
 
         Raises InvalidArgumentError for an unknown keyword or column, and sizes below 1.
         """
@@ -82,7 +84,7 @@ class ReadOptions:
             if name not in ReadHow.__annotations__:
                 raise InvalidArgumentError(
                     None,
-                    reason=f"reading takes no {name!r}",
+                    reason=f"a read has no option {name!r}",
                     advice=nearest(name, ReadHow.__annotations__),
                 )
         keys = how.get("keys")
@@ -102,7 +104,7 @@ class ReadOptions:
 
 
 def positive(name: str, value: int) -> int:
-    """The value. Raises InvalidArgumentError where it is below 1."""
+    """The value. Raises InvalidArgumentError if it is below 1."""
     if value < 1:
         raise InvalidArgumentError(None, reason=f"{name} must be at least 1", actual=value)
     return value

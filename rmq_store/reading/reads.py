@@ -1,4 +1,4 @@
-"""How much a reader has read so far."""
+"""How much a reader read so far."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from rmq_store.files.mapping import ReadCounts
 
 
 class StoreReads(NamedTuple):
-    """Files opened and bytes read of a store. Bodies that no column needs do not count."""
+    """The files opened and bytes read in a store. Bodies that no column needs do not count."""
 
     log: ReadCounts
     queues: ReadCounts
     requests: int = 0  # to an object store
-    fetched: int = 0  # bytes that these returned
+    fetched: int = 0  # bytes that the requests returned
 
     def __str__(self) -> str:
         return (

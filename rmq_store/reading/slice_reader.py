@@ -1,4 +1,4 @@
-"""Ranges of queues as Arrow batches, in the order of the log: one pass, whatever is selected."""
+"""Read queue ranges as Arrow batches in log order, in one pass for any selection."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ LAST_OFFSET = 2**63 - 1
 
 
 class SliceReader:
-    """Reads queue slices of one view; the records come from `log`."""
+    """Reads queue slices of one view. The records come from `log`."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class SliceReader:
         self.log_end = log_end
         self.options = options
         self._asked = column_names(options.columns)
-        # Messages of batches are put back in the order of the log by where their record stands.
+        # Members of batches are sorted in log order by the position of their record.
         ordered = options.unwrap and _PLACE not in self._asked
         self._builder = BatchBuilder(
             broker_name,
@@ -87,15 +87,14 @@ class SliceReader:
     def read(self, slices: Sequence[QueueSlice]) -> Iterator[pa.RecordBatch]:
         """Arrow batches of all slices, rows in the order of the log.
 
-        Where `on_damage` was told of something a batch may be empty, so that a caller who keeps
-        what it is told can pass it on.
+        After damage a batch may be empty, so that a caller of `on_damage` can pass the errors on.
         """
         if self.options.unwrap:
             self.ranges_of = _ranges_of(slices)
         yield from self.batches_of(self._in_order(slices))
 
     def batches_of(self, pieces: Iterable[Rows]) -> Iterator[pa.RecordBatch]:
-        """Arrow batches of rows that are in the order of the log."""
+        """Arrow batches of rows that are in log order."""
         rows_next = self.options.first_batch_rows or self.options.batch_rows
         told = 0
         for rows in pieces:
@@ -110,7 +109,7 @@ class SliceReader:
                 at = upto
 
     def _batch_end(self, rows: Rows, at: int, most: int) -> int:
-        """How far a batch goes: rows and bytes within limits, all in one file of the log."""
+        """The end of a batch: rows and bytes within limits, all in one log file."""
         upto = min(at + most, len(rows))
         sizes = np.cumsum(rows.size[at:upto])
         upto = at + max(1, int(np.searchsorted(sizes, self.options.batch_bytes, side="right")))
@@ -120,7 +119,7 @@ class SliceReader:
         return upto
 
     def _in_order(self, slices: Sequence[QueueSlice]) -> Iterator[Rows]:
-        """The entries of all slices that are wanted, in the order of the log."""
+        """The wanted entries of all slices, in log order."""
         parts = [part for part in slices if part.start < part.stop]
         ends = [-1] * len(parts)
 
@@ -141,22 +140,24 @@ class SliceReader:
         )
 
     def _wanted(self, queue: QueueId, entries: Entries) -> Entries:
-        """Without entries that lead nowhere, or whose tag hash rules them out."""
+        """The entries without those that point nowhere or have another tag hash."""
         leads = entries.points_to_record & (entries.log_offset <= self.log_end - entries.size)
         if not leads.all():
             self._report_dead_ends(queue, entries.take(~leads))
             entries = entries.take(leads)
-        if self._hashes is None or queue.topic == SCHEDULE_TOPIC:  # there tagsCode is a time
+        if (
+            self._hashes is None or queue.topic == SCHEDULE_TOPIC
+        ):  # in this topic tagsCode is a time
             return entries
-        if self.options.unwrap and self._view.is_batch(queue):  # members have tags of their own
+        if self.options.unwrap and self._view.is_batch(queue):  # each member has its own tags
             return entries
         may_match = np.isin(entries.tags_code & _MASK32, self._hashes)
         return entries.take(may_match | (entries.tags_code <= EXT_MAX_ADDRESS))
 
     def _trusted(self, part: QueueSlice, entries: Entries, end: int) -> tuple[Entries, int]:
-        """Entries that are believed without their record: each has to point behind the one before.
+        """Entries that are trusted without their record. Each must point after the one before.
 
-        `end` is the end of the record before them. Also returns the new one.
+        `end` is the end of the record before them. Also returns the new end.
         """
         before = np.append(end, (entries.log_offset + entries.size)[:-1])
         if (entries.log_offset < before).any():
@@ -171,7 +172,7 @@ class SliceReader:
                         "back in the log",
                         expected=f"log offset {int(before[row])} or more",
                         actual=where,
-                        advice="The offset is the queue offset. Read with verifyQueue to hold the "
+                        advice="The offset is a queue offset. Read with verifyQueue to check the "
                         "entries against their records",
                     ),
                     _listed(part.queue, entries, row),
@@ -187,7 +188,7 @@ class SliceReader:
     def _report_dead_ends(self, queue: QueueId, entries: Entries) -> None:
         for row in range(len(entries)):
             size = int(entries.size[row])
-            what = "filler" if size == FILLER_SIZE else "an entry that leads to no place in the log"
+            what = "filler" if size == FILLER_SIZE else "an entry that points outside the log"
             self._damaged(
                 CorruptQueueError(
                     self._view.folder(queue),
@@ -195,7 +196,7 @@ class SliceReader:
                     reason=f"{what} in queue {queue.topic}/{queue.queue_id}",
                     expected=f"a record before log offset {self.log_end}",
                     actual=f"log offset {int(entries.log_offset[row])}, size {size}",
-                    advice="The offset is the queue offset. Read with on_damage to pass it over",
+                    advice="The offset is a queue offset. Read with on_damage to skip it",
                 ),
                 _listed(queue, entries, row),
             )
@@ -215,7 +216,7 @@ class SliceReader:
         return self._whole_records(rows, headers)
 
     def _whole_records(self, rows: Rows, headers: Headers) -> pa.RecordBatch:
-        """A row for each record that has the tags and keys asked for."""
+        """A row for each record that has the requested tags and keys."""
         properties: PropertyColumns | None = None
         if self._filters:
             properties = self._builder.properties(headers)
@@ -240,7 +241,7 @@ class SliceReader:
     def _with_members(
         self, rows: Rows, headers: Headers, inner: npt.NDArray[np.bool_]
     ) -> pa.RecordBatch:
-        """A row for each message of those records that are inner batches, and one for each other."""
+        """A row for each message of inner batches, and one for each other record."""
         plain = np.flatnonzero(~inner)
         first = (
             self._whole_records(rows.take(plain), headers.take(plain))
@@ -272,7 +273,7 @@ class SliceReader:
         return self._builder.build(rows.take(keep), headers.take(keep))
 
     def _located(self, rows: Rows) -> tuple[Rows, Headers]:
-        """The rows whose records are there and sound, with their headers; others are damage."""
+        """The rows with intact records, and their headers. Other rows are damage."""
         first = int(rows.log_offset[0])
         segment = self.log.chain.segment_at(first)
         if segment is None:
@@ -294,7 +295,7 @@ class SliceReader:
         return self._believed(rows, headers)
 
     def _believed(self, rows: Rows, headers: Headers) -> tuple[Rows, Headers]:
-        """Without records of another queue, and without bodies that do not have their CRC."""
+        """The rows without records of another queue and without bodies with a wrong CRC."""
         other = other_topic_rows(rows, headers) if len(rows) else np.zeros(0, dtype=bool)
         strangers = [
             row for row in np.flatnonzero(other).tolist() if not _lists(rows, headers, row)
@@ -312,7 +313,7 @@ class SliceReader:
         return rows.take(keep), headers.take(keep)
 
     def _explain(self, rows: Rows, bad: Ints) -> None:
-        """Each bad row read again by the readable decoder, which says what is wrong with it."""
+        """Report each bad row. The slower decoder reads it again, because it says what is wrong."""
         for row in bad.tolist():
             where, size = int(rows.log_offset[row]), int(rows.size[row])
             try:
@@ -364,7 +365,7 @@ def _ranges_of(slices: Sequence[QueueSlice]) -> RangesOf:
 
 
 def _each_message(entries: Entries, part: QueueSlice) -> Entries:
-    """An entry for each message of those that hold several, as far as `part` goes."""
+    """The entries of `part` with one entry per message, where an entry has several messages."""
     counts = entries.count
     first = np.repeat(np.cumsum(counts) - counts, counts)
     many = entries.take(np.repeat(np.arange(len(entries)), counts))
@@ -384,7 +385,7 @@ def _name(rows: Rows, row: int) -> str:
 
 
 def _lists(rows: Rows, headers: Headers, row: int) -> bool:
-    """Whether a record names the queue it was found by among its further queues (LMQ)."""
+    """Whether a record names the queue among its additional queues (LMQ)."""
     at, length = int(headers.properties_at[row]), int(headers.properties_length[row])
     found = decode_properties(headers.window[at : at + length].tobytes())
     names = found.get(Property.INNER_MULTI_DISPATCH, "").split(MULTI_DISPATCH_SEPARATOR)

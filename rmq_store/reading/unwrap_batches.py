@@ -1,4 +1,4 @@
-"""Inner batches as Arrow batches: a row for each of their messages that is wanted."""
+"""Read inner batches as Arrow batches, with a row for each wanted message."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from rmq_store.format.array_types import Ints
 from rmq_store.format.queues import QueueId
 
 RangesOf = Callable[[QueueId], Sequence[tuple[int, int]]]
-"""The queue offsets of a queue whose messages are wanted, half-open ranges."""
+"""Gives the wanted queue offsets of a queue as half-open ranges."""
 
 Matches = Callable[[PropertyColumns], npt.NDArray[np.bool_]]
 Damaged = Callable[[StoreError, ListedAt | None], None]
 
 
 class MemberBatches:
-    """Takes the records of inner batches apart. `damaged` is told what is left out, or raises."""
+    """Splits the records of inner batches into messages. `damaged` receives the errors of what is
+    left out, or raises them."""
 
     def __init__(
         self,
@@ -37,9 +38,9 @@ class MemberBatches:
         *,
         passes_over: bool,
     ) -> None:
-        """`matches`: which messages have the tags and keys asked for; None where all are wanted.
+        """`matches`: which messages have the requested tags and keys; None if all are wanted.
 
-        `passes_over`: whether what is damaged is left out.
+        `passes_over`: whether damaged messages are left out.
         """
         self._log = log
         self._builder = builder
@@ -49,7 +50,7 @@ class MemberBatches:
         self._passes_over = passes_over
 
     def batch(self, rows: Rows, headers: Headers) -> pa.RecordBatch:
-        """A row for each message wanted; `rows` are records that are inner batches."""
+        """A row for each wanted message. `rows` are records of inner batches."""
         keep, bodies = self._opened_bodies(rows, headers)
         if len(keep) < len(rows):
             rows, headers = rows.take(keep), headers.take(keep)
@@ -59,8 +60,8 @@ class MemberBatches:
                 BodyError(
                     self._log.path_at(int(rows.log_offset[row])),
                     offset=int(rows.log_offset[row]),
-                    reason="the body of an inner batch does not add up to messages",
-                    advice="Ask for unwrapBatches=false and rawBody to get the bytes as stored",
+                    reason="the body of an inner batch cannot be split into messages",
+                    advice="Read with unwrapBatches=false and rawBody to get the stored bytes",
                 ),
                 listed_row(rows, row),
             )
@@ -79,7 +80,7 @@ class MemberBatches:
         return self._member_batch(rows, headers, members, properties)
 
     def _opened_bodies(self, rows: Rows, headers: Headers) -> tuple[Ints, pa.Array]:
-        """The rows whose bodies open, and these."""
+        """The rows whose bodies can be decompressed, and the bodies."""
         bad: dict[int, BodyError] = {}
         if self._passes_over:
             bad = self._builder.unopenable(rows, headers)
@@ -89,7 +90,8 @@ class MemberBatches:
         return keep, self._builder.bodies(rows.take(keep), headers.take(keep))
 
     def _in_parts(self, rows: Rows, members: Members) -> npt.NDArray[np.bool_]:
-        """Members whose queue offsets are in the slices asked for: these may begin inside a batch."""
+        """Which members have a queue offset in the requested slices. A slice may start inside a
+        batch."""
         offset = rows.queue_offset[members.row] + members.number
         inside = np.ones(len(members), dtype=bool)
         queues = set(zip(rows.topic_code.tolist(), rows.queue_id.tolist(), strict=True))

@@ -1,6 +1,6 @@
-"""Compares the log, the queues, the index and the configuration of a store. Read-only.
+"""Check that the log, the queues, the index and the configuration of a store agree. Read-only.
 
-Each finding names its place, what it means and what to do. Repairs live in `admin` and `recovery`.
+Each finding says where it is, what it means and what to do. `admin` and `recovery` repair.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    # Imported on demand: a command that needs one module does not wait for the whole room.
+    # Imports on demand, so that a command that needs one module does not load the whole package.
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

@@ -1,4 +1,4 @@
-"""Checkpoint, configuration and consumer offsets held against the log and the queues."""
+"""Check checkpoint, configuration and consumer offsets against the log and the queues."""
 
 from __future__ import annotations
 
@@ -19,31 +19,32 @@ CONFIG_FILES = (
     "delayOffset.json",
     "consumerFilter.json",
 )
-_CHECKPOINT = "Move it away: without it a broker that has to recover goes through the whole log"
+_CHECKPOINT = "Move it away: without it, a broker that has to recover scans the whole log"
 
 
 def start_findings(store: MessageStore) -> Iterator[Finding]:
-    """Whether the store was closed in order."""
+    """Findings if the store was not closed cleanly."""
     path = store.path / ABORT_FILE
     if path.exists():
         yield Finding(
             Severity.NOTE,
             "not-closed",
             str(path),
-            "a broker has the store open, or did not close it in order",
-            "If none runs, the next start recovers the store",
+            "a broker has the store open, or did not close it cleanly",
+            "If no broker runs, the next start recovers the store",
         )
 
 
 def checkpoint_findings(
     store: MessageStore, records: int, last_timestamp: int
 ) -> Iterator[Finding]:
-    """The checkpoint held against the log: `records` in it, the last stored at `last_timestamp` (ms)."""
+    """Findings of the checkpoint, compared with a log of `records` records, the last one stored at
+    `last_timestamp` (ms)."""
     path = store.path / CHECKPOINT_FILE
     try:
         checkpoint = Checkpoint.read(path)
     except StoreError as error:
-        # One that we may not read may be sound: it is not to be moved away for that.
+        # A checkpoint without read permission may be intact, so the advice is not to move it away.
         todo = _CHECKPOINT if isinstance(error, CorruptConfigError) else error.advice or _CHECKPOINT
         yield Finding(Severity.WARNING, "checkpoint-unreadable", str(path), error.reason, todo)
         return
@@ -54,28 +55,31 @@ def checkpoint_findings(
                 "checkpoint-absent",
                 str(path),
                 "there is no checkpoint",
-                "A broker that has to recover goes through the whole log then",
+                "A broker that has to recover then scans the whole log",
             )
         return
     newest = max(checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp)
-    # All that was in the files there are may have expired; without a file the log is gone.
+    # If there are log files, their messages may have expired. If there are none, the log is lost.
     gone = not records and not store.log.chain.segments
     if newest > last_timestamp and (records or gone):
         last = (
-            f"the last one in the log is of {last_timestamp} ms" if records else "the log has none"
+            f"the last one in the log is from {last_timestamp} ms"
+            if records
+            else "the log has none"
         )
         lost = "the end of the log" if records else "the log"
         yield Finding(
             Severity.ERROR,
             "checkpoint-ahead",
             str(path),
-            f"it says that messages up to {newest} ms were on the disk, and {last}: {lost} is lost",
-            "Look for the missing end in a replica or a copy before a broker starts on this store",
+            f"it says that messages up to {newest} ms were on the disk, but {last}: {lost} is lost",
+            "Search for the missing end in a replica or a copy before a broker starts on this "
+            "store",
         )
 
 
 def config_findings(store: MessageStore) -> Iterator[Finding]:
-    """Files of config/ that cannot be read, nor their .bak."""
+    """Findings for files in config/ that cannot be read, and their .bak neither."""
     for name in CONFIG_FILES:
         path = store.path / CONFIG_DIR / name
         if not is_there(path) and not is_there(path.with_name(f"{name}.bak")):
@@ -91,16 +95,16 @@ def config_findings(store: MessageStore) -> Iterator[Finding]:
                 "config-unreadable",
                 str(path),
                 error.reason,
-                error.advice or "Put back a copy",
+                error.advice or "Restore a copy",
             )
 
 
 def consumer_findings(store: MessageStore) -> Iterator[Finding]:
-    """Groups that stand outside what their queues hold."""
+    """Findings for groups whose offset is outside the range of their queue."""
     try:
         offsets = store.consumer_offsets()
     except CorruptConfigError:
-        return  # told already
+        return  # reported already
     path = str(store.path / CONFIG_DIR / "consumerOffset.json")
     states = store.snapshot().queues
     known = {(queue.topic, queue.queue_id): state for queue, state in states.items()}
@@ -115,10 +119,10 @@ def consumer_findings(store: MessageStore) -> Iterator[Finding]:
                     Severity.WARNING,
                     "consumer-ahead" if ahead else "consumer-behind",
                     path,
-                    f"group {group} stands at {offset} in {topic}/{queue_id}, which holds "
+                    f"group {group} has offset {offset} in {topic}/{queue_id}, which has offsets "
                     f"{state.min_offset} to {state.max_offset}"
-                    + (": messages it never saw may be skipped" if ahead else ": it lost messages"),
+                    + (": it may skip new messages" if ahead else ": it lost messages"),
                     "rmqstore offsets resets a group while the broker is down"
                     if ahead
-                    else "The broker moves it to the first message that is left",
+                    else "The broker moves it to the first remaining message",
                 )

@@ -1,4 +1,4 @@
-"""What an examination of a store found: each with its place, what it means, and what to do."""
+"""Findings about a store: position, meaning and advice of each."""
 
 from __future__ import annotations
 
@@ -7,22 +7,23 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from typing import Any
 
-_KEPT_OF_A_CODE = 50  # findings told one by one; further ones are counted
+_KEPT_OF_A_CODE = 50  # findings listed one by one; further ones are counted
 
 
 class Severity(Enum):
-    """How much a finding matters. Notes alone mean that nothing is wrong."""
+    """How serious a finding is. A store with only notes has no problem."""
 
-    NOTE = "note"  # what a crash, a hot copy or the broker's own rules leave quite normally
-    WARNING = "warning"  # messages are all there, a look-up or an answer may be wrong
-    ERROR = "error"  # messages are lost, unreachable, or another than the one asked for
+    NOTE = "note"  # normal after a crash, in a hot copy, or by the broker's rules
+    WARNING = "warning"  # all messages exist, but a look-up or an answer may be wrong
+    ERROR = "error"  # messages are lost, unreachable, or not the requested ones
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing found. `start` and `stop` are bytes of the file `path`, half-open; None: all of it.
+    """One finding. `start` and `stop` are bytes of the file `path`, half-open; None means the whole
+    file.
 
-    `count` is how many places of this kind it stands for.
+    `count` is the number of places that it stands for.
     """
 
     severity: Severity
@@ -35,19 +36,19 @@ class Finding:
     count: int = 1
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values, the names of the fields as keys."""
+        """The finding as plain values, with field names as keys."""
         return {**asdict(self), "severity": self.severity.value}
 
 
 @dataclass(slots=True)
 class Findings:
-    """Findings by code, of each code a limited number one by one; the others are counted."""
+    """A list of findings. It keeps a limited number per code and counts the others."""
 
     kept: list[Finding] = field(default_factory=list)
     further: dict[str, Finding] = field(default_factory=dict)
 
     def add(self, finding: Finding) -> None:
-        """Take one down."""
+        """Add a finding."""
         if sum(one.code == finding.code for one in self.kept) < _KEPT_OF_A_CODE:
             self.kept.append(finding)
             return
@@ -55,13 +56,12 @@ class Findings:
         count = finding.count + (0 if before is None else before.count)
         self.further[finding.code] = replace(
             finding,
-            meaning=f"{finding.code}: {count} more, not listed one by one; the last of them: "
-            + (finding.meaning),
+            meaning=f"{finding.code}: {count} more, not listed; the last one: " + (finding.meaning),
             count=count,
         )
 
     def add_all(self, findings: Iterable[Finding]) -> None:
-        """Take several down."""
+        """Add several findings."""
         for finding in findings:
             self.add(finding)
 
@@ -75,5 +75,5 @@ class Findings:
 
     @property
     def nothing_wrong(self) -> bool:
-        """Whether there are no findings but notes."""
+        """Whether there are only notes, or no findings."""
         return all(finding.severity is Severity.NOTE for finding in self)

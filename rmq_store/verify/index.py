@@ -1,4 +1,4 @@
-"""Index files held against themselves and against the log."""
+"""Check index files for consistency, and against the log."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ from rmq_store.verify.index_damage import (
     wrong_size,
 )
 
-# A full file is flushed by a thread of its own, while the next one is being filled.
+# The broker flushes a full file in a separate thread while it fills the next one.
 _BEING_WRITTEN = 2
-# Whether the index holds items for tags is a matter of the release, which no file tells.
+# Whether the index has items for tags depends on the release, and no file contains the release.
 _WITHOUT_TAG_ITEMS = dialect("5.3.3")
 _SHORTEN = "Delete a copy's index files and rebuild them from the log: rmqstore rebuild"
 
 
 @dataclass(frozen=True, slots=True)
 class IndexHealth:
-    """How full a file is and how far a look-up walks in it at most."""
+    """How full a file is, and the longest chain that a look-up follows."""
 
     path: str
     items: int
@@ -52,7 +52,7 @@ class IndexHealth:
 
 
 def check_files(store: MessageStore, findings: Findings) -> list[IndexHealth]:
-    """All index files of a store, one by one; those that fit a geometry have a health."""
+    """Check each index file of a store. Returns the health of those that fit a geometry."""
     closed = not (store.path / ABORT_FILE).exists()
     mappings = MappingCache(FILES_MAPPED)
     segments = list_index_files(store.path / INDEX_DIR)
@@ -61,7 +61,7 @@ def check_files(store: MessageStore, findings: Findings) -> list[IndexHealth]:
     for path, size in list_too_short(store.path / INDEX_DIR):
         expected = known[-1].file_size if known else INDEX_HEADER.itemsize
         newest = all(segment.path < path for segment in segments)
-        just_made = newest and not closed  # a broker makes the file first, and its size then
+        just_made = newest and not closed  # a broker creates the file before it sets its size
         findings.add(being_written(path) if just_made else wrong_size(path, expected, size))
     flushed = 0 if closed else _flushed_until(store)
     health = []
@@ -73,7 +73,7 @@ def check_files(store: MessageStore, findings: Findings) -> list[IndexHealth]:
             findings.add_all(found)
             continue
         half_written |= not closed and file.header.end_timestamp > flushed
-        if not file.header.items and likely is not None:  # without items it fits any geometry
+        if not file.header.items and likely is not None:  # a file without items fits any geometry
             file = IndexFile.assumed(segment, likely, mappings)
         scanned = scan(file, store.log_range()[1])
         if file.header.items or likely is not None:
@@ -84,7 +84,8 @@ def check_files(store: MessageStore, findings: Findings) -> list[IndexHealth]:
 
 
 def _flushed_until(store: MessageStore) -> int:
-    """ms; after a crash the broker keeps the index files that end up to then."""
+    """The time (ms) up to which the index was flushed. After a crash the broker keeps index files
+    that end before it."""
     try:
         return Checkpoint.read_or_zero(store.path / CHECKPOINT_FILE).index_msg_timestamp
     except StoreError:
@@ -99,7 +100,7 @@ def _about_unsure(
     mappings: MappingCache,
     half_written: bool,
 ) -> Iterator[Finding]:
-    """Of a file that fits no geometry: what is damaged by that which it must have had."""
+    """The damage of a file that fits no geometry, compared with its likely geometry."""
     if geometry is None:
         sizes = {one.file_size for one in known}
         if len(sizes) == 1 and segment.size not in sizes and not half_written:
@@ -121,7 +122,7 @@ def _about_unsure(
         Severity.WARNING,
         "index-unreadable",
         segment.path,
-        f"{error.reason}. The broker misses every key that it holds",
+        f"{error.reason}. The broker misses every key in it",
         error.advice or _SHORTEN,
     )
 
@@ -129,7 +130,8 @@ def _about_unsure(
 def _likely_geometry(
     segment: SegmentFile, config: StoreConfig, known: Sequence[Geometry]
 ) -> Geometry | None:
-    """What a damaged file was made with: as the others of its size, as configured, or by default."""
+    """The likely geometry of a damaged file: that of other files of its size, the configured one,
+    or the default."""
     said = config.maxHashSlotNum, config.maxIndexNum
     if not known and said != (None, None):
         try:
@@ -137,7 +139,7 @@ def _likely_geometry(
         except IndexGeometryError:
             pass
         else:
-            return None  # it is sound: what is configured is wrong
+            return None  # the file is intact, the configured geometry is wrong
     guesses = [*known, Geometry(config.index_slots, config.index_items)]
     return next((one for one in guesses if one.file_size == segment.size), None)
 
@@ -160,7 +162,8 @@ def _check_range(
     findings: Findings,
     closed: bool,
 ) -> None:
-    """Items that lead outside the log. Where it was not `closed`, it may be older than the index."""
+    """Findings for items that point outside the log. If the store was not `closed`, the log may be
+    older than the index."""
     (start, end), beyond = log_range, found.beyond
     if beyond:
         findings.add(
@@ -168,9 +171,11 @@ def _check_range(
                 Severity.WARNING if closed else Severity.NOTE,
                 "index-beyond-log",
                 file.path,
-                f"{beyond} items lead behind the end of the log ({end}): the log was cut, or copied "
+                f"{beyond} items point after the end of the log ({end}): the log was cut, or "
+                "copied "
                 "before the index",
-                "The broker drops what it cannot read; later records at those places give wrong "
+                "The broker ignores what it cannot read; later records at these positions give "
+                "wrong "
                 f"hits, which a client has to filter. {_SHORTEN}",
                 count=beyond,
             )
@@ -181,17 +186,19 @@ def _check_range(
                 Severity.NOTE,
                 "index-expired",
                 file.path,
-                "all items lead before the start of the log",
-                "The broker deletes the file when it deletes log files next, unless it is the last",
+                "all items point before the start of the log",
+                "The broker deletes the file at the next deletion of log files, unless it is the "
+                "last",
                 count=file.header.items,
             )
         )
 
 
 def items_between(files: Sequence[IndexFile], start: int, stop: int) -> npt.NDArray[np.int64]:
-    """Items that lead into [start, stop) of the log, each as one number, sorted; some come twice.
+    """Items that point into the log range [start, stop), each as one number, sorted. Some may
+    repeat.
 
-    The number is the place in the range and the hash; ranges are shorter than 2 GiB.
+    The number combines the position in the range and the hash. Ranges are shorter than 2 GiB.
     """
     parts = []
     for file in files:
@@ -210,7 +217,7 @@ def items_between(files: Sequence[IndexFile], start: int, stop: int) -> npt.NDAr
 
 
 def pair(place: Ints, hashes: Ints) -> Ints:
-    """Place and hash as one number."""
+    """Position and hash combined into one number."""
     return place << 32 | (hashes & 0xFFFFFFFF)
 
 
@@ -223,10 +230,10 @@ def missing_from(wanted: Ints, items: Ints) -> npt.NDArray[np.bool_]:
 
 
 class IndexPart:
-    """The index items of one part of the log, and what of it they miss."""
+    """The index items of one part of the log, and the keys that they miss."""
 
     def __init__(self, store: MessageStore, start: int, stop: int) -> None:
-        """Of the log range [start, stop)."""
+        """Load the items of the log range [start, stop)."""
         files = open_index_files(store.path, store.config)
         self.dialect = _WITHOUT_TAG_ITEMS
         self._base = start
@@ -240,11 +247,11 @@ class IndexPart:
         self._behind = 0
 
     def check(self, headers: Headers, row: Any, hashes: Any) -> None:
-        """Hold what records ask for against the items."""
+        """Check that the items have the keys of these records."""
         if not self._there:
             return
         places = headers.at + headers.base
-        # A broker that was killed may have put some of a record's keys, and not the others yet.
+        # A killed broker may have indexed only some keys of a record.
         behind = places[row] > self._end if self._closed else places[row] >= self._end
         self._behind += len(np.unique(row[behind]))
         row, hashes = row[~behind], hashes[~behind]
@@ -255,7 +262,7 @@ class IndexPart:
                 self._first_missing = int(places[row[lost][0]])
 
     def conclude(self, findings: Findings) -> int:
-        """Add what was found; gives how many records stand behind the end of the index."""
+        """Add the findings. Returns the number of records after the end of the index."""
         if self._missing:
             findings.add(
                 Finding(
@@ -264,9 +271,11 @@ class IndexPart:
                     self._path,
                     f"{self._missing} keys of records from log offset {self._first_missing} on are "
                     "in no index file: the broker does not find these messages by key",
-                    "A broker that crashed leaves such gaps, and one that ran without "
-                    "messageIndexEnable. rmq_store reads the log where no index file covers it, and "
-                    "misses what is left out inside of one; to mend it, rebuild: rmqstore rebuild",
+                    "A broker leaves such gaps after a crash, or if it ran without "
+                    "messageIndexEnable. rmq_store searches log ranges that no index file "
+                    "covers, but "
+                    "misses keys missing inside a file. To repair it, run "
+                    "rmqstore rebuild",
                     count=self._missing,
                 )
             )

@@ -1,8 +1,8 @@
-"""What is damaged in an index file: its header, slots and items held against each other.
+"""Find damage in an index file by comparing its header, slots and items.
 
-Nothing in the file says that it is whole, but its parts know of each other (IndexFile#putKey): a slot
-leads to the newest item of its hash, an item to the one before, and the header counts the items and
-repeats the places of the first and the last and the seconds between them.
+The file has no checksum, but its parts refer to each other (IndexFile#putKey). A slot points to the
+newest item of its hash, and an item points to the one before. The header counts the items, and
+repeats the positions and times of the first and last item.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from rmq_store.index.geometry import Header
 from rmq_store.verify.findings import Finding, Severity
 
 _TODO = (
-    "Messages are not concerned. rmqstore rebuild makes the index anew, in a new store; a broker that "
-    "starts without this file finds no message by the keys that are in it"
+    "Messages are not affected. rmqstore rebuild rebuilds the index, in a new store; a broker "
+    "that "
+    "starts without this file finds no message by the keys in it"
 )
 _INT_MAX = 2**31 - 1
 
 
 class Wrong(NamedTuple):
-    """A field of the header that cannot be as it is."""
+    """A header field with an impossible value."""
 
     field: str
     expected: str
@@ -37,7 +38,8 @@ class Wrong(NamedTuple):
 
 @dataclass(slots=True)
 class IndexScan:
-    """All items of a file in one pass. Per slot: number of the newest item (0: none), and how many.
+    """The result of one pass over all items. Per slot: the number of its newest item (0: none), and
+    of its items.
 
     `bad` (by number): items that do not lead to an older item of their slot, and zeros.
     """
@@ -47,7 +49,7 @@ class IndexScan:
     bad: npt.NDArray[np.bool_]
     broken: Ints  # numbers of items with a wrong chain
     zeros: Ints  # numbers of items that were never written
-    beyond: int = 0  # items that lead behind the log
+    beyond: int = 0  # items that point after the log
     newest_offset: int = -1  # log offset, the highest
     first_offset: int = -1
     last_offset: int = -1
@@ -55,7 +57,7 @@ class IndexScan:
 
 
 def scan(file: IndexFile, log_end: int) -> IndexScan:
-    """Go through all items that the header counts."""
+    """Read all items that the header counts."""
     count, slots = file.header.items, file.geometry.slots
     slot_of = np.zeros(count + 1, dtype=np.int32)
     found = IndexScan(
@@ -80,7 +82,9 @@ def scan(file: IndexFile, log_end: int) -> IndexScan:
         linked = np.where(wrong, 0, previous)
         wrong |= (linked > 0) & (slot_of[linked] != slot)
         found.bad[number] = wrong | empty
-        found.newest[slot] = number  # of several in a slot the last, which is the newest, stays
+        found.newest[slot] = (
+            number  # for several items in a slot, the last assignment is the newest
+        )
         found.used += np.bincount(slot, minlength=slots).astype(np.int32)
         found.beyond += int((offsets >= log_end).sum())
         found.newest_offset = max(found.newest_offset, int(offsets.max()))
@@ -94,7 +98,7 @@ def scan(file: IndexFile, log_end: int) -> IndexScan:
 
 
 def header_damage(file: IndexFile) -> Iterator[Finding]:
-    """What no header of a file with so many places for items can be, whatever stands behind it."""
+    """Findings for impossible header values, whatever the items are."""
     wrong = _impossible_fields(file.header, file.geometry.items)
     if wrong:
         yield _header_finding(file.path, wrong)
@@ -117,10 +121,10 @@ def _impossible_fields(header: Header, most_places: int) -> list[Wrong]:
 
 
 def damage_of(file: IndexFile, found: IndexScan, *, half_written: bool) -> Iterator[Finding]:
-    """What of a file contradicts the rest of it; at most a finding each for header, slots, items.
+    """Findings for contradictions in a file: at most one each for header, slots and items.
 
-    `half_written`: the broker was writing it when it died or when it was copied, so that parts of it
-    may be older than others.
+    `half_written`: the broker was writing the file when it crashed or when the file was copied.
+    Then some parts may be older than others.
     """
     impossible = list(header_damage(file))
     if impossible:
@@ -129,7 +133,7 @@ def damage_of(file: IndexFile, found: IndexScan, *, half_written: bool) -> Itera
     slots = _wrong_slots(file, found)
     wrong = list(_wrong_fields(file, found, slots))
     if half_written:
-        # However old a part of it is, no slot ever led to such a place.
+        # Even an old part never has a slot that points to such a position.
         never = slots.only((slots.found < 0) | (slots.found >= file.geometry.items))
         if len(never.number):
             yield _slot_finding(file, never)
@@ -144,12 +148,13 @@ def damage_of(file: IndexFile, found: IndexScan, *, half_written: bool) -> Itera
 
 
 class _Slots(NamedTuple):
-    """Slots that do not lead to their newest item; and how far slots lead to items not counted."""
+    """Slots that do not point to their newest item, and the highest uncounted item that a slot
+    points to."""
 
     number: Ints
     expected: Ints
     found: Ints
-    reaches: int  # the highest number, behind those that count, of an item that is in its slot
+    reaches: int  # the highest number of an item after the counted ones that is in its slot
 
     def only(self, rows: npt.NDArray[np.bool_]) -> _Slots:
         """Some of them."""
@@ -169,7 +174,7 @@ def _wrong_slots(file: IndexFile, found: IndexScan) -> _Slots:
         hangs = np.zeros(len(slot), dtype=np.bool_)
         hangs[behind] = file.slots_of(head[behind]) == slot[behind]
         reaches = max(reaches, int(head[hangs].max(initial=0)))
-        # Where the item is damaged, it is told as such, and its slot need not be wrong.
+        # A damaged item is reported as such; its slot may be right.
         inside = np.where((head >= 0) & (head <= count), head, 0)
         excused = hangs | found.bad[newest] | (found.bad[inside] & (inside > 0))
         numbers.append(np.stack([slot, newest, head])[:, ~excused])
@@ -187,7 +192,7 @@ def _wrong_fields(file: IndexFile, found: IndexScan, slots: _Slots) -> Iterator[
     if not found.bad[1] and header.begin_log_offset != found.first_offset:
         yield Wrong("begin_log_offset", str(found.first_offset), header.begin_log_offset)
     if slots.reaches or found.bad[count]:
-        return  # what follows is about the last item
+        return  # the rest checks the last item
     if header.end_log_offset != found.last_offset:
         yield Wrong("end_log_offset", str(found.last_offset), header.end_log_offset)
     seconds = min(max(0, header.end_timestamp - header.begin_timestamp) // 1000, _INT_MAX)
@@ -195,7 +200,7 @@ def _wrong_fields(file: IndexFile, found: IndexScan, slots: _Slots) -> Iterator[
         last = header.begin_timestamp + 1000 * found.last_time_diff
         yield Wrong("end_timestamp", f"{last} to {last + 999}", header.end_timestamp)
     used = int(np.count_nonzero(found.newest))
-    # Before 4.7.1 it is the number of items, and a file may have been begun then.
+    # Before 4.7.1 the field has the number of items, and an old broker may have started the file.
     if not found.bad.any() and not used <= header.hash_slot_count <= count:
         yield Wrong("hash_slot_count", f"{used} to {count}", header.hash_slot_count)
 
@@ -208,23 +213,23 @@ def _damaged(path: str, meaning: str, start: int, stop: int, count: int = 1) -> 
 
 
 def being_written(path: str) -> Finding:
-    """Of a file that a broker had not written whole when it was killed, or the store was copied."""
+    """The finding for a file that was not completely written at a crash or a copy."""
     return Finding(
         Severity.NOTE,
         "index-half-written",
         path,
-        "a part of this file, which a broker was writing, is older than the rest",
+        "a broker was writing this file, and a part of it is older than the rest",
         "Normal after a crash and in a copy of a running store: the broker drops the file when it "
         "recovers the store",
     )
 
 
 def wrong_size(path: str, expected: int, found: int) -> Finding:
-    """A file that is not as long as the others of its store."""
+    """The finding for a file with another size than the others of its store."""
     return _damaged(
         path,
-        f"the file was cut or something was added to it (expected {expected} bytes as the other "
-        f"index files have, found {found}). The broker misses every key that it holds",
+        f"the file was cut or extended (expected {expected} bytes like the other "
+        f"index files, found {found}). The broker misses every key in it",
         min(expected, found),
         max(expected, found),
     )
@@ -236,7 +241,7 @@ def _header_finding(path: str, wrong: Sequence[Wrong]) -> Finding:
     kind, at = INDEX_HEADER.fields[wrong[0].field][:2]
     return _damaged(
         path,
-        f"the header is damaged: {told}. The broker misses keys that the file holds",
+        f"the header is damaged: {told}. The broker misses keys in the file",
         at,
         at + kind.itemsize,
         len(wrong),
@@ -248,7 +253,7 @@ def _slot_finding(file: IndexFile, slots: _Slots) -> Finding:
     start = INDEX_HEADER.itemsize + number * INDEX_SLOT.itemsize
     return _damaged(
         file.path,
-        f"{len(slots.number)} slots do not lead to the newest item of theirs; the first is slot "
+        f"{len(slots.number)} slots do not point to their newest item; the first is slot "
         f"{number} (expected {expected}, found {found}). The broker misses the keys of these slots",
         start,
         start + INDEX_SLOT.itemsize,
@@ -262,7 +267,7 @@ def _item_findings(file: IndexFile, found: IndexScan) -> Iterator[Finding]:
         start = file.item_at(number)
         yield _damaged(
             file.path,
-            f"{len(found.zeros)} of {file.header.items} items are not there; the first is item "
+            f"{len(found.zeros)} of {file.header.items} items are missing; the first is item "
             f"{number} (expected an item, found zeros)",
             start,
             start + INDEX_ITEM.itemsize,
@@ -275,9 +280,9 @@ def _item_findings(file: IndexFile, found: IndexScan) -> Iterator[Finding]:
             Severity.WARNING,
             "index-broken-chain",
             file.path,
-            f"{len(found.broken)} items do not lead to an older item of their slot; the first is "
+            f"{len(found.broken)} items do not point to an older item of their slot; the first is "
             f"item {number} (expected 0 or an item of its slot below {number}, found "
-            f"{file.previous_of(number)}). Look-ups that come past them end there",
+            f"{file.previous_of(number)}). Look-ups that reach them end there",
             _TODO,
             start,
             start + INDEX_ITEM.itemsize,

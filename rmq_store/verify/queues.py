@@ -1,4 +1,5 @@
-"""Queues held against the log: each record must be listed where it says, as the broker lists it."""
+"""Check the queues against the log: each record must be listed at its queueOffset, as the broker
+lists it."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from rmq_store.store import MessageStore
 from rmq_store.verify.findings import Finding, Findings, Severity
 
 _REBUILD = "Rebuild queues and index from the log into a new store: rmqstore rebuild"
-_FAR = 4096  # queue offsets; records further apart are looked up apart
+_FAR = 4096  # queue offsets; records further apart are looked up separately
 _ENTRIES_AT_A_TIME = 1 << 16
 _ENTRIES_A_QUEUE = 64  # on average, where there are many queues
 _MOST_ENTRIES = 1 << 20  # some 60 bytes each
@@ -28,7 +29,7 @@ _MOST_ENTRIES = 1 << 20  # some 60 bytes each
 
 @dataclass(slots=True)
 class QueueTally:
-    """What was seen of queues in a part of the log; parts add up. Picklable."""
+    """The queue counts of a part of the log. Parts add up. Picklable."""
 
     listed: Counter[QueueId] = field(default_factory=Counter)  # records found in their place
     waiting: Counter[QueueId] = field(default_factory=Counter)  # not dispatched yet
@@ -36,7 +37,7 @@ class QueueTally:
     queueless: Counter[QueueId] = field(default_factory=Counter)  # records without their queue
 
     def add(self, other: QueueTally) -> None:
-        """Add what was seen in another part."""
+        """Add the counts of another part."""
         self.listed.update(other.listed)
         self.waiting.update(other.waiting)
         self.queueless.update(other.queueless)
@@ -45,10 +46,10 @@ class QueueTally:
 
 
 class ListedCheck:
-    """Whether the queues hold the entries that records of the log ask for.
+    """Checks that the queues have the entries of the log's records.
 
-    They are held against it many at a time: a look at a queue costs as much for a few entries as
-    for many, and a stretch of the log may have a few of each of ten thousand queues.
+    It checks many records at a time. A look-up in a queue costs the same for a few entries as for
+    many, and a log range may have a few records of each of ten thousand queues.
     """
 
     def __init__(self, store: MessageStore, tally: QueueTally, findings: Findings) -> None:
@@ -67,7 +68,7 @@ class ListedCheck:
             self.finish()
 
     def finish(self) -> None:
-        """Check what was added and is not checked yet."""
+        """Check the records not checked yet."""
         if self._entries:
             self._check(concat_requests(self._waiting))
         self._waiting, self._queues, self._entries = [], set(), 0
@@ -115,7 +116,7 @@ def _compare(
     tally: QueueTally,
     findings: Findings,
 ) -> None:
-    """Rows of one queue, ascending, against the entries at their offsets."""
+    """Compare rows of one queue, in ascending order, with the entries at their offsets."""
     offsets = found.offset[rows]
     start, stop = int(offsets[0]), int(offsets[-1]) + int(found.count[rows[-1]])
     entries = store.view.listed_entries(queue, start, stop)
@@ -137,8 +138,9 @@ def _compare(
             Severity.ERROR,
             "queue-misses-record",
             queue_folder(store, queue, state.batch),
-            f"{len(lost)} sound records of queue {queue.topic}/{queue.queue_id} are not where they "
-            f"belong in it; the first: queue offset {int(found.offset[first])}, "
+            f"{len(lost)} intact records of queue {queue.topic}/{queue.queue_id} are not listed "
+            "at "
+            f"their queue offset; the first: queue offset {int(found.offset[first])}, "
             f"log offset {int(found.log_offset[first])}. No consumer gets them",
             _REBUILD,
             count=len(lost),
@@ -155,7 +157,8 @@ def _without_reused(
     queue: QueueId,
     findings: Findings,
 ) -> Ints:
-    """Without records whose queue offset a later record has: their topic was made anew since."""
+    """The rows without records whose queue offset a later record has: their topic was deleted and
+    created again."""
     log_offset, size = entries.log_offset[at], entries.size[at]
     later = (entries.offset[at] == found.offset[lost]) & (log_offset > found.log_offset[lost])
     for row in np.flatnonzero(later).tolist():
@@ -166,9 +169,10 @@ def _without_reused(
                 Severity.NOTE,
                 "queue-offset-used-again",
                 queue_folder(store, queue),
-                f"{int(later.sum())} records of queue {queue.topic}/{queue.queue_id} stand in the "
-                "log under queue offsets that later records have",
-                "Normal where a topic was deleted and made again; the older ones have no queue",
+                f"{int(later.sum())} records of queue {queue.topic}/{queue.queue_id} have "
+                "queue offsets that later records have too",
+                "Normal if a topic was deleted and created again; the older records are in no "
+                "queue",
                 count=int(later.sum()),
             )
         )
@@ -184,8 +188,8 @@ def _check_tags(
     wanted: Ints,
     findings: Findings,
 ) -> None:
-    """tagsCode of entries against the records'. Times in the delay topic are the broker's business:
-    they depend on the delay levels it ran with."""
+    """Compare the tagsCode of entries with the records' tags. Times in the delay topic are not
+    checked, because they depend on the broker's delay levels."""
     codes = entries.tags_code[at]
     wrong = np.flatnonzero(codes != wanted)
     if not len(wrong) or queue.topic == SCHEDULE_TOPIC:
@@ -195,8 +199,10 @@ def _check_tags(
             Severity.WARNING,
             "queue-wrong-tags-code",
             queue_folder(store, queue),
-            f"{len(wrong)} entries of queue {queue.topic}/{queue.queue_id} have not the hash of "
-            f"their record's tag; the first: queue offset {int(entries.offset[at[wrong[0]]])}. "
+            f"{len(wrong)} entries of queue {queue.topic}/{queue.queue_id} do not have the hash "
+            "of "
+            "their record's tag; the first: queue offset "
+            f"{int(entries.offset[at[wrong[0]]])}. "
             "A consumer that filters by tag misses them",
             _REBUILD,
             count=len(wrong),
@@ -205,14 +211,15 @@ def _check_tags(
 
 
 def check_entries(store: MessageStore, tally: QueueTally) -> Iterator[Finding]:
-    """Entries that no record asked for; looked for only in queues that list more than was found."""
+    """Findings for entries without a record. Searches only queues with more entries than
+    records."""
     for queue, state in store.snapshot().queues.items():
         if _entries_of(state) > tally.listed[queue]:
             yield from _dangling(store, queue, state)
 
 
 def _entries_of(state: QueueState) -> int:
-    """How many entries a queue's files list at least; of a BatchConsumeQueue its units."""
+    """The minimum number of entries in a queue's files; for a BatchConsumeQueue, of its units."""
     if state.batch:
         return state.file_stop - state.file_start
     stop = state.max_offset if state.tail is None else int(state.tail.offset[0])
@@ -236,22 +243,23 @@ def _dangling(store: MessageStore, queue: QueueId, state: QueueState) -> Iterato
             Severity.ERROR,
             "queue-dangling-entry",
             queue_folder(store, queue, state.batch),
-            f"{count} entries of queue {queue.topic}/{queue.queue_id} lead to no record of it; the "
+            f"{count} entries of queue {queue.topic}/{queue.queue_id} point to no record of the "
+            "queue; the "
             f"first: {errors[0]}",
-            f"Readers pass them over; a consumer stops or skips there. {_REBUILD}",
+            f"Readers skip them; a consumer stops or skips there. {_REBUILD}",
             count=count,
         )
 
 
 def waiting_findings(store: MessageStore, tally: QueueTally) -> Iterator[Finding]:
-    """Records that a queue does not list yet: the broker lists them when it starts."""
+    """Findings for records that a queue does not list yet. The broker lists them when it starts."""
     for queue, count in sorted(tally.waiting.items()):
         yield Finding(
             Severity.NOTE,
             "not-dispatched",
             queue_folder(store, queue),
             f"{count} records of queue {queue.topic}/{queue.queue_id}, from log offset "
-            f"{tally.first_waiting[queue]} on, are in the log and not yet in the queue",
+            f"{tally.first_waiting[queue]} on, are in the log but not yet in the queue",
             "Normal after a crash and in a copy of a running store; the broker lists them when it "
             "starts, and readers of rmq_store find them in the log",
             count=count,
@@ -261,14 +269,16 @@ def waiting_findings(store: MessageStore, tally: QueueTally) -> Iterator[Finding
 def queueless_findings(
     store: MessageStore, tally: QueueTally, declared: Collection[str]
 ) -> Iterator[Finding]:
-    """Records whose queue has no files: lost, if the topic is still `declared`, else deleted."""
+    """Findings for records whose queue has no files. The queue is lost if the topic is still
+    `declared`, else it was deleted."""
     for queue, count in sorted(tally.queueless.items()):
         lost = queue.topic in declared
         yield Finding(
             Severity.ERROR if lost else Severity.NOTE,
             "queue-missing" if lost else "queue-deleted",
             queue_folder(store, queue),
-            f"{count} records of queue {queue.topic}/{queue.queue_id} are in the log, and the queue "
+            f"{count} records of queue {queue.topic}/{queue.queue_id} are in the log, but the "
+            "queue "
             + (
                 "has no files, though its topic is configured" if lost else "is gone with its topic"
             ),
@@ -278,6 +288,6 @@ def queueless_findings(
 
 
 def queue_folder(store: MessageStore, queue: QueueId, batch: bool = False) -> str:
-    """Where a queue's files are."""
+    """The folder of a queue's files."""
     kind = BATCH_CONSUMEQUEUE_DIR if batch else CONSUMEQUEUE_DIR
     return f"{store.path}/{kind}/{queue.topic}/{queue.queue_id}"

@@ -1,7 +1,7 @@
-"""verify: log, queues, index, checkpoint and configuration held against each other. Read-only.
+"""verify: check that log, queues, index, checkpoint and configuration agree. Read-only.
 
-The log is gone through once, file by file; each part can be done by another process, and the parts
-are joined. What is known of the store beforehand is its snapshot, so that all see the same.
+The log is read once, file by file. Each part can run in another process, and the parts are merged.
+All processes use the same snapshot of the store, so that they see the same state.
 """
 
 from __future__ import annotations
@@ -43,23 +43,24 @@ from rmq_store.verify.queues import (
     waiting_findings,
 )
 
-Progress = Callable[[int], None]  # told how many bytes of the log were gone through
+Progress = Callable[[int], None]  # receives the number of log bytes checked
 
-_SALVAGE = "Salvage what is whole into a new store: rmqstore salvage"
-# How an extent that is no record is told; what is not here needs no telling.
+_SALVAGE = "Copy the intact messages into a new store: rmqstore salvage"
+# The finding for each kind of extent that is not a record. Other kinds are normal.
 _LOG_FINDINGS = {
     Gap.DAMAGED: (
         Severity.ERROR,
         "log-damaged",
-        "{size} bytes are no sound record, and the log goes on behind: {reason}. A broker that has "
-        "to recover cuts the log here",
+        "{size} damaged bytes; the log continues after them: {reason}. A broker that has to "
+        "recover "
+        "cuts the log here",
         _SALVAGE,
     ),
     Gap.MISSING: (
         Severity.ERROR,
         "log-file-missing",
-        "no file holds these {size} bytes, and the log goes on behind. A broker does not start so",
-        f"Put the file back. {_SALVAGE}",
+        "no file has these {size} bytes, but the log continues after them. A broker does not start",
+        f"Restore the file. {_SALVAGE}",
     ),
     Gap.TORN: (
         Severity.NOTE,
@@ -70,14 +71,14 @@ _LOG_FINDINGS = {
     Gap.GHOST: (
         Severity.WARNING,
         "log-ghost",
-        "a whole record of {size} bytes that says it stands elsewhere: left from before the file was "
-        "used again",
-        "Readers pass it over; brokers from 5.5.0 with writeWithoutMmap serve it as a message",
+        "an intact record of {size} bytes from another log offset: left from before the file was "
+        "reused",
+        "Readers skip it; brokers from 5.5.0 with writeWithoutMmap serve it as a message",
     ),
     Gap.STALE: (
         Severity.NOTE,
         "log-stale-bytes",
-        "bytes left from before the log was cut here, {size} of them",
+        "{size} bytes left from before the log was cut here",
         "Normal after a recovery: the broker writes over them",
     ),
 }
@@ -99,14 +100,14 @@ class AfterEnd(NamedTuple):
 
 @dataclass(slots=True)
 class LogPart:
-    """What was found in a part of the log. Parts add up; picklable."""
+    """The findings and counts of a part of the log. Parts add up. Picklable."""
 
     findings: Findings = field(default_factory=Findings)
     tally: QueueTally = field(default_factory=QueueTally)
     records: int = 0
     record_bytes: int = 0
     last_timestamp: int = 0  # storeTimestamp, the highest
-    unindexed: int = 0  # records behind the end of the index
+    unindexed: int = 0  # records after the end of the index
     after_end: list[AfterEnd] = field(default_factory=list)
 
     def add(self, other: LogPart) -> None:
@@ -122,7 +123,7 @@ class LogPart:
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """What verify looked at and found. `lag`: records that no queue lists yet."""
+    """The result of verify. `lag`: records that no queue lists yet."""
 
     path: str
     broker_name: str
@@ -137,11 +138,11 @@ class VerifyReport:
 
     @property
     def nothing_wrong(self) -> bool:
-        """Whether there are no findings but notes."""
+        """Whether there are only notes, or no findings."""
         return self.findings.nothing_wrong
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values, to be written as JSON."""
+        """The report as plain values for JSON."""
         plain = {name: getattr(self, name) for name in _PLAIN}
         return {
             **plain,
@@ -164,9 +165,9 @@ _PLAIN = (
 
 
 def verify(store: MessageStore, progress: Progress | None = None) -> VerifyReport:
-    """Examine a whole store.
+    """Check a whole store.
 
-    Raises StoreError only where it cannot be looked at; damage is findings.
+    Damage becomes findings. Raises StoreError only if the store cannot be checked.
     """
     whole = LogPart()
     for start, stop in log_parts(store):
@@ -175,7 +176,8 @@ def verify(store: MessageStore, progress: Progress | None = None) -> VerifyRepor
 
 
 def log_parts(store: MessageStore) -> list[tuple[int, int]]:
-    """The log cut into parts that can be checked one by one: its files, holes to those before."""
+    """The log cut into parts that can be checked separately: one per file, with the gap before
+    it."""
     bases = [segment.base for segment in store.log.chain.segments]
     return list(zip(bases, [*bases[1:], store.log.chain.stop], strict=False))
 
@@ -183,7 +185,7 @@ def log_parts(store: MessageStore) -> list[tuple[int, int]]:
 def check_log(
     store: MessageStore, start: int, stop: int, progress: Progress | None = None
 ) -> LogPart:
-    """One part of `log_parts`, with the queue entries and index items that its records ask for."""
+    """Check one part of `log_parts`, and the queue entries and index items of its records."""
     check = _PartCheck(store, start, stop)
     at = start
     # The end is where the log ended when the store was opened. A broker may have written on: a run
@@ -198,7 +200,7 @@ def check_log(
 
 
 class _PartCheck:
-    """What is held against what while a part of the log is gone through."""
+    """The checks of one part of the log."""
 
     def __init__(self, store: MessageStore, start: int, stop: int) -> None:
         self.store, self.part = store, LogPart()
@@ -208,7 +210,7 @@ class _PartCheck:
         self.log_end = store.log_range()[1]
 
     def take(self, piece: SoundRun | Extent) -> None:
-        """The next piece of the log."""
+        """Check the next piece of the log."""
         if not isinstance(piece, SoundRun):
             _note_gap(self.store, piece, self.part)
         elif piece.start >= self.log_end:
@@ -217,7 +219,7 @@ class _PartCheck:
             self._check(piece.headers)
 
     def finish(self) -> LogPart:
-        """All that was found."""
+        """Complete the checks. Returns the result."""
         self.listed.finish()
         self.part.unindexed += self.index.conclude(self.part.findings)
         return self.part
@@ -278,8 +280,8 @@ def _unreached(piece: AfterEnd) -> Finding:
         Severity.WARNING,
         "log-records-behind-end",
         piece.path,
-        f"{piece.records} sound records stand behind the end of the log, which no reader reaches: "
-        "cut off by damage before them, or left from before a recovery cut the log",
+        f"{piece.records} intact records are after the end of the log; readers do not reach them: "
+        "they were cut off by damage before them, or by a recovery that cut the log",
         _SALVAGE,
         piece.start - piece.base,
         piece.stop - piece.base,
@@ -301,7 +303,7 @@ def _note_gap(store: MessageStore, extent: Extent, part: LogPart) -> None:
     segment = store.log.chain.segment_at(extent.start)
     base = 0 if segment is None else segment.base
     if extent.start >= store.log_range()[1] and severity is Severity.ERROR:
-        # Behind the end of the log nothing can be damaged: what stands there was cut off.
+        # Bytes after the end of the log were cut off, so they cannot be damage.
         severity, code, meaning, advice = _LOG_FINDINGS[Gap.STALE]
     part.findings.add(
         Finding(
@@ -317,7 +319,7 @@ def _note_gap(store: MessageStore, extent: Extent, part: LogPart) -> None:
 
 
 def conclude(store: MessageStore, whole: LogPart) -> VerifyReport:
-    """The report of a store all of whose log was checked: adds what is not in the log."""
+    """The report of a store whose whole log was checked. Adds the checks outside the log."""
     findings = whole.findings
     declared = store.view.declared_topics
     findings.add_all(waiting_findings(store, whole.tally))
@@ -361,21 +363,21 @@ def _about_index(
             folder,
             "there is no index: the broker finds no message by key",
             "Normal with messageIndexEnable=false, and after a crash before the first file was "
-            "full. rmqstore rebuild makes one",
+            "full. rmqstore rebuild creates one",
         )
     if whole.unindexed:
         yield Finding(
             Severity.NOTE,
             "not-indexed",
             folder,
-            f"{whole.unindexed} records with keys stand behind the end of the index",
+            f"{whole.unindexed} records with keys are after the end of the index",
             "Normal after a crash and in a copy of a running store",
             count=whole.unindexed,
         )
 
 
 def severities(findings: Iterable[Finding]) -> dict[str, int]:
-    """How many findings of each severity."""
+    """The number of findings per severity."""
     counts = {severity.value: 0 for severity in Severity}
     for finding in findings:
         counts[finding.severity.value] += 1

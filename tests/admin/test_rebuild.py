@@ -222,7 +222,7 @@ def test_a_target_with_content_or_of_another_rebuild_is_refused(
     target = tmp_path / "target"
     target.mkdir()
     (target / STATE_FILE).write_text(json.dumps({"source": "other"}), "utf-8")
-    with pytest.raises(InvalidArgumentError, match="unfinished rebuild of something else"):
+    with pytest.raises(InvalidArgumentError, match="unfinished rebuild with other options"):
         rebuild(store.path, target)
     with pytest.raises(InvalidArgumentError, match="copy or link"):
         rebuild(store.path, tmp_path / "new", log="move")
@@ -231,6 +231,6 @@ def test_a_target_with_content_or_of_another_rebuild_is_refused(
 
 def test_a_target_that_cannot_be_made_has_not_expired(golden: Golden, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
-    with pytest.raises(AccessError, match="making the target") as caught:
+    with pytest.raises(AccessError, match="creating the target") as caught:
         rebuild(golden("clean-5.5.0").path, tmp_path / "link")
     assert "expired" not in str(caught.value)

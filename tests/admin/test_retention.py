@@ -150,7 +150,7 @@ def test_nothing_is_deleted_while_the_store_is_locked_or_changed(aged: GoldenSto
 
 
 def test_hours_that_are_none_are_refused() -> None:
-    with pytest.raises(InvalidArgumentError, match="no list of hours"):
+    with pytest.raises(InvalidArgumentError, match="is not a list of hours"):
         RetentionPolicy.of(StoreConfig(deleteWhen="25"))
     policy = RetentionPolicy.of(StoreConfig(deleteWhen="02;14", fileReservedTime=48))
     assert (policy.hours(), policy.fileReservedTime) == ({2, 14}, 48)

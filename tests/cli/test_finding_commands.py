@@ -168,7 +168,7 @@ def test_a_message_that_is_there_and_damaged_is_not_said_to_be_none(
         ("trace", store.path, record["uniqKey"]),
     ):
         said = run(*words, expect=2)
-        assert "leads to damage" in said
+        assert "points to damage" in said
         assert str(record["commitLogOffset"]) in said
     said = run("find", store.path, "--id", record["offsetMsgId"], expect=2)
     assert f"at offset {record['commitLogOffset']}" in said

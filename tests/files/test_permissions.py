@@ -65,6 +65,6 @@ def test_a_rebuild_does_without_no_configuration_that_is_there(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refuse(monkeypatch, os, "scandir", store / "config")
-    with pytest.raises(AccessError, match="taking the configuration") as caught:
+    with pytest.raises(AccessError, match="copying the configuration") as caught:
         rebuild(store, tmp_path / "made")
     assert caught.value.path == str(store / "config")

@@ -166,7 +166,9 @@ def test_a_damaged_record_in_a_topic_without_queues_is_told(
         raw[hit] = bytes(byte ^ 1 for byte in raw[hit]) if "bit" in how else bytes(hit.stop - at)
         path.write_bytes(raw)
     with golden.open() as store:
-        with pytest.raises((CorruptRecordError, MissingFileError), match="leads to damage") as told:
+        with pytest.raises(
+            (CorruptRecordError, MissingFileError), match="points to damage"
+        ) as told:
             places(store, search)
         assert told.value.offset == record["commitLogOffset"]
         assert told.value.advice

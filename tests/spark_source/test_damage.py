@@ -129,7 +129,7 @@ def test_a_missing_log_file_in_the_middle_is_damage_of_every_entry(store: Golden
     by_log = rows_of({**options, "mode": "PERMISSIVE", "source": "commitlog"})
     (gap,) = [r for r in by_log if r["corruptRecord"]]
     assert gap["commitLogOffset"] == int(gone.name)
-    assert f"no file of the CommitLog holds {size} bytes" in gap["corruptRecord"]
+    assert f"no commitLog file has {size} bytes" in gap["corruptRecord"]
 
 
 def test_files_that_expire_during_a_query_follow_fail_on_data_loss(store: GoldenStore) -> None:

@@ -176,7 +176,7 @@ def test_a_file_of_another_size_is_told(tmp_path: Path, size: int) -> None:
         file.truncate(size)
     (one,) = about(report_of(store.path), path)
     assert one.code == "index-damaged"
-    assert f"expected {expected} bytes as the other index files have, found {size}" in one.meaning
+    assert f"expected {expected} bytes like the other index files, found {size}" in one.meaning
 
 
 def test_a_damaged_file_that_is_the_only_one(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_a_damaged_file_that_is_the_only_one(tmp_path: Path) -> None:
     parts.put(HEAD, noise(parts.slots * INDEX_SLOT.itemsize))
     parts.write()
     (one,) = about(report_of(store.path, store.conf), first)
-    assert "slots do not lead to the newest item" in one.meaning
+    assert "slots do not point to their newest item" in one.meaning
     unsure = [one.code for one in report_of(store.path).findings]
     assert "index-unreadable" in unsure
     assert "index-damaged" not in unsure

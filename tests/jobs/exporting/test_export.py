@@ -242,7 +242,7 @@ def test_damage_that_stops_an_export_or_a_replay_is_not_to_be_tried_again(
     assert main([*words, "--to", str(tmp_path / "out")]) == EXIT_REFUSED
     told = " ".join(capsys.readouterr().out.split())
     assert "--mode DROPMALFORMED" in told
-    assert "to go on" not in told
+    assert "to continue" not in told
     for target in ("--to-store", "--to-parquet"):
         assert replay.main([*words, target, str(tmp_path / target)]) == EXIT_REFUSED
         assert "rmqstore salvage" in " ".join(capsys.readouterr().out.split())
@@ -270,9 +270,9 @@ def test_other_columns_other_stores_and_folders_of_others_are_refused(
         run(spark, spec(store, target, topic="orders", tags="FB"))
     with pytest.raises(ManifestError, match="other messages than those exported"):
         run(spark, spec(golden("clean-4.9.7"), target, topic="orders"))
-    with pytest.raises(ManifestError, match="no export has made"):
+    with pytest.raises(ManifestError, match="content that no export wrote"):
         run(spark, spec(store, tmp_path, topic="orders"))
-    with pytest.raises(InvalidArgumentError, match="apart from each other"):
+    with pytest.raises(InvalidArgumentError, match="must be separate folders"):
         run(spark, spec(store, Path(store.path) / "out"))
     with pytest.raises(StoreError, match="payments"):
         run(spark, spec(store, target, topic="paymnts"))
@@ -368,7 +368,7 @@ def test_a_file_that_went_missing_from_the_last_wave_is_told(
     store, target = golden(NAME), tmp_path / "out"
     run(spark, spec(store, target, topic="payments"))
     shutil.rmtree(target / "topic=payments")
-    with pytest.raises(ManifestError, match="it is gone"):
+    with pytest.raises(ManifestError, match="the file is missing"):
         run(spark, spec(store, target, topic="payments"))
 
 

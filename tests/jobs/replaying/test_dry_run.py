@@ -117,7 +117,7 @@ def test_of_a_replay_that_was_stopped_it_tells_what_is_left(
     assert 0 < there < whole
     assert dry.would_write == {str(tmp_path / "new"): whole - there}
     assert run(spark, asked).ok
-    with pytest.raises(LedgerError, match="this very replay"):
+    with pytest.raises(LedgerError, match="this replay"):
         run(spark, replace(asked, dry_run=True))
     other = spec(store, to_store=str(tmp_path / "new"), topics=("orders",), dry_run=True)
     with pytest.raises(LedgerError, match="--append"):
@@ -170,6 +170,6 @@ def test_the_command_says_that_it_was_dry(
     words = [golden(NAME).path, "--to-store", str(tmp_path / "new"), "--topic", "retrying"]
     assert main([*words, "--dry-run"]) == EXIT_OK
     told = capsys.readouterr().out
-    assert "what would go where" in told
+    assert "planned target queues" in told
     assert "nothing was written or sent" in told
     assert list(tmp_path.iterdir()) == []

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from jobs.replaying.ledger import Ledger, LedgerError, Run, new_run
+from jobs.replaying.ledger import Ledger, LedgerError, ReplayRun, new_run
 from jobs.running.target_lock import TargetLockedError
 from rmq_store.format.queues import QueueId, QueueSlice
 
 
-def a_run(**changes: Any) -> Run:
+def a_run(**changes: Any) -> ReplayRun:
     known: dict[str, Any] = {
         "asked": {"topics": ["orders"]},
         "created": True,

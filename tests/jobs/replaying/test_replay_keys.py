@@ -111,7 +111,7 @@ def test_a_replay_of_keys_that_was_stopped_goes_on(
     asked = spec(store, to_store=new, keys=(key,), by_index=True, wave_bytes=LONGER_WAVE)
     wanted = expected_rows(store, has(key))
     stops = iter([False, True])
-    assert run(spark, asked, lambda: next(stops)).stopped_by == "it was asked to stop"
+    assert run(spark, asked, lambda: next(stops)).stopped_by == "stopped on request"
     assert 0 < len(arrived(tmp_path / "new")) < len(wanted)
     last = run(spark, asked)
     assert last.ok, last.problems

@@ -60,12 +60,12 @@ def test_an_argument_becomes_a_field(arguments: list[str], field: str, expected:
         (["--since", "yesterday"], "neither milliseconds nor a time"),
         (["--until", "2026-05-01T10:00:00"], "no time zone"),
         (["--topic", "a", "--queue", "a:0"], "exclude each other"),
-        (["--by-index"], "none is given"),
+        (["--by-index"], "needs --key"),
         (["--key", "ORDER_7 ORDER_8"], "Give --key once for each word"),
         (["--by-index", "--key", "ORDER_7||ORDER_8"], "Give --key once for each word"),
-        (["--to-parquet", "/target/parquet"], "apart from each other"),
-        (["--to-parquet", "/source"], "apart from each other"),
-        (["--to-parquet", "s3a://bucket/orders"], "only folders are written to"),
+        (["--to-parquet", "/target/parquet"], "must be separate folders"),
+        (["--to-parquet", "/source"], "must be separate folders"),
+        (["--to-parquet", "s3a://bucket/orders"], "jobs only write to folders"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(arguments: list[str], message: str) -> None:

@@ -40,14 +40,14 @@ def test_a_target_that_is_there_is_not_touched(
     one = spec(store, to_store=str(tmp_path / "new"), topics=("retrying",))
     run(spark, one)
     before = read_back(tmp_path / "new")
-    with pytest.raises(LedgerError, match="this very replay is in the target"):
+    with pytest.raises(LedgerError, match="this replay is in the target"):
         run(spark, one)
     other = spec(store, to_store=str(tmp_path / "new"), topics=("documents",))
     with pytest.raises(LedgerError, match="--append"):
         run(spark, other)
     (tmp_path / "p").mkdir()
     (tmp_path / "p" / "file").touch()
-    with pytest.raises(LedgerError, match="Parquet target is there already"):
+    with pytest.raises(LedgerError, match="Parquet target already exists"):
         run(spark, spec(store, to_parquet=str(tmp_path / "p")))
     assert read_back(tmp_path / "new") == before
 
@@ -64,7 +64,7 @@ def test_appending_adds_behind_what_is_there(
     assert after[: len(before)] == before
     assert {row["topic"] for row in after[len(before) :]} == {"documents"}
     assert [part.topic for part in report.target_queues] == ["documents"]
-    with pytest.raises(LedgerError, match="this very replay"):
+    with pytest.raises(LedgerError, match="this replay"):
         run(spark, spec(store, to_store=target, topics=("documents",), append=True))
 
 
@@ -75,7 +75,7 @@ def test_a_stopped_replay_goes_on_where_it_was(
     asked = spec(store, to_store=str(tmp_path / "new"), wave_bytes=100_000)
     stops = iter([False, True, False, False, True])
     first = run(spark, asked, lambda: next(stops))
-    assert first.stopped_by == "it was asked to stop"
+    assert first.stopped_by == "stopped on request"
     assert not first.ok
     part = arrived(tmp_path / "new")
     assert 0 < len(part) < len(expected_rows(store, everything))
@@ -99,7 +99,7 @@ def test_an_unfinished_replay_is_not_mixed_with_another(
     asked = spec(store, to_store=str(tmp_path / "new"), wave_bytes=100_000)
     run(spark, asked, lambda: True)
     other = spec(store, to_store=str(tmp_path / "new"), topics=("orders",))
-    with pytest.raises(LedgerError, match="asked for something else") as refused:
+    with pytest.raises(LedgerError, match="unfinished replay with other options") as refused:
         run(spark, other)
     assert "topics=['orders']" in str(refused.value)
     report = run(spark, replace(other, restart=True))
@@ -233,7 +233,7 @@ def test_killed_at_any_point_it_is_resumed_and_never_doubled(
     assert killed.returncode == -signal.SIGKILL
     refusal = go_on(spark, asked)
     if where == "done":
-        assert "this very replay is in the target" in refusal
+        assert "this replay is in the target" in refusal
     else:
         assert refusal == ""
     if parquet is not None:
@@ -276,7 +276,7 @@ def test_no_replay_writes_to_the_log_that_its_configuration_brings_along(
     target = str(tmp_path / "new")
     asked = spec(store, to_store=target, topics=("orders",), wave_bytes=50_000)
     asked = replace(asked, target_conf=str(conf))
-    assert run(spark, asked, lambda: True).stopped_by == "it was asked to stop"
+    assert run(spark, asked, lambda: True).stopped_by == "stopped on request"
     assert run(spark, asked).ok
     again = arrived(target)
     assert again == expected_rows(store, lambda record: record["topic"] == "orders")
@@ -314,7 +314,7 @@ def test_a_stopped_replay_goes_on_though_what_it_has_read_expired(
         unfinished = Ledger.seen(asked.to_store or "").unfinished
         return unfinished is not None and (unfinished.next_log_offset or 0) > int(second.name)
 
-    assert run(spark, asked, first_file_is_done).stopped_by == "it was asked to stop"
+    assert run(spark, asked, first_file_is_done).stopped_by == "stopped on request"
     assert first_file_is_done()
     first.unlink()
     last = run(spark, asked)

@@ -170,10 +170,10 @@ def test_a_message_group_fits_and_tells_queues_apart() -> None:
     ("more", "reason"),
     [
         ({"queue_map": {(None, 1): 2}}, "client chooses them"),
-        ({"failed": None}, "no place for what the broker refuses"),
-        ({"to_store": "/elsewhere"}, "a target of its own"),
+        ({"failed": None}, "no folder for messages that the broker refuses"),
+        ({"to_store": "/elsewhere"}, "cannot have another target"),
         ({"append": True}, "of a replay into a store"),
-        ({"rate": 0.0}, "messages a second"),
+        ({"rate": 0.0}, "messages per second"),
         ({"to_broker": None, "to_store": "/elsewhere", "failed": None, "rate": 1.0}, "--to-broker"),
     ],
 )
