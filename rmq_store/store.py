@@ -26,12 +26,12 @@ from rmq_store.format.message import Message
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.releases import Dialect, dialect
 from rmq_store.format.topics import is_system_topic
-from rmq_store.index.query import KeyIndex
+from rmq_store.index.lookup import KeyIndex
 from rmq_store.reading.get_message import GetMessageResult, MessageGetter
 from rmq_store.reading.log_reader import Limits, LogReader, everything, log_end_without_queues
 from rmq_store.reading.message_lookup import MessageLookup
 from rmq_store.reading.options import OnDamage, ReadHow, ReadManner, ReadOptions
-from rmq_store.reading.reads import StoreReads
+from rmq_store.reading.read_counts import StoreReads
 from rmq_store.reading.slice_reader import SliceReader
 from rmq_store.snapshot.file_sizes import geometry_found
 from rmq_store.snapshot.queue_view import QueueView

@@ -10,7 +10,7 @@ import numpy as np
 
 from rmq_store.commitlog.crc import wrong_crc_rows
 from rmq_store.commitlog.headers import Headers
-from rmq_store.commitlog.runs import RecordRun, follow, next_record
+from rmq_store.commitlog.record_runs import RecordRun, follow, next_record
 from rmq_store.errors import CorruptRecordError, MissingFileError, StoreError
 from rmq_store.files.chain import SegmentChain
 from rmq_store.files.mapping import MappingCache

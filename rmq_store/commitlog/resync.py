@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.commitlog.runs import follow, next_record
+from rmq_store.commitlog.record_runs import follow, next_record
 from rmq_store.errors import CorruptRecordError, MissingFileError, StoreError
 from rmq_store.files.segments import SegmentFile
 from rmq_store.format.record import Gap

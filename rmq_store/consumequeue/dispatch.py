@@ -19,7 +19,7 @@ from rmq_store.arrow.property_columns import PropertyColumns, decode_property_co
 from rmq_store.arrow.substrings import buffers, slices
 from rmq_store.commitlog.headers import Headers
 from rmq_store.config.broker_conf import StoreConfig
-from rmq_store.files.inside import is_plain_name
+from rmq_store.files.safe_paths import is_plain_name
 from rmq_store.format.array_types import Ints
 from rmq_store.format.hashing import java_string_hashes
 from rmq_store.format.layout import MULTI_DISPATCH_SEPARATOR, Property, SysFlag

@@ -15,7 +15,7 @@ import pyarrow as pa
 from rmq_store.arrow.property_columns import PropertyColumns
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.commitlog.runs import follow
+from rmq_store.commitlog.record_runs import follow
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.checkpoint import Checkpoint
 from rmq_store.config.locate import commitlog_folders

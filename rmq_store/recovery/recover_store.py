@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rmq_store.config.abort import remove_abort
+from rmq_store.config.abort_file import remove_abort
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.locate import refuse_foreign_log, require_store
-from rmq_store.config.lock import StoreLock
+from rmq_store.config.lock_file import StoreLock
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.releases import Dialect, dialect
 from rmq_store.recovery.broker import recover_as_broker

@@ -9,7 +9,7 @@ import numpy as np
 
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.config.abort import write_abort
+from rmq_store.config.abort_file import write_abort
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.checkpoint import Checkpoint, checkpoint_size
 from rmq_store.config.locate import commitlog_folders
@@ -18,7 +18,7 @@ from rmq_store.consumequeue.dispatch import entries_of
 from rmq_store.consumequeue.folders import QueueFolders
 from rmq_store.consumequeue.writer import QueueWriter
 from rmq_store.errors import InvalidArgumentError
-from rmq_store.files.inside import is_plain_name
+from rmq_store.files.safe_paths import is_plain_name
 from rmq_store.files.segments import LARGEST_FILE
 from rmq_store.files.truncate import clear_from, remove, set_size
 from rmq_store.files.writer import OpenFiles

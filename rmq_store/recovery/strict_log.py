@@ -15,7 +15,7 @@ import numpy as np
 from rmq_store.commitlog.crc import wrong_crc_rows
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.commitlog.runs import follow
+from rmq_store.commitlog.record_runs import follow
 from rmq_store.config.checkpoint import Checkpoint
 from rmq_store.errors import CorruptRecordError
 from rmq_store.files.segments import SegmentFile

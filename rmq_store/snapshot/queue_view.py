@@ -18,9 +18,9 @@ from rmq_store.errors import UnknownQueueError, nearest
 from rmq_store.files.remote.blocks import Ranges, need_all
 from rmq_store.format.layout import CONSUMEQUEUE_EXT_DIR, FILLER_SIZE
 from rmq_store.format.queues import Entry, QueueId, QueueSlice
+from rmq_store.snapshot.offset_by_time import offset_by_time
 from rmq_store.snapshot.queue_state import QueueState
 from rmq_store.snapshot.snapshot import StoreSnapshot
-from rmq_store.snapshot.time_search import offset_by_time
 
 _EMPTY = QueueState(0, 0, 0, 0)
 _FETCHED_AHEAD = 16 << 20  # bytes of queues to fetch before the first is read

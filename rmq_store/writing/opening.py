@@ -13,7 +13,7 @@ from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.config.broker_conf import PATH_SPLITTER, StoreConfig
 from rmq_store.config.locate import commitlog_folders, refuse_foreign_log, require_store
-from rmq_store.config.lock import StoreLock
+from rmq_store.config.lock_file import StoreLock
 from rmq_store.consumequeue.folders import QueueFolders
 from rmq_store.errors import NotAStoreError, from_os_error
 from rmq_store.format.layout import COMMITLOG_DIR, CONFIG_DIR, CONSUMEQUEUE_DIR, INDEX_DIR

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.commitlog.runs import follow
+from rmq_store.commitlog.record_runs import follow
 from rmq_store.errors import CorruptRecordError, StoreError
 from rmq_store.format.layout import BLANK_SIZE, MAGIC_BLANK
 

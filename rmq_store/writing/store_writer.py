@@ -12,7 +12,7 @@ import pyarrow as pa
 from rmq_store.arrow.encoding import single_message as single
 from rmq_store.commitlog.appender import LogAppender
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.config.abort import remove_abort, write_abort
+from rmq_store.config.abort_file import remove_abort, write_abort
 from rmq_store.config.checkpoint import Checkpoint, checkpoint_size
 from rmq_store.config.locate import commitlog_folders
 from rmq_store.config.topics_json import update_topics

@@ -19,7 +19,7 @@ from rmq_store.query.log_slices import (
     with_at_most,
 )
 from rmq_store.query.prefetch import entry_at
-from spark_source.options.table import BY_QUEUE
+from spark_source.options.definitions import BY_QUEUE
 from spark_source.planning.query_plan import QueryPlan, ReadPlan
 
 EXACT_PIECES = 50_000

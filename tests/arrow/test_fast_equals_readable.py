@@ -17,7 +17,7 @@ from rmq_store.arrow.batches import BatchBuilder, Rows, other_topic_rows, stored
 from rmq_store.arrow.property_columns import LOOKED_AT, decode_property_columns
 from rmq_store.arrow.schema import BY_NAME, PROPERTIES
 from rmq_store.arrow.substrings import buffers
-from rmq_store.commitlog import runs as walk
+from rmq_store.commitlog import record_runs as walk
 from rmq_store.commitlog.crc import wrong_crc_rows
 from rmq_store.commitlog.headers import Headers
 from rmq_store.errors import CorruptRecordError

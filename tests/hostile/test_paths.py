@@ -15,8 +15,8 @@ import pytest
 from rmq_store import MessageStore
 from rmq_store.admin.rebuild import rebuild
 from rmq_store.errors import UnsafeNameError
-from rmq_store.files.inside import is_plain_name, path_inside
 from rmq_store.files.remote import object_store
+from rmq_store.files.safe_paths import is_plain_name, path_inside
 from rmq_store.recovery import recover
 from tests.support.golden import GoldenStore, unpack
 

@@ -18,7 +18,7 @@ from rmq_store.errors import (
     StoreError,
     UnknownQueueError,
 )
-from rmq_store.index import query as keyquery
+from rmq_store.index import lookup as keyquery
 from rmq_store.index.chains import walk_chains
 from rmq_store.query.find import find
 from rmq_store.query.selection import Search, require_queue_ids
