@@ -66,7 +66,7 @@ types: $(READY)  ## check types with mypy, strict
 
 # Created once. It halves the start time of each of about ten Spark sessions in a run.
 $(VENV)/spark-classes.jsa: $(READY)
-	@$(TIMED) "classes of Spark" $(BIN)/python -m tests.support.jvm
+	@$(TIMED) "classes of Spark" $(BIN)/python -m tests.support.running.jvm
 
 .PHONY: fast
 fast: jdk $(READY) $(VENV)/spark-classes.jsa

@@ -23,7 +23,14 @@ if __package__ in (None, ""):
 
 from jobs import replay
 from jobs.replaying.spec import DEFAULT_WAVE_BYTES, LIVE_WAVE_BYTES, ReplaySpec
-from jobs.running.command import STORE_OPTIONS, Given, job, source_options, spec_from, top_option
+from jobs.running.job_command import (
+    STORE_OPTIONS,
+    Given,
+    job,
+    source_options,
+    spec_from,
+    top_option,
+)
 from jobs.running.provenance import files_of_store, provenance_of, sums_of
 from jobs.running.result_tables import Answer
 from jobs.running.spark_engine import SparkEngine

@@ -39,8 +39,8 @@ from jobs.exporting.step import (
     Wave,
     without,
 )
-from jobs.running.command import RANGES, SELECTION, Given, job, size, source_options, spec_from
 from jobs.running.failures import SALVAGE, is_damage, reason_of
+from jobs.running.job_command import RANGES, SELECTION, Given, job, size, source_options, spec_from
 from jobs.running.provenance import files_of_store, provenance_of, sums_of
 from jobs.running.result_tables import Answer
 from jobs.running.spark_session import ship_jobs
@@ -50,8 +50,8 @@ from rmq_store.errors import InvalidArgumentError, StoreError
 from rmq_store.format.queues import QueueSlice
 from rmq_store.query.log_slices import LogSlice, pieces_of
 from rmq_store.text.progress import Progress
+from spark_source.options.definitions import FAILFAST, PERMISSIVE
 from spark_source.options.parse import parse_options
-from spark_source.options.table import FAILFAST, PERMISSIVE
 from spark_source.planning.partitions import cut_into_slices
 from spark_source.planning.query_plan import ReadPlan
 from spark_source.source import pin

@@ -16,7 +16,7 @@ if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from jobs.replay_targets import dry_run
-from jobs.replay_targets.broker import LiveReplay
+from jobs.replay_targets.broker_target import LiveReplay
 from jobs.replay_targets.grpc_client import require_client
 from jobs.replay_targets.local import LocalReplay
 from jobs.replaying.ledger import Ledger
@@ -24,7 +24,7 @@ from jobs.replaying.options import replay_options, spec_of
 from jobs.replaying.plan import ledger_place
 from jobs.replaying.report import Report
 from jobs.replaying.spec import ReplaySpec, check
-from jobs.running.command import Given, job
+from jobs.running.job_command import Given, job
 from jobs.running.spark_session import ship_jobs
 
 

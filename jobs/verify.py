@@ -19,7 +19,7 @@ if __package__ in (None, ""):
     # spark-submit puts this file's folder on the path, but the imports need its parent.
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from jobs.running.command import STORE_OPTIONS, Given, job, source_options, spec_from
+from jobs.running.job_command import STORE_OPTIONS, Given, job, source_options, spec_from
 from jobs.running.provenance import files_of_store, provenance_of, sums_of
 from jobs.running.result_tables import Answer
 from jobs.running.spark_engine import SparkEngine

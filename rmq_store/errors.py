@@ -171,6 +171,12 @@ class InvalidMessageError(StoreError, ValueError):
     code = "RMQSTORE_INVALID_MESSAGE"
 
 
+class UnsafeNameError(StoreError):
+    """A name from a record, a file or a bucket would lead to a path outside its folder."""
+
+    code = "RMQSTORE_UNSAFE_NAME"
+
+
 class ForeignLogError(StoreError):
     """The log to be written to belongs to another store; nothing was changed."""
 
@@ -214,7 +220,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     close = get_close_matches(name.casefold(), list(by_fold), n=1, cutoff=0.6)
     if close:
         return f"Did you mean {by_fold[close[0]]!r}?"
-    return f"Known are: {', '.join(words)}"
+    return f"Known names: {', '.join(words)}"
 
 
 def from_os_error(path: str | os.PathLike[str], error: OSError, doing: str) -> StoreError:

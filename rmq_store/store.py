@@ -15,7 +15,7 @@ from rmq_store.commitlog.release_guess import guess_release_4
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.consumer_offsets import ConsumerOffsets, read_consumer_offsets
 from rmq_store.config.locate import commitlog_folders, require_store
-from rmq_store.config.topics_json import declared_batch_topics
+from rmq_store.config.topics_json import batch_topics
 from rmq_store.consumequeue.entries import Entries
 from rmq_store.consumequeue.folders import QueueFolders
 from rmq_store.errors import ReadOnlyStoreError
@@ -26,12 +26,12 @@ from rmq_store.format.message import Message
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.releases import Dialect, dialect
 from rmq_store.format.topics import is_system_topic
-from rmq_store.index.query import KeyIndex
+from rmq_store.index.lookup import KeyIndex
 from rmq_store.reading.get_message import GetMessageResult, MessageGetter
 from rmq_store.reading.log_reader import Limits, LogReader, everything, log_end_without_queues
 from rmq_store.reading.message_lookup import MessageLookup
 from rmq_store.reading.options import OnDamage, ReadHow, ReadManner, ReadOptions
-from rmq_store.reading.reads import StoreReads
+from rmq_store.reading.read_counts import StoreReads
 from rmq_store.reading.slice_reader import SliceReader
 from rmq_store.snapshot.file_sizes import geometry_found
 from rmq_store.snapshot.queue_view import QueueView
@@ -314,8 +314,8 @@ class MessageStore:
         """
         options = ReadOptions.of(verify_queue=True, **how)
         rows = SliceReader(self.log, self.view, self.broker_name, self._snapshot.log_end, options)
-        batch_topics, levels = declared_batch_topics(self.path), self.config.delay_levels_ms
-        reader = LogReader(rows, limits or everything, levels, batch_topics, include_unqueued)
+        levels, declared = self.config.delay_levels_ms, batch_topics(self.view.declared_topics)
+        reader = LogReader(rows, limits or everything, levels, declared, include_unqueued)
         return reader.read(start, stop)
 
     def read_batches(

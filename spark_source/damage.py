@@ -13,8 +13,8 @@ from rmq_store import MessageStore
 from rmq_store.arrow.schema import arrow_schema
 from rmq_store.errors import DataLossError, MissingFileError, StoreError
 from rmq_store.format.queues import QueueId
+from spark_source.options.definitions import FAILFAST, PERMISSIVE
 from spark_source.options.parse import SourceOptions
-from spark_source.options.table import FAILFAST, PERMISSIVE
 
 LOG = logging.getLogger("rmqstore")
 

@@ -16,7 +16,7 @@ from rmq_store.malloc import keep_freed_memory
 from rmq_store.query.log_slices import LogSlice, pieces_of
 from rmq_store.query.prefetch import offset_at_log
 from spark_source.damage import DamageHandler
-from spark_source.options.table import PERMISSIVE
+from spark_source.options.definitions import PERMISSIVE
 from spark_source.planning.filters import PushFilters, narrowed
 from spark_source.planning.partitions import Share, shares_of
 from spark_source.planning.partitions import cut_into_slices as cut_into_slices

@@ -17,8 +17,8 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from rmq_store import StoreError
+from spark_source.options.definitions import PERMISSIVE
 from spark_source.options.parse import SourceOptions, parse_options
-from spark_source.options.table import PERMISSIVE
 from spark_source.planning.query_plan import QueryPlan, pin_all
 from spark_source.planning.query_plan import pin as pin
 from spark_source.reader import RmqStoreReader

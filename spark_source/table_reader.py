@@ -39,7 +39,7 @@ from rmq_store.tables.table import (
     Table,
 )
 from rmq_store.tables.usage_damage import damage_row
-from spark_source.options.table import BY_QUEUE
+from spark_source.options.definitions import BY_QUEUE
 from spark_source.planning.partitions import Share, shares_of
 from spark_source.planning.query_plan import QueryPlan, ReadPlan, replaced
 from spark_source.reader import pieces_of_share

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support import campaigns, jvm
 from tests.support.golden import GoldenStore as GoldenStore
 from tests.support.golden import in_a_queue as in_a_queue
 from tests.support.golden import unpack as unpack
 from tests.support.golden import user_topic as user_topic
+from tests.support.running import campaigns, jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

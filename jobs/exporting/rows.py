@@ -8,11 +8,11 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from jobs.running.command import RANGES
+from jobs.running.job_command import RANGES
 from jobs.running.store_frames import range_options
 from rmq_store.arrow.schema import DEFAULT_NAMES
 from rmq_store.format.queues import QueueSlice
-from spark_source.options.table import PERMISSIVE
+from spark_source.options.definitions import PERMISSIVE
 from spark_source.planning.query_plan import ReadPlan
 from spark_source.spark_schema import CORRUPT
 

@@ -53,7 +53,7 @@ from rmq_store.config.locate import refuse_foreign_log
 from rmq_store.errors import InvalidMessageError
 from rmq_store.format.queues import QueueSlice
 from rmq_store.format.releases import Dialect, dialect
-from spark_source.options.table import DEFAULT_PARTITION_BYTES
+from spark_source.options.definitions import DEFAULT_PARTITION_BYTES
 from spark_source.planning.query_plan import ReadPlan
 
 _REASONS_TOLD = 5
@@ -268,9 +268,9 @@ def _plain(error: InvalidMessageError) -> str:
 
 def _by_client(fifo: frozenset[str]) -> Refusals:
     def refusals(batch: pa.RecordBatch) -> Mapping[int, str]:
-        from jobs.replay_targets.broker import rows_to_send
+        from jobs.replay_targets.broker_target import rows_to_send
         from jobs.replay_targets.grpc_client import GrpcClient
-        from jobs.replay_targets.sender import Refused
+        from jobs.replay_targets.send_loop import Refused
 
         client = GrpcClient(
             "127.0.0.1:1", fifo, connect=False

@@ -43,7 +43,7 @@ from rmq_store.arrow.schema import DEFAULT_NAMES
 from rmq_store.errors import StoreError
 from rmq_store.format.queues import QueueId
 from rmq_store.query.log_slices import LogSlice
-from spark_source.options.table import DEFAULT_PARTITION_BYTES
+from spark_source.options.definitions import DEFAULT_PARTITION_BYTES
 
 if TYPE_CHECKING:
     from rmq_store.writing.store_writer import StoreWriter

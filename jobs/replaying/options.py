@@ -15,7 +15,7 @@ from jobs.replaying.spec import (
     ReplaySpec,
     check,
 )
-from jobs.running.command import size
+from jobs.running.job_command import size
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.queues import QueueId
 

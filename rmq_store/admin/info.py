@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.commitlog.runs import follow_one, next_record
+from rmq_store.commitlog.record_runs import follow_one, next_record
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.checkpoint import Checkpoint
 from rmq_store.config.locate import commitlog_folders, require_store

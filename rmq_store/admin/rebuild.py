@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from rmq_store.config.abort import remove_abort, write_abort
+from rmq_store.config.abort_file import remove_abort, write_abort
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.checkpoint import Checkpoint
 from rmq_store.config.json_files import is_there
-from rmq_store.config.lock import StoreLock
+from rmq_store.config.lock_file import StoreLock
 from rmq_store.config.topics_json import declared_topics, update_topics
 from rmq_store.errors import (
     AccessError,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rmq_store.config.json_files import read_config_json, to_fastjson, write_config_json
-from rmq_store.config.lock import StoreLock
+from rmq_store.config.lock_file import StoreLock
 from rmq_store.errors import InvalidArgumentError, UnknownQueueError, nearest
 from rmq_store.query.selection import require_queue_ids
 from rmq_store.store import MessageStore

@@ -1,4 +1,4 @@
-"""Records to Arrow batches: the columns, properties as columns, inner batches taken apart.
+"""Records as Arrow batches: message columns, property columns, and unpacked inner batches.
 
-The way back, batches to records, lives in `encoding`. Which records to read is decided in `reading`.
+`encoding` converts batches back to records. `reading` decides which records to read.
 """

@@ -22,7 +22,7 @@ from rmq_store.format.compression import DEFAULT_MAX_BODY_BYTES, decompress
 from rmq_store.format.layout import HOST_V4_SIZE, HOST_V6_SIZE, SysFlag
 from rmq_store.format.properties import format_host
 
-# Hex digits of every byte, two characters as one number in the machine's memory order.
+# Hex digits of every byte: two characters as one number in native byte order.
 _HEX = np.frombuffer("".join(f"{byte:02X}" for byte in range(256)).encode(), dtype=np.uint16)
 
 _FROM_QUEUE = frozenset(
@@ -33,10 +33,10 @@ _FROM_PROPERTIES = frozenset(("tags", "keys", "uniqKey", "properties"))
 
 @dataclass(slots=True)
 class Rows:
-    """What is known of n records before the log is read; numbers are int64, one per row.
+    """Facts about n records that are known before the log is read: int64 arrays of n.
 
-    `topic_code` numbers the names in `topics`. `queue_offset` is the position in the queue, -1
-    where no queue lists the record.
+    `topic_code` numbers the names in `topics`. `queue_offset` is the position in the queue, or -1
+    if no queue lists the record.
     """
 
     topics: Sequence[str]
@@ -64,12 +64,12 @@ class Rows:
 
 
 def needs_log(columns: Sequence[str]) -> bool:
-    """Whether any of `columns` stands in the CommitLog and not in the ConsumeQueue."""
+    """Whether any of `columns` is stored in the CommitLog and not in the ConsumeQueue."""
     return not _FROM_QUEUE.issuperset(columns)
 
 
 class BatchBuilder:
-    """Makes Arrow batches of one schema for one broker."""
+    """Builds Arrow batches of one schema for one broker."""
 
     def __init__(
         self,
@@ -95,18 +95,18 @@ class BatchBuilder:
     def build(
         self, rows: Rows, headers: Headers | None, tags_needed: PropertyColumns | None = None
     ) -> pa.RecordBatch:
-        """The batch of `rows`; `headers` are those of the same records, None if no column needs one.
+        """The batch of `rows`; `headers` are those of the same records, None if no column needs them.
 
-        All rows of `headers` must be valid. Raises BodyError for a body that cannot be opened.
+        All rows of `headers` must be valid. Raises BodyError for a body that does not decompress.
         """
         arrays: dict[str, pa.Array] = {}
         if headers is not None and self._wants_properties:
-            found = tags_needed or self.properties(headers)
+            decoded = tags_needed or self.properties(headers)
             arrays = {
-                "tags": found.tags,
-                "keys": found.keys,
-                "uniqKey": found.uniq_key,
-                "properties": found.properties,
+                "tags": decoded.tags,
+                "keys": decoded.keys,
+                "uniqKey": decoded.uniq_key,
+                "properties": decoded.properties,
             }
         columns = [
             arrays[name] if name in arrays else _MAKERS[name](self, rows, headers)
@@ -115,14 +115,14 @@ class BatchBuilder:
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     def properties(self, headers: Headers) -> PropertyColumns:
-        """The property columns; the map only where it is one of the columns asked for."""
+        """The property columns; includes the map only if it is a requested column."""
         stored = slices(
             headers.window, headers.properties_at, headers.properties_length, pa.binary()
         )
         return decode_property_columns(stored, with_map="properties" in self.names)
 
     def bodies(self, rows: Rows, headers: Headers) -> pa.Array:
-        """Bodies, decompressed where sysFlag says so."""
+        """Bodies, decompressed according to sysFlag."""
         stored = stored_bodies(headers)
         packed = np.flatnonzero(headers.sys_flag & SysFlag.COMPRESSED)
         if not len(packed):
@@ -137,13 +137,13 @@ class BatchBuilder:
     def unopenable(self, rows: Rows, headers: Headers) -> dict[int, BodyError]:
         """Rows whose body does not decompress, each with its error."""
         stored = stored_bodies(headers)
-        found: dict[int, BodyError] = {}
+        errors: dict[int, BodyError] = {}
         for row in np.flatnonzero(headers.sys_flag & SysFlag.COMPRESSED).tolist():
             try:
                 self._open(stored, rows, headers, row)
             except BodyError as error:
-                found[row] = error
-        return found
+                errors[row] = error
+        return errors
 
     def _open(self, stored: pa.Array, rows: Rows, headers: Headers, row: int) -> bytes:
         return decompress(
@@ -155,7 +155,7 @@ class BatchBuilder:
         )
 
     def hosts(self, headers: Headers, which: str) -> pa.Array:
-        """`ip:port` strings: each distinct host is formatted once per builder."""
+        """`ip:port` strings; the builder formats each distinct host once."""
         hosts = headers.hosts(which)
         if not headers.has_v6 and len(hosts) and (hosts == hosts[0]).all():
             return _constant(self._host_name(int(hosts[0])), len(hosts))
@@ -183,12 +183,12 @@ _NO_ROWS: Ints = np.zeros(0, dtype=np.int64)
 
 
 def stored_bodies(headers: Headers) -> pa.Array:
-    """Bodies as they are stored."""
+    """Bodies as stored."""
     return slices(headers.window, headers.body_at, headers.body_length, pa.binary())
 
 
 def other_topic_rows(rows: Rows, headers: Headers) -> npt.NDArray[np.bool_]:
-    """Rows whose record names another topic or queue than the queue that lists it."""
+    """Mask of rows whose record names another topic or queue than the queue that lists it."""
     stored = slices(headers.window, headers.topic_at, headers.topic_length, pa.binary())
     names = pa.array(list(rows.topics), pa.string()).view(pa.binary())
     wanted = names.take(pa.array(rows.topic_code))
@@ -200,9 +200,9 @@ def other_topic_rows(rows: Rows, headers: Headers) -> npt.NDArray[np.bool_]:
     return other_queue
 
 
-def _same_buffers(one: pa.Array, other: pa.Array) -> bool:
-    """Whether two binary arrays that start at 0 hold the same; a comparison at memory speed."""
-    (ends, raw), (other_ends, other_raw) = buffers(one), buffers(other)
+def _same_buffers(left: pa.Array, right: pa.Array) -> bool:
+    """Whether two binary arrays that start at 0 are equal; compares at memory speed."""
+    (ends, raw), (other_ends, other_raw) = buffers(left), buffers(right)
     if not np.array_equal(ends, other_ends):
         return False
     size = int(ends[-1])
@@ -217,7 +217,7 @@ def stored_topics(headers: Headers) -> pa.Array:
 
 
 def message_ids(headers: Headers) -> pa.Array:
-    """offsetMsgId: hex of the store host and the log offset, upper case."""
+    """offsetMsgId: store host and log offset in upper-case hex."""
     count = len(headers)
     digits = np.empty((count, 2, HOST_V4_SIZE), dtype=_HEX.dtype)
     hosts = headers.hosts("store")
@@ -247,7 +247,7 @@ def message_ids(headers: Headers) -> pa.Array:
 
 
 def _hex(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint16]:
-    """The hex digits of n words in memory order, two a byte: of shape (n, 8)."""
+    """The hex digits of n words in memory order, two characters per byte: shape (n, 8)."""
     return _HEX[words.view(np.uint8)].reshape(-1, words.itemsize)
 
 
@@ -255,7 +255,7 @@ _Maker = Callable[[BatchBuilder, Rows, Any], pa.Array]
 
 
 def _number(column: str, field: str) -> _Maker:
-    """A maker for a fixed number of the record."""
+    """A maker for a fixed-size number of the record."""
     kind = BY_NAME[column].type
     dtype = np.int64 if kind.bit_width == 64 else np.int32
 

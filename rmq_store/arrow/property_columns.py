@@ -1,8 +1,8 @@
 """Property strings of many records at once: tags, keys, uniqKey and the whole map as columns.
 
-The fast twin of `strings.decode_properties`; a property test keeps the two equal. The strings of a
-batch are copied behind one another once; separators are found in one pass over those bytes, and
-names and values are then slices between separators.
+The fast counterpart of `format.properties.decode_properties`. A property test keeps the two equal.
+Copies the strings of a batch once, end to end, and finds all separators in one pass; names and
+values are slices between separators.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LOOKED_AT = (Property.TAGS, Property.KEYS, Property.UNIQ_KEY)
 
 @dataclass(frozen=True, slots=True)
 class PropertyColumns:
-    """tags, keys, uniqKey (null where absent) and, if asked for, the map of all properties."""
+    """tags, keys, uniqKey (null if absent) and, if requested, the map of all properties."""
 
     tags: pa.Array
     keys: pa.Array
@@ -56,7 +56,7 @@ def decode_property_columns(stored: pa.Array, *, with_map: bool) -> PropertyColu
 
 
 def _as_table(ends: npt.NDArray[np.int32], raw: Bytes) -> Table | None:
-    """The strings as rows of a table of bytes; None where they are not all of one length."""
+    """The strings as rows of a table of bytes; None if their lengths differ."""
     lengths = np.diff(ends)
     if not len(lengths) or not lengths[0] or (lengths != lengths[0]).any():
         return None
@@ -67,7 +67,7 @@ def _columns_of_one_layout(table: Table, layout: Layout, with_map: bool) -> Prop
     rows = len(table)
     places = dict(zip(layout.names, layout.values, strict=True))
 
-    def one(name: str) -> pa.Array:
+    def values_of(name: str) -> pa.Array:
         place = places.get(name.encode())
         return pa.nulls(rows, pa.string()) if place is None else value_column(table, place)
 
@@ -75,13 +75,13 @@ def _columns_of_one_layout(table: Table, layout: Layout, with_map: bool) -> Prop
     if with_map:
         per_row = np.full(rows, len(layout.names))
         entries = _map(per_row, repeated_names(layout.names, rows), all_values(table, layout))
-    tags, keys, uniq_key = (one(name) for name in LOOKED_AT)
+    tags, keys, uniq_key = (values_of(name) for name in LOOKED_AT)
     return PropertyColumns(tags, keys, uniq_key, entries)
 
 
 @dataclass(slots=True)
 class _Items:
-    """All properties of all rows: where name and value stand, and how many each row has."""
+    """All properties of all rows: positions of name and value, and the number per row."""
 
     raw: Bytes
     name_at: Ints
@@ -104,9 +104,9 @@ class _Items:
 
 
 def _regular_items(ends: npt.NDArray[np.int32], raw: Bytes) -> _Items | None:
-    """The items where each is name, 0x01, value, 0x02 without empty parts; None where not.
+    """The items, if each is name, 0x01, value, 0x02 without empty parts; else None.
 
-    That is how releases but 4.9.1 to 5.1.4 write them, with values that hold no 0x01.
+    All releases except 4.9.1 to 5.1.4 write them so, with values that do not contain 0x01.
     """
     first, last = int(ends[0]), int(ends[-1])
     used = raw[first:last]
@@ -133,7 +133,7 @@ def _regular_items(ends: npt.NDArray[np.int32], raw: Bytes) -> _Items | None:
 
 
 def _items_upto(item_ends: Ints, row_ends: Ints) -> Ints | None:
-    """How many items lie before each row end; None where a row does not end with its last item."""
+    """How many items end before each row end; None if a row does not end with its last item."""
     count = len(row_ends) - 1
     per_row, rest = divmod(len(item_ends), count)
     if not rest and np.array_equal(item_ends[per_row - 1 :: per_row] + 1, row_ends[1:]):
@@ -146,15 +146,15 @@ def _items_upto(item_ends: Ints, row_ends: Ints) -> Ints | None:
 
 
 def _any_items(ends: npt.NDArray[np.int32], raw: Bytes) -> _Items:
-    """The items by the whole rule: any bytes, with or without the last separator."""
+    """The items by the complete rule: any bytes, with or without the last separator."""
     first = int(ends[0])
     used = raw[first : int(ends[-1])]
     row_ends = ends.astype(np.int64) - first
     marks = np.flatnonzero(used == PROPERTY_SEPARATOR)
     open_ends = _ends_without_separator(used, row_ends)
     item_ends = np.sort(np.concatenate((marks, open_ends)), kind="stable")
-    # An item starts behind the separator before it, or where the row before it ended without one.
-    # Where that row's end is also the place of a separator, the item between is empty anyway.
+    # An item starts after the previous separator, or after a row end without a separator.
+    # If a separator is at that row end too, the item between is empty anyway.
     starts = np.zeros_like(item_ends)
     is_mark = np.zeros(len(used) + 1, dtype=bool)
     is_mark[marks] = True
@@ -177,7 +177,7 @@ def _any_items(ends: npt.NDArray[np.int32], raw: Bytes) -> _Items:
 
 
 def _ends_without_separator(used: Bytes, row_ends: Ints) -> Ints:
-    """Ends of the rows whose last byte is no 0x02: the string's end ends the item all the same."""
+    """Ends of the rows whose last byte is not 0x02: there the string's end terminates the item."""
     if not len(used):
         return row_ends[:0]
     filled = np.diff(row_ends) > 0
@@ -203,10 +203,10 @@ def _columns(items: _Items, rows: int, with_map: bool) -> PropertyColumns:
 
 
 def _one_shape(items: _Items, rows: int) -> list[bytes] | None:
-    """The names of a row, where all rows have the same ones in the same order; else None.
+    """The names of a row, if all rows have the same ones in the same order; else None.
 
-    That is the rule among the messages of one producer. Lengths are compared as a table of rows,
-    then the names byte for byte.
+    Messages of one producer usually do. Compares lengths as a table of rows, then the names byte
+    for byte.
     """
     if not rows or not len(items.name_at) or (items.per_row != items.per_row[0]).any():
         return None
@@ -225,7 +225,7 @@ def _one_shape(items: _Items, rows: int) -> list[bytes] | None:
 
 
 def _all_equal(raw: Bytes, at: Ints, length: int) -> bool:
-    """Whether the `length` bytes at all positions `at` are the same; eight are compared at a time."""
+    """Whether the `length` bytes at all positions `at` are equal; compares eight at a time."""
     if length < _WORD:
         every = np.ndarray((len(raw) - length + 1, length), np.uint8, raw, strides=(1, 1))
         return bool((every[at] == every[at[0]]).all())
@@ -240,11 +240,11 @@ def _all_equal(raw: Bytes, at: Ints, length: int) -> bool:
 def _columns_of_one_shape(
     items: _Items, rows: int, names: list[bytes], with_map: bool
 ) -> PropertyColumns:
-    """As `_columns`, where every row has the same names: no look at the names row by row."""
+    """As `_columns` for rows with identical names; does not compare names row by row."""
     width = len(names)
     by_name = {name.decode(): place for place, name in enumerate(names)}
 
-    def one(name: str) -> pa.Array:
+    def values_of(name: str) -> pa.Array:
         place = by_name.get(name)
         if place is None:
             return pa.nulls(rows, pa.string())
@@ -256,12 +256,12 @@ def _columns_of_one_shape(
     if with_map:
         values = slices(items.raw, items.value_at, items.value_length, pa.string())
         entries = _map(items.per_row, repeated_names(tuple(names), rows), values)
-    tags, keys, uniq_key = (one(name) for name in LOOKED_AT)
+    tags, keys, uniq_key = (values_of(name) for name in LOOKED_AT)
     return PropertyColumns(tags, keys, uniq_key, entries)
 
 
 def _last_of_each_name(items: _Items, codes: npt.NDArray[Any]) -> tuple[_Items, npt.NDArray[Any]]:
-    """Without the items whose name comes again later in the same row: the last one counts."""
+    """The items without those whose name is repeated later in the same row: the last one counts."""
     if not len(codes):
         return items, codes
     rows = np.repeat(np.arange(len(items.per_row)), items.per_row)
@@ -279,7 +279,7 @@ def _last_of_each_name(items: _Items, codes: npt.NDArray[Any]) -> tuple[_Items, 
 def _one_property(
     items: _Items, codes: npt.NDArray[Any], spelled: list[str], name: str, rows: int
 ) -> pa.Array:
-    """The values of one property, null in rows without it."""
+    """The values of one property; null in rows without it."""
     if name not in spelled:
         return pa.nulls(rows, pa.string())
     hit = np.flatnonzero(codes == spelled.index(name))

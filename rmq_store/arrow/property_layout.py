@@ -1,8 +1,8 @@
-"""Property strings of one layout: in every row the same names, with values of the same lengths.
+"""Property strings of one layout: in every row the same names, with values of equal lengths.
 
-Ids, numbers and flags have fixed widths, so that is what a producer's messages in a row mostly are.
-A batch of them is a table of bytes: each value is a range of its columns, and no separator has to
-be looked for row by row. Whatever is not so regular is for `properties`.
+Most messages of one producer look like that, because ids, numbers and flags have fixed widths. Such
+a batch is a table of bytes: each value is a range of its columns, and no separator search is
+needed. `property_columns` handles all other strings.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Table = npt.NDArray[np.uint8]  # of shape (rows, bytes of a string)
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The names of every row, and which columns hold their values."""
+    """The names of every row, and the columns of their values."""
 
     names: tuple[bytes, ...]
     values: tuple[slice, ...]
@@ -34,9 +34,9 @@ class Layout:
 
 
 def layout_of(table: Table) -> Layout | None:
-    """The layout that all rows have; None where they differ or are not regular.
+    """The layout that all rows share; None if they differ or are not regular.
 
-    Regular is name, 0x01, value, 0x02, without empty parts and without a name twice.
+    Regular means name, 0x01, value, 0x02, without empty parts and without repeated names.
     """
     layout = _layout_of_row(table[0])
     if layout is None:
@@ -45,7 +45,7 @@ def layout_of(table: Table) -> Layout | None:
     if np.count_nonzero(table <= PROPERTY_SEPARATOR) != separators * len(table):
         return None
     stop = 0
-    for place in layout.values:  # the separator before a name, the name and the one behind it
+    for place in layout.values:  # the name with the separators around it
         if not _same_in_all_rows(table, stop, place.start):
             return None
         stop = place.stop
@@ -72,7 +72,7 @@ def _layout_of_row(row: Table) -> Layout | None:
 
 
 def _same_in_all_rows(table: Table, start: int, stop: int) -> bool:
-    """Whether the columns from `start` to `stop` are equal in all rows; compared word by word."""
+    """Whether columns `start` to `stop` are equal in all rows; compares word by word."""
     word = next(size for size in (8, 4, 2, 1) if size <= stop - start)
     for at in (*range(start, stop - word, word), stop - word):
         column = _columns(table, at, np.dtype(f"u{word}"))
@@ -82,7 +82,7 @@ def _same_in_all_rows(table: Table, start: int, stop: int) -> bool:
 
 
 def _columns(table: Table, at: int, kind: np.dtype[Any]) -> npt.NDArray[Any]:
-    """One item of `kind` a row, from column `at` on."""
+    """One item of `kind` per row, from column `at` on."""
     column: npt.NDArray[Any] = np.ndarray(
         (len(table),), kind, table, offset=at, strides=table.strides[:1]
     )
@@ -97,7 +97,7 @@ def value_column(table: Table, place: slice) -> pa.Array:
 
 
 def all_values(table: Table, layout: Layout) -> pa.Array:
-    """The values of all rows, those of a row one behind the other, as strings."""
+    """The values of all rows, row after row, as strings."""
     widths = layout.widths
     data = np.empty((len(table), sum(widths)), dtype=np.uint8)
     at = 0
@@ -115,13 +115,13 @@ def _strings(rows: int, widths: tuple[int, ...], data: npt.NDArray[Any]) -> pa.A
     )
 
 
-# Batches are mostly of one size, and producers of few kinds: what depends on these alone is kept.
+# Cached, because most batches have one size and producers use few layouts.
 _KEPT = 16
 
 
 @lru_cache(maxsize=_KEPT)
 def _offsets(rows: int, widths: tuple[int, ...]) -> pa.Buffer:
-    """Where strings of these widths, one row behind the other, start and end."""
+    """Start and end offsets of strings of these widths, row after row."""
     ends = np.cumsum(widths)
     offsets = np.zeros(rows * len(widths) + 1, dtype=np.int32)
     offsets[1:] = (np.arange(rows)[:, None] * ends[-1] + ends).reshape(-1)
@@ -130,7 +130,7 @@ def _offsets(rows: int, widths: tuple[int, ...]) -> pa.Buffer:
 
 @lru_cache(maxsize=_KEPT)
 def repeated_names(names: tuple[bytes, ...], rows: int) -> pa.Array:
-    """The names of one row, `rows` times over, as strings."""
+    """The names of one row, repeated `rows` times, as strings."""
     widths = tuple(len(name) for name in names)
     data = np.frombuffer(b"".join(names) * rows, dtype=np.uint8)
     return _strings(rows, widths, data)

@@ -1,4 +1,4 @@
-"""The columns: name, type, nullability and meaning, in one table for good."""
+"""The message columns: name, type, nullability and meaning, in one table."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ PROPERTIES = pa.map_(pa.string(), pa.string())
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a message: what it is called, how it is typed and what it means."""
+    """A column of a message: its name, type and meaning."""
 
     name: str
     type: pa.DataType
     nullable: bool
     meaning: str
-    on_request: bool = False  # not there unless asked for by name
+    on_request: bool = False  # included only if requested by name
 
     @property
     def field(self) -> pa.Field:
@@ -30,36 +30,36 @@ class Column:
 
 
 COLUMNS: tuple[Column, ...] = (
-    Column("brokerName", pa.string(), False, "the broker's name: given, else the folder's"),
+    Column("brokerName", pa.string(), False, "the broker's name: as given, else the folder's name"),
     Column("topic", pa.string(), False, "topic of the queue"),
     Column("queueId", pa.int32(), False, "number of the queue in its topic"),
     Column("queueOffset", pa.int64(), True, "position in the queue; null where no queue lists it"),
-    Column("commitLogOffset", pa.int64(), False, "where the record starts in the CommitLog, bytes"),
+    Column("commitLogOffset", pa.int64(), False, "offset of the record in the CommitLog, bytes"),
     Column("storeSize", pa.int32(), False, "size of the whole record as stored, bytes"),
     Column("tags", pa.string(), True, "property TAGS"),
-    Column("keys", pa.string(), True, "property KEYS as stored: words parted by spaces"),
-    Column("uniqKey", pa.string(), True, "property UNIQ_KEY: the id the producer gave"),
+    Column("keys", pa.string(), True, "property KEYS as stored: words separated by spaces"),
+    Column("uniqKey", pa.string(), True, "property UNIQ_KEY: the id set by the producer"),
     Column("msgId", pa.string(), False, "offsetMsgId: store host and CommitLog offset in hex"),
     Column("flag", pa.int32(), False, "the application's flag"),
     Column("sysFlag", pa.int32(), False, "bits of MessageSysFlag: compression, transaction, IPv6"),
-    Column("bornTimestamp", TIMESTAMP, False, "when the producer made it, by its clock"),
+    Column("bornTimestamp", TIMESTAMP, False, "when the producer created it, by its clock"),
     Column("bornHost", pa.string(), False, "ip:port of the producer"),
     Column("storeTimestamp", TIMESTAMP, False, "when the broker stored it, by its clock"),
     Column("storeHost", pa.string(), False, "ip:port of the broker that stored it"),
-    Column("reconsumeTimes", pa.int32(), False, "how often a consumer sent it back"),
+    Column("reconsumeTimes", pa.int32(), False, "number of times that a consumer sent it back"),
     Column(
-        "preparedTransactionOffset", pa.int64(), False, "CommitLog offset of its half message, or 0"
+        "preparedTransactionOffset", pa.int64(), False, "CommitLog offset of the half message, or 0"
     ),
     Column("bodyCrc", pa.int32(), False, "CRC-32 of the body as stored, bit 31 dropped"),
-    Column("body", pa.binary(), False, "body, decompressed; empty where there is none"),
-    Column("properties", PROPERTIES, False, "all properties by the broker's decoding rule"),
-    Column("rawBody", pa.binary(), False, "body as stored, maybe compressed", True),
+    Column("body", pa.binary(), False, "body, decompressed; may be empty"),
+    Column("properties", PROPERTIES, False, "all properties, by the broker's decoding rule"),
+    Column("rawBody", pa.binary(), False, "body as stored, possibly compressed", True),
     Column("tagsCode", pa.int64(), True, "tagsCode of the queue entry: hash of TAGS", True),
     Column(
         "recordQueueOffset",
         pa.int64(),
         True,
-        "queueOffset written in the record, where it differs from the position; else null",
+        "queueOffset in the record, if it differs from the position; else null",
         True,
     ),
     Column("corruptRecord", pa.string(), True, "position and reason of damage; else null", True),
@@ -69,9 +69,9 @@ DEFAULT_NAMES: tuple[str, ...] = tuple(c.name for c in COLUMNS if not c.on_reque
 
 
 def column_names(columns: Sequence[str] | None = None) -> tuple[str, ...]:
-    """`columns` after checking each name, in the order given; by default all but those on request.
+    """`columns` in the given order, validated; by default all columns except those on request.
 
-    Raises InvalidArgumentError for an unknown name (with the nearest known one) or one named twice.
+    Raises InvalidArgumentError for an unknown name (with the nearest known one) or a repeated one.
     """
     if columns is None:
         return DEFAULT_NAMES
@@ -86,5 +86,5 @@ def column_names(columns: Sequence[str] | None = None) -> tuple[str, ...]:
 
 
 def arrow_schema(columns: Sequence[str] | None = None) -> pa.Schema:
-    """The Arrow schema of `columns`, or of the default ones."""
+    """The Arrow schema of `columns`, by default of the default columns."""
     return pa.schema([BY_NAME[name].field for name in column_names(columns)])

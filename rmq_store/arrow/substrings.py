@@ -26,18 +26,18 @@ def slices(source: Bytes, starts: Ints, lengths: Ints, kind: pa.DataType) -> pa.
     offsets[0:-1:2] = starts
     offsets[1::2] = starts + lengths
     offsets[-1] = offsets[-2] if count else 0
-    # Every second element is a slice, the ones between are what lies between two slices. Where
-    # slices do not ascend those would be of negative length, but they are never taken.
-    both = pa.Array.from_buffers(
+    # Every second element is a slice; the others are the bytes between slices. If slices do
+    # not ascend, those have negative lengths, but they are never taken.
+    alternating = pa.Array.from_buffers(
         kind, 2 * count, [None, pa.py_buffer(offsets), pa.py_buffer(source)]
     )
-    return both.take(pa.array(np.arange(0, 2 * count, 2, dtype=np.int32)))
+    return alternating.take(pa.array(np.arange(0, 2 * count, 2, dtype=np.int32)))
 
 
 def _slices_of_one_length(source: Bytes, starts: Ints, length: int, kind: pa.DataType) -> pa.Array:
-    """Ids and the like: one fancy index over items of that length.
+    """Slices of equal length, such as ids: one fancy index over items of that length.
 
-    Not for long ones: numpy asks the system for memory anew each time, Arrow's pool does not.
+    Only for short slices: numpy requests memory from the system each time, Arrow's pool does not.
     """
     every = np.ndarray((len(source) - length + 1,), dtype=f"V{length}", buffer=source, strides=(1,))
     offsets = np.arange(0, len(starts) * length + 1, length, dtype=np.int32)
@@ -55,7 +55,7 @@ def buffers(array: pa.Array) -> tuple[npt.NDArray[np.int32], Bytes]:
 
 
 def as_java_reads(strings: pa.Array) -> pa.Array:
-    """A binary array as strings: malformed UTF-8 replaced as `new String(raw, UTF_8)` does it."""
+    """A binary array as strings; replaces malformed UTF-8 as `new String(raw, UTF_8)` does."""
     ends, raw = buffers(strings)
     used = raw[int(ends[0]) : int(ends[-1])]
     if not used.size or int(used.max()) < 0x80:

@@ -1,4 +1,4 @@
-"""The CommitLog: records as columns of headers, walked, checked by CRC and appended.
+"""The CommitLog: records as columns of headers; walking, CRC checks and appending.
 
-`scan` walks a range and names every gap. Bodies and properties become columns in `arrow`.
+`scan` covers a range and names every gap. `arrow` turns bodies and properties into columns.
 """

@@ -16,10 +16,10 @@ _ROWS_LOOKED_AT = 1 << 20
 
 
 class LogAppender:
-    """Appends whole records at `end`, the log offset behind the last one."""
+    """Appends whole records at `end`, the log offset after the last one."""
 
     def __init__(self, files: OpenFiles, folders: Sequence[Path], file_size: int, end: int) -> None:
-        """Files go to `folders` in turn, as with several paths of a commitlog."""
+        """New files alternate between `folders`, as with several paths of a commitlog."""
         self._files = files
         self._stream = SegmentWriter(
             files, lambda base: folders[base // file_size % len(folders)], file_size
@@ -29,14 +29,14 @@ class LogAppender:
 
     @property
     def _left(self) -> int:
-        """Bytes from the end of the log to the end of its file."""
+        """Bytes from the end of the log to the end of its current file."""
         return self._file_size - self.end % self._file_size
 
     def fitting(self, sizes: Ints, *, together: bool = False) -> int:
-        """How many of the next records go into the current file, at most a handful of megabytes.
+        """How many of the next records fit into the current file, limited to a few megabytes.
 
-        A record fits where room for a blank stays behind it (DefaultAppendMessageCallback#doAppend).
-        `together`: all or none.
+        A record fits if space for a blank record remains after it
+        (DefaultAppendMessageCallback#doAppend). `together`: all or none.
         """
         ends = np.cumsum(sizes[:_ROWS_LOOKED_AT])
         fit = int(np.searchsorted(ends, self._left - BLANK_SIZE, side="right"))
@@ -45,15 +45,15 @@ class LogAppender:
         return min(fit, max(1, int(np.searchsorted(ends, _BYTES_AT_A_TIME, side="right"))))
 
     def append(self, data: Bytes) -> None:
-        """Write whole records, which fit."""
+        """Write whole records; the caller has checked that they fit."""
         self._stream.write(self.end, data)
         self.end += len(data)
 
     def end_file(self) -> None:
-        """A blank record to the end of the file; the log goes on in the next one."""
+        """Write a blank record up to the end of the file; the log continues in the next file."""
         left = self._left
         blank = np.array([(left, MAGIC_BLANK)], dtype=BLANK_HEAD)
         self._stream.write(self.end, blank.view(np.uint8))
         self.end += left
-        # A crash can then tear the last file alone, and recovery may cut there and nowhere else.
+        # After this sync a crash can tear only the last file, and recovery cuts nowhere else.
         self._files.sync()

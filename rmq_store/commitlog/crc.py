@@ -1,4 +1,4 @@
-"""CRC-32 of many bodies and records: which rows are wrong."""
+"""CRC-32 checks of many bodies and records: finds the wrong rows."""
 
 from __future__ import annotations
 
@@ -16,27 +16,28 @@ _CRC_NAME = int.from_bytes(CRC_PROPERTY.encode(), "big")
 
 
 def wrong_crc_rows(headers: Headers) -> Ints:
-    """Rows, all valid, whose stored body has not the CRC that the record says, or which have not
-    their own record CRC. Empty bodies have none.
+    """Rows whose stored body or whole record does not match its CRC.
+
+    All rows must be valid. Empty bodies have no CRC.
     """
     rows = np.flatnonzero(headers.body_length)
     wrong_records = _wrong_record_crc_rows(headers)
     if not len(rows):
         return wrong_records
-    found = crc32_of_slices(headers.window, headers.body_at[rows], headers.body_length[rows])
-    computed = found & CRC_MASK
+    crcs = crc32_of_slices(headers.window, headers.body_at[rows], headers.body_length[rows])
+    computed = crcs & CRC_MASK
     wrong: Ints = rows[computed != headers.head["body_crc"][rows]]
     return np.union1d(wrong, wrong_records) if len(wrong_records) else wrong
 
 
 def record_crc_rows(headers: Headers) -> Ints:
-    """Rows whose properties end in a record CRC, whatever its value."""
+    """Rows whose properties end in a record CRC, right or wrong."""
     found = [row for row, stored, _ in _record_crcs(headers) if stored is not None]
     return np.array(found, dtype=np.int64)
 
 
 def _wrong_record_crc_rows(headers: Headers) -> Ints:
-    """Rows whose record CRC is not that of the rest of the record."""
+    """Rows whose record CRC does not match the rest of the record."""
     window = headers.window
     wrong: list[int] = []
     for row, stored, end in _record_crcs(headers):
@@ -47,7 +48,7 @@ def _wrong_record_crc_rows(headers: Headers) -> Ints:
 
 
 def _record_crcs(headers: Headers) -> Iterator[tuple[int, int | None, int]]:
-    """Rows that seem to end in a record CRC: the row, the CRC if it is one, where the row ends."""
+    """Rows that may end in a record CRC: the row, the CRC or None, and where the row ends."""
     ends = headers.properties_at + headers.properties_length
     named = headers.integers_at(ends - CRC_ITEM_SIZE, ">i8") == _CRC_NAME
     for row in np.flatnonzero(named & (headers.properties_length >= CRC_ITEM_SIZE)).tolist():

@@ -1,6 +1,7 @@
-"""Where the parts of many records stand: the fixed fields gathered, the lengths added up.
+"""Positions and fixed fields of many records, gathered as columns.
 
-The fast twin of `message._split`: every step is one numpy call over all records of a window.
+The fast counterpart of `format.record._split`: every step is one numpy call over all records of a
+window.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from rmq_store.format.layout import (
 )
 
 _BODY_LENGTH_SIZE = 4
-STORE_HOST_AT = BORN_HOST_AT + HOST_V4_SIZE + 8  # with an IPv4 bornHost: behind storeTimestamp
-# Fields of eight bytes that are copied, not counted with.
+STORE_HOST_AT = BORN_HOST_AT + HOST_V4_SIZE + 8  # with an IPv4 bornHost: after storeTimestamp
+# Fields of eight bytes that are copied and never used in arithmetic.
 _HEAD_WORDS = np.dtype(
     {
         "names": ["physical", "born", "store"],
@@ -35,19 +36,19 @@ _HEAD_WORDS = np.dtype(
         "itemsize": HEAD_SIZE,
     }
 )
-# The fields behind bornHost, from its end to the end of the head, for records with IPv6 hosts.
+# The fields after bornHost, up to the end of the head, for records with IPv6 hosts.
 _V6_BITS = SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
 
 
 class Headers:
-    """n records of one window: `at` is where each starts, other positions count like it.
+    """n records of one window: `at` is the start of each; all positions count in the window.
 
-    `valid` tells which rows are whole records standing where they say; the values of other rows
-    mean nothing. Body and record CRCs are not looked at.
+    `valid` marks the rows that are whole records at their physicalOffset. Values of other rows are
+    meaningless. Body and record CRCs are not checked.
     """
 
     def __init__(self, window: Bytes, at: Ints, base: int) -> None:
-        """`window`: bytes of the log from offset `base` on; `at`: int64, positions in it."""
+        """`window`: bytes of the log from offset `base` on. `at`: int64 positions in it."""
         self.window = window
         self.at = at
         self.base = base
@@ -69,7 +70,7 @@ class Headers:
         return len(self.at)
 
     def take(self, rows: Ints | Mask | slice) -> Headers:
-        """Those of some rows; nothing is gathered or checked again."""
+        """The headers of some rows, without gathering or checking again."""
         taken = Headers.__new__(Headers)
         taken.window, taken.base, taken._limit = self.window, self.base, self._limit
         for name in _BY_ROW:
@@ -78,7 +79,7 @@ class Headers:
         return taken
 
     def _gather_heads(self) -> npt.NDArray[Any]:
-        """The first 88 bytes of every record: one fancy index on a view of stride one."""
+        """The first 88 bytes of every record, by one fancy index on a view of stride one."""
         if self._limit < 0:
             return np.zeros(len(self.at), dtype=RECORD_HEAD)
         every = np.ndarray(
@@ -88,13 +89,13 @@ class Headers:
         return heads
 
     def _locate(self, sound: Mask) -> None:
-        """Positions and lengths of body, topic and properties; rows that do not add up fall out."""
+        """Set positions and lengths of body, topic and properties; exclude rows that do not add up."""
         shift = self._v6_shift()
         self.body_length = self._body_lengths(shift)
         sound &= self.body_length >= 0
         self.body_at = self.at + (HEAD_SIZE + shift)
         topic_field = self.body_at + self.body_length
-        # A length that leads out of the window is read inside it, and then the sum is wrong.
+        # A length that points out of the window is clipped; the sum is then wrong.
         self.topic_length, width = self._topic_lengths(self._clip(topic_field))
         sound &= self.topic_length >= 0
         self.topic_at = topic_field + width
@@ -105,7 +106,7 @@ class Headers:
         self.valid = sound & (self.properties_at + self.properties_length == self.at + self.total)
 
     def _v6_shift(self) -> Ints | int:
-        """How far IPv6 hosts push the fields behind them."""
+        """How far IPv6 hosts move the fields after them."""
         if not self.has_v6:
             return 0
         born = (self.sys_flag & SysFlag.BORN_HOST_V6) != 0
@@ -134,12 +135,12 @@ class Headers:
         return self.integers_at(field, ">i2")
 
     def _clip(self, positions: Ints) -> Ints:
-        """Positions that stay in the window, so that a wrong length reads rubbish, not beyond."""
+        """Positions clipped to the window, so that a wrong length reads garbage inside it."""
         last = max(0, len(self.window) - PROPERTIES_LENGTH_SIZE)
         return np.clip(positions, 0, last)
 
     def integers_at(self, positions: Ints, dtype: str) -> Ints:
-        """Big-endian integers of `dtype` at `positions`, as int64; clipped into the window."""
+        """Big-endian integers of `dtype` at `positions`, clipped to the window, as int64."""
         width = np.dtype(dtype).itemsize
         last = len(self.window) - width
         if last < 0:
@@ -149,7 +150,7 @@ class Headers:
         return values
 
     def field(self, name: str, dtype: Any) -> npt.NDArray[Any]:
-        """A fixed field of all records in the machine's byte order; hosts have verbs of their own."""
+        """A fixed field of all records in native byte order; for hosts use `hosts`."""
         values = self.head[name].astype(dtype)
         if self.has_v6 and name in _BEHIND_BORN_HOST:
             rows = np.flatnonzero(self._is_v6)
@@ -159,7 +160,7 @@ class Headers:
         return values
 
     def _shifted(self, name: str, rows: Ints) -> Ints:
-        """Where `name` stands in the records `rows`, some of whose hosts are IPv6."""
+        """The positions of `name` in the records `rows`, some with IPv6 hosts."""
         fields = RECORD_HEAD.fields
         assert fields is not None
         flags = self.sys_flag[rows]
@@ -172,7 +173,7 @@ class Headers:
     def hosts(self, name: str) -> npt.NDArray[np.uint64]:
         """The 8 bytes of an IPv4 host field ("born" or "store") as one number per record.
 
-        Rows whose host is IPv6 hold rubbish; `host_rows_v6` says which.
+        Rows with an IPv6 host hold garbage; `host_rows_v6` returns those rows.
         """
         words = self.head.view(_HEAD_WORDS)
         values: npt.NDArray[np.uint64] = np.ascontiguousarray(words[name])
@@ -186,11 +187,11 @@ class Headers:
         return values
 
     def physical_offset_bytes(self) -> npt.NDArray[np.uint64]:
-        """The eight bytes of physicalOffset as they are stored, as one number per record."""
+        """The eight stored bytes of physicalOffset as one number per record."""
         return np.ascontiguousarray(self.head.view(_HEAD_WORDS)["physical"])
 
     def host_rows_v6(self, name: str) -> tuple[Ints, Ints]:
-        """Rows whose host is IPv6, and where that field stands in the window."""
+        """Rows with an IPv6 host, and the positions of that field in the window."""
         bit = SysFlag.BORN_HOST_V6 if name == "born" else SysFlag.STORE_HOST_V6
         rows = np.flatnonzero((self.sys_flag & bit) != 0)
         at = self._safe[rows] + BORN_HOST_AT

@@ -1,4 +1,4 @@
-"""Which release of the broker wrote a log, as far as its records show."""
+"""The broker release that wrote a log, guessed from its records."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from rmq_store.format.layout import PROPERTY_SEPARATOR
 
 
 def guess_release_4(log: CommitLog) -> str | None:
-    """ "4.9.0" or "4.9.7", by how the last property of the first record ends; None without one.
+    """The release "4.9.0" or "4.9.7", from the end of the first properties; None without properties.
 
-    Releases up to 4.9.0 write a separator (0x02) after it, later ones do not.
+    Releases up to 4.9.0 write a separator (0x02) after the last property, later ones do not.
     """
     for extent in log.extents():
         if extent.record is not None and extent.record.properties:

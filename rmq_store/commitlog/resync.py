@@ -1,25 +1,24 @@
-"""Where records start around a log offset at which, perhaps, none does."""
+"""Finds record starts around a log offset at which possibly none is."""
 
 from __future__ import annotations
 
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.commitlog.runs import follow, next_record
+from rmq_store.commitlog.record_runs import follow, next_record
 from rmq_store.errors import CorruptRecordError, MissingFileError, StoreError
 from rmq_store.files.segments import SegmentFile
 from rmq_store.format.record import Gap
 
 _LARGEST_RECORD = 8 << 20  # bytes; twice what a broker takes by default
-_LOOK_BACK = (
-    16 << 20
-)  # how far before an offset a walk sets out, so that it comes to it record by record
+_LOOK_BACK = 16 << 20  # how far before an offset a walk starts, to reach it record by record
 
 
 def next_start(log: CommitLog, segment: SegmentFile, offset: int) -> tuple[int, int | None]:
-    """The first log offset at or behind `offset`, of one file, where a record or a gap starts.
+    """The first log offset at or after `offset`, within one file, where a record or a gap starts.
 
-    Found alike by whoever asks: a walk sets out well before and comes to it record by record, since
-    bytes inside a body may look like a record. Without a record in the rest of the file, its end.
-    Also gives where the record starts that `offset` lies inside, by its head; None without one.
+    Every caller gets the same result: the walk starts well before `offset` and goes record by
+    record, because bytes inside a body may look like a record. Without a record in the rest of the
+    file, returns its end. Second value: the start of the record that contains `offset`, according
+    to its head; None without one.
     """
     base, size = segment.base, log.chain.file_size
     goal = offset - base
@@ -48,17 +47,17 @@ def next_start(log: CommitLog, segment: SegmentFile, offset: int) -> tuple[int, 
 
 
 def _note_damage(log: CommitLog, start: int, stop: int) -> None:
-    """Many places may lead into one stretch, and to walk to each takes long: the longest is kept."""
+    """Remember the longest damaged range, because a walk through it takes long and may be repeated."""
     first, behind = log.known_damage
     if stop - start > behind - first:
         log.known_damage = (start, stop)
 
 
 def not_a_record(log: CommitLog, log_end: int, offset: int, why: StoreError) -> StoreError | None:
-    """What is wrong at a log offset where a record is said to begin and cannot be read: `why`.
+    """The error for a log offset that should be a record and cannot be read (`why`).
 
-    None where none can have begun: outside of the log, inside a sound record, or in filler. Where
-    the head of the record is gone the error tells what stands there instead.
+    None if no record can begin there: outside the log, inside a sound record, or in filler. If the
+    head of the record is gone, the error shows the bytes there.
     """
     if not log.start <= offset < log_end:
         return None
@@ -75,21 +74,21 @@ def not_a_record(log: CommitLog, log_end: int, offset: int, why: StoreError) -> 
         if extent.gap is Gap.FILLER:
             return None
         ghost = extent.gap is Gap.GHOST
-        found = "the copy of a record of another place" if ghost else extent.reason
+        found = "a copy of a record from another place" if ghost else extent.reason
     front = log.chain.window(offset, min(offset + _SHOWN, log.chain.segment_end(segment))).tobytes()
     return CorruptRecordError(
         segment.path,
         offset=offset,
-        reason="the bytes at this offset of the log are no record"
+        reason="the bytes at this offset of the log are not a record"
         + (f" ({found})" if found and why.expected is None else ""),
-        expected=why.expected or "a record that begins here",
+        expected=why.expected or "the start of a record",
         actual=why.actual or f"bytes {front.hex()}",
-        advice="A message that was here is lost or damaged. rmqstore verify lists all damage; "
+        advice="The message at this place is lost or damaged. rmqstore verify lists all damage; "
         "a replica or a copy of the file may have it",
     )
 
 
-_SHOWN = 8  # bytes: the size and the magic that a record begins with
+_SHOWN = 8  # bytes: size and magic of a record
 
 
 def _is_sound(log: CommitLog, offset: int) -> bool:

@@ -1,8 +1,8 @@
-"""Scan every byte of a range of the log: runs of sound records, and the named gaps between them.
+"""Scans every byte of a log range: runs of sound records, and the named gaps between them.
 
-Readers that look at all of a range use it: verify, salvage, reads of the log without queues. Unlike a
-broker it goes on after damage, at the next record that stands where it says. `CommitLog.extents`
-gives the same one record at a time.
+Readers that need a whole range use it: verify, salvage, reads of the log without queues. Unlike a
+broker it continues after damage, at the next record with a matching physicalOffset.
+`CommitLog.extents` gives the same, one record at a time.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ import numpy as np
 from rmq_store.commitlog.crc import wrong_crc_rows
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog, Extent
-from rmq_store.commitlog.runs import RecordRun
+from rmq_store.commitlog.record_runs import RecordRun
 from rmq_store.files.segments import SegmentFile
 from rmq_store.format.array_types import Bytes
 from rmq_store.format.record import Gap
 
 _ROWS = 1 << 15  # records of a run at a time
-_STEP = 128 << 20  # bytes whose records are looked up at a time
-_REMOTE_STEP = 32 << 20  # where they have to be fetched first
+_STEP = 128 << 20  # bytes scanned at a time
+_REMOTE_STEP = 32 << 20  # the same for remote files, which are fetched first
 
 
 @dataclass(frozen=True, slots=True)
 class SoundRun:
-    """Whole records of one file that follow one another in their places: at most `_ROWS` of them."""
+    """At most `_ROWS` whole, consecutive records of one file, all at their physicalOffset."""
 
     segment: SegmentFile
-    headers: Headers  # all of them valid; positions count from the front of the file
+    headers: Headers  # all valid; positions count from the start of the file
     stop: int  # log offset after the last
 
     @property
     def start(self) -> int:
-        """Log offset of the first."""
+        """Log offset of the first record."""
         return self.segment.base + int(self.headers.at[0])
 
 
@@ -44,9 +44,9 @@ def scan(
 ) -> Iterator[SoundRun | Extent]:
     """The records that start in [start, stop), log offsets, and every gap that starts there.
 
-    `start` is where a file begins, or a record; by default the log's first byte, as `stop` is its
-    last. The pieces join: each starts where the one before stops, and a missing file is a gap too.
-    With `check_crc` a record whose body or record CRC is wrong is a gap.
+    `start` is the start of a file or of a record. The default range is the whole log. The pieces
+    are adjacent, and a missing file is a gap too. With `check_crc`, a record with a wrong body CRC
+    or record CRC is a gap.
     """
     expected = log.start if start is None else start
     last = log.chain.stop if stop is None else stop
@@ -65,7 +65,7 @@ def scan(
 def _scan_file(
     log: CommitLog, segment: SegmentFile, start: int, stop: int, check_crc: bool
 ) -> Generator[SoundRun | Extent, None, int]:
-    """One file from log offset `start` on; returns where the last piece stops."""
+    """Scan one file from log offset `start` on; returns the end of the last piece."""
     step = _REMOTE_STEP if log.chain.is_remote else _STEP
     at = start
     while at < stop:
@@ -83,7 +83,7 @@ def _scan_file(
 def _sound_parts(
     log: CommitLog, segment: SegmentFile, window: Bytes, run: RecordRun, check_crc: bool
 ) -> Generator[SoundRun | Extent, None, int]:
-    """A run in pieces, up to where it ends or does not add up; returns where the last piece stops."""
+    """A run in pieces, up to its end or its first unsound record; returns the end of the last piece."""
     ends = np.append(run.at[1:], run.stop) + segment.base
     for first in range(0, len(run.at), _ROWS):
         rows = slice(first, first + _ROWS)
@@ -113,7 +113,7 @@ def _unsound(headers: Headers, segment: SegmentFile, check_crc: bool) -> list[in
 
 
 def _piece_at(log: CommitLog, segment: SegmentFile, at: int) -> SoundRun | Extent:
-    """What the readable decoder finds at a log offset where no run goes on."""
+    """The piece that the readable decoder finds at a log offset where a run ends."""
     extent = log.extent_at(segment, at)
     if extent.record is None:
         return extent

@@ -1,4 +1,5 @@
-"""What lies beside the three formats: broker.conf, config/*.json, checkpoint, abort and lock.
+"""Configuration and state files: broker.conf, config/*.json, checkpoint, abort and lock.
 
-Also finds the store in a folder. What the settings mean for a log or a queue lives with those.
+Also locates the store for a given folder. The packages of log and queues define what the settings
+mean for them.
 """

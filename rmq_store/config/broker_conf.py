@@ -1,4 +1,4 @@
-"""The broker's configuration: `broker.conf`, and the JSON files under `config/`."""
+"""The broker's configuration: `broker.conf`, or a mapping of its names."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from rmq_store.format.layout import (
 )
 
 _UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_OLD_NAMES = {  # spelled so up to 4.9, and still taken
+_OLD_NAMES = {  # spelling up to 4.9, still accepted
     "mapedFileSizeCommitLog": "mappedFileSizeCommitLog",
     "mapedFileSizeConsumeQueue": "mappedFileSizeConsumeQueue",
 }
@@ -36,10 +36,10 @@ PATH_SPLITTER = ","  # MixAll.MULTI_PATH_SPLITTER
 
 @dataclass(frozen=True, slots=True)
 class StoreConfig:
-    """The part of a broker's configuration that shapes its files, by the broker's own names.
+    """The broker settings that shape its files, under the broker's own names.
 
-    Sizes in bytes. The files record none of it. None: not said; the broker's default is used when
-    writing, and what the files show when reading.
+    Sizes are in bytes. The files do not record these settings. None means not set: writers use the
+    broker's default, readers infer the value from the files.
     """
 
     mappedFileSizeCommitLog: int | None = None
@@ -76,12 +76,12 @@ class StoreConfig:
 
     @property
     def flushes_each_append(self) -> bool:
-        """Whether an append returns only once the disk has it (flushDiskType=SYNC_FLUSH)."""
+        """Whether an append returns only once the data is on the disk (flushDiskType=SYNC_FLUSH)."""
         kind = self.flushDiskType or "ASYNC_FLUSH"
         if kind not in ("SYNC_FLUSH", "ASYNC_FLUSH"):
             raise InvalidArgumentError(
                 None,
-                reason="flushDiskType is none",
+                reason="unknown flushDiskType",
                 expected="SYNC_FLUSH or ASYNC_FLUSH",
                 actual=kind,
             )
@@ -89,32 +89,32 @@ class StoreConfig:
 
     @property
     def flush_interval_log(self) -> float:
-        """Seconds between two looks at whether the log has enough to flush."""
+        """Seconds between two checks whether the log has enough data to flush."""
         return (self.flushIntervalCommitLog or 500) / 1000
 
     @property
     def flush_pages_log(self) -> int:
-        """Pages (4 KiB) that make a flush of a log file worth it."""
+        """Number of unflushed pages (4 KiB) from which a log file is flushed."""
         return self.flushCommitLogLeastPages or 4
 
     @property
     def flush_thorough_log(self) -> float:
-        """Seconds after which the log is flushed whatever there is."""
+        """Seconds after which the log is flushed regardless of its unflushed pages."""
         return (self.flushCommitLogThoroughInterval or 10_000) / 1000
 
     @property
     def flush_interval_queues(self) -> float:
-        """Seconds between two looks at whether queues have enough to flush."""
+        """Seconds between two checks whether queues have enough data to flush."""
         return (self.flushIntervalConsumeQueue or 1000) / 1000
 
     @property
     def flush_pages_queues(self) -> int:
-        """Pages (4 KiB) that make a flush of a queue file worth it."""
+        """Number of unflushed pages (4 KiB) from which a queue file is flushed."""
         return self.flushConsumeQueueLeastPages or 2
 
     @property
     def flush_thorough_queues(self) -> float:
-        """Seconds after which queues, index and checkpoint are flushed whatever there is."""
+        """Seconds after which queues, index and checkpoint are flushed regardless of unflushed pages."""
         return (self.flushConsumeQueueThoroughInterval or 60_000) / 1000
 
     @property
@@ -124,7 +124,7 @@ class StoreConfig:
 
     @property
     def queue_file_size(self) -> int:
-        """Bytes of a ConsumeQueue file: what is configured, rounded up to whole entries."""
+        """Bytes of a ConsumeQueue file: the configured size, rounded up to whole entries."""
         asked = self.mappedFileSizeConsumeQueue or DEFAULT_QUEUE_FILE_SIZE
         return -(-asked // QUEUE_ENTRY.itemsize) * QUEUE_ENTRY.itemsize
 
@@ -140,12 +140,12 @@ class StoreConfig:
 
     @property
     def index_items(self) -> int:
-        """Item places of an index file."""
+        """Maximum number of items in an index file."""
         return self.maxIndexNum or DEFAULT_MAX_INDEX_ITEMS
 
     @property
     def max_message_size(self) -> int:
-        """Bytes a body may have."""
+        """Maximum size of a body in bytes."""
         return self.maxMessageSize or DEFAULT_MAX_MESSAGE_SIZE
 
     @property
@@ -166,10 +166,10 @@ class StoreConfig:
     def of(
         cls, given: StoreConfig | Mapping[str, Any] | str | os.PathLike[str] | None
     ) -> StoreConfig:
-        """From what a caller gave: one of these, a mapping of the broker's names, a broker.conf.
+        """The configuration from a StoreConfig, a mapping of the broker's names, or a broker.conf path.
 
-        In a mapping an unknown name is refused with the nearest known one; a broker.conf is the
-        broker's, and names that do not shape files are passed over.
+        Raises InvalidArgumentError for an unknown name in a mapping, with the nearest known one. In
+        a broker.conf, names that do not shape files are skipped.
         """
         if given is None:
             return cls()
@@ -191,25 +191,25 @@ class StoreConfig:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> StoreConfig:
-        """From a broker.conf: Java properties, one `name=value` a line.
+        """The configuration from a broker.conf: Java properties, one `name=value` per line.
 
         Raises MissingFileError or CorruptConfigError.
         """
         known = {field.name for field in fields(cls)}
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for name, text in read_properties(path).items():
             name = _OLD_NAMES.get(name, name)
             if name in known:
                 try:
-                    found[name] = _typed(name, text)
+                    values[name] = _typed(name, text)
                 except InvalidArgumentError as error:
                     raise CorruptConfigError(
                         path, reason=error.reason, expected=error.expected, actual=error.actual
                     ) from error
-        return cls(**found)
+        return cls(**values)
 
     def with_defaults_of(self, other: StoreConfig) -> StoreConfig:
-        """This, with what it does not say taken from `other`."""
+        """A copy whose unset values come from `other`."""
         explicit = {
             field.name: getattr(self, field.name)
             for field in fields(self)
@@ -219,26 +219,29 @@ class StoreConfig:
 
 
 def _typed(name: str, value: Any) -> Any:
-    """`value` as the type of the config field `name`."""
+    """`value` converted to the type of config field `name`."""
     kind = str(StoreConfig.__annotations__[_OLD_NAMES.get(name, name)])
     text = str(value).strip()
     if "bool" in kind:
         if text.lower() not in ("true", "false"):
             raise InvalidArgumentError(
-                None, reason=f"{name} is no truth value", expected="true or false", actual=value
+                None, reason=f"{name} is not a boolean", expected="true or false", actual=value
             )
         return text.lower() == "true"
     if "int" in kind:
         if not re.fullmatch(r"\d+", text) or int(text) == 0:
             raise InvalidArgumentError(
-                None, reason=f"{name} is no size", expected="a whole number above 0", actual=value
+                None,
+                reason=f"{name} is not a size",
+                expected="a whole number above 0",
+                actual=value,
             )
         return int(text)
     return text
 
 
 def read_properties(path: str | os.PathLike[str]) -> dict[str, str]:
-    """A file of Java properties (`name=value`, `#` begins a comment), values as text.
+    """A file of Java properties (`name=value`, `#` starts a comment) as texts.
 
     Raises MissingFileError, AccessError.
     """
@@ -247,11 +250,11 @@ def read_properties(path: str | os.PathLike[str]) -> dict[str, str]:
     except MissingFileError:
         raise MissingFileError(
             path,
-            reason="there is no such file of settings",
-            advice="Give the broker.conf that the broker was started with, or leave it out: sizes "
-            "are then found from the files",
+            reason="the configuration file does not exist",
+            advice="Give the broker.conf that the broker was started with, or omit it: the sizes "
+            "are then inferred from the files",
         ) from None
-    found: dict[str, str] = {}
+    properties: dict[str, str] = {}
     for line in text.splitlines():
         line = line.strip()
         if not line or line[0] in "#!":
@@ -259,5 +262,5 @@ def read_properties(path: str | os.PathLike[str]) -> dict[str, str]:
         name, _, value = (
             line.replace(":", "=", 1).partition("=") if "=" not in line else line.partition("=")
         )
-        found[name.strip()] = value.strip()
-    return found
+        properties[name.strip()] = value.strip()
+    return properties

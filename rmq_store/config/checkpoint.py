@@ -1,4 +1,4 @@
-"""The checkpoint: how far the broker had flushed, by its own account (StoreCheckpoint)."""
+"""The checkpoint: how far the broker has flushed, according to itself (StoreCheckpoint)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from rmq_store.format.releases import Dialect
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Timestamps in ms, offsets in the CommitLog; 0 where the broker wrote none.
+    """Timestamps in ms and CommitLog offsets; 0 if the broker wrote none.
 
-    Not to be taken for the end of the log: every field lags, and `confirm_phy_offset` holds the
-    start of a record, or anything, outside controller mode.
+    Do not use it as the end of the log: every field lags, and outside controller mode
+    `confirm_phy_offset` holds the start of a record or an arbitrary value.
     """
 
     physic_msg_timestamp: int = 0
@@ -30,9 +30,9 @@ class Checkpoint:
 
     @classmethod
     def decode(cls, raw: bytes, path: str | None = None) -> Checkpoint:
-        """From the bytes of the file: 4096, of which 40 or 48 are in use.
+        """The checkpoint from the bytes of the file: 4096, of which 40 or 48 are used.
 
-        Raises CorruptConfigError where there are fewer than 40.
+        Raises CorruptConfigError if there are fewer than 40.
         """
         if len(raw) < CHECKPOINT_SIZE_BEFORE_48:
             raise CorruptConfigError(
@@ -40,7 +40,7 @@ class Checkpoint:
                 reason="the checkpoint is too short",
                 expected=f"at least {CHECKPOINT_SIZE_BEFORE_48} bytes",
                 actual=f"{len(raw)} bytes",
-                advice="The broker does without it; move it away",
+                advice="Move it away; the broker can start without it",
             )
         values = np.frombuffer(
             raw[: CHECKPOINT.itemsize].ljust(CHECKPOINT.itemsize, b"\0"), CHECKPOINT
@@ -49,24 +49,24 @@ class Checkpoint:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Checkpoint | None:
-        """The checkpoint in a file; None where there is no file."""
+        """The checkpoint in a file; None if the file does not exist."""
         if not os.path.exists(path):
             return None
         return cls.decode(read_file(path), os.fspath(path))
 
     @classmethod
     def read_or_zero(cls, path: str | os.PathLike[str]) -> Checkpoint:
-        """The checkpoint in a file; all zero where there is none or it is torn, as for the broker."""
+        """The checkpoint in a file; all zeros if it is missing or torn, as for the broker."""
         try:
             return cls.read(path) or cls()
         except CorruptConfigError:
             return cls()
 
     def write(self, path: str | os.PathLike[str], *, used: int = CHECKPOINT.itemsize) -> None:
-        """Write the first `used` bytes in place and put them on the disk, as the broker does.
+        """Write the first `used` bytes in place and flush them, as the broker does.
 
-        One write of less than a sector: a crash leaves the old or the new one. Before 5.5.0 the
-        bytes from 40 on are left as they are.
+        It is one write of less than a sector, so after a crash the file is the old or the new one.
+        Before 5.5.0 the bytes from 40 on are not changed.
         """
         try:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -81,11 +81,11 @@ class Checkpoint:
             raise from_os_error(path, error, "writing") from error
 
     def encode(self, *, used: int = CHECKPOINT.itemsize) -> bytes:
-        """The bytes of the file, of which the first `used` are filled (40 before 5.5.0)."""
+        """The bytes of the file; the first `used` bytes are filled (40 before 5.5.0)."""
         head = np.array([astuple(self)], dtype=CHECKPOINT).tobytes()[:used]
         return head.ljust(CHECKPOINT_FILE_SIZE, b"\0")
 
 
 def checkpoint_size(release: Dialect) -> int:
-    """Bytes of the checkpoint that a release writes."""
+    """Bytes of the checkpoint that this release uses."""
     return CHECKPOINT.itemsize if release.has("checkpoint_48") else CHECKPOINT_SIZE_BEFORE_48

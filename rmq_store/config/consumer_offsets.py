@@ -1,4 +1,4 @@
-"""consumerOffset.json: what consumer groups have committed (ConsumerOffsetManager)."""
+"""consumerOffset.json: the committed offsets of consumer groups (ConsumerOffsetManager)."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ ConsumerOffsets = dict[str, dict[str, dict[int, int]]]
 def read_consumer_offsets(store: str | os.PathLike[str]) -> ConsumerOffsets:
     """Committed offsets as group -> topic -> queueId -> next offset to consume; {} without a file.
 
-    Source: ConsumerOffsetManager; with enableLmq LmqConsumerOffsetManager, whose file takes the
-    other's place and keeps LMQ offsets in a table of their own.
+    Source: ConsumerOffsetManager. With enableLmq, LmqConsumerOffsetManager replaces its file and
+    stores LMQ offsets in a separate table.
     """
-    found: ConsumerOffsets = {}
+    committed: ConsumerOffsets = {}
     for name in ("consumerOffset.json", "lmqConsumerOffset.json"):
         value = read_config_json(store, name) or {}
         for key, queues in (value.get("offsetTable") or {}).items():
             topic, _, group = key.partition("@")
             offsets = {int(queue): int(offset) for queue, offset in queues.items()}
-            found.setdefault(group, {}).setdefault(topic, {}).update(offsets)
+            committed.setdefault(group, {}).setdefault(topic, {}).update(offsets)
         for key, offset in (value.get("lmqOffsetTable") or {}).items():
             topic, _, group = key.partition("@")
-            found.setdefault(group, {}).setdefault(topic, {})[0] = int(offset)
-    return found
+            committed.setdefault(group, {}).setdefault(topic, {})[0] = int(offset)
+    return committed

@@ -1,25 +1,29 @@
-"""The broker's JSON files under config/, with their .bak (ConfigManager)."""
+"""The broker's JSON files under config/ and their .bak files (ConfigManager)."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rmq_store.errors import CorruptConfigError, from_os_error
+from rmq_store.errors import CorruptConfigError, MissingFileError, from_os_error
 from rmq_store.files.durable import read_file
 from rmq_store.format.layout import CONFIG_DIR
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|([{,]\s*)(-?\d+)(\s*:)', re.DOTALL)
 
+_MOST_READS = 20
+_WRITTEN_WITHIN_S = 0.05
+
 
 def parse_fastjson(text: str) -> Any:
-    """JSON as fastjson writes it: the keys of Integer and Long maps stand without quotes.
+    """JSON as fastjson writes it: keys of Integer and Long maps have no quotes.
 
-    Raises ValueError where it is no JSON even so.
+    Raises ValueError if the text is not JSON in this form either.
     """
 
     def quote(match: re.Match[str]) -> str:
@@ -29,7 +33,7 @@ def parse_fastjson(text: str) -> Any:
 
 
 def is_there(path: Path) -> bool:
-    """Whether there is such a file. Raises AccessError where its folder does not let us look."""
+    """Whether the file exists. Raises AccessError if its folder is not readable."""
     try:
         return path.exists()
     except OSError as error:
@@ -37,15 +41,42 @@ def is_there(path: Path) -> bool:
 
 
 def read_config_json(store: str | os.PathLike[str], name: str) -> dict[str, Any] | None:
-    """A file of `config/`, or its `.bak` where it is missing, empty or cut; None without either.
+    """A file of `config/`, or its `.bak` if it is missing, empty or truncated; None if neither exists.
 
-    The broker renames X to X.bak before it writes X anew (ConfigManager#persist). Raises
-    CorruptConfigError where neither can be read and one is there, AccessError where the folder or
-    the file is not ours to read.
+    The broker renames X to X.bak before it writes X again (ConfigManager#persist). Raises
+    CorruptConfigError if a file exists and neither is readable, AccessError without permission for
+    the folder or the file.
     """
     folder = Path(store) / CONFIG_DIR
+    paths = (folder / name, folder / f"{name}.bak")
+    for _ in range(_MOST_READS - 1):
+        before = _versions(paths)
+        try:
+            return _read_one_of(paths)
+        except (CorruptConfigError, MissingFileError):
+            # A running broker writes the file in place: it may have been half-written.
+            time.sleep(_WRITTEN_WITHIN_S)
+            if _versions(paths) == before:
+                raise
+    return _read_one_of(paths)
+
+
+def _versions(paths: Sequence[Path]) -> list[tuple[int, int, int] | None]:
+    """What changes when a file is written or replaced; None for a missing file."""
+    found: list[tuple[int, int, int] | None] = []
+    for path in paths:
+        try:
+            stat = path.stat()
+        except OSError:
+            found.append(None)
+        else:
+            found.append((stat.st_mtime_ns, stat.st_size, stat.st_ino))
+    return found
+
+
+def _read_one_of(paths: Sequence[Path]) -> dict[str, Any] | None:
     failed: tuple[Path, str] | None = None
-    for path in (folder / name, folder / f"{name}.bak"):
+    for path in paths:
         if not is_there(path):
             continue
         try:
@@ -55,7 +86,7 @@ def read_config_json(store: str | os.PathLike[str], name: str) -> dict[str, Any]
             continue
         if isinstance(value, dict):
             return value
-        failed = failed or (path, "it is no JSON object")
+        failed = failed or (path, "it is not a JSON object")
     if failed is None:
         return None
     raise CorruptConfigError(
@@ -66,7 +97,7 @@ def read_config_json(store: str | os.PathLike[str], name: str) -> dict[str, Any]
 
 
 def write_config_json(store: str | os.PathLike[str], name: str, text: str) -> None:
-    """Write a file of `config/` so that a reader sees the old or the new one, with the old as .bak."""
+    """Replace a file of `config/` atomically and keep the old one as .bak."""
     folder = Path(store) / CONFIG_DIR
     path, fresh = folder / name, folder / f"{name}.tmp"
     try:
@@ -83,9 +114,9 @@ def write_config_json(store: str | os.PathLike[str], name: str, text: str) -> No
 
 
 def to_fastjson(value: Any, indent: str = "") -> str:
-    """JSON as the broker writes it: indented by tabs, names in order, no space behind a colon.
+    """JSON as the broker writes it: indented by tabs, names sorted, no space after a colon.
 
-    Keys that are integers stand without quotes, which only fastjson reads.
+    Integer keys have no quotes; only fastjson reads that.
     """
     if isinstance(value, Mapping):
         inner = indent + "\t"

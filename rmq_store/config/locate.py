@@ -1,4 +1,4 @@
-"""Is this folder a store, and one that is read here? If not, where is the store?"""
+"""Checks that a folder is a supported store; if it is not, finds the store nearby."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ _TIERED_DIRS = ("tieredstore", "rmq_tiered_store")
 def require_store(
     path: str | os.PathLike[str], config: StoreConfig, *, queues: bool = True
 ) -> Path:
-    """`path` as a store's root folder.
+    """`path` as the root folder of a store.
 
-    Raises NotAStoreError, with the store nearby where there is one, MissingFileError where a folder
-    of the log is not where `config` says, or UnsupportedStoreError for DLedger, tiered stores and,
-    where `queues` are wanted, queues in RocksDB.
+    Raises NotAStoreError, with a store nearby if there is one. Raises MissingFileError if a
+    configured folder of the log does not exist. Raises UnsupportedStoreError for DLedger, tiered
+    stores and, with `queues`, for queues in RocksDB.
     """
     root = Path(path)
     try:
@@ -62,18 +62,18 @@ def require_store(
             return root
     except PermissionError as error:
         raise from_os_error(path, error, "looking into the folder") from error
-    reason = "the folder holds no commitlog/"
+    reason = "the folder does not contain commitlog/"
     if list_segments([root]):
-        reason = "these are the segment files of one part of a store, not its root"
+        reason = "the folder holds segment files of a store; it is not the store's root"
     raise _not_a_store(root, reason, _store_above(root) or _store_below(root))
 
 
 def commitlog_folders(root: Path, config: StoreConfig) -> list[Path]:
     """The folders of the CommitLog: `commitlog/`, or all of storePathCommitLog and the read-only ones.
 
-    Relative paths count from the store's root. A configured folder that is not there any more (the
-    store was copied elsewhere) gives way to the folder of the same name under the root. Raises
-    MissingFileError where that is not there either: without it a part of the log would be missing.
+    Relative paths start at the store's root. If a configured folder does not exist (the store was
+    copied), the folder of the same name under the root is used. Raises MissingFileError if that
+    does not exist either, because a part of the log would be missing.
     """
     named = [
         part.strip()
@@ -90,19 +90,20 @@ def _found(root: Path, folder: Path) -> Path:
             return place
     raise MissingFileError(
         root / folder,
-        reason="this folder of the log, named in the configuration, is not there",
-        advice=f"Nor is {root / folder.name}: mount or copy it to one of the two, or correct "
+        reason="this configured folder of the log does not exist",
+        advice=f"{root / folder.name} does not exist either: mount or copy it to one of the two, or correct "
         "storePathCommitLog and readOnlyCommitLogStorePaths",
     )
 
 
 def refuse_foreign_log(root: Path, config: StoreConfig) -> None:
-    """Raise ForeignLogError where writing to the store `root` would change the log of another one.
+    """Raise ForeignLogError if writing to the store `root` would change another store's log.
 
-    So it is with the copy of a store whose configuration names the folders of the original: the lock
-    covers the copy alone. Folders of the log outside the root are legal (several disks); of these are
-    refused what the root has a folder of its own in place of, what a configuration for another root
-    names (storePathRootDir), and what lies in another store. Every writer asks before it locks.
+    That happens with a copied store whose configuration names the folders of the original: its lock
+    covers only the copy. Log folders outside the root are legal (several disks). Refused are: a
+    folder that the root has its own version of, a folder named by a configuration for another root
+    (storePathRootDir), and a folder inside another store. Every writer calls this before it takes
+    the lock.
     """
     home = Path(os.path.realpath(root))
     folders = commitlog_folders(root, config)
@@ -111,51 +112,51 @@ def refuse_foreign_log(root: Path, config: StoreConfig) -> None:
         if real.is_relative_to(home):
             continue
         found = (
-            _own_in_its_place(root, folder, mine)
+            _own_log_folder(root, folder, mine)
             or _another_root(home, config)
             or (None if _names_a_root(config) else _store_around(root, real))
         )
         if found is not None:
             raise ForeignLogError(
                 folder,
-                reason="this folder of the log is not of the store that is to be written to",
+                reason="this folder of the log does not belong to the store to be written to",
                 expected=f"a log of {root}",
                 actual=found,
                 advice=_ways_out(root, folder),
             )
 
 
-def _own_in_its_place(root: Path, folder: Path, mine: list[Path]) -> str | None:
+def _own_log_folder(root: Path, folder: Path, mine: list[Path]) -> str | None:
     own = root / folder.name
     if Path(os.path.realpath(own)) in mine or not list_segments([own]):
-        return None  # on several disks the folders may well have one name
-    return f"the store has files of the log in {own} itself"
+        return None  # folders on several disks may have the same name
+    return f"the store has its own log files in {own}"
 
 
 def _another_root(home: Path, config: StoreConfig) -> str | None:
     configured = config.storePathRootDir or ""
     if not _names_a_root(config) or Path(os.path.realpath(configured)) == home:
         return None
-    return f"the configuration is of the store storePathRootDir={configured}"
+    return f"the configuration belongs to the store storePathRootDir={configured}"
 
 
 def _names_a_root(config: StoreConfig) -> bool:
-    # A relative one counts from where the broker was started, which nothing tells.
+    # A relative path starts at the broker's working directory, which is unknown.
     return config.storePathRootDir is not None and os.path.isabs(config.storePathRootDir)
 
 
 def _store_around(root: Path, real: Path) -> str | None:
-    """What shows that a folder lies in another store's root, at any depth."""
+    """Evidence that a folder lies in another store's root, at any depth; None if there is none."""
     for above in real.parents:
         dirs = [name for name in _ROOT_DIRS if _has_content(above / name)]
         files = [name for name in _ROOT_FILES if (above / name).is_file()]
-        # Many a program keeps one file of such a name; two of them are a store's.
+        # Other programs also use one of these file names; two of them identify a store.
         marks = files + dirs if dirs or len(files) > 1 else []
         for name in marks:
             mark, own = above / name, root / name
-            # Queues may be kept beside the log on another disk, with a link to them in the root.
+            # Queues may lie on the log's disk, with a link to them in the root.
             if not (own.exists() and own.samefile(mark)):
-                return f"{above} is another store, with a {name} of its own"
+                return f"{above} is another store, with its own {name}"
     return None
 
 
@@ -165,11 +166,11 @@ def _has_content(folder: Path) -> bool:
 
 def _ways_out(root: Path, folder: Path) -> str:
     if Path(os.path.abspath(folder)).is_relative_to(os.path.abspath(root)):
-        return f"Nothing was changed. Put a copy of the log in the place of the link {folder}"
+        return f"Nothing was changed. Replace the link {folder} by a copy of the log"
     return (
-        "Nothing was changed. If this is a copy, take storePathCommitLog and "
-        "readOnlyCommitLogStorePaths out of its configuration, or have them and storePathRootDir "
-        "name its own folders; if the folder is its own and what was found a leftover, move that "
+        "Nothing was changed. If this store is a copy, remove storePathCommitLog and "
+        "readOnlyCommitLogStorePaths from its configuration, or set them and storePathRootDir "
+        "to its own folders. If the folder is its own and the other store is a leftover, move that "
         "away. Reading needs no change"
     )
 
@@ -180,11 +181,11 @@ def _has_log(root: Path, config: StoreConfig) -> bool:
     except MissingFileError:
         if any((root / part).is_dir() for part in _PARTS):
             raise
-        return False  # nothing of a store is here: that tells more
+        return False  # no store here at all: that error is clearer
 
 
 def _not_a_store(root: Path, reason: str, nearby: Path | None) -> NotAStoreError:
-    advice = "A store is the folder with commitlog/ and consumequeue/ in it (storePathRootDir)"
+    advice = "A store is the folder that contains commitlog/ and consumequeue/ (storePathRootDir)"
     if nearby is not None:
         advice = f"Did you mean {nearby}?"
     return NotAStoreError(root, reason=reason, advice=advice)
@@ -200,7 +201,7 @@ def _store_above(root: Path) -> Path | None:
 
 
 def _store_below(root: Path) -> Path | None:
-    """A store in the folder, or one level further down."""
+    """A store in the folder or one level below it."""
     try:
         inside = sorted(child for child in root.iterdir() if child.is_dir())[:200]
         for folder in inside:
@@ -216,7 +217,7 @@ def _store_below(root: Path) -> Path | None:
 
 
 def _nearest_existing(root: Path) -> Path | None:
-    """A store above or beside a path that is not there."""
+    """A store above or beside a path that does not exist."""
     for folder in list(root.absolute().parents)[:2]:
         if _is_store(folder):
             return folder
@@ -231,7 +232,7 @@ def _refuse_other_kinds(root: Path, queues: bool) -> None:
             raise UnsupportedStoreError(
                 root / name,
                 reason="the queues of this store are in RocksDB (storeType=defaultRocksDB)",
-                advice="Only queues in files are read: have the broker write those as well with "
+                advice="Only queues in files can be read. Let the broker write those too with "
                 "rocksdbCQDoubleWriteEnable=true, or read the log itself (Spark: "
                 "source=commitlog)",
             )
@@ -242,12 +243,12 @@ def _refuse_other_kinds(root: Path, queues: bool) -> None:
         if name.startswith(_DLEDGER_PREFIX):
             raise UnsupportedStoreError(
                 root / name,
-                reason="this is the store of a broker in DLedger mode; its log is not read",
+                reason="this is the store of a broker in DLedger mode; its log is not supported",
                 advice="Read the store of a broker that runs without enableDLegerCommitLog",
             )
         if name in _TIERED_DIRS:
             raise UnsupportedStoreError(
                 root / name,
-                reason="this is a tiered store; its files are not read",
-                advice="Read the broker's own store, where the newest messages are",
+                reason="this is a tiered store; its files are not supported",
+                advice="Read the broker's own store; it holds the newest messages",
             )

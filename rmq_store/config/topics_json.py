@@ -1,4 +1,4 @@
-"""topics.json: what a broker must know of a topic before it serves it (TopicConfigManager)."""
+"""topics.json: the topic settings that a broker needs to serve a topic (TopicConfigManager)."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _READ_WRITE = 6  # perm bits: 4 read, 2 write
 def update_topics(
     root: Path, dialect: Dialect, queues: list[QueueId], declared: Mapping[str, Mapping[str, Any]]
 ) -> None:
-    """Add the topics of `queues` and those `declared` to topics.json; what is there stays.
+    """Add the topics of `queues` and those in `declared` to topics.json; keep existing ones.
 
-    The system's own topics are left to the broker, which makes them itself.
+    System topics are skipped: the broker creates them.
     """
     value = read_config_json(root, "topics.json") or {}
     table: dict[str, Any] = dict(value.get("topicConfigTable") or {})
@@ -68,15 +68,15 @@ def _entry(
 
 
 def read_topic_configs(store: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
-    """topics.json: topic -> its settings; {} without a file.
+    """topics.json as topic -> settings; {} without a file.
 
-    Raises CorruptConfigError, also for JSON that is no table of topics; AccessError.
+    Raises CorruptConfigError, also for JSON that is not a table of topics; AccessError.
     """
     table = (read_config_json(store, "topics.json") or {}).get("topicConfigTable") or {}
-    if not isinstance(table, dict) or not all(isinstance(one, dict) for one in table.values()):
+    if not isinstance(table, dict) or not all(isinstance(topic, dict) for topic in table.values()):
         raise CorruptConfigError(
             Path(store) / CONFIG_DIR / "topics.json",
-            reason="topicConfigTable is no table of topics",
+            reason="topicConfigTable is not a table of topics",
             expected='{"topic": {"readQueueNums": 8, ...}, ...}',
             advice="Restore the file from a backup, or move it away: the messages do not depend on it",
         )
@@ -84,7 +84,7 @@ def read_topic_configs(store: str | os.PathLike[str]) -> dict[str, dict[str, Any
 
 
 def declared_topics(store: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
-    """As `read_topic_configs`, and {} where that is damaged, for who can do without.
+    """As `read_topic_configs`, but {} if the file is damaged, for callers that do not depend on it.
 
     Raises AccessError.
     """
@@ -104,5 +104,11 @@ def batch_topics(topic_configs: Mapping[str, Mapping[str, Any]]) -> set[str]:
 
 
 def declared_batch_topics(root: Path) -> set[str]:
-    """Topics that topics.json says have BatchConsumeQueues; none where it cannot be read."""
+    """Topics with BatchConsumeQueues according to topics.json; none if it cannot be read."""
     return batch_topics(declared_topics(root))
+
+
+def queue_count(settings: Mapping[str, Any] | None) -> int:
+    """How many queues a topic is declared with: the larger of those to read and to write."""
+    counts = ((settings or {}).get(name) for name in ("readQueueNums", "writeQueueNums"))
+    return max((count for count in counts if isinstance(count, int)), default=0)

@@ -1,4 +1,4 @@
-"""Bisection over values some of which cannot be known: of damaged entries, of records that are gone."""
+"""Bisection over values of which some are unknown: damaged entries, or records that are gone."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from typing import NamedTuple
 _LOOKED_AT_ONE_BY_ONE = 1_000
 
 ValueAt = Callable[[int], int | None]
-"""The value of a number; None where it cannot be known."""
+"""The value at a number; None if it is unknown."""
 
 
 class Boundary(NamedTuple):
-    """Where the values of [low, high) reach a point: known ones before `first` do not, those from
-    `behind` on do, and between the two none is known."""
+    """Where the values of [low, high) reach a point.
+
+    Known values before `first` do not reach it. Values from `behind` on do. Between the two none is
+    known.
+    """
 
     first: int
     behind: int
@@ -24,11 +27,11 @@ class Boundary(NamedTuple):
 def find_boundary(
     low: int, high: int, value_at: ValueAt, reached: Callable[[int], bool]
 ) -> Boundary:
-    """Where in [low, high) the values begin for which `reached` holds; known ones ascend.
+    """Where in [low, high) `reached` becomes true; known values ascend.
 
-    What is not known tells nothing, so the search looks at the nearest that is: to take it for a
-    low one would lose all between the boundary and it. Where very many are not known some between
-    the two may be, of either kind.
+    Unknown values are skipped; the search uses the nearest known one. Treating an unknown value as
+    low would lose everything between the boundary and it. In a long unknown range, some values
+    between `first` and `behind` may still be known, on either side of the boundary.
     """
     while low < high:
         middle = (low + high) // 2
@@ -49,7 +52,7 @@ def find_boundary(
 
 
 def _narrowed(found: Boundary, value_at: ValueAt, reached: Callable[[int], bool]) -> Boundary:
-    """Without the single known values between, which doubling steps have passed over."""
+    """The boundary without single known values in it, which the doubling steps skipped."""
     first, behind = found
     if behind - first > _LOOKED_AT_ONE_BY_ONE:
         return found
@@ -63,10 +66,10 @@ def _narrowed(found: Boundary, value_at: ValueAt, reached: Callable[[int], bool]
 
 
 def _nearest(start: int, stop: int, step: int, value_at: ValueAt) -> tuple[int, int] | None:
-    """The first number from `start` on whose value is known, before `stop`, and that; else None.
+    """The first number from `start` on, before `stop`, with a known value, and the value; else None.
 
-    Steps double, and the last one is bisected: where values are not known, as a rule a stretch of
-    the log is gone, with many thousand records in it.
+    Steps double, and the last step is bisected: unknown values usually form a long range, because a
+    missing part of the log holds many thousand records.
     """
     value = value_at(start) if start != stop else None
     if value is not None or start == stop:
@@ -102,11 +105,11 @@ def bisect_first(start: int, stop: int, test: Callable[[int], bool]) -> int:
 
 
 def recheck_neighbours(found: int, low: int, high: int, value_at: ValueAt, wanted: int) -> int:
-    """What a plain bisection in [low, high) found for `wanted`, or better where a value misled it.
+    """`found`, the result of a plain bisection for `wanted`, corrected if a wrong value misled it.
 
-    Values ascend, but for damaged ones. One that the bisection believed is right beside what it
-    found, since all on the other side of it are as they should be. `value_at` gives None for
-    numbers that are not there; it is asked for some outside of the range as well.
+    Values ascend, except damaged ones. A wrong value that misled the bisection is next to its
+    result, because all values on the other side are in order. `value_at` returns None for missing
+    numbers, and may be called for some outside the range.
     """
     around = [value_at(number) for number in range(max(low, found - 2), min(high, found + 2))]
     known = [value for value in around if value is not None]
@@ -117,8 +120,8 @@ def recheck_neighbours(found: int, low: int, high: int, value_at: ValueAt, wante
         value = value_at(number)
         if value is None:
             return None
-        before = [value_at(one) for one in range(number - _NEIGHBOURS, number)]
-        behind = [value_at(one) for one in range(number + 1, number + 1 + _NEIGHBOURS)]
+        before = [value_at(other) for other in range(number - _NEIGHBOURS, number)]
+        behind = [value_at(other) for other in range(number + 1, number + 1 + _NEIGHBOURS)]
         return value if _fits(value, before, behind) else None
 
     return find_boundary(low, high, in_order, lambda value: value >= wanted).behind
@@ -128,10 +131,10 @@ _NEIGHBOURS = 3  # on each side
 
 
 def _fits(value: int, before: Sequence[int | None], behind: Sequence[int | None]) -> bool:
-    """Whether no more neighbours ascend without the value than with it."""
-    left = [one for one in before if one is not None]
-    right = [one for one in behind if one is not None]
-    with_it = [one for one in left if one <= value], [one for one in right if one >= value]
+    """Whether an ascending sequence with the value is at least as long as the longest one without it."""
+    left = [other for other in before if other is not None]
+    right = [other for other in behind if other is not None]
+    with_it = [x for x in left if x <= value], [x for x in right if x >= value]
     return 1 + sum(map(_most_ascending, with_it)) >= _most_ascending([*left, *right])
 
 
@@ -139,6 +142,6 @@ def _most_ascending(values: Sequence[int]) -> int:
     """The length of the longest subsequence that does not descend."""
     lengths: list[int] = []
     for at, value in enumerate(values):
-        before = (lengths[one] for one in range(at) if values[one] <= value)
+        before = (lengths[i] for i in range(at) if values[i] <= value)
         lengths.append(1 + max(before, default=0))
     return max(lengths, default=0)

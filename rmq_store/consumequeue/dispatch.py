@@ -1,10 +1,11 @@
-"""What the broker makes of records for the queues: which entry, in which queue (CommitLogDispatcher).
+"""The queue entries that the broker derives from records (CommitLogDispatcher).
 
-Used for records that no queue lists yet, and to build queues afresh. Columns in, columns out.
+Used for records that no queue lists yet, and to rebuild queues. Input and output are columns.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ from rmq_store.arrow.property_columns import PropertyColumns, decode_property_co
 from rmq_store.arrow.substrings import buffers, slices
 from rmq_store.commitlog.headers import Headers
 from rmq_store.config.broker_conf import StoreConfig
+from rmq_store.files.safe_paths import is_plain_name
 from rmq_store.format.array_types import Ints
 from rmq_store.format.hashing import java_string_hashes
 from rmq_store.format.layout import MULTI_DISPATCH_SEPARATOR, Property, SysFlag
@@ -27,13 +29,15 @@ from rmq_store.format.topics import LMQ_PREFIX, SCHEDULE_TOPIC
 
 _UNKNOWN_LEVEL_MS = 1000  # ScheduleMessageService#computeDeliverTimestamp
 
+LOG = logging.getLogger("rmqstore")
+
 
 @dataclass(slots=True)
 class DispatchRequests:
-    """n entries in log order, to go into queues: `queue` numbers the ids in `queues`.
+    """n queue entries in log order; `queue` holds indexes into `queues`.
 
-    `offset` is what the record asks for as its queue offset; `batch` whether the queue is a
-    BatchConsumeQueue. Numbers are int64 arrays of n.
+    `offset` is the record's own queueOffset. `batch` marks BatchConsumeQueues. Numbers are int64
+    arrays of n.
     """
 
     queues: list[QueueId]
@@ -65,11 +69,11 @@ class DispatchRequests:
 
 
 def concat_requests(parts: Sequence[DispatchRequests]) -> DispatchRequests:
-    """The entries of `parts` one behind the other, at least one of them; queues numbered anew."""
+    """The entries of `parts`, at least one, in one object with renumbered queues."""
     number: dict[QueueId, int] = {}
     queue = []
     for part in parts:
-        codes = [number.setdefault(one, len(number)) for one in part.queues]
+        codes = [number.setdefault(queue_id, len(number)) for queue_id in part.queues]
         queue.append(np.array(codes, dtype=np.int64)[part.queue])
     names = ("offset", "log_offset", "size", "tags_code", "count", "store_timestamp", "batch")
     columns = (np.concatenate([getattr(part, name) for part in parts]) for name in names)
@@ -85,11 +89,11 @@ def dispatch(
     topics: pa.Array | None = None,
     properties: PropertyColumns | None = None,
 ) -> DispatchRequests:
-    """The queue entries of records, all of which must be valid.
+    """The queue entries of records, which must all be valid.
 
-    Prepared and rolled-back records enter no queue. `lmq`: records that carry queue offsets for
-    other queues (INNER_MULTI_QUEUE_OFFSET) enter those as well. `topics` and `properties`: those of
-    the same records, where they are decoded already.
+    Prepared and rolled-back records enter no queue. `lmq`: records with queue offsets for other
+    queues (INNER_MULTI_QUEUE_OFFSET) enter those too. `topics` and `properties`: those of the same
+    records, if the caller has decoded them.
     """
     topics = (stored_topics(headers) if topics is None else topics).dictionary_encode()
     names: list[str] = topics.dictionary.to_pylist()
@@ -133,7 +137,7 @@ def dispatch(
         store_timestamp[rows],
         is_batch[rows],
     )
-    return _with_extra(result, [one for one in extra if listed[one[0]]], headers, tags_code)
+    return _with_extra(result, [item for item in extra if listed[item[0]]], headers, tags_code)
 
 
 def _signed(value: int) -> int:
@@ -141,7 +145,7 @@ def _signed(value: int) -> int:
 
 
 def tags_codes(tags: pa.Array) -> Ints:
-    """tagsCode of a column of TAGS: the Java hash, 0 where there are none."""
+    """tagsCode of a column of TAGS: the Java hash, 0 without tags."""
     ends, raw = buffers(tags.fill_null(""))
     return java_string_hashes(raw, ends).astype(np.int64)
 
@@ -167,20 +171,20 @@ def _integer(text: str | None, otherwise: int) -> int:
 
 
 def _deliver_time(
-    found: Mapping[str, str], tags_code: int, stored: int, delays: Mapping[int, int]
+    properties: Mapping[str, str], tags_code: int, stored: int, delays: Mapping[int, int]
 ) -> int:
-    """tagsCode in the delay topic: when the message is to be delivered, ms."""
-    level = _integer(found.get(Property.DELAY), 0)
+    """tagsCode in the delay topic: the delivery time in ms."""
+    level = _integer(properties.get(Property.DELAY), 0)
     if level <= 0:
         return tags_code
     level = min(level, max(delays, default=0))
     return stored + delays.get(level, _UNKNOWN_LEVEL_MS)
 
 
-def _other_queues(found: Mapping[str, str], queue_id: int) -> list[tuple[QueueId, int]]:
-    """The further queues of a record and its offset in each (ConsumeQueue#multiDispatchLmqQueue)."""
-    names = found.get(Property.INNER_MULTI_DISPATCH, "").split(MULTI_DISPATCH_SEPARATOR)
-    offsets = found.get(Property.INNER_MULTI_QUEUE_OFFSET, "").split(MULTI_DISPATCH_SEPARATOR)
+def _other_queues(properties: Mapping[str, str], queue_id: int) -> list[tuple[QueueId, int]]:
+    """The other queues of a record and its offset in each (ConsumeQueue#multiDispatchLmqQueue)."""
+    names = properties.get(Property.INNER_MULTI_DISPATCH, "").split(MULTI_DISPATCH_SEPARATOR)
+    offsets = properties.get(Property.INNER_MULTI_QUEUE_OFFSET, "").split(MULTI_DISPATCH_SEPARATOR)
     if len(names) != len(offsets):
         return []
     return [
@@ -196,7 +200,7 @@ def _with_extra(
     headers: Headers,
     tags_code: Ints,
 ) -> DispatchRequests:
-    """`base` and the entries of further queues, in log order."""
+    """`base` plus the entries of other queues, in log order."""
     if not extra:
         return base
     queues = list(dict.fromkeys([*base.queues, *(queue for _, queue, _ in extra)]))
@@ -221,11 +225,11 @@ def _with_extra(
 def entries_of(
     headers: Headers, config: StoreConfig, batch: set[str], *, lmq: bool = True
 ) -> tuple[DispatchRequests, pa.Array, PropertyColumns]:
-    """Queue entries of records, and what the index needs of them: topics and properties."""
+    """The queue entries of records, and the columns that the index needs: topics and properties."""
     topics = stored_topics(headers)
     stored = slices(headers.window, headers.properties_at, headers.properties_length, pa.binary())
     properties = decode_property_columns(stored, with_map=False)
-    found = dispatch(
+    requests = dispatch(
         headers,
         delay_levels_ms=config.delay_levels_ms,
         batch_topics=batch,
@@ -233,4 +237,19 @@ def entries_of(
         topics=topics,
         properties=properties,
     )
-    return found, topics, properties
+    return _with_folder_names(requests), topics, properties
+
+
+def _with_folder_names(requests: DispatchRequests) -> DispatchRequests:
+    """The entries whose topic can name a folder. A broker stores no other; a foreign log may."""
+    odd = [n for n, queue in enumerate(requests.queues) if not is_plain_name(queue.topic)]
+    if not odd:
+        return requests
+    left_out = np.isin(requests.queue, odd)
+    LOG.warning(
+        "%d records from log offset %d on are in no queue: topic %r cannot name a folder",
+        int(left_out.sum()),
+        int(requests.log_offset[left_out].min()),
+        requests.queues[odd[0]].topic,
+    )
+    return requests.rows(np.flatnonzero(~left_out))

@@ -1,4 +1,4 @@
-"""Queue entries as columns: what a range of a ConsumeQueue or BatchConsumeQueue says."""
+"""Queue entries as columns: the content of a range of a ConsumeQueue or BatchConsumeQueue."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from rmq_store.format.layout import FILLER_SIZE
 
 @dataclass(slots=True)
 class Entries:
-    """n queue entries in the machine's byte order, each an int64 array of n.
+    """n queue entries as int64 arrays of n in native byte order.
 
-    `offset` is the queue offset of the (first) message, `count` how many messages the record holds.
+    `offset` is the queueOffset of the (first) message. `count` is the number of messages in the
+    record.
     """
 
     offset: Ints
@@ -41,24 +42,24 @@ class Entries:
 
     @property
     def points_to_record(self) -> npt.NDArray[np.bool_]:
-        """Which entries point anywhere at all: filler and zeros do not."""
+        """Mask of the entries that point to a record; filler and zeros do not."""
         points: npt.NDArray[np.bool_] = (self.size > 0) & (self.size != FILLER_SIZE)
         return points & (self.log_offset >= 0)
 
 
 def no_entries() -> Entries:
-    """No entries."""
+    """Entries of length 0."""
     return Entries(*(np.zeros(0, dtype=np.int64) for _ in range(5)))
 
 
 def hole_at(at: int) -> Entries:
-    """The entry that stands for units from `at` on which no file holds."""
+    """The entry that stands for the missing units from `at` on, which no file holds."""
     nothing = np.zeros(1, dtype=np.int64)
     return Entries(nothing + at, nothing, nothing, nothing, nothing + 1)
 
 
 def concat_entries(parts: Sequence[Entries]) -> Entries:
-    """The entries of `parts` one behind the other."""
+    """The entries of `parts` in one object, in order."""
     if len(parts) == 1:
         return parts[0]
     if not parts:

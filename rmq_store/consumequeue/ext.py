@@ -1,4 +1,4 @@
-"""ConsumeQueueExt: what stands beside a queue for entries whose tagsCode is an address."""
+"""ConsumeQueueExt: extra data for queue entries whose tagsCode is an address."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rmq_store.format.layout import EXT_ADDRESS_BASE, EXT_HEAD, EXT_MAX_ADDRESS
 
 
 class ExtUnit(NamedTuple):
-    """What the extension of a queue holds for one entry (ConsumeQueueExt.CqExtUnit)."""
+    """The extension data of one entry (ConsumeQueueExt.CqExtUnit)."""
 
     tags_code: int
     store_timestamp: int
@@ -20,13 +20,13 @@ class ExtUnit(NamedTuple):
 
 
 class QueueExt:
-    """ConsumeQueueExt: units that tagsCode of a queue entry leads to where it is an address."""
+    """ConsumeQueueExt: the units that a queue entry's tagsCode points to if it is an address."""
 
     def __init__(self, folder: str, *, file_size: int | None = None) -> None:
         self.chain = SegmentChain([folder], file_size=file_size)
 
     def unit(self, tags_code: int) -> ExtUnit | None:
-        """The unit at the address `tags_code`; None where it is missing, as the broker takes it."""
+        """The unit at the address `tags_code`; None if it is missing, as in the broker."""
         at = tags_code - EXT_ADDRESS_BASE
         segment = self.chain.segment_at(at)
         if segment is None or at + EXT_HEAD.itemsize > self.chain.segment_end(segment):
@@ -44,7 +44,7 @@ class QueueExt:
         return ExtUnit(int(head["tags_code"]), int(head["store_timestamp"]), bits)
 
     def tags_codes(self, codes: Ints) -> Ints:
-        """`codes` with addresses replaced by the tagsCode they lead to, where it is there."""
+        """`codes` with each address replaced by the tagsCode of its unit, if that exists."""
         rows = np.flatnonzero(codes <= EXT_MAX_ADDRESS)
         if not len(rows):
             return codes

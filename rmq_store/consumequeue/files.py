@@ -1,8 +1,8 @@
-"""ConsumeQueue and BatchConsumeQueue: the queues of a topic as entries that point into the CommitLog.
+"""Files of ConsumeQueue and BatchConsumeQueue: entries that point into the CommitLog.
 
-A queue is a cache of the log: an entry is believed only once its record has been looked at.
-`file_stop` (behind the last entry that is there at all) is not stored anywhere and is found by
-bisection; so is the first entry that still has its record.
+A queue is a cache of the log, so an entry is trusted only after its record was checked. No file
+stores `file_stop` (after the last existing entry) or the first entry that still has its record;
+both are found by bisection.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from rmq_store.format.layout import (
 )
 
 _LAST_LOOK = 200  # units, about a page of a ConsumeQueue
-_LAST_BASE_OFFSET = 2**62  # beyond it lies damage, and arithmetic overflows
+_LAST_BASE_OFFSET = 2**62  # larger values are damage and would overflow
 
 
 class Glance(NamedTuple):
-    """First and last entry of a queue, each as log offset and size, and the unit behind the last."""
+    """First and last entry of a queue, as log offset and size, and the unit after the last."""
 
     first: tuple[int, int]
     last: tuple[int, int]
@@ -41,7 +41,7 @@ class Glance(NamedTuple):
 
 
 def _read(segment: SegmentFile, start: int, stop: int) -> bytes:
-    """Bytes of a local file without mapping it; fewer where it is short."""
+    """Bytes of a local file without mapping it; fewer if the file is short."""
     try:
         fd = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -53,10 +53,10 @@ def _read(segment: SegmentFile, start: int, stop: int) -> bytes:
 
 
 class QueueFiles:
-    """The files of one queue as numbered units: unit i stands at byte i * unit size of the stream.
+    """The files of one queue as numbered units: unit i is at byte i * unit size of the stream.
 
-    In a ConsumeQueue the unit's number is the queue offset; in a BatchConsumeQueue (`batch`) a unit
-    holds a range of queue offsets and its number means nothing outside.
+    In a ConsumeQueue the unit number is the queueOffset. In a BatchConsumeQueue (`batch`) a unit
+    holds a range of queueOffsets, and its number has no meaning elsewhere.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class QueueFiles:
 
     @property
     def units_per_file(self) -> int:
-        """How many whole units a file holds."""
+        """The number of whole units per file."""
         return self.chain.file_size // self.dtype.itemsize
 
     @property
@@ -93,10 +93,11 @@ class QueueFiles:
         return len(self.chain.segments) * self.chain.file_size != self.chain.stop - self.chain.start
 
     def raw(self, start: int, stop: int) -> npt.NDArray[Any]:
-        """Units `start` to `stop` as they are stored; zeros where no file holds them.
+        """Units `start` to `stop` as stored; zeros where no file holds them.
 
-        Not to be asked across a hole between files, which can be of any width: `entries` may.
-        A batch unit that cannot be (BatchConsumeQueue#recover) loses its size and so counts as none.
+        Do not call it across a hole between files, which can be very wide; use `entries` there.
+        Sets the size of an impossible batch unit (BatchConsumeQueue#recover) to zero, so that it
+        counts as no entry.
         """
         units = np.zeros(stop - start, dtype=self.dtype)
         for first, last in self._held(start, stop):
@@ -107,13 +108,13 @@ class QueueFiles:
         return units
 
     def _stored(self, start: int, stop: int) -> npt.NDArray[Any]:
-        """Units that one file holds, as they lie there: not to be kept."""
+        """A view on units in one file; copy them to keep them."""
         window = self.chain.window(start * self.dtype.itemsize, stop * self.dtype.itemsize)
         self.chain.counts.bytes += len(window)
         return window.view(self.dtype)
 
     def _held(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
-        """The ranges of units in [start, stop) that lie in files, one a file."""
+        """The ranges of units in [start, stop) that files hold, one per file."""
         width = self.dtype.itemsize
         for segment in self.chain.segments_from(start * width):
             first = max(start, -(-segment.base // width))
@@ -124,7 +125,9 @@ class QueueFiles:
                 yield first, last
 
     def entries(self, start: int, stop: int) -> Entries:
-        """Units `start` to `stop` as entries; a hole between files is one entry that leads nowhere."""
+        """Units `start` to `stop` as entries; a hole between files becomes one entry without a
+        record.
+        """
         parts: list[Entries] = []
         at = start
         for first, last in self._held(start, stop):
@@ -137,7 +140,7 @@ class QueueFiles:
         return concat_entries(parts)
 
     def _entries_held(self, start: int, stop: int) -> Entries:
-        """The entries of units that one file holds."""
+        """The entries of units in one file."""
         raw = self.raw(start, stop) if self.batch else self._stored(start, stop)
         log_offset = raw["log_offset"].astype(np.int64)
         size = raw["size"].astype(np.int64)
@@ -151,7 +154,7 @@ class QueueFiles:
         return Entries(offset, log_offset, size, tags_code, count)
 
     def unit(self, number: int) -> tuple[int, int]:
-        """Log offset and size in unit `number`."""
+        """Log offset and size of unit `number`."""
         width = self.dtype.itemsize
         if self.batch:
             item = self.raw(number, number + 1)[0]
@@ -160,9 +163,9 @@ class QueueFiles:
         return int(item["log_offset"]), int(item["size"])
 
     def peek(self, number: int) -> tuple[int, int] | None:
-        """Log offset and size in unit `number` by one short read, nothing mapped; None in a hole.
+        """Log offset and size of unit `number` by one short read, without mapping; None in a hole.
 
-        For a few looks at each of many queues, where mapping a file costs more than reading it.
+        For a few reads from each of many queues, where mapping a file costs more than reading.
         """
         width = self.dtype.itemsize
         segment = self.chain.segment_at(number * width)
@@ -177,10 +180,11 @@ class QueueFiles:
         return int(item["log_offset"]), int(item["size"])
 
     def glance(self) -> Glance | None:
-        """The first entry, and the last one where it stands on the last page of the last file.
+        """The first entry, and the last one if it is on the last page of the last file.
 
-        Two short reads and nothing mapped, for stores of many thousand queues. None where that does
-        not tell: a queue of batches or without files, or a last file with its last page empty.
+        Uses two short reads and no mapping, for stores with many thousand queues. None if that is
+        not enough: a BatchConsumeQueue, a queue without files, or a last file whose last page is
+        empty.
         """
         segments, width = self.chain.segments, self.dtype.itemsize
         if self.batch or not segments:
@@ -205,17 +209,16 @@ class QueueFiles:
         )
 
     def _look(self, segment: SegmentFile, start: int, stop: int) -> bytes:
-        """Bytes of a file that is not going to be read on; of a remote one they are kept."""
+        """Bytes of a file for a single look; those of a remote file stay cached."""
         if not self.chain.is_remote:
             return _read(segment, start, stop)
         stop = min(stop, segment.size)
         return self.chain.window(segment.base + start, segment.base + stop).tobytes()
 
     def find_stop(self) -> int:
-        """Behind the last unit that was ever written, as far as it shows: size above 0.
+        """The unit after the last written one, as far as visible: its size is above 0.
 
-        Zeros in front of a file that holds entries behind them (a write that was lost) do not end
-        the queue.
+        Zeros at the start of a file that holds later entries (a lost write) do not end the queue.
         """
         for segment in reversed(self.chain.segments):
             first = segment.base // self.dtype.itemsize
@@ -225,44 +228,44 @@ class QueueFiles:
         return self.first_unit
 
     def _filled_units(self, segment: SegmentFile, first: int) -> int:
-        """How many units of a file count as written: up to the last one of the first filled run."""
+        """How many units of a file count as written: up to the end of the first filled run."""
         count = min(self.units_per_file, segment.size // self.dtype.itemsize)
-        # A full file, or one with no more than its last page to go, needs no search; nor do holes
-        # before that page, in a sparse copy, mislead one.
+        # A file that is full up to its last page needs no search, and holes before that page
+        # (in a sparse copy) do not matter.
         front = max(0, count - _LAST_LOOK)
         filled = np.flatnonzero(self.raw(first + front, first + count)["size"] > 0)
         if len(filled):
             return front + int(filled[-1]) + 1
         known = bisect_first(0, count, lambda place: self.unit(first + place)[1] <= 0)
         if known == 0:
-            return self._filled_behind_zeros(first, count)
+            return self._filled_after_zeros(first, count)
         return known
 
-    def _filled_behind_zeros(self, first: int, count: int) -> int:
-        """The same where the file begins with zeros: look at all of it."""
+    def _filled_after_zeros(self, first: int, count: int) -> int:
+        """The same for a file that begins with zeros: checks the whole file."""
         filled = np.flatnonzero(self.raw(first, first + count)["size"] > 0)
         return int(filled[-1]) + 1 if len(filled) else 0
 
     def find_unit_at_log(self, log_offset: int, start: int, stop: int) -> int:
-        """The first unit in [start, stop) that points to `log_offset` or behind it; else `stop`."""
-        if start < stop and self._points_behind(start, log_offset):
+        """The first unit in [start, stop) that points to `log_offset` or later; else `stop`."""
+        if start < stop and self._points_at_or_after(start, log_offset):
             return start  # nothing has expired
-        found = bisect_first(start, stop, lambda unit: self._points_behind(unit, log_offset))
+        found = bisect_first(start, stop, lambda unit: self._points_at_or_after(unit, log_offset))
         return recheck_neighbours(found, start, stop, self._log_offset_at, log_offset)
 
-    def first_pointing_behind(self, log_offset: int, start: int, stop: int) -> int:
+    def first_pointing_at_or_after(self, log_offset: int, start: int, stop: int) -> int:
         """The first unit in [start, stop) whose log offset is `log_offset` or more; else `stop`.
 
-        For units without holes. Which file by its last unit, for the first of a file may never have
-        reached the disk; then inside that one's mapped bytes: nothing is made for a look, so that
-        many thousand queues can be asked.
+        Only for units without holes. Chooses the file by its last unit, because its first may never
+        have reached the disk, and then bisects the mapped bytes. Allocates nothing, so it is fast
+        for many thousand queues.
         """
         held = list(self._held(start, stop))
         number = bisect_first(0, len(held), lambda n: self.unit(held[n][1] - 1)[0] >= log_offset)
         if number == len(held):
             return recheck_neighbours(stop, start, stop, self._log_offset_at, log_offset)
         first, last = held[number]
-        if self.chain.is_remote:  # there a window is fetched
+        if self.chain.is_remote:  # each unit has to be fetched
             found = bisect_first(first, last, lambda unit: self.unit(unit)[0] >= log_offset)
             return recheck_neighbours(found, start, stop, self._log_offset_at, log_offset)
         width = self.dtype.itemsize
@@ -274,22 +277,22 @@ class QueueFiles:
         return recheck_neighbours(found, start, stop, self._log_offset_at, log_offset)
 
     def _log_offset_at(self, unit: int) -> int | None:
-        """Where a unit points in the log; None where it leads nowhere or no file holds it."""
+        """The log offset of a unit; None if it points to no record or no file holds it."""
         if unit < 0 or self.chain.segment_at(unit * self.dtype.itemsize) is None:
             return None
         where, size = self.unit(unit)
         return where if size > 0 and size != FILLER_SIZE and where >= 0 else None
 
-    def _points_behind(self, unit: int, log_offset: int) -> bool:
+    def _points_at_or_after(self, unit: int, log_offset: int) -> bool:
         if self.chain.segment_at(unit * self.dtype.itemsize) is None:
-            return False  # a hole in front; what comes behind decides
-        return is_behind(*self.unit(unit), log_offset)
+            return False  # a hole: later units decide
+        return is_at_or_after(*self.unit(unit), log_offset)
 
     def stop_before_log(self, log_end: int, stop: int) -> int:
-        """The unit behind the last one whose record ends at `log_end` or before.
+        """The unit after the last one whose record ends at or before `log_end`.
 
-        Entries behind the log's end are left from before the log was cut, or the log was copied
-        before its queue: they do not count. Log offsets ascend, so they are all at the end.
+        Entries beyond the end of the log do not count: the log was truncated, or copied before its
+        queue. Log offsets ascend, so such entries are all at the end.
         """
 
         def beyond(unit: int) -> bool:
@@ -303,13 +306,13 @@ class QueueFiles:
         return bisect_first(self.first_unit, stop, beyond)
 
 
-def is_behind(where: int, size: int, log_offset: int) -> bool:
-    """Whether an entry leads to a record at `log_offset` or behind it."""
+def is_at_or_after(where: int, size: int, log_offset: int) -> bool:
+    """Whether an entry points to a record at or after `log_offset`."""
     return size != FILLER_SIZE and size > 0 and where >= log_offset
 
 
 def _in_order(units: npt.NDArray[Any]) -> bool:
-    """Whether neighbouring units all lead somewhere, one behind the other."""
+    """Whether all neighbouring units point to records in ascending order."""
     places = list(zip(units["log_offset"].tolist(), units["size"].tolist(), strict=True))
     return all(size > 0 for _, size in places) and all(
         where + size <= behind for (where, size), (behind, _) in pairwise(places)

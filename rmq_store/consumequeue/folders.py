@@ -1,4 +1,4 @@
-"""The folders of all queues of a store: which queues there are, and their files."""
+"""The folders of all queues of a store: the existing queues and their files."""
 
 from __future__ import annotations
 
@@ -10,15 +10,24 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.consumequeue.files import QueueFiles
 from rmq_store.errors import from_os_error
 from rmq_store.files.mapping import MappingCache, ReadCounts
+from rmq_store.files.safe_paths import path_inside
 from rmq_store.format.layout import BATCH_CONSUMEQUEUE_DIR, CONSUMEQUEUE_DIR
 from rmq_store.format.queues import QueueId
 
 _QUEUE_FILES_MAPPED = 64
-_REMOTE_BLOCK = 16 << 10  # the end of a queue is found by some looks far apart
+_REMOTE_BLOCK = 16 << 10  # small, because the search for a queue's end reads a few distant places
+
+
+def queue_folder(root: str | os.PathLike[str], kind: str, queue: QueueId) -> str:
+    """The folder of a queue's files. `kind`: CONSUMEQUEUE_DIR or its like.
+
+    Raises UnsafeNameError for a topic that is no folder name: records of a foreign log may say any.
+    """
+    return path_inside(os.path.join(root, kind), queue.topic, str(queue.queue_id))
 
 
 class QueueFolders:
-    """The queues of a store on disk, and their files, opened as needed."""
+    """The queues of a store on disk, and their files, opened on demand."""
 
     def __init__(self, root: Path, config: StoreConfig) -> None:
         self.root = root
@@ -28,7 +37,7 @@ class QueueFolders:
 
     @property
     def counts(self) -> ReadCounts:
-        """What was read of all queues."""
+        """What was read from all queues."""
         return self._mappings.counts
 
     def listed(self) -> dict[QueueId, bool]:
@@ -50,7 +59,7 @@ class QueueFolders:
                 else self.config.mappedFileSizeConsumeQueue and self.config.queue_file_size
             )
             files = self._open[queue] = QueueFiles(
-                os.path.join(self.root, folder, queue.topic, str(queue.queue_id)),
+                queue_folder(self.root, folder, queue),
                 batch=batch,
                 file_size=size,
                 mappings=self._mappings,
@@ -58,7 +67,7 @@ class QueueFolders:
         return files
 
     def close(self) -> None:
-        """Give up all mapped files."""
+        """Release all mapped files."""
         self._mappings.clear()
         self._open.clear()
 
@@ -71,7 +80,7 @@ def _queue_folders(folder: Path) -> Iterable[QueueId]:
 
 
 def _folders_in(folder: str | Path) -> list[os.DirEntry[str]]:
-    """What is there now; a folder that is not, or was deleted since it was listed, holds none."""
+    """The folders that exist now; a missing or deleted parent counts as empty."""
     try:
         with os.scandir(folder) as entries:
             return [entry for entry in entries if entry.is_dir()]

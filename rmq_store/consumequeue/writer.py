@@ -1,4 +1,4 @@
-"""Appending entries to the files of queues (ConsumeQueue, BatchConsumeQueue)."""
+"""Appends entries to the files of queues (ConsumeQueue, BatchConsumeQueue)."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.consumequeue.dispatch import DispatchRequests
+from rmq_store.consumequeue.folders import queue_folder
 from rmq_store.files.writer import OpenFiles, SegmentWriter
 from rmq_store.format.array_types import Ints
 from rmq_store.format.layout import (
@@ -23,7 +24,7 @@ _NOT_COMPACTED = -1
 
 
 class QueueWriter:
-    """Writes entries of all queues of a store. `ends`: units each queue has already."""
+    """Writes entries of all queues of a store. `ends`: the number of existing units per queue."""
 
     def __init__(
         self, root: Path, config: StoreConfig, files: OpenFiles, ends: dict[QueueId, int]
@@ -37,11 +38,14 @@ class QueueWriter:
         self._last_log_offsets: dict[QueueId, int] = {}
 
     def end_of(self, queue: QueueId) -> int:
-        """The queue offset behind the last unit of a ConsumeQueue; 0 of a BatchConsumeQueue."""
+        """The queueOffset after the last unit of a ConsumeQueue; 0 for a BatchConsumeQueue."""
         return 0 if queue in self._batches else self._ends.get(queue, 0)
 
     def set_end(self, queue: QueueId, units: int | None, *, batch: bool) -> None:
-        """How many units the queue has, by who looked; None: it has none and begins with the next."""
+        """Set the number of units that the caller found in the queue.
+
+        None: the queue is empty and begins with its next entry.
+        """
         if units is None:
             self._ends.pop(queue, None)
         else:
@@ -49,45 +53,45 @@ class QueueWriter:
         if batch:
             self._batches.add(queue)
 
-    def append(self, found: DispatchRequests) -> None:
-        """Append the entries to their queues, each at the end of what it has.
+    def append(self, requests: DispatchRequests) -> None:
+        """Append the entries to their queues, each at the queue's end.
 
-        Records that a queue has already, by the place of the last one it was given, are passed over:
-        after a failure the same entries can be given again.
+        Skips records at or before the last log offset given for a queue, so that the same entries
+        can be passed again after a failure.
         """
-        order = np.argsort(found.queue, kind="stable")
-        edges = np.flatnonzero(np.diff(found.queue[order])) + 1
+        order = np.argsort(requests.queue, kind="stable")
+        edges = np.flatnonzero(np.diff(requests.queue[order])) + 1
         for rows in np.split(order, edges):
             if len(rows):
-                self._append_to(found.queues[int(found.queue[rows[0]])], found, rows)
+                self._append_to(requests.queues[int(requests.queue[rows[0]])], requests, rows)
 
-    def _append_to(self, queue: QueueId, found: DispatchRequests, rows: Ints) -> None:
-        rows = rows[found.log_offset[rows] > self._last_log_offsets.get(queue, -1)]
+    def _append_to(self, queue: QueueId, requests: DispatchRequests, rows: Ints) -> None:
+        rows = rows[requests.log_offset[rows] > self._last_log_offsets.get(queue, -1)]
         if not len(rows):
             return
-        batch = bool(found.batch[rows[0]])
+        batch = bool(requests.batch[rows[0]])
         if batch:
             self._batches.add(queue)
         end = self._ends.get(queue)
         if end is None:
-            # A new queue begins at its first offset; a BatchConsumeQueue always at its first unit.
-            end = 0 if batch else self._fill_front(queue, int(found.offset[rows[0]]))
+            # A ConsumeQueue starts at its first queueOffset, a BatchConsumeQueue at unit 0.
+            end = 0 if batch else self._fill_front(queue, int(requests.offset[rows[0]]))
         dtype = BATCH_QUEUE_ENTRY if batch else QUEUE_ENTRY
         units = np.zeros(len(rows), dtype=dtype)
-        units["log_offset"] = found.log_offset[rows]
-        units["size"] = found.size[rows]
-        units["tags_code"] = found.tags_code[rows]
+        units["log_offset"] = requests.log_offset[rows]
+        units["size"] = requests.size[rows]
+        units["tags_code"] = requests.tags_code[rows]
         if batch:
-            units["store_timestamp"] = found.store_timestamp[rows]
-            units["base_offset"] = found.offset[rows]
-            units["batch_size"] = found.count[rows]
+            units["store_timestamp"] = requests.store_timestamp[rows]
+            units["base_offset"] = requests.offset[rows]
+            units["batch_size"] = requests.count[rows]
             units["compacted_offset"] = _NOT_COMPACTED
         self._stream(queue, batch).write(end * dtype.itemsize, units.view(np.uint8))
         self._ends[queue] = end + len(rows)
-        self._last_log_offsets[queue] = int(found.log_offset[rows[-1]])
+        self._last_log_offsets[queue] = int(requests.log_offset[rows[-1]])
 
     def _fill_front(self, queue: QueueId, first: int) -> int:
-        """Filler from the first file's start to the first offset (ConsumeQueue#fillPreBlank)."""
+        """Write filler from the first file's start to the first offset (ConsumeQueue#fillPreBlank)."""
         per_file = self._config.queue_file_size // QUEUE_ENTRY.itemsize
         count = first % per_file
         if count:
@@ -105,6 +109,6 @@ class QueueWriter:
 
     def _new_stream(self, queue: QueueId, batch: bool) -> SegmentWriter:
         kind = BATCH_CONSUMEQUEUE_DIR if batch else CONSUMEQUEUE_DIR
-        folder = self._root / kind / queue.topic / str(queue.queue_id)
+        folder = Path(queue_folder(self._root, kind, queue))
         size = self._config.batch_queue_file_size if batch else self._config.queue_file_size
         return SegmentWriter(self._files, lambda base: folder, size)

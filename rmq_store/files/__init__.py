@@ -1,4 +1,5 @@
-"""Where bytes come from and go to: chains of segment files, mapped to read or opened to write.
+"""Local files: chains of segment files, mapped for reading or open for writing.
 
-Small files written whole, files cut, folders synced. What the bytes mean lives in `format` and above.
+Also small files written whole, truncation, and synced folders. `format` and the packages above it
+define what the bytes mean.
 """

@@ -1,7 +1,6 @@
-"""Where bytes come from: a chain of fixed-size segment files, mapped and read-only.
+"""A chain of fixed-size segment files: one byte stream, mapped read-only.
 
-A chain is one byte stream cut into files of one size. Views are windows on the mapped file and must
-not be kept: copy what is to stay.
+Views are windows on the mapped file. Copy the bytes that must outlive the window.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ from rmq_store.files.segments import (
 )
 from rmq_store.format.array_types import Bytes
 
-# Mapped files kept at once by a chain of its own: a pass along the log needs two.
+# Mapped files that a chain without a shared cache keeps: one pass along the log needs two.
 _MAPPINGS_KEPT = 2
 
 
 class SegmentChain:
-    """A byte stream in segment files, read through mapped windows.
+    """A byte stream in segment files, read through mapped windows. Not thread-safe.
 
-    `file_size` overrules what the files tell. Not for several threads at once.
+    `file_size` overrides the size inferred from the files.
     """
 
     def __init__(
@@ -44,7 +43,7 @@ class SegmentChain:
         mappings: MappingCache | None = None,
         setting: str = "the file size given",
     ) -> None:
-        """`setting`: what the broker calls `file_size`, for messages."""
+        """`setting`: the broker's name for `file_size`, for messages."""
         self.folders = [os.fspath(folder) for folder in folders]
         listed = list(list_segments(folders) if segments is None else segments)
         refuse_sizes(listed, file_size, setting)
@@ -58,46 +57,46 @@ class SegmentChain:
 
     @property
     def counts(self) -> ReadCounts:
-        """What was read of this chain and of others that share its mappings."""
+        """What was read from this chain and from others that share its mappings."""
         return self._mappings.counts
 
     @property
     def start(self) -> int:
-        """Stream offset of the first byte of the first file; 0 of an empty chain."""
+        """Stream offset of the first byte of the first file; 0 for an empty chain."""
         return self._bases[0] if self._bases else 0
 
     @property
     def stop(self) -> int:
-        """Stream offset behind the last file, had it its full size."""
+        """Stream offset after the last file, as if that file had its full size."""
         return self._bases[-1] + self.file_size if self._bases else 0
 
     def close(self) -> None:
-        """Give up all mapped files."""
+        """Release all mapped files."""
         self._mappings.clear()
 
     def segment_at(self, offset: int) -> SegmentFile | None:
-        """The file that holds `offset`, or None in a hole and outside."""
+        """The file that holds `offset`; None in a hole or outside the chain."""
         at = bisect_right(self._bases, offset) - 1
         if at < 0 or offset >= self._bases[at] + self.file_size:
             return None
         return self.segments[at]
 
     def segments_from(self, offset: int) -> Iterator[SegmentFile]:
-        """The file that holds `offset`, if any, and all behind it."""
+        """The file that holds `offset`, if any, and all files after it."""
         for segment in self.segments[max(0, bisect_right(self._bases, offset) - 1) :]:
             if segment.base + self.file_size > offset:
                 yield segment
 
     def segment_end(self, segment: SegmentFile) -> int:
-        """Stream offset behind `segment`, had it its full size."""
+        """Stream offset after `segment`, as if that file had its full size."""
         return segment.base + self.file_size
 
     def window(self, start: int, stop: int, *, fetch: int | None = None) -> Bytes:
-        """Bytes `start` to `stop` of the stream, all in one file; zeros where that file is short.
+        """Bytes `start` to `stop` of the stream, within one file; zeros beyond a short file's end.
 
-        A view on the mapped file where it can be. Of a remote file all of it is fetched, or its
-        first `fetch` bytes; with 0 nothing that was not asked for by `need`. Raises
-        MissingFileError where no file holds them, TruncatedFileError where the file shrank since it
+        Returns a view on the mapped file if possible. For a remote file, fetches all of the range
+        or its first `fetch` bytes; with `fetch=0` only what `need` requested before. Raises
+        MissingFileError if no file holds the range, TruncatedFileError if the file shrank after it
         was listed.
         """
         segment = self.segment_at(start)
@@ -117,11 +116,11 @@ class SegmentChain:
         return padded
 
     def stored_from(self, offset: int) -> int:
-        """The first offset at or behind `offset`, in its file, for which bytes are stored at all.
+        """The first offset at or after `offset`, in its file, whose bytes are stored on disk.
 
-        What lies before reads as zeros: files are made at their full size, and filled later. To
-        look there would take as long as to read what is written, and fill memory with zeros. The
-        end of the file where nothing more is stored.
+        Bytes before it read as zeros, because files are created at full size and filled later.
+        Reading such zeros would take as long as reading data, and would fill memory. Returns the
+        end of the file if nothing more is stored.
         """
         segment = self.segment_at(offset)
         if segment is None:
@@ -135,9 +134,9 @@ class SegmentChain:
         return bool(self.segments) and shadow_of(self.segments[0].path) is not None
 
     def need(self, starts: Iterable[int], stops: Iterable[int], *, fresh: bool = False) -> None:
-        """Fetch ranges of the stream, all in one file, that are about to be looked at in a window.
+        """Fetch ranges of the stream, all in one file, before a window reads them.
 
-        Nothing to do for local files. `fresh`: no window is in use.
+        Does nothing for local files. `fresh`: no window is in use.
         """
         if not self.is_remote:
             return
@@ -150,7 +149,7 @@ class SegmentChain:
         mapping.need(begin - segment.base, end - segment.base, fresh=fresh)
 
     def remote_ranges(self, ranges: Iterable[tuple[int, int]]) -> Iterator[Ranges]:
-        """Ranges of the stream as ranges of remote files, for `need_all`; none of local ones."""
+        """Ranges of the stream as ranges of remote files, for `need_all`; nothing for local files."""
         for start, stop in ranges if self.is_remote else ():
             for segment in self.segments_from(start):
                 if segment.base >= stop:
@@ -167,5 +166,5 @@ class SegmentChain:
             offset=start,
             reason=f"no file holds bytes {start} to {stop}",
             expected=held,
-            advice="The range expired and was deleted, or its file was not copied along",
+            advice="The range expired and was deleted, or its file was not copied with the others",
         )

@@ -1,4 +1,4 @@
-"""Small files read and written whole, and folders synced."""
+"""Small files read and written whole, and synced folders."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rmq_store.files.remote.object_store import shadow_of
 
 
 def read_file(path: str | os.PathLike[str]) -> bytes:
-    """A small file whole. Raises our error where it cannot be read."""
+    """The content of a small file. Raises MissingFileError or AccessError."""
     shadow = shadow_of(os.fspath(path))
     if shadow is not None:
         return shadow.read_whole(os.fspath(path))
@@ -21,7 +21,7 @@ def read_file(path: str | os.PathLike[str]) -> bytes:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Replace a file as a whole, flushed: whoever is killed leaves the old one or the new one."""
+    """Replace a file's content and flush it. After a crash the file is the old one or the new one."""
     aside = path.with_name(path.name + ".tmp")
     with aside.open("w", encoding="utf-8") as file:
         file.write(text)
@@ -32,13 +32,13 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Put a folder's list of files on the disk, and that of the folder above."""
-    for one in (folder, folder.parent):
+    """Sync a folder's list of files, and its parent's, to the disk."""
+    for directory in (folder, folder.parent):
         try:
-            fd = os.open(one, os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
             try:
                 os.fsync(fd)
             finally:
                 os.close(fd)
         except OSError as error:
-            raise from_os_error(one, error, "flushing") from error
+            raise from_os_error(directory, error, "flushing") from error

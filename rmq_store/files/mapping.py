@@ -1,4 +1,4 @@
-"""Files mapped for reading, and what stands for them where they are in an object store."""
+"""Files mapped for reading, and their counterpart for files in an object store."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ _REMOTE_FILES_KEPT = 1024
 
 @dataclass(slots=True)
 class ReadCounts:
-    """What was read: files that were opened, each once, and bytes that were asked for."""
+    """What was read: opened files, each once, and requested bytes."""
 
     files: dict[str, None] = field(default_factory=dict)
     bytes: int = 0
 
 
 class MappingCache:
-    """The files mapped last, at most `limit` of them: thousands of queues share one cache.
+    """The most recently used mapped files, at most `limit`; thousands of queues share one cache.
 
-    Of remote files as many as hold KEPT_BYTES together. May be asked by several threads at once.
+    Remote files are limited to KEPT_BYTES together instead. Thread-safe.
     """
 
     def __init__(self, limit: int, *, block: int | None = None) -> None:
-        """`block`: bytes of a remote file that are fetched at least; None for the usual."""
+        """`block`: the smallest fetch from a remote file, in bytes; None for the default."""
         self.limit = limit
         self.counts = ReadCounts()
         self._block = block
@@ -46,9 +46,9 @@ class MappingCache:
         self._lock = threading.Lock()
 
     def get(self, segment: SegmentFile, *, to_fetch: bool = False) -> Mapping | RemoteFile:
-        """The mapping of `segment`, made where it is not kept.
+        """The mapping of `segment`; creates it if it is not cached.
 
-        `to_fetch`: more of it is about to be fetched, so that others that hold much have to go.
+        `to_fetch`: more of it will be fetched, so large remote files may have to be released.
         """
         with self._lock:
             mapping = self._kept.get(segment.path)
@@ -75,26 +75,26 @@ class MappingCache:
     def _drop_oldest(self) -> None:
         _, oldest = self._kept.popitem(last=False)
         if isinstance(oldest, RemoteFile):
-            oldest.let_go()
+            oldest.count_as_released()
 
     def clear(self) -> None:
-        """Give up all of them; a file is unmapped once no view on it is left."""
+        """Release all mappings; a file is unmapped once no view on it is left."""
         with self._lock:
             self._kept.clear()
             self._held = Held()
 
 
 class RemoteFile(RemoteMapping):
-    """A remote file in the place of a mapped one."""
+    """A remote file with the interface of a mapped one."""
 
     def __init__(self, shadow: Shadow, segment: SegmentFile, held: Held, block: int | None) -> None:
         super().__init__(shadow, segment.path, segment.size, held, block=block)
 
     def check(self, size: int, segment: SegmentFile) -> None:
-        """Objects are not cut while they are read: what is short is seen when it is fetched."""
+        """Does nothing: objects do not shrink during a read, and a fetch detects a short object."""
 
     def stored_from(self, position: int) -> int:
-        """Objects have no holes that could be asked for."""
+        """Returns `position`: objects have no holes."""
         return position
 
 
@@ -110,7 +110,7 @@ class Mapping:
             size = os.fstat(fd).st_size
             if size < segment.size:
                 raise _shrunk(segment, size)
-            # Not more than was listed: what is behind belongs to a later snapshot.
+            # No more than the listed size: bytes after it belong to a later snapshot.
             mapped = mmap.mmap(fd, segment.size, access=mmap.ACCESS_READ)
         except OSError as error:
             os.close(fd)
@@ -120,30 +120,33 @@ class Mapping:
             raise
         self.bytes: Bytes = np.frombuffer(mapped, dtype=np.uint8)
         self._fd = fd
-        # Closed once and only once: the number may belong to another file a moment later.
+        # Close exactly once: another file may get the same descriptor right afterwards.
         weakref.finalize(self, os.close, fd)
 
     def need(
         self, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64], *, fresh: bool
     ) -> None:
-        """Nothing to do: the system fetches what is looked at."""
+        """Does nothing: the system loads the pages of a local file."""
 
     def check(self, size: int, segment: SegmentFile) -> None:
-        """Reading behind the end of a file that was cut kills the process (SIGBUS): look first."""
+        """Raises TruncatedFileError if the file shrank.
+
+        Reading past the end of a mapped file kills the process (SIGBUS).
+        """
         actual = os.fstat(self._fd).st_size
         if actual < size:
             raise _shrunk(segment, actual)
 
     def stored_from(self, position: int) -> int:
-        """The first position at or behind this one that is in no hole; the size where all is."""
+        """The first position at or after this one that is not in a hole; the file size if none is."""
         return stored_from(self._fd, position, len(self.bytes))
 
 
 def stored_from(fd: int, position: int, size: int) -> int:
-    """The first position of an open file, of `size` bytes, at or behind this one that is in no hole.
+    """The first position at or after `position` that is not in a hole of an open file of `size` bytes.
 
-    `size` where all behind it is one; `position` where the file system does not tell. What is in a
-    hole reads as zeros. Moves the file's own position.
+    Returns `size` if only a hole follows, and `position` if the file system does not report holes.
+    Bytes in a hole read as zeros. Moves the file position.
     """
     if not hasattr(os, "SEEK_DATA"):
         return position
@@ -157,8 +160,8 @@ def _shrunk(segment: SegmentFile, actual: int) -> TruncatedFileError:
     return TruncatedFileError(
         segment.path,
         offset=actual,
-        reason="the file was cut while it was being read",
+        reason="the file became shorter while it was being read",
         expected=f"{segment.size} bytes",
         actual=f"{actual} bytes",
-        advice="Open the store anew to read what is left of it",
+        advice="Open the store again to read the rest of it",
     )

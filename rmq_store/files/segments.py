@@ -1,4 +1,4 @@
-"""The files of a chain by their names: each is the offset of its first byte (MappedFileQueue)."""
+"""The files of a chain, by name: each name is the offset of its first byte (MappedFileQueue)."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from rmq_store.errors import InvalidArgumentError, from_os_error
 from rmq_store.format.layout import SEGMENT_NAME_DIGITS
 
 LARGEST_FILE = 2**31 - 1
-"""Bytes of the largest file that a broker can be set to write: the setting is a Java int."""
+"""Bytes of the largest file that a broker can write: the setting is a Java int."""
 
 _LAST_BASE = 2**63 - 1 - LARGEST_FILE
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentFile:
-    """One file of a chain: `base` is the stream offset of its first byte, `size` its size now."""
+    """One file of a chain: `base` is the stream offset of its first byte, `size` its current size."""
 
     path: str
     base: int
@@ -27,11 +27,12 @@ class SegmentFile:
 
 
 def list_segments(folders: Sequence[str | os.PathLike[str]]) -> list[SegmentFile]:
-    """The segment files in `folders` in stream order; empty files and other names are passed over.
+    """The segment files in `folders`, in stream order; skips empty files and other names.
 
-    A folder that does not exist holds none. Of one name in two folders the first folder's counts.
+    A missing folder counts as empty. If two folders hold the same name, the first folder's file is
+    used.
     """
-    found: dict[int, SegmentFile] = {}
+    segments: dict[int, SegmentFile] = {}
     for folder in folders:
         try:
             entries = list(os.scandir(folder))
@@ -47,18 +48,18 @@ def list_segments(folders: Sequence[str | os.PathLike[str]]) -> list[SegmentFile
                 size = entry.stat().st_size
             except FileNotFoundError:  # deleted by the broker since the listing
                 continue
-            if int(name) > _LAST_BASE:  # no broker counts that far, nor do 64 bits
+            if int(name) > _LAST_BASE:  # no broker reaches this offset, and it exceeds 64 bits
                 continue
-            if size and int(name) not in found and entry.is_file():
-                found[int(name)] = SegmentFile(entry.path, int(name), size)
-    return [found[base] for base in sorted(found)]
+            if size and int(name) not in segments and entry.is_file():
+                segments[int(name)] = SegmentFile(entry.path, int(name), size)
+    return [segments[base] for base in sorted(segments)]
 
 
 def infer_file_size(segments: Sequence[SegmentFile]) -> int:
-    """The size all files of a chain were made with; 0 for an empty chain.
+    """The full file size of a chain; 0 for an empty chain.
 
-    The last file may be cut short (a copied snapshot), and so may others of a damaged store; the
-    names then tell more than the sizes, as far as they make sense.
+    The last file may be truncated (a copied snapshot), and in a damaged store so may others. The
+    names therefore count more than the sizes, as long as they are plausible.
     """
     if not segments:
         return 0
@@ -70,7 +71,7 @@ def infer_file_size(segments: Sequence[SegmentFile]) -> int:
     return by_name if largest <= by_name <= LARGEST_FILE else largest
 
 
-_SIZE_ADVICE = "Leave the size out to have it found from the files, or take it from broker.conf"
+_SIZE_ADVICE = "Omit the size to infer it from the files, or take it from broker.conf"
 
 
 def refuse_sizes(segments: Sequence[SegmentFile], expected_size: int | None, setting: str) -> None:
@@ -81,7 +82,7 @@ def refuse_sizes(segments: Sequence[SegmentFile], expected_size: int | None, set
             largest.path,
             reason=f"the file is larger than {setting}"
             if expected_size
-            else "the file is larger than any that a broker can write",
+            else "the file is larger than a broker can write",
             expected=f"at most {expected_size or LARGEST_FILE} bytes",
             actual=largest.size,
             advice=_SIZE_ADVICE,
@@ -91,16 +92,17 @@ def refuse_sizes(segments: Sequence[SegmentFile], expected_size: int | None, set
             raise InvalidArgumentError(
                 after.path,
                 reason=f"the files are smaller than {setting}",
-                expected=f"{expected_size} bytes from one to the next",
+                expected=f"{expected_size} bytes from each file to the next",
                 actual=after.base - before.base,
                 advice=_SIZE_ADVICE,
             )
 
 
 def without_overlaps(segments: Sequence[SegmentFile], file_size: int) -> list[SegmentFile]:
-    """Of two files whose names put one into the other, the one whose name can be.
+    """The files without overlaps: of two overlapping files, keeps the one with the plausible name.
 
-    Names are multiples of the file size; where both are, or none is, the later one is wrong.
+    Valid names are multiples of the file size. If both names are multiples, or neither is, the
+    later file is wrong.
     """
     kept: list[SegmentFile] = []
     for segment in segments:

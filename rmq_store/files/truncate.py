@@ -1,4 +1,4 @@
-"""Cutting segment files: shorter, cleared behind an offset, or removed."""
+"""Changes to the end of segment files: resize, clear after an offset, or remove."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from rmq_store.errors import from_os_error
 from rmq_store.files.durable import sync_folder
 from rmq_store.files.mapping import stored_from
 
-_LOOKED_AT = 1 << 20  # bytes read at once to find the last one that is not zero
+_LOOKED_AT = 1 << 20  # bytes read at once to find the last nonzero byte
 
 
 def own(path: Path) -> None:
-    """Make a file that has another name too (a rebuilt store may share its log) one's own to write."""
+    """Replace a file that has other hard links by its own copy, so that writing changes only this one.
+
+    A rebuilt store may share its log files with the original store.
+    """
     if path.stat().st_nlink > 1:
         part = path.with_name(path.name + ".part")
         shutil.copy2(path, part)
@@ -24,7 +27,7 @@ def own(path: Path) -> None:
 
 
 def set_size(path: Path, size: int) -> None:
-    """Make a file as long as it was to be; zeros follow what it has."""
+    """Set a file's full size; added bytes are zeros."""
     try:
         own(path)
         with path.open("r+b") as file:
@@ -35,10 +38,10 @@ def set_size(path: Path, size: int) -> None:
 
 
 def clear_from(path: Path, at: int) -> int:
-    """Make all bytes of a file from `at` on zero; how many were there, up to the last not zero.
+    """Set all bytes of a file from `at` on to zero. Returns the bytes up to the last nonzero one.
 
-    By writing, not by cutting and stretching the file: a crash half-way would leave a file whose
-    size tells nothing any more.
+    Overwrites instead of truncating and extending: a crash in between would leave a file with a
+    meaningless size.
     """
     try:
         own(path)
@@ -55,7 +58,7 @@ def clear_from(path: Path, at: int) -> int:
 
 
 def _used_until(fd: int, start: int, size: int) -> int:
-    """The position behind the last byte that is not zero, at least `start`."""
+    """The position after the last nonzero byte; at least `start`."""
     for first, stop in reversed(list(_data_ranges(fd, start, size))):
         while stop > first:
             begin = max(first, stop - _LOOKED_AT)
@@ -67,7 +70,7 @@ def _used_until(fd: int, start: int, size: int) -> int:
 
 
 def _data_ranges(fd: int, start: int, size: int) -> Iterator[tuple[int, int]]:
-    """Where a file has data at all: holes are passed over, as far as the file system tells of any."""
+    """The ranges of a file that hold data; skips holes that the file system reports."""
     at = start
     while (first := stored_from(fd, at, size)) < size:
         try:
@@ -78,12 +81,12 @@ def _data_ranges(fd: int, start: int, size: int) -> Iterator[tuple[int, int]]:
 
 
 def remove(path: Path) -> int:
-    """Delete a file; its size."""
+    """Delete a file. Returns its size."""
     try:
         size = path.stat().st_size
         path.unlink()
-        # Should the folder not be synced, a power loss brings the file back, and the next recovery
-        # removes it again: nothing that could be read depends on it.
+        # If the sync fails, a power loss may restore the file; the next recovery then removes it
+        # again. No readable data depends on it.
         with contextlib.suppress(OSError):
             sync_folder(path.parent)
         return size

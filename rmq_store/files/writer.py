@@ -1,4 +1,4 @@
-"""Writing to segment files: made in full size at once, filled front to back, cut where a crash says so."""
+"""Writing to segment files, which are created at full size and filled from front to back."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _PAGE = 4096
 
 
 class OpenFiles:
-    """Files open for writing, at most so many at once. Safe for several threads.
+    """Files open for writing, at most `limit` at once. Thread-safe.
 
-    What was written is remembered until `sync` has put it on the disk, also where the file was
-    closed meanwhile to make room for another one.
+    Remembers written files until `sync` has flushed them, even if they were closed to make room for
+    others.
     """
 
     def __init__(self, limit: int = _FILES_OPEN, *, warm: bool = False) -> None:
@@ -38,7 +38,7 @@ class OpenFiles:
         self._syncing = threading.Lock()
 
     def write(self, path: Path, size: int, at: int, data: Any) -> None:
-        """Write `data` at byte `at` of a file, which is made with `size` bytes if it is not there."""
+        """Write `data` at byte `at` of a file; creates a missing file with `size` bytes."""
         view = memoryview(data).cast("B")
         try:
             with self._lock:
@@ -56,7 +56,7 @@ class OpenFiles:
             while len(self._fds) >= self._limit:
                 os.close(self._fds.pop(next(iter(self._fds))))
             fd = self._make(path, size)
-        self._fds[path] = fd  # at the end again: the one used last goes last
+        self._fds[path] = fd  # moved to the end: the least recently used file is closed first
         return fd
 
     def _make(self, path: Path, size: int) -> int:
@@ -76,9 +76,9 @@ class OpenFiles:
         return fd
 
     def sync(self, least_bytes: int = 0) -> None:
-        """Put on the disk what was written to files that have `least_bytes` of it or more.
+        """Flush all files with at least `least_bytes` of unflushed data to the disk.
 
-        Returns once the disk has it. Writers go on meanwhile.
+        Returns once the data is on the disk. Other threads may write meanwhile.
         """
         with self._syncing:
             with self._lock:
@@ -103,7 +103,7 @@ class OpenFiles:
                     os.close(fd)
 
     def close(self, *, sync: bool = True) -> None:
-        """Put everything on the disk, and close all."""
+        """Flush everything to the disk and close all files."""
         try:
             if sync:
                 self.sync()
@@ -114,7 +114,7 @@ class OpenFiles:
 
 
 def _warm(fd: int, size: int) -> None:
-    """One zero byte into every page, so that the disk has room for all of it from the start."""
+    """Write a zero byte to every page, so that the disk reserves the whole file at once."""
     for at in range(0, size, _PAGE):
         os.pwrite(fd, b"\0", at)
 
@@ -132,7 +132,7 @@ def _sync_one(path: Path, fd: int | None) -> None:
 
 
 class SegmentWriter:
-    """One stream over segment files of `file_size` bytes; `folder_of` tells where a file goes."""
+    """One stream over segment files of `file_size` bytes; `folder_of` gives the folder of a file."""
 
     def __init__(self, files: OpenFiles, folder_of: Callable[[int], Path], file_size: int) -> None:
         self._files = files
@@ -141,13 +141,13 @@ class SegmentWriter:
         self._last: tuple[int, Path] | None = None
 
     def _path_of(self, base: int) -> Path:
-        """The file that begins at `base`; mostly that of the write before."""
+        """The file that begins at `base`; cached, because most writes go to the same file."""
         if self._last is None or self._last[0] != base:
             self._last = base, self._folder_of(base) / segment_name(base)
         return self._last[1]
 
     def write(self, offset: int, data: Bytes) -> None:
-        """Write at a stream offset, on through as many files as it takes."""
+        """Write at a stream offset, across as many files as needed."""
         raw = np.ascontiguousarray(data).view(np.uint8)
         at = 0
         while at < len(raw):
@@ -156,6 +156,3 @@ class SegmentWriter:
             path = self._path_of(base)
             self._files.write(path, self.file_size, offset + at - base, raw[at : at + count].data)
             at += count
-
-
-# --- cutting ----------------------------------------------------------------------------------------

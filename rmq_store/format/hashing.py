@@ -70,8 +70,8 @@ def crc32_of_slices(
         return np.array(list(map(crc32, every[starts].tolist())), dtype=np.int64)
     view = data.data
     ends = (starts + lengths).tolist()
-    found = [crc32(view[start:end]) for start, end in zip(starts.tolist(), ends, strict=True)]
-    return np.array(found, dtype=np.int64)
+    crcs = [crc32(view[start:end]) for start, end in zip(starts.tolist(), ends, strict=True)]
+    return np.array(crcs, dtype=np.int64)
 
 
 def java_string_hashes(

@@ -50,12 +50,12 @@ def decode_properties(raw: bytes) -> dict[str, str]:
     value. Items with an empty name or an empty value are skipped. If a name is repeated, its last
     value is used.
     """
-    found: dict[str, str] = {}
+    properties: dict[str, str] = {}
     for item in decode_utf8(raw).split(_ITEM_END):
         at = item.find(_NAME_VALUE)
         if 0 < at < len(item) - 1:
-            found[item[:at]] = item[at + 1 :]
-    return found
+            properties[item[:at]] = item[at + 1 :]
+    return properties
 
 
 def encode_properties(properties: dict[str, str], *, last_separator: bool = True) -> bytes:

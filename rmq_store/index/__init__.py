@@ -1,4 +1,4 @@
-"""IndexFile: geometry, files, hash chains, keys of messages, key look-up, and the writer.
+"""IndexFile: geometry, files, hash chains, keys of messages, key lookup, and the writer.
 
-Looking for messages by key across index and log lives in `query`.
+`query` searches messages by key across index and log.
 """

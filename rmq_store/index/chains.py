@@ -1,7 +1,7 @@
-"""Chains of many keys in many index files, followed at once where the files are in an object store.
+"""Follows the chains of many keys in many index files at once, for files in an object store.
 
-There each item of a chain costs the way there and back. So all chains go on in rounds: what each of
-them looks at next is fetched side by side.
+There each item of a chain costs a round trip. So all chains advance in rounds, and one round
+fetches the next items of all chains in parallel.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def walk_chains(
         return found, list(broken.values())
     going = [(number, _steps(files, number, walk, broken)) for number, walk in walks]
     while going:
-        next_looks = [(one, next(one[1], None)) for one in going]
-        going = [one for one, look in next_looks if look is not None]
-        _fetch_looks(files, [(one[0], look) for one, look in next_looks if look is not None])
+        next_looks = [(chain, next(chain[1], None)) for chain in going]
+        going = [chain for chain, look in next_looks if look is not None]
+        _fetch_looks(files, [(chain[0], look) for chain, look in next_looks if look is not None])
     return found, list(broken.values())
 
 
@@ -70,7 +70,7 @@ def _fetch_looks(files: Sequence[IndexFile], looks: Iterable[tuple[int, tuple[in
 
 
 def fetch(mappings: MappingCache, segments: Iterable[SegmentFile], start: int, stop: int) -> None:
-    """Fetch bytes [start, stop) of each of these files, where they are in an object store."""
+    """Fetch bytes [start, stop) of each file that is in an object store."""
     wanted = []
     for segment in segments:
         if shadow_of(segment.path) is None:

@@ -1,7 +1,8 @@
 """IndexFile: a hash index from topic#key to CommitLog offsets (IndexFile, IndexHeader).
 
-A header of 40 bytes, slots of 4, items of 20; an item leads to the one before it in its slot. How
-many slots and items a file was made with stands nowhere in it.
+A file is a header of 40 bytes, slots of 4 bytes and items of 20 bytes. Each item points to the
+previous one in its slot. The file does not store the number of slots and items that it was created
+with.
 """
 
 from __future__ import annotations
@@ -30,24 +31,24 @@ from rmq_store.format.layout import (
 )
 from rmq_store.index.geometry import Geometry, Header
 
-_SAMPLE = 256  # items looked at from either end to prove a geometry
-_REMOTE_SAMPLE = 8  # in an object store, where each of them is a request or two
+_SAMPLE = 256  # items checked from either end to prove a geometry
+_REMOTE_SAMPLE = 8  # in an object store, where each item costs one or two requests
 _SEARCH_STEP = 64 << 20
 _REMOTE_SEARCH_STEP = 1 << 20
 REMOTE_BLOCK = 4 << 10
-"""Bytes of an index file in an object store that are fetched at least: items lie far apart."""
+"""Smallest fetch in bytes from an index file in an object store: items are far apart."""
 _OFFSET_IN_ITEM = 4
 _PIECE = 1 << 20  # items
 
 
 def list_index_files(folder: str | os.PathLike[str]) -> list[SegmentFile]:
-    """Index files, oldest first: the broker goes by their names. `base` means nothing here."""
+    """Index files, oldest first, by name as in the broker. `base` has no meaning here."""
     found = _files_named_as_index(folder)
     return [SegmentFile(path, 0, size) for path, size in found if size >= INDEX_HEADER.itemsize]
 
 
 def list_too_short(folder: str | os.PathLike[str]) -> list[tuple[str, int]]:
-    """Path and size of files that are named as index files, and have not even a header."""
+    """Path and size of files with the name of an index file that are shorter than its header."""
     found = _files_named_as_index(folder)
     return [(path, size) for path, size in found if size < INDEX_HEADER.itemsize]
 
@@ -71,7 +72,7 @@ def _files_named_as_index(folder: str | os.PathLike[str]) -> list[tuple[str, int
 
 
 class IndexFile:
-    """One index file, to read."""
+    """One index file, opened for reading."""
 
     def __init__(
         self,
@@ -82,10 +83,10 @@ class IndexFile:
         mappings: MappingCache | None = None,
         like: Geometry | None = None,
     ) -> None:
-        """`slots` and `items`: the geometry, where it is known; both are proved against the file.
+        """`slots` and `items`: the known geometry, which is checked against the file.
 
         `like`: the proven geometry of another file of the store, which is tried first. Raises
-        IndexGeometryError where they do not fit it, or where nothing fits.
+        IndexGeometryError if the numbers do not fit the file, or if no geometry fits.
         """
         self._begin(segment, mappings)
         self.geometry = self._resolve_geometry(slots, items, like)
@@ -94,9 +95,10 @@ class IndexFile:
     def assumed(
         cls, segment: SegmentFile, geometry: Geometry, mappings: MappingCache | None = None
     ) -> IndexFile:
-        """The file as if it were of `geometry`, which nothing proves: to see what is damaged in it.
+        """The file with an unproven `geometry`, to look for damage in it.
 
-        It has to be of that size, and its header may count more items than there are places.
+        The file must have the size of that geometry. Its header may count more items than it has
+        places.
         """
         file = cls.__new__(cls)
         file._begin(segment, mappings)
@@ -111,19 +113,19 @@ class IndexFile:
         self.header = self._read_header()
 
     def _bytes(self, start: int, stop: int) -> Bytes:
-        """A stretch of the file; no other bytes of it are in use."""
+        """A range of the file; no other bytes of it may be in use."""
         mapping = self._mappings.get(self._segment)
         mapping.check(self._segment.size, self._segment)
         mapping.need(np.array([start]), np.array([stop]), fresh=True)
         return mapping.bytes[start:stop]
 
     def ranges(self, starts: npt.NDArray[Any], stops: npt.NDArray[Any]) -> Ranges | None:
-        """Stretches of the file, to be fetched; None of a local one."""
+        """Ranges of the file to fetch; None for a local file."""
         mapping = self._mappings.get(self._segment)
         return Ranges(mapping, starts, stops) if isinstance(mapping, RemoteMapping) else None
 
     def _gather(self, dtype: Any, first: int, numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Structures number `numbers` of those that stand behind one another from `first` on."""
+        """The structures with these `numbers` from an array of structures that starts at `first`."""
         mapping = self._mappings.get(self._segment)
         mapping.check(self._segment.size, self._segment)
         width = np.dtype(dtype).itemsize
@@ -144,8 +146,8 @@ class IndexFile:
         self, slots: int | None, items: int | None, like: Geometry | None
     ) -> Geometry:
         given = self._given_geometry(slots, items)
-        # An item at the very place of the first, with its offset, and nothing before it: that is
-        # proof enough for another file of one series, and spares requests. An offset of 0 is none.
+        # An item in the first place, with the header's first offset and no predecessor, is enough
+        # proof for a file of the same series, and saves requests. Offset 0 proves nothing.
         usable = self.is_remote and self.header.begin_log_offset and given in (None, like)
         if usable and like is not None and self._begins_as(like):
             return like
@@ -161,13 +163,13 @@ class IndexFile:
                 return guess
         raise IndexGeometryError(
             self.path,
-            reason="the number of slots and items cannot be told from the file",
+            reason="the file does not show its number of slots and items",
             actual=f"{self._segment.size} bytes, {self.header.items} items",
-            advice="Say maxHashSlotNum and maxIndexNum as in the broker's configuration",
+            advice="Set maxHashSlotNum and maxIndexNum as in the broker's configuration",
         )
 
     def _given_geometry(self, slots: int | None, items: int | None) -> Geometry | None:
-        """The geometry of which at least one number was given; the file's size tells the other."""
+        """The geometry if at least one number was given; the file size determines the other."""
         rest = self._segment.size - INDEX_HEADER.itemsize
         if slots is not None:
             left = max(0, rest - slots * INDEX_SLOT.itemsize) // INDEX_ITEM.itemsize
@@ -181,12 +183,12 @@ class IndexFile:
     def _wrong(self, given: Geometry) -> IndexGeometryError:
         return IndexGeometryError(
             self.path,
-            reason="the index file was not made with these numbers of slots and items",
+            reason="the index file was not created with these numbers of slots and items",
             expected=f"maxHashSlotNum={given.slots}, maxIndexNum={given.items}: {given.file_size} bytes",
-            actual=f"{self._segment.size} bytes whose items do not hang in these slots"
+            actual=f"{self._segment.size} bytes whose items are not in these slots"
             if given.file_size == self._segment.size
             else f"{self._segment.size} bytes",
-            advice="Leave both out to have them found from the file, or take them from broker.conf",
+            advice="Omit both to infer them from the file, or take them from broker.conf",
         )
 
     def _guesses(self) -> Iterator[Geometry]:
@@ -212,11 +214,11 @@ class IndexFile:
                     yield Geometry(slots, items)
 
     def fits(self, geometry: Geometry) -> bool:
-        """Whether the file can have been made with `geometry`: its size, and a proof on its items.
+        """Whether `geometry` matches the file: its size, and a check of its items.
 
-        Another geometry of the same size shifts every item by whole places, so the places in use
-        say which it is: place 0 stays empty, item 1 is the header's first and has none before it,
-        and every item hangs in the slot of its hash.
+        Another geometry of the same size shifts every item by whole places, so the used places
+        identify the right one: place 0 is empty, item 1 has the header's first offset and no
+        predecessor, and every item is in the slot of its hash.
         """
         count = self.header.items
         if not self._begins_as(geometry):
@@ -237,7 +239,7 @@ class IndexFile:
         return int(first["log_offset"]) == self.header.begin_log_offset
 
     def _hang_in_their_slots(self, geometry: Geometry, count: int) -> bool:
-        # The newest item is left out: a live writer may not have linked it yet.
+        # Skips the newest item: a live writer may not have linked it yet.
         looked_at = min(_SAMPLE, _REMOTE_SAMPLE) if self.is_remote else _SAMPLE
         ends = np.r_[1 : min(count, looked_at) + 1, max(1, count - looked_at) : count]
         sample = self._items(geometry, ends)
@@ -259,7 +261,7 @@ class IndexFile:
         return self._gather(INDEX_ITEM, index_item_at(geometry.slots, 0), numbers)
 
     def _places(self, start: int, stop: int) -> npt.NDArray[Any]:
-        """Places `start` to `stop`, neighbours."""
+        """Places `start` to `stop`, adjacent."""
         slots = self.geometry.slots
         return self._bytes(index_item_at(slots, start), index_item_at(slots, stop)).view(INDEX_ITEM)
 
@@ -271,12 +273,12 @@ class IndexFile:
         return found
 
     def pieces(self) -> Iterator[tuple[int, npt.NDArray[Any]]]:
-        """All items, some at a time: the number of the first of a piece, and the piece as stored."""
+        """All items in pieces: the number of the first item of each piece, and the piece as stored."""
         for first in range(1, self.header.items + 1, _PIECE):
             yield first, self._places(first, min(first + _PIECE, self.header.items + 1)).copy()
 
     def slot_heads(self) -> Iterator[tuple[int, Ints]]:
-        """The slot table, some slots at a time: the first of a piece, and the items they lead to."""
+        """The slot table in pieces: the first slot of each piece, and the slots' newest items."""
         for first in range(0, self.geometry.slots, _PIECE):
             stop = min(first + _PIECE, self.geometry.slots)
             at = INDEX_HEADER.itemsize + first * INDEX_SLOT.itemsize
@@ -284,28 +286,28 @@ class IndexFile:
             yield first, raw.view(INDEX_SLOT).astype(np.int64)
 
     def slots_of(self, numbers: Ints) -> Ints:
-        """The slots in which items hang by their hashes."""
+        """The slots that belong to the hashes of these items."""
         hashes: Ints = self._items(self.geometry, numbers)["key_hash"].astype(np.int64)
         return hashes % self.geometry.slots
 
     def previous_of(self, number: int) -> int:
-        """The number of the item to which one leads."""
+        """The number of the item that item `number` points to."""
         return int(self._items(self.geometry, np.array([number]))["previous"][0])
 
     def item_at(self, number: int) -> int:
-        """Where an item stands in the file."""
+        """The position of an item in the file."""
         return index_item_at(self.geometry.slots, number)
 
     def key_hashes(self, start: int, stop: int) -> Ints:
-        """Hashes of items number `start` + 1 to `stop`: a part of them, so that memory stays flat."""
+        """Hashes of items number `start` + 1 to `stop`; call it for pieces, to limit memory."""
         hashes: Ints = self._places(start + 1, stop + 1)["key_hash"].astype(np.int64)
         return hashes
 
     def walk(self, key_hash: int, found: list[int]) -> Iterator[tuple[int, int]]:
-        """Add the log offsets of the items that have this very hash to `found`, newest first.
+        """Add the log offsets of the items with exactly this hash to `found`, newest first.
 
-        Yields, before it looks at them, the bytes of the file that it is going to look at. Raises
-        CorruptIndexError where the chain does not descend.
+        Yields the byte range of the file before each access. Raises CorruptIndexError if the chain
+        does not descend.
         """
         slots, count = self.geometry.slots, self.header.index_count
         slot = key_hash % slots
@@ -318,9 +320,9 @@ class IndexFile:
                 raise self._never_written(number)
             yield at, at + INDEX_ITEM.itemsize
             item = self._items(self.geometry, np.array([number]))[0]
-            # An item written since the header was read is not ours, but older ones hang behind it.
+            # Skip an item written after the header was read, but follow it to older ones.
             is_ours = number <= count
-            # The first item of a log may be all zeros but for its hash; no item is but by loss.
+            # The first item of a log may be zeros except its hash. Only a lost item is all zeros.
             if not item.tobytes().strip(b"\0"):
                 raise self._never_written(number)
             if is_ours and int(item["key_hash"]) == key_hash:
@@ -330,33 +332,33 @@ class IndexFile:
                 raise CorruptIndexError(
                     self.path,
                     offset=at,
-                    reason="an item leads to one that is not older",
+                    reason="an item points to one that is not older",
                     expected=f"0 to {number - 1}",
                     actual=previous,
-                    advice="Delete the index file's copy and rebuild the index from the log",
+                    advice="Delete this index file in a copy of the store and rebuild the index from the log",
                 )
             number = previous
 
     def _never_written(self, number: int) -> CorruptIndexError:
-        """A slot that leads to an item that is not there has lost the items behind it."""
+        """The error for a slot that points to a missing item: the older items of the slot are lost."""
         return CorruptIndexError(
             self.path,
             offset=index_item_at(self.geometry.slots, min(number, self.geometry.items)),
-            reason="a slot leads to an item that was never written",
+            reason="a slot points to an item that was never written",
             expected=f"1 to {self.header.index_count}",
             actual=number,
-            advice="Delete the index file's copy and rebuild the index from the log",
+            advice="Delete this index file in a copy of the store and rebuild the index from the log",
         )
 
     def log_offsets(self, key_hash: int) -> list[int]:
         """Log offsets of all items with this hash, newest first."""
         found: list[int] = []
         for _ in self.walk(key_hash, found):
-            pass  # what is looked at is there, or fetched
+            pass  # local bytes are mapped; remote ones are fetched on access
         return found
 
     def _find_all(self, pattern: bytes) -> Iterator[int]:
-        """Where `pattern` stands in the file; in a stretch at most a few thousand places."""
+        """The positions of `pattern` in the file; at most a few thousand per step of the search."""
         step = _REMOTE_SEARCH_STEP if self.is_remote else _SEARCH_STEP
         for start in range(0, self._segment.size, step):
             stop = min(start + step + len(pattern) - 1, self._segment.size)

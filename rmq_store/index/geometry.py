@@ -1,4 +1,4 @@
-"""The sizes of an index file, and its header (IndexHeader)."""
+"""The geometry of an index file, and its header (IndexHeader)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rmq_store.format.layout import index_file_size
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """Slots (maxHashSlotNum) and item places (maxIndexNum) of an index file."""
+    """The numbers of slots (maxHashSlotNum) and item places (maxIndexNum) of an index file."""
 
     slots: int
     items: int
@@ -22,7 +22,7 @@ class Geometry:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The 40 bytes at the front; timestamps in ms."""
+    """The 40 bytes at the start of the file; timestamps in ms."""
 
     begin_timestamp: int
     end_timestamp: int
@@ -33,5 +33,5 @@ class Header:
 
     @property
     def items(self) -> int:
-        """How many items the file holds: its count is the number of the next one."""
+        """The number of items in the file; index_count is the number of the next one."""
         return max(self.index_count, 1) - 1

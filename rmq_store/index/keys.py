@@ -1,4 +1,4 @@
-"""Which of many messages have a key: one word of KEYS, or the UNIQ_KEY (IndexService#buildIndex)."""
+"""Which messages have a key: one word of KEYS, or the UNIQ_KEY (IndexService#buildIndex)."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from rmq_store.format.releases import Dialect
 def rows_with_key(
     keys: pa.Array, uniq_keys: pa.Array, wanted: Collection[str]
 ) -> npt.NDArray[np.bool_]:
-    """A mask of the rows that have one of `wanted`, each of which is one word.
+    """Mask of the rows with one of the `wanted` keys, each of which is one word.
 
-    `keys` and `uniq_keys` are the columns of those names. Words are compared whole.
+    `keys` and `uniq_keys` are the columns of those names. Only whole words match.
     """
     values = pa.array(sorted(wanted), pa.string())
     hits = pc.is_in(uniq_keys, values).to_numpy(zero_copy_only=False)
-    # Most messages have no KEYS or one word; only what has a separator is split.
+    # Most messages have no KEYS or one word; only values with a separator are split.
     hits |= pc.is_in(keys, values).to_numpy(zero_copy_only=False)
     several = pc.match_substring(keys, KEY_SEPARATOR).fill_null(False)
     rows = np.flatnonzero(several.to_numpy(zero_copy_only=False) & ~hits)
@@ -45,9 +45,9 @@ def rows_with_key(
 def index_items(
     headers: Headers, topics: pa.Array, properties: PropertyColumns, dialect: Dialect
 ) -> tuple[Ints, npt.NDArray[np.int32]]:
-    """Record number and key hash of every item that records get, in the order they go into a file.
+    """Record number and key hash of every index item of the records, in the order of the file.
 
-    UNIQ_KEY, each word of KEYS, and from 5.4.0 on TAGS (IndexService#buildIndex).
+    The items are UNIQ_KEY, each word of KEYS, and TAGS from 5.4.0 on (IndexService#buildIndex).
     """
     codes = topics.dictionary_encode()
     names = codes.dictionary.to_pylist()
@@ -68,7 +68,7 @@ def index_items(
 
 
 def _words(keys: pa.Array) -> tuple[pa.Array, Ints]:
-    """The words of KEYS, empty ones left out, and the row of each."""
+    """The nonempty words of KEYS, and the row of each."""
     split = pc.split_pattern(keys, KEY_SEPARATOR)
     rows = pc.list_parent_indices(split).to_numpy().astype(np.int64)
     words = pc.list_flatten(split)
@@ -79,9 +79,9 @@ def _words(keys: pa.Array) -> tuple[pa.Array, Ints]:
 def _hashed(
     keys: pa.Array, rows: Ints | None, names: list[str], code: npt.NDArray[np.int32], kind: str
 ) -> tuple[Ints, npt.NDArray[np.int32]]:
-    """Row and index key hash of keys: of `topic#` + `kind` + key, where there is one.
+    """Row and index key hash of `topic#` + `kind` + key, for each row with a key.
 
-    The hash of a concatenation follows from the hashes of its parts, so the topic is hashed once.
+    The hash of a concatenation follows from the hashes of its parts, so each topic is hashed once.
     """
     if rows is None:
         rows = np.flatnonzero(keys.is_valid().to_numpy(zero_copy_only=False))

@@ -15,9 +15,10 @@ FILES_MAPPED = 2
 
 
 def open_index_files(root: Path, config: StoreConfig) -> list[IndexFile]:
-    """The index files that can be read."""
+    """The readable index files."""
     mappings = MappingCache(FILES_MAPPED)
-    opened = [open_index_file(one, config, mappings) for one in list_index_files(root / INDEX_DIR)]
+    segments = list_index_files(root / INDEX_DIR)
+    opened = [open_index_file(segment, config, mappings) for segment in segments]
     return [file for file in opened if isinstance(file, IndexFile)]
 
 

@@ -1,6 +1,6 @@
-"""Appending to the index as the broker does, anomalies included (IndexService, IndexFile#putKey).
+"""Appends to the index as the broker does, including its anomalies (IndexService, IndexFile#putKey).
 
-Whole columns at a time: the chains of a batch are linked with one stable sort by slot.
+Works on whole columns: one stable sort by slot links the chains of a batch.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from rmq_store.index.keys import index_items
 
 _NO_HEADER = Header(0, 0, 0, 0, 0, 1)
 _INT_MAX = 2**31 - 1
-_ROOM_AHEAD = 1 << 20  # bytes of items that the disk sets aside at once
+_ROOM_AHEAD = 1 << 20  # bytes of items to allocate on the disk at once
 
 
 class IndexWriter:
-    """The index files of one store, of which the last is being filled."""
+    """The index files of one store; the last one is being filled."""
 
     def __init__(
         self,
@@ -45,13 +45,13 @@ class IndexWriter:
         last: Path | None,
         header: Header | None,
     ) -> None:
-        """`last` and `header`: the newest file there is, to go on with."""
+        """`last` and `header`: the newest existing file, to continue with."""
         self._folder = root / INDEX_DIR
         self._geometry = geometry
         self._dialect = dialect
         self._file: np.memmap[tuple[int, ...], np.dtype[np.uint8]] | None = None
         self._header = header or _NO_HEADER
-        self.full_until = 0  # end timestamp of the last file that is full (indexMsgTimestamp)
+        self.full_until = 0  # end timestamp of the last full file (indexMsgTimestamp)
         self.items_written = 0
         self._resumed: tuple[int, int] | None = None
         self._last_name = "" if last is None else last.name
@@ -60,13 +60,13 @@ class IndexWriter:
 
     @property
     def end_log_offset(self) -> int:
-        """Log offset of the last record indexed."""
+        """Log offset of the last indexed record."""
         return self._header.end_log_offset
 
     def resume(self) -> int:
-        """Pass over what the last file has already; the log offset of the last record it has.
+        """Prepare to skip records that the last file already has; returns its last record's log offset.
 
-        The keys of that record may be split over two files, so it is looked at again.
+        That record is processed again, because its keys may be split over two files.
         """
         count = self._header.index_count - 1
         if self._file is None or count < 1:
@@ -84,7 +84,7 @@ class IndexWriter:
         return int(item["log_offset"])
 
     def append(self, headers: Headers, topics: pa.Array, properties: PropertyColumns) -> None:
-        """Index records: UNIQ_KEY, each word of KEYS, and from 5.4.0 on TAGS."""
+        """Index records: UNIQ_KEY, each word of KEYS, and TAGS from 5.4.0 on."""
         if not len(headers):
             return
         stamps = headers.field("store_timestamp", np.int64)
@@ -103,8 +103,8 @@ class IndexWriter:
             self._put(hashes[part], offsets[row[part]], stamps[row[part]])
             at += count
             last_record = int(row[at - 1])
-        # The broker looks for a file with room at every record, keys or none: the file that this
-        # makes after a full one, or for the first record of all, is there even if it stays empty.
+        # The broker looks for a file with room at every record, with or without keys. So the file
+        # after a full one, or for the very first record, exists even if it stays empty.
         if self._file is None or (self._is_full() and last_record < len(headers) - 1):
             self._roll()
 
@@ -130,7 +130,7 @@ class IndexWriter:
         return self._geometry.items - self._header.index_count
 
     def _roll(self) -> None:
-        """A new file; it starts with the end of the one before it in its header."""
+        """Start a new file; its header begins with the end of the previous file."""
         before = self._header if self._file is not None else None
         if self._file is not None and before is not None:
             self._write_header()
@@ -142,7 +142,7 @@ class IndexWriter:
             with path.open("xb") as file:
                 file.truncate(self._geometry.file_size)
         except OSError as error:
-            raise from_os_error(path, error, "making an index file") from error
+            raise from_os_error(path, error, "creating an index file") from error
         self._map(path)
         self._header = _NO_HEADER
         if before is not None:
@@ -156,18 +156,16 @@ class IndexWriter:
             )
 
     def _map(self, path: Path) -> None:
-        self._file = (
-            None  # without room for its slots a file is not to be touched, not even to close
-        )
+        self._file = None  # `close` must not touch a file whose slots are not allocated
         self._path = path
         self._room_to = 0
         self._make_room(index_item_at(self._geometry.slots, 0))
         self._file = np.memmap(path, dtype=np.uint8, mode="r+", shape=(self._geometry.file_size,))
 
     def _make_room(self, upto: int) -> None:
-        """Have the disk set the bytes up to `upto` aside before they are written in memory.
+        """Allocate the bytes up to `upto` on the disk before they are written in memory.
 
-        A mapped write for which a full disk has no room kills the process (SIGBUS).
+        On a full disk, a write to unallocated mapped memory kills the process (SIGBUS).
         """
         if upto <= self._room_to:
             return
@@ -176,11 +174,11 @@ class IndexWriter:
             with self._path.open("r+b") as file:
                 os.posix_fallocate(file.fileno(), self._room_to, stop - self._room_to)
         except OSError as error:
-            raise from_os_error(self._path, error, "making room for the index") from error
+            raise from_os_error(self._path, error, "allocating space for the index") from error
         self._room_to = stop
 
     def _next_name(self) -> str:
-        """The time now, to the millisecond, and later than the name before it."""
+        """The local time now in ms (yyyyMMddHHmmssSSS), later than the previous name."""
         now = time.time_ns() // 1_000_000
         while True:
             name = time.strftime("%Y%m%d%H%M%S", time.localtime(now // 1000)) + f"{now % 1000:03d}"
@@ -190,7 +188,7 @@ class IndexWriter:
             now += 1
 
     def _put(self, hashes: npt.NDArray[np.int32], offsets: Ints, stamps: Ints) -> None:
-        """Items into the file, which has room for them (IndexFile#putKey, many at once)."""
+        """Write items to the file, which has room for them (IndexFile#putKey, many at once)."""
         assert self._file is not None
         header, slots = self._header, self._geometry.slots
         self._make_room(index_item_at(slots, header.index_count + len(hashes)))
@@ -231,8 +229,11 @@ class IndexWriter:
         self.items_written += len(hashes)
 
     def _time_diffs(self, stamps: Ints) -> Ints:
-        """Seconds since the file's begin. In a rolled file the first item still counts from the end
-        of the file before it: the broker sets the begin only afterwards."""
+        """Seconds since the file's beginTimestamp.
+
+        In a rolled file the first item still counts from the end of the previous file, because the
+        broker sets beginTimestamp only afterwards.
+        """
         begin = np.full(len(stamps), self._header.begin_timestamp)
         if self._header.index_count <= 1:
             begin[1:] = stamps[0]
@@ -245,7 +246,7 @@ class IndexWriter:
         self._file[: INDEX_HEADER.itemsize] = raw.view(np.uint8)
 
     def flush(self) -> None:
-        """Put what there is on the disk."""
+        """Flush everything to the disk."""
         file = self._file
         if file is not None:
             file.flush()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from rmq_store.config.topics_json import declared_topics
+from rmq_store.config.topics_json import queue_count
 from rmq_store.errors import UnknownQueueError, nearest
 from rmq_store.format.queues import QueueSlice
 from rmq_store.format.topics import LMQ_PREFIX
@@ -32,9 +32,7 @@ def require_queue_ids(store: MessageStore, topic: str, queue_ids: Iterable[int])
     unknown = sorted(set(queue_ids) - there)
     if not there or not unknown:
         return  # require_topic reports an unknown topic
-    declared = declared_topics(store.path).get(topic, {})
-    counts = (declared.get(name) for name in ("readQueueNums", "writeQueueNums"))
-    count = max((one for one in counts if isinstance(one, int)), default=0)
+    count = queue_count(store.view.declared_topics.get(topic))
     unknown = [queue_id for queue_id in unknown if not 0 <= queue_id < count]
     if unknown:
         raise UnknownQueueError(

@@ -8,7 +8,7 @@ from itertools import chain
 
 from rmq_store.errors import CorruptRecordError, MissingFileError, StoreError
 from rmq_store.query.find import FindShare, find_in, find_shares
-from rmq_store.query.lives import TRACED, Life, TracedRecord, lives_of, once, sent_to
+from rmq_store.query.message_lives import TRACED, Life, TracedRecord, lives_of, once, sent_to
 from rmq_store.query.selection import Search
 from rmq_store.questions.engine import Engine, OnProgress, OpenedStore, StoreSource, ask
 from rmq_store.reading.message_lookup import behind_index

@@ -31,9 +31,9 @@ from rmq_store.format.properties import decode_properties
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.topics import SCHEDULE_TOPIC
 from rmq_store.index.keys import rows_with_key
+from rmq_store.reading.inner_messages import MemberBatches, RangesOf, listed_row
 from rmq_store.reading.log_order import in_log_order
 from rmq_store.reading.options import ReadOptions
-from rmq_store.reading.unwrap_batches import MemberBatches, RangesOf, listed_row
 from rmq_store.snapshot.queue_view import QueueView
 
 _MASK32 = 0xFFFFFFFF

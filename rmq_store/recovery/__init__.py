@@ -1,7 +1,7 @@
 """Brings a store that was not closed cleanly into the state of a clean stop, in place.
 
-`strict*` cut the log after its last whole record; `broker*` reproduce DefaultMessageStore#load and
-#recover. A rebuild into a new store lives in `admin`.
+`strict*` truncates the log after its last whole record. `broker*` reproduces
+DefaultMessageStore#load and #recover. `admin` rebuilds a store into a new folder.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _HOME = {"RecoveryReport": "report", "recover": "recover_store"}
 
 
 def __getattr__(name: str) -> Any:
-    # Imported on demand: a command that needs one module does not wait for the whole room.
+    # Imported on demand, so that a command loads only the modules that it needs.
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

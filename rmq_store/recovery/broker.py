@@ -1,7 +1,7 @@
-"""Starting as the broker does (DefaultMessageStore#load and #recover), defects included.
+"""Recovery as in the broker (DefaultMessageStore#load and #recover), including its defects.
 
-What it forgets it leaves on the disk: nothing is zeroed. Whoever goes on writing after it must take
-the ends of log and queues from the report, as the broker keeps them in memory.
+Dropped data remains on the disk: nothing is zeroed. A writer that continues must take the ends of
+log and queues from the report, as the broker keeps them in memory.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import pyarrow as pa
 from rmq_store.arrow.property_columns import PropertyColumns
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.commitlog.runs import follow
+from rmq_store.commitlog.record_runs import follow
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.checkpoint import Checkpoint
 from rmq_store.config.locate import commitlog_folders
 from rmq_store.config.topics_json import declared_batch_topics
 from rmq_store.consumequeue.dispatch import DispatchRequests, entries_of
-from rmq_store.consumequeue.folders import QueueFolders
+from rmq_store.consumequeue.folders import QueueFolders, queue_folder
 from rmq_store.files.truncate import remove
 from rmq_store.files.writer import OpenFiles
 from rmq_store.format.array_types import Bytes, Ints, Mask
@@ -54,7 +54,7 @@ _PHYSICAL_AT = 28
 
 
 def recover_as_broker(root: Path, config: StoreConfig, release: Dialect) -> RecoveryReport:
-    """Recover as a broker of that release; the report's snapshot is what it has in memory then."""
+    """Recover as a broker of that release; the report's snapshot is the broker's state in memory."""
     return _Broker(root, config, release).run()
 
 
@@ -79,40 +79,44 @@ class _Broker:
 
     def run(self) -> RecoveryReport:
         for queue, batch in self._listed.items():
-            one = self._queue(queue, batch)
-            one.load("mapperFileSizeBatchConsumeQueue" if batch else "mappedFileSizeConsumeQueue")
+            broker_queue = self._queue(queue, batch)
+            broker_queue.load(
+                "mapperFileSizeBatchConsumeQueue" if batch else "mappedFileSizeConsumeQueue"
+            )
         if not self.report.clean:
             self._drop_index_files()
-        for one in self.queues.values():
-            one.recover()
+        for broker_queue in self.queues.values():
+            broker_queue.recover()
         if self.files:
             end = self._recover_log()
         else:
             end = 0
-            for one in self.queues.values():
-                one.destroy()
+            for broker_queue in self.queues.values():
+                broker_queue.destroy()
         start = self.files[0][0] if self.files else 0
-        for one in self.queues.values():
-            one.correct_min(start)
+        for broker_queue in self.queues.values():
+            broker_queue.correct_min(start)
         return self._reported(start, end)
 
     def _queue(self, queue: QueueId, batch: bool) -> BrokerQueue:
-        one = self.queues.get(queue)
-        if one is None:
+        broker_queue = self.queues.get(queue)
+        if broker_queue is None:
             kind = BATCH_CONSUMEQUEUE_DIR if batch else CONSUMEQUEUE_DIR
-            folder = self.root / kind / queue.topic / str(queue.queue_id)
+            folder = Path(queue_folder(self.root, kind, queue))
             if batch:
-                one = BrokerBatchQueue(folder, self.config.batch_queue_file_size, self.opened)
+                broker_queue = BrokerBatchQueue(
+                    folder, self.config.batch_queue_file_size, self.opened
+                )
             else:
-                one = BrokerQueue(folder, self.config.queue_file_size, self.opened)
-            self.queues[queue] = one
-        return one
+                broker_queue = BrokerQueue(folder, self.config.queue_file_size, self.opened)
+            self.queues[queue] = broker_queue
+        return broker_queue
 
     def _changed(self, path: Path, what: str, count: int) -> None:
         self.report.files.append(FileChange(str(path), what, count))
 
     def _drop_index_files(self) -> None:
-        """IndexService#load: every file that ends later than the checkpoint knows of."""
+        """Delete every index file that ends later than the checkpoint's time (IndexService#load)."""
         for segment in list_index_files(self.root / INDEX_DIR):
             raw = np.fromfile(segment.path, dtype=">i8", count=2)
             if int(raw[1]) > self.checkpoint.index_msg_timestamp:
@@ -121,20 +125,20 @@ class _Broker:
     # --- the log ------------------------------------------------------------------------------------
 
     def _recover_log(self) -> int:
-        reached = max((one.max_physic_offset for one in self.queues.values()), default=-1)
+        reached = max((q.max_physic_offset for q in self.queues.values()), default=-1)
         number = self._first_file(reached)
         self.report.scanned_from = self.files[number][0]
         end = self._dispatch_from(number, reached if self.report.clean else None)
-        if max((one.max_physic_offset for one in self.queues.values()), default=-1) >= end:
-            for one in self.queues.values():
-                one.truncate(end)
+        if max((q.max_physic_offset for q in self.queues.values()), default=-1) >= end:
+            for broker_queue in self.queues.values():
+                broker_queue.truncate(end)
         for base, path in [file for file in self.files if file[0] > end]:
             self._changed(path, "removed", remove(path))
             self.files.remove((base, path))
         return end
 
     def _first_file(self, reached: int) -> int:
-        """Where to begin: CommitLog#recoverNormally, #recoverAbnormally and what they ask."""
+        """The file to start with (CommitLog#recoverNormally and #recoverAbnormally)."""
         left = _MOST_FILES if self.release.has("recovery_file_limit") else len(self.files) + 1
         number = len(self.files) - 1
         while number > 0:
@@ -169,7 +173,10 @@ class _Broker:
         return self.log.chain.window(base, base + self._size)
 
     def _dispatch_from(self, number: int, only_behind: int | None) -> int:
-        """Walk the log and dispatch; where it ended. `only_behind`: of a clean store, what is new."""
+        """Walk the log and dispatch its records; returns its end.
+
+        `only_behind`: dispatch only records after this offset.
+        """
         indexer = None
         if self.config.messageIndexEnable is not False:
             geometry = index_geometry(self.root, self.config)
@@ -184,8 +191,8 @@ class _Broker:
                     headers = _rows(headers, np.flatnonzero(says > only_behind))
                 if not len(headers):
                     continue
-                found, topics, properties = self._entries(headers)
-                self._put(found)
+                requests, topics, properties = self._entries(headers)
+                self._put(requests)
                 if indexer is not None:
                     fresh = np.flatnonzero(headers.at + headers.base >= indexer.end_log_offset)
                     if len(fresh) == len(headers):
@@ -207,35 +214,35 @@ class _Broker:
         return entries_of(headers, self.config, self.batch_topics, lmq=lmq)
 
     def _stretch_index_files(self, size: int) -> None:
-        """Opening an index file maps it in full, which makes a shorter one longer (IndexFile)."""
+        """Extend short index files: opening one in the broker maps its full size (IndexFile)."""
         for segment in list_index_files(self.root / INDEX_DIR):
             if segment.size < size:
                 with open(segment.path, "r+b") as file:
                     file.truncate(size)
 
-    def _put(self, found: DispatchRequests) -> None:
-        order = np.argsort(found.queue, kind="stable")
-        edges = np.flatnonzero(np.diff(found.queue[order])) + 1
+    def _put(self, requests: DispatchRequests) -> None:
+        order = np.argsort(requests.queue, kind="stable")
+        edges = np.flatnonzero(np.diff(requests.queue[order])) + 1
         for rows in np.split(order, edges):
             if not len(rows):
                 continue
-            queue = found.queues[int(found.queue[rows[0]])]
+            queue = requests.queues[int(requests.queue[rows[0]])]
             if "/" in queue.topic or "\0" in queue.topic:
-                continue  # no folder has such a name
-            one = self._queue(queue, queue.topic in self.batch_topics)
-            self.report.entries_rebuilt += one.put(
-                found.log_offset[rows],
-                found.size[rows],
-                found.tags_code[rows],
-                found.offset[rows],
-                found.count[rows],
-                found.store_timestamp[rows],
+                continue  # not a possible folder name
+            broker_queue = self._queue(queue, queue.topic in self.batch_topics)
+            self.report.entries_rebuilt += broker_queue.put(
+                requests.log_offset[rows],
+                requests.size[rows],
+                requests.tags_code[rows],
+                requests.offset[rows],
+                requests.count[rows],
+                requests.store_timestamp[rows],
             )
 
     _walked_to = 0
 
     def _walk(self, number: int) -> Iterator[Headers]:
-        """Records up to the first that fails, wherever they say that they stand."""
+        """Records up to the first invalid one; their physicalOffset is not checked."""
         at = 0
         while True:
             base, window = self.files[number][0], self._window(number)
@@ -268,16 +275,16 @@ class _Broker:
         report = self.report
         report.log_start, report.log_end = start, end
         states = {}
-        for queue, one in sorted(self.queues.items()):
-            report.queues[queue] = (one.min_offset, one.max_offset)
-            unit = one.dtype.itemsize
-            first = one.files[0][0] // unit if one.files else 0
+        for queue, broker_queue in sorted(self.queues.items()):
+            report.queues[queue] = (broker_queue.min_offset, broker_queue.max_offset)
+            unit = broker_queue.dtype.itemsize
+            first = broker_queue.files[0][0] // unit if broker_queue.files else 0
             states[queue] = QueueState(
-                max(0, one.min_offset),
-                one.max_offset,
+                max(0, broker_queue.min_offset),
+                broker_queue.max_offset,
                 first,
-                one.stop // unit,
-                isinstance(one, BrokerBatchQueue),
+                broker_queue.stop // unit,
+                isinstance(broker_queue, BrokerBatchQueue),
             )
         report.snapshot = StoreSnapshot(start, end, states)
         self.log.chain.close()
@@ -296,9 +303,9 @@ def _is_blank(window: Bytes, at: int) -> bool:
 
 
 def _one_record(window: Bytes, at: int) -> Headers | None:
-    """The record at a position, as the broker checks it: it may say that it stands elsewhere.
+    """The record at a position as the broker checks it: its physicalOffset may be another place.
 
-    Its bytes alone, numbered as if it stood where it says.
+    The headers cover only its bytes and use its own physicalOffset as base.
     """
     if at + _PHYSICAL_AT + 8 > len(window):
         return None
@@ -312,7 +319,7 @@ def _one_record(window: Bytes, at: int) -> Headers | None:
 
 
 def _right_crc(headers: Headers) -> Mask:
-    """Which bodies have their CRC; a record's own CRC is not looked at."""
+    """Mask of the bodies with a matching CRC; does not check record CRCs."""
     view = headers.window.data
     stored = headers.head["body_crc"].astype(np.int64)
     right = np.ones(len(headers), dtype=bool)

@@ -1,5 +1,7 @@
-"""A queue as the broker has it in memory while it starts (ConsumeQueue, BatchConsumeQueue): its files, how
-far each is filled, and the rules by which it scans, adds and cuts, known defects included.
+"""A queue as the broker holds it in memory during a start (ConsumeQueue, BatchConsumeQueue).
+
+Reproduces its files, how far each is filled, and the broker's rules for scanning, appending and
+truncating, including known defects.
 """
 
 from __future__ import annotations
@@ -17,15 +19,15 @@ from rmq_store.format.array_types import Ints
 from rmq_store.format.layout import BATCH_QUEUE_ENTRY, FILLER_SIZE, QUEUE_ENTRY, segment_name
 
 _FILES_SCANNED = 3  # ConsumeQueue#recover
-_LARGEST_OFFSET = 2**55  # beyond it a queue offset is damage and its file has no name
+_LARGEST_OFFSET = 2**55  # a larger queueOffset is damage and has no valid file name
 _NOT_COMPACTED = -1
 
 
 def load_files(folders: list[Path], size: int, setting: str) -> list[tuple[int, Path]]:
-    """The files of a chain by offset, as MappedFileQueue#load takes them.
+    """The files of a chain by offset, as MappedFileQueue#load accepts them.
 
-    An empty last file is deleted. Raises UnrecoverableStoreError where the broker does not start:
-    a file of another size, or of a name that is no number.
+    Deletes an empty last file. Raises UnrecoverableStoreError if the broker would not start: a file
+    of another size, or with a name that is not a number.
     """
     found = sorted(
         (path for folder in folders if folder.is_dir() for path in folder.iterdir()),
@@ -43,16 +45,16 @@ def load_files(folders: list[Path], size: int, setting: str) -> list[tuple[int, 
             raise UnrecoverableStoreError(
                 path,
                 reason="the broker does not start on a store with this file",
-                expected=f"a number for a name and {setting}={size} bytes",
+                expected=f"a number as its name and {setting}={size} bytes",
                 actual=f"{actual} bytes",
-                advice='recovery="strict" can do with less; or give the sizes of the broker',
+                advice='Try recovery="strict", or configure the file sizes of the broker',
             )
         files.append((int(path.name), path))
     return files
 
 
 class BrokerQueue:
-    """A ConsumeQueue."""
+    """A ConsumeQueue in the broker's memory."""
 
     dtype = QUEUE_ENTRY
 
@@ -66,12 +68,12 @@ class BrokerQueue:
         self.min_logic_offset = 0
 
     def load(self, setting: str) -> None:
-        """Take up the files there are."""
+        """Load the existing files."""
         self.files = load_files([self.folder], self.size, setting)
 
     @property
     def stop(self) -> int:
-        """The byte of the stream behind the last unit."""
+        """The stream byte after the last unit."""
         return self.files[-1][0] + self.position if self.files else 0
 
     def _units(self, number: int) -> npt.NDArray[Any]:
@@ -84,11 +86,11 @@ class BrokerQueue:
         return sound
 
     def _reached(self, unit: Any) -> int:
-        """What a unit makes of maxPhysicOffset."""
+        """The value that a unit contributes to maxPhysicOffset."""
         return int(unit["log_offset"]) + int(unit["size"])
 
     def recover(self) -> None:
-        """Scan the last three files up to the first unit that is none, and forget what is behind."""
+        """Scan the last three files up to the first invalid unit, and drop everything after it."""
         if not self.files:
             return
         number = max(0, len(self.files) - _FILES_SCANNED)
@@ -108,7 +110,10 @@ class BrokerQueue:
         self.position = filled
 
     def truncate(self, log_end: int) -> None:
-        """Forget units of records behind the log's end; the first of a file is hardly looked at."""
+        """Drop units of records after the log's end.
+
+        As in the broker, a file's first unit is barely checked.
+        """
         self._start_truncating(log_end)
         while self.files:
             units = self._units(len(self.files) - 1)
@@ -140,7 +145,7 @@ class BrokerQueue:
         count: Ints,
         stamps: Ints,
     ) -> int:
-        """Add entries of records in log order, by the broker's rules; how many it took."""
+        """Add entries of records in log order, by the broker's rules; returns the number added."""
         rows = np.flatnonzero(log_offset + size > self.max_physic_offset)
         if not len(rows):
             return 0
@@ -160,7 +165,7 @@ class BrokerQueue:
 
     @staticmethod
     def _not_before(rows: Ints, offset: Ints, at: int) -> Ints:
-        """Without entries that ask for an offset before the end; one that asks for 0 is taken."""
+        """The rows without entries whose queueOffset is before the end; queueOffset 0 is always kept."""
         kept = []
         for row in rows.tolist():
             if offset[row] == 0 or offset[row] >= at:
@@ -169,7 +174,7 @@ class BrokerQueue:
         return np.array(kept, dtype=np.int64)
 
     def _first_file(self, offset: int) -> bool:
-        """Make the first file, filler up to the first offset (ConsumeQueue#fillPreBlank)."""
+        """Create the first file, with filler up to the first offset (ConsumeQueue#fillPreBlank)."""
         if not 0 <= offset < _LARGEST_OFFSET:
             return False
         begin = offset * self.dtype.itemsize
@@ -198,16 +203,16 @@ class BrokerQueue:
             raw = raw[count:]
 
     def destroy(self) -> None:
-        """All files go: the log has none."""
+        """Delete all files: the log has none."""
         for _, path in self.files:
             remove(path)
         self.files = []
         self.min_logic_offset = 0
 
-    # --- what a broker says of it ---------------------------------------------------------------------
+    # --- values that a broker reports ---------------------------------------------------------------------
 
     def correct_min(self, log_start: int) -> None:
-        """Find the first unit whose record is there (ConsumeQueue#correctMinOffset)."""
+        """Find the first unit whose record exists (ConsumeQueue#correctMinOffset)."""
         if self.min_logic_offset >= self.stop or not self.files:
             return
         unit = self.dtype.itemsize
@@ -241,7 +246,7 @@ class BrokerQueue:
 
 
 def _search(where: Ints, log_start: int) -> int | None:
-    """The broker's own bisection, which on units out of order finds what it finds."""
+    """The broker's own bisection, with its results for unordered units."""
     low, high = 0, len(where) - 1
     while high - low > 1:
         middle = (low + high) // 2
@@ -255,7 +260,7 @@ def _search(where: Ints, log_start: int) -> int | None:
 
 
 class BrokerBatchQueue(BrokerQueue):
-    """A BatchConsumeQueue."""
+    """A BatchConsumeQueue in the broker's memory."""
 
     dtype = BATCH_QUEUE_ENTRY
 
@@ -278,7 +283,7 @@ class BrokerBatchQueue(BrokerQueue):
         return int(unit["log_offset"])
 
     def recover(self) -> None:
-        """As a ConsumeQueue; then min and max are read from the first and the last unit."""
+        """As a ConsumeQueue; then reads min and max from the first and the last unit."""
         super().recover()
         if self.files:
             self._revise()
@@ -316,7 +321,7 @@ class BrokerBatchQueue(BrokerQueue):
         count: Ints,
         stamps: Ints,
     ) -> int:
-        """Add entries of records in log order; how many it took."""
+        """Add entries of records in log order; returns the number added."""
         rows = np.flatnonzero(log_offset > self.max_physic_offset)
         if not len(rows):
             return 0
@@ -336,12 +341,12 @@ class BrokerBatchQueue(BrokerQueue):
         return len(rows)
 
     def destroy(self) -> None:
-        """All files go: the log has none."""
+        """Delete all files: the log has none."""
         super().destroy()
         self._revise_min()
 
     def correct_min(self, log_start: int) -> None:
-        """Find the first unit of the first file whose record is there."""
+        """Find the first unit of the first file whose record exists."""
         self._revise_min()
         if not self.files:
             return
@@ -355,7 +360,7 @@ class BrokerBatchQueue(BrokerQueue):
 
     @property
     def min_offset(self) -> int:
-        """minOffsetInQueue; -1 of an empty queue."""
+        """minOffsetInQueue; -1 for an empty queue."""
         return self._min
 
     @property

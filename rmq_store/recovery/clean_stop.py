@@ -1,4 +1,4 @@
-"""Whether a store is as a clean stop leaves it, and if not, what tells."""
+"""Checks whether a store is in the state of a clean stop, and why not."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from rmq_store.format.queues import QueueId
 from rmq_store.snapshot.queue_state import QueueState
 from rmq_store.snapshot.snapshot import StoreSnapshot, take_snapshot
 
-_ADVICE = 'Open it with recovery="strict", or let a broker start on it and stop it in order'
+_ADVICE = 'Open it with recovery="strict", or start a broker on it and stop it cleanly'
 
 
 def refuse_abort(root: Path) -> None:
-    """Raises UncleanStoreError where `abort` is there."""
+    """Raises UncleanStoreError if `abort` exists."""
     if (root / ABORT_FILE).exists():
         raise UncleanStoreError(
             root / ABORT_FILE,
@@ -29,10 +29,10 @@ def refuse_abort(root: Path) -> None:
 def refuse_unclean(
     root: Path, log: CommitLog, folders: QueueFolders, snapshot: StoreSnapshot
 ) -> None:
-    """Raises UncleanStoreError where the log has a torn tail, or it and a queue do not end together."""
+    """Raises UncleanStoreError if the log has a torn tail, or if log and queues do not end together."""
     _refuse_tail(log, snapshot.log_end)
     for queue, state in snapshot.queues.items():
-        if state.tail is not None or _left_behind(folders, queue, state):
+        if state.tail is not None or _has_units_after(folders, queue, state):
             raise UncleanStoreError(
                 root,
                 reason=f"queue {queue.topic}/{queue.queue_id} and the log do not end together",
@@ -42,7 +42,7 @@ def refuse_unclean(
 
 
 def why_unclean(root: Path, log: CommitLog, config: StoreConfig) -> UncleanStoreError | None:
-    """What a store without `abort` has that a clean stop does not leave; None where nothing."""
+    """The difference of a store without `abort` to a clean stop; None if there is none."""
     folders = QueueFolders(root, config)
     try:
         refuse_abort(root)
@@ -55,7 +55,7 @@ def why_unclean(root: Path, log: CommitLog, config: StoreConfig) -> UncleanStore
 
 
 def _refuse_tail(log: CommitLog, log_end: int) -> None:
-    """Behind the last record there may be a blank, or zeros, and nothing else."""
+    """Raise UncleanStoreError unless only a blank record or zeros follow the last record."""
     segment = log.chain.segment_at(log_end)
     if segment is None:
         return
@@ -69,13 +69,13 @@ def _refuse_tail(log: CommitLog, log_end: int) -> None:
         raise UncleanStoreError(
             segment.path,
             offset=log_end,
-            reason="bytes that are no record stand behind the last record",
+            reason="bytes that are not a record follow the last record",
             expected="zeros",
             advice=_ADVICE,
         )
 
 
-def _left_behind(folders: QueueFolders, queue: QueueId, state: QueueState) -> bool:
-    """Whether units stand behind the last one that counts."""
+def _has_units_after(folders: QueueFolders, queue: QueueId, state: QueueState) -> bool:
+    """Whether units follow the last one that counts."""
     files = folders.files(queue, batch=state.batch)
     return files.find_stop() > state.file_stop

@@ -1,7 +1,7 @@
-"""Starting after a crash: the log cut to its last whole record, queues and index made to agree with it.
+"""Recovery after a crash: truncates the log after its last whole record and repairs queues and index.
 
-`strict` is ours. `broker` does what DefaultMessageStore#load does, and has what that has of defects;
-docs/recovery.md sets one against the other.
+`strict` is this package's own mode. `broker` reproduces DefaultMessageStore#load, including its
+defects. docs/recovery.md compares the two.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rmq_store.config.abort import remove_abort
+from rmq_store.config.abort_file import remove_abort
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.locate import refuse_foreign_log, require_store
-from rmq_store.config.lock import StoreLock
+from rmq_store.config.lock_file import StoreLock
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.releases import Dialect, dialect
 from rmq_store.recovery.broker import recover_as_broker
@@ -32,13 +32,12 @@ def recover(
     mode: str = "strict",
     release: str | None = None,
 ) -> RecoveryReport:
-    """Bring a store that was not closed cleanly into the state a clean stop leaves.
+    """Bring a store that was not closed cleanly into the state of a clean stop.
 
-    `mode`: "strict" or "broker" (with the ways of `release`). Holds the store's lock meanwhile; a
-    crash during it leaves a store that can be recovered again. A store that was closed cleanly is
-    only looked at. Raises NotAStoreError, StoreLockedError, AccessError, ForeignLogError where the
-    log is that of another store, and in mode "broker" UnrecoverableStoreError where the broker
-    would not start.
+    `mode`: "strict", or "broker" (as `release` does it). Holds the store's lock meanwhile. If it
+    crashes, the store can be recovered again. A store that was closed cleanly is only checked.
+    Raises NotAStoreError, StoreLockedError, AccessError, ForeignLogError if the log belongs to
+    another store, and in mode "broker" UnrecoverableStoreError if the broker would not start.
     """
     check_mode(mode)
     given, traits = StoreConfig.of(config), dialect(release)
@@ -54,11 +53,11 @@ def recover(
 
 
 def check_mode(mode: str, *, others: tuple[str, ...] = ()) -> None:
-    """Raises InvalidArgumentError for a mode that is none."""
+    """Raises InvalidArgumentError for an unknown mode."""
     if mode not in (*MODES, *others):
         raise InvalidArgumentError(
             None,
-            reason=f"recovery {mode!r} is not one",
+            reason=f"unknown recovery mode {mode!r}",
             expected=" or ".join((*MODES, *others)),
         )
 
@@ -73,13 +72,13 @@ def recover_locked(
     flushed_until: int = 0,
     progress: Callable[[int], None] | None = None,
 ) -> RecoveryReport:
-    """As `recover`, under the caller's lock; `abort` is there afterwards where it was needed.
+    """As `recover`, under the caller's lock; afterwards `abort` exists if a recovery was needed.
 
-    `flushed_until` (ms): what was stored up to then had been on the disk, though the store's own
-    checkpoint does not say so; damage before such records does not end the log.
-    `progress` is told bytes of the log, each of which is gone through twice. `until`: of a store
-    that was not closed cleanly cut the log there, though whole records follow. Raises
-    InvalidArgumentError where no record ends there.
+    `flushed_until` (ms): the caller knows that records stored up to then were on the disk, although
+    the checkpoint does not show it; damage before such records does not end the log. `progress`:
+    callback that receives byte counts of the log, which is read twice. `until`: truncate the log of
+    an unclean store at this offset, even if whole records follow. Raises InvalidArgumentError if no
+    record ends there.
     """
     begun = time.monotonic()
     if mode == "broker":

@@ -1,4 +1,4 @@
-"""What a recovery found and did."""
+"""The report of a recovery: findings and changes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rmq_store.snapshot.snapshot import StoreSnapshot
 
 @dataclass(frozen=True, slots=True)
 class FileChange:
-    """What happened to a file: `removed`, `cut` or `extended`, and how many bytes that were."""
+    """A change to a file: `removed`, `cut` or `extended`, and its number of bytes."""
 
     path: str
     what: str
@@ -21,12 +21,12 @@ class FileChange:
 
 @dataclass
 class RecoveryReport:
-    """What a recovery found and did. `print` shows it; `to_json` is for machines.
+    """The findings and changes of a recovery. `print` shows it; `to_json` is for programs.
 
-    `log_start` and `log_end`: the log afterwards. `scanned_from`: where it was walked from. `damage`:
-    ranges of it that are no records and were left as they are. `entries_cut` and `entries_rebuilt`:
-    units of queues. `queues`: min and max offset of each. `untouched`: the store was closed cleanly and
-    its log and queues end together, so nothing else was looked at, and nothing changed.
+    `log_start` and `log_end`: the log afterwards. `scanned_from`: start of the scan. `damage`: log
+    ranges that are not records and were not changed. `entries_cut` and `entries_rebuilt`: units of
+    queues. `queues`: min and max offset of each. `untouched`: the store was closed cleanly and its
+    log and queues end together, so nothing else was checked and nothing was changed.
     """
 
     path: str
@@ -48,15 +48,15 @@ class RecoveryReport:
 
     @property
     def bytes_cut(self) -> int:
-        """Bytes of the log that went: behind its end, up to the last that was not zero."""
-        return sum(one.bytes for one in self.files if one.what == "cut log")
+        """Bytes cut from the end of the log, up to its last nonzero byte."""
+        return sum(file.bytes for file in self.files if file.what == "cut log")
 
     def to_json(self) -> str:
         """`to_dict` as one JSON object."""
         return json.dumps(self.to_dict(), ensure_ascii=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values, to be written as JSON; queues as topic@queueId -> [min, max]."""
+        """The report as plain values for JSON; queues as topic@queueId -> [min, max]."""
         found: dict[str, Any] = {
             name: getattr(self, name)
             for name in self.__dataclass_fields__
@@ -64,7 +64,7 @@ class RecoveryReport:
         }
         found["bytes_cut"] = self.bytes_cut
         found["files"] = [
-            {"path": one.path, "what": one.what, "bytes": one.bytes} for one in self.files
+            {"path": file.path, "what": file.what, "bytes": file.bytes} for file in self.files
         ]
         found["queues"] = {
             f"{queue.topic}@{queue.queue_id}": list(ends) for queue, ends in self.queues.items()
@@ -75,16 +75,16 @@ class RecoveryReport:
         if self.untouched:
             return (
                 f"{self.path} was closed cleanly, and its log and queues end together: nothing else "
-                "was looked at, nothing was changed; `rmqstore verify` judges the rest"
+                "was checked, nothing was changed; `rmqstore verify` checks the rest"
             )
         state = "was closed cleanly" if self.clean else "was not closed cleanly"
         lines = [
             f"{self.path} {state}; recovered ({self.mode}) in {self.seconds:.2f} s",
-            f"  log {self.log_start} to {self.log_end}, walked from {self.scanned_from}: "
+            f"  log {self.log_start} to {self.log_end}, scanned from {self.scanned_from}: "
             f"{self.records} records, {self.bytes_cut} bytes cut",
             f"  queues: {len(self.queues)}, entries cut {self.entries_cut}, "
             f"rebuilt {self.entries_rebuilt}; index items rebuilt {self.index_items_rebuilt}",
         ]
-        lines += [f"  damage left as it is: {start} to {stop}" for start, stop in self.damage]
-        lines += [f"  {one.what}: {one.path} ({one.bytes} bytes)" for one in self.files]
+        lines += [f"  damage left unchanged: {start} to {stop}" for start, stop in self.damage]
+        lines += [f"  {file.what}: {file.path} ({file.bytes} bytes)" for file in self.files]
         return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""The strict recovery: the log ends behind its last whole record, and all else is made to agree."""
+"""The strict recovery: the log ends after its last whole record, and everything else is repaired."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.config.abort import write_abort
+from rmq_store.config.abort_file import write_abort
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.checkpoint import Checkpoint, checkpoint_size
 from rmq_store.config.locate import commitlog_folders
@@ -18,6 +18,7 @@ from rmq_store.consumequeue.dispatch import entries_of
 from rmq_store.consumequeue.folders import QueueFolders
 from rmq_store.consumequeue.writer import QueueWriter
 from rmq_store.errors import InvalidArgumentError
+from rmq_store.files.safe_paths import is_plain_name
 from rmq_store.files.segments import LARGEST_FILE
 from rmq_store.files.truncate import clear_from, remove, set_size
 from rmq_store.files.writer import OpenFiles
@@ -39,7 +40,7 @@ _BYTES_BETWEEN_MARKS = 1 << 30  # of the log, dispatched
 
 
 class StrictRecovery:
-    """One strict recovery: first where the log ends, then, knowing it, everything else."""
+    """One strict recovery: first finds the end of the log, then repairs everything else."""
 
     def __init__(
         self,
@@ -50,11 +51,11 @@ class StrictRecovery:
         flushed_until: int = 0,
         progress: Callable[[int], None] | None = None,
     ) -> None:
-        """As `recover_locked` in rmq_store.recovery.recover_store says."""
+        """For the parameters see `recover_locked` in rmq_store.recovery.recover_store."""
         self._progress = progress
         self._flushed_until = flushed_until
         self.root = root
-        # Of a queue with a single file that was cut, the other queues tell what its size was.
+        # The other queues show the full size of a queue whose only file was truncated.
         self.config = config.with_defaults_of(queue_sizes(QueueFolders(root, config)))
         self.release = release
         self._until = until
@@ -62,10 +63,10 @@ class StrictRecovery:
         self.checkpoint = Checkpoint.read_or_zero(root / CHECKPOINT_FILE)
 
     def run(self) -> RecoveryReport:
-        """Recover, and report."""
+        """Recover the store and return the report."""
         log = self._open_log()
         if not self.report.clean or why_unclean(self.root, log, self.config):
-            write_abort(self.root, self.release)  # also where a clean store's tail was torn later
+            write_abort(self.root, self.release)  # also if a clean store's tail was torn later
             self._extend_files(log)
             log = self._open_log()
             try:
@@ -81,7 +82,7 @@ class StrictRecovery:
         return CommitLog(folders, file_size=self.config.mappedFileSizeCommitLog)
 
     def _extend_files(self, log: CommitLog) -> None:
-        """Files that were cut get their size back, zeros at the end: a broker loads no others."""
+        """Restore the full size of truncated files with zeros: a broker loads no others."""
         folders = QueueFolders(self.root, self.config)
         chains = [log.chain]
         listed = folders.listed()
@@ -116,7 +117,7 @@ class StrictRecovery:
         self._write_checkpoint(first)
 
     def _first_walk(self, log: CommitLog, start: int) -> LogWalk:
-        """To the end of the log, or to where the caller wants it to end."""
+        """Walk to the end of the log, or to the end that the caller requested."""
         until = self._until
         if until is not None:
             before = log.chain.segment_at(max(log.start, until - 1))
@@ -125,7 +126,7 @@ class StrictRecovery:
         walk = LogWalk(log, start, flushed_until=flushed).to_the_end(self._progress)
         if until is None or walk.end == until:
             return walk
-        damage = [one for one in walk.damage if one[1] <= until]
+        damage = [damaged for damaged in walk.damage if damaged[1] <= until]
         shorter = LogWalk(log, start, stop=until, damage=damage).to_the_end()
         if shorter.end != until:
             raise InvalidArgumentError(
@@ -141,7 +142,7 @@ class StrictRecovery:
             self._changed(path, what, count)
 
     def _cut_log(self, log: CommitLog, end: int) -> None:
-        """Zeros behind the end, and no files behind the one it lies in."""
+        """Zero the rest of the file after the end, and delete the files after it."""
         for segment in reversed(log.chain.segments):
             path = Path(segment.path)
             if segment.base > end or (segment.base == end and segment.base > log.start):
@@ -170,8 +171,8 @@ class StrictRecovery:
         unmarked = 0
         try:
             for headers in walk.pieces():
-                found, topics, properties = entries_of(headers, known, batch)
-                queues.take(found, walk.end)
+                requests, topics, properties = entries_of(headers, known, batch)
+                queues.take(requests, walk.end)
                 if indexer is not None:
                     indexer.append(headers, topics, properties)
                 if self._progress is not None:
@@ -196,7 +197,7 @@ class StrictRecovery:
     _full_until = 0
 
     def _mark(self, headers: Headers, full_until: int) -> None:
-        """Put down how far this has come: a recovery that is killed and done again starts there."""
+        """Save the progress in the checkpoint, so that an interrupted recovery continues there."""
         stamp = int(headers.field("store_timestamp", np.int64)[-1])
         old = self.checkpoint
         fresh = Checkpoint(
@@ -230,7 +231,9 @@ class StrictRecovery:
         self.report.snapshot = snapshot
         self.report.log_start, self.report.log_end = snapshot.log_start, snapshot.log_end
         self.report.queues = {
-            queue: (state.min_offset, state.max_offset) for queue, state in snapshot.queues.items()
+            queue: (state.min_offset, state.max_offset)
+            for queue, state in snapshot.queues.items()
+            if is_plain_name(queue.topic)  # others have no files
         }
         folders.close()
         log.chain.close()

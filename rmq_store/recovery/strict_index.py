@@ -1,4 +1,4 @@
-"""The index after a crash: files that may be torn go, and what they held is indexed again."""
+"""The index after a crash: deletes files that may be torn and indexes their records again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rmq_store.index.writer import IndexWriter
 
 
 def index_geometry(root: Path, config: StoreConfig) -> Geometry:
-    """Slots and items: as configured, else as the files show, else the broker's defaults."""
+    """Slots and items: as configured, else as in the files, else the broker's defaults."""
     explicit = config.maxHashSlotNum, config.maxIndexNum
     for segment in reversed(list_index_files(root / INDEX_DIR)):
         try:
@@ -28,7 +28,7 @@ def index_geometry(root: Path, config: StoreConfig) -> Geometry:
 
 
 def last_index_writer(root: Path, geometry: Geometry, release: Dialect) -> IndexWriter:
-    """A writer that goes on with the newest file there is."""
+    """A writer that continues the newest existing file."""
     files = list_index_files(root / INDEX_DIR)
     header: Header | None = None
     if files:
@@ -37,12 +37,12 @@ def last_index_writer(root: Path, geometry: Geometry, release: Dialect) -> Index
 
 
 class IndexRecovery:
-    """Which files stay, and from where in the log the index is to be made again."""
+    """Which files remain, and the log offset from which to rebuild the index."""
 
     def __init__(
         self, root: Path, geometry: Geometry, checkpoint: Checkpoint, log_range: tuple[int, int]
     ) -> None:
-        """Deletes nothing yet."""
+        """Deletes no files; `remove_doubtful` does."""
         self.geometry = geometry
         self._root = root
         self._range = log_range
@@ -52,23 +52,23 @@ class IndexRecovery:
         for segment in files:
             header = self._header(segment)
             full = header is not None and self._is_full(header, checkpoint)
-            if not full or self.doubtful:  # behind one that goes all go: their order is their age
+            if not full or self.doubtful:  # all files after a doubtful one are doubtful
                 self.doubtful.append(segment)
                 begins.append(-1 if header is None else header.begin_log_offset)
         self.kept = len(files) - len(self.doubtful)
         self.start = self._start(begins, files)
 
     def _is_full(self, header: Header, checkpoint: Checkpoint) -> bool:
-        """Whether a file was on the disk, and nothing was being put into it.
+        """Whether a file was flushed completely and is no longer written to.
 
-        The time alone does not tell: a file that was begun in the millisecond in which the one
-        before it was full has the same.
+        The time alone does not show that: a file begun in the same millisecond in which the
+        previous one became full has the same time.
         """
         whole = header.index_count >= self.geometry.items
         return whole and header.end_timestamp <= checkpoint.index_msg_timestamp
 
     def _header(self, segment: SegmentFile) -> Header | None:
-        """The header of a file that can be believed; None of any other."""
+        """The header of a trustworthy file; None for any other."""
         try:
             found = IndexFile(segment, slots=self.geometry.slots, items=self.geometry.items)
         except StoreError:
@@ -77,7 +77,7 @@ class IndexRecovery:
         return header if header.items and header.end_log_offset < self._range[1] else None
 
     def _start(self, begins: list[int], files: list[SegmentFile]) -> int | None:
-        """Where to index from: behind the files that stay, else from where those that go began."""
+        """Where to index from: the end of the remaining files, else the start of the deleted ones."""
         first, end = self._range
         if self.kept:
             before = self._header(files[self.kept - 1])

@@ -1,8 +1,8 @@
-"""The log after a crash: from where it is walked again, and where it ends.
+"""The log after a crash: where the scan starts, and where the log ends.
 
-A record counts where it is whole, stands where it says and has the CRC it says. What does not count
-ends the log, unless it is known to have been on the disk, whole, once: then it is damage, stays as it
-is, and the log goes on behind it.
+A record counts if it is whole, at its physicalOffset, and has the right CRC. Anything else ends the
+log, unless it is known to have been flushed before as a whole record. Then it is damage: it remains
+unchanged, and the log continues after it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from rmq_store.commitlog.crc import wrong_crc_rows
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.commitlog.runs import follow
+from rmq_store.commitlog.record_runs import follow
 from rmq_store.config.checkpoint import Checkpoint
 from rmq_store.errors import CorruptRecordError
 from rmq_store.files.segments import SegmentFile
@@ -24,12 +24,12 @@ from rmq_store.format.layout import PROPERTIES_LENGTH_SIZE
 from rmq_store.format.record import Gap, Record, decode_record
 
 _BYTES_AT_A_TIME = 32 << 20
-_SECTOR = 512  # the least that a disk writes
+_SECTOR = 512  # bytes of the smallest disk write
 TIMESTAMP_SLACK_MS = 3000  # StoreCheckpoint#getMinTimestamp
 
 
 def first_record(log: CommitLog, segment: SegmentFile) -> Record | None:
-    """The record that a file of the log begins with, all of it checked; None without."""
+    """The fully checked record at the start of a log file; None without one."""
     window = log.window_of(segment)
     try:
         found = decode_record(window.data, 0, segment.base, segment.path)
@@ -39,10 +39,10 @@ def first_record(log: CommitLog, segment: SegmentFile) -> Record | None:
 
 
 def careful_start(log: CommitLog, checkpoint: Checkpoint) -> int:
-    """Where to walk the log from: the newest file all before which had been flushed, log and queues.
+    """The scan start: the newest file before which log and queues were flushed completely.
 
-    By the offset that 5.5.0 and later note and by the times that all releases do, whichever is
-    earlier; the log's first file where the checkpoint says nothing.
+    Uses the checkpoint's offset (5.5.0 and later) and its times (all releases), whichever is
+    earlier. Without a checkpoint it is the log's first file.
     """
     times = (checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp)
     until = min(times) - TIMESTAMP_SLACK_MS
@@ -58,10 +58,10 @@ def careful_start(log: CommitLog, checkpoint: Checkpoint) -> int:
 
 @dataclass
 class LogWalk:
-    """One pass along the log from `start`; `end` and the rest are right once it is through.
+    """One pass over the log from `start`; `end` and the other results are valid after the pass.
 
-    `flushed_until`: records stored up to that time (ms) had been on the disk. `stop`: the end, where
-    it is known from a pass before, with the damage that it met; CRCs are then not computed again.
+    `flushed_until`: records stored up to that time (ms) were on the disk. `stop`: the known end
+    from an earlier pass, with the damage found then; CRCs are not computed again.
     """
 
     log: CommitLog
@@ -80,7 +80,7 @@ class LogWalk:
         self._last_base = self.log.start if last is None else last.base
 
     def to_the_end(self, progress: Callable[[int], None] | None = None) -> LogWalk:
-        """Walk, and let the records be; `progress` is told bytes of records."""
+        """Walk without using the records. `progress`: callback that receives byte counts of records."""
         for headers in self.pieces():
             if progress is not None:
                 progress(int(headers.total.sum()))
@@ -96,7 +96,7 @@ class LogWalk:
                 continue
             segment = self.log.chain.segment_at(at)
             if segment is None:
-                at = self._behind_hole(at)
+                at = self._after_hole(at)
                 continue
             window = self.log.window_of(segment)
             headers = self._sound(window, segment, at)
@@ -105,10 +105,10 @@ class LogWalk:
                 at = self.end
                 yield headers
             else:
-                at = self._behind(window, segment, at)
+                at = self._continues_at(window, segment, at)
 
     def _sound(self, window: Bytes, segment: SegmentFile, at: int) -> Headers:
-        """The records from `at` on, up to the first that does not count."""
+        """The records from `at` up to the first one that does not count."""
         base = segment.base
         ends = [start for start, _ in self.damage if start > at]
         limit = min([base + len(window), *ends, *([] if self.stop is None else [self.stop])])
@@ -125,10 +125,11 @@ class LogWalk:
         return headers if upto == len(places) else headers.take(slice(0, upto))
 
     def _half_written(self, headers: Headers) -> Ints:
-        """Rows that add up and still are torn: the body's CRC says nothing of topic and properties.
+        """Rows that add up and are still torn: the body CRC does not cover topic and properties.
 
-        What did not reach the disk is zero, to the record's end or for a whole sector. For sectors
-        records that were on the disk once are not asked: a property may hold zeros of its own.
+        Bytes that did not reach the disk are zero, to the record's end or for a whole sector.
+        Records known to have been flushed skip the sector check, because a property may hold zeros
+        itself.
         """
         window, start = headers.window, headers.properties_at
         end = start + headers.properties_length
@@ -151,8 +152,8 @@ class LogWalk:
         stamps: Ints = headers.field("store_timestamp", np.int64)
         self.last_timestamp = max(self.last_timestamp, int(stamps.max()))
 
-    def _behind(self, window: Bytes, segment: SegmentFile, at: int) -> int | None:
-        """Where the log goes on behind something that is no record; None where it does not."""
+    def _continues_at(self, window: Bytes, segment: SegmentFile, at: int) -> int | None:
+        """The place where the log continues after bytes that are not a record; None if it does not."""
         file_end = segment.base + self.log.chain.file_size
         if at >= file_end:
             return file_end
@@ -161,17 +162,17 @@ class LogWalk:
         except CorruptRecordError:
             found = Gap.DAMAGED
         if found is Gap.FILLER:
-            return file_end  # `end` stays: behind the blank the log goes on only with a record
+            return file_end  # keeps `end`: the log continues after the blank only with a record
         if found is Gap.GHOST:
-            return self._behind_ghost(window, segment, at)
-        return self._behind_damage(window, segment, at)
+            return self._after_ghost(window, segment, at)
+        return self._after_damage(window, segment, at)
 
-    def _behind_ghost(self, window: Bytes, segment: SegmentFile, at: int) -> int | None:
-        """A whole record of another place: some brokers leave those between records, and at the end."""
+    def _after_ghost(self, window: Bytes, segment: SegmentFile, at: int) -> int | None:
+        """The place after a ghost: some brokers leave such records between others, and at the end."""
         size = int.from_bytes(window[at - segment.base : at - segment.base + 4].tobytes(), "big")
         return at + size
 
-    def _behind_damage(self, window: Bytes, segment: SegmentFile, at: int) -> int | None:
+    def _after_damage(self, window: Bytes, segment: SegmentFile, at: int) -> int | None:
         behind = self._next_sound(window, segment, at + 1)
         if segment.base < self._last_base:
             after = segment.base + self.log.chain.file_size if behind is None else behind
@@ -182,8 +183,8 @@ class LogWalk:
         self.damage.append((at, after))
         return after
 
-    def _behind_hole(self, at: int) -> int | None:
-        """The file behind a missing one, where the log goes on there."""
+    def _after_hole(self, at: int) -> int | None:
+        """The file after a missing one, if the log continues there."""
         for segment in self.log.chain.segments_from(at):
             if segment.base > at and segment.base <= self._last_base:
                 self.damage.append((at, segment.base))
@@ -193,11 +194,11 @@ class LogWalk:
     def _was_flushed(self, window: Bytes, segment: SegmentFile, at: int) -> bool:
         headers = Headers(window, np.array([at - segment.base]), segment.base)
         stored = int(headers.field("store_timestamp", np.int64)[0])
-        # Older than what comes before: left from before an earlier cut of the log.
+        # A record older than its predecessors remains from before the log was truncated.
         return max(1, self.last_timestamp) <= stored <= self.flushed_until
 
     def _next_sound(self, window: Bytes, segment: SegmentFile, at: int) -> int | None:
-        """The next place in the file where a record stands that adds up."""
+        """The next place in the file with a record whose lengths add up."""
         base, end = segment.base, segment.base + len(window)
         while (found := self.log.next_record(segment, at, end)) is not None:
             if Headers(window, np.array([found - base]), base).valid[0]:

@@ -1,4 +1,4 @@
-"""Queues after a crash: what they list is held against the log, cut where it is wrong, and added to."""
+"""Queues after a crash: wrong entries are truncated, missing ones are added."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ _UNITS_AT_A_TIME = 8192
 
 
 class LookFurther(Exception):
-    """A queue lacks entries of records before those that were looked at."""
+    """A queue lacks entries of records before the scanned range."""
 
 
 @dataclass
 class _Queue:
-    """A queue while it is being compared: units before `at` are right, those up to `stop` follow."""
+    """A queue during the comparison: units before `at` are right, those up to `stop` are unchecked."""
 
     files: QueueFiles
     batch: bool
     at: int
     stop: int
     last_log_offset: int = -1
-    end: int = 0  # the queue offset behind unit `at - 1`
+    end: int = 0  # the queueOffset after unit `at - 1`
     begun: bool = False  # entries were added
 
     @property
     def compared(self) -> bool:
-        """Whether all units were looked at: entries can be added."""
+        """Whether all units were checked, so that entries can be added."""
         return self.at >= self.stop
 
 
 @dataclass
 class QueueChanges:
-    """What was done to queues: units cut and written, and per file the bytes that went."""
+    """The changes to queues: units cut and written, and the bytes removed per file."""
 
     cut: int
     rebuilt: int
@@ -54,7 +54,7 @@ class QueueChanges:
 
 
 class QueueRecovery:
-    """Goes along the log with all queues; give it the entries of the log's records in their order."""
+    """Scans all queues along the log; the caller passes the entries of records in log order."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class QueueRecovery:
         start: int,
         damage: Iterable[tuple[int, int]],
     ) -> None:
-        """`start`: where the first record stands that will be given. Cuts what lies behind the log."""
+        """`start`: log offset of the first record to be passed. Truncates entries beyond the log."""
         self._log = log
         self._log_end = log_range[1]
         self._folders = folders
@@ -79,24 +79,24 @@ class QueueRecovery:
         for queue, batch in folders.listed().items():
             self._queues[queue] = self._open(folders.files(queue, batch=batch), batch)
 
-    # --- what is right ------------------------------------------------------------------------------
+    # --- existing entries ------------------------------------------------------------------------------
 
     def _open(self, files: QueueFiles, batch: bool) -> _Queue:
-        """Units that lie before the walk are taken as right, but for a hole among the last of them."""
+        """Accept units before the scan as right, except a hole among the last of them."""
         stop, first = files.find_stop(), files.first_unit
         at = files.find_unit_at_log(self._start, first, stop)
         at = min(at, _first_hole(files, at), _first_missing_file(files, stop))
         if at > first and self._only_filler(files, first, at):
             at = first
-        one = _Queue(files, batch, at, stop)
-        self._note_end(one)
+        state = _Queue(files, batch, at, stop)
+        self._note_end(state)
         if at < stop and self._points_beyond(files, at):
-            self._cut(one)
-        return one
+            self._cut(state)
+        return state
 
     @staticmethod
     def _only_filler(files: QueueFiles, first: int, at: int) -> bool:
-        """Filler with no entry behind it: a broker would never add to such a queue."""
+        """Whether only filler remains: a broker would never add to such a queue."""
         entries = files.entries(max(first, at - files.units_per_file), at)
         return not entries.points_to_record.any()
 
@@ -104,119 +104,119 @@ class QueueRecovery:
         where, size = files.unit(unit)
         return where + size > self._log_end
 
-    def _note_end(self, one: _Queue) -> None:
-        if one.at <= one.files.first_unit:
-            one.last_log_offset = -1
-            one.end = 0  # it may begin with any offset
+    def _note_end(self, state: _Queue) -> None:
+        if state.at <= state.files.first_unit:
+            state.last_log_offset = -1
+            state.end = 0  # it may begin with any offset
             return
-        last = one.files.entries(one.at - 1, one.at)
-        one.last_log_offset = int(last.log_offset[0]) if last.points_to_record[0] else -1
-        one.end = int(last.offset[0] + last.count[0]) if one.batch else one.at
+        last = state.files.entries(state.at - 1, state.at)
+        state.last_log_offset = int(last.log_offset[0]) if last.points_to_record[0] else -1
+        state.end = int(last.offset[0] + last.count[0]) if state.batch else state.at
 
-    def _cut(self, one: _Queue) -> None:
-        """Nothing of the queue counts from unit `at` on: zeros there, no files behind."""
-        width = one.files.dtype.itemsize
-        cut_at = one.at * width
-        self.changes.cut += max(0, one.stop - one.at)
-        empty = one.at <= one.files.first_unit
-        for segment in one.files.chain.segments:
+    def _cut(self, state: _Queue) -> None:
+        """Truncate the queue at unit `at`: zeros from there on, and no later files."""
+        width = state.files.dtype.itemsize
+        cut_at = state.at * width
+        self.changes.cut += max(0, state.stop - state.at)
+        empty = state.at <= state.files.first_unit
+        for segment in state.files.chain.segments:
             path = Path(segment.path)
             if segment.base >= cut_at or empty:
                 self.changes.files.append((path, "removed", remove(path)))
-            elif segment.base + one.files.chain.file_size > cut_at:
+            elif segment.base + state.files.chain.file_size > cut_at:
                 cleared = clear_from(path, cut_at - segment.base)
                 if cleared:
                     self.changes.files.append((path, "cut", cleared))
-        one.files.chain.close()
-        one.stop = one.at
+        state.files.chain.close()
+        state.stop = state.at
 
-    # --- going along --------------------------------------------------------------------------------
+    # --- along the log --------------------------------------------------------------------------------
 
-    def take(self, found: DispatchRequests, upto: int) -> None:
-        """The entries that records before log offset `upto` and behind those of the last call have."""
-        order = np.argsort(found.queue, kind="stable")
-        edges = np.flatnonzero(np.diff(found.queue[order])) + 1
+    def take(self, requests: DispatchRequests, upto: int) -> None:
+        """Compare or add the entries of records before log offset `upto`, after the previous call's."""
+        order = np.argsort(requests.queue, kind="stable")
+        edges = np.flatnonzero(np.diff(requests.queue[order])) + 1
         wanted = []
         for rows in np.split(order, edges):
             if len(rows):
-                wanted.append(self._take_one(found, rows, upto))
+                wanted.append(self._take_one(requests, rows, upto))
         missing = np.sort(np.concatenate(wanted)) if wanted else np.zeros(0, dtype=np.int64)
         if len(missing):
             self.changes.rebuilt += len(missing)
-            self._writer.append(found.rows(missing))
+            self._writer.append(requests.rows(missing))
 
-    def _take_one(self, found: DispatchRequests, rows: Ints, upto: int) -> Ints:
-        """Rows of one queue that it lacks."""
-        queue = found.queues[int(found.queue[rows[0]])]
-        one = self._queues.get(queue)
-        if one is None:
-            batch = bool(found.batch[rows[0]])
-            one = _Queue(self._folders.files(queue, batch=batch), batch, 0, 0)
-            self._queues[queue] = one
-        if not one.compared and self._lacks_front(one, found, rows):
-            one.at = one.files.first_unit
-            self._cut(one)
-        if not one.compared:
-            self._compare(one, queue, found.log_offset[rows], found.size[rows], upto)
-        if not one.compared:
-            return rows[:0]  # further units are there, so nothing can be put before them
-        rows = rows[found.log_offset[rows] > one.last_log_offset]
-        # Asked for before the queue's end: of a topic that was deleted and made anew.
-        rows = rows[found.offset[rows] >= one.end]
+    def _take_one(self, requests: DispatchRequests, rows: Ints, upto: int) -> Ints:
+        """The rows of one queue that it lacks."""
+        queue = requests.queues[int(requests.queue[rows[0]])]
+        state = self._queues.get(queue)
+        if state is None:
+            batch = bool(requests.batch[rows[0]])
+            state = _Queue(self._folders.files(queue, batch=batch), batch, 0, 0)
+            self._queues[queue] = state
+        if not state.compared and self._lacks_front(state, requests, rows):
+            state.at = state.files.first_unit
+            self._cut(state)
+        if not state.compared:
+            self._compare(state, queue, requests.log_offset[rows], requests.size[rows], upto)
+        if not state.compared:
+            return rows[:0]  # later units exist, so nothing can be inserted before them
+        rows = rows[requests.log_offset[rows] > state.last_log_offset]
+        # A queueOffset before the queue's end belongs to a deleted and recreated topic.
+        rows = rows[requests.offset[rows] >= state.end]
         if not len(rows):
             return rows
-        if int(found.offset[rows[0]]) > one.end and self._may_look_further:
+        if int(requests.offset[rows[0]]) > state.end and self._may_look_further:
             raise LookFurther
-        self._begin(one, queue, int(found.offset[rows[0]]))
-        one.last_log_offset = int(found.log_offset[rows[-1]])
-        one.end += int(found.count[rows].sum())
-        one.at = one.stop = one.at + len(rows)
+        self._begin(state, queue, int(requests.offset[rows[0]]))
+        state.last_log_offset = int(requests.log_offset[rows[-1]])
+        state.end += int(requests.count[rows].sum())
+        state.at = state.stop = state.at + len(rows)
         return rows
 
-    def _lacks_front(self, one: _Queue, found: DispatchRequests, rows: Ints) -> bool:
-        """Whether the files that these records were listed in are gone, though later ones are there.
+    def _lacks_front(self, state: _Queue, requests: DispatchRequests, rows: Ints) -> bool:
+        """Whether the files that listed these records are missing, although later files exist.
 
-        A broker deletes files of a queue only once their records are gone.
+        A broker deletes files of a queue only after their records are gone.
         """
-        first = one.files.first_unit
-        if one.at != first or not first:
+        first = state.files.first_unit
+        if state.at != first or not first:
             return False
-        where, size = one.files.unit(first)
-        before = rows[found.log_offset[rows] < where]
-        if one.batch or not len(before) or not self._log.is_record(where, size):
-            return bool(one.batch and len(before))
+        where, size = state.files.unit(first)
+        before = rows[requests.log_offset[rows] < where]
+        if state.batch or not len(before) or not self._log.is_record(where, size):
+            return bool(state.batch and len(before))
         shifted = self._log.record_at(where).queue_offset != first
-        return not shifted and bool((found.offset[before] < first).any())
+        return not shifted and bool((requests.offset[before] < first).any())
 
-    def _begin(self, one: _Queue, queue: QueueId, first: int) -> None:
-        """Tell the writer where the queue goes on; one without entries begins at its first offset."""
-        if one.begun:
+    def _begin(self, state: _Queue, queue: QueueId, first: int) -> None:
+        """Set the writer's start; a queue without entries begins at its first offset."""
+        if state.begun:
             return
-        one.begun = True
-        if one.at <= one.files.first_unit:
-            self._writer.set_end(queue, None, batch=one.batch)
-            one.end = first
-            one.at = 0 if one.batch else first
+        state.begun = True
+        if state.at <= state.files.first_unit:
+            self._writer.set_end(queue, None, batch=state.batch)
+            state.end = first
+            state.at = 0 if state.batch else first
         else:
-            self._writer.set_end(queue, one.at, batch=one.batch)
+            self._writer.set_end(queue, state.at, batch=state.batch)
 
     def _compare(
-        self, one: _Queue, queue: QueueId, log_offsets: Ints, sizes: Ints, upto: int
+        self, state: _Queue, queue: QueueId, log_offsets: Ints, sizes: Ints, upto: int
     ) -> None:
-        """Go on over units that list these records; cut the queue before one that lists none."""
-        while not one.compared:
-            units = one.files.entries(one.at, min(one.stop, one.at + _UNITS_AT_A_TIME))
+        """Skip units that list these records; truncate the queue before a unit that lists none."""
+        while not state.compared:
+            units = state.files.entries(state.at, min(state.stop, state.at + _UNITS_AT_A_TIME))
             right = self._right(units, log_offsets, sizes)
-            right &= np.diff(units.log_offset, prepend=one.last_log_offset) > 0
+            right &= np.diff(units.log_offset, prepend=state.last_log_offset) > 0
             wrong = np.flatnonzero(~right)
             count = int(wrong[0]) if len(wrong) else len(units)
             if count:
-                one.at += count
-                self._note_end(one)
+                state.at += count
+                self._note_end(state)
             if count == len(units):
                 continue
             if int(units.log_offset[count]) < upto or not self._is_own(queue, units, count):
-                self._cut(one)
+                self._cut(state)
             return
 
     def _right(self, units: Entries, log_offsets: Ints, sizes: Ints) -> Ints:
@@ -227,29 +227,29 @@ class QueueRecovery:
         return right
 
     def _is_own(self, queue: QueueId, units: Entries, row: int) -> bool:
-        """Whether a unit that leads further along the log leads to a record."""
+        """Whether a unit that points further along the log points to a record."""
         where, size = int(units.log_offset[row]), int(units.size[row])
         inside = where + size <= self._log_end
         return bool(units.points_to_record[row]) and inside and self._log.is_record(where, size)
 
     def finish(self) -> None:
-        """All records were given: units that none of them has are cut away."""
-        for one in self._queues.values():
-            if not one.compared:
-                rest = one.files.entries(one.at, one.stop)
+        """Truncate the units that match no record, after all records were passed."""
+        for state in self._queues.values():
+            if not state.compared:
+                rest = state.files.entries(state.at, state.stop)
                 right = self._right(rest, np.array([-1]), np.array([0]))
-                if right.all():  # they lead into damage behind which nothing of the queue comes
-                    one.at = one.stop
+                if right.all():  # they point into damage; nothing of the queue follows it
+                    state.at = state.stop
                 elif self._may_look_further:
                     raise LookFurther
                 else:
-                    one.at += int(np.flatnonzero(~right)[0])
-                    self._cut(one)
+                    state.at += int(np.flatnonzero(~right)[0])
+                    self._cut(state)
         self._folders.close()
 
 
 def _first_hole(files: QueueFiles, stop: int) -> int:
-    """The first of the last units before `stop` that is zero, though entries stand behind it."""
+    """The first zero unit among the last units before `stop`, if entries follow it; else `stop`."""
     per_file = max(1, files.units_per_file)
     start = max(files.first_unit, (stop - 1) // per_file * per_file)
     if start >= stop:
@@ -259,7 +259,7 @@ def _first_hole(files: QueueFiles, stop: int) -> int:
 
 
 def _first_missing_file(files: QueueFiles, stop: int) -> int:
-    """The first unit of a file that is not there, though later ones are; else `stop`."""
+    """The first unit of a missing file, if later files exist; else `stop`."""
     width, size = files.dtype.itemsize, files.chain.file_size
     for before, after in pairwise(files.chain.segments):
         if after.base != before.base + size:

@@ -1,4 +1,4 @@
-"""What a store holds at one moment: the range of the log, and of each queue its offsets.
+"""The state of a store at one moment: the range of the log, and the offsets of each queue.
 
-QueueView answers questions about queue offsets in it. Reading messages lives in `reading`.
+QueueView answers questions about queue offsets in it. `reading` reads messages.
 """

@@ -1,4 +1,4 @@
-"""The sizes that a store's files were made with, and whether a configuration agrees with them."""
+"""The sizes that a store's files were created with, and whether a configuration matches them."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def geometry_found(
     *,
     damaged_index: bool = False,
 ) -> StoreConfig:
-    """The sizes that the files were made with, as settings; None where no file tells.
+    """The sizes that the files were created with, as settings; None if no file shows the size.
 
-    Numbers of index slots and items that were `given` are held against the files.
+    The numbers of index slots and items in `given` are checked against the files.
 
-    Raises IndexGeometryError where the newest index file cannot be told, unless `damaged_index`:
-    then an older one may tell.
+    Raises IndexGeometryError if the newest index file does not show its geometry. With
+    `damaged_index`, an older file is used instead.
     """
     listed = folders.listed()
     plain = [queue for queue, is_batch in listed.items() if not is_batch]
@@ -61,7 +61,7 @@ def _index_geometry(root: Path, given: StoreConfig, damaged: bool) -> Geometry |
 def refuse_contradiction(
     root: Path, config: StoreConfig, log: CommitLog, folders: QueueFolders, snapshot: StoreSnapshot
 ) -> None:
-    """The broker does not load a store whose files are not of the configured size."""
+    """Raise InvalidArgumentError if a file does not have its configured size: no broker loads it."""
     sizes = [("mappedFileSizeCommitLog", config.commitlog_file_size, log.chain.segments)]
     for queue, state in snapshot.queues.items():
         name = "mapperFileSizeBatchConsumeQueue" if state.batch else "mappedFileSizeConsumeQueue"
@@ -72,29 +72,29 @@ def refuse_contradiction(
             if segment.size != size:
                 raise InvalidArgumentError(
                     segment.path,
-                    reason=f"{name} is not what the files of this store were made with",
+                    reason=f"the files of this store were not created with this {name}",
                     expected=f"{size} bytes",
                     actual=f"{segment.size} bytes",
-                    advice="Leave it out, or take the broker.conf of the broker that made them",
+                    advice="Omit it, or use the broker.conf of the broker that created them",
                 )
 
 
 def refuse_smaller(chains: list[SegmentChain]) -> None:
-    """Raises InvalidArgumentError where no file of all these has the size that is configured."""
+    """Raises InvalidArgumentError if no file of these chains has the configured size."""
     files = [segment for chain in chains for segment in chain.segments]
     largest = max(files, key=lambda segment: segment.size, default=None)
     if largest is not None and largest.size < chains[0].file_size:
         raise InvalidArgumentError(
             largest.path,
-            reason="all files are smaller than the configuration says",
+            reason="all files are smaller than the configured size",
             expected=f"{chains[0].file_size} bytes",
             actual=f"{largest.size} bytes",
-            advice="Leave the size out, or take the broker.conf of the broker that made them",
+            advice="Omit the size, or use the broker.conf of the broker that created them",
         )
 
 
 def queue_sizes(folders: QueueFolders) -> StoreConfig:
-    """The sizes that the queue files there are were made with: none is larger than that."""
+    """File sizes of the existing queues: the largest file of each kind has the full size."""
     sizes = {False: 0, True: 0}
     for queue, batch in folders.listed().items():
         sizes[batch] = max(sizes[batch], folders.files(queue, batch=batch).chain.file_size)

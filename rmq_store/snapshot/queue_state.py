@@ -1,4 +1,4 @@
-"""Where one queue begins and ends."""
+"""The range of one queue."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from rmq_store.consumequeue.files import QueueFiles
 class QueueState:
     """One queue: offsets [min_offset, max_offset) have messages.
 
-    Those up to `file_stop` (a unit of its files) are listed by the queue; `tail` are the entries of
-    records that the broker had not dispatched, found in the log.
+    The queue's files list those up to `file_stop` (a unit of its files). `tail` holds the entries
+    of records that the broker had not dispatched, found in the log.
     """
 
     min_offset: int
@@ -26,12 +26,12 @@ class QueueState:
 
 @dataclass(slots=True)
 class ListedQueue:
-    """A queue while it is being resolved: units [first, stop), and the end of the last record."""
+    """A queue while its state is being determined: units [first, stop), and its last record's end."""
 
     files: QueueFiles
     batch: bool
     first: int
     stop: int
-    min_unit: int  # the first that still has its record
-    log_stop: int = -1  # behind the record of the last entry; -1 without entries
+    min_unit: int  # the first unit that still has its record
+    log_stop: int = -1  # after the record of the last entry; -1 without entries
     last_log_offset: int = -1

@@ -1,10 +1,11 @@
-"""The queues of a store by queue offset: entries, what they lead to, and where a time lies."""
+"""The queues of a store by queueOffset: entries, the records they point to, and times."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.config.topics_json import declared_topics
@@ -12,22 +13,22 @@ from rmq_store.consumequeue.bisection import bisect_first, find_boundary, rechec
 from rmq_store.consumequeue.entries import Entries, concat_entries, no_entries
 from rmq_store.consumequeue.ext import QueueExt
 from rmq_store.consumequeue.files import QueueFiles
-from rmq_store.consumequeue.folders import QueueFolders
+from rmq_store.consumequeue.folders import QueueFolders, queue_folder
 from rmq_store.errors import UnknownQueueError, nearest
 from rmq_store.files.remote.blocks import Ranges, need_all
 from rmq_store.format.layout import CONSUMEQUEUE_EXT_DIR, FILLER_SIZE
 from rmq_store.format.queues import Entry, QueueId, QueueSlice
+from rmq_store.snapshot.offset_by_time import offset_by_time
 from rmq_store.snapshot.queue_state import QueueState
 from rmq_store.snapshot.snapshot import StoreSnapshot
-from rmq_store.snapshot.time_search import offset_by_time
 
 _EMPTY = QueueState(0, 0, 0, 0)
-_FETCHED_AHEAD = 16 << 20  # bytes of queues, before a part of them is read
-_MOST_AHEAD = 512  # queue ranges, so that what is fetched first is still there when it is read
+_FETCHED_AHEAD = 16 << 20  # bytes of queues to fetch before the first is read
+_MOST_AHEAD = 512  # queue ranges, so that the first ones are still cached when they are read
 
 
 class QueueView:
-    """The queues of one snapshot. `open_log` gives the log, and raises where the store is closed."""
+    """The queues of one snapshot. `open_log` returns the log, and raises if the store is closed."""
 
     def __init__(
         self,
@@ -43,19 +44,27 @@ class QueueView:
         self._exts: dict[QueueId, QueueExt] = {}
 
     def topics(self) -> list[str]:
-        """Names of all topics that have a queue, sorted."""
+        """Sorted names of all topics that have a queue."""
         return sorted({queue.topic for queue in self.snapshot.queues})
 
     @cached_property
-    def known_topics(self) -> list[str]:
-        """Names of the topics that have a queue or stand in topics.json, sorted.
+    def declared_topics(self) -> dict[str, dict[str, Any]]:
+        """topics.json, read once: topic -> its settings; {} if it is damaged. Raises AccessError."""
+        return declared_topics(self._root)
 
-        The log may have messages of one that has lost its queues. Raises AccessError.
+    @cached_property
+    def known_topics(self) -> list[str]:
+        """Sorted names of the topics that have a queue or an entry in topics.json.
+
+        The log may hold messages of a topic that lost its queues. Raises AccessError.
         """
-        return sorted({*self.topics(), *declared_topics(self._root)})
+        return sorted({*self.topics(), *self.declared_topics})
 
     def state(self, queue: QueueId) -> QueueState:
-        """The state of a queue; one without files in a topic that is there is empty, as for a broker."""
+        """The state of a queue. A queue without files in an existing topic is empty, as in the broker.
+
+        Raises UnknownQueueError for an unknown topic.
+        """
         state = self.snapshot.queues.get(queue)
         if state is not None:
             return state
@@ -99,7 +108,7 @@ class QueueView:
     def entries(self, queue: QueueId, start: int, stop: int) -> Entries:
         """The entries of queue offsets [start, stop): from its files, and of undispatched records.
 
-        An inner batch is one entry, given where any of its messages is in the range.
+        An inner batch is one entry, returned if any of its messages is in the range.
         """
         self._open_log()
         state = self.state(queue)
@@ -117,7 +126,7 @@ class QueueView:
         return concat_entries([listed, tail.take(inside)])
 
     def fetch_ahead(self, slices: Sequence[QueueSlice]) -> None:
-        """Where files are remote: fetch the first entries of each range, side by side."""
+        """Fetch the first entries of each range in parallel if files are remote."""
         wanted: list[Ranges] = []
         least = max(1, _FETCHED_AHEAD // max(1, len(slices)))
         for part in slices[:_MOST_AHEAD]:
@@ -133,15 +142,15 @@ class QueueView:
         need_all(wanted)
 
     def listed_entries(self, queue: QueueId, start: int, stop: int) -> Entries:
-        """As `entries`, with the tagsCode that those in the queue's extension lead to."""
+        """As `entries`, with addresses replaced by the tagsCode in the queue's extension."""
         return self.with_ext(queue, self.entries(queue, start, stop))
 
     def _batch_entries(self, queue: QueueId, state: QueueState, start: int, stop: int) -> Entries:
         files = self._folders.files(queue, batch=True)
 
         def behind(unit: int, offset: int) -> bool:
-            one = files.entries(unit, unit + 1)
-            return int(one.offset[0] + one.count[0]) > offset
+            entry = files.entries(unit, unit + 1)
+            return int(entry.offset[0] + entry.count[0]) > offset
 
         first = bisect_first(state.file_start, state.file_stop, lambda unit: behind(unit, start))
         last = bisect_first(first, state.file_stop, lambda unit: behind(unit, stop - 1))
@@ -149,7 +158,7 @@ class QueueView:
         return entries.take(entries.offset < stop)
 
     def entry_at(self, queue: QueueId, offset: int) -> Entry | None:
-        """Where the message at a queue offset lies and how much it takes; None if it leads nowhere."""
+        """Place and size of the message at a queue offset; None if the entry points to no record."""
         state = self.state(queue)
         if not state.batch and state.file_start <= offset < state.file_stop:
             found = self._folders.files(queue).peek(offset)
@@ -163,7 +172,7 @@ class QueueView:
         return Entry(int(entries.log_offset[0]), share)
 
     def log_offset_of(self, queue: QueueId, queue_offset: int) -> int:
-        """Where the entry at `queue_offset` points in the log; the log's end for max_offset."""
+        """The log offset that the entry at `queue_offset` points to; the log's end for max_offset."""
         state = self.state(queue)
         if queue_offset >= state.max_offset:
             return self.snapshot.log_end
@@ -171,13 +180,13 @@ class QueueView:
         return int(entries.log_offset[0]) if len(entries) else self.snapshot.log_end
 
     def offset_at_log(self, queue: QueueId, commit_log_offset: int) -> int:
-        """The first queue offset whose record stands at that log offset or behind; else max_offset."""
+        """The first queue offset whose record is at that log offset or after it; else max_offset."""
         state = self.state(queue)
         start, stop = state.min_offset, state.max_offset
         if not state.batch and state.tail is None and start < stop:
             files = self._folders.files(queue)
             if files.first_unit <= start and not files.has_holes:
-                return files.first_pointing_behind(commit_log_offset, start, stop)
+                return files.first_pointing_at_or_after(commit_log_offset, start, stop)
         found = bisect_first(
             start,
             stop,
@@ -191,14 +200,14 @@ class QueueView:
         return recheck_neighbours(found, start, stop, value_at, commit_log_offset)
 
     def slice_entries(self, queue: QueueId, start: int, stop: int) -> Entries:
-        """Entries whose first message is in the range, so that no record comes twice."""
+        """Entries whose first message is in the range, so that no record is returned twice."""
         entries = self.entries(queue, start, stop)
         if len(entries) and int(entries.offset[0]) < start:
             entries = entries.take(entries.offset >= start)
         return self.with_ext(queue, entries)
 
     def with_ext(self, queue: QueueId, entries: Entries) -> Entries:
-        """The entries with the tagsCode that those in the queue's extension lead to."""
+        """The entries with addresses replaced by the tagsCode in the queue's extension."""
         ext = self._ext(queue)
         if ext is not None:
             entries.tags_code = ext.tags_codes(entries.tags_code)
@@ -206,14 +215,16 @@ class QueueView:
 
     def _ext(self, queue: QueueId) -> QueueExt | None:
         if queue not in self._exts:
-            folder = self._root / CONSUMEQUEUE_EXT_DIR / queue.topic / str(queue.queue_id)
+            folder = Path(queue_folder(self._root, CONSUMEQUEUE_EXT_DIR, queue))
             if not folder.is_dir():
                 return None
             self._exts[queue] = QueueExt(str(folder))
         return self._exts[queue]
 
     def broker_min(self, queue: QueueId, state: QueueState) -> int:
-        """minLogicOffset after a start (ConsumeQueue#correctMinOffset): looks at the first file only."""
+        """minLogicOffset after a broker start (ConsumeQueue#correctMinOffset): checks only the
+        first file.
+        """
         files = self.files(queue)
         first, stop = files.first_unit, state.file_stop
         if state.batch:
@@ -247,7 +258,7 @@ class QueueView:
         return entries.take(slice(0, per_file - unit % per_file))
 
     def _raw_entries(self, queue: QueueId, state: QueueState, start: int, stop: int) -> Entries:
-        """Entries with those before min_offset too, which the broker may look at."""
+        """Entries including those before min_offset, which the broker may read."""
         files = self._folders.files(queue)
         first, last = max(start, files.first_unit), min(stop, state.file_stop)
         listed = files.entries(first, last) if first < last else no_entries()
@@ -259,13 +270,13 @@ class QueueView:
     def offset_by_time(
         self, topic: str, queue_id: int, timestamp: int, boundary: str = "LOWER"
     ) -> int:
-        """The queue offset for a point in time (ms since the epoch).
+        """The queue offset for a point in time (ms since the epoch, UTC), as the broker since 5.1.1.
 
-        LOWER: the first message stored then or later, else max_offset. UPPER: the last one stored
-        then or earlier; without one the offset before the first, if the queue still has an entry
-        there, else the first. In a queue of inner batches an offset is that of a batch, and beyond
-        the last one it is the last one's. All as the broker answers since 5.1.1. Raises
-        UnknownQueueError.
+        LOWER: the first message stored at that time or later, else max_offset. UPPER: the last
+        message stored at that time or earlier. If there is none, UPPER is the offset before the
+        first message if the queue still has an entry there, else the first. In a queue of inner
+        batches the result is the offset of a batch, and after the last batch that of the last one.
+        Raises UnknownQueueError.
         """
         queue = QueueId(topic, queue_id)
         state = self.state(queue)
@@ -282,12 +293,11 @@ class QueueView:
     def first_since(
         self, queue: QueueId, timestamp: int, *, unreadable_before: bool = False
     ) -> int:
-        """The first queue offset whose message was stored at `timestamp` (ms) or later; max_offset
-        without one.
+        """The first queue offset stored at `timestamp` (ms) or later; max_offset without one.
 
-        Messages right before it whose time cannot be read are taken in as well, so that what begins
-        here misses none of its own; with `unreadable_before` they are left before it, for what ends
-        here. Exact in queues of inner batches too, where `offset_by_time` is not. Raises
+        Includes messages directly before it whose time is unreadable, so that a range that starts
+        here misses none of its messages. With `unreadable_before` they are excluded, for a range
+        that ends here. Also exact in queues of inner batches, unlike `offset_by_time`. Raises
         UnknownQueueError.
         """
         state = self.state(queue)
@@ -302,10 +312,10 @@ class QueueView:
     def _batch_by_time(
         self, queue: QueueId, state: QueueState, timestamp: int, boundary: str
     ) -> int:
-        """The same where an entry holds many messages: a search over entries, not offsets.
+        """The same if an entry holds many messages: searches entries instead of offsets.
 
-        Source: BatchConsumeQueue#getOffsetInQueueByTime, whose UPPER differs from LOWER only among
-        batches stored at that very time.
+        Source: BatchConsumeQueue#getOffsetInQueueByTime. Its UPPER differs from LOWER only among
+        batches stored at exactly that time.
         """
         entries = self.entries(queue, state.min_offset, state.max_offset)
         if not len(entries):
@@ -320,8 +330,10 @@ class QueueView:
         return int(entries.offset[min(found, len(entries) - 1)])
 
     def store_time(self, queue: QueueId, offset: int) -> int | None:
-        """When the message at a queue offset was stored (ms), whatever its CRC; None where no record
-        is where the entry leads."""
+        """The store time (ms) of the message at a queue offset; None if the entry points to no record.
+
+        The CRC is not checked.
+        """
         entries = self.entries(queue, offset, offset + 1)
         if not len(entries) or not entries.points_to_record[0]:
             return None

@@ -1,7 +1,8 @@
-"""What a store holds at one moment: the log's range, and of every queue where it begins and ends.
+"""The state of a store at one moment: the log's range, and the range of every queue.
 
-Resolved once when a store is opened, in a time that does not grow with its messages; a snapshot is
-plain data and goes to other processes, so that all of them see the same offsets.
+It is determined once when a store is opened, in a time that does not depend on the number of
+messages. A snapshot is plain data and is sent to other processes, so that all of them see the same
+offsets.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.consumequeue.entries import Entries
-from rmq_store.consumequeue.files import QueueFiles, is_behind
+from rmq_store.consumequeue.files import QueueFiles, is_at_or_after
 from rmq_store.consumequeue.folders import QueueFolders
 from rmq_store.files.remote.parallel import LOOKS_IN_FLIGHT, side_by_side
 from rmq_store.format.layout import (
@@ -24,7 +25,7 @@ from rmq_store.format.queues import QueueId
 from rmq_store.snapshot.queue_state import ListedQueue, QueueState
 from rmq_store.snapshot.undispatched import end_offset, find_undispatched
 
-_RECORDS_TRIED = 64  # last entries of queues that are held against the log to find its end
+_RECORDS_TRIED = 64  # last entries of queues that are checked against the log to find its end
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,35 +37,38 @@ class StoreSnapshot:
     queues: Mapping[QueueId, QueueState] = field(default_factory=dict)
 
     def only(self, queues: Iterable[QueueId]) -> StoreSnapshot:
-        """The same with no more than `queues`: what a part of a job needs to carry along."""
+        """The snapshot with only these `queues`, for a part of a job."""
         return replace(self, queues={queue: self.queues[queue] for queue in queues})
 
 
 def take_snapshot(
     root: Path, log: CommitLog, folders: QueueFolders, config: StoreConfig
 ) -> StoreSnapshot:
-    """Resolve a store as its files are now. Reads no more of the log than its undispatched end.
+    """Determine the state of a store from its current files. Reads only the undispatched end of the log.
 
-    Raises UndispatchedError where too many records are in no queue.
+    Raises UndispatchedError if too many records are in no queue.
     """
     listed = _look_at_all(log, folders)
     dispatched, log_end = _find_log_end(log, listed.values())
-    for one in listed.values():
-        _cut_to_log(one, log_end)
+    for listed_queue in listed.values():
+        _cut_to_log(listed_queue, log_end)
     unclean = (root / ABORT_FILE).exists()
     tails = find_undispatched(root, log, listed, config, dispatched, log_end, unclean)
-    states = {queue: _state(one, tails.pop(queue, None)) for queue, one in listed.items()}
+    states = {
+        queue: _state(listed_queue, tails.pop(queue, None))
+        for queue, listed_queue in listed.items()
+    }
     states.update({queue: _state_of_tail(tail) for queue, tail in tails.items()})
     return StoreSnapshot(log.start, log_end, dict(sorted(states.items())))
 
 
 def _look_at_all(log: CommitLog, folders: QueueFolders) -> dict[QueueId, ListedQueue]:
-    """Every queue; in an object store, where each look is a request, some of them at a time."""
+    """Every queue; in an object store, several queues in parallel, because each read is a request."""
     queues = [(q, batch, folders.files(q, batch=batch)) for q, batch in folders.listed().items()]
     found: dict[QueueId, ListedQueue] = {}
 
-    def look(one: tuple[QueueId, bool, QueueFiles]) -> None:
-        queue, batch, files = one
+    def look(item: tuple[QueueId, bool, QueueFiles]) -> None:
+        queue, batch, files = item
         found[queue] = _look_at(files, batch, log.start)
 
     side_by_side(look, queues, LOOKS_IN_FLIGHT if log.chain.is_remote else 1)
@@ -72,39 +76,41 @@ def _look_at_all(log: CommitLog, folders: QueueFolders) -> dict[QueueId, ListedQ
 
 
 def _look_at(files: QueueFiles, batch: bool, log_start: int) -> ListedQueue:
-    """All that is to be seen in a queue's files, at once: of many queues none stays mapped."""
+    """Everything needed from a queue's files, read at once, so that none stays mapped."""
     seen = files.glance()
-    if seen is not None and is_behind(*seen.first, log_start):
-        one = ListedQueue(files, batch, files.first_unit, seen.stop, files.first_unit)
-        _note(one, *seen.last)
-        return one
+    if seen is not None and is_at_or_after(*seen.first, log_start):
+        listed_queue = ListedQueue(files, batch, files.first_unit, seen.stop, files.first_unit)
+        _note(listed_queue, *seen.last)
+        return listed_queue
     first, stop = files.first_unit, files.find_stop()
     min_unit = files.find_unit_at_log(log_start, first, stop)
-    one = ListedQueue(files, batch, first, stop, min_unit)
-    _note_last(one)
-    return one
+    listed_queue = ListedQueue(files, batch, first, stop, min_unit)
+    _note_last(listed_queue)
+    return listed_queue
 
 
-def _note_last(one: ListedQueue) -> None:
-    """Take down the end of the record that the last entry leads to; filler leads to none."""
-    one.log_stop = one.last_log_offset = -1
-    if one.stop > one.first:
-        _note(one, *one.files.unit(one.stop - 1))
+def _note_last(listed_queue: ListedQueue) -> None:
+    """Note the end of the record that the last entry points to; filler points to none."""
+    listed_queue.log_stop = listed_queue.last_log_offset = -1
+    if listed_queue.stop > listed_queue.first:
+        _note(listed_queue, *listed_queue.files.unit(listed_queue.stop - 1))
 
 
-def _note(one: ListedQueue, where: int, size: int) -> None:
+def _note(listed_queue: ListedQueue, where: int, size: int) -> None:
     if size != FILLER_SIZE:
-        one.log_stop, one.last_log_offset = where + size, where
+        listed_queue.log_stop, listed_queue.last_log_offset = where + size, where
 
 
 def _find_log_end(log: CommitLog, listed: Iterable[ListedQueue]) -> tuple[int, int]:
-    """How far the queues have come in the log, and where the log ends.
+    """The log offset that the queues have reached, and the end of the log.
 
-    The records behind the last entry of all queues are walked one by one. Where none of the last
-    entries leads to a record (the queues were copied after the log) the walk sets out from the last
-    file of the log.
+    Walks the records after the last entry of all queues. If no last entry points to a record (the
+    queues were copied after the log), the walk starts at the last file of the log.
     """
-    newest = sorted({(one.last_log_offset, one.log_stop) for one in listed}, reverse=True)
+    newest = sorted(
+        {(listed_queue.last_log_offset, listed_queue.log_stop) for listed_queue in listed},
+        reverse=True,
+    )
     for where, stop in newest[:_RECORDS_TRIED]:
         if where >= log.start and log.is_record(where, stop - where):
             return stop, log.end_from(stop)
@@ -112,14 +118,16 @@ def _find_log_end(log: CommitLog, listed: Iterable[ListedQueue]) -> tuple[int, i
     if last is None:
         return log.start, log.start
     end = log.end_from(last.base)
-    known = [one.log_stop for one in listed if log.start < one.log_stop <= end]
+    known = [
+        listed_queue.log_stop for listed_queue in listed if log.start < listed_queue.log_stop <= end
+    ]
     return max(known, default=log.start), end
 
 
-def _cut_to_log(one: ListedQueue, log_end: int) -> None:
-    if one.log_stop > log_end:
-        one.stop = one.files.stop_before_log(log_end, one.stop)
-        _note_last(one)
+def _cut_to_log(listed_queue: ListedQueue, log_end: int) -> None:
+    if listed_queue.log_stop > log_end:
+        listed_queue.stop = listed_queue.files.stop_before_log(log_end, listed_queue.stop)
+        _note_last(listed_queue)
 
 
 # --- records that no queue lists yet --------------------------------------------------------------
@@ -128,9 +136,9 @@ def _cut_to_log(one: ListedQueue, log_end: int) -> None:
 # --- from units to offsets ------------------------------------------------------------------------
 
 
-def _state(one: ListedQueue, tail: Entries | None) -> QueueState:
-    first = min(one.min_unit, one.stop)
-    end = end_offset(one) if one.stop > one.first else one.stop
+def _state(listed_queue: ListedQueue, tail: Entries | None) -> QueueState:
+    first = min(listed_queue.min_unit, listed_queue.stop)
+    end = end_offset(listed_queue) if listed_queue.stop > listed_queue.first else listed_queue.stop
     if tail is not None and len(tail):
         begin_of_tail = int(tail.offset[0])
         last = int(tail.offset[-1] + tail.count[-1])
@@ -138,14 +146,20 @@ def _state(one: ListedQueue, tail: Entries | None) -> QueueState:
         begin_of_tail = last = end
         tail = None
     start = begin_of_tail
-    if first < one.stop:
-        start = int(one.files.entries(first, first + 1).offset[0]) if one.batch else first
-    # Offsets of a damaged queue of batches may run backwards.
-    return QueueState(min(start, last), max(start, last), first, one.stop, one.batch, tail)
+    if first < listed_queue.stop:
+        start = (
+            int(listed_queue.files.entries(first, first + 1).offset[0])
+            if listed_queue.batch
+            else first
+        )
+    # Offsets of a damaged BatchConsumeQueue may descend.
+    return QueueState(
+        min(start, last), max(start, last), first, listed_queue.stop, listed_queue.batch, tail
+    )
 
 
 def _state_of_tail(tail: Entries) -> QueueState:
-    """A queue that has no files yet."""
+    """The state of a queue that has no files yet."""
     if not len(tail):
         return QueueState(0, 0, 0, 0)
     first = int(tail.offset[0])

@@ -1,4 +1,4 @@
-"""Undispatched records: those in the log that no queue lists yet."""
+"""Undispatched records: records in the log that no queue lists yet."""
 
 from __future__ import annotations
 
@@ -19,12 +19,10 @@ from rmq_store.format.queues import QueueId
 from rmq_store.snapshot.queue_state import ListedQueue
 
 MOST_UNDISPATCHED = 30_000_000
-"""Records that no queue lists are kept in memory, some 40 bytes each, up to so many."""
+"""Maximum number of undispatched records in memory, at about 40 bytes each."""
 
 
-_LOOK_BACK = (
-    64 << 20
-)  # bytes before the dispatched end that an unclean store is searched for strays
+_LOOK_BACK = 64 << 20  # bytes before the dispatched end to search for strays in an unclean store
 
 
 def find_undispatched(
@@ -36,11 +34,11 @@ def find_undispatched(
     log_end: int,
     unclean: bool,
 ) -> dict[QueueId, Entries]:
-    """The entries of records behind the last entry of their queue.
+    """The entries of records after the last entry of their queue.
 
-    The broker dispatches in log order, so they all lie behind what any queue has come to; but in a
-    copy made while it ran, one queue's files may be older than another's. So an unclean store is
-    searched backwards too, until a stretch of it brings nothing more.
+    The broker dispatches in log order, so in its own store they are all after the place that the
+    queues have reached. In a copy made while it ran, the files of one queue may be older than those
+    of another. So an unclean store is also searched backwards, until a range adds nothing.
     """
     batch = _batch_topics(root, listed)
     start = dispatched
@@ -58,11 +56,13 @@ def find_undispatched(
 
 
 def _batch_topics(root: Path, listed: Mapping[QueueId, ListedQueue]) -> set[str]:
-    return declared_batch_topics(root) | {q.topic for q, one in listed.items() if one.batch}
+    return declared_batch_topics(root) | {
+        q.topic for q, listed_queue in listed.items() if listed_queue.batch
+    }
 
 
 def _record_start_near(log: CommitLog, wanted: int, otherwise: int) -> int:
-    """A log offset at or behind `wanted` where a record starts; at most `otherwise`."""
+    """A log offset at or after `wanted` where a record starts; at most `otherwise`."""
     at = max(wanted, log.start)
     for segment in log.chain.segments_from(at):
         if segment.base >= otherwise:
@@ -84,7 +84,7 @@ def _strays_in(
     config: StoreConfig,
     batch: Collection[str],
 ) -> dict[QueueId, Entries]:
-    """Entries of the records in [start, stop) that lie behind the last entry of their queue."""
+    """Entries of the records in [start, stop) that are after the last entry of their queue."""
     parts: dict[QueueId, list[Entries]] = {}
     count = 0
     if start >= stop:
@@ -106,51 +106,55 @@ def _strays_in(
                 segment.path,
                 offset=int(at[-1]) + segment.base,
                 reason=f"over {MOST_UNDISPATCHED:,} records are in the log and in no queue",
-                advice="The queues are lost or far behind. Make them anew in another store with "
+                advice="The queues are lost or far behind the log. Rebuild them in another store with "
                 "rmqstore rebuild, or read the log itself with source=commitlog",
             )
     return {queue: concat_entries(entries) for queue, entries in parts.items()}
 
 
 def _by_queue(
-    found: DispatchRequests, listed: Mapping[QueueId, ListedQueue]
+    requests: DispatchRequests, listed: Mapping[QueueId, ListedQueue]
 ) -> Iterable[tuple[QueueId, Entries]]:
     known = np.array(
-        [listed[queue].last_log_offset if queue in listed else -1 for queue in found.queues],
+        [listed[queue].last_log_offset if queue in listed else -1 for queue in requests.queues],
         dtype=np.int64,
     )
-    rows = np.flatnonzero(found.log_offset > known[found.queue]) if len(found) else found.queue
-    for number in np.unique(found.queue[rows]).tolist():
-        mine = rows[found.queue[rows] == number]
+    rows = (
+        np.flatnonzero(requests.log_offset > known[requests.queue])
+        if len(requests)
+        else requests.queue
+    )
+    for number in np.unique(requests.queue[rows]).tolist():
+        mine = rows[requests.queue[rows] == number]
         yield (
-            found.queues[number],
+            requests.queues[number],
             Entries(
-                found.offset[mine],
-                found.log_offset[mine],
-                found.size[mine],
-                found.tags_code[mine],
-                found.count[mine],
+                requests.offset[mine],
+                requests.log_offset[mine],
+                requests.size[mine],
+                requests.tags_code[mine],
+                requests.count[mine],
             ),
         )
 
 
-def _placed(entries: Entries, one: ListedQueue | None) -> Entries:
-    """The entries with the queue offsets they get: one behind the other from the queue's end on.
+def _placed(entries: Entries, listed_queue: ListedQueue | None) -> Entries:
+    """The entries with their queueOffsets, which continue from the queue's end.
 
-    A record that asks for an offset before that end was there before (its topic was deleted and
-    made anew) and is passed over, as the broker does; one that asks for a later one is not.
+    An entry whose record has a queueOffset before that end is skipped, as in the broker: it belongs
+    to a deleted and recreated topic. A later queueOffset is kept as a continuation.
     """
     end = int(entries.offset[0])
-    if one is not None and one.stop > one.first:
-        end = end_offset(one)
+    if listed_queue is not None and listed_queue.stop > listed_queue.first:
+        end = end_offset(listed_queue)
     entries = entries.take(entries.offset >= end)
     behind = np.cumsum(entries.count)
     return replace(entries, offset=end + behind - entries.count)
 
 
-def end_offset(one: ListedQueue) -> int:
-    """The queue offset behind the last unit."""
-    if not one.batch:
-        return one.stop
-    last = one.files.entries(one.stop - 1, one.stop)
+def end_offset(listed_queue: ListedQueue) -> int:
+    """The queue offset after the last unit."""
+    if not listed_queue.batch:
+        return listed_queue.stop
+    last = listed_queue.files.entries(listed_queue.stop - 1, listed_queue.stop)
     return int(last.offset[0] + last.count[0])

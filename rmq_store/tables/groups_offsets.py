@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rmq_store.config.json_files import read_config_json
+from rmq_store.config.topics_json import queue_count
 from rmq_store.format.layout import CONFIG_DIR
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.topics import SCHEDULE_TOPIC
@@ -54,7 +55,7 @@ def committed_offsets(store: MessageStore) -> Iterator[Committed]:
 def group_rows(store: MessageStore, offsets: Iterable[Committed]) -> Iterator[Row]:
     """A row of the table `groups` for each committed offset."""
     now = time.time_ns() // 1_000_000
-    there = set(store.queues())
+    there, declared = set(store.queues()), store.view.declared_topics
     for _, name, group, queue, offset in offsets:
         path, written = _source(store, name)
         row: dict[str, Any] = {
@@ -69,6 +70,10 @@ def group_rows(store: MessageStore, offsets: Iterable[Committed]) -> Iterator[Ro
         }
         if queue in there:
             row |= _lag(store, queue, offset)
+        elif queue.queue_id < queue_count(declared.get(queue.topic)):
+            # A queue gets files with its first message.
+            row |= {"minOffset": 0, "maxOffset": 0, "lag": 0, "lagBytes": 0, "lagMs": 0}
+            row["status"] = "ABOVE_MAX" if offset > 0 else "OK"
         yield row
 
 

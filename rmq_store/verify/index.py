@@ -115,6 +115,9 @@ def _about_unsure(
     if found:
         yield from found
         return
+    if half_written:  # its header and its items are of different moments
+        yield being_written(segment.path)
+        return
     yield Finding(
         Severity.WARNING,
         "index-unreadable",

@@ -290,4 +290,4 @@ def queueless_findings(
 def queue_folder(store: MessageStore, queue: QueueId, batch: bool = False) -> str:
     """The folder of a queue's files."""
     kind = BATCH_CONSUMEQUEUE_DIR if batch else CONSUMEQUEUE_DIR
-    return str(store.path / kind / queue.topic / str(queue.queue_id))
+    return f"{store.path}/{kind}/{queue.topic}/{queue.queue_id}"

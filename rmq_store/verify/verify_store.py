@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -17,9 +18,9 @@ from rmq_store.arrow.batches import stored_topics
 from rmq_store.arrow.property_columns import decode_property_columns
 from rmq_store.arrow.substrings import slices
 from rmq_store.commitlog.headers import Headers
-from rmq_store.commitlog.log import Extent
+from rmq_store.commitlog.log import CommitLog, Extent
 from rmq_store.commitlog.scan import SoundRun, scan
-from rmq_store.config.topics_json import batch_topics, declared_topics
+from rmq_store.config.topics_json import batch_topics
 from rmq_store.consumequeue.dispatch import dispatch
 from rmq_store.format.layout import INDEX_DIR
 from rmq_store.format.record import Gap
@@ -83,6 +84,20 @@ _LOG_FINDINGS = {
 }
 
 
+# What the index, the checkpoint or a consumer says of records after the end that the log had at first.
+_AHEAD = ("checkpoint-ahead", "index-beyond-log", "consumer-ahead")
+
+
+class AfterEnd(NamedTuple):
+    """Sound records after the end that the log had when the store was opened."""
+
+    start: int  # log offsets, half-open
+    stop: int
+    records: int
+    path: str
+    base: int  # log offset of the file's first byte
+
+
 @dataclass(slots=True)
 class LogPart:
     """The findings and counts of a part of the log. Parts add up. Picklable."""
@@ -93,6 +108,7 @@ class LogPart:
     record_bytes: int = 0
     last_timestamp: int = 0  # storeTimestamp, the highest
     unindexed: int = 0  # records after the end of the index
+    after_end: list[AfterEnd] = field(default_factory=list)
 
     def add(self, other: LogPart) -> None:
         """Add another part."""
@@ -102,6 +118,7 @@ class LogPart:
         self.record_bytes += other.record_bytes
         self.last_timestamp = max(self.last_timestamp, other.last_timestamp)
         self.unindexed += other.unindexed
+        self.after_end += other.after_end
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +188,10 @@ def check_log(
     """Check one part of `log_parts`, and the queue entries and index items of its records."""
     check = _PartCheck(store, start, stop)
     at = start
-    for piece in scan(store.log, start, stop):
+    # The end is where the log ended when the store was opened. A broker may have written on: a run
+    # of records that crosses the end is cut there, for the queues were looked at before.
+    end = min(max(start, store.log_range()[1]), stop)
+    for piece in chain(scan(store.log, start, end), scan(store.log, end, stop)):
         check.take(piece)
         if progress is not None:
             progress(piece.stop - at)
@@ -194,7 +214,7 @@ class _PartCheck:
         if not isinstance(piece, SoundRun):
             _note_gap(self.store, piece, self.part)
         elif piece.start >= self.log_end:
-            self.part.findings.add(_behind_the_end(piece))
+            self.part.after_end.append(_after_end(piece))
         else:
             self._check(piece.headers)
 
@@ -226,23 +246,51 @@ class _PartCheck:
         part.last_timestamp = max(part.last_timestamp, int(stored_at.max()))
 
 
-def _behind_the_end(run: SoundRun) -> Finding:
+def _after_end(run: SoundRun) -> AfterEnd:
+    return AfterEnd(run.start, run.stop, len(run.headers), run.segment.path, run.segment.base)
+
+
+def _log_end_now(store: MessageStore) -> int:
+    """Where the log ends now, if a broker has written on since the store was opened."""
+    chain, end = store.log.chain, store.log_range()[1]
+    if chain.is_remote:  # its files are those of the listing that it was opened with
+        return end
+    log = CommitLog(chain.folders, file_size=chain.file_size)
+    try:
+        return max(end, log.end_from(end))
+    finally:
+        log.chain.close()
+
+
+def _grown(store: MessageStore, now: int) -> Iterator[Finding]:
+    end = store.log_range()[1]
+    if now > end:
+        yield Finding(
+            Severity.NOTE,
+            "log-grew",
+            store.log.chain.folders[0],
+            f"the log grew by {now - end} bytes while the store was examined, from log offset {end} "
+            "on; what arrived was not examined",
+            "Normal in a store that a broker is writing. Stop it, or verify a copy, to see all of it",
+        )
+
+
+def _unreached(piece: AfterEnd) -> Finding:
     return Finding(
         Severity.WARNING,
         "log-records-behind-end",
-        run.segment.path,
-        f"{len(run.headers)} intact records are after the end of the log; readers do not reach "
-        "them: they were cut "
-        "off by damage before them, or by a recovery that cut the log",
+        piece.path,
+        f"{piece.records} intact records are after the end of the log; readers do not reach them: "
+        "they were cut off by damage before them, or by a recovery that cut the log",
         _SALVAGE,
-        int(run.headers.at[0]),
-        run.stop - run.segment.base,
-        len(run.headers),
+        piece.start - piece.base,
+        piece.stop - piece.base,
+        piece.records,
     )
 
 
 def _batch_topics(store: MessageStore) -> set[str]:
-    declared = batch_topics(declared_topics(store.path))
+    declared = batch_topics(store.view.declared_topics)
     queues = store.snapshot().queues
     return declared | {queue.topic for queue, state in queues.items() if state.batch}
 
@@ -273,16 +321,22 @@ def _note_gap(store: MessageStore, extent: Extent, part: LogPart) -> None:
 def conclude(store: MessageStore, whole: LogPart) -> VerifyReport:
     """The report of a store whose whole log was checked. Adds the checks outside the log."""
     findings = whole.findings
-    declared = declared_topics(store.path)
+    declared = store.view.declared_topics
     findings.add_all(waiting_findings(store, whole.tally))
     findings.add_all(queueless_findings(store, whole.tally, declared))
     findings.add_all(check_entries(store, whole.tally))
-    health = check_files(store, findings)
-    findings.add_all(_about_index(store, health, whole))
-    findings.add_all(start_findings(store))
-    findings.add_all(checkpoint_findings(store, whole.records, whole.last_timestamp))
+    beside = Findings()
+    health = check_files(store, beside)
+    beside.add_all(_about_index(store, health, whole))
+    beside.add_all(start_findings(store))
+    beside.add_all(checkpoint_findings(store, whole.records, whole.last_timestamp))
+    beside.add_all(consumer_findings(store))
+    # Index, checkpoint and offsets follow the log, so its end now is after all that they have just said.
+    now = _log_end_now(store)
+    findings.add_all(one for one in beside if now == store.log_range()[1] or one.code not in _AHEAD)
+    findings.add_all(_grown(store, now))
+    findings.add_all(_unreached(piece) for piece in whole.after_end if piece.start >= now)
     findings.add_all(config_findings(store))
-    findings.add_all(consumer_findings(store))
     start, end = store.log_range()
     return VerifyReport(
         str(store.path),

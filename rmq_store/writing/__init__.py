@@ -1,4 +1,4 @@
-"""A store opened to write: records appended, dispatched to queues and index, flushed.
+"""A store open for writing: appends records, dispatches them to queues and index, and flushes.
 
-Recovery before the first write lives in `recovery`, the bytes of a record in `arrow.encoding`.
+`recovery` repairs a store before the first write. `arrow.encoding` builds the bytes of a record.
 """

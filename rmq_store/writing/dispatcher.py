@@ -1,4 +1,4 @@
-"""What is appended to a log goes to its queues and its index, in pieces of some megabytes."""
+"""Dispatches appended records to queues and index, in pieces of a few megabytes."""
 
 from __future__ import annotations
 
@@ -22,15 +22,14 @@ from rmq_store.index.geometry import Geometry, Header
 from rmq_store.index.writer import IndexWriter
 from rmq_store.snapshot.snapshot import StoreSnapshot
 
-_BYTES_TAKEN = 8 << 20  # appended before queue and index entries are written
+_BYTES_TAKEN = 8 << 20  # bytes appended before queue and index entries are written
 _RUNS_TAKEN = 1024  # appends whose queue and index entries are written together
 
 
 class Dispatcher:
-    """Writes the queues and the index of one store.
+    """Writes the queues and the index of one store. Not thread-safe.
 
-    What is not there yet when a writer dies is found again from the log, by a broker and by a
-    reader alike. Not for several threads at once.
+    If a writer dies, brokers and readers derive missing entries from the log again.
     """
 
     def __init__(
@@ -42,7 +41,7 @@ class Dispatcher:
         queue_files: OpenFiles,
         listed: Callable[[Mapping[QueueId, int]], None],
     ) -> None:
-        """`listed` is told how far queues have come, each time that they were written."""
+        """`listed`: callback that receives the new queue ends after each write."""
         self._config = config
         self._listed = listed
         self.batch_topics = batch_topics(read_topic_configs(root)) | {
@@ -58,16 +57,16 @@ class Dispatcher:
         self.last_timestamp = 0  # when it was stored, ms
 
     def take(self, data: Bytes, places: Ints) -> bool:
-        """Take down records that stand at `places` in the log, behind those taken before.
+        """Queue records at the log offsets `places`, after those of earlier calls.
 
-        Returns whether so much is waiting that it should be written.
+        Returns whether enough data is waiting to be written.
         """
         self._taken.append((data, places))
         self.bytes_taken += len(data)
         return self.bytes_taken >= _BYTES_TAKEN or len(self._taken) >= _RUNS_TAKEN
 
     def dispatch_taken(self) -> None:
-        """Write the entries of all that was taken down."""
+        """Write the entries of all queued records."""
         if not self._taken:
             return
         runs, self._taken, self.bytes_taken = self._taken, [], 0
@@ -77,29 +76,30 @@ class Dispatcher:
         self.dispatch(Headers(data, places - base, base))
 
     def dispatch(self, headers: Headers) -> None:
-        """Queue before index: a reader may miss a key for a moment, never a message.
+        """Write queue entries before index entries: a reader may briefly miss a key, never a message.
 
-        The same records can be given again after a failure: both know what they have of them.
+        The same records can be passed again after a failure: queues and index skip those that they
+        have.
         """
-        found, topics, properties = entries_of(headers, self._config, self.batch_topics)
+        requests, topics, properties = entries_of(headers, self._config, self.batch_topics)
         if self._broke_off and self._index is not None:
             self._index.resume()
         self._broke_off = True
-        self._queues.append(found)
+        self._queues.append(requests)
         if self._index is not None:
             self._index.append(headers, topics, properties)
         self._broke_off = False
         self.last_record = int(headers.at[-1]) + headers.base
         self.last_timestamp = int(headers.field("store_timestamp", np.int64).max())
-        self._listed(self._ends_of(found))
+        self._listed(self._ends_of(requests))
 
-    def _ends_of(self, found: DispatchRequests) -> dict[QueueId, int]:
-        """Behind the last message of each queue that got one."""
+    def _ends_of(self, requests: DispatchRequests) -> dict[QueueId, int]:
+        """The queueOffset after the last message of each queue that received one."""
         ends = {}
-        for number, queue in enumerate(found.queues):
-            rows = np.flatnonzero(found.queue == number)
+        for number, queue in enumerate(requests.queues):
+            rows = np.flatnonzero(requests.queue == number)
             if len(rows):
-                end = int(found.offset[rows[-1]] + found.count[rows[-1]])
+                end = int(requests.offset[rows[-1]] + requests.count[rows[-1]])
                 ends[queue] = max(end, self._queues.end_of(queue))
         return ends
 
@@ -107,16 +107,16 @@ class Dispatcher:
 
     @property
     def index_full_until(self) -> int:
-        """Store time (ms) of the last message in index files that are full; 0 without any."""
+        """Store time (ms) of the last message in full index files; 0 without any."""
         return 0 if self._index is None else self._index.full_until
 
     def flush_index(self) -> None:
-        """Put the index on the disk."""
+        """Flush the index to the disk."""
         if self._index is not None:
             self._index.flush()
 
     def close(self) -> None:
-        """Close the index; the queues' files belong to whoever opened them."""
+        """Close the index; the caller closes the queue files."""
         if self._index is not None:
             self._index.close()
 

@@ -1,6 +1,7 @@
-"""When what was written reaches the disk: the broker's SYNC_FLUSH and ASYNC_FLUSH.
+"""When written data reaches the disk: the broker's SYNC_FLUSH and ASYNC_FLUSH.
 
-Source: CommitLog#GroupCommitService, #FlushRealTimeService; ConsumeQueueStore#FlushConsumeQueueService.
+Source: CommitLog#GroupCommitService, #FlushRealTimeService;
+ConsumeQueueStore#FlushConsumeQueueService.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ _PAGE = 4096  # OS_PAGE_SIZE of MappedFile
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a writer has come at one moment: what a thorough flush then makes sure of.
+    """The progress of a writer at one moment, which a thorough flush then secures.
 
-    `log_end`; time and place of the last record, and of the last one that is in its queues; end time
-    of the last full index file.
+    `log_end`; time and place of the last record, and of the last dispatched one; end time of the
+    last full index file.
     """
 
     log_end: int
@@ -33,7 +34,7 @@ class Progress:
 
 
 class GroupCommit:
-    """SYNC_FLUSH: whoever waits first flushes for all who have appended by then."""
+    """SYNC_FLUSH: the first waiting thread flushes for all threads that have appended."""
 
     def __init__(self, files: OpenFiles, written_to: Callable[[], int]) -> None:
         self._files = files
@@ -45,12 +46,12 @@ class GroupCommit:
         self.flushes = 0
 
     def wait(self, offset: int) -> None:
-        """Return once the disk has the log up to `offset`. Raises AccessError where it does not take it."""
+        """Return once the log up to `offset` is on the disk. Raises AccessError if the flush fails."""
         while self._must_lead(offset):
             self._lead()
 
     def _must_lead(self, offset: int) -> bool:
-        """Wait for another thread's flush to do; whether this thread has to flush itself."""
+        """Wait for another thread's flush; returns whether this thread has to flush itself."""
         with self._turn:
             while self.flushed_to < offset:
                 if self._failed is not None:
@@ -80,10 +81,11 @@ class GroupCommit:
 
 
 class Flusher:
-    """Flushes log, queues and index in the background, and keeps the checkpoint.
+    """Flushes log, queues and index in the background, and maintains the checkpoint.
 
-    Every interval those files that have the least number of pages; now and then, thoroughly, all of
-    them, after which the checkpoint says how far they had come when that began.
+    Each interval it flushes files with the minimum number of unflushed pages. At longer intervals
+    it flushes everything (thoroughly); then the checkpoint records the progress at the start of
+    that flush.
     """
 
     def __init__(
@@ -110,16 +112,16 @@ class Flusher:
         now = time.monotonic()
         self._log_at = self._queues_at = now
         self._log_thorough_at = now
-        self._queues_thorough_at: float | None = None  # the first flush of queues is thorough
+        self._queues_thorough_at: float | None = None  # None: the first flush of queues is thorough
 
     def start(self) -> None:
-        """Begin; calling again changes nothing."""
+        """Start the thread; further calls do nothing."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="rmqstore-flush", daemon=True)
             self._thread.start()
 
     def stop(self) -> None:
-        """End the thread. What was not flushed yet is left to the caller."""
+        """Stop the thread. The caller flushes the rest."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
@@ -129,12 +131,12 @@ class Flusher:
         while not self._stop.wait(tick):
             try:
                 self.flush_due(time.monotonic())
-            except Exception as error:  # whatever it is: unseen, nothing would be flushed any more
+            except Exception as error:  # any error: otherwise flushing would stop unnoticed
                 self._report_failure(error)
                 return
 
     def flush_due(self, now: float) -> None:
-        """What is due at `now` (seconds of the monotonic clock)."""
+        """Flush what is due at `now` (seconds of the monotonic clock)."""
         config = self._config
         before = self._progress()
         if now - self._log_at >= config.flush_interval_log:
@@ -154,7 +156,7 @@ class Flusher:
                 self._queues.sync(config.flush_pages_queues * _PAGE)
 
     def flush_queues(self, before: Progress) -> None:
-        """All of queues and index; then the checkpoint says so."""
+        """Flush all queues and the index, then update the checkpoint."""
         self._queues.sync()
         self._flush_index()
         self._note(
@@ -165,14 +167,14 @@ class Flusher:
         self._write_checkpoint(self._checkpoint)
 
     def flush_all(self) -> None:
-        """Everything there is, at once; the checkpoint says so."""
+        """Flush everything at once and update the checkpoint."""
         before = self._progress()
         self._log.sync()
         self._note(physic=before.last_timestamp)
         self.flush_queues(before)
 
     def note_log_flushed(self, timestamp: int) -> None:
-        """A group commit has put all records stored up to `timestamp` (ms) on the disk."""
+        """Note that a group commit flushed all records stored up to `timestamp` (ms)."""
         self._note(physic=timestamp)
 
     def _note(self, physic: int = 0, logics: int = 0, record: int = 0, index: int = 0) -> None:

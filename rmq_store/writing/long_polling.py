@@ -1,4 +1,4 @@
-"""Waiting for messages: what the broker's long polling does (PullRequestHoldService)."""
+"""Waiting for messages, as the broker's long polling does (PullRequestHoldService)."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from rmq_store.format.queues import QueueId
 
 
 class Arrivals:
-    """How far each queue is listed, and those who wait for more. For any number of threads."""
+    """The listed end of each queue, and the threads that wait for more. Thread-safe."""
 
     def __init__(self, listed_to: Mapping[QueueId, int]) -> None:
-        """`listed_to`: the max offset of the queues there are."""
+        """`listed_to`: the max offset of each existing queue."""
         self._listed_to = dict(listed_to)
         self._changed = threading.Condition()
         self.waiting = 0
 
     def note(self, ends: Mapping[QueueId, int]) -> None:
-        """Queues are listed up to there."""
+        """Set the new listed ends of queues."""
         with self._changed:
             self._listed_to.update(ends)
             self._changed.notify_all()
 
     def wake_all(self) -> None:
-        """Have all who wait look whether there is anything to wait for still."""
+        """Wake all waiting threads, so that they check whether to keep waiting."""
         with self._changed:
             self._changed.notify_all()
 
@@ -37,9 +37,11 @@ class Arrivals:
         begin: Callable[[], None],
         check: Callable[[], None],
     ) -> bool:
-        """Wait until `queue` has a message at `offset`, at most `timeout` seconds; whether it has.
+        """Wait at most `timeout` seconds until `queue` has a message at `offset`; returns whether
+        it has.
 
-        `begin` is called once this counts as waiting; `check` raises where no more will come.
+        `begin` is called once this thread counts as waiting. `check` raises if no more messages
+        will come.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._changed:

@@ -1,4 +1,4 @@
-"""A store opened for one writer: locked, recovered where it has to be, and known to go on from."""
+"""Opens a store for one writer: locks it, recovers it if necessary, and finds where to continue."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.config.broker_conf import PATH_SPLITTER, StoreConfig
 from rmq_store.config.locate import commitlog_folders, refuse_foreign_log, require_store
-from rmq_store.config.lock import StoreLock
+from rmq_store.config.lock_file import StoreLock
 from rmq_store.consumequeue.folders import QueueFolders
 from rmq_store.errors import NotAStoreError, from_os_error
 from rmq_store.format.layout import COMMITLOG_DIR, CONFIG_DIR, CONSUMEQUEUE_DIR, INDEX_DIR
@@ -27,7 +27,7 @@ from rmq_store.snapshot.snapshot import StoreSnapshot, take_snapshot
 
 @dataclass(frozen=True, slots=True)
 class WritableStore:
-    """What a writer goes on from. The lock is held; whoever has this releases it."""
+    """The state that a writer continues from. The owner of this object releases the lock."""
 
     root: Path
     config: StoreConfig
@@ -45,13 +45,13 @@ def make_store(
 ) -> WritableStore:
     """A new store without messages: see StoreWriter.create."""
     known, traits, root = StoreConfig.of(config), dialect(release), Path(path)
-    _ = known.flushes_each_append  # a kind that is none is refused before a file is made
+    _ = known.flushes_each_append  # raises for an unknown flushDiskType before a file is created
     try:
         if root.exists() and (not root.is_dir() or any(root.iterdir())):
             raise NotAStoreError(
                 root,
-                reason="there is something here already",
-                advice="Name a folder that is not there yet, or use append_to for a store",
+                reason="the path exists and is not an empty folder",
+                advice="Use a new folder, or append_to for an existing store",
             )
         for name in (CONSUMEQUEUE_DIR, INDEX_DIR, CONFIG_DIR):
             (root / name).mkdir(parents=True, exist_ok=True)
@@ -59,7 +59,7 @@ def make_store(
         for folder in (known.storePathCommitLog or COMMITLOG_DIR).split(PATH_SPLITTER):
             (root / folder).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise from_os_error(root, error, "making the store's folders") from error
+        raise from_os_error(root, error, "creating the store's folders") from error
     name = broker_name or known.brokerName or root.absolute().name
     return WritableStore(root, known, StoreLock(root), traits, name, StoreSnapshot(0, 0))
 
@@ -101,7 +101,7 @@ def open_store(
 
 
 def _last_record(log: CommitLog) -> tuple[int, int]:
-    """Place and time of the last record; zeros without one."""
+    """Log offset and store time of the last record; zeros without one."""
     where = stored = 0
     last = log.last_record_file()
     if last is not None:
@@ -113,8 +113,11 @@ def _last_record(log: CommitLog) -> tuple[int, int]:
 
 
 def with_log_of_its_own(config: StoreConfig) -> StoreConfig:
-    """A new store keeps its log under its root: a path elsewhere, be there such a folder or not, is
-    that of the store whose settings these are, and must not be written to."""
+    """The configuration without log paths: a new store keeps its log under its root.
+
+    A configured path elsewhere belongs to the store whose settings these are, whether it exists or
+    not, and must not be written to.
+    """
     named = [part.strip() for part in (config.storePathCommitLog or "").split(PATH_SPLITTER)]
     folders = [Path(name) for name in named if name]
     under = [

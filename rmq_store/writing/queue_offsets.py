@@ -1,4 +1,4 @@
-"""Which queue offset a message gets: the counters of all queues (ConsumeQueueStore#assignQueueOffset)."""
+"""The queueOffset of each new message: counters per queue (ConsumeQueueStore#assignQueueOffset)."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from rmq_store.format.queues import QueueId
 
 
 class QueueCounters:
-    """The next queue offset of every queue. Not safe for several threads: the writer has a lock."""
+    """The next queueOffset of every queue. Not thread-safe: the writer holds a lock."""
 
     def __init__(self, ends: Mapping[QueueId, int]) -> None:
-        """`ends`: the max offset of the queues there are."""
+        """`ends`: the max offset of each existing queue."""
         self._next = dict(ends)
 
     def __iter__(self) -> Iterator[QueueId]:
         return iter(self._next)
 
     def next_of(self, queue: QueueId) -> int:
-        """The offset that the next message of a queue gets; 0 of a new one."""
+        """The queueOffset of the next message of a queue; 0 for a new queue."""
         return self._next.get(queue, 0)
 
     def raise_to(self, ends: Mapping[QueueId, int]) -> None:
-        """Queues have at least so many messages."""
+        """Raise counters to at least these ends."""
         for queue, end in ends.items():
             self._next[queue] = max(self.next_of(queue), end)
 
     def update(self, ends: Mapping[QueueId, int]) -> None:
-        """Queues go on there."""
+        """Set counters to these ends."""
         self._next.update(ends)
 
     def assign(self, prepared: Prepared, counts: Ints) -> Ints:
-        """queueOffset of each record: the queue's counter; 0 of what enters no queue."""
+        """queueOffset of each record: the queue's counter; 0 for records that enter no queue."""
         transaction = prepared.transaction
         listed = (transaction == 0) | (transaction == SysFlag.TRANSACTION_COMMIT)
         keys = prepared.topic_code << 32 | prepared.queue_id
@@ -63,7 +63,7 @@ class QueueCounters:
 
 
 def message_counts(prepared: Prepared) -> Ints:
-    """How many messages each record holds: more than one only in an inner batch."""
+    """The number of messages in each record; more than one only in an inner batch."""
     counts = np.ones(len(prepared), dtype=np.int64)
     inner = np.flatnonzero(prepared.numbers["sysFlag"] & SysFlag.INNER_BATCH)
     for row in inner.tolist():

@@ -1,4 +1,4 @@
-"""Messages made into records at the end of the log: each gets its queue offset, place and time here."""
+"""Appends messages as records to the log and assigns their queueOffset, place and store time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from rmq_store.writing.queue_offsets import QueueCounters, message_counts
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """Where one message went."""
+    """The place of one appended message. `store_timestamp` is in ms."""
 
     queue_offset: int
     commit_log_offset: int
@@ -38,7 +38,7 @@ class Appended:
 
 @dataclass(frozen=True, slots=True)
 class AppendResult:
-    """Where messages went; arrays of n for a batch, in its order. Timestamps in ms."""
+    """The places of appended messages: arrays of n in batch order. Timestamps in ms."""
 
     queue_offset: Ints
     commit_log_offset: Ints
@@ -56,11 +56,11 @@ def nothing_appended() -> AppendResult:
 
 
 class RecordAppender:
-    """Appends records to the log. For one thread at a time: the caller holds the writer's lock.
+    """Appends records to the log. Not thread-safe: the caller holds the writer's lock.
 
-    `last_record` (log offset) and `last_timestamp` (ms) are those of what was appended last. What
-    is wrong with a message is raised before a byte is written; where writing itself fails, `fail`
-    is told, for what the log then ends with is not known.
+    `last_record` (log offset) and `last_timestamp` (ms) belong to the last appended record. An
+    invalid message raises before a byte is written. If writing itself fails, `fail` is called,
+    because the end of the log is then unknown.
     """
 
     def __init__(
@@ -75,8 +75,11 @@ class RecordAppender:
         file_ends: Callable[[], None],
         fail: Callable[[BaseException], None],
     ) -> None:
-        """`last`: place and time of the last record. `written` gets the bytes of records and their
-        log offsets once they stand in the log; `file_ends` is called before a file of it is left."""
+        """`last`: place and time of the last record.
+
+        `written`: callback that receives the bytes of records and their log offsets after they were
+        written to the log. `file_ends`: callback before the log moves on to a new file.
+        """
         self._log = log
         self._offsets = offsets
         self._config = config
@@ -88,7 +91,7 @@ class RecordAppender:
         self._with_record_crc = bool(config.enabledAppendPropCRC and dialect.has("record_crc"))
 
     def append(self, record: Record) -> Record:
-        """Append one record; returns it as it stands in the log."""
+        """Append one record; returns it as written to the log."""
         queue = QueueId(decode_utf8(record.topic), record.queue_id)
         count = single.messages_in(record)
         listed = record.transaction in (0, SysFlag.TRANSACTION_COMMIT)
@@ -102,7 +105,7 @@ class RecordAppender:
             queue_offset=self._offsets.next_of(queue) if listed else 0,
             store_timestamp=record.store_timestamp or self._now(),
         )
-        with self._telling_failure():
+        with self._reporting_failure():
             record = self._write_record(record)
         if listed:
             self._offsets.update({queue: record.queue_offset + count})
@@ -121,14 +124,14 @@ class RecordAppender:
         counts = message_counts(prepared)
         queue_offset = self._offsets.assign(prepared, counts)
         stamps = self._stamps(prepared)
-        with self._telling_failure():
+        with self._reporting_failure():
             places = self._write_records(prepared, queue_offset, stamps, together)
         self._offsets.update(assigned.lmq)
         self.last_timestamp = max(self.last_timestamp, int(stamps.max()))
         return AppendResult(queue_offset, places, prepared.total, stamps)
 
     @contextmanager
-    def _telling_failure(self) -> Iterator[None]:
+    def _reporting_failure(self) -> Iterator[None]:
         try:
             yield
         except BaseException as error:
@@ -139,7 +142,7 @@ class RecordAppender:
         return Places(self._config, self._offsets.next_of)
 
     def _stamps(self, prepared: Prepared) -> Ints:
-        """Store times: given, else now, never before the one before."""
+        """Store times: as given, else now; never before the previous one."""
         given: Ints = prepared.numbers["storeTimestamp"]
         return np.where(given > 0, given, self._now())
 
@@ -173,7 +176,7 @@ class RecordAppender:
         return places
 
     def _write_run(self, data: Bytes, places: Ints) -> None:
-        """Write records that stand at `places` at the end of the log."""
+        """Write records with the log offsets `places` at the end of the log."""
         self._log.append(data)
         self.last_record = int(places[-1])
         self._written(data, places)

@@ -1,4 +1,4 @@
-"""Following the log: records that were appended go to queue and index (ReputMessageService)."""
+"""Follows the log: dispatches appended records to queue and index (ReputMessageService)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.commitlog.runs import follow
+from rmq_store.commitlog.record_runs import follow
 from rmq_store.errors import CorruptRecordError, StoreError
 from rmq_store.format.layout import BLANK_SIZE, MAGIC_BLANK
 
@@ -17,11 +17,12 @@ RETRY_SECONDS = 1.0
 
 
 class Reput:
-    """A thread that reads the log behind `position` and hands its records on, in order.
+    """A thread that reads the log from `position` on and passes its records on, in order.
 
-    `open_log` opens the log as it is now (files come and go); `log_range` tells its start and how
-    far it may be read; `sink` takes records and may raise: it is asked again, and must know what it
-    has of them. After `retries` times `failed` is told, and nothing more is dispatched.
+    `open_log` opens the log as it is now, because files come and go. `log_range` returns its start
+    and its readable end. `sink` receives records; if it raises, it is called again with the same
+    records and must skip those it has already processed. After `retries` failures, `failed` is
+    called and dispatching stops.
     """
 
     def __init__(
@@ -51,19 +52,19 @@ class Reput:
 
     @property
     def behind_bytes(self) -> int:
-        """Bytes of the log that were appended and not dispatched yet."""
+        """Bytes of the log that are not dispatched yet."""
         return max(0, self._log_range()[1] - self.position)
 
     def start(self) -> None:
-        """Begin to follow."""
+        """Start the thread."""
         self._thread.start()
 
     def wake(self) -> None:
-        """There is more in the log."""
+        """Notify the thread that the log has grown."""
         self._wake.set()
 
     def catch_up(self) -> None:
-        """Return once all that is in the log now is dispatched, or cannot be."""
+        """Return once all current records of the log are dispatched, or cannot be."""
         end = self._log_range()[1]
         self.wake()
         with self._done:
@@ -71,7 +72,7 @@ class Reput:
                 self._done.wait(0.1)
 
     def stop(self) -> None:
-        """Dispatch what is there, and end the thread."""
+        """Dispatch the remaining records and stop the thread."""
         if self._thread.is_alive():
             self.catch_up()
         self._closing.set()
@@ -88,9 +89,7 @@ class Reput:
             try:
                 while not self._closing.is_set() and self.dispatch_some():
                     pass
-            except (
-                Exception
-            ) as error:  # whatever it is: a thread that ends unseen would be waited for
+            except Exception as error:  # any error: otherwise callers would wait for a dead thread
                 self._broken = True
                 self._failed(error)
                 with self._done:
@@ -98,10 +97,10 @@ class Reput:
                 return
 
     def dispatch_some(self) -> bool:
-        """Dispatch a few megabytes; whether there was anything. Runs in the thread, or without it."""
+        """Dispatch a few megabytes; returns whether there were any. Works with or without the thread."""
         start, end = self._log_range()
         if self.position < start:
-            self.position = start  # the files in front were deleted, dispatched or not
+            self.position = start  # earlier files were deleted, dispatched or not
         if self.position >= end:
             return False
         headers, behind = self._next(end)
@@ -113,7 +112,7 @@ class Reput:
         return True
 
     def _next(self, end: int) -> tuple[Headers, int]:
-        """The next records, and the place behind them; none at a file's end."""
+        """The next records and the place after them; no records at a file's end."""
         log = self._log_with(self.position)
         segment = log.chain.segment_at(self.position)
         if segment is None:
@@ -130,7 +129,7 @@ class Reput:
         return headers, log.chain.segment_end(segment)
 
     def _log_with(self, offset: int) -> CommitLog:
-        """The log, listed anew where a file has been added since."""
+        """The log, reopened if a file was added."""
         if self._log is None or self._log.chain.segment_at(offset) is None:
             if self._log is not None:
                 self._log.chain.close()
@@ -142,7 +141,7 @@ class Reput:
             None if self._log is None else self._log.path_at(self.position),
             offset=self.position,
             reason=f"the log cannot be dispatched further: {why}",
-            advice="Close the store and open it anew, which recovers it",
+            advice="Close the store and open it again, which recovers it",
         )
 
     def _hand_on(self, headers: Headers) -> None:

@@ -1,4 +1,4 @@
-"""Writing a store: records to the log, and from there to queue and index, as a broker does."""
+"""Writes a store: records to the log, then to queues and index, as a broker does."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 from rmq_store.arrow.encoding import single_message as single
 from rmq_store.commitlog.appender import LogAppender
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.config.abort import remove_abort, write_abort
+from rmq_store.config.abort_file import remove_abort, write_abort
 from rmq_store.config.checkpoint import Checkpoint, checkpoint_size
 from rmq_store.config.locate import commitlog_folders
 from rmq_store.config.topics_json import update_topics
@@ -41,11 +41,11 @@ from rmq_store.writing.reput import RETRIES, Reput
 class StoreWriter:
     """A store open for writing; from `MessageStore.create` or `MessageStore.append_to`.
 
-    Messages are in the log when `append` returns. Queue and index get them in larger pieces, and by
-    `dispatch`, `flush` or `close` at the latest; readers find those that wait in the log. `close`
-    leaves what a broker leaves after a clean stop. One writer at a time, held off by the broker's
-    `lock` file. A context manager that closes cleanly, also after an exception, unless writing
-    itself failed: then `abort` stays and tells the broker to recover.
+    When `append` returns, the messages are in the log. Queues and index receive them in larger
+    pieces, at the latest on `dispatch`, `flush` or `close`; readers find waiting messages in the
+    log. `close` leaves the same files as a clean stop of a broker. The broker's `lock` file allows
+    one writer at a time. As a context manager it closes cleanly, even after an exception. If
+    writing itself failed, `abort` remains, so that the next broker recovers the store.
     """
 
     def __init__(self, store: WritableStore) -> None:
@@ -82,8 +82,8 @@ class StoreWriter:
             config,
             traits,
             (store.last_record, store.last_timestamp),
-            written=self._take_down,
-            file_ends=self._dispatch_taken,  # what is dispatched at a time must be one piece
+            written=self._queue_for_dispatch,
+            file_ends=self._dispatch_taken,  # records dispatched together must be adjacent
             fail=self._fail,
         )
         self._appending = threading.RLock()  # the broker's putMessageLock
@@ -110,10 +110,11 @@ class StoreWriter:
         release: str | None = None,
         broker_name: str | None = None,
     ) -> StoreWriter:
-        """Make a store in a folder that is not there or empty; `release`: of the broker to write as.
+        """Create a store in a new or empty folder; `release`: the broker release to write as.
 
-        `config`: the broker's names (StoreConfig, a mapping, or a broker.conf); defaults are the
-        broker's. Raises NotAStoreError where the folder has content, AccessError, StoreLockedError.
+        `config`: the broker's names (StoreConfig, a mapping, or a broker.conf); the broker's
+        defaults apply. Raises NotAStoreError if the folder has content, AccessError,
+        StoreLockedError.
         """
         return cls._of(make_store(path, config, release, broker_name))
 
@@ -128,15 +129,15 @@ class StoreWriter:
         recovery: str = "strict",
         until: int | None = None,
     ) -> StoreWriter:
-        """Open a store to go on behind its last message; one that was not closed cleanly is recovered.
+        """Open a store to append after its last message; recovers one that was not closed cleanly.
 
-        `recovery`: "strict" or "broker" (see `rmq_store.recovery.recover_store`), or "refuse", which raises
-        UncleanStoreError for a store with `abort`, an unreadable tail or records that are in no
-        queue yet. `until`: a strict recovery cuts the log at that offset, though whole records
-        follow; a store that was closed cleanly is never cut. Sizes that `config` does not say are
-        those of the files there are. Raises
-        InvalidArgumentError where `config` contradicts the files; StoreLockedError; ForeignLogError
-        where the log is that of another store.
+        `recovery`: "strict" or "broker" (see `rmq_store.recovery.recover_store`), or "refuse",
+        which raises UncleanStoreError for a store with `abort`, an unreadable tail or records that
+        are in no queue. `until`: a strict recovery truncates the log at that offset, even if whole
+        records follow; a store that was closed cleanly is never truncated. Sizes that are not in
+        `config` are those of the existing files. Raises InvalidArgumentError if `config`
+        contradicts the files; StoreLockedError; ForeignLogError if the log belongs to another
+        store.
         """
         return cls._of(open_store(path, config, release, broker_name, recovery, until))
 
@@ -176,15 +177,15 @@ class StoreWriter:
             )
 
     def _fail(self, error: BaseException) -> None:
-        """From now on nothing is written any more: what the disk has is no longer known."""
+        """Stop all further writing, because the content of the disk is no longer known."""
         self._failed = True
         self._arrivals.wake_all()
 
     def follow_in_background(self, *, retries: int = RETRIES, retry_seconds: float = 1.0) -> None:
-        """From now on queue and index entries are written by a thread that follows the log.
+        """Let a thread that follows the log write queue and index entries from now on.
 
-        Appending is then no more than writing the log. Entries that cannot be written are tried
-        again `retries` times, `retry_seconds` apart; after that the store takes no more messages.
+        Appending then only writes the log. The thread retries failed entries `retries` times,
+        `retry_seconds` apart; after that the store accepts no more messages.
         """
         self._check_open()
         if self._reput is not None:
@@ -205,13 +206,13 @@ class StoreWriter:
         self._reput.start()
 
     def _readable_range(self) -> tuple[int, int]:
-        """What may be dispatched: with SYNC_FLUSH no more than the disk has, as the broker has it."""
+        """The log range that may be dispatched: with SYNC_FLUSH only flushed records, as in a broker."""
         end = self._log.end if self._group_commit is None else self._group_commit.flushed_to
         return self._log_start, end
 
     @property
     def dispatch_behind_bytes(self) -> int:
-        """Bytes of the log whose queue and index entries are not written yet (dispatchBehindBytes)."""
+        """Bytes of the log without queue and index entries yet (dispatchBehindBytes)."""
         if self._reput is not None:
             return max(0, self._log.end - self._reput.position)
         return self._dispatcher.bytes_taken
@@ -219,9 +220,10 @@ class StoreWriter:
     def wait_for_arrival(
         self, topic: str, queue_id: int, offset: int, timeout: float | None = None
     ) -> bool:
-        """Wait until a queue has a message at `offset`, at most `timeout` seconds; whether it has.
+        """Wait at most `timeout` seconds until a queue has a message at `offset`; returns whether
+        it has.
 
-        What the broker's long polling does (PullRequestHoldService). Raises ReadOnlyStoreError where
+        Reproduces the broker's long polling (PullRequestHoldService). Raises ReadOnlyStoreError if
         the store is closed or fails meanwhile.
         """
 
@@ -232,10 +234,10 @@ class StoreWriter:
         queue = QueueId(topic, queue_id)
         return self._arrivals.wait(queue, offset, timeout, begin, self._check_open)
 
-    # --- what is there ------------------------------------------------------------------------------
+    # --- current state ------------------------------------------------------------------------------
 
     def log_range(self) -> tuple[int, int]:
-        """CommitLog offsets: where the first file begins and where the last record ends."""
+        """Log offsets: the start of the first file and the end of the last record."""
         return self._log_start, self._log.end
 
     def queues(self, topic: str | None = None) -> list[QueueId]:
@@ -247,16 +249,18 @@ class StoreWriter:
         return sorted({queue.topic for queue in list(self._offsets)})
 
     def min_offset(self, topic: str, queue_id: int) -> int:
-        """The first queue offset; 0 of a queue that is not there yet."""
+        """The first queueOffset; 0 for a queue that does not exist yet."""
         return self._min_offsets.get(QueueId(topic, queue_id), 0)
 
     def max_offset(self, topic: str, queue_id: int) -> int:
-        """The queue offset that the next message gets."""
+        """The queueOffset of the next message."""
         return self._offsets.next_of(QueueId(topic, queue_id))
 
     def declare_topic(self, topic: str, **settings: Any) -> None:
-        """Settings of a topic for topics.json, by the broker's names: readQueueNums, perm, order,
-        attributes={"queue.type": "BatchCQ"}, ..."""
+        """Set a topic's settings in topics.json, under the broker's names.
+
+        For example readQueueNums, perm, order, attributes={"queue.type": "BatchCQ"}.
+        """
         self._declared[topic] = settings
         if (settings.get("attributes") or {}).get("queue.type") == "BatchCQ":
             if not self.dialect.has("batch_queues"):
@@ -270,8 +274,8 @@ class StoreWriter:
     def append(self, message: Message | Record | Mapping[str, Any]) -> Appended:
         """Append one message: a Message, a Record as stored, or a mapping of column names.
 
-        As `append_batch` with one row, by the readable encoder. A Message goes as it was stored:
-        raw_body, sysFlag, hosts and born time are kept; its store time is not, nor are its offsets.
+        Same as `append_batch` with one row, by the readable encoder. A Message keeps raw_body,
+        sysFlag, hosts and born time; it gets a new store time and new offsets.
         """
         record = single.to_record(message, self.dialect, self.config)
         with self._appending:
@@ -287,7 +291,7 @@ class StoreWriter:
         )
 
     def _wait_for_disk(self, log_end: int, timestamp: int) -> None:
-        """With SYNC_FLUSH return once the disk has what was appended."""
+        """With SYNC_FLUSH, return once the appended records are on the disk."""
         self._flusher.start()
         if self._group_commit is not None:
             try:
@@ -302,17 +306,17 @@ class StoreWriter:
             self.dispatch()
 
     def append_batch(self, batch: pa.RecordBatch, *, keep_together: bool = False) -> AppendResult:
-        """Append the messages of an Arrow batch in its order; all of them, or none where one cannot be.
+        """Append all messages of an Arrow batch in its order, or none if one is invalid.
 
-        Columns `topic`, `queueId` and `body` (bytes as they are to be stored), and as wanted
-        `properties` (map), or `tags`, `keys`, `uniqKey`, or `rawProperties` (bytes as stored); `flag`,
-        `sysFlag`, `bornTimestamp`, `bornHost`, `storeTimestamp` (0: now), `storeHost`,
-        `reconsumeTimes`, `preparedTransactionOffset`. The queue offset is assigned by the store.
+        Required columns are `topic`, `queueId` and `body` (bytes to be stored). Optional columns
+        are `properties` (map), or `tags`, `keys`, `uniqKey`, or `rawProperties` (bytes as stored);
+        `flag`, `sysFlag`, `bornTimestamp`, `bornHost`, `storeTimestamp` (0: now), `storeHost`,
+        `reconsumeTimes`, `preparedTransactionOffset`. The store assigns the queueOffset.
         `keep_together`: all in one file of the log, as the messages of a MessageBatch are.
 
-        Raises InvalidMessageError, naming the row, before a byte is written: a body or properties too
-        large, a topic that the broker (of this release) would refuse. AccessError where the disk is
-        full or the like; the store then needs a recovery.
+        Raises InvalidMessageError, with the row, before a byte is written: for a body or properties
+        that are too large, or a topic that the broker (of this release) would refuse. Raises
+        AccessError for a full disk or another I/O error; the store then needs a recovery.
         """
         if batch.num_rows == 0:
             self._check_open()
@@ -326,19 +330,19 @@ class StoreWriter:
 
     def _check_open(self) -> None:
         if self._closed or self._failed:
-            reason, advice = "the store was closed", "Open it anew with append_to"
+            reason, advice = "the store was closed", "Open it again with append_to"
             if self._failed:
-                reason = "writing failed before; the store needs a recovery"
-                advice = "Close it and open it anew with append_to, which recovers it"
+                reason = "an earlier write failed; the store needs a recovery"
+                advice = "Close it and open it again with append_to, which recovers it"
             raise ReadOnlyStoreError(self.path, reason=reason, advice=advice)
 
-    def _take_down(self, data: Bytes, places: Ints) -> None:
-        """Note records that were written at `places` of the log, for dispatch."""
+    def _queue_for_dispatch(self, data: Bytes, places: Ints) -> None:
+        """Queue records written at the log offsets `places` for dispatch."""
         if self._reput is None and self._dispatcher.take(data, places):
             self.dispatch()
 
     def dispatch(self) -> None:
-        """Write queue and index entries of all that was appended; `close` does it too."""
+        """Write queue and index entries of all appended records; `close` does it too."""
         if self._reput is not None:
             self._reput.catch_up()
             return
@@ -353,15 +357,15 @@ class StoreWriter:
             raise
 
     def _listed(self, ends: Mapping[QueueId, int]) -> None:
-        """Queues were written up to there."""
-        with self._appending:  # who appends meanwhile counts on the same numbers
+        """Update counters and wake waiting threads after queues were written up to these ends."""
+        with self._appending:  # appending threads use the same counters
             self._offsets.raise_to(ends)
             for queue in ends:
                 self._min_offsets.setdefault(queue, 0)
         self._arrivals.note(ends)
 
     def flush(self) -> None:
-        """Dispatch what was appended, put all of it on the disk, and have the checkpoint say so."""
+        """Dispatch all appended records, flush everything to the disk, and update the checkpoint."""
         self._check_open()
         self.dispatch()
         try:
@@ -373,7 +377,7 @@ class StoreWriter:
     # --- closing ------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Flush all files, write checkpoint and topics.json, take `abort` away, free the lock."""
+        """Flush all files, write checkpoint and topics.json, delete `abort`, release the lock."""
         if self._closed:
             return
         try:

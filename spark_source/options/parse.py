@@ -12,7 +12,7 @@ from rmq_store.files.remote.filesystem import StorageOptions
 from rmq_store.format.compression import DEFAULT_MAX_BODY_BYTES
 from spark_source.options import value_parsers as values
 from spark_source.options.client_options import why_only_a_client
-from spark_source.options.table import (
+from spark_source.options.definitions import (
     BY_LOG,
     COMMITLOG,
     CONSUMEQUEUE,

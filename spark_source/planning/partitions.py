@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rmq_store import MessageStore
+from rmq_store.format.layout import MIN_RECORD_SIZE
 from rmq_store.format.queues import Entry, EntryAt, QueueId, QueueSlice
 from rmq_store.query.key_plan import plan_keys
 from rmq_store.query.log_slices import (
@@ -18,7 +19,7 @@ from rmq_store.query.log_slices import (
     with_at_most,
 )
 from rmq_store.query.prefetch import entry_at
-from spark_source.options.table import BY_QUEUE
+from spark_source.options.definitions import BY_QUEUE
 from spark_source.planning.query_plan import QueryPlan, ReadPlan
 
 EXACT_PIECES = 50_000
@@ -50,6 +51,7 @@ def shares_of(plan: QueryPlan, columns: Sequence[str] | None = None) -> list[Sha
     shares are measured by queue entries, not by records.
     """
     least = plan.stores[0].asked.min_partitions if plan.stores else 1
+    least = min(least, sum(map(_most_shares, plan.stores)))
     shares = [share for n, one in enumerate(plan.stores) for share in _shares(n, one, columns, 1)]
     missing = least - len(shares)
     if missing <= 0 or not shares:
@@ -61,6 +63,14 @@ def shares_of(plan: QueryPlan, columns: Sequence[str] | None = None) -> list[Sha
         if own:
             again += _shares(number, one, columns, -(-own * least // len(shares)))
     return again
+
+
+def _most_shares(plan: ReadPlan) -> int:
+    """How many partitions can have a message: more of them would cost memory and hold nothing."""
+    if plan.limits is None:
+        return sum(map(len, plan.ranges))
+    snapshot = plan.store.snapshot
+    return (snapshot.log_end - snapshot.log_start) // MIN_RECORD_SIZE
 
 
 def _shares(number: int, plan: ReadPlan, columns: Sequence[str] | None, least: int) -> list[Share]:

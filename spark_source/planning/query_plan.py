@@ -12,8 +12,8 @@ from rmq_store.arrow.schema import column_names
 from rmq_store.files.remote.filesystem import StorageOptions
 from rmq_store.files.remote.object_store import Listing
 from rmq_store.format.queues import QueueSlice
+from spark_source.options.definitions import COMMITLOG
 from spark_source.options.parse import SourceOptions
-from spark_source.options.table import COMMITLOG
 from spark_source.planning.selection import LogLimits, WantedTopics, check_names, select_ranges
 from spark_source.planning.stores import LeftOut, Target, open_all
 

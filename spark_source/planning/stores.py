@@ -13,8 +13,8 @@ from rmq_store import MessageStore
 from rmq_store.errors import InvalidArgumentError, StoreError, nearest
 from rmq_store.files.remote.filesystem import is_uri
 from rmq_store.files.remote.glob import has_pattern, matching
+from spark_source.options.definitions import COMMITLOG
 from spark_source.options.parse import SourceOptions
-from spark_source.options.table import COMMITLOG
 
 LOG = logging.getLogger("rmqstore")
 

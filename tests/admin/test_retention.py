@@ -12,7 +12,7 @@ import pytest
 
 from rmq_store.admin.retention import RetentionPolicy, apply_retention, plan_retention
 from rmq_store.config.broker_conf import StoreConfig
-from rmq_store.config.lock import StoreLock
+from rmq_store.config.lock_file import StoreLock
 from rmq_store.errors import InvalidArgumentError, StoreLockedError
 from rmq_store.verify.verify_store import verify
 from tests.support.golden import GoldenStore, unpack

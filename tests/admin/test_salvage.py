@@ -17,9 +17,9 @@ from rmq_store.arrow.encoding.properties import without_crc_item
 from rmq_store.errors import InvalidArgumentError, NotAStoreError
 from rmq_store.format.record import Record
 from rmq_store.verify.verify_store import verify
-from tests.support.campaigns import some
 from tests.support.damage import log_bytes, same_bytes
 from tests.support.golden import GoldenStore, unpack
+from tests.support.running.campaigns import some
 
 Golden = Callable[[str], GoldenStore]
 

@@ -17,7 +17,7 @@ from rmq_store.arrow.batches import BatchBuilder, Rows, other_topic_rows, stored
 from rmq_store.arrow.property_columns import LOOKED_AT, decode_property_columns
 from rmq_store.arrow.schema import BY_NAME, PROPERTIES
 from rmq_store.arrow.substrings import buffers
-from rmq_store.commitlog import runs as walk
+from rmq_store.commitlog import record_runs as walk
 from rmq_store.commitlog.crc import wrong_crc_rows
 from rmq_store.commitlog.headers import Headers
 from rmq_store.errors import CorruptRecordError
@@ -34,9 +34,9 @@ from rmq_store.format.layout import CRC_ITEM_SIZE, CRC_MASK
 from rmq_store.format.message import to_message
 from rmq_store.format.properties import decode_properties, decode_utf8
 from rmq_store.format.record import Record, decode_record, encode_record
-from tests.support.campaigns import some
-from tests.support.examples import campaign, fast
 from tests.support.records import as_log, property_strings, records
+from tests.support.running.campaigns import some
+from tests.support.running.examples import campaign, fast
 
 
 def row_by_the_readable_path(record: Record, topic: str, queue_offset: int) -> dict[str, Any]:

@@ -14,8 +14,8 @@ import pytest
 
 from rmq_store import MessageStore
 from rmq_store.cli.main import COMMANDS
-from tests.support.commands import COMMAND, Golden, in_ms, objects, run, sent_to
 from tests.support.golden import GoldenStore, in_a_queue, unpack, user_topic
+from tests.support.running.commands import COMMAND, Golden, in_ms, objects, run, sent_to
 
 
 def test_every_command_tells_its_options() -> None:
@@ -54,6 +54,15 @@ def test_info_does_not_call_empty_what_it_cannot_look_into(tmp_path: Path) -> No
     shutil.rmtree(folder)
     folder.symlink_to(folder)  # a loop: also for root, whom no mode keeps out
     assert str(folder) in run("info", store.path, expect=2)
+
+
+def test_a_declared_queue_without_a_message_is_no_unknown_queue(golden: Golden) -> None:
+    """A real broker makes the files of a queue with its first message; consumers commit 0 there."""
+    rows = objects("lag", golden("proxy-5.5.0").path)
+    empty = [row for row in rows if (row["topic"], row["queueId"]) in (("fifo", 2), ("fifo", 3))]
+    assert len(empty) == 2
+    assert [(row["status"], row["lag"], row["maxOffset"]) for row in empty] == [("OK", 0, 0)] * 2
+    assert {row["status"] for row in rows} == {"OK"}
 
 
 def test_topics_and_queues_count_messages(store: GoldenStore) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.commands import Golden, call, complaint, objects, run, sent_to
 from tests.support.golden import (
     GoldenStore,
     bodies_of,
@@ -18,6 +17,7 @@ from tests.support.golden import (
     unpack,
     user_topic,
 )
+from tests.support.running.commands import Golden, call, complaint, objects, run, sent_to
 
 
 def test_find_by_key_gives_what_the_truth_has(store: GoldenStore) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from rmq_store.config.lock import StoreLock
-from tests.support.commands import Golden, objects, run, sent_to
+from rmq_store.config.lock_file import StoreLock
 from tests.support.golden import GoldenStore, unpack
+from tests.support.running.commands import Golden, objects, run, sent_to
 
 
 def test_verify_ends_with_a_code_that_tells(golden: Golden, tmp_path: Path) -> None:

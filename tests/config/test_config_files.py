@@ -71,7 +71,23 @@ def test_lmq_offsets_stand_in_a_file_of_their_own(tmp_path: Path) -> None:
 def test_settings_that_are_not_there_are_said_to_be_and_not_to_have_expired(tmp_path: Path) -> None:
     store = unpack("crc-5.5.0", tmp_path)
     conf = tmp_path / "brokr.conf"
-    with pytest.raises(MissingFileError, match="no such file of settings") as told:
+    with pytest.raises(MissingFileError, match="configuration file does not exist") as told:
         store.open(broker_conf=str(conf))
     assert told.value.path == str(conf)
     assert "expired" not in str(told.value)
+
+
+def test_a_file_that_a_broker_is_writing_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first version of a file, which has no .bak, is written in pieces."""
+    folder = tmp_path / "config"
+    folder.mkdir()
+    path = folder / "consumerOffset.json"
+    path.write_text('{"offsetTable": {"orders@g": {0:')
+
+    def written(seconds: float) -> None:
+        path.write_text('{"offsetTable": {"orders@g": {0:7}}}')
+
+    monkeypatch.setattr("rmq_store.config.json_files.time.sleep", written)
+    assert read_consumer_offsets(tmp_path) == {"g": {"orders": {0: 7}}}

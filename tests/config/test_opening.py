@@ -136,7 +136,7 @@ def test_a_folder_of_the_log_that_is_not_there_is_named(
         assert opened.topics()  # found under the root by their names
     lost = {**elsewhere, "readOnlyCommitLogStorePaths": "/machine/of/old/commitlog-b"}
     lost[setting] = "/machine/of/old/commitlog-a,/machine/of/old/commitlog-zzz"
-    with pytest.raises(MissingFileError, match="is not there") as caught:
+    with pytest.raises(MissingFileError, match="does not exist") as caught:
         MessageStore.open(store, config=lost)
     assert caught.value.path == "/machine/of/old/commitlog-zzz"
 

@@ -106,7 +106,7 @@ def test_a_file_cut_before_it_is_mapped_is_our_error(tmp_path: Path) -> None:
     last = log_files(golden)[0]
     store._log.chain.close()
     os.truncate(last, 100)
-    with pytest.raises(TruncatedFileError, match="was cut while") as caught:
+    with pytest.raises(TruncatedFileError, match="became shorter while") as caught:
         store.message_at(0)
     assert (caught.value.path, caught.value.offset) == (str(last), 100)
 

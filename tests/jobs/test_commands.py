@@ -17,10 +17,10 @@ from pyspark.sql import SparkSession
 
 from jobs import dlq, trace, usage
 from jobs.exporting import parquet as parquet_target
-from jobs.replay_targets import broker as live
+from jobs.replay_targets import broker_target as live
 from jobs.replaying.spec import ReplaySpec
 from jobs.running import provenance
-from jobs.running.command import EXIT_NOT_ALL, EXIT_OK, EXIT_REFUSED, Job
+from jobs.running.job_command import EXIT_NOT_ALL, EXIT_OK, EXIT_REFUSED, Job
 from jobs.running.spark_session import ship_jobs
 from tests.conftest import GoldenStore, unpack
 from tests.support.checkout import CHECKOUT

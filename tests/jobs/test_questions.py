@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from jobs import dlq, lag, trace, usage
-from jobs.running.command import EXIT_NOT_ALL, EXIT_OK, EXIT_REFUSED
+from jobs.running.job_command import EXIT_NOT_ALL, EXIT_OK, EXIT_REFUSED
 from jobs.running.result_tables import show
 from rmq_store import MessageStore, QueueId
 from rmq_store.errors import InvalidArgumentError, StoreError

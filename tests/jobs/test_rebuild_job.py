@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from jobs import rebuild as job
-from jobs.running.command import EXIT_OK, EXIT_REFUSED
+from jobs.running.job_command import EXIT_OK, EXIT_REFUSED
 from rmq_store import MessageStore
 from rmq_store.admin.rebuild import STATE_FILE
 from tests.conftest import GoldenStore, unpack

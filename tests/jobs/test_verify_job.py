@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from jobs import verify as job
-from jobs.running.command import EXIT_NOT_ALL, EXIT_OK, EXIT_REFUSED
+from jobs.running.job_command import EXIT_NOT_ALL, EXIT_OK, EXIT_REFUSED
 from jobs.running.store_frames import pinned_store
 from rmq_store.verify.verify_store import verify
 from tests.conftest import GoldenStore, unpack

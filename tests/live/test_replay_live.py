@@ -27,7 +27,7 @@ from jobs.replay import main, run
 from jobs.replaying.ledger import LedgerError
 from jobs.replaying.rows import ORIGIN, ORIGIN_PREFIX
 from jobs.replaying.spec import ReplaySpec
-from jobs.running.command import EXIT_NOT_ALL, EXIT_STOPPED
+from jobs.running.job_command import EXIT_NOT_ALL, EXIT_STOPPED
 from rmq_store import MessageStore
 from tests.live.support.harness import Broker, Row, read_all
 from tests.live.support.needs import need_jars
@@ -166,7 +166,7 @@ def test_every_message_arrives_once_as_it_was_and_in_order(
 KILLER = """
 import os, signal, sys
 from jobs import replay
-from jobs.replay_targets import broker as live
+from jobs.replay_targets import broker_target as live
 real, left = live.LiveReplay._keep, [2]
 def killing(self, *args):
     if left[0] == 0:

@@ -21,7 +21,7 @@ from jobs.replaying.rows import ORIGIN
 from rmq_store.arrow.schema import COLUMNS
 from rmq_store.errors import StoreError
 from rmq_store.tables import TABLES
-from spark_source.options.table import OPTIONS
+from spark_source.options.definitions import OPTIONS
 from spark_source.spark_schema import struct_field
 from tests.conftest import unpack
 from tests.support.checkout import CHECKOUT

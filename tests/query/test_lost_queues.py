@@ -18,7 +18,7 @@ from rmq_store.errors import (
     StoreError,
     UnknownQueueError,
 )
-from rmq_store.index import query as keyquery
+from rmq_store.index import lookup as keyquery
 from rmq_store.index.chains import walk_chains
 from rmq_store.query.find import find
 from rmq_store.query.selection import Search, require_queue_ids
@@ -108,7 +108,7 @@ def test_a_table_of_topics_that_is_none_is_damage_of_its_file(tmp_path: Path) ->
     golden = unpack("clean-5.5.0", tmp_path)
     for table in ("[1]", '{"orders":7}'):
         break_topics(golden, f'{{"topicConfigTable":{table}}}')
-        with pytest.raises(CorruptConfigError, match="no table of topics"):
+        with pytest.raises(CorruptConfigError, match="not a table of topics"):
             read_topic_configs(golden.path)
         with golden.open() as store:
             assert store.view.known_topics == store.topics()

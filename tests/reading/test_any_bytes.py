@@ -18,11 +18,11 @@ from rmq_store import Gap, Message, MessageStore, QueueId, Record, StoreError
 from rmq_store.arrow.schema import BY_NAME
 from rmq_store.format.hashing import body_crc
 from rmq_store.format.record import decode_record
-from tests.support.campaigns import some
 from tests.support.damage import DamagedStore, log_bytes, same_bytes
-from tests.support.examples import campaign, fast
 from tests.support.golden import GoldenStore, bodies_of, columns_of, unpack
 from tests.support.records import as_log, records
+from tests.support.running.campaigns import some
+from tests.support.running.examples import campaign, fast
 
 BASES = ("crc-5.5.0", "direct-5.5.0", "geometry-5.5.0", "ext-5.5.0", "lmq-5.3.3", "clean-5.2.0")
 FAST_EXAMPLES = 15  # of each store

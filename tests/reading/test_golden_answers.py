@@ -10,7 +10,6 @@ import pytest
 
 from rmq_store import GetMessageStatus, Message, QueueId
 from rmq_store.errors import UnknownQueueError
-from tests.support.campaigns import some
 from tests.support.golden import (
     STORES,
     UNCLEAN,
@@ -25,6 +24,7 @@ from tests.support.golden_rows import (
     log_end_of,
     rows_of,
 )
+from tests.support.running.campaigns import some
 
 
 @pytest.mark.parametrize("name", STORES)

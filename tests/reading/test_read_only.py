@@ -13,8 +13,8 @@ import pytest
 
 from rmq_store.errors import AccessError, ReadOnlyStoreError
 from tests.support.checkout import CHECKOUT
-from tests.support.child import become_nobody, in_a_child
 from tests.support.golden import GoldenStore, offsets, unpack, wanted
+from tests.support.running.child import become_nobody, in_a_child
 
 WATCH = """
 import os, sys

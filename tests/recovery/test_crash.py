@@ -19,7 +19,7 @@ import pytest
 from rmq_store import MessageStore
 from rmq_store.format.record import Gap
 from rmq_store.recovery.recover_store import recover
-from tests.support.campaigns import count, seed_of
+from tests.support.running.campaigns import count, seed_of
 from tests.support.stores import SMALL, contents, one_message
 
 SEED = 20261123

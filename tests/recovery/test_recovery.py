@@ -18,8 +18,8 @@ from rmq_store.format.layout import QUEUE_ENTRY
 from rmq_store.format.record import Gap
 from rmq_store.recovery.recover_store import recover
 from rmq_store.recovery.report import RecoveryReport
-from tests.support.campaigns import some
 from tests.support.golden import UNCLEAN, GoldenStore, unpack
+from tests.support.running.campaigns import some
 from tests.support.stores import (
     SMALL,
     append_many,
@@ -65,7 +65,7 @@ def test_a_clean_store_is_only_looked_at(name: str, tmp_path: Path) -> None:
     before = store.fingerprint()
     report = recovered(store)
     assert (report.clean, report.untouched) == (True, True)
-    assert "nothing was changed; `rmqstore verify` judges" in str(report)
+    assert "nothing was changed; `rmqstore verify` checks" in str(report)
     assert "recovered" not in str(report)
     changed = {path for path, mark in store.fingerprint().items() if before.get(path) != mark}
     assert changed <= {f"{store.path}/lock", store.path}

@@ -59,7 +59,7 @@ def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
         monkeypatch.setattr("rmq_store.consumequeue.folders._REMOTE_BLOCK", 512)
         monkeypatch.setattr("rmq_store.commitlog.log._LEAST_LOOK", 2048)
         monkeypatch.setattr("rmq_store.index.file.REMOTE_BLOCK", 64)
-        monkeypatch.setattr("rmq_store.index.query.REMOTE_BLOCK", 64)
+        monkeypatch.setattr("rmq_store.index.lookup.REMOTE_BLOCK", 64)
         monkeypatch.setattr("rmq_store.commitlog.scan._REMOTE_STEP", 16 << 10)
     return str(request.param)
 

@@ -71,7 +71,7 @@ def test_it_is_found_across_files_and_in_parts_of_a_queue(tmp_path: Path, lost: 
             units = [unit for unit in range(start, stop) if unit != lost]
             for position in range(25, 1300, 25):
                 expected = next((unit for unit in units if places[unit] >= position), stop)
-                found = files.first_pointing_behind(position, start, stop)
+                found = files.first_pointing_at_or_after(position, start, stop)
                 assert found == expected, (start, stop, position)
 
 
@@ -99,7 +99,7 @@ def test_no_damaged_entry_leads_the_search_astray(tmp_path: Path, harm: str) -> 
         files = QueueFiles(str(folder))
         for place in asked:
             right = bisect_left(places, place)
-            found = files.first_pointing_behind(place, 0, count)
+            found = files.first_pointing_at_or_after(place, 0, count)
             assert found == right or {found, right} == {number, number + 1}, (number, place)
             behind = files.find_unit_at_log(place, 0, count)
             assert behind == right or {behind, right} == {number, number + 1}, (number, place)

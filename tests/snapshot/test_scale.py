@@ -13,7 +13,7 @@ import pytest
 
 from rmq_store import MessageStore, QueueId
 from rmq_store.commitlog import log as commitlog
-from rmq_store.commitlog import runs as walk
+from rmq_store.commitlog import record_runs as walk
 from rmq_store.consumequeue import files as consumequeue
 from rmq_store.files import chain as files
 from rmq_store.files import mapping as mappings

@@ -24,10 +24,10 @@ from rmq_store.verify.verify_store import (
     log_parts,
     verify,
 )
-from tests.support.campaigns import some
 from tests.support.damage import DamagedStore
 from tests.support.golden import STORES, UNCLEAN, GoldenStore, unpack
 from tests.support.refusing import refuse
+from tests.support.running.campaigns import some
 
 Golden = Callable[[str], GoldenStore]
 

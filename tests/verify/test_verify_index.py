@@ -15,8 +15,8 @@ from rmq_store.format.layout import INDEX_HEADER, INDEX_ITEM, INDEX_SLOT, index_
 from rmq_store.index.file import IndexFile, list_index_files
 from rmq_store.verify.findings import Finding, Severity
 from rmq_store.verify.verify_store import VerifyReport, verify
-from tests.support.campaigns import some
 from tests.support.golden import CLEAN, STORES, UNCLEAN, GoldenStore, unpack
+from tests.support.running.campaigns import some
 
 # Some at once, the others at length.
 SHORT = ("clean-4.3.2", "clean-5.5.0", "crash-5.5.0")

@@ -28,8 +28,8 @@ from rmq_store.errors import (
     StoreLockedError,
     UncleanStoreError,
 )
-from tests.support.examples import campaign, fast
 from tests.support.golden import GoldenStore, unpack
+from tests.support.running.examples import campaign, fast
 
 SMALL = {
     "mappedFileSizeCommitLog": 8192,
@@ -271,7 +271,7 @@ def test_an_unreadable_tail_is_refused(tmp_path: Path) -> None:
     with last.open("r+b") as file:
         file.seek(end - int(last.name) + 40)
         file.write(b"torn")
-    with pytest.raises(UncleanStoreError, match="no record"):
+    with pytest.raises(UncleanStoreError, match="not a record"):
         MessageStore.append_to(store.path, recovery="refuse")
 
 

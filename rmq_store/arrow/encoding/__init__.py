@@ -1,4 +1,4 @@
 """Messages to the bytes of records: a batch of columns at a time, or one message readably.
 
-Checks what a broker would refuse. Where the bytes go is decided in `writing`.
+Checks for everything that a broker would refuse. `writing` decides where the bytes go.
 """

@@ -1,7 +1,7 @@
 """The fast path of writing: an Arrow batch of messages to the bytes of their records.
 
-The twin of `message.encode_record`; a property test keeps the two equal. Everything is checked
-before the first byte is made, so a batch is written whole or not at all.
+The fast counterpart of `format.record.encode_record`. A property test keeps the two equal. All
+checks run before the first byte is built, so a batch is written completely or not at all.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ from rmq_store.format.releases import Dialect
 LOOPBACK = "127.0.0.1:0"
 _HEAD_MAX = HEAD_SIZE + 2 * V6_EXTRA
 _V6_BITS = SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
-# As an Arrow scalar: to make one of a plain value, pyarrow looks for pandas along the import path.
+# An Arrow scalar, because converting a plain value makes pyarrow search for pandas.
 _NOTHING = pa.scalar(b"", pa.binary())
 
-# What a batch may bring besides topic, queueId and body; timestamps in ms or as Arrow timestamps.
+# Optional columns besides topic, queueId and body; timestamps in ms or as Arrow timestamps.
 NUMBER_COLUMNS = {
     "flag": np.int32,
     "sysFlag": np.int32,
@@ -74,10 +74,10 @@ KNOWN_COLUMNS = frozenset(
 
 @dataclass(slots=True)
 class Prepared:
-    """n messages, checked, with all parts of their records but offsets and times.
+    """n checked messages, with all parts of their records except offsets and times.
 
-    `total` is the size of each record; numbers are arrays of n, `store_timestamp` 0 where the
-    store is to give the time.
+    `total` is the size of each record in bytes. Numbers are arrays of n. `store_timestamp` is 0 if
+    the store assigns the time.
     """
 
     topics: list[str]
@@ -106,9 +106,9 @@ class Prepared:
 def prepare(
     batch: pa.RecordBatch, config: StoreConfig, dialect: Dialect, default_host: str
 ) -> Prepared:
-    """Check a batch and make the parts of its records.
+    """Check a batch and build the parts of its records.
 
-    Raises InvalidMessageError, which names the row, for what the broker of this dialect refuses.
+    Raises InvalidMessageError, with the row, for anything that the broker of this release refuses.
     """
     columns = _columns_of(batch)
     topics, topic_code = _topics(columns["topic"], dialect, config)
@@ -151,7 +151,9 @@ def _columns_of(batch: pa.RecordBatch) -> dict[str, pa.Array]:
     for name in batch.schema.names:
         if name not in KNOWN_COLUMNS:
             raise InvalidMessageError(
-                None, reason=f"a batch has no column {name!r}", advice=nearest(name, KNOWN_COLUMNS)
+                None,
+                reason=f"unknown column {name!r} in the batch",
+                advice=nearest(name, KNOWN_COLUMNS),
             )
     for name in _REQUIRED:
         if name not in batch.schema.names:
@@ -160,15 +162,15 @@ def _columns_of(batch: pa.RecordBatch) -> dict[str, pa.Array]:
             row = int(np.argmax(batch.column(name).is_null().to_numpy(zero_copy_only=False)))
             raise invalid(row, f"{name} is null")
     kinds = {"topic": pa.string(), "body": pa.binary(), "queueId": pa.int32()}
-    found = {name: _contiguous(batch.column(name)) for name in batch.schema.names}
+    columns = {name: _contiguous(batch.column(name)) for name in batch.schema.names}
     for name, kind in kinds.items():
-        if found[name].type != kind:
-            found[name] = cast_to(found[name], kind, name)
-    return found
+        if columns[name].type != kind:
+            columns[name] = cast_to(columns[name], kind, name)
+    return columns
 
 
 def _contiguous(array: pa.Array) -> pa.Array:
-    """The array without an offset into a larger one, as `buffers` and our joins want it."""
+    """The array without an offset into a larger one, as `buffers` and the joins require."""
     return array if array.offset == 0 else pa.concat_arrays([array])
 
 
@@ -186,7 +188,7 @@ def _topics(
 
 
 def _topic_field(topic: str) -> bytes:
-    """Length and topic, as they stand in the record."""
+    """Length and topic as they are stored in the record."""
     raw = encode_utf8(topic)
     width = 2 if len(topic) > MAX_TOPIC_LENGTH_V1 else 1
     return len(raw).to_bytes(width, "big") + raw
@@ -210,7 +212,7 @@ def _number(columns: dict[str, pa.Array], name: str, kind: Any, count: int) -> n
 def _hosts(
     column: pa.Array | None, count: int, default: str
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.bool_]]:
-    """The bytes of each host, and which are IPv6; nulls are the default host."""
+    """The bytes of each host, and a mask of the IPv6 ones; nulls become the default host."""
     texts = pa.nulls(count, pa.string()) if column is None else cast_to(column, pa.string(), "host")
     encoded = texts.fill_null(default).dictionary_encode()
     codes = encoded.indices.to_numpy()
@@ -267,7 +269,7 @@ def _refuse(wrong: npt.NDArray[np.bool_], sizes: Ints, what: str, limit: int) ->
 def assemble(
     prepared: Prepared, rows: slice, queue_offset: Ints, log_offset: Ints, store_timestamp: Ints
 ) -> Bytes:
-    """The bytes of the records `rows`, one behind the other; the offsets and times are theirs."""
+    """The bytes of the records `rows`, one after the other, with the given offsets and times."""
     heads, head_lengths = _heads(prepared, rows, queue_offset, log_offset, store_timestamp)
     count = len(head_lengths)
     starts = np.arange(count, dtype=np.int64) * _HEAD_MAX
@@ -291,7 +293,7 @@ def assemble(
 def _heads(
     prepared: Prepared, rows: slice, queue_offset: Ints, log_offset: Ints, store_timestamp: Ints
 ) -> tuple[npt.NDArray[np.uint8], Ints]:
-    """The fixed fields, 88 to 112 bytes a record, each in a row of 112; and how many are used."""
+    """The fixed fields of each record in a row of 112 bytes, and the used bytes per row (88 to 112)."""
     count = len(log_offset)
     body = prepared.body[rows]
     head = np.zeros(count, dtype=RECORD_HEAD)

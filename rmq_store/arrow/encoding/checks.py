@@ -1,4 +1,4 @@
-"""What a message to be written must fulfil."""
+"""Checks of a message that is to be written."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rmq_store.format.topics import forbidden_character
 
 
 def topic_fault(name: str, dialect: Dialect, config: StoreConfig) -> str | None:
-    """Why the broker of this dialect would not store a topic of this name; None if it would."""
+    """Why the broker of this release would not store a topic of this name; None if it would."""
     if not name:
         return "the topic is empty"
     wrong = forbidden_character(name)
@@ -23,8 +23,8 @@ def topic_fault(name: str, dialect: Dialect, config: StoreConfig) -> str | None:
         return None
     if not dialect.has("v2_magic") or config.autoMessageVersionOnTopicLen is False:
         return (
-            f"topic {name[:40]!r}... has {size} characters; release {dialect} stores no more than "
-            f"{MAX_TOPIC_LENGTH_V1} (magic V2 is from 5.1.0 on)"
+            f"topic {name[:40]!r}... has {size} characters; release {dialect} stores at most "
+            f"{MAX_TOPIC_LENGTH_V1} (5.1.0 and later store more)"
         )
     if not name.startswith(("%RETRY%", "%DLQ%")):
         return f"topic {name[:40]!r}... has {size} characters, over {MAX_TOPIC_LENGTH_V1}"

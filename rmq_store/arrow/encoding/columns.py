@@ -1,4 +1,4 @@
-"""Columns of a batch that is to be written: their types, their sizes, and what is said of a wrong one."""
+"""Columns of a batch to be written: their types, their sizes, and errors for wrong values."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ def lengths(strings: pa.Array) -> Ints:
 
 
 def invalid(row: int, reason: str, **sides: Any) -> InvalidMessageError:
+    """An InvalidMessageError for message `row` of a batch."""
     sides.setdefault("advice", "Nothing of the batch was written")
     return InvalidMessageError(None, reason=f"message {row} of the batch: {reason}", **sides)
 
 
 def cast_to(array: pa.Array, kind: pa.DataType, name: str) -> pa.Array:
-    """The column as another type.
+    """The column cast to another type.
 
-    Raises InvalidMessageError: for a type that is none of the kind, and for a value that does not
-    fit, with its row and what Arrow says of it.
+    Raises InvalidMessageError for an unrelated type, and for a value that does not fit, with its
+    row and Arrow's message.
     """
     try:
         return array.cast(kind)
@@ -37,7 +38,7 @@ def cast_to(array: pa.Array, kind: pa.DataType, name: str) -> pa.Array:
     except pa.ArrowInvalid as of_column:
         row, why = _first_unfit(array, kind), of_column
         try:
-            # What Arrow says of a whole column is not always of the first such value.
+            # Arrow's message for a whole column is not always about its first wrong value.
             array.slice(row, 1).cast(kind)
         except pa.ArrowInvalid as of_row:
             why = of_row
@@ -47,7 +48,7 @@ def cast_to(array: pa.Array, kind: pa.DataType, name: str) -> pa.Array:
 
 
 def _first_unfit(array: pa.Array, kind: pa.DataType) -> int:
-    """The first row whose value cannot be cast; there is one. Looks at the column once more."""
+    """The first row whose value cannot be cast; the caller knows that there is one."""
     start, stop = 0, len(array)
     while stop - start > 1:
         middle = (start + stop) // 2

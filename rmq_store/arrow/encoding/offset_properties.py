@@ -1,7 +1,7 @@
-"""Properties that say a queue offset, set by the store as it appends (BatchConsumeQueue, LmqDispatch).
+"""Properties that hold a queueOffset, set by the store on append (BatchConsumeQueue, LmqDispatch).
 
-INNER_BASE of an inner batch is its queue offset. INNER_MULTI_QUEUE_OFFSET are the offsets in the light
-queues (LMQ) that list a record as well.
+INNER_BASE of an inner batch is its queueOffset. INNER_MULTI_QUEUE_OFFSET holds the offsets in the
+light message queues (LMQ) that also list a record.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ _NAME_END, _ITEM_END = bytes([NAME_VALUE_SEPARATOR]), bytes([PROPERTY_SEPARATOR]
 
 
 class Places:
-    """Hands out queue offsets while records are being made; `lmq` are those of light queues.
+    """Assigns queueOffsets while records are built; `lmq` holds the new ends of LMQ queues.
 
-    Nothing is counted for good before the records are written: `lmq` is what the caller then adds.
+    The assignment is provisional until the records are written: then the caller adds `lmq` to its
+    counters.
     """
 
     def __init__(self, config: StoreConfig, max_offset: Callable[[QueueId], int]) -> None:
@@ -47,31 +48,31 @@ class Places:
         return at
 
     def concern(self, raw: bytes, sys_flag: int) -> bool:
-        """Whether a record with these properties says a queue offset."""
+        """Whether a record with these properties holds a queueOffset in them."""
         if sys_flag & SysFlag.INNER_BATCH:
             return True
         name = Property.INNER_MULTI_DISPATCH if self._assigns else Property.INNER_MULTI_QUEUE_OFFSET
         return name.encode() in raw
 
     def set(self, raw: bytes, sys_flag: int, queue: QueueId, listed: bool) -> bytes:
-        """The stored properties of the next record, with the offsets that it gets."""
-        found = decode_properties(raw)
+        """The stored properties of the next record, with its assigned offsets."""
+        properties = decode_properties(raw)
         inner = bool(sys_flag & SysFlag.INNER_BATCH)
-        number = found.get(Property.INNER_NUM, "") if inner else "1"
+        number = properties.get(Property.INNER_NUM, "") if inner else "1"
         base = self._take(queue, int(number) if number.isdigit() else 1) if listed else 0
-        if inner and Property.INNER_NUM in found:
+        if inner and Property.INNER_NUM in properties:
             raw = _with(raw, Property.INNER_BASE, str(base))
-        if Property.INNER_MULTI_DISPATCH not in found:
+        if Property.INNER_MULTI_DISPATCH not in properties:
             return raw
-        if self._assigns or Property.INNER_MULTI_QUEUE_OFFSET in found:
-            names = found[Property.INNER_MULTI_DISPATCH].split(MULTI_DISPATCH_SEPARATOR)
-            offsets = [self._light(name) for name in names]
+        if self._assigns or Property.INNER_MULTI_QUEUE_OFFSET in properties:
+            names = properties[Property.INNER_MULTI_DISPATCH].split(MULTI_DISPATCH_SEPARATOR)
+            offsets = [self._lmq_offset(name) for name in names]
             raw = _with(
                 raw, Property.INNER_MULTI_QUEUE_OFFSET, MULTI_DISPATCH_SEPARATOR.join(offsets)
             )
         return raw
 
-    def _light(self, name: str) -> str:
+    def _lmq_offset(self, name: str) -> str:
         if not name.startswith(LMQ_PREFIX):
             return ""
         queue = QueueId(name, 0)
@@ -81,9 +82,9 @@ class Places:
 
 
 def with_places(batch: pa.RecordBatch, places: Places) -> pa.RecordBatch:
-    """`batch` with those properties set anew; the batch itself where none of its rows says an offset.
+    """`batch` with these properties set; the batch itself if none of its rows has one.
 
-    Rows are looked at one by one only where one does.
+    Processes rows one by one only in batches that have such properties.
     """
     names = set(batch.schema.names)
     flags = None
@@ -159,17 +160,17 @@ def _encoded(pairs: list[tuple[str, str]]) -> bytes:
     except (AttributeError, UnicodeError) as error:
         raise InvalidMessageError(
             None,
-            reason=f"properties that are no text: {error}",
+            reason=f"properties are not valid text: {error}",
             advice="Nothing of the batch was written",
         ) from error
 
 
 def _with(raw: bytes, name: str, value: str) -> bytes:
-    """Stored properties with one of them set; in its place where it was there already."""
+    """Stored properties with one property set; an existing one keeps its position."""
     item = name.encode() + _NAME_END + value.encode()
     items = raw.split(_ITEM_END)
-    for number, one in enumerate(items):
-        if one.startswith(name.encode() + _NAME_END):
+    for number, present in enumerate(items):
+        if present.startswith(name.encode() + _NAME_END):
             items[number] = item
             return _ITEM_END.join(items)
     if raw and not raw.endswith(_ITEM_END):

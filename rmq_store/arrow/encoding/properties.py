@@ -1,4 +1,4 @@
-"""Property strings of many messages at once, out of columns; the way back from `properties`."""
+"""Property strings of many messages, from columns; the inverse of `property_columns`."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from rmq_store.format.record import crc_item, record_crc_of
 from rmq_store.format.releases import Dialect
 
 PROPERTY_WORDS = {"keys": Property.KEYS, "tags": Property.TAGS, "uniqKey": Property.UNIQ_KEY}
-# Constants of kernels as Arrow scalars: to make one of a plain value, pyarrow looks for pandas, and
-# where that is not installed each look goes through the import path.
+# Kernel constants as Arrow scalars: converting a plain value makes pyarrow search for pandas,
+# and without pandas each search walks the import path.
 _BEHIND_NAME = pa.scalar(b"\x01", pa.binary())
 _BEHIND_VALUE = pa.scalar(b"\x02", pa.binary())
 _NOTHING = pa.scalar(b"", pa.binary())
@@ -29,7 +29,7 @@ _ZERO = pa.scalar(0, pa.int32())
 def property_strings(
     columns: dict[str, pa.Array], dialect: Dialect, config: StoreConfig
 ) -> pa.Array:
-    """The stored property string of every message, a record CRC's place included."""
+    """The stored property string of every message, with space for a record CRC if the store uses it."""
     if "rawProperties" in columns:
         stored = cast_to(columns["rawProperties"], pa.binary(), "rawProperties").fill_null(b"")
     else:
@@ -41,11 +41,11 @@ def property_strings(
 
 
 def _without_crc_items(stored: pa.Array) -> pa.Array:
-    """Without record CRCs: they cover the places of a record, which change when it is written."""
+    """The strings without record CRCs, which cover offsets that change on writing."""
     _, raw = buffers(stored)
     if CRC_PROPERTY.encode() not in raw.tobytes():
         return stored
-    return pa.array([without_crc_item(one) for one in stored.to_pylist()], pa.binary())
+    return pa.array([without_crc_item(raw) for raw in stored.to_pylist()], pa.binary())
 
 
 def without_crc_item(raw: bytes) -> bytes:
@@ -54,7 +54,7 @@ def without_crc_item(raw: bytes) -> bytes:
 
 
 def with_crc_place(raw: bytes) -> bytes:
-    """Room for the record CRC at the end; one that is there already goes."""
+    """A property string with space for the record CRC at its end; drops an existing CRC."""
     raw = without_crc_item(raw)
     if raw and raw[-1] != PROPERTY_SEPARATOR:
         raw += bytes([PROPERTY_SEPARATOR])
@@ -76,7 +76,7 @@ def _encoded_properties(columns: dict[str, pa.Array], dialect: Dialect) -> pa.Ar
 
 
 def _of_map(column: pa.Array) -> pa.Array:
-    """Items of a row stand behind one another, so the joined items are the joined rows."""
+    """Strings of a map column. A row's items are adjacent, so joining items joins rows."""
     column = column.fill_null(pa.scalar([], type=column.type)) if column.null_count else column
     keys, values = column.keys.cast(pa.binary()), column.items.cast(pa.binary())
     first = column.offsets[0].as_py() if len(column) else 0
@@ -99,7 +99,7 @@ def _row_of_item(column: pa.Array, item: int) -> int:
 
 
 def _of_words(words: dict[str, pa.Array], count: int) -> pa.Array:
-    """Only KEYS, TAGS and UNIQ_KEY, each where it is not null or empty."""
+    """Strings of only KEYS, TAGS and UNIQ_KEY; skips null and empty values."""
     given = {
         name: cast_to(words[column], pa.string(), column).cast(pa.binary())
         for column, name in PROPERTY_WORDS.items()
@@ -121,7 +121,7 @@ def _of_words(words: dict[str, pa.Array], count: int) -> pa.Array:
 
 
 def _check_agreement(stored: pa.Array, words: dict[str, pa.Array]) -> None:
-    """tags, keys and uniqKey beside properties must say the same: which would be meant?"""
+    """Raises InvalidMessageError if tags, keys or uniqKey differ from the same property."""
     if not words:
         return
     found = decode_property_columns(stored, with_map=False)
@@ -137,5 +137,5 @@ def _check_agreement(stored: pa.Array, words: dict[str, pa.Array]) -> None:
                 f"{name} and properties[{PROPERTY_WORDS[name]}] differ",
                 expected=there[row].as_py(),
                 actual=given[row].as_py(),
-                advice="Leave one of the two columns out. Nothing of the batch was written",
+                advice="Omit one of the two columns. Nothing of the batch was written",
             )

@@ -1,4 +1,4 @@
-"""One message to one record, with the checks of the broker: the readable twin of `encoding.prepare`."""
+"""One message to one record, with the broker's checks: the readable counterpart of `batch.prepare`."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def to_record(
 
 
 def check_properties(stored: bytes) -> None:
-    """Raises InvalidMessageError where stored properties are longer than a record can say."""
+    """Raises InvalidMessageError if stored properties are longer than a record can hold."""
     if len(stored) > MAX_PROPERTIES_LENGTH:
         raise _invalid(
             "properties are too large",
@@ -91,7 +91,9 @@ def _values_of(message: Message | Record | Mapping[str, Any]) -> Mapping[str, An
         return _values_of_message(message)
     for name in message:
         if name not in KNOWN_COLUMNS:
-            raise _invalid(f"a message has no field {name!r}", advice=nearest(name, KNOWN_COLUMNS))
+            raise _invalid(
+                f"unknown field {name!r} in the message", advice=nearest(name, KNOWN_COLUMNS)
+            )
     for name in ("topic", "queueId", "body"):
         if message.get(name) is None:
             raise _invalid(f"the message lacks {name}")
@@ -131,7 +133,7 @@ def _host(values: Mapping[str, Any], name: str) -> bytes:
 
 
 def _sys_flag(flags: int, born_host: bytes, store_host: bytes, release: Dialect) -> int:
-    """sysFlag with the IPv6 bits that the hosts ask for, never stale ones."""
+    """sysFlag with the IPv6 bits that match the hosts."""
     flags &= ~(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
     if len(born_host) > HOST_V4_SIZE:
         flags |= SysFlag.BORN_HOST_V6
@@ -165,7 +167,7 @@ def _property_map(values: Mapping[str, Any]) -> dict[str, str]:
                 f"the {name} given and properties[{name}] differ",
                 expected=properties.get(name),
                 actual=value,
-                advice="Leave one of the two out. Nothing of it was written",
+                advice="Omit one of the two. Nothing of it was written",
             )
     return properties
 
@@ -190,7 +192,7 @@ def _check_sizes(record: Record, release: Dialect, config: StoreConfig) -> None:
 
 
 def messages_in(record: Record) -> int:
-    """How many messages a record holds: more than one only in an inner batch."""
+    """The number of messages in a record; more than one only in an inner batch."""
     if not record.sys_flag & SysFlag.INNER_BATCH:
         return 1
     number = decode_properties(record.properties).get(Property.INNER_NUM, "")

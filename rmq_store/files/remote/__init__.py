@@ -1,4 +1,4 @@
-"""Stores in an object store: which files there are, and ranges of them fetched as they are read.
+"""Stores in an object store: their listing, and ranges of their files fetched on demand.
 
-Local files live one folder up.
+Local files are one folder up, in `files`.
 """

@@ -1,4 +1,4 @@
-"""A file of an object store as memory that is filled in, block by block, where it is looked at."""
+"""A file of an object store as memory that is filled block by block on demand."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from rmq_store.files.remote.object_store import Shadow
 from rmq_store.files.remote.parallel import side_by_side
 
 BLOCK = 64 << 10
-JOINED = 16  # blocks between two wanted ones that are read along, to save a request
+JOINED = 16  # unneeded blocks that one request may span, instead of two requests
 MOST_A_REQUEST = 4 << 20
 KEPT_BYTES = 32 << 20
-"""Of the files of one cache together, before those that were not looked at lately are given up."""
+"""Memory of all files of one cache; above it the least recently used files are released."""
 
-_FEW = 64  # ranges; with more it is quicker to look at all blocks
+_FEW = 64  # ranges; with more of them, checking all blocks is faster
 _NONE = np.zeros(0, dtype=np.int64)
 
-# Private: what MADV_DONTNEED gives up of shared memory is not given back. Unreserved: only what is
-# fetched is ever there.
+# Private, because MADV_DONTNEED does not release shared memory. Unreserved, because only
+# fetched blocks take memory.
 _FLAGS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
 
 
 @dataclass(slots=True)
 class Held:
-    """Bytes in memory of all the remote files of a cache."""
+    """Bytes in memory for all remote files of a cache."""
 
     bytes: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def add(self, count: int) -> None:
-        """Count `count` bytes more, or fewer where it is below 0."""
+        """Add `count` bytes; a negative `count` subtracts."""
         with self._lock:
             self.bytes += count
 
@@ -51,20 +51,20 @@ class Ranges(NamedTuple):
 
 
 class _Run(NamedTuple):
-    """Blocks [first, behind) of a file that come by one request."""
+    """Blocks [first, end) of a file that one request fetches."""
 
     file: RemoteMapping
     first: int
-    behind: int
+    end: int
 
 
 class RemoteMapping:
-    """A remote file as memory that is filled in where it is needed: see `need`."""
+    """A remote file as memory that is filled on demand: see `need`."""
 
     def __init__(
         self, shadow: Shadow, path: str, size: int, held: Held, *, block: int | None = None
     ) -> None:
-        """`block`: bytes that are fetched at least, by default BLOCK."""
+        """`block`: the smallest fetch in bytes; BLOCK by default."""
         self._shadow, self._path, self._size = shadow, path, size
         self._held = held
         self._block = block or BLOCK
@@ -80,10 +80,10 @@ class RemoteMapping:
         return self._there_count * self._block
 
     def need(self, starts: npt.NDArray[Any], stops: npt.NDArray[Any], *, fresh: bool) -> None:
-        """Fetch ranges (positions in the file) that are not there yet.
+        """Fetch ranges (positions in the file) that are not in memory yet.
 
-        `fresh`: no view on the file is in use, so what was fetched before may be given up: first
-        what lies in front, for files are gone along. Raises MissingFileError, AccessError.
+        `fresh`: no view on the file is in use, so earlier blocks may be released, those in front
+        first, because files are read forwards. Raises MissingFileError, AccessError.
         """
         if fresh and len(starts) and self.held_bytes > KEPT_BYTES:
             self._give_up(0, int(starts.min()) // self._block)
@@ -91,27 +91,27 @@ class RemoteMapping:
                 self._give_up(-(-int(stops.max()) // self._block), len(self._there))
         need_all([Ranges(self, starts, stops)])
 
-    def _give_up(self, first: int, behind: int) -> None:
-        """Blocks [first, behind) go out of memory."""
-        gone = int(self._there[first:behind].sum())
+    def _give_up(self, first: int, end: int) -> None:
+        """Release the blocks [first, end) from memory."""
+        gone = int(self._there[first:end].sum())
         if not gone:
             return
         start = -(-first * self._block // mmap.PAGESIZE) * mmap.PAGESIZE
-        stop = min(behind * self._block, self._size) // mmap.PAGESIZE * mmap.PAGESIZE
+        stop = min(end * self._block, self._size) // mmap.PAGESIZE * mmap.PAGESIZE
         if start < stop:
             self._memory.madvise(mmap.MADV_DONTNEED, start, stop - start)
         with self._lock:
-            self._there[first:behind] = False
+            self._there[first:end] = False
             self._there_count -= gone
         self._held.add(-gone * self._block)
 
-    def let_go(self) -> None:
+    def count_as_released(self) -> None:
         """Count this file as no longer in memory."""
         self._held.add(-self.held_bytes)
         self._there_count = 0
 
     def missing(self, starts: npt.NDArray[Any], stops: npt.NDArray[Any]) -> Iterator[_Run]:
-        """What has to be fetched to have these ranges."""
+        """The block runs to fetch for these ranges."""
         first = np.clip(starts // self._block, 0, len(self._there))
         last = np.clip(-(-stops // self._block), 0, len(self._there))
         if len(first) <= _FEW:
@@ -123,12 +123,12 @@ class RemoteMapping:
             np.add.at(wanted, first, 1)
             np.add.at(wanted, last, -1)
             blocks = np.flatnonzero((np.cumsum(wanted)[:-1] > 0) & ~self._there)
-        for one, behind in _runs(blocks, JOINED, MOST_A_REQUEST // self._block):
-            yield _Run(self, one, behind)
+        for start, stop in _runs(blocks, JOINED, MOST_A_REQUEST // self._block):
+            yield _Run(self, start, stop)
 
-    def fetch(self, first: int, behind: int) -> None:
-        """Fill in blocks by one request. May be called by several threads for several blocks."""
-        start, stop = first * self._block, min(behind * self._block, self._size)
+    def fetch(self, first: int, end: int) -> None:
+        """Fetch blocks by one request. Threads may fetch different blocks at the same time."""
+        start, stop = first * self._block, min(end * self._block, self._size)
         raw = self._shadow.read(self._path, start, stop)
         if len(raw) < stop - start:
             raise MissingFileError(
@@ -137,32 +137,32 @@ class RemoteMapping:
                 reason="the file is shorter than when it was listed",
                 expected=f"{stop - start} bytes",
                 actual=f"{len(raw)} bytes",
-                advice="It was replaced; open the store anew",
+                advice="It was replaced; open the store again",
             )
         self._memory[start:stop] = raw
 
-    def note(self, first: int, behind: int) -> None:
-        """Take blocks down as being there."""
+    def note(self, first: int, end: int) -> None:
+        """Record that blocks are in memory."""
         with self._lock:
-            new = int((~self._there[first:behind]).sum())
-            self._there[first:behind] = True
+            new = int((~self._there[first:end]).sum())
+            self._there[first:end] = True
             self._there_count += new
         self._held.add(new * self._block)
 
 
 def need_all(wanted: Iterable[Ranges]) -> None:
-    """Fetch ranges of several files that are not there yet, side by side.
+    """Fetch the missing ranges of several files in parallel.
 
     Raises MissingFileError, AccessError.
     """
-    runs = [run for one in wanted for run in one.file.missing(one.starts, one.stops)]
-    side_by_side(lambda run: run.file.fetch(run.first, run.behind), runs)
+    runs = [run for item in wanted for run in item.file.missing(item.starts, item.stops)]
+    side_by_side(lambda run: run.file.fetch(run.first, run.end), runs)
     for run in runs:
-        run.file.note(run.first, run.behind)
+        run.file.note(run.first, run.end)
 
 
 def _runs(blocks: npt.NDArray[np.int64], joined: int, most: int) -> Iterator[tuple[int, int]]:
-    """Ranges of blocks that are asked for at once: neighbours joined, up to `most`."""
+    """Ranges of blocks to request at once: joins neighbours, up to `most` blocks."""
     if not len(blocks):
         return
     first = last = int(blocks[0])

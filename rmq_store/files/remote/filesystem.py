@@ -1,4 +1,4 @@
-"""URIs and storage options to a file system of pyarrow.fs."""
+"""File systems of pyarrow.fs, opened from URIs and storage options."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _URI = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
 
 
 def is_uri(path: str | os.PathLike[str]) -> bool:
-    """Whether a path names a file system as well, such as s3://bucket/store."""
+    """Whether a path is a URI with a file system, such as s3://bucket/store."""
     return _URI.match(os.fspath(path)) is not None
 
 
 class StorageOptions(dict[str, str]):
-    """What a file system wants to be opened with, credentials among it; never shows them."""
+    """Options to open a file system with. They may hold credentials, so `repr` hides them."""
 
     def __repr__(self) -> str:
         return "StorageOptions(hidden)"
@@ -29,18 +29,18 @@ class StorageOptions(dict[str, str]):
 
 
 def file_system(uri: str, options: Mapping[str, str] | None) -> tuple[Any, str]:
-    """The file system (pyarrow.fs) that an address is in, and the path there.
+    """The file system (pyarrow.fs) of an address, and the path in it.
 
     Raises InvalidArgumentError for credentials in the address, AccessError.
     """
-    from pyarrow import fs as pafs  # not before a store is remote: it loads every file system
+    from pyarrow import fs as pafs  # slow import: loads every file system
 
     parts = urlsplit(uri)
     if parts.username or parts.password or parts.query:
         raise InvalidArgumentError(
             f"{parts.scheme}://{parts.hostname or ''}{parts.path}",
-            reason="a path with credentials or settings in it would show them in plans and logs",
-            advice="Give them in the environment, or with option storageOptions",
+            reason="credentials or settings in a path would appear in plans and logs",
+            advice="Set them in the environment, or with option storageOptions",
         )
     try:
         if options and parts.scheme == "s3":
@@ -59,12 +59,12 @@ def _typed(options: Mapping[str, str]) -> dict[str, Any]:
 
 
 def from_remote(where: str, error: BaseException, doing: str) -> StoreError:
-    """Our error, of what kind the other was and no more: its text may quote what it was given."""
+    """Our error for an object store's error. Names only its type: its text may quote credentials."""
     if isinstance(error, FileNotFoundError) or "404" in str(error) or "NO_SUCH" in str(error):
         return MissingFileError(
             where,
-            reason=f"{doing}: it is not there",
-            advice="It may have expired and been deleted; open the store anew",
+            reason=f"{doing}: it does not exist",
+            advice="It may have expired and been deleted; open the store again",
         )
     return AccessError(
         where,
@@ -75,11 +75,11 @@ def from_remote(where: str, error: BaseException, doing: str) -> StoreError:
 
 
 def parse_storage_options(value: str) -> StorageOptions:
-    """A JSON object of texts. Raises ValueError, without the value, where it is none."""
+    """Options from a JSON object of strings. Raises ValueError, without the value, if it is not one."""
     try:
-        found = json.loads(value)
+        options = json.loads(value)
     except json.JSONDecodeError:
-        found = None
-    if not isinstance(found, dict):
+        options = None
+    if not isinstance(options, dict):
         raise ValueError("is not a JSON object")
-    return StorageOptions({str(name): str(one) for name, one in found.items()})
+    return StorageOptions({str(name): str(option) for name, option in options.items()})

@@ -1,4 +1,4 @@
-"""Patterns in addresses of object stores: `s3://bucket/*/store`, as glob has them for local paths."""
+"""Glob patterns in object store addresses, such as `s3://bucket/*/store`."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ _MAGIC = re.compile(r"[*?\[]")
 
 
 def has_pattern(address: str) -> bool:
-    """Whether a path or address has one of the signs of a pattern: `*`, `?`, `[`."""
+    """Whether a path or address contains a glob character: `*`, `?`, `[`."""
     return _MAGIC.search(address) is not None
 
 
 def matching(uri: str, options: Mapping[str, str] | None = None) -> list[str]:
-    """The addresses of the folders that a pattern finds, sorted; itself where it is there as it is.
+    """The sorted addresses of the folders that match a pattern.
 
-    `options` as of `MessageStore.open`. `*` and `?` stand for no slash, nor for a dot in front.
-    Raises InvalidArgumentError for a pattern in the bucket's name or credentials in the address,
-    AccessError.
+    An address that exists literally matches itself. `options`: as for `MessageStore.open`. `*` and
+    `?` match neither a slash nor a leading dot. Raises InvalidArgumentError for a pattern in the
+    bucket's name or for credentials in the address, AccessError.
     """
-    # Not urlsplit: it takes what follows a question mark for a query.
+    # Not urlsplit: it treats the text after a question mark as a query.
     scheme, _, rest = uri.partition("://")
     place, _, path = rest.partition("/")
     if "@" in place or _SETTINGS.search(rest):
-        file_system(uri, options)  # raises, without showing them
+        file_system(uri, options)  # raises without quoting the credentials
     if has_pattern(place):
         raise InvalidArgumentError(
             f"{scheme}://{place}",
-            reason="a pattern in the name of a bucket",
-            advice="Patterns are for folders in it; give several addresses with load([a, b])",
+            reason="the bucket's name contains a pattern",
+            advice="Use patterns for folders in a bucket; for several buckets use load([a, b])",
         )
     parts = path.rstrip("/").split("/")
     literal = next(number for number, part in enumerate(parts) if has_pattern(part))
@@ -53,8 +53,8 @@ def matching(uri: str, options: Mapping[str, str] | None = None) -> list[str]:
 
 
 def _names(fs: Any, folder: str, part: str) -> list[str]:
-    """The folders in `folder` whose names fit one part of a pattern."""
-    from pyarrow import fs as pafs  # not before a store is remote: it loads every file system
+    """The folders in `folder` whose names match one part of a pattern."""
+    from pyarrow import fs as pafs  # slow import: loads every file system
 
     if not has_pattern(part):
         return [part] if _is_folder(fs, f"{folder}/{part}") else []
@@ -69,6 +69,6 @@ def _names(fs: Any, folder: str, part: str) -> list[str]:
 
 
 def _is_folder(fs: Any, path: str) -> bool:
-    from pyarrow import fs as pafs  # not before a store is remote: it loads every file system
+    from pyarrow import fs as pafs  # slow import: loads every file system
 
     return bool(fs.get_file_info(path).type == pafs.FileType.Directory)

@@ -1,19 +1,19 @@
-"""Stores in an object store: ranges are read through pyarrow.fs, and nothing is copied whole.
+"""Stores in an object store, read by range through pyarrow.fs without copying whole files.
 
-The tree is shadowed by sparse local files of the same names and sizes, so that all that lists and
-looks works as with a local store. Bytes are fetched where they are looked at: see `remotefile` for
-files of which a part is wanted; small ones come whole.
+Sparse local files of the same names and sizes (the shadow) stand for the remote tree, so that code
+that lists folders works as for a local store. Small files are fetched whole. Of others only the
+needed blocks are fetched: see `blocks`.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import tempfile
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
 from typing import Any
 
 from rmq_store.errors import (
@@ -21,11 +21,14 @@ from rmq_store.errors import (
     NotAStoreError,
 )
 from rmq_store.files.remote.filesystem import file_system, from_remote
+from rmq_store.files.safe_paths import is_plain_name
+
+LOG = logging.getLogger("rmqstore")
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A file of a remote store: its path under the root, bytes and mtime (ns)."""
+    """A file of a remote store: path below the root, size in bytes, and mtime in ns."""
 
     path: str
     size: int
@@ -37,7 +40,7 @@ Listing = tuple[Listed, ...]
 
 @dataclass(slots=True)
 class Shadow:
-    """A remote store, shadowed in the local folder `folder`."""
+    """A remote store with its shadow in the local folder `folder`."""
 
     uri: str
     folder: str
@@ -51,9 +54,9 @@ class Shadow:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def read(self, path: str, start: int, stop: int) -> bytes:
-        """Bytes of a file by one request; fewer where it ends before. For several threads at once.
+        """Bytes of a file by one request; fewer if the file ends earlier. Thread-safe.
 
-        Raises MissingFileError or AccessError, without what the file system was opened with.
+        Raises MissingFileError or AccessError, without the file system's options.
         """
         inside = os.path.relpath(path, self.folder)
         try:
@@ -66,18 +69,18 @@ class Shadow:
         return raw
 
     def read_whole(self, path: str) -> bytes:
-        """All bytes of a small file, as it was when it was listed."""
+        """All bytes of a small file, up to its listed size."""
         size = os.path.getsize(path)
         return self.read(path, 0, size) if size else b""
 
     def _opened(self, inside: str) -> Any:
-        """A file to read from, which knows its size by a request of its own; a few stay open."""
+        """A file to read from. Opening requests its size, so a few files stay open."""
         with self._lock:
             file = self._open.get(inside)
             gate = self._gates.setdefault(inside, threading.Lock())
         if file is not None:
             return file
-        with gate:  # one thread opens a file, others wait for it
+        with gate:  # one thread opens the file; others wait
             file = self._open.get(inside)
             if file is not None:
                 return file
@@ -85,7 +88,7 @@ class Shadow:
             with self._lock:
                 self.requests += 1
                 while len(self._open) >= _FILES_OPEN:
-                    # Not closed: another thread may read from it. It is once nobody does.
+                    # Not closed here: another thread may still read it. The last reference closes it.
                     oldest = next(iter(self._open))
                     del self._open[oldest]
                     self._gates.pop(oldest, None)
@@ -93,7 +96,7 @@ class Shadow:
         return file
 
     def close(self) -> None:
-        """Take the shadow away."""
+        """Delete the shadow."""
         _SHADOWS.pop(self.folder, None)
         SHOWN_AS.pop(self.folder, None)
         for file in self._open.values():
@@ -107,7 +110,7 @@ _SHADOWS: dict[str, Shadow] = {}
 
 
 def shadow_of(path: str) -> Shadow | None:
-    """The remote store that a path of a shadow belongs to; None for a local one."""
+    """The remote store that a path of a shadow belongs to; None for a local path."""
     for folder, shadow in _SHADOWS.items():
         if path.startswith(folder + os.sep):
             return shadow
@@ -117,11 +120,11 @@ def shadow_of(path: str) -> Shadow | None:
 def open_shadow(
     uri: str, options: Mapping[str, str] | None = None, listing: Listing | None = None
 ) -> Shadow:
-    """The remote store at `uri`, listed (with a `listing`: as it was then) and shadowed.
+    """The remote store at `uri`, listed and shadowed. `listing`: use this earlier listing instead.
 
-    `options` are the arguments of the file system's class in pyarrow.fs; without them it looks into
-    the environment. Raises InvalidArgumentError for credentials in the URI, NotAStoreError where
-    nothing is there, AccessError.
+    `options` are the arguments of the file system's class in pyarrow.fs; without them that class
+    reads the environment. Raises InvalidArgumentError for credentials in the URI, NotAStoreError if
+    the address holds no files, AccessError.
     """
     uri = uri.rstrip("/")
     fs, base = file_system(uri, options)
@@ -132,8 +135,8 @@ def open_shadow(
     _SHADOWS[folder] = shadow
     SHOWN_AS[folder] = uri
     try:
-        for one in listing:
-            _put(shadow, one)
+        for listed in listing:
+            _put(shadow, listed)
     except BaseException:
         shadow.close()
         raise
@@ -141,29 +144,41 @@ def open_shadow(
 
 
 def _list(fs: Any, base: str, uri: str) -> Listing:
-    from pyarrow import fs as pafs  # not before a store is remote: it loads every file system
+    from pyarrow import fs as pafs  # slow import: loads every file system
 
     try:
         infos = fs.get_file_info(pafs.FileSelector(base, recursive=True, allow_not_found=True))
     except OSError as error:
         raise from_remote(uri, error, "listing") from None
     found = tuple(
-        Listed(str(PurePosixPath(one.path).relative_to(base)), one.size, one.mtime_ns or 0)
+        Listed(path, one.size, one.mtime_ns or 0)
         for one in infos
-        if one.type == pafs.FileType.File
+        if one.type == pafs.FileType.File and _is_of_a_store(path := _below(base, one.path), uri)
     )
     if not found:
         raise NotAStoreError(
             uri,
-            reason="there is no file under this address",
-            advice="Give the folder with commitlog/ and consumequeue/ in it",
+            reason="no files under this address",
+            advice="Give the folder that contains commitlog/ and consumequeue/",
         )
     return found
 
 
-def _put(shadow: Shadow, one: Listed) -> None:
-    path = os.path.join(shadow.folder, one.path)
+def _put(shadow: Shadow, listed: Listed) -> None:
+    path = os.path.join(shadow.folder, listed.path)
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path, "wb") as file:
-        file.truncate(one.size)
-    os.utime(path, ns=(one.modified, one.modified))
+        file.truncate(listed.size)
+    os.utime(path, ns=(listed.modified, listed.modified))
+
+
+def _below(base: str, path: str) -> str:
+    return path.removeprefix(base).lstrip("/")
+
+
+def _is_of_a_store(path: str, uri: str) -> bool:
+    """Whether a key of the bucket names a file below the store; any key may be in a bucket."""
+    if all(map(is_plain_name, path.split("/"))):
+        return True
+    LOG.warning("%s: passed over the key %r, which names no file below it", uri, path)
+    return False

@@ -1,4 +1,4 @@
-"""Work that waits for an object store, done side by side by a few threads."""
+"""Work that waits for an object store, done in parallel by a few threads."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TypeVar, cast
 
 IN_FLIGHT = 8
-"""Requests for bytes under way at once: so many times the largest request is what they hold."""
+"""Parallel requests for bytes; their memory is this number times the largest request."""
 
 LOOKS_IN_FLIGHT = 32
-"""Of requests for some kilobytes, where only the way there takes time."""
+"""Parallel requests for a few kilobytes, where only the latency costs time."""
 
 _NAME = "rmqstore-fetch"
 _NONE_LEFT = object()
@@ -20,11 +20,11 @@ T = TypeVar("T")
 
 
 def side_by_side(work: Callable[[T], object], items: Sequence[T], at_once: int = 0) -> None:
-    """Do `work` on every item, `at_once` of them (by default IN_FLIGHT) at a time.
+    """Do `work` on every item, at most `at_once` (default: IN_FLIGHT) in parallel.
 
-    No thread is left when it returns. An error is raised once the work under way is done; what
-    was not begun by then is not done. Work that is done so itself does its own one by one, so that
-    no more are under way than was said.
+    Joins all threads before it returns. If a call fails, running calls finish, no further call
+    starts, and the error is raised. A nested `side_by_side` runs its items one after the other, so
+    that the limit holds.
     """
     threads = min(at_once or IN_FLIGHT, len(items))
     if threads <= 1 or threading.current_thread().name.startswith(_NAME):
@@ -42,13 +42,13 @@ def side_by_side(work: Callable[[T], object], items: Sequence[T], at_once: int =
                 return
             try:
                 work(cast(T, item))
-            except BaseException as error:  # raised where the work was asked for
+            except BaseException as error:  # raised in the calling thread
                 failed.append(error)
 
     with ThreadPoolExecutor(threads, thread_name_prefix=_NAME) as pool:
         try:
             wait([pool.submit(take_turns) for _ in range(threads)])
-        except BaseException as error:  # the task was told to stop
+        except BaseException as error:  # the task is being cancelled
             failed.append(error)
             raise
     if failed:

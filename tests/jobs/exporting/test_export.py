@@ -25,7 +25,7 @@ from jobs.exporting.delta import DeltaUnavailableError
 from jobs.exporting.manifest import Manifest
 from jobs.exporting.rows import once
 from jobs.exporting.step import ManifestError, without
-from jobs.running.command import EXIT_NOT_ALL, EXIT_OK, EXIT_REFUSED
+from jobs.running.job_command import EXIT_NOT_ALL, EXIT_OK, EXIT_REFUSED
 from rmq_store import MessageStore, QueueId, StoreError
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.queues import QueueSlice

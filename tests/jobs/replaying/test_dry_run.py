@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from jobs.replay import main, run
 from jobs.replaying.ledger import LedgerError
 from jobs.replaying.report import PlannedQueue
-from jobs.running.command import EXIT_OK
+from jobs.running.job_command import EXIT_OK
 from rmq_store import MessageStore
 from rmq_store.errors import InvalidArgumentError
 from tests.conftest import GoldenStore, user_topic

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from jobs.replay import main, run
-from jobs.running.command import EXIT_OK, EXIT_REFUSED
+from jobs.running.job_command import EXIT_OK, EXIT_REFUSED
 from rmq_store import QueueId, StoreError
 from rmq_store.errors import InvalidArgumentError, UnknownQueueError
 from tests.conftest import GoldenStore

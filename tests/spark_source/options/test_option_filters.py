@@ -23,8 +23,8 @@ from spark_source.reader import RmqStoreReader
 from spark_source.source import RmqStoreSource
 from spark_source.table_reader import plan_rows
 from tests.conftest import GoldenStore
-from tests.support.campaigns import some
 from tests.support.expected import Expected, expected
+from tests.support.running.campaigns import some
 from tests.support.spark.option_pairs import NAME, PAIRS, Pair, a_key, a_tag, orders, time_of
 from tests.support.spark.reads import rows_of
 

@@ -8,8 +8,8 @@ import pytest
 
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.queues import QueueId
+from spark_source.options.definitions import OPTIONS
 from spark_source.options.parse import SourceOptions, parse_options
-from spark_source.options.table import OPTIONS
 from spark_source.options.value_parsers import Assignment, ByQueue
 
 

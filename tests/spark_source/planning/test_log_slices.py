@@ -19,7 +19,7 @@ from rmq_store.query.log_slices import (
     resolve,
     sample_offsets,
 )
-from tests.support.examples import fast
+from tests.support.running.examples import fast
 
 ORDERS = QueueId("orders", 0)
 PAYMENTS = QueueId("payments", 0)

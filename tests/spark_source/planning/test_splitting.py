@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections import Counter
 
+import pytest
+
 from tests.conftest import user_topic
 from tests.support.spark.reads import partitions_of
 from tests.support.spark.selections import (
@@ -68,3 +70,17 @@ def test_the_plan_says_what_the_partitions_read(golden: Golden) -> None:
                 if (r["topic"], r["queueId"]) == (topic, int(queue_id))
             ]
             assert [[min(offsets), max(offsets) + 1]] == ranges
+
+
+@pytest.mark.parametrize("more", [{}, {"splitBy": "queue"}, {"source": "commitlog"}])
+def test_no_partition_is_planned_that_no_message_can_be_in(
+    golden: Golden, more: dict[str, str]
+) -> None:
+    """A least number far beyond the messages costs no more than the messages do."""
+    store = golden(NAME)
+    options = options_of(store, minPartitions="1000000000", **more, **PLACE)
+    tables = partitions_of(options)
+    rows = sum(table.num_rows for table in tables)
+    with store.open() as opened:
+        start, end = opened.log_range()
+    assert len(tables) <= (rows if "source" not in more else (end - start) // 91)

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.checkout import CHECKOUT
-from tests.support.commands import call
 from tests.support.golden import unpack
+from tests.support.running.commands import call
 
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 ANYTHING = "…"

@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 
 from rmq_store.cli.main import COMMANDS, rmqstore
-from spark_source.options.table import OPTIONS
+from spark_source.options.definitions import OPTIONS
 from tests.support.checkout import CHECKOUT
 
 DOCS = CHECKOUT / "docs"

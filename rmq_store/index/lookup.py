@@ -1,7 +1,8 @@
-"""queryMessage: messages by a word of KEYS or by UNIQ_KEY, through the index and what it misses.
+"""queryMessage: messages by a word of KEYS or by UNIQ_KEY, from the index and uncovered log ranges.
 
-An index item is a hint: every hit is held against its record. What no index file covers (its tail,
-a gap after a crash, a store without index) is read from the log, once, and kept for later look-ups.
+An index item is a hint: every hit is checked against its record. Ranges that no index file covers
+(after the last file, a gap after a crash, a store without an index) are read from the log once and
+cached.
 """
 
 from __future__ import annotations
@@ -41,12 +42,12 @@ from rmq_store.index.file import REMOTE_BLOCK, IndexFile, list_index_files
 
 _INDEX_FILES_MAPPED = 16
 _DAMAGE = (Gap.TORN, Gap.DAMAGED)
-_SHORT_GAPS = 4 << 20  # bytes of the log without an index that are looked through at once
+_SHORT_GAPS = 4 << 20  # bytes of the log without an index up to which a lookup reads them
 
 
 @dataclass(slots=True)
 class _Uncovered:
-    """Records with keys in a part of the log that the index does not cover."""
+    """Records with keys in a range of the log that the index does not cover."""
 
     log_offsets: np.ndarray
     topics: pa.Array
@@ -54,7 +55,7 @@ class _Uncovered:
     uniq_keys: pa.Array
 
     def find(self, key: str) -> Iterator[tuple[str, int]]:
-        """Topic and log offset of records that may have the key."""
+        """Topic and log offset of the records that may have the key."""
         word = pc.match_substring(self.keys.fill_null(""), key)
         hits = pc.or_(word, pc.equal(self.uniq_keys.fill_null(""), key))
         offsets: list[int] = self.log_offsets[hits.to_numpy(zero_copy_only=False)].tolist()
@@ -62,7 +63,7 @@ class _Uncovered:
 
 
 class KeyIndex:
-    """The index of one store, and what it leaves out."""
+    """The index of one store, and the log ranges that it does not cover."""
 
     def __init__(self, root: Path, log: CommitLog, log_end: int, config: StoreConfig) -> None:
         self._log = log
@@ -84,12 +85,12 @@ class KeyIndex:
             except IndexGeometryError as error:
                 if config.maxHashSlotNum is not None or config.maxIndexNum is not None:
                     raise
-                self.unreadable.append(error)  # its range is read from the log instead
+                self.unreadable.append(error)  # its range is read from the log
         self._uncovered: list[_Uncovered] | None = None
         self._damage: list[StoreError] = []
 
     def _fronts_fetched(self, segments: list[SegmentFile]) -> Iterator[SegmentFile]:
-        """The files; of remote ones what tells their geometry is fetched side by side."""
+        """The files; for remote files, fetches the bytes that show the geometry in parallel."""
         fetch(self._mappings, segments, 0, INDEX_HEADER.itemsize)
         for number, segment in enumerate(segments):
             if number == 1 and self.files:
@@ -99,7 +100,7 @@ class KeyIndex:
             yield segment
 
     def candidates(self, topics: Iterable[str], key: str) -> dict[str, list[int]]:
-        """Log offsets, ascending, of records that may have the key, by topic; each may be in vain."""
+        """Log offsets, ascending, of records that may have the key, by topic. Some may be false hits."""
         found = self.indexed((topic, key) for topic in topics)
         for part in self._read_uncovered():
             for topic, offset in part.find(key):
@@ -108,9 +109,9 @@ class KeyIndex:
         return {topic: sorted(offsets) for topic, offsets in found.items()}
 
     def indexed(self, wanted: Iterable[tuple[str, str]]) -> dict[str, set[int]]:
-        """Log offsets of the index items of topics and keys, by topic; each may be in vain.
+        """Log offsets of the index items of topics and keys, by topic. Some may be false hits.
 
-        The log is not touched.
+        Does not read the log.
         """
         found: dict[str, set[int]] = {}
         hashes: dict[int, set[str]] = {}
@@ -128,9 +129,9 @@ class KeyIndex:
         return found
 
     def look_up_short_gaps(self, wanted: Iterable[tuple[str, str]]) -> dict[str, set[int]] | None:
-        """What `indexed` misses, by topic, where all that no index file covers is short.
+        """Log offsets that `indexed` misses, by topic, if all uncovered ranges are short.
 
-        Else None: `to_read` says where to look. To be asked after `indexed`.
+        None if they are long: `to_read` returns the ranges to read. Call it after `indexed`.
         """
         if sum(stop - start for start, stop in self.to_read()) > _SHORT_GAPS:
             return None
@@ -157,9 +158,9 @@ class KeyIndex:
         return self._uncovered
 
     def gaps(self) -> Iterator[tuple[int, int]]:
-        """Ranges of the log, each from a record on, that no index file covers.
+        """Ranges of the log that no index file covers; each starts at a record.
 
-        To be asked after `indexed`, which may find that a file cannot be trusted.
+        Call it after `indexed`, which may find that a file cannot be trusted.
         """
         at = self._log.start
         for file in sorted(self.files, key=lambda file: file.header.begin_log_offset):
@@ -168,15 +169,15 @@ class KeyIndex:
             if at < file.header.begin_log_offset:
                 yield at, file.header.begin_log_offset
             at = max(at, file.header.end_log_offset)
-        # The last record of a file is read again: its keys may go on in a file that is not there.
+        # Read the last record of a file again: a missing file may hold the rest of its keys.
         if at < self._log_end:
             yield at, self._log_end
 
     def to_read(self) -> Iterator[tuple[int, int]]:
-        """Ranges of the log in which the records start whose keys the index may lack, ascending.
+        """Ascending log ranges that hold the starts of all records whose keys the index may lack.
 
-        The gaps, each with the record behind it: the first of its keys may be in a file that is not
-        there, and only the others in the file that begins with it.
+        They are the gaps, each with the record after it: a missing file may hold the first keys of
+        that record, and the next file only the others.
         """
         start = stop = 0
         for first, behind in self.gaps():
@@ -189,13 +190,15 @@ class KeyIndex:
             yield start, stop
 
     def damage_beside(self) -> list[StoreError]:
-        """What cannot be read in the ranges that the index does not cover, after `candidates`: a
-        record that was there may have had any key."""
+        """The damage in the ranges that the index does not cover; call it after `candidates`.
+
+        A damaged record may have had any key.
+        """
         self._read_uncovered()
         return self._damage
 
     def _keys_between(self, start: int, stop: int) -> Iterator[_Uncovered]:
-        """The keys of the records that start in a range of the log, also behind damage in it."""
+        """The keys of the records that start in a range of the log, also after damage in it."""
         at = start
         while at < stop:
             for segment, window, places in self._log.runs_from(at, stop):
@@ -205,10 +208,10 @@ class KeyIndex:
                 if len(within):
                     yield _keys_of(within)
             if at < stop:
-                at = self._behind_gap(at)
+                at = self._after_gap(at)
 
-    def _behind_gap(self, at: int) -> int:
-        """Where the log goes on behind what stands at `at` and is no record; damage is noted."""
+    def _after_gap(self, at: int) -> int:
+        """The place where records continue after the gap at `at`; notes damage."""
         segment = self._log.chain.segment_at(at)
         extent = None if segment is None else self._log.extent_at(segment, at)
         if extent is None or extent.gap in _DAMAGE:
@@ -218,7 +221,7 @@ class KeyIndex:
                 self._damage.append(not_a_record(self._log, self._log_end, at, error) or error)
         if extent is not None:
             return extent.stop
-        return next((one.base for one in self._log.chain.segments_from(at)), self._log_end)
+        return next((file.base for file in self._log.chain.segments_from(at)), self._log_end)
 
 
 def _keys_of(headers: Headers) -> _Uncovered:

@@ -1,4 +1,4 @@
-"""How the JVMs of tests start. `python -m tests.support.jvm` makes the archive that they share.
+"""How the JVMs of tests start. `python -m tests.support.running.jvm` makes the archive that they share.
 
 The JVM of a test lives for seconds. It would spend half of them on compiling what it runs: its first
 compiler is enough, and one thread for its garbage. Half of the rest goes into loading Spark's

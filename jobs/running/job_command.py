@@ -20,7 +20,7 @@ from jobs.running.failures import is_damage, reason_of
 from jobs.running.spark_session import builder_for
 from rmq_store.errors import AccessError, StoreError, nearest
 from rmq_store.malloc import keep_freed_memory
-from spark_source.options.table import OPTIONS
+from spark_source.options.definitions import OPTIONS
 from spark_source.options.value_parsers import parse_size
 
 EXIT_OK, EXIT_NOT_ALL, EXIT_REFUSED, EXIT_STOPPED = range(4)

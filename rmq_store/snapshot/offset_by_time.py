@@ -1,4 +1,4 @@
-"""offsetByTime: the queue offset that belongs to a point in time, by bisection over the records."""
+"""offsetByTime: the queue offset for a point in time, by bisection over the records."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ BOUNDARIES = ("LOWER", "UPPER")
 def offset_by_time(
     low: int, high: int, timestamp: int, boundary: str, store_time_at: ValueAt
 ) -> int:
-    """Within queue offsets [low, high): LOWER is the first stored at `timestamp` (ms) or later, else
-    `high`; UPPER the last stored at `timestamp` or earlier, else `low`.
+    """The offset for a time, within queue offsets [low, high).
 
-    `store_time_at` gives None for a record that cannot be read; such count as earlier where they
-    are right at the boundary. Answers as ConsumeQueue#binarySearchInQueueByTime does where that is
-    exact.
+    LOWER: the first one stored at `timestamp` (ms) or later, else `high`. UPPER: the last one
+    stored at `timestamp` or earlier, else `low`. `store_time_at` returns None for an unreadable
+    record; next to the boundary such records count as earlier. Gives the result of
+    ConsumeQueue#binarySearchInQueueByTime wherever that one is exact.
     """
     if boundary not in BOUNDARIES:
         raise InvalidArgumentError(

@@ -1,7 +1,7 @@
-"""From record to record: the positions of a run of records in one window of the log.
+"""The positions of a run of consecutive records in one window of the log.
 
-Each record says how long it is, so a run is a chain that must be followed. `follow_one` does it step
-by step; `follow` sets out from many places at once and joins the pieces, which gives the same run.
+Each record declares its length, so a run is a chain. `follow_one` follows it step by step. `follow`
+starts at many places at once and joins the pieces, with the same result.
 """
 
 from __future__ import annotations
@@ -15,42 +15,42 @@ import numpy as np
 from rmq_store.format.array_types import Bytes, Ints
 from rmq_store.format.layout import MAGIC_V1, MAGIC_V2, MIN_RECORD_SIZE, RECORD_HEAD
 
-# total_size, magic, then body_crc, queue_id, flag and queue_offset passed over, physical_offset.
+# total_size, magic, physical_offset; skips body_crc, queue_id, flag and queue_offset.
 _FRONT = struct.Struct(">iI20xq")
 _FRONT_DTYPE = np.dtype([("total", ">i4"), ("magic", ">u4"), ("x", "V20"), ("physical", ">i8")])
 assert _FRONT.size == _FRONT_DTYPE.itemsize
 assert RECORD_HEAD.fields is not None
 assert RECORD_HEAD.fields["physical_offset"][1] == 28
 
-MAGIC_FRONT = MAGIC_V1.to_bytes(4, "big")[:3]  # what both magics begin with
+MAGIC_FRONT = MAGIC_V1.to_bytes(4, "big")[:3]  # common to both magics
 _MAGIC_AT = 4
 
-# Setting out from many places pays off from here on; below it stepping is quicker.
+# From this size on, starting at many places is faster than stepping.
 _MANY_FROM = 4 << 20
 _BYTES_A_LANE = 128 << 10
 _MOST_LANES = 1024
 _PROBE = 64 << 10
 _FIRST_PIECE = 512
 _LARGEST_PIECE = 16 << 20
-_SEARCH = 8 << 10  # how far behind its mark a lane looks for a record to set out from
+_SEARCH = 8 << 10  # how far after its mark a lane searches for its first record
 
 
 @dataclass(frozen=True, slots=True)
 class RecordRun:
-    """Records that follow one another: where each starts in the window, and where the run stops."""
+    """Consecutive records: the start of each in the window, and where the run stops."""
 
     at: Ints
     stop: int
 
 
 def follow_one(window: Bytes, base: int, start: int, stop: int) -> RecordRun:
-    """The run of records from `start` on, up to `stop` or the first that is none.
+    """The run of records from `start` up to `stop`, or up to the first bytes that are not a record.
 
-    A record counts by its magic, a possible size, and saying that it stands where it does.
+    A record counts if it has a magic, a possible size, and its physicalOffset equals its place.
     """
     view = window.data
     last = len(window) - _FRONT.size
-    found: list[int] = []
+    positions: list[int] = []
     at = start
     unpack = _FRONT.unpack_from
     while at < stop and at <= last:
@@ -59,14 +59,14 @@ def follow_one(window: Bytes, base: int, start: int, stop: int) -> RecordRun:
             break
         if physical != base + at or total < MIN_RECORD_SIZE or at + total > len(window):
             break
-        found.append(at)
+        positions.append(at)
         at += total
-    return RecordRun(np.array(found, dtype=np.int64), at)
+    return RecordRun(np.array(positions, dtype=np.int64), at)
 
 
 def follow(window: Bytes, base: int, start: int, stop: int) -> RecordRun:
-    """As `follow_one`, in lockstep along many lanes where the range is long."""
-    # The end of the log, in a file made far larger, is found by stepping.
+    """As `follow_one`; for a long range, follows many lanes in parallel."""
+    # Step first: the log often ends early in its preallocated file.
     first = follow_one(window, base, start, min(stop, start + _PROBE))
     if first.stop < min(stop, start + _PROBE):
         return first
@@ -75,8 +75,8 @@ def follow(window: Bytes, base: int, start: int, stop: int) -> RecordRun:
     while stop - at >= _MANY_FROM:
         run = _follow_lanes(window, base, at, stop)
         pieces.append(run.at)
-        # Where the lanes did not join up to `stop`, the run may have ended or a lane set out from
-        # the inside of a body: step over that place, then go on.
+        # If the lanes did not join up to `stop`, the run ended or a lane started inside a body:
+        # step over that place, then continue.
         if run.stop >= stop or not len(run.at):
             at = run.stop
             break
@@ -117,7 +117,7 @@ def _follow_lanes(window: Bytes, base: int, start: int, stop: int) -> RecordRun:
 
 
 def _lane_starts(window: Bytes, base: int, start: int, stop: int) -> Ints:
-    """`start`, and records found near marks spread evenly behind it, in ascending order."""
+    """`start`, and records near evenly spread marks after it, in ascending order."""
     count = min(_MOST_LANES, (stop - start) // _BYTES_A_LANE)
     marks = np.linspace(start, stop, count, endpoint=False, dtype=np.int64)[1:]
     starts = [start]
@@ -135,13 +135,11 @@ def next_record(
     stop: int,
     stored_from: Callable[[int], int] | None = None,
 ) -> int | None:
-    """The first position in [start, stop) where a record seems to stand that says it stands there.
+    """The first position in [start, stop) where a record with a matching physicalOffset seems to start.
 
-    `stored_from` gives the first position at or behind another that is not known to be zeros.
+    `stored_from` gives the first position at or after another that is not known to be zeros.
     """
-    piece = (
-        _SEARCH  # what is looked for is mostly near; pieces overlap by what a record begins with
-    )
+    piece = _SEARCH  # most records are near; pieces overlap by the head of a record
     while start < stop:
         if stored_from is not None and (start := stored_from(start)) >= stop:
             return None

@@ -1,8 +1,9 @@
-"""Inner batches: one record whose body is many messages, as a consumer takes them apart.
+"""Inner batches: one record whose body holds many messages, split as a consumer splits it.
 
 Source: MessageDecoder#decodeMessages. A member is totalSize, magic, bodyCRC (both unused), flag,
-body length, body, properties length, properties; member i has the queue offset INNER_BASE + i. What
-a member does not say (hosts, times, ids, sysFlag) is that of the record, as for the client.
+body length, body, properties length, properties. Member i has the queueOffset INNER_BASE + i.
+Members have no hosts, times, ids or sysFlag of their own; as in the client, those of the record
+apply.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from rmq_store.format.layout import MEMBER_HEAD, PROPERTIES_LENGTH_SIZE
 
 @dataclass(slots=True)
 class Members:
-    """n members of the bodies of some records, those of one record in their order.
+    """n members of the bodies of some records, in order within each record.
 
-    `row` is which body, `number` which member of it; positions count in `data`.
+    `row` is the index of the body, `number` the index of the member in it. Positions count in
+    `data`.
     """
 
     data: Bytes
@@ -38,15 +40,15 @@ class Members:
         return len(self.row)
 
     def bodies(self) -> pa.Array:
-        """Their bodies."""
+        """The members' bodies."""
         return slices(self.data, self.body_at, self.body_length, pa.binary())
 
     def properties(self) -> pa.Array:
-        """Their properties as stored."""
+        """The members' properties as stored."""
         return slices(self.data, self.properties_at, self.properties_length, pa.binary())
 
     def take(self, rows: npt.NDArray[np.int64]) -> Members:
-        """Some of them."""
+        """Some of the members."""
         return Members(
             self.data,
             self.row[rows],
@@ -62,8 +64,8 @@ class Members:
 def members_of(bodies: pa.Array) -> tuple[Members, Ints]:
     """The members of all `bodies` (binary, without nulls), and the rows that do not add up.
 
-    All bodies are followed at once: step i looks at member i of each, so the steps number the
-    members of the largest batch.
+    Follows all bodies at once: step i reads member i of each, so the number of steps is the member
+    count of the largest batch.
     """
     ends, data = buffers(bodies)
     at = ends[:-1].astype(np.int64)
@@ -99,7 +101,7 @@ def members_of(bodies: pa.Array) -> tuple[Members, Ints]:
         number += 1
     columns = [np.concatenate([s[i] for s in steps]) if steps else _NONE for i in range(7)]
     row, nth, body_at, body_length, properties_at, properties_length, flags = columns
-    found = Members(
+    members = Members(
         data,
         row,
         nth,
@@ -111,7 +113,7 @@ def members_of(bodies: pa.Array) -> tuple[Members, Ints]:
     )
     order = np.lexsort((nth, row))
     whole = order[~broken[row[order]]]
-    return found.take(whole), rows[broken]
+    return members.take(whole), rows[broken]
 
 
 _NONE: Ints = np.zeros(0, dtype=np.int64)

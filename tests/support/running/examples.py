@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from hypothesis import HealthCheck, Phase, seed, settings
 
-from tests.support import campaigns
+from tests.support.running import campaigns
 
 _Test = TypeVar("_Test", bound=Callable[..., None])
 _PHASES = (Phase.explicit, Phase.generate, Phase.shrink)

@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 from rich.console import Console
 
 from jobs.replay_targets.grpc_client import GrpcClient, group_of
-from jobs.replay_targets.sender import Manner, Row, Sender, Unreachable
+from jobs.replay_targets.send_loop import Manner, Row, Sender, Unreachable
 from jobs.replaying.ledger import Ledger, ReplayRun, new_run
 from jobs.replaying.plan import cut_short, messages_selected, planned, waves_of
 from jobs.replaying.report import Report

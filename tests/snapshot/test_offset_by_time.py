@@ -13,7 +13,7 @@ from rmq_store import MessageStore, QueueId, StoreError
 from rmq_store.consumequeue.bisection import Boundary, find_boundary
 from rmq_store.query.find import find
 from rmq_store.query.selection import Search
-from rmq_store.snapshot.time_search import offset_by_time
+from rmq_store.snapshot.offset_by_time import offset_by_time
 from tests.support.golden import GoldenStore, Truth, unpack
 from tests.support.spark.reads import rows_of
 

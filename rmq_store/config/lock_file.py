@@ -1,4 +1,4 @@
-"""One writer at a time, by the broker's own `lock` file (DefaultMessageStore#start)."""
+"""One writer at a time, through the broker's own `lock` file (DefaultMessageStore#start)."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pathlib import Path
 from rmq_store.errors import StoreLockedError, from_os_error
 from rmq_store.format.layout import LOCK_CONTENT, LOCK_FILE
 
-# The kernel's lock is one a process: a second writer in the same process must be told by ourselves.
+# The kernel's lock belongs to the process; this set detects a second writer in the same process.
 _held: set[str] = set()
 
 
 class StoreLock:
-    """The exclusive lock on the first byte of `lock`, as the broker takes it."""
+    """The exclusive lock on the first byte of `lock`, as the broker locks it."""
 
     def __init__(self, root: Path) -> None:
-        """Raises StoreLockedError where a broker or another writer holds it."""
+        """Raises StoreLockedError if a broker or another writer holds the lock."""
         self._path = root / LOCK_FILE
         self._key = os.path.realpath(self._path)
         if self._key in _held:
@@ -41,7 +41,7 @@ class StoreLock:
             raise
 
     def release(self) -> None:
-        """Let go. The file stays, as the broker leaves it."""
+        """Release the lock. The file remains, as with the broker."""
         if self._fd >= 0:
             _held.discard(self._key)
             os.close(self._fd)

@@ -1,4 +1,4 @@
-"""`abort`: the mark of a store in use (DefaultMessageStore#createTempFile)."""
+"""`abort`: the file that marks a store as in use (DefaultMessageStore#createTempFile)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rmq_store.format.releases import Dialect
 
 
 def write_abort(root: Path, release: Dialect) -> None:
-    """The mark of a store in use: its absence says that the last stop was clean."""
+    """Create `abort`. If it is missing, the last stop was clean."""
     pid = str(os.getpid()) if release.has("abort_holds_pid") else ""
     try:
         with (root / ABORT_FILE).open("w") as file:
@@ -24,13 +24,13 @@ def write_abort(root: Path, release: Dialect) -> None:
             os.fsync(file.fileno())
         if release.has("abort_holds_pid"):
             (root / ABORT_BACKUP_FILE).touch()
-        sync_folder(root)  # after a power loss it has to be there
+        sync_folder(root)  # must survive a power loss
     except OSError as error:
         raise from_os_error(root / ABORT_FILE, error, "writing") from error
 
 
 def remove_abort(root: Path) -> None:
-    """The mark of a store in use goes: it was closed cleanly."""
+    """Delete `abort`: the store was closed cleanly."""
     try:
         (root / ABORT_FILE).unlink(missing_ok=True)
     except OSError as error:
