@@ -70,12 +70,12 @@ def test_the_report_on_stdout_is_json_alone(
         (
             {"offsets": {QueueId("payments", 0): (100, 50)}},
             InvalidArgumentError,
-            "queue 0 of 'payments' end before they begin",
+            "queue 0 of 'payments' end before they start",
         ),
         (
             {"offsets": {QueueId("payments", 0): (0, -2)}},
             InvalidArgumentError,
-            "queue 0 of 'payments' end before they begin",
+            "queue 0 of 'payments' end before they start",
         ),
         ({"source": "/nowhere/at/all"}, StoreError, "/nowhere/at/all"),
     ],
