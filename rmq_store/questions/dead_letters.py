@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rmq_store.arrow.schema import arrow_schema
 from rmq_store.errors import InvalidArgumentError, nearest
 from rmq_store.format.queues import QueueSlice
 from rmq_store.format.topics import DLQ_PREFIX
@@ -155,8 +156,6 @@ _LATER_SUMS = [
 
 def _table(batches: Sequence[pa.RecordBatch]) -> pa.Table:
     """Messages of dead-letter topics as rows with their group and origin."""
-    from rmq_store.arrow.schema import arrow_schema
-
     rows = pa.Table.from_batches(batches, arrow_schema(_COLUMNS)).combine_chunks()
     return pa.table(
         {

@@ -58,12 +58,16 @@ class RecordsQuestion:
         if isinstance(share, RecordsPart):
             return share
         damage: list[StoreError] = []
+
+        def note(error: StoreError) -> None:
+            if len(damage) < _MOST_DAMAGE:
+                damage.append(error)
+
         records: list[TracedRecord] = []
-        for batch in find_in(store, self.search, share, TRACED, damage.append):
+        for batch in find_in(store, self.search, share, TRACED, note):
             records += TracedRecord.rows_of(batch)
-            del damage[_MOST_DAMAGE:]
         progress(self.weight(share))
-        return RecordsPart(tuple(records), tuple(damage[:_MOST_DAMAGE]))
+        return RecordsPart(tuple(records), tuple(damage))
 
     def weight(self, share: FindShare | RecordsPart) -> int:
         """Bytes of the log that the share scans; 0 for index look-ups."""
