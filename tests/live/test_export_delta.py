@@ -19,6 +19,7 @@ import pytest
 from jobs.exporting.manifest import Manifest
 from tests.conftest import GoldenStore, unpack, user_topic
 from tests.live.support.delta_spark import RUNNER, Exports, delta_python, environment, exports
+from tests.support.checkout import CHECKOUT
 from tests.support.golden import bodies_of, messages_in
 
 pytestmark = pytest.mark.live
@@ -229,7 +230,7 @@ def test_what_killed_exports_added_cannot_be_told_without_delta_s_log(
 def test_the_command_fetches_delta_and_tells(golden: Golden, tmp_path: Path) -> None:
     store = golden(NAME)
     words = [store.path, "--to", str(tmp_path / "t"), "--format", "delta", "--topic", "payments"]
-    script = Path(RUNNER).parents[2] / "jobs" / "export.py"
+    script = CHECKOUT / "jobs" / "export.py"
     done = subprocess.run(
         [str(delta_python()), str(script), *words, "--json", "report.json"],
         env=environment(tmp_path / "about"),
