@@ -270,7 +270,7 @@ def _grown(store: MessageStore, now: int) -> Iterator[Finding]:
             "log-grew",
             store.log.chain.folders[0],
             f"the log grew by {now - end} bytes while the store was examined, from log offset {end} "
-            "on; what arrived was not examined",
+            "on; what arrived was not examined, nor whether index, checkpoint and consumers are ahead",
             "Normal in a store that a broker is writing. Stop it, or verify a copy, to see all of it",
         )
 
