@@ -29,7 +29,7 @@ import pyarrow.compute as pc
 
 from benchmarks.javabench import Verb, run_bench
 from rmq_store import MessageStore
-from rmq_store.arrow.schema import DEFAULT_NAMES
+from rmq_store.arrow.message_columns import DEFAULT_NAMES
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.config.broker_conf import StoreConfig

@@ -19,9 +19,9 @@ from unittest.mock import patch
 import pyarrow as pa
 
 from rmq_store import MessageStore
-from rmq_store.arrow.schema import arrow_schema
+from rmq_store.arrow.message_columns import arrow_schema
 from rmq_store.files.remote import parallel as sidebyside
-from rmq_store.query.key_plan import plan_keys
+from rmq_store.search.key_plan import plan_keys
 from rmq_store.tables.table import all_ranges
 from tests.support.slow_s3 import FarAway, s3_server, upload
 

@@ -29,7 +29,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from rmq_store import MessageStore
-from spark_source.spark_schema import arrow_schema_for, spark_schema, to_spark
+from spark_source.spark_types import arrow_schema_for, spark_schema, to_spark
 
 TOPICS, QUEUES = 4, 4
 BATCH = 8192

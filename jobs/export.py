@@ -48,7 +48,7 @@ from jobs.running.target_lock import refuse_uri
 from rmq_store import MessageStore
 from rmq_store.errors import InvalidArgumentError, StoreError
 from rmq_store.format.queues import QueueSlice
-from rmq_store.query.log_slices import LogSlice, pieces_of
+from rmq_store.search.log_slices import LogSlice, pieces_of
 from rmq_store.text.progress import Progress
 from spark_source.options.definitions import FAILFAST, PERMISSIVE
 from spark_source.options.parse import parse_options

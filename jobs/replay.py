@@ -18,7 +18,7 @@ if __package__ in (None, ""):
 from jobs.replay_targets import dry_run
 from jobs.replay_targets.broker_target import LiveReplay
 from jobs.replay_targets.grpc_client import require_client
-from jobs.replay_targets.local import LocalReplay
+from jobs.replay_targets.local_targets import LocalReplay
 from jobs.replaying.ledger import Ledger
 from jobs.replaying.options import replay_options, spec_of
 from jobs.replaying.plan import ledger_place

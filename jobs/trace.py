@@ -26,8 +26,8 @@ from jobs.running.provenance import files_of_store, provenance_of, sums_of
 from jobs.running.result_tables import Answer
 from jobs.running.spark_engine import SparkEngine
 from jobs.running.store_frames import plan_of
-from rmq_store.query.message_lives import once
 from rmq_store.questions.trace import trace as lives_with
+from rmq_store.search.message_history import once
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,17 +19,17 @@ from rmq_store.config.topics_json import batch_topics
 from rmq_store.consumequeue.entries import Entries
 from rmq_store.consumequeue.folders import QueueFolders
 from rmq_store.errors import ReadOnlyStoreError
-from rmq_store.files.remote.filesystem import is_uri
-from rmq_store.files.remote.object_store import Listing, Shadow, open_shadow
+from rmq_store.files.remote.remote_store import Listing, Shadow, open_shadow
+from rmq_store.files.remote.uri_filesystem import is_uri
 from rmq_store.format.layout import ABORT_BACKUP_FILE
 from rmq_store.format.message import Message
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.releases import Dialect, dialect
 from rmq_store.format.topics import is_system_topic
-from rmq_store.index.lookup import KeyIndex
+from rmq_store.index.query_message import KeyIndex
 from rmq_store.reading.get_message import GetMessageResult, MessageGetter
 from rmq_store.reading.log_reader import Limits, LogReader, everything, log_end_without_queues
-from rmq_store.reading.message_lookup import MessageLookup
+from rmq_store.reading.message_by_id import MessageLookup
 from rmq_store.reading.options import OnDamage, ReadHow, ReadManner, ReadOptions
 from rmq_store.reading.read_counts import StoreReads
 from rmq_store.reading.slice_reader import SliceReader

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from rmq_store import MessageStore
-from rmq_store.arrow.schema import arrow_schema
+from rmq_store.arrow.message_columns import arrow_schema
 from rmq_store.errors import DataLossError, MissingFileError, StoreError
 from rmq_store.format.queues import QueueId
 from spark_source.options.definitions import FAILFAST, PERMISSIVE

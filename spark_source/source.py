@@ -17,12 +17,12 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from rmq_store import StoreError
+from spark_source.message_reader import RmqStoreReader
 from spark_source.options.definitions import PERMISSIVE
 from spark_source.options.parse import SourceOptions, parse_options
 from spark_source.planning.query_plan import QueryPlan, pin_all
 from spark_source.planning.query_plan import pin as pin
-from spark_source.reader import RmqStoreReader
-from spark_source.spark_schema import spark_schema
+from spark_source.spark_types import spark_schema
 from spark_source.table_reader import TableReader, table_schema
 
 

@@ -23,7 +23,7 @@ from pyspark.sql.types import (
 
 from rmq_store import MessageStore
 from rmq_store.errors import InvalidArgumentError, StoreError
-from rmq_store.query.log_slices import LogSlice
+from rmq_store.search.log_slices import LogSlice
 from rmq_store.tables import TABLES
 from rmq_store.tables.plan import files_opened, log_files_between
 from rmq_store.tables.table import (
@@ -39,11 +39,11 @@ from rmq_store.tables.table import (
     Table,
 )
 from rmq_store.tables.usage_damage import damage_row
+from spark_source.message_reader import pieces_of_share
 from spark_source.options.definitions import BY_QUEUE
 from spark_source.planning.partitions import Share, shares_of
 from spark_source.planning.query_plan import QueryPlan, ReadPlan, replaced
-from spark_source.reader import pieces_of_share
-from spark_source.spark_schema import SPARK_TIMESTAMP
+from spark_source.spark_types import SPARK_TIMESTAMP
 
 _SPARK_TYPES: dict[pa.DataType, DataType] = {
     TEXT: StringType(),

@@ -15,7 +15,7 @@ from jobs.exporting.manifest import Manifest
 from jobs.exporting.rows import DAY, TOPIC
 from jobs.exporting.step import ExportedFile, Wave
 from jobs.running.provenance import sum_of
-from spark_source.spark_schema import CORRUPT
+from spark_source.spark_types import CORRUPT
 
 
 class ParquetTarget:

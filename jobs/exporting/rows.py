@@ -10,11 +10,11 @@ from pyspark.sql import functions as F
 
 from jobs.running.job_command import RANGES
 from jobs.running.store_frames import range_options
-from rmq_store.arrow.schema import DEFAULT_NAMES
+from rmq_store.arrow.message_columns import DEFAULT_NAMES
 from rmq_store.format.queues import QueueSlice
 from spark_source.options.definitions import PERMISSIVE
 from spark_source.planning.query_plan import ReadPlan
-from spark_source.spark_schema import CORRUPT
+from spark_source.spark_types import CORRUPT
 
 TOPIC, DAY = "topic", "day"
 _NEEDED = ("topic", "storeTimestamp", "commitLogOffset")

@@ -40,7 +40,7 @@ from jobs.replaying.spec import ReplaySpec
 from jobs.running.failures import failure
 from jobs.running.provenance import files_of_store, provenance_of, sums_of
 from rmq_store.files.durable import sync_folder
-from rmq_store.query.log_slices import LogSlice, pieces_of
+from rmq_store.search.log_slices import LogSlice, pieces_of
 
 # What a task returns: a row for each refused message, and one row with its numbers.
 _ANSWER = (

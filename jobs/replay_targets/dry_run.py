@@ -47,7 +47,7 @@ from jobs.replaying.spec import ReplaySpec
 from jobs.running.provenance import files_of_store, provenance_of, sums_of
 from jobs.running.target_lock import has_content
 from rmq_store import MessageStore
-from rmq_store.arrow.encoding.batch import LOOPBACK, prepare
+from rmq_store.arrow.encoding.batch_to_records import LOOPBACK, prepare
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.locate import refuse_foreign_log
 from rmq_store.errors import InvalidMessageError

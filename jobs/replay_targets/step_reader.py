@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from jobs.replaying.rows import READ_FOR_STORE, Rows
-from rmq_store.arrow.schema import TIMESTAMP
-from rmq_store.query.log_slices import LogSlice, pieces_of
+from rmq_store.arrow.message_columns import TIMESTAMP
+from rmq_store.search.log_slices import LogSlice, pieces_of
 
 ROWS_PER_APPEND = 8192
 IN_FLIGHT_BYTES = 64 << 20  # what fits into the default heap of 1 GiB

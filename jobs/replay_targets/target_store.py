@@ -20,7 +20,7 @@ from rmq_store.errors import (
     StoreLockedError,
 )
 from rmq_store.format.queues import QueueId
-from rmq_store.writing.opening import with_log_of_its_own
+from rmq_store.writing.open_for_writing import with_log_of_its_own
 
 if TYPE_CHECKING:
     from rmq_store.writing.store_writer import StoreWriter

@@ -13,8 +13,8 @@ from jobs.running.target_lock import has_content
 from rmq_store import MessageStore, StoreSnapshot
 from rmq_store.format.queues import QueueSlice
 from rmq_store.format.topics import LMQ_PREFIX
-from rmq_store.query.key_plan import plan_keys
-from rmq_store.query.log_slices import LogSlice, joined, pieces_of
+from rmq_store.search.key_plan import plan_keys
+from rmq_store.search.log_slices import LogSlice, joined, pieces_of
 from spark_source.options.parse import parse_options
 from spark_source.planning.partitions import cut_into_slices
 from spark_source.planning.query_plan import ReadPlan

@@ -13,9 +13,9 @@ from jobs.running.store_frames import assign_json, offsets_json, range_options
 from rmq_store.format.layout import CRC_PROPERTY, Property
 from rmq_store.format.queues import QueueSlice
 from rmq_store.format.topics import LMQ_PREFIX
+from spark_source.message_reader import ReadPlan
 from spark_source.options.value_parsers import parse_time
-from spark_source.reader import ReadPlan
-from spark_source.spark_schema import spark_schema
+from spark_source.spark_types import spark_schema
 
 ORIGIN_PREFIX = "REPLAY_ORIGIN_"
 ORIGIN: Mapping[str, str] = {  # property -> column of the source

@@ -11,7 +11,7 @@ from rmq_store.format.queues import QueueId, QueueSlice
 from spark_source.options.parse import parse_options
 from spark_source.planning.query_plan import PinnedStore, ReadPlan
 from spark_source.source import pin
-from spark_source.spark_schema import spark_schema
+from spark_source.spark_types import spark_schema
 
 
 def plan_of(store: str, options: Mapping[str, str]) -> ReadPlan:

@@ -17,7 +17,6 @@ import numpy as np
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.record_runs import follow_one, next_record
 from rmq_store.config.broker_conf import StoreConfig
-from rmq_store.config.checkpoint import Checkpoint
 from rmq_store.config.locate import commitlog_folders, require_store
 from rmq_store.errors import CorruptConfigError, CorruptRecordError, from_os_error
 from rmq_store.files.segments import SegmentFile
@@ -30,6 +29,7 @@ from rmq_store.format.layout import (
 )
 from rmq_store.format.record import Record
 from rmq_store.format.topics import is_system_topic
+from rmq_store.markers.checkpoint import Checkpoint
 
 _BLOCK = 1 << 16  # bytes read to decide whether a file is written up to a position
 _STEP_BACK = 8 << 20  # bytes before the written end that contain the start of the last records

@@ -17,11 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from rmq_store.config.abort_file import remove_abort, write_abort
 from rmq_store.config.broker_conf import StoreConfig
-from rmq_store.config.checkpoint import Checkpoint
 from rmq_store.config.json_files import is_there
-from rmq_store.config.lock_file import StoreLock
 from rmq_store.config.topics_json import declared_topics, update_topics
 from rmq_store.errors import (
     AccessError,
@@ -40,6 +37,9 @@ from rmq_store.format.layout import (
     INDEX_DIR,
 )
 from rmq_store.format.releases import dialect
+from rmq_store.markers.abort_file import remove_abort, write_abort
+from rmq_store.markers.checkpoint import Checkpoint
+from rmq_store.markers.lock_file import StoreLock
 from rmq_store.recovery.recover_store import recover_locked
 from rmq_store.recovery.report import RecoveryReport
 from rmq_store.store import MessageStore

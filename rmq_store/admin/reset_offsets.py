@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from rmq_store.config.json_files import read_config_json, to_fastjson, write_config_json
-from rmq_store.config.lock_file import StoreLock
 from rmq_store.errors import InvalidArgumentError, UnknownQueueError, nearest
-from rmq_store.query.selection import require_queue_ids
+from rmq_store.markers.lock_file import StoreLock
+from rmq_store.search.queue_selection import require_queue_ids
 from rmq_store.store import MessageStore
 
 FILES = ("lmqConsumerOffset.json", "consumerOffset.json")  # the first existing one is used

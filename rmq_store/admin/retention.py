@@ -18,12 +18,12 @@ from typing import Any
 
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.locate import refuse_foreign_log
-from rmq_store.config.lock_file import StoreLock
 from rmq_store.consumequeue.files import QueueFiles
 from rmq_store.errors import InvalidArgumentError, MissingFileError, StoreError, from_os_error
 from rmq_store.files.segments import SegmentFile
 from rmq_store.format.queues import QueueId
 from rmq_store.index.open_files import open_index_files
+from rmq_store.markers.lock_file import StoreLock
 from rmq_store.store import MessageStore
 
 _HOUR_MS = 3_600_000

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from rmq_store.arrow.message_columns import PROPERTIES
 from rmq_store.arrow.property_layout import (
     Layout,
     Table,
@@ -22,7 +23,6 @@ from rmq_store.arrow.property_layout import (
     repeated_names,
     value_column,
 )
-from rmq_store.arrow.schema import PROPERTIES
 from rmq_store.arrow.substrings import as_java_reads, buffers, slices
 from rmq_store.format.array_types import Bytes, Ints
 from rmq_store.format.layout import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, Property

@@ -32,7 +32,7 @@ def chosen_columns(columns: str | None, as_json: bool) -> tuple[str, ...] | None
     """The columns to print; None means all default columns. Raises for an unknown column."""
     if columns is None:
         return None if as_json else tuple(TEXT_COLUMNS.split(","))
-    from rmq_store.arrow.schema import column_names
+    from rmq_store.arrow.message_columns import column_names
 
     return tuple(column_names([name.strip() for name in columns.split(",")]))
 
@@ -74,7 +74,7 @@ class Damage:
 
 def where_it_was(store: MessageStore, key: str, topics: Collection[str] = ()) -> str:
     """What the index still lists for a key that no message has; empty if nothing."""
-    from rmq_store.query.key_plan import gone_key
+    from rmq_store.search.key_plan import gone_key
 
     start, end = store.log_range()
     gone = gone_key(store, key, topics)

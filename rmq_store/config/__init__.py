@@ -1,5 +1,5 @@
-"""Configuration and state files: broker.conf, config/*.json, checkpoint, abort and lock.
+"""Configuration: broker.conf, the JSON files under config/, and where a store lies.
 
-Also locates the store for a given folder. The packages of log and queues define what the settings
-mean for them.
+The rooms of log and queues define what the settings mean for them. `markers` has lock, abort and
+checkpoint.
 """

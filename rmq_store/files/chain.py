@@ -14,7 +14,7 @@ import numpy as np
 from rmq_store.errors import MissingFileError
 from rmq_store.files.mapping import MappingCache, ReadCounts, RemoteFile
 from rmq_store.files.remote.blocks import Ranges, RemoteMapping
-from rmq_store.files.remote.object_store import shadow_of
+from rmq_store.files.remote.remote_store import shadow_of
 from rmq_store.files.segments import (
     SegmentFile,
     infer_file_size,

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from rmq_store.errors import from_os_error
-from rmq_store.files.remote.object_store import shadow_of
+from rmq_store.files.remote.remote_store import shadow_of
 
 
 def read_file(path: str | os.PathLike[str]) -> bytes:

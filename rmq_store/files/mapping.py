@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from rmq_store.errors import TruncatedFileError, from_os_error
 from rmq_store.files.remote.blocks import KEPT_BYTES, Held, RemoteMapping
-from rmq_store.files.remote.object_store import Shadow, shadow_of
+from rmq_store.files.remote.remote_store import Shadow, shadow_of
 from rmq_store.files.segments import SegmentFile
 from rmq_store.format.array_types import Bytes
 

@@ -1,4 +1,4 @@
 """IndexFile: geometry, files, hash chains, keys of messages, key lookup, and the writer.
 
-`query` searches messages by key across index and log.
+`search` searches messages by key across index and log.
 """

@@ -13,7 +13,7 @@ import numpy as np
 from rmq_store.errors import CorruptIndexError
 from rmq_store.files.mapping import MappingCache
 from rmq_store.files.remote.blocks import Ranges, RemoteMapping, need_all
-from rmq_store.files.remote.object_store import shadow_of
+from rmq_store.files.remote.remote_store import shadow_of
 from rmq_store.files.segments import SegmentFile
 from rmq_store.index.file import IndexFile
 

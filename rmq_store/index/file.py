@@ -17,7 +17,7 @@ import numpy.typing as npt
 from rmq_store.errors import CorruptIndexError, IndexGeometryError, from_os_error
 from rmq_store.files.mapping import MappingCache
 from rmq_store.files.remote.blocks import Ranges, RemoteMapping
-from rmq_store.files.remote.object_store import shadow_of
+from rmq_store.files.remote.remote_store import shadow_of
 from rmq_store.files.segments import SegmentFile
 from rmq_store.format.array_types import Bytes, Ints
 from rmq_store.format.layout import (

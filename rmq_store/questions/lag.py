@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rmq_store.errors import InvalidArgumentError, nearest
-from rmq_store.query.selection import require_queue_ids
 from rmq_store.questions.engine import OnProgress
+from rmq_store.search.queue_selection import require_queue_ids
 from rmq_store.store import MessageStore
 from rmq_store.tables.groups_offsets import Committed, committed_offsets, group_rows
 from rmq_store.tables.table import Row

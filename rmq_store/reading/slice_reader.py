@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.arrow.batches import BatchBuilder, Rows, needs_log, other_topic_rows, stored_topics
+from rmq_store.arrow.message_columns import column_names
 from rmq_store.arrow.property_columns import PropertyColumns
-from rmq_store.arrow.schema import column_names
 from rmq_store.commitlog.crc import wrong_crc_rows
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
@@ -31,7 +31,7 @@ from rmq_store.format.properties import decode_properties
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.topics import SCHEDULE_TOPIC
 from rmq_store.index.keys import rows_with_key
-from rmq_store.reading.inner_messages import MemberBatches, RangesOf, listed_row
+from rmq_store.reading.inner_batch_reader import MemberBatches, RangesOf, listed_row
 from rmq_store.reading.log_order import in_log_order
 from rmq_store.reading.options import ReadOptions
 from rmq_store.snapshot.queue_view import QueueView

@@ -12,13 +12,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rmq_store.config.abort_file import remove_abort
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.locate import refuse_foreign_log, require_store
-from rmq_store.config.lock_file import StoreLock
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.releases import Dialect, dialect
-from rmq_store.recovery.broker import recover_as_broker
+from rmq_store.markers.abort_file import remove_abort
+from rmq_store.markers.lock_file import StoreLock
+from rmq_store.recovery.as_broker import recover_as_broker
 from rmq_store.recovery.report import RecoveryReport
 from rmq_store.recovery.strict import StrictRecovery
 

@@ -9,9 +9,7 @@ import numpy as np
 
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.config.abort_file import write_abort
 from rmq_store.config.broker_conf import StoreConfig
-from rmq_store.config.checkpoint import Checkpoint, checkpoint_size
 from rmq_store.config.locate import commitlog_folders
 from rmq_store.config.topics_json import declared_batch_topics
 from rmq_store.consumequeue.dispatch import entries_of
@@ -28,6 +26,8 @@ from rmq_store.format.layout import (
 )
 from rmq_store.format.releases import Dialect
 from rmq_store.index.writer import IndexWriter
+from rmq_store.markers.abort_file import write_abort
+from rmq_store.markers.checkpoint import Checkpoint, checkpoint_size
 from rmq_store.recovery.clean_stop import why_unclean
 from rmq_store.recovery.report import FileChange, RecoveryReport
 from rmq_store.recovery.strict_index import IndexRecovery, index_geometry, last_index_writer

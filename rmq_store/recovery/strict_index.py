@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from rmq_store.config.broker_conf import StoreConfig
-from rmq_store.config.checkpoint import Checkpoint
 from rmq_store.errors import IndexGeometryError, StoreError
 from rmq_store.files.segments import SegmentFile
 from rmq_store.files.truncate import remove
@@ -14,6 +13,7 @@ from rmq_store.format.releases import Dialect
 from rmq_store.index.file import IndexFile, list_index_files
 from rmq_store.index.geometry import Geometry, Header
 from rmq_store.index.writer import IndexWriter
+from rmq_store.markers.checkpoint import Checkpoint
 
 
 def index_geometry(root: Path, config: StoreConfig) -> Geometry:

@@ -16,12 +16,12 @@ from rmq_store.commitlog.crc import wrong_crc_rows
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.record_runs import follow
-from rmq_store.config.checkpoint import Checkpoint
 from rmq_store.errors import CorruptRecordError
 from rmq_store.files.segments import SegmentFile
 from rmq_store.format.array_types import Bytes, Ints
 from rmq_store.format.layout import PROPERTIES_LENGTH_SIZE
 from rmq_store.format.record import Gap, Record, decode_record
+from rmq_store.markers.checkpoint import Checkpoint
 
 _BYTES_AT_A_TIME = 32 << 20
 _SECTOR = 512  # bytes of the smallest disk write

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rmq_store.config.checkpoint import Checkpoint
 from rmq_store.config.json_files import read_config_json
 from rmq_store.errors import CorruptConfigError
 from rmq_store.format.layout import ABORT_FILE, CHECKPOINT_FILE, CONFIG_DIR
 from rmq_store.format.queues import QueueSlice
+from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.store import MessageStore
 from rmq_store.tables.table import BROKER, FLAG, LONG, TEXT, TIMESTAMP, Row, Table, TableColumn
 

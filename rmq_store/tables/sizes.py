@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rmq_store.format.queues import QueueId, QueueSlice
-from rmq_store.query.log_slices import stretches_of
+from rmq_store.search.log_slices import stretches_of
 from rmq_store.store import MessageStore
 
 COUNTED = 1_000_000

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from rmq_store.arrow.schema import TIMESTAMP as TIMESTAMP
+from rmq_store.arrow.message_columns import TIMESTAMP as TIMESTAMP
 from rmq_store.errors import shown_path
 from rmq_store.format.queues import QueueSlice
 from rmq_store.store import MessageStore

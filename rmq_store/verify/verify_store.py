@@ -27,15 +27,15 @@ from rmq_store.format.record import Gap
 from rmq_store.index.file import list_index_files
 from rmq_store.index.keys import index_items
 from rmq_store.store import MessageStore
-from rmq_store.verify.config import (
+from rmq_store.verify.config_against_store import (
     checkpoint_findings,
     config_findings,
     consumer_findings,
     start_findings,
 )
 from rmq_store.verify.findings import Finding, Findings, Severity
-from rmq_store.verify.index import IndexHealth, IndexPart, check_files
-from rmq_store.verify.queues import (
+from rmq_store.verify.index_against_log import IndexHealth, IndexPart, check_files
+from rmq_store.verify.queues_against_log import (
     ListedCheck,
     QueueTally,
     check_entries,

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from rmq_store.arrow.encoding.batch import Prepared
+from rmq_store.arrow.encoding.batch_to_records import Prepared
 from rmq_store.errors import InvalidMessageError
 from rmq_store.format.array_types import Ints
 from rmq_store.format.layout import Property, SysFlag

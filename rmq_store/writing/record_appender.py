@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from rmq_store.arrow.encoding import single_message as single
-from rmq_store.arrow.encoding.batch import LOOPBACK, Prepared, assemble, prepare
+from rmq_store.arrow.encoding import message_to_record as single
+from rmq_store.arrow.encoding.batch_to_records import LOOPBACK, Prepared, assemble, prepare
 from rmq_store.arrow.encoding.offset_properties import Places, with_places
 from rmq_store.commitlog.appender import LogAppender
 from rmq_store.config.broker_conf import StoreConfig

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rmq_store.errors import InvalidArgumentError, nearest
-from rmq_store.files.remote.filesystem import StorageOptions
+from rmq_store.files.remote.uri_filesystem import StorageOptions
 from rmq_store.format.compression import DEFAULT_MAX_BODY_BYTES
 from spark_source.options import value_parsers as values
 from spark_source.options.client_options import why_only_a_client

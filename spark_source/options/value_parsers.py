@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
-from rmq_store.arrow.schema import column_names
-from rmq_store.files.remote.filesystem import StorageOptions, parse_storage_options
+from rmq_store.arrow.message_columns import column_names
+from rmq_store.files.remote.uri_filesystem import StorageOptions, parse_storage_options
 from rmq_store.format.queues import QueueId
 
 EARLIEST = -2

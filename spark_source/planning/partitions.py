@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from rmq_store import MessageStore
 from rmq_store.format.layout import MIN_RECORD_SIZE
 from rmq_store.format.queues import Entry, EntryAt, QueueId, QueueSlice
-from rmq_store.query.key_plan import plan_keys
-from rmq_store.query.log_slices import (
+from rmq_store.search.key_plan import plan_keys
+from rmq_store.search.log_slices import (
     LogSlice,
     bins_of_queues,
     even_slices,
@@ -18,7 +18,7 @@ from rmq_store.query.log_slices import (
     stretches_of,
     with_at_most,
 )
-from rmq_store.query.prefetch import entry_at
+from rmq_store.search.prefetch import entry_at
 from spark_source.options.definitions import BY_QUEUE
 from spark_source.planning.query_plan import QueryPlan, ReadPlan
 

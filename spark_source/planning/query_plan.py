@@ -8,9 +8,9 @@ from typing import Any
 
 from rmq_store import MessageStore, StoreSnapshot
 from rmq_store.arrow.batches import needs_log
-from rmq_store.arrow.schema import column_names
-from rmq_store.files.remote.filesystem import StorageOptions
-from rmq_store.files.remote.object_store import Listing
+from rmq_store.arrow.message_columns import column_names
+from rmq_store.files.remote.remote_store import Listing
+from rmq_store.files.remote.uri_filesystem import StorageOptions
 from rmq_store.format.queues import QueueSlice
 from spark_source.options.definitions import COMMITLOG
 from spark_source.options.parse import SourceOptions

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from rmq_store import MessageStore
 from rmq_store.errors import InvalidArgumentError, StoreError, nearest
-from rmq_store.files.remote.filesystem import is_uri
 from rmq_store.files.remote.glob import has_pattern, matching
+from rmq_store.files.remote.uri_filesystem import is_uri
 from spark_source.options.definitions import COMMITLOG
 from spark_source.options.parse import SourceOptions
 

@@ -12,8 +12,8 @@ import pytest
 
 from rmq_store.admin.retention import RetentionPolicy, apply_retention, plan_retention
 from rmq_store.config.broker_conf import StoreConfig
-from rmq_store.config.lock_file import StoreLock
 from rmq_store.errors import InvalidArgumentError, StoreLockedError
+from rmq_store.markers.lock_file import StoreLock
 from rmq_store.verify.verify_store import verify
 from tests.support.golden import GoldenStore, unpack
 

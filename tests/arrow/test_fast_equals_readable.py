@@ -14,8 +14,8 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from rmq_store.arrow.batches import BatchBuilder, Rows, other_topic_rows, stored_topics
+from rmq_store.arrow.message_columns import BY_NAME, PROPERTIES
 from rmq_store.arrow.property_columns import LOOKED_AT, decode_property_columns
-from rmq_store.arrow.schema import BY_NAME, PROPERTIES
 from rmq_store.arrow.substrings import buffers
 from rmq_store.commitlog import record_runs as walk
 from rmq_store.commitlog.crc import wrong_crc_rows

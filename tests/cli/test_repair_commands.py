@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rmq_store.config.lock_file import StoreLock
+from rmq_store.markers.lock_file import StoreLock
 from tests.support.golden import GoldenStore, unpack
 from tests.support.running.commands import Golden, objects, run, sent_to
 

@@ -15,7 +15,7 @@ import pytest
 from rmq_store import MessageStore
 from rmq_store.admin.rebuild import rebuild
 from rmq_store.errors import UnsafeNameError
-from rmq_store.files.remote import object_store
+from rmq_store.files.remote import remote_store
 from rmq_store.files.safe_paths import is_plain_name, path_inside
 from rmq_store.recovery import recover
 from tests.support.golden import GoldenStore, unpack
@@ -119,7 +119,7 @@ def test_a_key_of_a_bucket_stays_in_the_shadow(
             return self._files.open_input_file(path)
 
     monkeypatch.setattr(
-        object_store, "file_system", lambda uri, options: (Bucket(), uri.removeprefix("far://"))
+        remote_store, "file_system", lambda uri, options: (Bucket(), uri.removeprefix("far://"))
     )
     with MessageStore.open(f"far://{store.path}") as opened:
         assert "orders" in opened.topics()

@@ -18,11 +18,11 @@ import jobs
 import rmq_store
 import spark_source
 from jobs.replaying.rows import ORIGIN
-from rmq_store.arrow.schema import COLUMNS
+from rmq_store.arrow.message_columns import COLUMNS
 from rmq_store.errors import StoreError
 from rmq_store.tables import TABLES
 from spark_source.options.definitions import OPTIONS
-from spark_source.spark_schema import struct_field
+from spark_source.spark_types import struct_field
 from tests.conftest import unpack
 from tests.support.checkout import CHECKOUT
 from tests.support.pages.consoles import assert_prints, folder_for, output_of, steps

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq_store import Gap, Message, MessageStore, QueueId, Record, StoreError
-from rmq_store.arrow.schema import BY_NAME
+from rmq_store.arrow.message_columns import BY_NAME
 from rmq_store.format.hashing import body_crc
 from rmq_store.format.record import decode_record
 from tests.support.damage import DamagedStore, log_bytes, same_bytes

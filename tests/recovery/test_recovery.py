@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from rmq_store import MessageStore, QueueId
-from rmq_store.config.checkpoint import Checkpoint
 from rmq_store.errors import InvalidArgumentError, StoreLockedError
 from rmq_store.format.layout import QUEUE_ENTRY
 from rmq_store.format.record import Gap
+from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.recovery.recover_store import recover
 from rmq_store.recovery.report import RecoveryReport
 from tests.support.golden import UNCLEAN, GoldenStore, unpack

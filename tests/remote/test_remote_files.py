@@ -14,7 +14,7 @@ import pytest
 
 from rmq_store import MessageStore
 from rmq_store.errors import MissingFileError
-from rmq_store.files.remote import object_store as remote
+from rmq_store.files.remote import remote_store as remote
 from rmq_store.files.remote.blocks import Held, RemoteMapping
 from rmq_store.files.remote.parallel import IN_FLIGHT, side_by_side
 from tests.conftest import GoldenStore, unpack

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 
 from rmq_store import MessageStore
-from rmq_store.arrow.schema import arrow_schema
-from rmq_store.files.remote import object_store as remote
+from rmq_store.arrow.message_columns import arrow_schema
+from rmq_store.files.remote import remote_store as remote
 from tests.conftest import in_a_queue, unpack, user_topic
 from tests.support.damage import INDEX_HARMS, harm_index
 from tests.support.golden import CLEAN, STORES, Truth, keys_of

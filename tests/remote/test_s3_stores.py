@@ -18,8 +18,8 @@ from rmq_store.commitlog.scan import SoundRun, scan
 from rmq_store.errors import AccessError, InvalidArgumentError, NotAStoreError, StoreError
 from rmq_store.files import mapping as mappings
 from rmq_store.files.remote import blocks as remotefile
-from rmq_store.files.remote import object_store as remote
 from rmq_store.files.remote import parallel as sidebyside
+from rmq_store.files.remote import remote_store as remote
 from rmq_store.tables import TABLES
 from spark_source.options.parse import parse_options
 from spark_source.planning.selection import select_ranges
@@ -59,7 +59,7 @@ def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
         monkeypatch.setattr("rmq_store.consumequeue.folders._REMOTE_BLOCK", 512)
         monkeypatch.setattr("rmq_store.commitlog.log._LEAST_LOOK", 2048)
         monkeypatch.setattr("rmq_store.index.file.REMOTE_BLOCK", 64)
-        monkeypatch.setattr("rmq_store.index.lookup.REMOTE_BLOCK", 64)
+        monkeypatch.setattr("rmq_store.index.query_message.REMOTE_BLOCK", 64)
         monkeypatch.setattr("rmq_store.commitlog.scan._REMOTE_STEP", 16 << 10)
     return str(request.param)
 

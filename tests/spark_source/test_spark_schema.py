@@ -13,9 +13,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from rmq_store.arrow.schema import COLUMNS, TIMESTAMP, arrow_schema
+from rmq_store.arrow.message_columns import COLUMNS, TIMESTAMP, arrow_schema
 from rmq_store.errors import InvalidArgumentError
-from spark_source.spark_schema import (
+from spark_source.spark_types import (
     MAX_MILLIS,
     SPARK_TIMESTAMP,
     arrow_schema_for,

@@ -17,7 +17,6 @@ from hypothesis import given
 
 from rmq_store import MessageStore
 from rmq_store.config.broker_conf import StoreConfig
-from rmq_store.config.checkpoint import Checkpoint
 from rmq_store.config.topics_json import read_topic_configs
 from rmq_store.errors import (
     InvalidArgumentError,
@@ -28,6 +27,7 @@ from rmq_store.errors import (
     StoreLockedError,
     UncleanStoreError,
 )
+from rmq_store.markers.checkpoint import Checkpoint
 from tests.support.golden import GoldenStore, unpack
 from tests.support.running.examples import campaign, fast
 

@@ -46,7 +46,7 @@ def cat(
 ) -> None:
     """Print the messages of a topic in log order; values are separated by tabs."""
     from rmq_store.format.queues import QueueSlice
-    from rmq_store.query.selection import Search, selected_slices
+    from rmq_store.search.queue_selection import Search, selected_slices
 
     names = chosen_columns(columns, as_json)
     damage = Damage()

@@ -69,8 +69,8 @@ def find(
     as_json: bool,
 ) -> None:
     """Print the messages that match all given options. Exit code 1 if none match."""
-    from rmq_store.query.find import find as search_for
-    from rmq_store.query.selection import Search
+    from rmq_store.search.find_messages import find as search_for
+    from rmq_store.search.queue_selection import Search
 
     names = chosen_columns(columns, as_json)
     damage = Damage()
@@ -110,7 +110,7 @@ def _name_and_value(text: str) -> tuple[str, str]:
 
 
 def _id_leads_to(message_id: str | None) -> str:
-    from rmq_store.reading.message_lookup import log_offset_of_id
+    from rmq_store.reading.message_by_id import log_offset_of_id
 
     offset = None if message_id is None else log_offset_of_id(message_id)
     if offset is None or offset < 0:

@@ -100,7 +100,7 @@ def _not_printed(
 ) -> list[QueueSlice]:
     """The queue ranges not printed yet; with `lines`, only the newest messages of each queue."""
     from rmq_store.format.queues import QueueSlice
-    from rmq_store.query.selection import Search, selected_slices
+    from rmq_store.search.queue_selection import Search, selected_slices
 
     there = set(store.topics())
     wanted = [topic for topic in topics if lines is not None or topic in there]

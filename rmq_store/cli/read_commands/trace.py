@@ -32,9 +32,9 @@ def trace(
     """Show the history of the messages with a KEY (a word of KEYS, a UNIQ_KEY or an offsetMsgId):
     stored, delayed, retried, dead, prepared, committed or rolled back. Exit code 1 if there are
     none, or if damaged records were left out."""
-    from rmq_store.query.message_lives import once
-    from rmq_store.query.selection import require_topic
     from rmq_store.questions.trace import trace as lives_of
+    from rmq_store.search.message_history import once
+    from rmq_store.search.queue_selection import require_topic
 
     with open_store(store, broker_conf, broker_name) as opened:
         if topic is not None:

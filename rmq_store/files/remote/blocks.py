@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rmq_store.errors import MissingFileError
-from rmq_store.files.remote.object_store import Shadow
 from rmq_store.files.remote.parallel import side_by_side
+from rmq_store.files.remote.remote_store import Shadow
 
 BLOCK = 64 << 10
 JOINED = 16  # unneeded blocks that one request may span, instead of two requests

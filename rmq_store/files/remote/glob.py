@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from rmq_store.errors import InvalidArgumentError
-from rmq_store.files.remote.filesystem import file_system, from_remote
+from rmq_store.files.remote.uri_filesystem import file_system, from_remote
 
 _SETTINGS = re.compile(r"\?.*=")
 _MAGIC = re.compile(r"[*?\[]")

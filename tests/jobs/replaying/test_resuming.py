@@ -155,7 +155,7 @@ KILLED_AT = """
 import os, signal, sys
 from jobs import replay
 from jobs.replaying import ledger
-from jobs.replay_targets import local as replay_local
+from jobs.replay_targets import local_targets as replay_local
 from pyspark.sql import DataFrameReader, DataFrameWriter
 
 def die(*_, **__):
@@ -256,7 +256,7 @@ def test_a_source_that_fails_before_the_first_message_leaves_the_target_as_it_wa
         raise MissingFileError("consumequeue/documents/0", reason="deleted by the broker meanwhile")
 
     with monkeypatch.context() as broken:
-        broken.setattr("jobs.replay_targets.local.waves_of", gone)
+        broken.setattr("jobs.replay_targets.local_targets.waves_of", gone)
         with pytest.raises(MissingFileError):
             run(spark, asked)
     assert not (target / "abort").exists()

@@ -19,7 +19,7 @@ from pyspark.sql.datasource import (
     Not,
 )
 
-from spark_source.reader import RmqStoreReader
+from spark_source.message_reader import RmqStoreReader
 from spark_source.source import RmqStoreSource
 from spark_source.table_reader import plan_rows
 from tests.conftest import GoldenStore

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq_store.format.queues import Entry, QueueId, QueueSlice
-from rmq_store.query.log_slices import (
+from rmq_store.search.log_slices import (
     Bound,
     LogSlice,
     Stretch,

@@ -12,7 +12,7 @@ import pyarrow as pa
 from jobs.replaying.rows import ORIGIN, ORIGIN_PREFIX
 from jobs.replaying.spec import ReplaySpec
 from rmq_store import MessageStore
-from rmq_store.arrow.schema import arrow_schema
+from rmq_store.arrow.message_columns import arrow_schema
 from rmq_store.format.layout import CRC_PROPERTY, SysFlag
 from tests.conftest import GoldenStore, user_topic
 

@@ -17,7 +17,6 @@ from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.record_runs import follow
 from rmq_store.config.broker_conf import StoreConfig
-from rmq_store.config.checkpoint import Checkpoint
 from rmq_store.config.locate import commitlog_folders
 from rmq_store.config.topics_json import declared_batch_topics
 from rmq_store.consumequeue.dispatch import DispatchRequests, entries_of
@@ -40,7 +39,8 @@ from rmq_store.format.layout import (
 from rmq_store.format.queues import QueueId
 from rmq_store.format.releases import Dialect
 from rmq_store.index.file import list_index_files
-from rmq_store.recovery.broker_queues import BrokerBatchQueue, BrokerQueue, load_files
+from rmq_store.markers.checkpoint import Checkpoint
+from rmq_store.recovery.as_broker_queues import BrokerBatchQueue, BrokerQueue, load_files
 from rmq_store.recovery.report import FileChange, RecoveryReport
 from rmq_store.recovery.strict_index import index_geometry, last_index_writer
 from rmq_store.recovery.strict_log import TIMESTAMP_SLACK_MS

@@ -21,7 +21,7 @@ from rmq_store.format.properties import decode_properties, decode_utf8
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.record import Record
 from rmq_store.index.keys import has_key
-from rmq_store.index.lookup import KeyIndex
+from rmq_store.index.query_message import KeyIndex
 from rmq_store.snapshot.queue_view import QueueView
 
 

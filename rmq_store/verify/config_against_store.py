@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rmq_store.config.checkpoint import Checkpoint
 from rmq_store.config.json_files import is_there, read_config_json
 from rmq_store.config.topics_json import read_topic_configs
 from rmq_store.errors import CorruptConfigError, StoreError
 from rmq_store.format.layout import ABORT_FILE, CHECKPOINT_FILE, CONFIG_DIR
+from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.store import MessageStore
 from rmq_store.verify.findings import Finding, Severity
 

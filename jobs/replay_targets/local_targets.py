@@ -39,10 +39,10 @@ from jobs.running.failures import failure
 from jobs.running.provenance import Provenance, files_of_store, provenance_of, sums_of
 from jobs.running.target_lock import has_content
 from rmq_store import MessageStore
-from rmq_store.arrow.schema import DEFAULT_NAMES
+from rmq_store.arrow.message_columns import DEFAULT_NAMES
 from rmq_store.errors import StoreError
 from rmq_store.format.queues import QueueId
-from rmq_store.query.log_slices import LogSlice
+from rmq_store.search.log_slices import LogSlice
 from spark_source.options.definitions import DEFAULT_PARTITION_BYTES
 
 if TYPE_CHECKING:

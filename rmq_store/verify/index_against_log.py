@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from rmq_store.commitlog.headers import Headers
 from rmq_store.config.broker_conf import StoreConfig
-from rmq_store.config.checkpoint import Checkpoint
 from rmq_store.errors import IndexGeometryError, StoreError
 from rmq_store.files.mapping import MappingCache
 from rmq_store.files.segments import SegmentFile
@@ -21,9 +20,10 @@ from rmq_store.format.releases import dialect
 from rmq_store.index.file import IndexFile, list_index_files, list_too_short
 from rmq_store.index.geometry import Geometry
 from rmq_store.index.open_files import FILES_MAPPED, open_index_file, open_index_files
+from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.store import MessageStore
 from rmq_store.verify.findings import Finding, Findings, Severity
-from rmq_store.verify.index_damage import (
+from rmq_store.verify.index_structure import (
     IndexScan,
     being_written,
     damage_of,

@@ -22,7 +22,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from rmq_store.arrow.schema import BY_NAME, PROPERTIES, TIMESTAMP, Column, column_names
+from rmq_store.arrow.message_columns import BY_NAME, PROPERTIES, TIMESTAMP, Column, column_names
 from rmq_store.errors import InvalidArgumentError
 
 SPARK_TIMESTAMP = pa.timestamp("us", tz="UTC")

@@ -13,8 +13,8 @@ from pyspark.sql.types import StructType
 from rmq_store import MessageStore
 from rmq_store.format.queues import QueueSlice
 from rmq_store.malloc import keep_freed_memory
-from rmq_store.query.log_slices import LogSlice, pieces_of
-from rmq_store.query.prefetch import offset_at_log
+from rmq_store.search.log_slices import LogSlice, pieces_of
+from rmq_store.search.prefetch import offset_at_log
 from spark_source.damage import DamageHandler
 from spark_source.options.definitions import PERMISSIVE
 from spark_source.planning.filters import PushFilters, narrowed
@@ -23,7 +23,7 @@ from spark_source.planning.partitions import cut_into_slices as cut_into_slices
 from spark_source.planning.query_plan import PinnedStore as PinnedStore
 from spark_source.planning.query_plan import QueryPlan
 from spark_source.planning.query_plan import ReadPlan as ReadPlan
-from spark_source.spark_schema import arrow_schema_for, checked_columns, to_spark
+from spark_source.spark_types import arrow_schema_for, checked_columns, to_spark
 
 FIRST_BATCH_ROWS = 256
 """The first batch is small, because `show()` needs only twenty rows and should not wait for

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from rmq_store import StoreError
-from rmq_store.query.find import find
-from rmq_store.query.selection import Search
+from rmq_store.search.find_messages import find
+from rmq_store.search.queue_selection import Search
 from tests.support.golden import GoldenStore, Truth, in_a_queue, keys_of, unpack
 from tests.support.spark.reads import rows_of
 

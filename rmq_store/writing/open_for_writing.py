@@ -13,11 +13,11 @@ from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.config.broker_conf import PATH_SPLITTER, StoreConfig
 from rmq_store.config.locate import commitlog_folders, refuse_foreign_log, require_store
-from rmq_store.config.lock_file import StoreLock
 from rmq_store.consumequeue.folders import QueueFolders
 from rmq_store.errors import NotAStoreError, from_os_error
 from rmq_store.format.layout import COMMITLOG_DIR, CONFIG_DIR, CONSUMEQUEUE_DIR, INDEX_DIR
 from rmq_store.format.releases import Dialect, dialect
+from rmq_store.markers.lock_file import StoreLock
 from rmq_store.recovery.clean_stop import refuse_abort, refuse_unclean
 from rmq_store.recovery.recover_store import check_mode, recover_locked
 from rmq_store.recovery.report import RecoveryReport

@@ -18,11 +18,11 @@ from rmq_store.errors import (
     StoreError,
     UnknownQueueError,
 )
-from rmq_store.index import lookup as keyquery
+from rmq_store.index import query_message
 from rmq_store.index.chains import walk_chains
-from rmq_store.query.find import find
-from rmq_store.query.selection import Search, require_queue_ids
 from rmq_store.questions.trace import trace
+from rmq_store.search.find_messages import find
+from rmq_store.search.queue_selection import Search, require_queue_ids
 from rmq_store.verify.verify_store import verify
 from tests.support.damage import damage_entry
 from tests.support.golden import (
@@ -130,7 +130,7 @@ def test_the_index_is_gone_through_once_for_an_id(
         walks.append(hashes)
         return walk_chains(files, hashes)
 
-    monkeypatch.setattr(keyquery, "walk_chains", walk)
+    monkeypatch.setattr(query_message, "walk_chains", walk)
     record = next(r for r in golden("clean-5.5.0").truth if user_topic(r) and r["uniqKey"])
     with golden("clean-5.5.0").open() as store:
         found = store.messages_by_id(record["uniqKey"])

@@ -20,7 +20,7 @@ from rmq_store.errors import (
     SHOWN_AS,
     NotAStoreError,
 )
-from rmq_store.files.remote.filesystem import file_system, from_remote
+from rmq_store.files.remote.uri_filesystem import file_system, from_remote
 from rmq_store.files.safe_paths import is_plain_name
 
 LOG = logging.getLogger("rmqstore")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rmq_store.arrow.encoding.batch import KNOWN_COLUMNS, LOOPBACK, NUMBER_COLUMNS
+from rmq_store.arrow.encoding.batch_to_records import KNOWN_COLUMNS, LOOPBACK, NUMBER_COLUMNS
 from rmq_store.arrow.encoding.checks import topic_fault
 from rmq_store.arrow.encoding.properties import PROPERTY_WORDS, with_crc_place, without_crc_item
 from rmq_store.config.broker_conf import StoreConfig
