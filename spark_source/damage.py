@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -53,7 +53,7 @@ class DamageHandler:
             return False
         return error.offset is not None and error.offset < self._store.log.starts_now()
 
-    def rows(self, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
+    def rows(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Rows about the damage met since the last call; none unless the mode is PERMISSIVE."""
         if self._waiting:
             waiting, self._waiting = self._waiting, []
@@ -82,7 +82,7 @@ def _data_loss(error: StoreError) -> DataLossError:
 
 
 def damage_rows(
-    errors: list[StoreError], broker_name: str, columns: tuple[str, ...]
+    errors: list[StoreError], broker_name: str, columns: Sequence[str]
 ) -> pa.RecordBatch:
     """A row for each error: the values of the queue entry, `corruptRecord`, and nulls."""
     makers: dict[str, Callable[[StoreError], Any]] = {

@@ -39,10 +39,10 @@ from rmq_store.tables.table import (
     Table,
 )
 from rmq_store.tables.usage_damage import damage_row
-from spark_source.message_reader import pieces_of_share
 from spark_source.options.definitions import BY_QUEUE
 from spark_source.planning.partitions import Share, shares_of
 from spark_source.planning.query_plan import QueryPlan, ReadPlan, replaced
+from spark_source.share_reader import pieces_of_share
 from spark_source.spark_types import SPARK_TIMESTAMP
 
 _SPARK_TYPES: dict[pa.DataType, DataType] = {

@@ -1,0 +1,114 @@
+"""Read one share of a query: the same for a Spark task, and for a job in one process.
+
+Imports no pyspark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import pyarrow as pa
+
+from rmq_store import MessageStore
+from rmq_store.format.queues import QueueSlice
+from rmq_store.search.log_slices import pieces_of
+from rmq_store.search.prefetch import offset_at_log
+from spark_source.damage import DamageHandler
+from spark_source.planning.partitions import Share
+from spark_source.planning.query_plan import ReadPlan
+
+FIRST_BATCH_ROWS = 256
+"""The first batch is small, because `show()` needs only twenty rows and should not wait for
+more."""
+
+_BODIES = frozenset(("body", "rawBody"))
+_T = TypeVar("_T")
+
+
+def read_share(
+    plan: ReadPlan,
+    share: Share,
+    store: MessageStore,
+    columns: Sequence[str],
+    damage: DamageHandler,
+) -> Iterator[pa.RecordBatch]:
+    """Batches of `columns` of one share, in log order or queue after queue; none is empty.
+
+    Rows about damage follow the batch they belong to; in them every column can be null. `store` is
+    the plan's store, opened. Raises what `damage` raises.
+    """
+    for batch in _messages(plan, share, store, columns, damage):
+        if batch.num_rows:
+            yield batch
+        yield from damage.rows(columns)
+    yield from damage.rows(columns)
+
+
+def _messages(
+    plan: ReadPlan,
+    share: Share,
+    store: MessageStore,
+    columns: Sequence[str],
+    damage: DamageHandler,
+) -> Iterator[pa.RecordBatch]:
+    asked = plan.asked
+    checks_bodies = bool(_BODIES.intersection(columns))
+    if plan.limits is not None:
+        assert share.slice is not None
+        yield from store.read_log(
+            share.slice.start,
+            share.slice.stop,
+            limits=plan.limits,
+            columns=columns,
+            tags=asked.tags,
+            keys=asked.keys,
+            include_unqueued=asked.include_unqueued,
+            first_batch_rows=FIRST_BATCH_ROWS,
+            check_crc=checks_bodies,
+            max_body_bytes=asked.max_body_bytes,
+            unwrap_batches=asked.unwrap_batches,
+            on_damage=damage,
+        )
+        return
+    for slices in pieces_of_share(plan, share, store):
+        yield from store.read_slices(
+            slices,
+            columns=columns,
+            tags=asked.tags,
+            keys=asked.keys,
+            first_batch_rows=FIRST_BATCH_ROWS,
+            check_crc=checks_bodies,
+            max_body_bytes=asked.max_body_bytes,
+            unwrap_batches=asked.unwrap_batches,
+            verify_queue=asked.verify_queue,
+            on_damage=damage,
+        )
+
+
+def pieces_of_share(
+    plan: ReadPlan, share: Share, store: MessageStore
+) -> Iterator[Sequence[QueueSlice]]:
+    """The ranges of a share, as lists. Each list is read in log order."""
+    if share.ranges is None:
+        assert share.slice is not None
+        edges = (share.slice.start, share.slice.stop)
+        yield pieces_of(plan.ranges, share.slice, offset_at_log(store, plan.ranges, edges))
+    elif share.in_turn:
+        for part in share.ranges:
+            yield [part]
+    else:
+        yield share.ranges
+
+
+def one_ahead(items: Iterator[_T]) -> Iterator[_T]:
+    """The items, each made by another thread while the caller works on the one before.
+
+    Only that thread runs the iterator. An error is raised in place of its item.
+    """
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        coming = pool.submit(next, items, None)
+        while (item := coming.result()) is not None:
+            coming = pool.submit(next, items, None)
+            yield item
