@@ -20,7 +20,7 @@ from rich.text import Text
 
 from jobs.replay import run
 from jobs.replaying.report import show
-from jobs.replaying.rows import ORIGIN_PREFIX
+from jobs.replaying.row_rules import ORIGIN_PREFIX
 from jobs.replaying.spec import ReplaySpec
 
 CHECKOUT = Path(__file__).resolve().parent.parent

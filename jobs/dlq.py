@@ -12,10 +12,9 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from pyspark.sql import SparkSession
 
 if __package__ in (None, ""):
     # spark-submit puts this file's folder on the path, but the imports need its parent.
@@ -33,12 +32,15 @@ from jobs.running.job_command import (
 )
 from jobs.running.provenance import files_of_store, provenance_of, sums_of
 from jobs.running.result_tables import Answer
-from jobs.running.spark_engine import SparkEngine
-from jobs.running.store_frames import plan_of
+from jobs.running.spark_engine import engine_of
+from jobs.running.store_selection import plan_of
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.topics import DLQ_PREFIX
 from rmq_store.questions.dead_letters import DeadLettersQuestion
 from rmq_store.questions.engine import ask
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 DEFAULT_TOP = 100
 
@@ -71,14 +73,14 @@ class DlqSpec:
 
 
 def run(
-    spark: SparkSession, spec: DlqSpec, should_stop: Callable[[], bool] = lambda: False
+    spark: SparkSession | None, spec: DlqSpec, should_stop: Callable[[], bool] = lambda: False
 ) -> Answer:
     """Report dead letters, and send them again if requested. Raises StoreError, also for a group
     without dead letters."""
     began = time.monotonic()
     plan = plan_of(spec.store, {**spec.options, "includeSystemTopics": "true"})
     question = DeadLettersQuestion(spec.groups, spec.origin_topics, spec.top, plan.ranges)
-    dead = ask(question, plan.store, SparkEngine(spark))
+    dead = ask(question, plan.store, engine_of(spark))
     resent = None if spec.resent_to is None else replay.run(spark, resend_spec(spec), should_stop)
     numbers: dict[str, Any] = {
         "dead letters": sum(row["messages"] for row in dead.groups),

@@ -17,19 +17,17 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from pyspark.sql import SparkSession
 
 if __package__ in (None, ""):
     # spark-submit puts this file's folder on the path, but the imports need its parent.
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from jobs.exporting.delta import DeltaTarget, require_delta, with_delta
 from jobs.exporting.manifest import Manifest
-from jobs.exporting.parquet import ParquetTarget, damage_written
-from jobs.exporting.rows import damage_in, rows_of
+from jobs.exporting.parquet import ParquetTarget
+from jobs.exporting.rows import ExportRead
 from jobs.exporting.step import (
     DELTA,
     PARQUET,
@@ -43,24 +41,24 @@ from jobs.running.failures import SALVAGE, is_damage, reason_of
 from jobs.running.job_command import RANGES, SELECTION, Given, job, size, source_options, spec_from
 from jobs.running.provenance import files_of_store, provenance_of, sums_of
 from jobs.running.result_tables import Answer
-from jobs.running.spark_session import ship_jobs
 from jobs.running.target_lock import refuse_uri
 from rmq_store import MessageStore
-from rmq_store.errors import InvalidArgumentError, StoreError
+from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.queues import QueueSlice
 from rmq_store.search.log_slices import LogSlice, pieces_of
 from rmq_store.text.progress import Progress
-from spark_source.options.definitions import FAILFAST, PERMISSIVE
+from spark_source.options.definitions import PERMISSIVE
 from spark_source.options.parse import parse_options
 from spark_source.planning.partitions import cut_into_slices
-from spark_source.planning.query_plan import ReadPlan
-from spark_source.source import pin
+from spark_source.planning.query_plan import ReadPlan, pin
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from jobs.exporting.delta import DeltaTarget
 
 DEFAULT_WAVE_BYTES = 8 << 30
-TARGETS: Mapping[str, type[ParquetTarget | DeltaTarget]] = {
-    PARQUET: ParquetTarget,
-    DELTA: DeltaTarget,
-}
+FORMATS = (PARQUET, DELTA)
 _GO_ON = "Run the same command to continue"
 _IN_THE_WAY = (
     "The same command would fail again: export into a new folder with --mode DROPMALFORMED or "
@@ -89,7 +87,7 @@ class ExportSpec:
 
 
 def run(
-    spark: SparkSession, spec: ExportSpec, should_stop: Callable[[], bool] = lambda: False
+    spark: SparkSession | None, spec: ExportSpec, should_stop: Callable[[], bool] = lambda: False
 ) -> Answer:
     """Export the messages that are not in the target yet. Returns the result.
 
@@ -97,18 +95,17 @@ def run(
     was written.
     """
     check(spec)
-    ship_jobs()
     if spec.format == DELTA:
-        require_delta(spark)
+        _require_delta(spark)
     with Manifest(spec.target) as manifest:
         return _Export(spark, spec, manifest).run(should_stop)
 
 
 def check(spec: ExportSpec) -> None:
     """Raise InvalidArgumentError for an invalid spec, before a session starts."""
-    if spec.format not in TARGETS:
+    if spec.format not in FORMATS:
         raise InvalidArgumentError(
-            None, reason="unknown format", expected=" or ".join(TARGETS), actual=spec.format
+            None, reason="unknown format", expected=" or ".join(FORMATS), actual=spec.format
         )
     refuse_uri(spec.target)
     source, target = Path(spec.store).resolve(), Path(spec.target).resolve()
@@ -124,7 +121,7 @@ def check(spec: ExportSpec) -> None:
 class _Export:
     """One call of `run`: the plan, the remaining ranges, and the waves written by this call."""
 
-    def __init__(self, spark: SparkSession, spec: ExportSpec, manifest: Manifest) -> None:
+    def __init__(self, spark: SparkSession | None, spec: ExportSpec, manifest: Manifest) -> None:
         self.spark, self.spec, self.manifest = spark, spec, manifest
         self.began = time.monotonic()
         self.plan: ReadPlan = pin(parse_options({"path": spec.store, **spec.options}))
@@ -132,7 +129,7 @@ class _Export:
         self.stopped_by: str | None = None
         self.written: list[Wave] = []
         self._refuse_another_table()
-        self.target = TARGETS[spec.format](spark, manifest)
+        self.target = _target(spark, spec, manifest)
         self.target.settle()
         self._refuse_other_questions()
         done = manifest.finished(self.plan.store.broker_name)
@@ -213,11 +210,11 @@ class _Export:
             for wave in waves:
                 try:
                     self._write(self._pieces(wave))
-                except StoreError:
+                except ManifestError:
                     raise
                 except Exception as error:
-                    # An error from Spark. Earlier waves are complete, and the answer has the
-                    # reason.
+                    # An error of the read, or of Spark. Earlier waves are complete, and the answer
+                    # has the reason.
                     reason = reason_of(error)
                     self.stopped_by = f"{reason}. {_IN_THE_WAY if is_damage(reason) else _GO_ON}"
                     break
@@ -255,9 +252,8 @@ class _Export:
             written=datetime.now(timezone.utc).isoformat(timespec="seconds"),
             table=self.spec.format,
         )
-        rows = rows_of(self.spark, self.plan, self.spec.options, pieces)
-        done = self.target.write(rows, wave)
-        self._compare(pieces, done)
+        done, damaged = self.target.write(ExportRead.of(self.plan, pieces), wave)
+        self._compare(pieces, done, damaged)
         self.written.append(done)
 
     def _with_last(self, pieces: Sequence[QueueSlice]) -> list[ExportedRange]:
@@ -267,24 +263,19 @@ class _Export:
                 for p in pieces
             ]
 
-    def _compare(self, pieces: Sequence[QueueSlice], done: Wave) -> None:
+    def _compare(self, pieces: Sequence[QueueSlice], done: Wave, damaged: int) -> None:
         """Note messages that did not arrive, or arrived as a row about damage."""
         asked = self.plan.asked
         if asked.mode == PERMISSIVE:
-            paths = [str(self.manifest.target / file.path) for file in done.files]
-            if damaged := damage_written(self.spark, paths):
+            if damaged:
                 self.problems.append(f"rows about damage (see their corruptRecord): {damaged:,}")
-            return
-        if asked.tags is None and asked.keys is None and asked.unwrap_batches:
+        elif asked.tags is None and asked.keys is None and asked.unwrap_batches:
             selected = sum(map(len, pieces))
             if done.rows != selected:
                 self.problems.append(
                     f"{selected:,} messages were selected, and {done.rows:,} arrived"
                 )
-        elif asked.mode != FAILFAST and (
-            # The rows do not show what was left out, so a separate read counts it.
-            damaged := damage_in(self.spark, self.plan, self.spec.options, pieces)
-        ):
+        elif damaged:
             self.problems.append(f"damaged messages that were left out: {damaged:,}")
 
     # --- result ----------------------------------------------------------------------------------
@@ -330,6 +321,29 @@ class _Export:
         )
 
 
+def _require_delta(spark: SparkSession | None) -> None:
+    if spark is None:
+        raise InvalidArgumentError(
+            None,
+            reason="a Delta table is written by Spark",
+            advice="Give --engine spark or auto, or --format parquet",
+        )
+    from jobs.exporting.delta import require_delta
+
+    require_delta(spark)
+
+
+def _target(
+    spark: SparkSession | None, spec: ExportSpec, manifest: Manifest
+) -> ParquetTarget | DeltaTarget:
+    if spec.format == PARQUET:
+        return ParquetTarget(spark, manifest)
+    from jobs.exporting.delta import DeltaTarget
+
+    assert spark is not None
+    return DeltaTarget(spark, manifest)
+
+
 def _as_text(asked: Mapping[str, str]) -> str:
     return ", ".join(f"{name}={value}" for name, value in sorted(asked.items())) or "no options"
 
@@ -338,10 +352,14 @@ def _as_text(asked: Mapping[str, str]) -> str:
 
 
 def _prepared(builder: SparkSession.Builder, spec: ExportSpec) -> SparkSession.Builder:
-    return with_delta(builder) if spec.format == DELTA else builder
+    if spec.format != DELTA:
+        return builder
+    from jobs.exporting.delta import with_delta
+
+    return with_delta(builder)
 
 
-@job("export", run, prepare=_prepared)
+@job("export", run, prepare=_prepared, needs_spark=lambda spec: spec.format == DELTA)
 @click.option(
     "--to",
     "target",
@@ -351,7 +369,7 @@ def _prepared(builder: SparkSession.Builder, spec: ExportSpec) -> SparkSession.B
 )
 @click.option(
     "--format",
-    type=click.Choice(list(TARGETS)),
+    type=click.Choice(FORMATS),
     default=PARQUET,
     show_default=True,
     help="A folder of Parquet files, or a Delta table.",

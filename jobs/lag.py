@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
-from pyspark.sql import SparkSession
 
 if __package__ in (None, ""):
     # spark-submit puts this file's folder on the path, but the imports need its parent.
@@ -21,10 +21,13 @@ if __package__ in (None, ""):
 from jobs.running.job_command import STORE_OPTIONS, Given, job, source_options, spec_from
 from jobs.running.provenance import files_of_store, provenance_of, sums_of
 from jobs.running.result_tables import Answer
-from jobs.running.spark_engine import SparkEngine
-from jobs.running.store_frames import pinned_store
+from jobs.running.spark_engine import engine_of
+from jobs.running.store_selection import pinned_store
 from rmq_store.questions.engine import ask
 from rmq_store.questions.lag import LagQuestion
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _SHOWN = (
     "consumerGroup",
@@ -53,7 +56,7 @@ class LagSpec:
 
 
 def run(
-    spark: SparkSession, spec: LagSpec, should_stop: Callable[[], bool] = lambda: False
+    spark: SparkSession | None, spec: LagSpec, should_stop: Callable[[], bool] = lambda: False
 ) -> Answer:
     """Report the lag from the broker's offset file. Raises StoreError, also for an unknown group.
 
@@ -62,7 +65,7 @@ def run(
     """
     began = time.monotonic()
     pinned = pinned_store(spec.store, spec.options)
-    answer = ask(LagQuestion(spec.groups, spec.topics), pinned, SparkEngine(spark))
+    answer = ask(LagQuestion(spec.groups, spec.topics), pinned, engine_of(spark))
     problems = tuple(answer.problems(spec.max_lag))
     shown = [{name: row.get(name) for name in _SHOWN} for row in answer.rows]
     shown.sort(key=lambda row: (-(row["lag"] or 0), row["consumerGroup"], row["topic"]))

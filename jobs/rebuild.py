@@ -13,10 +13,9 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from pyspark.sql import SparkSession
 
 if __package__ in (None, ""):
     # spark-submit puts this file's folder on the path, but the imports need its parent.
@@ -25,11 +24,14 @@ if __package__ in (None, ""):
 from jobs.running.job_command import STORE_OPTIONS, Given, job, source_options, spec_from
 from jobs.running.provenance import files_of_store, provenance_of, sums_of
 from jobs.running.result_tables import Answer
-from jobs.running.store_frames import log_of_store, pinned_store
+from jobs.running.store_selection import log_of_store, pinned_store
 from jobs.verify import examine
 from rmq_store.admin.rebuild import LOG_MODES, rebuild, work_of
 from rmq_store.text.json_keys import as_json_object
 from rmq_store.text.progress import Progress
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _NUMBERS = ("records", "entriesRebuilt", "indexItemsRebuilt", "logStart", "logEnd", "log")
 
@@ -51,7 +53,7 @@ class RebuildSpec:
 
 
 def run(
-    spark: SparkSession, spec: RebuildSpec, should_stop: Callable[[], bool] = lambda: False
+    spark: SparkSession | None, spec: RebuildSpec, should_stop: Callable[[], bool] = lambda: False
 ) -> Answer:
     """Rebuild the store. Damage in the log or findings in the new store are problems. Raises
     StoreError.

@@ -8,8 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING
 
 if __package__ in (None, ""):
     # spark-submit puts this file's folder on the path, but the imports need its parent.
@@ -25,11 +24,13 @@ from jobs.replaying.plan import ledger_place
 from jobs.replaying.report import Report
 from jobs.replaying.spec import ReplaySpec, check
 from jobs.running.job_command import Given, job
-from jobs.running.spark_session import ship_jobs
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def run(
-    spark: SparkSession, spec: ReplaySpec, should_stop: Callable[[], bool] = lambda: False
+    spark: SparkSession | None, spec: ReplaySpec, should_stop: Callable[[], bool] = lambda: False
 ) -> Report:
     """Replay the selected messages. Returns the report.
 
@@ -39,7 +40,6 @@ def run(
     is refused; then nothing was written.
     """
     check(spec)
-    ship_jobs()
     if spec.to_broker is not None:
         require_client()
     if spec.dry_run:

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
-from pyspark.sql import SparkSession
 
 if __package__ in (None, ""):
     # spark-submit puts this file's folder on the path, but the imports need its parent.
@@ -24,10 +24,13 @@ if __package__ in (None, ""):
 from jobs.running.job_command import STORE_OPTIONS, Given, job, source_options, spec_from
 from jobs.running.provenance import files_of_store, provenance_of, sums_of
 from jobs.running.result_tables import Answer
-from jobs.running.spark_engine import SparkEngine
-from jobs.running.store_frames import plan_of
+from jobs.running.spark_engine import engine_of
+from jobs.running.store_selection import plan_of
 from rmq_store.questions.trace import trace as lives_with
 from rmq_store.search.message_history import once
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +45,7 @@ class TraceSpec:
 
 
 def run(
-    spark: SparkSession, spec: TraceSpec, should_stop: Callable[[], bool] = lambda: False
+    spark: SparkSession | None, spec: TraceSpec, should_stop: Callable[[], bool] = lambda: False
 ) -> Answer:
     """Report the histories of all messages with the key. No message, or damaged records, is a
     problem.
@@ -52,9 +55,7 @@ def run(
     began = time.monotonic()
     plan = plan_of(spec.store, {**spec.options, "includeSystemTopics": "true"})
     with plan.store.open() as store:
-        lives = lives_with(
-            store, spec.key, spec.topic, source=plan.store, engine=SparkEngine(spark)
-        )
+        lives = lives_with(store, spec.key, spec.topic, source=plan.store, engine=engine_of(spark))
     table = [
         {
             "message": life.uniqKey or life.steps[0].msgId,

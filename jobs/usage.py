@@ -11,9 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING, Any
 
 if __package__ in (None, ""):
     # spark-submit puts this file's folder on the path, but the imports need its parent.
@@ -22,11 +20,14 @@ if __package__ in (None, ""):
 from jobs.running.job_command import RANGES, Given, job, source_options, spec_from, top_option
 from jobs.running.provenance import files_of_store, provenance_of, sums_of
 from jobs.running.result_tables import Answer, Row
-from jobs.running.spark_engine import SparkEngine
-from jobs.running.store_frames import plan_of
+from jobs.running.spark_engine import engine_of
+from jobs.running.store_selection import plan_of
 from rmq_store.questions.engine import ask
 from rmq_store.questions.usage import UsageQuestion
 from spark_source.planning.query_plan import PinnedStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 DEFAULT_TOP = 20
 _GROWTH_DAYS = 7
@@ -43,13 +44,13 @@ class UsageSpec:
 
 
 def run(
-    spark: SparkSession, spec: UsageSpec, should_stop: Callable[[], bool] = lambda: False
+    spark: SparkSession | None, spec: UsageSpec, should_stop: Callable[[], bool] = lambda: False
 ) -> Answer:
     """Add up messages and bytes. Raises StoreError if the store or the selection cannot be read."""
     began = time.monotonic()
     options = {"includeSystemTopics": "true", **spec.options}
     plan = plan_of(spec.store, options)
-    usage = ask(UsageQuestion(plan.ranges, spec.top), plan.store, SparkEngine(spark))
+    usage = ask(UsageQuestion(plan.ranges, spec.top), plan.store, engine_of(spark))
     days = sorted(usage.by("day"), key=lambda row: (row["day"] is not None, row["day"]))
     sums = sums_of(spark, files_of_store(plan.store)) if spec.checksums else ()
     return Answer(

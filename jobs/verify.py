@@ -12,8 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING
 
 if __package__ in (None, ""):
     # spark-submit puts this file's folder on the path, but the imports need its parent.
@@ -22,14 +21,17 @@ if __package__ in (None, ""):
 from jobs.running.job_command import STORE_OPTIONS, Given, job, source_options, spec_from
 from jobs.running.provenance import files_of_store, provenance_of, sums_of
 from jobs.running.result_tables import Answer
-from jobs.running.spark_engine import SparkEngine
-from jobs.running.store_frames import pinned_store
+from jobs.running.spark_engine import engine_of
+from jobs.running.store_selection import pinned_store
 from rmq_store.questions.engine import Stopped, ask
 from rmq_store.questions.verify import VerifyQuestion
 from rmq_store.text.json_keys import as_json_object
 from rmq_store.text.progress import Progress
 from rmq_store.verify.verify_store import VerifyReport, severities
 from spark_source.planning.query_plan import PinnedStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,7 @@ class VerifySpec:
 
 
 def run(
-    spark: SparkSession, spec: VerifySpec, should_stop: Callable[[], bool] = lambda: False
+    spark: SparkSession | None, spec: VerifySpec, should_stop: Callable[[], bool] = lambda: False
 ) -> Answer:
     """Check the store. Damage becomes findings; raises StoreError only if the store cannot be
     checked."""
@@ -77,7 +79,7 @@ _SHOWN = ("severity", "code", "path", "start", "stop", "count", "meaning", "advi
 
 
 def examine(
-    spark: SparkSession, pinned: PinnedStore, should_stop: Callable[[], bool] = lambda: False
+    spark: SparkSession | None, pinned: PinnedStore, should_stop: Callable[[], bool] = lambda: False
 ) -> VerifyReport:
     """The report of a pinned store. Raises Stopped if stopped before the whole log is checked."""
     with pinned.open() as store:
@@ -86,7 +88,7 @@ def examine(
         return ask(
             VerifyQuestion(),
             pinned,
-            SparkEngine(spark),
+            engine_of(spark),
             progress=progress,
             should_stop=should_stop,
         )

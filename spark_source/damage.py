@@ -13,7 +13,7 @@ from rmq_store import MessageStore
 from rmq_store.arrow.message_columns import arrow_schema
 from rmq_store.errors import DataLossError, MissingFileError, StoreError
 from rmq_store.format.queues import QueueId
-from spark_source.options.definitions import FAILFAST, PERMISSIVE
+from spark_source.options.definitions import CORRUPT, FAILFAST, PERMISSIVE
 from spark_source.options.parse import SourceOptions
 
 LOG = logging.getLogger("rmqstore")
@@ -92,7 +92,7 @@ def damage_rows(
         "queueOffset": lambda e: None if e.entry is None else e.entry.queue_offset,
         "commitLogOffset": lambda e: e.offset if e.entry is None else e.entry.log_offset,
         "storeSize": lambda e: None if e.entry is None else e.entry.size,
-        "corruptRecord": str,
+        CORRUPT: str,
     }
     schema = pa.schema([field.with_nullable(True) for field in arrow_schema(columns)])
     arrays = [

@@ -24,9 +24,9 @@ from pyspark.sql.types import (
 
 from rmq_store.arrow.message_columns import BY_NAME, PROPERTIES, TIMESTAMP, Column, column_names
 from rmq_store.errors import InvalidArgumentError
+from spark_source.options.definitions import CORRUPT
 
 SPARK_TIMESTAMP = pa.timestamp("us", tz="UTC")
-CORRUPT = "corruptRecord"
 MAX_MILLIS = (2**63 - 1) // 1000
 """The last millisecond that Spark's microseconds can hold, in the year 294247."""
 

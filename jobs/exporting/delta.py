@@ -8,20 +8,27 @@ it is killed before the commit, its files belong to no version, and VACUUM remov
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
+import pyarrow as pa
 from py4j.protocol import Py4JError
+from pyspark.accumulators import Accumulator
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import DateType, StructField, StructType
 
 from jobs.exporting.delta_log import Commit, commits, latest_version
 from jobs.exporting.manifest import Manifest
-from jobs.exporting.parquet import summed
-from jobs.exporting.rows import DAY, TOPIC
-from jobs.exporting.step import ManifestError, Wave, from_json, to_json
-from jobs.running.spark_session import submitted
+from jobs.exporting.parquet import summed_file
+from jobs.exporting.rows import DAY, TOPIC, ExportRead, damaged
+from jobs.exporting.step import ExportedFile, ManifestError, Wave, from_json, to_json
+from jobs.running.spark_engine import submitted
 from rmq_store.errors import StoreError
+from spark_source.damage import DamageHandler
+from spark_source.options.definitions import PERMISSIVE
+from spark_source.spark_types import arrow_schema_for, spark_schema, to_spark
 
 APPLICATION = "rmqstore-export"
 _EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
@@ -110,9 +117,14 @@ class DeltaTarget:
             # The next run starts here, because Delta deletes old parts of its log.
             self.manifest.begin(self._seen)
 
-    def write(self, rows: DataFrame, wave: Wave) -> Wave:
-        """Add a wave to the table and to the manifest. Returns the wave with its files."""
+    def write(self, read: ExportRead, wave: Wave) -> tuple[Wave, int]:
+        """Add a wave to the table and to the manifest.
+
+        Returns the wave with its files, and the number of damaged messages.
+        """
         self.manifest.begin(self._seen)
+        damage = self.spark.sparkContext.accumulator(0)
+        rows = _frame(self.spark, read, damage)
         (
             rows.write.format("delta")
             .mode("append")
@@ -131,7 +143,7 @@ class DeltaTarget:
                 reason=f"an interrupted export added wave {wave.number} meanwhile",
                 advice="Nothing is lost or duplicated; run this again",
             )
-        return done
+        return done, damage.value
 
     def _name_next(self, *, whole: bool) -> Wave | None:
         """Add the next wave to the manifest if a commit not read yet has it.
@@ -163,9 +175,45 @@ class DeltaTarget:
         return done
 
     def _wave_of(self, commit: Commit) -> Wave:
-        files = summed(self.spark, self.table, [str(self.table / one) for one in commit.added])
+        files = self._summed([str(self.table / one) for one in commit.added])
         wave = from_json(
             self.table / "_delta_log" / f"{commit.version:020d}.json", commit.said or ""
         )
         rows = sum(file.rows for file in files)
         return replace(wave, rows=rows, files=files, delta_version=commit.version)
+
+    def _summed(self, paths: Sequence[str]) -> tuple[ExportedFile, ...]:
+        """Rows, bytes and SHA-256 of files of the table, computed by executors."""
+        if not paths:
+            return ()
+        tasks = min(len(paths), 4 * self.spark.sparkContext.defaultParallelism)
+        top = str(self.table)
+        shared = self.spark.sparkContext.parallelize(paths, tasks)
+        return tuple(shared.map(lambda path: summed_file(path, top)).collect())
+
+
+def _frame(spark: SparkSession, read: ExportRead, damage: Accumulator[int]) -> DataFrame:
+    """The rows of a wave as a DataFrame, in log order within topic and day.
+
+    Adds the number of damaged messages to `damage` while executors read.
+    """
+    shares = read.shares()
+    schema = spark_schema(read.columns, permissive=read.plan.asked.mode == PERMISSIVE).add(
+        StructField(DAY, DateType())
+    )
+    wanted = pa.schema(
+        [*arrow_schema_for(StructType(schema.fields[:-1])), pa.field(DAY, pa.date32())]
+    )
+
+    def batches(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for number in (n for batch in numbers for n in batch["id"].to_pylist()):
+            with read.plan.store.open() as store:
+                met = DamageHandler(store, read.plan.asked)
+                for rows in read.batches(store, shares[number][1], met):
+                    yield to_spark(rows, wanted)
+                damage.add(damaged(met))
+
+    each = max(1, len(shares))
+    frame = spark.range(0, len(shares), 1, each).mapInArrow(batches, schema)
+    order = [name for name in ("queueId", "queueOffset") if name in read.columns]
+    return frame.sortWithinPartitions(TOPIC, DAY, "commitLogOffset", *order)

@@ -4,57 +4,168 @@ move."""
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
 from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import uuid4
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, SparkSession
 
 from jobs.exporting.manifest import Manifest
-from jobs.exporting.rows import DAY, TOPIC
+from jobs.exporting.rows import DAY, TOPIC, ExportRead, damaged
 from jobs.exporting.step import ExportedFile, Wave
 from jobs.running.provenance import sum_of
-from spark_source.spark_types import CORRUPT
+from jobs.running.spark_engine import engine_of
+from rmq_store import MessageStore
+from rmq_store.questions.engine import OnProgress, ask
+from spark_source.damage import DamageHandler
+from spark_source.planning.partitions import Share
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_ROW_GROUP_BYTES = 32 << 20
+_WAITING_BYTES = 256 << 20
+# What Spark escapes in the name of a partition's folder (ExternalCatalogUtils).
+_ESCAPED = frozenset(map(chr, range(0x20))) | frozenset("\"#%'*/:=?\\\x7f{[]^")
+_NULL = "__HIVE_DEFAULT_PARTITION__"
+
+Group = tuple[str | None, date | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What was written of some shares: the files, and the number of damaged messages."""
+
+    files: tuple[ExportedFile, ...]
+    damaged: int
 
 
 class ParquetTarget:
     """A folder of Parquet files, partitioned by topic and day."""
 
-    def __init__(self, spark: SparkSession, manifest: Manifest) -> None:
+    def __init__(self, spark: SparkSession | None, manifest: Manifest) -> None:
         self.spark, self.manifest = spark, manifest
 
     def settle(self) -> None:
         """Do nothing: opening the manifest has completed what an interrupted process left."""
 
-    def write(self, rows: DataFrame, wave: Wave) -> Wave:
-        """Write a wave and add it to the manifest. Returns the wave with its files."""
-        staging = self.manifest.staging
-        rows.write.mode("overwrite").partitionBy(TOPIC, DAY).parquet(str(staging))
-        files = summed(self.spark, staging, self._named(staging))
-        done = replace(wave, rows=sum(file.rows for file in files), files=files)
+    def write(self, read: ExportRead, wave: Wave) -> tuple[Wave, int]:
+        """Write a wave and add it to the manifest.
+
+        Returns the wave with its files, and the number of damaged messages.
+        """
+        question = ParquetFiles(read, str(self.manifest.staging), wave.number)
+        written = ask(question, read.plan.store, engine_of(self.spark))
+        rows = sum(file.rows for file in written.files)
+        done = replace(wave, rows=rows, files=written.files)
         self.manifest.commit(done)
-        return done
-
-    def _named(self, staging: Path) -> list[str]:
-        """Rename the files of a wave to their final names."""
-        number = self.manifest.next_number
-        paths = []
-        for i, path in enumerate(sorted(staging.rglob("*.parquet"))):
-            final = path.with_name(f"{number:06d}-{i:05d}.parquet")
-            path.rename(final)
-            paths.append(str(final))
-        return paths
+        return done, written.damaged
 
 
-def summed(spark: SparkSession, root: Path, paths: Sequence[str]) -> tuple[ExportedFile, ...]:
-    """Rows, bytes and SHA-256 of Parquet files below `root`, computed by executors."""
-    if not paths:
-        return ()
-    tasks = min(len(paths), 4 * spark.sparkContext.defaultParallelism)
-    top = str(root)
-    shared = spark.sparkContext.parallelize(paths, tasks)
-    return tuple(shared.map(lambda path: summed_file(path, top)).collect())
+@dataclass(frozen=True, slots=True)
+class ParquetFiles:
+    """The question of an export to Parquet: write the rows of a wave below the folder `staging`."""
+
+    read: ExportRead
+    staging: str
+    number: int
+
+    def plan(self, store: MessageStore) -> list[tuple[int, Share]]:
+        """The shares with their numbers."""
+        return self.read.shares()
+
+    def work(self, store: MessageStore, share: tuple[int, Share], progress: OnProgress) -> Written:
+        """Write the files of a share. Raises what the read raises, and OSError."""
+        number, part = share
+        damage = DamageHandler(store, self.read.plan.asked)
+        files = _Files(Path(self.staging), f"{self.number:06d}-{number:05d}.parquet")
+        for batch in self.read.batches(store, part, damage):
+            files.add(batch)
+        return Written(tuple(files.close()), damaged(damage))
+
+    def weight(self, share: tuple[int, Share]) -> int:
+        """The selected bytes of a slice of the log."""
+        piece = share[1].slice
+        return 0 if piece is None else piece.selected_bytes
+
+    def merge(self, store: MessageStore, parts: Sequence[Written]) -> Written:
+        """The files of all shares."""
+        files = tuple(file for part in parts for file in part.files)
+        return Written(files, sum(part.damaged for part in parts))
+
+
+class _Files:
+    """The files of one share, one for each topic and day. Holds at most some row groups."""
+
+    def __init__(self, staging: Path, name: str) -> None:
+        self.staging, self.name = staging, name
+        # Two attempts of a task may run at the same time.
+        self._unfinished = f".{uuid4().hex}.{name}"
+        self._waiting: dict[Group, list[pa.RecordBatch]] = {}
+        self._bytes: Counter[Group] = Counter()
+        self._writers: dict[Group, pq.ParquetWriter] = {}
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Add rows to the files of their topics and days, in order."""
+        for group, rows in _by_group(batch):
+            self._waiting.setdefault(group, []).append(rows)
+            self._bytes[group] += rows.nbytes
+            if self._bytes[group] >= _ROW_GROUP_BYTES:
+                self._write(group)
+        while self._bytes.total() >= _WAITING_BYTES:
+            self._write(self._bytes.most_common(1)[0][0])
+
+    def _write(self, group: Group) -> None:
+        rows = pa.Table.from_batches(self._waiting.pop(group))
+        del self._bytes[group]
+        if group not in self._writers:
+            folder = self.staging / folder_of(group)
+            folder.mkdir(parents=True, exist_ok=True)
+            self._writers[group] = pq.ParquetWriter(folder / self._unfinished, rows.schema)
+        self._writers[group].write_table(rows)
+
+    def close(self) -> Iterator[ExportedFile]:
+        """Complete all files and flush them to the disk. Yields each with rows, bytes and SHA-256.
+
+        Writes the waiting rows of one file after the other, because there may be thousands.
+        """
+        for group in sorted({*self._waiting, *self._writers}, key=str):
+            if group in self._waiting:
+                self._write(group)
+            self._writers.pop(group).close()
+            folder = self.staging / folder_of(group)
+            written = summed_file(str(folder / self._unfinished), str(self.staging))
+            (folder / self._unfinished).rename(folder / self.name)
+            yield replace(written, path=str(Path(written.path).with_name(self.name)))
+
+
+def _by_group(batch: pa.RecordBatch) -> Iterator[tuple[Group, pa.RecordBatch]]:
+    """The rows of each topic and day, in order, without these two columns."""
+    topics, days = (pc.dictionary_encode(batch[n], null_encoding="encode") for n in (TOPIC, DAY))
+    code = pc.add(pc.multiply(topics.indices.cast(pa.int64()), len(days.dictionary)), days.indices)
+    rows = batch.drop_columns([TOPIC, DAY])
+    for value in pc.unique(code).to_pylist():
+        topic, day = divmod(value, len(days.dictionary))
+        group = topics.dictionary[topic].as_py(), days.dictionary[day].as_py()
+        yield group, rows.filter(pc.equal(code, value))
+
+
+def folder_of(group: Group) -> str:
+    """The folder of a topic and day, named as Spark names partitions."""
+    return "/".join(
+        f"{name}={_NULL if value is None else _escaped(str(value))}"
+        for name, value in zip((TOPIC, DAY), group, strict=True)
+    )
+
+
+def _escaped(text: str) -> str:
+    return "".join(f"%{ord(c):02X}" if c in _ESCAPED else c for c in text) or _NULL
 
 
 def summed_file(path: str, root: str) -> ExportedFile:
@@ -64,17 +175,3 @@ def summed_file(path: str, root: str) -> ExportedFile:
     rows = pq.read_metadata(path).num_rows
     found = sum_of(path)
     return ExportedFile(os.path.relpath(path, root), rows, found.size, found.sha256)
-
-
-def damage_written(spark: SparkSession, paths: Sequence[str]) -> int:
-    """The number of rows about damage in Parquet files, counted by executors."""
-    if not paths:
-        return 0
-    tasks = min(len(paths), 4 * spark.sparkContext.defaultParallelism)
-    return int(spark.sparkContext.parallelize(paths, tasks).map(damaged_rows).sum())
-
-
-def damaged_rows(path: str) -> int:
-    """The number of rows in one file with a `corruptRecord`."""
-    said = pq.ParquetFile(path).read(columns=[CORRUPT]).column(CORRUPT)
-    return int(len(said) - said.null_count)

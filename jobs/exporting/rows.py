@@ -1,87 +1,64 @@
-"""The rows of a wave of an export, in the order and with the columns of its files."""
+"""How an export reads: the messages of a wave, with the day of each, share by share."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from jobs.running.job_command import RANGES
-from jobs.running.store_frames import range_options
-from rmq_store.arrow.message_columns import DEFAULT_NAMES
+from rmq_store import MessageStore
+from rmq_store.arrow.message_columns import DEFAULT_NAMES, arrow_schema
+from rmq_store.errors import DataLossError
 from rmq_store.format.queues import QueueSlice
-from spark_source.options.definitions import PERMISSIVE
-from spark_source.planning.query_plan import ReadPlan
-from spark_source.spark_types import CORRUPT
+from spark_source.damage import DamageHandler
+from spark_source.options.definitions import BY_LOG, CORRUPT, PERMISSIVE
+from spark_source.planning.partitions import Share, shares_of
+from spark_source.planning.query_plan import QueryPlan, ReadPlan
+from spark_source.share_reader import read_share
 
 TOPIC, DAY = "topic", "day"
 _NEEDED = ("topic", "storeTimestamp", "commitLogOffset")
-_DAY_MS = 86_400_000
 
 
-def rows_of(
-    spark: SparkSession, plan: ReadPlan, options: Mapping[str, str], pieces: Sequence[QueueSlice]
-) -> DataFrame:
-    """The messages of `pieces`, in log order within topic and day. The day is in UTC.
+@dataclass(frozen=True, slots=True)
+class ExportRead:
+    """The rows of a wave. In mode PERMISSIVE, rows about damage are described by `corruptRecord`."""
 
-    In mode PERMISSIVE there are rows about damage too, described by `corruptRecord`.
-    """
-    names = _names(plan, *((CORRUPT,) if plan.asked.mode == PERMISSIVE else ()))
-    rows = _read(spark, plan, options, pieces, names)
-    day = F.floor(F.unix_millis("storeTimestamp") / F.lit(_DAY_MS)).cast("int")
-    rows = rows.withColumn(DAY, F.date_from_unix_date(day))
-    return rows.sortWithinPartitions(TOPIC, DAY, "commitLogOffset", *_queue_order(names))
+    plan: ReadPlan
+    columns: tuple[str, ...]
 
+    @classmethod
+    def of(cls, plan: ReadPlan, pieces: Sequence[QueueSlice]) -> ExportRead:
+        """The rows of `pieces`, with the columns that a target needs."""
+        names = plan.asked.columns or DEFAULT_NAMES
+        needed = (*_NEEDED, CORRUPT) if plan.asked.mode == PERMISSIVE else _NEEDED
+        columns = (*names, *(name for name in needed if name not in names))
+        asked = replace(plan.asked, split_by=BY_LOG)
+        return cls(replace(plan, ranges=tuple(pieces), asked=asked), columns)
 
-def damage_in(
-    spark: SparkSession, plan: ReadPlan, options: Mapping[str, str], pieces: Sequence[QueueSlice]
-) -> int:
-    """The number of damaged messages in `pieces`, by a read that returns a row for each."""
-    permissive = {**options, "mode": PERMISSIVE}
-    rows = _read(spark, plan, permissive, pieces, _names(plan, CORRUPT))
-    return rows.where(F.col(CORRUPT).isNotNull()).count()
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of the batches: the columns, and the day."""
+        fields = list(arrow_schema(self.columns))
+        if self.plan.asked.mode == PERMISSIVE:
+            fields = [field.with_nullable(True) for field in fields]
+        return pa.schema([*fields, pa.field(DAY, pa.date32())])
 
+    def shares(self) -> list[tuple[int, Share]]:
+        """The shares with their numbers."""
+        return list(enumerate(shares_of(QueryPlan((self.plan,)), self.columns)))
 
-def _names(plan: ReadPlan, *more: str) -> tuple[str, ...]:
-    names = plan.asked.columns or DEFAULT_NAMES
-    return (*names, *(name for name in (*_NEEDED, *more) if name not in names))
-
-
-def _read(
-    spark: SparkSession,
-    plan: ReadPlan,
-    options: Mapping[str, str],
-    pieces: Sequence[QueueSlice],
-    names: Sequence[str],
-) -> DataFrame:
-    kept = {name: value for name, value in options.items() if name not in RANGES}
-    given = {**kept, "columns": ",".join(names), "brokerName": plan.store.broker_name}
-    if plan.store.broker_conf is not None:
-        given["brokerConf"] = plan.store.broker_conf
-    read = spark.read.format("rmqstore").options(**given)
-    parts = [read.options(**range_options(one)).load(plan.store.path) for one in once(pieces)]
-    rows = parts[0]
-    for part in parts[1:]:
-        rows = rows.unionAll(part)
-    return rows
+    def batches(
+        self, store: MessageStore, share: Share, damage: DamageHandler
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of a share in log order. The day is that of storeTimestamp, in UTC."""
+        for batch in read_share(self.plan, share, store, self.columns, damage):
+            day = pc.floor_temporal(batch["storeTimestamp"], unit="day").cast(pa.date32())
+            yield pa.RecordBatch.from_arrays([*batch.columns, day], schema=self.schema)
 
 
-def once(pieces: Sequence[QueueSlice]) -> list[list[QueueSlice]]:
-    """The ranges split into lists that have each queue once, because the source's options allow
-    only one range per queue."""
-    lists: list[list[QueueSlice]] = []
-    turn: dict[Any, int] = {}
-    for piece in pieces:
-        number = turn.get(piece.queue, 0)
-        turn[piece.queue] = number + 1
-        if number == len(lists):
-            lists.append([])
-        lists[number].append(piece)
-    return lists
-
-
-def _queue_order(names: Sequence[str]) -> list[str]:
-    """The column that orders the members of one record, if it is selected."""
-    return [name for name in ("queueId", "queueOffset") if name in names]
+def damaged(damage: DamageHandler) -> int:
+    """The number of damaged messages that a share met; expired ones are not damage."""
+    return sum(n for code, n in damage.counts.items() if code != DataLossError.code)

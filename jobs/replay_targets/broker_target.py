@@ -10,48 +10,37 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 from rich.console import Console
 
 from jobs.replay_targets.grpc_client import GrpcClient, group_of
 from jobs.replay_targets.send_loop import Manner, Row, Sender, Unreachable
 from jobs.replaying.ledger import Ledger, ReplayRun, new_run
-from jobs.replaying.plan import cut_short, messages_selected, planned, waves_of
+from jobs.replaying.plan import cut_short, messages_selected, narrowed, planned, waves_of
 from jobs.replaying.report import Report
-from jobs.replaying.rows import (
-    ORIGIN_PREFIX,
-    OTHER_KEY,
-    OTHER_TIME,
-    READ,
-    READ_TO_SEND,
-    REFUSED_BY_BROKER,
-    Rows,
-    left_unread,
-    looked_up,
-)
+from jobs.replaying.row_rules import ORIGIN_PREFIX, OTHER_KEY, OTHER_TIME, READ
+from jobs.replaying.rows import READ_TO_SEND, REFUSED_BY_BROKER, Rows, left_unread
 from jobs.replaying.spec import ReplaySpec
 from jobs.running.failures import failure
 from jobs.running.provenance import files_of_store, provenance_of, sums_of
+from jobs.running.spark_engine import cores_of, engine_of
+from rmq_store import MessageStore
 from rmq_store.files.durable import sync_folder
+from rmq_store.questions.engine import ask
 from rmq_store.search.log_slices import LogSlice, pieces_of
 
-# What a task returns: a row for each refused message, and one row with its numbers.
-_ANSWER = (
-    "sent long, retries long, failure string, topic string, queueId int, queueOffset long, "
-    "commitLogOffset long, reason string, body binary, properties map<string,string>"
-)
-_ANSWER_ARROW = pa.schema(
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+REFUSED = pa.schema(
     [
-        ("sent", pa.int64()),
-        ("retries", pa.int64()),
-        ("failure", pa.string()),
         ("topic", pa.string()),
         ("queueId", pa.int32()),
         ("queueOffset", pa.int64()),
@@ -61,18 +50,25 @@ _ANSWER_ARROW = pa.schema(
         ("properties", pa.map_(pa.string(), pa.string())),
     ]
 )
-REFUSED_COLUMNS = _ANSWER_ARROW.names[3:]
 SENT, RETRIES = "sent", "tried again"
 _MOST_TASKS = 8
-_READ_BYTES = 32 << 20
-_ROWS_BACK = 512
-_REASONS_TOLD = 5
+_REASONS_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What a task did: messages sent, retries, why it ended early, and refused rows as REFUSED."""
+
+    messages: int
+    retries: int
+    failure: str | None
+    refused: pa.Table
 
 
 class LiveReplay:
     """One call of `run`: the plan, the ledger, and the numbers so far."""
 
-    def __init__(self, spark: SparkSession, spec: ReplaySpec, ledger: Ledger) -> None:
+    def __init__(self, spark: SparkSession | None, spec: ReplaySpec, ledger: Ledger) -> None:
         self.spark, self.spec, self.ledger = spark, spec, ledger
         self.began = time.monotonic()
         before = cut_short(ledger, spec)
@@ -82,8 +78,8 @@ class LiveReplay:
         self.counts = Counter(self.current.counts)
         self.reasons: Counter[str] = Counter()
         self.stopped_by: str | None = None
-        self.rows = Rows(spark, spec, self.plan)
-        self.tasks = min(spark.sparkContext.defaultParallelism, _MOST_TASKS)
+        self.read = narrowed(self.plan, spec)
+        self.tasks = min(cores_of(spark), _MOST_TASKS)
 
     def _new_run(self) -> ReplayRun:
         snapshot = self.plan.store.snapshot
@@ -102,9 +98,7 @@ class LiveReplay:
         """
         if not self.resumed:
             self.ledger.begin(self.current)
-        waves = waves_of(
-            self.plan, self.current.next_log_offset, self.spec.wave_bytes, looked_up(self.spec)
-        )
+        waves = waves_of(self.read, self.current.next_log_offset, self.spec.wave_bytes)
         console = Console(stderr=True)
         for number, wave in enumerate(waves, 1):
             try:
@@ -135,28 +129,29 @@ class LiveReplay:
 
     def _send(self, wave: LogSlice) -> None:
         with self.plan.store.open() as source:
-            pieces = pieces_of(self.plan.ranges, wave, source.view.offset_at_log)
-        frame, counted = self.rows.frame(pieces, READ_TO_SEND, _READ_BYTES, unwrap=True)
-        answers = self._dealt(frame).mapInArrow(_task(self.spec, self.tasks), _ANSWER).toArrow()
-        sums = answers.filter(pc.is_null(answers["reason"]))
-        failures = [text for text in sums["failure"].to_pylist() if text]
+            pieces = pieces_of(self.read.ranges, wave, source.view.offset_at_log)
+        question = Rows.of(
+            self.spec,
+            self.plan,
+            pieces,
+            partial(_send_rows, self.spec, self.tasks),
+            columns=READ_TO_SEND,
+            share_bytes=0,
+            tasks=self.tasks,
+        )
+        sent = ask(question, self.plan.store, engine_of(self.spark, tasks_a_core=1))
+        failures = [part.failure for part in sent.parts if part.failure]
         if failures:
             self.stopped_by = f"the broker could not be reached: {failures[0]}"
             return
-        refused = answers.filter(pc.is_valid(answers["reason"])).select(REFUSED_COLUMNS)
+        refused = pa.concat_tables([REFUSED.empty_table(), *(part.refused for part in sent.parts)])
         self._keep(refused, wave)
-        self.counts.update({} if counted is None else counted.get)
-        self.counts[SENT] += sum(sums["sent"].to_pylist())
-        self.counts[RETRIES] += sum(sums["retries"].to_pylist())
+        self.counts.update(sent.counts)
+        self.counts[SENT] += sum(part.messages for part in sent.parts)
+        self.counts[RETRIES] += sum(part.retries for part in sent.parts)
         self.counts[REFUSED_BY_BROKER] += refused.num_rows
         self.reasons.update(refused["reason"].to_pylist())
         self._record(next_log_offset=wave.stop)
-
-    def _dealt(self, frame: DataFrame) -> DataFrame:
-        """The rows with each source queue in one task, in order."""
-        of_queue = (F.col("properties")[ORIGIN_PREFIX + "TOPIC"], F.col("queueId"))
-        dealt = frame.repartition(self.tasks, *of_queue)
-        return dealt.sortWithinPartitions("commitLogOffset", "queueOffset")
 
     def _keep(self, refused: pa.Table, wave: LogSlice) -> None:
         """Write the refused messages: one file per wave, replaced if the wave is sent again."""
@@ -183,7 +178,7 @@ class LiveReplay:
             if counts[name]
         }
         finished = self.stopped_by is None
-        problems = [f"{count:,}: {why}" for why, count in self.reasons.most_common(_REASONS_TOLD)]
+        problems = [f"{count:,}: {why}" for why, count in self.reasons.most_common(_REASONS_SHOWN)]
         accounted = counts[SENT] + sum(skipped.values())
         if finished and counts[READ] != accounted:
             problems.append(
@@ -213,45 +208,43 @@ class LiveReplay:
         )
 
 
-def _task(
-    spec: ReplaySpec, tasks: int
-) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function that an executor runs on its rows."""
+def _send_rows(
+    spec: ReplaySpec,
+    tasks: int,
+    store: MessageStore,
+    number: int,
+    batches: Iterator[pa.RecordBatch],
+) -> Sent:
+    """Send the rows of a share. `tasks` share the rate."""
+    rows = rows_to_send(batches)
+    first = next(rows, None)
+    if first is None:
+        return Sent(0, 0, None, REFUSED.empty_table())
     assert spec.to_broker is not None
-    endpoints, fifo = spec.to_broker, frozenset(spec.fifo_topics)
+    fifo = frozenset(spec.fifo_topics)
     rate = None if spec.rate is None else spec.rate / tasks
-    manner = Manner(rate=rate, patience=spec.patience)
+    try:
+        client = _connected(spec.to_broker, fifo, spec.patience)
+    except Unreachable as error:
+        return Sent(0, 0, str(error), REFUSED.empty_table())
+    try:
+        sender = Sender(
+            client,
+            Manner(rate=rate, patience=spec.patience),
+            lambda row: row["messageGroup"] if row["topic"] in fifo else None,
+        )
+        refused = [_refused(row) for row in sender.send(chain([first], rows))]
+    finally:
+        client.close()
+    done = sender.outcome
+    return Sent(
+        done.sent, done.retries, done.failure, pa.Table.from_pylist(refused, schema=REFUSED)
+    )
 
-    def send(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        rows = rows_to_send(batches)
-        first = next(rows, None)
-        if first is None:
-            return
-        try:
-            client = _connected(endpoints, fifo, manner.patience)
-        except Unreachable as why:
-            yield _answer([{"sent": 0, "retries": 0, "failure": str(why)}])
-            return
-        try:
-            sender = Sender(
-                client,
-                manner,
-                lambda row: row["messageGroup"] if row["topic"] in fifo else None,
-            )
-            back: list[Mapping[str, Any]] = []
-            for refused in sender.send(_chained(first, rows)):
-                back.append({name: refused[name] for name in REFUSED_COLUMNS})
-                if len(back) == _ROWS_BACK:
-                    yield _answer(back)
-                    back = []
-            done = sender.outcome
-            yield _answer(
-                [*back, {"sent": done.sent, "retries": done.retries, "failure": done.failure}]
-            )
-        finally:
-            client.close()
 
-    return send
+def _refused(row: Row) -> Mapping[str, Any]:
+    kept = {name: row[name] for name in REFUSED.names}
+    return {**kept, "properties": list(row["properties"].items())}
 
 
 def _connected(endpoints: str, fifo: frozenset[str], patience: float) -> GrpcClient:
@@ -276,16 +269,3 @@ def rows_to_send(batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
             topic = properties[ORIGIN_PREFIX + "TOPIC"]
             group = group_of(row["brokerName"], topic, row["queueId"])
             yield {**row, "properties": properties, "messageGroup": group}
-
-
-def _chained(first: Row, rest: Iterator[Row]) -> Iterator[Row]:
-    yield first
-    yield from rest
-
-
-def _answer(rows: list[Mapping[str, Any]]) -> pa.RecordBatch:
-    whole = [
-        {**row, "properties": list(row["properties"].items())} if "properties" in row else row
-        for row in rows
-    ]
-    return pa.RecordBatch.from_pylist(whole, schema=_ANSWER_ARROW)

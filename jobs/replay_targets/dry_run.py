@@ -9,15 +9,14 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Row, SparkSession
-from pyspark.sql import functions as F
 
 from jobs.replay_targets.step_reader import to_append
 from jobs.replay_targets.target_store import refused_rows
@@ -27,15 +26,13 @@ from jobs.replaying.plan import (
     ledger_place,
     left_of,
     messages_selected,
+    narrowed,
     planned,
     refuse_to_mix,
 )
 from jobs.replaying.report import PlannedQueue, Report
+from jobs.replaying.row_rules import ORIGIN_PREFIX, OTHER_KEY, OTHER_TIME, READ
 from jobs.replaying.rows import (
-    ORIGIN_PREFIX,
-    OTHER_KEY,
-    OTHER_TIME,
-    READ,
     READ_FOR_STORE,
     READ_TO_SEND,
     REFUSED_BY_BROKER,
@@ -45,6 +42,7 @@ from jobs.replaying.rows import (
 )
 from jobs.replaying.spec import ReplaySpec
 from jobs.running.provenance import files_of_store, provenance_of, sums_of
+from jobs.running.spark_engine import engine_of
 from jobs.running.target_lock import has_content
 from rmq_store import MessageStore
 from rmq_store.arrow.encoding.batch_to_records import LOOPBACK, prepare
@@ -53,30 +51,36 @@ from rmq_store.config.locate import refuse_foreign_log
 from rmq_store.errors import InvalidMessageError
 from rmq_store.format.queues import QueueSlice
 from rmq_store.format.releases import Dialect, dialect
+from rmq_store.questions.engine import ask
 from spark_source.options.definitions import DEFAULT_PARTITION_BYTES
 from spark_source.planning.query_plan import ReadPlan
 
-_REASONS_TOLD = 5
-_MARKED = "topic string, queueId int, origin string, originQueue int, queueOffset long, size long, "
-_MARKED += "refusal string"
-_MARKED_ARROW = pa.schema(
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_REASONS_SHOWN = 5
+_BY = ("origin", "originQueue", "topic", "queueId", "refusal")
+_SUMS = {"messages": "sum", "bytes": "sum", "start": "min", "last": "max"}
+_GROUPS = pa.schema(
     [
-        ("topic", pa.string()),
-        ("queueId", pa.int32()),
         ("origin", pa.string()),
         ("originQueue", pa.int32()),
-        ("queueOffset", pa.int64()),
-        ("size", pa.int64()),
+        ("topic", pa.string()),
+        ("queueId", pa.int32()),
         ("refusal", pa.string()),
+        ("messages", pa.int64()),
+        ("bytes", pa.int64()),
+        ("start", pa.int64()),
+        ("last", pa.int64()),
     ]
 )
 
-Batches = Iterable[pa.RecordBatch]
+Row = Mapping[str, Any]
 Refusals = Callable[[pa.RecordBatch], Mapping[int, str]]
 """The rows of a batch that the target would refuse, with the reason."""
 
 
-def run(spark: SparkSession, spec: ReplaySpec) -> Report:
+def run(spark: SparkSession | None, spec: ReplaySpec) -> Report:
     """Report what a run with this spec would do now. Raises StoreError if the run would be
     refused."""
     began = time.monotonic()
@@ -86,7 +90,8 @@ def run(spark: SparkSession, spec: ReplaySpec) -> Report:
         if spec.to_store is not None and has_content(spec.to_store):
             refuse_foreign_log(Path(spec.to_store), StoreConfig.of(spec.target_conf))
     plan = planned(spec, before)
-    groups, counts = _looked_at(spark, spec, plan, _left(spec, plan, before))
+    read = narrowed(plan, spec)
+    groups, counts = _looked_at(spark, spec, read, _left(spec, read, before))
     queues = tuple(_queues(spec, groups))
     refused = sum(queue.refused for queue in queues)
     messages = sum(queue.messages for queue in queues)
@@ -101,7 +106,7 @@ def run(spark: SparkSession, spec: ReplaySpec) -> Report:
         skipped[unread] = selected - counts[READ]
     # Parquet accepts messages that a store refuses.
     taken = {
-        spec.to_store: _for_store(spark, spec, plan, before, messages - refused),
+        spec.to_store: _for_store(spark, spec, read, before, messages - refused),
         spec.to_broker: messages - refused,
         spec.to_parquet: messages,
     }
@@ -118,14 +123,18 @@ def run(spark: SparkSession, spec: ReplaySpec) -> Report:
         skipped={reason: count for reason, count in skipped.items() if count},
         source=provenance_of(plan.store, plan.ranges, spec.asked(), sums),
         seconds=round(time.monotonic() - began, 3),
-        problems=tuple(f"{n:,}: {why}" for why, n in reasons.most_common(_REASONS_TOLD)),
+        problems=tuple(f"{n:,}: {why}" for why, n in reasons.most_common(_REASONS_SHOWN)),
         planned=queues,
         would_write={target: n for target, n in taken.items() if target is not None},
     )
 
 
 def _for_store(
-    spark: SparkSession, spec: ReplaySpec, plan: ReadPlan, before: ReplayRun | None, looked_at: int
+    spark: SparkSession | None,
+    spec: ReplaySpec,
+    plan: ReadPlan,
+    before: ReplayRun | None,
+    looked_at: int,
 ) -> int:
     """The number of messages that a store would get. It continues where it was, while Parquet
     starts again."""
@@ -144,26 +153,29 @@ def _left(spec: ReplaySpec, plan: ReadPlan, before: ReplayRun | None) -> list[Qu
 
 
 def _looked_at(
-    spark: SparkSession, spec: ReplaySpec, plan: ReadPlan, ranges: list[QueueSlice]
+    spark: SparkSession | None, spec: ReplaySpec, plan: ReadPlan, ranges: list[QueueSlice]
 ) -> tuple[list[Row], Counter[str]]:
     """Messages, bytes and offsets by source queue, target queue and refusal."""
     live = spec.to_broker is not None
-    columns = READ_TO_SEND if live else READ_FOR_STORE
-    rows, counted = Rows(spark, spec, plan).frame(
-        ranges, columns, DEFAULT_PARTITION_BYTES, unwrap=live
+    question = Rows.of(
+        spec,
+        plan,
+        ranges,
+        partial(_grouped_rows, spec),
+        columns=READ_TO_SEND if live else READ_FOR_STORE,
+        share_bytes=DEFAULT_PARTITION_BYTES,
     )
-    if counted is None:
-        return [], Counter()
-    marked = rows.mapInArrow(_marking(spec), _MARKED)
-    by = ("origin", "originQueue", "topic", "queueId", "refusal")
-    found = marked.groupBy(*by).agg(
-        F.count(F.lit(1)).alias("messages"),
-        F.sum("size").alias("bytes"),
-        F.min("queueOffset").alias("start"),
-        (F.max("queueOffset") + 1).alias("stop"),
+    handled = ask(question, plan.store, engine_of(spark))
+    return _grouped(handled.parts).to_pylist(), handled.counts
+
+
+def _grouped(parts: Sequence[pa.Table]) -> pa.Table:
+    """The groups of all parts, each once."""
+    groups = pa.concat_tables([_GROUPS.empty_table(), *parts]).group_by(_BY)
+    summed = groups.aggregate(list(_SUMS.items()))
+    return summed.select([*_BY, *(f"{n}_{f}" for n, f in _SUMS.items())]).rename_columns(
+        _GROUPS.names
     )
-    groups = found.collect()
-    return groups, Counter(counted.get)
 
 
 def _queues(spec: ReplaySpec, groups: list[Row]) -> Iterator[PlannedQueue]:
@@ -178,7 +190,7 @@ def _queues(spec: ReplaySpec, groups: list[Row]) -> Iterator[PlannedQueue]:
             topic=origin,
             queue_id=queue,
             start_offset=min(row["start"] for row in rows),
-            end_offset=max(row["stop"] for row in rows),
+            end_offset=max(row["last"] for row in rows) + 1,
             target_topic=topic,
             target_queue_id=to,
             messages=sum(row["messages"] for row in rows),
@@ -190,35 +202,34 @@ def _queues(spec: ReplaySpec, groups: list[Row]) -> Iterator[PlannedQueue]:
 # --- on executors -----------------------------------------------------------------------------------
 
 
-def _marking(spec: ReplaySpec) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
-    """The function that an executor runs on its rows: their sizes, and why the target would refuse
-    them."""
+def _grouped_rows(
+    spec: ReplaySpec, store: MessageStore, number: int, batches: Iterator[pa.RecordBatch]
+) -> pa.Table:
+    """Messages, bytes and offsets of a share by queues and by the reason why the target would
+    refuse them."""
     if spec.to_broker is not None:
         body, refusals = "body", _by_client(frozenset(spec.fifo_topics))
     else:
         body, refusals = "rawBody", _by_writer(spec) if spec.to_store is not None else _by_nobody
-
-    def mark(batches: Batches) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            yield _marked(batch, body, refusals(batch))
-
-    return mark
+    return _grouped([_group(batch, body, refusals(batch)) for batch in batches])
 
 
-def _marked(batch: pa.RecordBatch, body: str, refused: Mapping[int, str]) -> pa.RecordBatch:
-    # The remapping adds the same few values to every row.
+def _group(batch: pa.RecordBatch, body: str, refused: Mapping[int, str]) -> pa.Table:
+    # The rules of the replay add the same few values to every row.
     origin = pc.map_lookup(batch["properties"], ORIGIN_PREFIX + "TOPIC", "first")
     queue = pc.map_lookup(batch["properties"], ORIGIN_PREFIX + "QUEUE_ID", "first")
     columns = (
-        batch["topic"],
-        batch["queueId"],
         origin,
         queue.cast(pa.int32()),
-        batch["queueOffset"],
-        pc.binary_length(batch[body]).cast(pa.int64()),
+        batch["topic"],
+        batch["queueId"],
         _sparse(refused, batch.num_rows),
+        pa.repeat(pa.scalar(1, pa.int64()), batch.num_rows),
+        pc.binary_length(batch[body]).cast(pa.int64()),
+        batch["queueOffset"],
+        batch["queueOffset"],
     )
-    return pa.RecordBatch.from_arrays(list(columns), schema=_MARKED_ARROW)
+    return _grouped([pa.Table.from_arrays(list(columns), schema=_GROUPS)])
 
 
 def _sparse(values: Mapping[int, str], rows: int) -> pa.Array:
@@ -241,11 +252,10 @@ def _by_writer(spec: ReplaySpec) -> Refusals:
 
     def refusals(batch: pa.RecordBatch) -> Mapping[int, str]:
         found: dict[int, str] = {}
-        at = 0
-        for piece in to_append(pa.Table.from_batches([batch]), keep_timestamps=keep):
-            for row, error in refused_rows(piece, lambda b: prepare(b, config, how, LOOPBACK)):
-                found[at + row] = _plain(error)
-            at += piece.num_rows
+        for row, error in refused_rows(
+            to_append(batch, keep_timestamps=keep), lambda b: prepare(b, config, how, LOOPBACK)
+        ):
+            found[row] = _plain(error)
         return found
 
     return refusals

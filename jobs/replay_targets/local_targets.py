@@ -1,4 +1,4 @@
-"""Replay into another store and into Parquet: executors read, this process writes.
+"""Replay into another store, which this process writes, and into Parquet.
 
 The selection is cut into waves: adjacent ranges of the log with a few hundred MiB. While one wave
 is appended, the next is read. So memory use is constant, and the messages arrive in the order of
@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import SparkSession
+import pyarrow as pa
 
-from jobs.replay_targets.step_reader import WaveReader, WaveRows, to_append
+from jobs.replay_targets.parquet_files import PARQUET, write_parquet
+from jobs.replay_targets.step_reader import WaveReader, to_append
 from jobs.replay_targets.target_store import (
     append_rows,
     discard_unfinished,
@@ -23,35 +24,36 @@ from jobs.replay_targets.target_store import (
     queue_ends,
 )
 from jobs.replaying.ledger import Ledger, ReplayRun, new_run
-from jobs.replaying.plan import cut_short, messages_selected, planned, refuse_to_mix, waves_of
-from jobs.replaying.report import Report, TargetRange
-from jobs.replaying.rows import (
-    OTHER_KEY,
-    OTHER_TIME,
-    READ,
-    REFUSED_BY_STORE,
-    Rows,
-    left_unread,
-    looked_up,
+from jobs.replaying.plan import (
+    cut_short,
+    messages_selected,
+    narrowed,
+    planned,
+    refuse_to_mix,
+    waves_of,
 )
+from jobs.replaying.report import Report, TargetRange
+from jobs.replaying.row_rules import OTHER_KEY, OTHER_TIME, READ
+from jobs.replaying.rows import REFUSED_BY_STORE, Handled, left_unread
 from jobs.replaying.spec import ReplaySpec
 from jobs.running.failures import failure
 from jobs.running.provenance import Provenance, files_of_store, provenance_of, sums_of
 from jobs.running.target_lock import has_content
 from rmq_store import MessageStore
-from rmq_store.arrow.message_columns import DEFAULT_NAMES
 from rmq_store.errors import StoreError
 from rmq_store.format.queues import QueueId
 from rmq_store.search.log_slices import LogSlice
-from spark_source.options.definitions import DEFAULT_PARTITION_BYTES
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from rmq_store.writing.store_writer import StoreWriter
 
 PROBLEMS_SHOWN = 5
 MATCHED = "matched"
 WRITTEN = "written"
-PARQUET = "parquet"
+
+Batches = Handled[list[pa.RecordBatch]]
 
 
 class LocalReplay:
@@ -59,7 +61,7 @@ class LocalReplay:
 
     def __init__(
         self,
-        spark: SparkSession,
+        spark: SparkSession | None,
         spec: ReplaySpec,
         ledger: Ledger,
     ) -> None:
@@ -78,7 +80,7 @@ class LocalReplay:
         self.plan = planned(spec, unfinished)
         self.current = unfinished or self._new_run()
         self.counts = Counter(self.current.counts)
-        self.rows = Rows(spark, spec, self.plan)
+        self.read = narrowed(self.plan, spec)
 
     def run(self, should_stop: Callable[[], bool]) -> Report:
         """Replay the remaining messages. Returns the report. `should_stop` is called between
@@ -126,9 +128,7 @@ class LocalReplay:
         conf, release = self.spec.target_conf, self.spec.release
         try:
             # Before the target is opened, so that an error of the source does not leave it unclean.
-            waves = waves_of(
-                self.plan, self.current.next_log_offset, self.spec.wave_bytes, looked_up(self.spec)
-            )
+            waves = waves_of(self.read, self.current.next_log_offset, self.spec.wave_bytes)
             opened = open_target(
                 path, self.current, self.ledger, resumed=self.resumed, conf=conf, release=release
             )
@@ -148,7 +148,7 @@ class LocalReplay:
     ) -> None:
         with opened as target:
             self._declare_batch_topics(target)
-            reading = WaveReader(self.rows).read_all(waves)
+            reading = WaveReader(self.spark, self.spec, self.read).read_all(waves)
             while (found := self._next(reading)) is not None:
                 wave, rows = found
                 self._append(target, rows)
@@ -158,9 +158,7 @@ class LocalReplay:
                     break
             self.target_queues = self._arrived(queue_ends(target))
 
-    def _next(
-        self, reading: Iterator[tuple[LogSlice, WaveRows]]
-    ) -> tuple[LogSlice, WaveRows] | None:
+    def _next(self, reading: Iterator[tuple[LogSlice, Batches]]) -> tuple[LogSlice, Batches] | None:
         try:
             return next(reading, None)
         except Exception as error:
@@ -176,16 +174,18 @@ class LocalReplay:
             new = self.spec.topic_map.get(topic, topic)
             target.declare_topic(new, attributes={"queue.type": "BatchCQ"})
 
-    def _append(self, target: StoreWriter, rows: WaveRows) -> None:
-        refused = 0
-        for batch in to_append(rows.table, keep_timestamps=self.spec.keep_timestamps):
-            for error in append_rows(target, batch):
+    def _append(self, target: StoreWriter, rows: Batches) -> None:
+        matched = refused = 0
+        for batch in (batch for part in rows.parts for batch in part):
+            matched += batch.num_rows
+            given = to_append(batch, keep_timestamps=self.spec.keep_timestamps)
+            for error in append_rows(target, given):
                 refused += 1
                 if len(self.problems) < PROBLEMS_SHOWN:
                     self.problems.append(str(error))
         self.counts.update(rows.counts)
-        self.counts[MATCHED] += rows.table.num_rows
-        self.counts[WRITTEN] += rows.table.num_rows - refused
+        self.counts[MATCHED] += matched
+        self.counts[WRITTEN] += matched - refused
         self.counts[REFUSED_BY_STORE] += refused
 
     def _arrived(self, ends: Mapping[QueueId, int]) -> tuple[TargetRange, ...]:
@@ -196,22 +196,21 @@ class LocalReplay:
     # --- into Parquet ----------------------------------------------------------------------------
 
     def _write_parquet(self, path: str) -> None:
-        """Let Spark write all rows. This overwrites the files of an unfinished run."""
+        """Write all rows. This overwrites the files of an unfinished run."""
         if self.current.parquet == "done":
             return
         self._record(parquet="writing")
-        frame, counted = self.rows.frame(self.plan.ranges, DEFAULT_NAMES, DEFAULT_PARTITION_BYTES)
         try:
-            frame.write.mode("overwrite").parquet(path)
-            found = self.spark.read.parquet(path).count()
+            counts = write_parquet(self.spark, self.spec, self.read, path)
         except Exception as error:
             # As above: the report has the reason, and the same command continues.
             self.stopped_by = f"writing Parquet failed: {failure(error)}"
             return
+        written = counts.pop(PARQUET)
         if self.spec.to_store is None:
-            self.counts.update({} if counted is None else counted.get)
-            self.counts[MATCHED] = found
-        self.counts[PARQUET] = found
+            self.counts.update(counts)
+            self.counts[MATCHED] = written
+        self.counts[PARQUET] = written
         self._record(parquet="done")
 
     # --- result ----------------------------------------------------------------------------------

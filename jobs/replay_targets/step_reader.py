@@ -1,78 +1,76 @@
-"""Read the waves of a replay as Arrow tables, each while the one before is written."""
+"""Read the waves of a replay as Arrow batches, each while the one before is written."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from jobs.replaying.rows import READ_FOR_STORE, Rows
-from rmq_store.arrow.message_columns import TIMESTAMP
+from jobs.replaying.rows import READ_FOR_STORE, Handled, Rows
+from jobs.replaying.spec import ReplaySpec
+from jobs.running.spark_engine import cores_of, engine_of
+from rmq_store import MessageStore
+from rmq_store.questions.engine import ask
 from rmq_store.search.log_slices import LogSlice, pieces_of
+from spark_source.planning.query_plan import ReadPlan
+from spark_source.share_reader import one_ahead
 
-ROWS_PER_APPEND = 8192
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 IN_FLIGHT_BYTES = 64 << 20  # what fits into the default heap of 1 GiB
-MIN_PARTITION_BYTES = 4 << 20
-MAX_PARTITION_BYTES = 32 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class WaveRows:
-    """The matching rows of a range of the log, and the counters of the read."""
-
-    table: pa.Table
-    counts: Mapping[str, int]
+MIN_SHARE_BYTES = 4 << 20
+MAX_SHARE_BYTES = 32 << 20
+_AS_THEY_ARE = ("properties", "flag", "sysFlag", "bornTimestamp", "bornHost", "reconsumeTimes")
 
 
 class WaveReader:
-    """Reads waves through Spark into this process."""
+    """Reads waves into this process, each while the caller works on the one before."""
 
-    def __init__(self, rows: Rows) -> None:
-        self.rows = rows
+    def __init__(self, spark: SparkSession | None, spec: ReplaySpec, plan: ReadPlan) -> None:
+        self.spec, self.plan = spec, plan
+        # The driver's heap has the results of all cores at once, with several copies.
+        self._share_bytes = min(
+            max(IN_FLIGHT_BYTES // cores_of(spark), MIN_SHARE_BYTES), MAX_SHARE_BYTES
+        )
+        self._engine = engine_of(spark, tasks_a_core=1)
 
-    def read_all(self, waves: Sequence[LogSlice]) -> Iterator[tuple[LogSlice, WaveRows]]:
-        """Each wave with its rows, in order. Raises the errors of the read."""
-        with ThreadPoolExecutor(1) as ahead:
-            reading = deque(ahead.submit(self._read, wave) for wave in waves[:1])
-            for i, wave in enumerate(waves):
-                rows = reading.popleft().result()
-                reading.extend(ahead.submit(self._read, after) for after in waves[i + 1 : i + 2])
-                yield wave, rows
+    def read_all(
+        self, waves: Sequence[LogSlice]
+    ) -> Iterator[tuple[LogSlice, Handled[list[pa.RecordBatch]]]]:
+        """Each wave with the batches of its shares, in order. Raises the errors of the read."""
+        return one_ahead((wave, self._read(wave)) for wave in waves)
 
-    def _read(self, wave: LogSlice) -> WaveRows:
-        plan = self.rows.plan
-        with plan.store.open() as source:
-            pieces = pieces_of(plan.ranges, wave, source.view.offset_at_log)
-        frame, counted = self.rows.frame(pieces, READ_FOR_STORE, self._partition_bytes())
-        table = frame.toArrow()
-        if self.rows.spec.by_index:  # index hits come first, then rows that no index covers
-            table = table.sort_by("commitLogOffset")
-        return WaveRows(table, {} if counted is None else counted.get)
-
-    def _partition_bytes(self) -> int:
-        """The partition size. All cores send results through the driver's heap at once, with
-        several copies."""
-        share = IN_FLIGHT_BYTES // self.rows.spark.sparkContext.defaultParallelism
-        return min(max(share, MIN_PARTITION_BYTES), MAX_PARTITION_BYTES)
+    def _read(self, wave: LogSlice) -> Handled[list[pa.RecordBatch]]:
+        with self.plan.store.open() as source:
+            pieces = pieces_of(self.plan.ranges, wave, source.view.offset_at_log)
+        question = Rows.of(
+            self.spec,
+            self.plan,
+            pieces,
+            _as_batches,
+            columns=READ_FOR_STORE,
+            share_bytes=self._share_bytes,
+        )
+        return ask(question, self.plan.store, self._engine)
 
 
-def to_append(table: pa.Table, *, keep_timestamps: bool) -> Iterator[pa.RecordBatch]:
-    """Rows of the source as batches for `append_batch`, with stored bodies and the matching
+def _as_batches(
+    store: MessageStore, number: int, rows: Iterator[pa.RecordBatch]
+) -> list[pa.RecordBatch]:
+    return list(rows)
+
+
+def to_append(batch: pa.RecordBatch, *, keep_timestamps: bool) -> pa.RecordBatch:
+    """Rows of the source as a batch for `append_batch`, with stored bodies and the matching
     sysFlag."""
     columns = {
-        "topic": table["topic"],
-        "queueId": table["queueId"],
-        "body": table["rawBody"],
-        "properties": table["properties"],
-        "flag": table["flag"],
-        "sysFlag": table["sysFlag"],
-        "bornTimestamp": table["bornTimestamp"].cast(TIMESTAMP),
-        "bornHost": table["bornHost"],
-        "reconsumeTimes": table["reconsumeTimes"],
+        "topic": batch["topic"],
+        "queueId": batch["queueId"],
+        "body": batch["rawBody"],
+        **{name: batch[name] for name in _AS_THEY_ARE},
     }
     if keep_timestamps:
-        columns["storeTimestamp"] = table["storeTimestamp"].cast(TIMESTAMP)
-    yield from pa.table(columns).to_batches(max_chunksize=ROWS_PER_APPEND)
+        columns["storeTimestamp"] = batch["storeTimestamp"]
+    return pa.RecordBatch.from_pydict(columns)

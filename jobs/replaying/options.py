@@ -130,7 +130,7 @@ def spec_of(given: Mapping[str, Any]) -> ReplaySpec:
         "queue_map": dict(_queue_pair(text) for text in given["queue_map"]),
         "wave_bytes": wave_bytes,
     }
-    plain = {k: v for k, v in given.items() if k not in ("store", "master", "json_file")}
+    plain = {k: v for k, v in given.items() if k not in ("store", "engine", "master", "json_file")}
     spec = ReplaySpec(source=given["store"], **{**plain, **read})
     check(spec)
     return spec

@@ -17,8 +17,7 @@ from rmq_store.search.key_plan import plan_keys
 from rmq_store.search.log_slices import LogSlice, joined, pieces_of
 from spark_source.options.parse import parse_options
 from spark_source.planning.partitions import cut_into_slices
-from spark_source.planning.query_plan import ReadPlan
-from spark_source.source import pin
+from spark_source.planning.query_plan import ReadPlan, pin
 
 OFFSETS_COUNTED_AT_A_TIME = 1 << 20
 
@@ -68,19 +67,25 @@ def left_of(plan: ReadPlan, start: int | None) -> list[QueueSlice]:
         return list(pieces_of(plan.ranges, LogSlice(start, None, 0), source.view.offset_at_log))
 
 
-def waves_of(
-    plan: ReadPlan, start: int | None, wave_bytes: int, keys: Sequence[str] = ()
-) -> list[LogSlice]:
-    """The remaining ranges as waves: log slices with about `wave_bytes` selected bytes.
+def narrowed(plan: ReadPlan, spec: ReplaySpec) -> ReadPlan:
+    """The plan with ranges cut to the places where the index has a requested key, if it is asked.
 
-    With `keys`, only the places where the index has one of them count, because the rest is not
-    read.
+    Ranges that no index covers stay.
     """
+    if not spec.by_index:
+        return plan
+    with plan.store.open() as source:
+        found = plan_keys(source, plan.ranges, spec.keys)
+        if found is None:
+            return plan
+        left = joined((*found.hits, *found.beside_hits(source.view.offset_at_log)))
+    return replace(plan, ranges=tuple(left))
+
+
+def waves_of(plan: ReadPlan, start: int | None, wave_bytes: int) -> list[LogSlice]:
+    """The remaining ranges as waves: log slices with about `wave_bytes` selected bytes."""
     left = left_of(plan, start)
     with plan.store.open() as source:
-        found = plan_keys(source, left, keys) if keys else None
-        if found is not None:
-            left = joined((*found.hits, *found.beside_hits(source.view.offset_at_log)))
         waves = cut_into_slices(source, left, wave_bytes) if left else []
     return [replace(waves[0], start=start), *waves[1:]] if waves else []
 

@@ -1,51 +1,28 @@
-"""The rows of queue ranges in the form that the target of a replay needs."""
+"""How a replay reads: the rows of a part of the log, changed by the rules of the replay."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 
-from pyspark.sql import Column, DataFrame, Observation, SparkSession
-from pyspark.sql import functions as F
+import pyarrow as pa
 
+from jobs.replaying.row_rules import OTHER_KEY, RowRules
 from jobs.replaying.spec import ReplaySpec
-from jobs.running.store_frames import assign_json, offsets_json, range_options
-from rmq_store.format.layout import CRC_PROPERTY, Property
-from rmq_store.format.queues import QueueSlice
-from rmq_store.format.topics import LMQ_PREFIX
-from spark_source.message_reader import ReadPlan
-from spark_source.options.value_parsers import parse_time
-from spark_source.spark_types import spark_schema
+from jobs.running.store_selection import assign_json, offsets_json, range_options
+from rmq_store import MessageStore
+from rmq_store.format.queues import QueueId, QueueSlice
+from rmq_store.questions.engine import OnProgress
+from spark_source.damage import DamageHandler
+from spark_source.planning.partitions import Share, cut_into_slices
+from spark_source.planning.query_plan import ReadPlan
+from spark_source.share_reader import read_share
 
-ORIGIN_PREFIX = "REPLAY_ORIGIN_"
-ORIGIN: Mapping[str, str] = {  # property -> column of the source
-    ORIGIN_PREFIX + "BROKER": "brokerName",
-    ORIGIN_PREFIX + "TOPIC": "topic",
-    ORIGIN_PREFIX + "QUEUE_ID": "queueId",
-    ORIGIN_PREFIX + "QUEUE_OFFSET": "queueOffset",
-    ORIGIN_PREFIX + "LOG_OFFSET": "commitLogOffset",
-    ORIGIN_PREFIX + "STORE_TIMESTAMP": "storeTimestamp",  # milliseconds
-}
-_LIGHT_QUEUES = (Property.INNER_MULTI_DISPATCH, Property.INNER_MULTI_QUEUE_OFFSET)
-# Properties from earlier retries. A message that is sent again must not have them.
-OF_RETRIES = (
-    "RETRY_TOPIC",
-    "DLQ_ORIGIN_TOPIC",
-    "DLQ_ORIGIN_MESSAGE_ID",
-    "ORIGIN_MESSAGE_ID",
-    "RECONSUME_TIME",
-    "MAX_RECONSUME_TIMES",
-    "CONSUME_START_TIME",
-    "DELAY",
-    "REAL_TOPIC",
-    "REAL_QID",
-)
-READ = "read"
 REFUSED_BY_STORE = "refused by the target"
 REFUSED_BY_BROKER = "refused by the broker or its client"
-OTHER_TIME = "stored at another time"
 OTHER_TAG = "other tags"
-OTHER_KEY = "other keys"
 OTHER_TAG_OR_KEY = "other tags or keys"
 _READ = (
     "brokerName",
@@ -61,6 +38,10 @@ _READ = (
 )
 READ_FOR_STORE = (*_READ, "flag", "sysFlag", "bornTimestamp", "bornHost", "rawBody")
 READ_TO_SEND = (*_READ, "body")
+
+_Part = TypeVar("_Part")
+Handle = Callable[[MessageStore, int, Iterator[pa.RecordBatch]], _Part]
+"""What becomes of the rows of a share: (source, number of the share, batches with rows) -> part."""
 
 
 def source_options(spec: ReplaySpec, ranges: Sequence[QueueSlice] = ()) -> dict[str, str]:
@@ -97,142 +78,100 @@ def left_unread(spec: ReplaySpec) -> str | None:
     return OTHER_TAG if spec.tags else None
 
 
-def looked_up(spec: ReplaySpec) -> tuple[str, ...]:
-    """The keys to look up in the index."""
-    return spec.keys if spec.by_index else ()
-
-
 def _given(options: Mapping[str, str | None]) -> dict[str, str]:
     return {name: value for name, value in options.items() if value}
 
 
-class Rows:
-    """The rows of queue ranges for the target: matched, remapped, with origin properties."""
+@dataclass(frozen=True, slots=True)
+class Handled(Generic[_Part]):
+    """What `handle` made of the rows of some shares, in their order, and the counts of the rules."""
 
-    def __init__(self, spark: SparkSession, spec: ReplaySpec, plan: ReadPlan) -> None:
-        self.spark = spark
-        self.spec = spec
-        self.plan = plan
-        self.since, self.until = (
-            None if text is None else parse_time(text) for text in (spec.since, spec.until)
-        )
-
-    def frame(
-        self,
-        ranges: Sequence[QueueSlice],
-        columns: Sequence[str],
-        partition_bytes: int,
-        *,
-        unwrap: bool = False,
-    ) -> tuple[DataFrame, Observation | None]:
-        """The matching rows, and counters that are complete after the rows are read.
-
-        Rows are in log order. With `unwrap`, each member of an inner batch is a row.
-        """
-        if not ranges:
-            return self.spark.createDataFrame([], spark_schema(columns)), None
-        options = {
-            **range_options(ranges),
-            "columns": ",".join(columns),
-            "brokerName": self.plan.store.broker_name,
-            "maxBytesPerPartition": str(partition_bytes),
-            # If the target takes records, a record is copied as stored.
-            "unwrapBatches": "true" if unwrap else "false",
-        }
-        if self.plan.store.broker_conf is not None:
-            options["brokerConf"] = self.plan.store.broker_conf
-        if self.plan.tags is not None:
-            options["tags"] = " || ".join(self.plan.tags)
-        if self.spec.by_index:
-            options["keys"] = " || ".join(self.spec.keys)
-        rows = self.spark.read.format("rmqstore").options(**options).load(self.plan.store.path)
-        counted = Observation()
-        in_time, has_key = self._in_time(), self._has_key()
-        rows = rows.observe(
-            counted,
-            F.count(F.lit(1)).alias(READ),
-            F.count_if(~in_time).alias(OTHER_TIME),
-            F.count_if(in_time & ~has_key).alias(OTHER_KEY),
-        )
-        return self._remapped(rows.where(in_time & has_key)), counted
-
-    def _in_time(self) -> Column:
-        """The condition on store times. It is needed because the broker's clock may have gone
-        back."""
-        stored = F.unix_millis("storeTimestamp")
-        wanted = F.lit(True)
-        if self.since is not None:
-            wanted = wanted & (stored >= self.since)
-        if self.until is not None:
-            wanted = wanted & (stored < self.until)
-        return wanted
-
-    def _has_key(self) -> Column:
-        if not self.spec.keys:
-            return F.lit(True)
-        words = F.split(F.coalesce("keys", F.lit("")), " ")
-        asked = F.array(*(F.lit(key) for key in self.spec.keys))
-        unique = F.coalesce(F.col("uniqKey").isin(*self.spec.keys), F.lit(False))
-        return F.arrays_overlap(words, asked) | unique
-
-    def _remapped(self, rows: DataFrame) -> DataFrame:
-        dead = self.spec.dead_to_origin
-        changed = {
-            "properties": _with_origin(OF_RETRIES if dead else ()),
-            "topic": self._new_topic(),
-            "queueId": self._new_queue(),
-        }
-        if dead:
-            changed["reconsumeTimes"] = F.lit(0)
-        return rows.withColumns(changed)
-
-    def _new_topic(self) -> Column:
-        if self.spec.dead_to_origin:
-            return F.coalesce(_origin_topic_of_dead(), "topic")
-        return _cases([(F.col("topic") == a, b) for a, b in self.spec.topic_map.items()], "topic")
-
-    def _new_queue(self) -> Column:
-        # A rule for one topic takes precedence over a rule for all topics.
-        ordered = sorted(self.spec.queue_map.items(), key=lambda item: item[0][0] is None)
-        cases = [
-            ((F.col("queueId") == old) & (F.lit(topic is None) | (F.col("topic") == topic)), new)
-            for (topic, old), new in ordered
-        ]
-        return _cases(cases, "queueId")
+    parts: Sequence[_Part]
+    counts: Counter[str]
 
 
-def _origin_topic_of_dead() -> Column:
-    """The topic that a dead letter was first sent to; null if unknown."""
-    # AbstractSendMessageProcessor#consumerSendMsgBack writes RETRY_TOPIC; 5.x brokers also write
-    # DLQ_ORIGIN_TOPIC.
-    properties = F.col("properties")
-    return F.coalesce(properties["DLQ_ORIGIN_TOPIC"], properties["RETRY_TOPIC"])
+@dataclass(frozen=True, slots=True)
+class Rows(Generic[_Part]):
+    """The question of a replay: read ranges of a store, and hand the changed rows to `handle`.
 
-
-def _cases(cases: Iterable[tuple[Column, Any]], otherwise: str) -> Column:
-    """The value of the first true condition, else the column `otherwise`."""
-    chosen: Column | None = None
-    for condition, value in cases:
-        literal = F.lit(value)
-        chosen = F.when(condition, literal) if chosen is None else chosen.when(condition, literal)
-    return F.col(otherwise) if chosen is None else chosen.otherwise(F.col(otherwise))
-
-
-def _with_origin(without: Sequence[str] = ()) -> Column:
-    """The properties plus the message's origin, which replaces an older origin.
-
-    Without the CRC of the record, because the target's writer computes its own. Messages read from
-    a light queue lose the names of light queues, because they would arrive twice.
+    Shares are slices of the log of about `share_bytes`, or whole queues if `tasks` is given; then
+    each queue is in one share, in order. `plan` has the ranges and the options of the read.
     """
-    stale = (*ORIGIN, CRC_PROPERTY, *without)
-    light = F.col("topic").startswith(LMQ_PREFIX)
-    kept = F.map_filter(
-        "properties",
-        lambda name, _: ~name.isin(*stale) & ~(light & name.isin(*_LIGHT_QUEUES)),
-    )
-    values = {
-        name: F.unix_millis(column) if column == "storeTimestamp" else F.col(column)
-        for name, column in ORIGIN.items()
-    }
-    pairs = [part for name, value in values.items() for part in (F.lit(name), value.cast("string"))]
-    return F.map_concat(kept, F.create_map(*pairs))
+
+    read: ReadPlan
+    rules: RowRules
+    columns: tuple[str, ...]
+    handle: Handle[_Part]
+    share_bytes: int
+    tasks: int | None = None
+
+    @classmethod
+    def of(
+        cls,
+        spec: ReplaySpec,
+        plan: ReadPlan,
+        ranges: Sequence[QueueSlice],
+        handle: Handle[_Part],
+        *,
+        columns: tuple[str, ...],
+        share_bytes: int,
+        tasks: int | None = None,
+    ) -> Rows[_Part]:
+        """The question about `ranges` of a plan.
+
+        A broker gets each member of an inner batch; other targets get records as stored.
+        """
+        asked = replace(
+            plan.asked,
+            keys=spec.keys if spec.by_index else None,
+            unwrap_batches=spec.to_broker is not None,
+        )
+        read = replace(plan, ranges=tuple(ranges), asked=asked)
+        return cls(read, RowRules.of(spec), columns, handle, share_bytes, tasks)
+
+    def plan(self, store: MessageStore) -> list[tuple[int, Share]]:
+        """The shares with their numbers: slices in the order of the log, or queues."""
+        ranges = self.read.ranges
+        if not ranges:
+            return []
+        if self.tasks is not None:
+            return list(enumerate(_by_queue(ranges, self.tasks)))
+        slices = cut_into_slices(store, ranges, self.share_bytes)
+        return list(enumerate(Share(0, piece) for piece in slices))
+
+    def work(
+        self, store: MessageStore, share: tuple[int, Share], progress: OnProgress
+    ) -> Handled[_Part]:
+        """Hand the rows of a share to `handle`. Raises StoreError for damage and expired files."""
+        number, part = share
+        counts: Counter[str] = Counter()
+        damage = DamageHandler(store, self.read.asked)
+        read = read_share(self.read, part, store, self.columns, damage)
+        changed = (self.rules.apply(batch, counts) for batch in read)
+        handled = self.handle(store, number, (batch for batch in changed if batch.num_rows))
+        progress(self.weight(share))
+        return Handled([handled], counts)
+
+    def weight(self, share: tuple[int, Share]) -> int:
+        """The selected bytes of a slice of the log."""
+        part = share[1].slice
+        return 0 if part is None else part.selected_bytes
+
+    def merge(self, store: MessageStore, parts: Sequence[Handled[_Part]]) -> Handled[_Part]:
+        """The parts of all shares, and the sums of their counts."""
+        counts: Counter[str] = sum((part.counts for part in parts), Counter())
+        return Handled([one for part in parts for one in part.parts], counts)
+
+
+def _by_queue(ranges: Sequence[QueueSlice], tasks: int) -> list[Share]:
+    """Shares of whole queues with about equal numbers of messages."""
+    queues: dict[QueueId, list[QueueSlice]] = {}
+    for part in ranges:
+        queues.setdefault(part.queue, []).append(part)
+    bins: list[list[QueueSlice]] = [[] for _ in range(min(tasks, len(queues)))]
+    sizes = [0] * len(bins)
+    for parts in sorted(queues.values(), key=lambda parts: -sum(map(len, parts))):
+        smallest = sizes.index(min(sizes))
+        bins[smallest] += parts
+        sizes[smallest] += sum(map(len, parts))
+    return [Share(0, ranges=tuple(parts)) for parts in bins]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-from py4j.protocol import Py4JError, Py4JJavaError
-
 _DAMAGE = re.compile(r"\[RMQSTORE_(CORRUPT_[A-Z]+|MISSING_FILE|TRUNCATED_FILE|BODY)\]")
 SALVAGE = "`rmqstore salvage` copies the intact messages into a new store"
 
@@ -15,9 +13,14 @@ def is_damage(reason: str) -> bool:
     return _DAMAGE.search(reason) is not None
 
 
+def is_from_spark(error: Exception) -> bool:
+    """Whether Spark raised the error, perhaps around one of ours."""
+    return type(error).__module__.split(".")[0] in ("pyspark", "py4j")
+
+
 def reason_of(error: Exception) -> str:
     """Our own error text if Spark's traceback contains one, else the first lines."""
-    if isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError):
+    if type(error).__name__ in ("Py4JError", "Py4JNetworkError"):
         return (
             "Spark's JVM ended, and its log says why; if memory ran out, give it more "
             "(spark.driver.memory) or a smaller --wave-bytes"

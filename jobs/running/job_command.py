@@ -8,20 +8,26 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
 from rich.console import Console
 
-from jobs.running.failures import is_damage, reason_of
-from jobs.running.spark_session import builder_for
+from jobs.running.failures import is_damage, is_from_spark, reason_of
+from jobs.running.spark_engine import submitted
+from jobs.running.store_selection import log_of_store
 from rmq_store.errors import AccessError, StoreError, nearest
 from rmq_store.malloc import keep_freed_memory
+from rmq_store.text.sizes import size as size_text
 from spark_source.options.definitions import OPTIONS
 from spark_source.options.value_parsers import parse_size
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+AUTO, LOCAL, SPARK = "auto", "local", "spark"
+MOST_LOCAL_BYTES = 4 << 30
+"""The largest log, in bytes, for which `--engine auto` starts no Spark."""
 
 EXIT_OK, EXIT_NOT_ALL, EXIT_REFUSED, EXIT_STOPPED = range(4)
 _EXIT_INTERRUPTED = 130
@@ -82,17 +88,17 @@ class JobResult(Protocol):
 
 
 Given = Mapping[str, Any]
-Run = Callable[[SparkSession, Any, Callable[[], bool]], JobResult]
-Prepare = Callable[[SparkSession.Builder, Any], SparkSession.Builder]
+Run = Callable[["SparkSession | None", Any, Callable[[], bool]], JobResult]
+Prepare = Callable[["SparkSession.Builder", Any], "SparkSession.Builder"]
 
 
 class Job:
-    """A job as a command. A call parses, runs on Spark, prints the result and returns the exit
-    code.
+    """A job as a command. A call parses, runs in this process or on Spark, prints the result and
+    returns the exit code.
 
     `ask` makes the job's spec from the given options. `stoppable`: the job checks between parts
     whether to stop, so signals end it cleanly. `prepare` configures the Spark session for the spec
-    before it starts.
+    before it starts. `needs_spark`: whether a spec cannot do without.
     """
 
     def __init__(
@@ -103,9 +109,11 @@ class Job:
         *,
         stoppable: bool,
         prepare: Prepare | None,
+        needs_spark: Callable[[Any], bool],
     ) -> None:
         self.command, self.ask = command, ask
         self._run, self._stoppable, self._prepare = run, stoppable, prepare
+        self._needs_spark = needs_spark
 
     def parse(self, argv: Sequence[str]) -> dict[str, Any]:
         """The given options by name. Raises click's errors."""
@@ -123,10 +131,8 @@ class Job:
             given = self.parse(sys.argv[1:] if argv is None else argv)
             _check_report(given["json_file"])
             spec = self.ask(given)
-            builder = builder_for(self._name, given["master"])
-            prepared = self._prepare(builder, spec) if self._prepare else builder
             # Start the session before our signal handlers, because it replaces the one for SIGINT.
-            spark = prepared.getOrCreate()
+            spark = self._session(given, spec) if self._on_spark(given, spec) else None
             with asked_to_stop() if self._stoppable else nullcontext(bool) as should_stop:
                 answer = self._run(spark, spec, should_stop)
             print_result(answer, given["json_file"])
@@ -140,30 +146,66 @@ class Job:
         except StoreError as error:
             print(f"{self._name}: {error}", file=sys.stderr)
             return EXIT_REFUSED
-        except (PySparkException, Py4JError) as error:
-            # An error from an executor. It contains our own error text.
-            print(f"{self._name}: {reason_of(error)}", file=sys.stderr)
-            return EXIT_REFUSED
         except OSError as error:
             reason = f"the operating system refused: {error.strerror or error}"
             print(f"{self._name}: {AccessError(error.filename, reason=reason)}", file=sys.stderr)
+            return EXIT_REFUSED
+        except Exception as error:
+            if not is_from_spark(error):
+                raise
+            # An error from an executor. It contains our own error text.
+            print(f"{self._name}: {reason_of(error)}", file=sys.stderr)
             return EXIT_REFUSED
         if answer.stopped_by is not None:
             return EXIT_REFUSED if is_damage(answer.stopped_by) else EXIT_STOPPED
         return EXIT_OK if answer.ok else EXIT_NOT_ALL
 
+    def _on_spark(self, given: Given, spec: Any) -> bool:
+        """Whether the job runs on Spark. `auto` goes by the size of the log, and says so."""
+        if given["engine"] != AUTO:
+            return bool(given["engine"] == SPARK)
+        if given["master"] is not None or submitted() or self._needs_spark(spec):
+            return True
+        snapshot = log_of_store(given["store"], given_options(given, STORE_OPTIONS)).snapshot
+        log_bytes = snapshot.log_end - snapshot.log_start
+        if log_bytes > MOST_LOCAL_BYTES:
+            where, other = f"on Spark, because the log has {size_text(log_bytes)}", LOCAL
+        else:
+            where, other = "in this process, without Spark", SPARK
+        print(f"{self._name}: runs {where} (--engine {other}: otherwise)", file=sys.stderr)
+        return log_bytes > MOST_LOCAL_BYTES
+
+    def _session(self, given: Given, spec: Any) -> SparkSession:
+        from jobs.running.spark_session import builder_for
+
+        builder = builder_for(self._name, given["master"])
+        return (self._prepare(builder, spec) if self._prepare else builder).getOrCreate()
+
 
 def job(
-    name: str, run: Run, *, stoppable: bool = True, prepare: Prepare | None = None
+    name: str,
+    run: Run,
+    *,
+    stoppable: bool = True,
+    prepare: Prepare | None = None,
+    needs_spark: Callable[[Any], bool] = lambda spec: False,
 ) -> Callable[[Callable[[Given], Any]], Job]:
     """A decorator that makes a job from `run` and the function that makes its spec.
 
-    The function's options are the job's. All jobs also have STORE, --json, --checksums and
-    --master.
+    The function's options are the job's. All jobs also have STORE, --json, --checksums, --engine
+    and --master.
     """
 
     def decorate(ask: Callable[[Given], Any]) -> Job:
         for add in (
+            click.option(
+                "--engine",
+                type=click.Choice([AUTO, LOCAL, SPARK]),
+                default=AUTO,
+                show_default=True,
+                help="Work in this process (local) or on Spark. auto: local up to a log of 4 GiB, "
+                "without --master and spark-submit.",
+            ),
             click.option("--master", help="Spark's master (default: spark-submit's, else local)."),
             click.option(
                 "--checksums",
@@ -181,7 +223,9 @@ def job(
             ask = add(ask)
         settings = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
         command = click.command(name, JobCommand, epilog=_EXIT_CODES, context_settings=settings)
-        return Job(command(ask), ask, run, stoppable=stoppable, prepare=prepare)
+        return Job(
+            command(ask), ask, run, stoppable=stoppable, prepare=prepare, needs_spark=needs_spark
+        )
 
     return decorate
 
@@ -189,7 +233,7 @@ def job(
 def spec_from(kind: Callable[..., _Spec], given: Given, names: Sequence[str]) -> _Spec:
     """The spec of a job: one field for each of its own options, and `options` for those of the
     source."""
-    passing = ("json_file", "master", *names)
+    passing = ("json_file", "engine", "master", *names)
     own = {name: value for name, value in given.items() if name not in passing}
     return kind(**own, options=given_options(given, names))
 

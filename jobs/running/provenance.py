@@ -8,9 +8,8 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import SparkSession
 from rich.table import Table
 from rich.text import Text
 
@@ -18,6 +17,9 @@ from rmq_store.errors import from_os_error
 from rmq_store.format.queues import QueueSlice
 from rmq_store.tables import TABLES
 from spark_source.planning.query_plan import PinnedStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _PIECE = 8 << 20
 _FILES_A_TASK = 16
@@ -77,10 +79,10 @@ def files_of_store(pinned: PinnedStore) -> list[str]:
     return paths
 
 
-def sums_of(spark: SparkSession, paths: Sequence[str]) -> list[FileSum]:
-    """Size and SHA-256 of files, computed by executors. Raises the executors' errors."""
-    if not paths:
-        return []
+def sums_of(spark: SparkSession | None, paths: Sequence[str]) -> list[FileSum]:
+    """Size and SHA-256 of files, computed by executors or here. Raises their errors."""
+    if spark is None or not paths:
+        return [sum_of(path) for path in paths]
     tasks = max(1, -(-len(paths) // _FILES_A_TASK))
     found: list[FileSum] = spark.sparkContext.parallelize(paths, tasks).map(sum_of).collect()
     return found

@@ -10,6 +10,7 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 import jobs
+from jobs.running.spark_engine import submitted
 
 
 def builder_for(name: str, master: str | None) -> SparkSession.Builder:
@@ -33,11 +34,6 @@ def builder_for(name: str, master: str | None) -> SparkSession.Builder:
         "spark.log.level": "ERROR",
     }
     return builder.config(map=quiet)
-
-
-def submitted() -> bool:
-    """Whether spark-submit started this process, and so its JVM with master and jars."""
-    return "SPARK_ENV_LOADED" in os.environ or "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def ship_jobs() -> None:

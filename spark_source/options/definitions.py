@@ -12,6 +12,7 @@ from spark_source.options import value_parsers as values
 DEFAULT_PARTITION_BYTES = 128 << 20
 
 FAILFAST, PERMISSIVE, DROPMALFORMED = "FAILFAST", "PERMISSIVE", "DROPMALFORMED"
+CORRUPT = "corruptRecord"  # the column about damage in mode PERMISSIVE
 CONSUMEQUEUE, COMMITLOG = "consumequeue", "commitlog"
 BY_LOG, BY_QUEUE = "log", "queue"
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
@@ -16,8 +17,8 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from jobs import dlq, trace, usage
-from jobs.exporting import parquet as parquet_target
-from jobs.replay_targets import broker_target as live
+from jobs.exporting import parquet
+from jobs.replay_targets import broker_target
 from jobs.replaying.spec import ReplaySpec
 from jobs.running import provenance
 from jobs.running.job_command import EXIT_NOT_ALL, EXIT_OK, EXIT_REFUSED, Job
@@ -61,7 +62,12 @@ def test_every_option_of_a_jobs_own_is_in_its_spec(
             needed += given(option, "0")
     plain = main.ask(main.parse([*words, *needed]))
     for option in main.command.params:
-        if isinstance(option, click.Option) and option.name not in ("json_file", "master", "help"):
+        if isinstance(option, click.Option) and option.name not in (
+            "json_file",
+            "engine",
+            "master",
+            "help",
+        ):
             rest = [] if option.required else needed
             changed = main.ask(main.parse([*words, *rest, *given(option, "7")]))
             assert changed != plain, f"{name} {option.opts[0]} is dropped"
@@ -83,7 +89,7 @@ def given(option: click.Option, number: str) -> list[str]:
 
 
 def test_trace_asks_for_the_topic(
-    spark: SparkSession, golden: Golden, capsys: pytest.CaptureFixture[str]
+    engine: SparkSession | None, golden: Golden, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = golden("clean-5.5.0")
     key = next(r["keys"].split()[0] for r in store.truth if r["topic"] == "orders" and r["keys"])
@@ -103,7 +109,7 @@ def test_trace_asks_for_the_topic(
     ],
 )
 def test_where_nothing_can_be_written_it_is_refused_in_our_words(
-    spark: SparkSession,
+    engine: SparkSession | None,
     golden: Golden,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -120,7 +126,7 @@ def test_where_nothing_can_be_written_it_is_refused_in_our_words(
 
 
 def test_what_the_operating_system_refuses_is_told_without_a_traceback(
-    spark: SparkSession, golden: Golden, capsys: pytest.CaptureFixture[str]
+    engine: SparkSession | None, golden: Golden, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert usage.main([golden("clean-5.5.0").path, "--json", "/dev/full"]) == EXIT_REFUSED
     assert "usage: [RMQSTORE_ACCESS] " in capsys.readouterr().err
@@ -162,7 +168,7 @@ def test_a_task_that_fails_is_told_in_a_sentence_and_not_in_stack_traces(tmp_pat
 
 
 def test_what_an_executor_met_is_told_in_our_words(
-    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    engine: SparkSession | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A dead letter whose record is damaged: FAILFAST is the source's default."""
     store = unpack("clean-4.9.7", tmp_path)
@@ -180,8 +186,8 @@ def test_what_an_executor_met_is_told_in_our_words(
 
 def functions() -> Sequence[object]:
     spec = ReplaySpec("/store", to_broker="127.0.0.1:1", failed="/failed")
-    of_files = (parquet_target.summed_file, parquet_target.damaged_rows)
-    return [provenance.sum_of, *of_files, live._task(spec, 2)]
+    sending = partial(broker_target._send_rows, spec, 2)
+    return [provenance.sum_of, parquet.summed_file, sending]
 
 
 def test_functions_travel_to_executors_without_this_folder() -> None:

@@ -24,6 +24,7 @@ from rmq_store.errors import InvalidArgumentError, StoreError
 from rmq_store.questions.trace import trace as trace_of
 from tests.conftest import GoldenStore, in_a_queue, unpack, user_topic
 from tests.support.golden import messages_in
+from tests.support.running.engines import ON_BOTH
 
 Golden = Callable[[str], GoldenStore]
 WITH_DEAD = "clean-4.9.7"
@@ -37,9 +38,9 @@ def conf(store: GoldenStore) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", ["clean-5.5.0", "clean-4.3.2", "geometry-5.5.0"])
-def test_usage_adds_up_to_the_truth(spark: SparkSession, golden: Golden, name: str) -> None:
+def test_usage_adds_up_to_the_truth(engine: SparkSession | None, golden: Golden, name: str) -> None:
     store = golden(name)
-    answer = usage.run(spark, usage.UsageSpec(store.path, conf(store), top=5))
+    answer = usage.run(engine, usage.UsageSpec(store.path, conf(store), top=5))
     sizes: Counter[str] = Counter()
     counts: Counter[str] = Counter()
     days: Counter[str] = Counter()
@@ -95,11 +96,13 @@ def set_offset(store: GoldenStore, group: str, topic: str, queue: int, offset: i
     path.write_text(json.dumps(content), "utf-8")
 
 
-def test_lag_is_what_the_truth_has_behind_the_offsets(spark: SparkSession, tmp_path: Path) -> None:
+def test_lag_is_what_the_truth_has_behind_the_offsets(
+    engine: SparkSession | None, tmp_path: Path
+) -> None:
     store = unpack("clean-5.5.0", tmp_path)
     set_offset(store, "slow", "orders", 0, 10)
     set_offset(store, "slow", "orders", 1, 20)
-    answer = lag.run(spark, lag.LagSpec(store.path, conf(store)))
+    answer = lag.run(engine, lag.LagSpec(store.path, conf(store)))
     found = {(r["consumerGroup"], r["topic"], r["queueId"]): r for r in answer.tables["by queue"]}
     assert {key: row["consumerOffset"] for key, row in found.items()} == offsets_of(store)
     for (_, topic, queue), row in found.items():
@@ -111,17 +114,17 @@ def test_lag_is_what_the_truth_has_behind_the_offsets(spark: SparkSession, tmp_p
         if topic == "orders":
             assert row["lag"] == len(behind)
             assert row["lagBytes"] == sum(r["storeSize"] for r in behind)
-    one = lag.run(spark, lag.LagSpec(store.path, conf(store), groups=("slow",), max_lag=5))
+    one = lag.run(engine, lag.LagSpec(store.path, conf(store), groups=("slow",), max_lag=5))
     assert not one.ok
     assert len(one.problems) == 1
     assert one.tables["by group"][0]["lag"] == sum(
         found["slow", "orders", queue]["lag"] for queue in (0, 1)
     )
-    assert lag.run(spark, lag.LagSpec(store.path, conf(store), ("slow",), max_lag=10**6)).ok
+    assert lag.run(engine, lag.LagSpec(store.path, conf(store), ("slow",), max_lag=10**6)).ok
 
 
 def test_messages_that_expired_before_they_were_consumed_are_told(
-    spark: SparkSession, tmp_path: Path
+    engine: SparkSession | None, tmp_path: Path
 ) -> None:
     store = unpack("expired-5.5.0", tmp_path)
     (Path(store.path) / "config").mkdir(exist_ok=True)
@@ -129,7 +132,7 @@ def test_messages_that_expired_before_they_were_consumed_are_told(
     with MessageStore.open(store.path, broker_conf=store.conf) as opened:
         queue = next(q for q in opened.queues() if opened.min_offset(*q) > 0)
     set_offset(store, "late", queue.topic, queue.queue_id, 0)
-    answer = lag.run(spark, lag.LagSpec(store.path, conf(store)))
+    answer = lag.run(engine, lag.LagSpec(store.path, conf(store)))
     assert not answer.ok
     assert "expired" in answer.problems[0]
     assert answer.tables["by group"][0]["queues that lost messages"] == 1
@@ -138,7 +141,8 @@ def test_messages_that_expired_before_they_were_consumed_are_told(
 # --- trace ----------------------------------------------------------------------------------------
 
 
-def test_a_life_is_that_of_the_command(spark: SparkSession, golden: Golden) -> None:
+@ON_BOTH
+def test_a_life_is_that_of_the_command(engine: SparkSession | None, golden: Golden) -> None:
     store = golden(WITH_DEAD)
     wanted = {}
     for record in store.truth:  # one message of each kind
@@ -147,7 +151,7 @@ def test_a_life_is_that_of_the_command(spark: SparkSession, golden: Golden) -> N
     assert len(wanted) == 4
     for record in wanted.values():
         spec = trace.TraceSpec(store.path, record["uniqKey"], conf(store))
-        answer = trace.run(spark, spec)
+        answer = trace.run(engine, spec)
         with MessageStore.open(store.path, broker_conf=store.conf) as opened:
             lives = trace_of(opened, record["uniqKey"])
         steps = [(s.step, s.topic, s.commitLogOffset, s.about) for x in lives for s in x.steps]
@@ -163,27 +167,29 @@ def test_a_life_is_that_of_the_command(spark: SparkSession, golden: Golden) -> N
         assert {s[2] for s in steps} >= {r["commitLogOffset"] for r in records}
 
 
-def test_a_key_an_offset_id_and_nothing(spark: SparkSession, golden: Golden) -> None:
+def test_a_key_an_offset_id_and_nothing(engine: SparkSession | None, golden: Golden) -> None:
     store = golden("clean-5.5.0")
     record = next(r for r in store.truth if r["topic"] == "orders" and r["keys"])
     key = record["keys"].split(" ")[0]
-    by_key = trace.run(spark, trace.TraceSpec(store.path, key, conf(store), topic="orders"))
+    by_key = trace.run(engine, trace.TraceSpec(store.path, key, conf(store), topic="orders"))
     expected = {
         r["commitLogOffset"]
         for r in store.truth
         if r["topic"] == "orders" and key in (r["keys"] or "").split(" ")
     }
     assert {row["commitLogOffset"] for row in by_key.tables["step by step"]} == expected
-    by_id = trace.run(spark, trace.TraceSpec(store.path, record["offsetMsgId"], conf(store)))
+    by_id = trace.run(engine, trace.TraceSpec(store.path, record["offsetMsgId"], conf(store)))
     assert record["commitLogOffset"] in {
         row["commitLogOffset"] for row in by_id.tables["step by step"]
     }
-    nothing = trace.run(spark, trace.TraceSpec(store.path, "no-such-key", conf(store)))
+    nothing = trace.run(engine, trace.TraceSpec(store.path, "no-such-key", conf(store)))
     assert not nothing.ok
     assert "no-such-key" in nothing.problems[0]
 
 
-def test_damage_among_the_records_of_a_message_is_told(spark: SparkSession, tmp_path: Path) -> None:
+def test_damage_among_the_records_of_a_message_is_told(
+    engine: SparkSession | None, tmp_path: Path
+) -> None:
     store = unpack("clean-5.5.0", tmp_path)
     retry = next(r for r in store.truth if r["topic"].startswith("%RETRY%"))
     key, at = retry["keys"].split(" ")[0], retry["commitLogOffset"]
@@ -192,7 +198,7 @@ def test_damage_among_the_records_of_a_message_is_told(spark: SparkSession, tmp_
     raw[at - int(path.name) + 90] ^= 1
     path.write_bytes(raw)
     for asked in (key, retry["uniqKey"]):
-        answer = trace.run(spark, trace.TraceSpec(store.path, asked, conf(store)))
+        answer = trace.run(engine, trace.TraceSpec(store.path, asked, conf(store)))
         assert not answer.ok
         (problem,) = answer.problems
         assert f"at offset {at}" in problem
@@ -210,7 +216,7 @@ def test_damage_among_the_records_of_a_message_is_told(spark: SparkSession, tmp_
     raw[start + 90] ^= 1
     path.write_bytes(raw)
     with pytest.raises(StoreError, match="RMQSTORE_CORRUPT_RECORD"):
-        trace.run(spark, trace.TraceSpec(store.path, lonely["uniqKey"], conf(store)))
+        trace.run(engine, trace.TraceSpec(store.path, lonely["uniqKey"], conf(store)))
 
 
 # --- dlq ------------------------------------------------------------------------------------------
@@ -221,10 +227,10 @@ def dead_of(store: GoldenStore) -> list[dict[str, Any]]:
 
 
 def test_dead_letters_with_their_group_origin_and_attempts(
-    spark: SparkSession, golden: Golden
+    engine: SparkSession | None, golden: Golden
 ) -> None:
     store = golden(WITH_DEAD)
-    answer = dlq.run(spark, dlq.DlqSpec(store.path, conf(store)))
+    answer = dlq.run(engine, dlq.DlqSpec(store.path, conf(store)))
     expected = dead_of(store)
     assert expected
     assert answer.numbers == {
@@ -240,13 +246,15 @@ def test_dead_letters_with_their_group_origin_and_attempts(
         assert row["originMsgId"] == properties["ORIGIN_MESSAGE_ID"]
         assert row["reconsumeTimes"] == record["reconsumeTimes"]
         assert str(record["reconsumeTimes"]) in row["why"]
-    nothing = dlq.run(spark, dlq.DlqSpec(golden("clean-5.5.0").path))
+    nothing = dlq.run(engine, dlq.DlqSpec(golden("clean-5.5.0").path))
     assert nothing.numbers["dead letters"] == 0
 
 
-def test_wide_tables_are_readable_on_a_narrow_screen(spark: SparkSession, golden: Golden) -> None:
+def test_wide_tables_are_readable_on_a_narrow_screen(
+    engine: SparkSession | None, golden: Golden
+) -> None:
     store = golden(WITH_DEAD)
-    answer = dlq.run(spark, dlq.DlqSpec(store.path, conf(store)))
+    answer = dlq.run(engine, dlq.DlqSpec(store.path, conf(store)))
     told = io.StringIO()
     show(answer, Console(file=told, width=80))
     for record in dead_of(store):
@@ -257,12 +265,12 @@ def test_wide_tables_are_readable_on_a_narrow_screen(spark: SparkSession, golden
 
 
 def test_dead_letters_are_sent_again_to_their_origin_once(
-    spark: SparkSession, golden: Golden, tmp_path: Path
+    engine: SparkSession | None, golden: Golden, tmp_path: Path
 ) -> None:
     store = golden(WITH_DEAD)
     target = tmp_path / "again"
     spec = dlq.DlqSpec(store.path, conf(store), groups=("g-retry",), resend=str(target))
-    answer = dlq.run(spark, spec)
+    answer = dlq.run(engine, spec)
     assert answer.ok, answer.problems
     expected = dead_of(store)
     assert answer.numbers["sent again"] == len(expected)
@@ -277,7 +285,7 @@ def test_dead_letters_are_sent_again_to_their_origin_once(
         assert properties["UNIQ_KEY"] == record["uniqKey"]
         assert not {"RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "DELAY", "REAL_TOPIC"} & set(properties)
     with pytest.raises(Exception, match="this replay"):
-        dlq.run(spark, spec)
+        dlq.run(engine, spec)
 
 
 # --- the commands ---------------------------------------------------------------------------------
@@ -285,7 +293,7 @@ def test_dead_letters_are_sent_again_to_their_origin_once(
 
 @pytest.mark.parametrize("module", [usage, lag, trace, dlq])
 def test_reports_as_json_and_wrong_options(
-    spark: SparkSession,
+    engine: SparkSession | None,
     golden: Golden,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -309,13 +317,13 @@ def test_reports_as_json_and_wrong_options(
 
 
 def test_names_that_are_not_there(
-    spark: SparkSession, golden: Golden, capsys: pytest.CaptureFixture[str]
+    engine: SparkSession | None, golden: Golden, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = golden(WITH_DEAD)
     with pytest.raises(InvalidArgumentError, match="g-retry"):
-        dlq.run(spark, dlq.DlqSpec(store.path, groups=("g-retri",)))
+        dlq.run(engine, dlq.DlqSpec(store.path, groups=("g-retri",)))
     with pytest.raises(InvalidArgumentError, match="no consumer group"):
-        lag.run(spark, lag.LagSpec(store.path, groups=("nobody",)))
+        lag.run(engine, lag.LagSpec(store.path, groups=("nobody",)))
     assert usage.main([store.path, "--topic", "ordrs"]) == EXIT_REFUSED
     assert "orders" in capsys.readouterr().err
     assert trace.main([store.path, "no-such-key"]) == EXIT_NOT_ALL

@@ -42,7 +42,7 @@ def without_queues(tmp_path: Path) -> GoldenStore:
 
 
 def test_queues_come_back_as_the_broker_wrote_them(
-    spark: SparkSession, golden: Golden, tmp_path: Path
+    engine: SparkSession | None, golden: Golden, tmp_path: Path
 ) -> None:
     store, target = without_queues(tmp_path), tmp_path / "new"
     words = [store.path, "--to", str(target), "--brokerConf", store.conf, "--release", RELEASE]
@@ -77,7 +77,7 @@ sys.exit(rebuild.main(sys.argv[1:]))
 
 
 def test_killed_and_run_again_it_goes_on(
-    spark: SparkSession, golden: Golden, tmp_path: Path
+    engine: SparkSession | None, golden: Golden, tmp_path: Path
 ) -> None:
     store, target = without_queues(tmp_path), tmp_path / "new"
     words = [store.path, "--to", str(target), "--brokerConf", store.conf, "--release", RELEASE]
@@ -92,7 +92,7 @@ def test_killed_and_run_again_it_goes_on(
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert (target / STATE_FILE).exists()
     spec = job.RebuildSpec(store.path, str(target), {"brokerConf": store.conf}, release=RELEASE)
-    answer = job.run(spark, spec)
+    answer = job.run(engine, spec)
     assert answer.resumed
     assert answer.ok, answer.problems
     assert queue_bytes(target) == queue_bytes(golden(NAME).path)

@@ -11,10 +11,11 @@ from pyspark.sql import SparkSession
 
 from jobs import verify as job
 from jobs.running.job_command import EXIT_NOT_ALL, EXIT_OK, EXIT_REFUSED
-from jobs.running.store_frames import pinned_store
+from jobs.running.store_selection import pinned_store
 from rmq_store.verify.verify_store import verify
 from tests.conftest import GoldenStore, unpack
 from tests.support.golden import STORES
+from tests.support.running.engines import ON_BOTH
 
 Golden = Callable[[str], GoldenStore]
 # Its log is in folders that broker.conf names for the machine it ran on.
@@ -22,11 +23,14 @@ IN_ONE_FOLDER = [name for name in STORES if not name.startswith("multipath")]
 
 
 @pytest.mark.parametrize("name", IN_ONE_FOLDER)
-def test_the_findings_are_those_of_verify(spark: SparkSession, golden: Golden, name: str) -> None:
+@ON_BOTH
+def test_the_findings_are_those_of_verify(
+    engine: SparkSession | None, golden: Golden, name: str
+) -> None:
     store = golden(name)
     before = store.fingerprint()
     options = {"brokerConf": store.conf}
-    found = job.examine(spark, pinned_store(store.path, options))
+    found = job.examine(engine, pinned_store(store.path, options))
     with store.open(broker_conf=store.conf) as opened:
         expected = verify(opened)
     assert found is not None
@@ -49,10 +53,10 @@ def damaged(tmp_path: Path) -> GoldenStore:
     return store
 
 
-def test_damage_is_told_with_its_place(spark: SparkSession, tmp_path: Path) -> None:
+def test_damage_is_told_with_its_place(engine: SparkSession | None, tmp_path: Path) -> None:
     store = damaged(tmp_path)
     spec = job.VerifySpec(store.path, {"brokerConf": store.conf}, checksums=True)
-    answer = job.run(spark, spec)
+    answer = job.run(engine, spec)
     with store.open(broker_conf=store.conf) as opened:
         expected = verify(opened).to_dict()
     assert not answer.ok
@@ -65,7 +69,7 @@ def test_damage_is_told_with_its_place(spark: SparkSession, tmp_path: Path) -> N
 
 
 def test_the_exit_code_says_whether_all_is_well(
-    spark: SparkSession, golden: Golden, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    engine: SparkSession | None, golden: Golden, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = golden("clean-5.3.3")
     report = tmp_path / "report.json"
@@ -80,8 +84,10 @@ def test_the_exit_code_says_whether_all_is_well(
     assert job.main([str(tmp_path / "nothing")]) == EXIT_REFUSED
 
 
-def test_asked_to_stop_it_says_that_it_is_not_all(spark: SparkSession, golden: Golden) -> None:
+def test_asked_to_stop_it_says_that_it_is_not_all(
+    engine: SparkSession | None, golden: Golden
+) -> None:
     store = golden("clean-5.5.0")
-    answer = job.run(spark, job.VerifySpec(store.path, {}), should_stop=lambda: True)
+    answer = job.run(engine, job.VerifySpec(store.path, {}), should_stop=lambda: True)
     assert answer.stopped_by is not None
     assert not answer.ok

@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 from jobs import dlq
 from jobs.replay import main, run
 from jobs.replaying.ledger import LedgerError
-from jobs.replaying.rows import ORIGIN, ORIGIN_PREFIX
+from jobs.replaying.row_rules import ORIGIN, ORIGIN_PREFIX
 from jobs.replaying.spec import ReplaySpec
 from jobs.running.job_command import EXIT_NOT_ALL, EXIT_STOPPED
 from rmq_store import MessageStore

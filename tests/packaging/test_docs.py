@@ -17,7 +17,7 @@ import pytest
 import jobs
 import rmq_store
 import spark_source
-from jobs.replaying.rows import ORIGIN
+from jobs.replaying.row_rules import ORIGIN
 from rmq_store.arrow.message_columns import COLUMNS
 from rmq_store.errors import StoreError
 from rmq_store.tables import TABLES

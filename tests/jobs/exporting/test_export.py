@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
-from datetime import datetime, timezone
+from datetime import date, datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from jobs import replay
 from jobs.export import ExportSpec, main, run
 from jobs.exporting.delta import DeltaUnavailableError
 from jobs.exporting.manifest import Manifest
-from jobs.exporting.rows import once
+from jobs.exporting.parquet import folder_of
 from jobs.exporting.step import ManifestError, without
 from jobs.running.job_command import EXIT_NOT_ALL, EXIT_OK, EXIT_REFUSED
 from rmq_store import MessageStore, QueueId, StoreError
@@ -32,6 +32,7 @@ from rmq_store.format.queues import QueueSlice
 from tests.conftest import GoldenStore, unpack, user_topic
 from tests.support.checkout import CHECKOUT
 from tests.support.golden import Truth, bodies_of, messages_in
+from tests.support.running.engines import ON_BOTH
 
 Golden = Callable[[str], GoldenStore]
 NAME = "clean-5.5.0"
@@ -86,12 +87,13 @@ def orders(record: Truth) -> bool:
 # --- what arrives ---------------------------------------------------------------------------------
 
 
+@ON_BOTH
 def test_every_message_arrives_once_and_the_manifest_says_so(
-    spark: SparkSession, golden: Golden, tmp_path: Path
+    engine: SparkSession | None, golden: Golden, tmp_path: Path
 ) -> None:
     store = golden(NAME)
     before = store.fingerprint()
-    answer = run(spark, spec(store, tmp_path / "out"))
+    answer = run(engine, spec(store, tmp_path / "out"))
     found = Counter(place(row) for row in rows_in(tmp_path / "out"))
     expected = Counter(one[0] for one in expected_of(store, lambda record: True).elements())
     assert found == expected
@@ -135,16 +137,16 @@ def test_bodies_and_days_are_those_of_the_truth(
 
 
 def test_twice_adds_nothing_and_what_is_new_is_added_alone(
-    spark: SparkSession, golden: Golden, tmp_path: Path
+    engine: SparkSession | None, golden: Golden, tmp_path: Path
 ) -> None:
     store = golden(NAME)
     target = tmp_path / "out"
     half = '{"orders": {"0": 100, "1": 7}}'
-    first = run(spark, spec(store, target, topic="orders", endingOffsets=half))
+    first = run(engine, spec(store, target, topic="orders", endingOffsets=half))
     files = {path: path.stat().st_mtime_ns for path in target.rglob("*.parquet")}
     (target / "_manifest" / "_sum.json").unlink()  # a process killed before it was written
-    second = run(spark, spec(store, target, topic="orders"))
-    third = run(spark, spec(store, target, topic="orders"))
+    second = run(engine, spec(store, target, topic="orders"))
+    third = run(engine, spec(store, target, topic="orders"))
     expected = expected_of(store, orders)
     assert found_in(target) == expected
     assert first.numbers["messages added"] > 0
@@ -155,16 +157,16 @@ def test_twice_adds_nothing_and_what_is_new_is_added_alone(
 
 
 def test_what_a_broker_added_meanwhile_is_added(
-    spark: SparkSession, golden: Golden, tmp_path: Path
+    engine: SparkSession | None, golden: Golden, tmp_path: Path
 ) -> None:
     store = unpack(NAME, tmp_path)
     target = tmp_path / "out"
-    run(spark, spec(store, target, topic="payments"))
+    run(engine, spec(store, target, topic="payments"))
     before = len(rows_in(target))
     with MessageStore.append_to(store.path, store.conf) as writer:
         for i in range(5):
             writer.append({"topic": "payments", "queueId": 1, "body": b"later %d" % i})
-    answer = run(spark, spec(store, target, topic="payments"))
+    answer = run(engine, spec(store, target, topic="payments"))
     assert answer.numbers["messages added"] == 5
     rows = rows_in(target)
     assert len(rows) == before + 5
@@ -173,7 +175,7 @@ def test_what_a_broker_added_meanwhile_is_added(
 
 
 def test_checksums_of_the_source_and_the_report_as_json(
-    spark: SparkSession, golden: Golden, tmp_path: Path
+    engine: SparkSession | None, golden: Golden, tmp_path: Path
 ) -> None:
     store = golden(NAME)
     words = [store.path, "--to", str(tmp_path / "out"), "--topic", "payments"]
@@ -218,7 +220,7 @@ def damaged(tmp_path: Path) -> GoldenStore:
     ],
 )
 def test_damage_that_is_left_out_is_a_problem(
-    spark: SparkSession, tmp_path: Path, options: dict[str, str], arrived: int, told: str
+    engine: SparkSession | None, tmp_path: Path, options: dict[str, str], arrived: int, told: str
 ) -> None:
     store, target = damaged(tmp_path), tmp_path / "out"
     words = [store.path, "--to", str(target), "--topic", "payments", "--brokerConf", store.conf]
@@ -234,8 +236,9 @@ def test_damage_that_is_left_out_is_a_problem(
     assert all("RMQSTORE_" in row["corruptRecord"] for row in about)
 
 
+@ON_BOTH
 def test_damage_that_stops_an_export_or_a_replay_is_not_to_be_tried_again(
-    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    engine: SparkSession | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = damaged(tmp_path)
     words = [store.path, "--topic", "payments"]
@@ -261,25 +264,40 @@ def test_a_wrong_option_is_refused_with_the_nearest(
 
 
 def test_other_columns_other_stores_and_folders_of_others_are_refused(
-    spark: SparkSession, golden: Golden, tmp_path: Path
+    engine: SparkSession | None, spark: SparkSession, golden: Golden, tmp_path: Path
 ) -> None:
     store, target = golden(NAME), tmp_path / "out"
-    run(spark, spec(store, target, topic="orders"))
+    run(engine, spec(store, target, topic="orders"))
     held = sorted(target.rglob("*"))
     with pytest.raises(ManifestError, match="other options"):
-        run(spark, spec(store, target, topic="orders", tags="FB"))
+        run(engine, spec(store, target, topic="orders", tags="FB"))
     with pytest.raises(ManifestError, match="other messages than those exported"):
-        run(spark, spec(golden("clean-4.9.7"), target, topic="orders"))
+        run(engine, spec(golden("clean-4.9.7"), target, topic="orders"))
     with pytest.raises(ManifestError, match="content that no export wrote"):
-        run(spark, spec(store, tmp_path, topic="orders"))
+        run(engine, spec(store, tmp_path, topic="orders"))
     with pytest.raises(InvalidArgumentError, match="must be separate folders"):
-        run(spark, spec(store, Path(store.path) / "out"))
+        run(engine, spec(store, Path(store.path) / "out"))
     with pytest.raises(StoreError, match="payments"):
-        run(spark, spec(store, target, topic="paymnts"))
+        run(engine, spec(store, target, topic="paymnts"))
     with pytest.raises(DeltaUnavailableError, match="DeltaSparkSessionExtension"):
         run(spark, ExportSpec(store.path, str(tmp_path / "delta"), format="delta"))
+    with pytest.raises(InvalidArgumentError, match="--engine spark"):
+        run(None, ExportSpec(store.path, str(tmp_path / "delta"), format="delta"))
     assert sorted(target.rglob("*")) == held
     assert not (tmp_path / "delta").exists()
+
+
+def test_folders_of_any_topic_are_those_that_spark_writes_and_reads(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """An odd topic neither leaves the target nor comes back under another name."""
+    topics = ["%RETRY%billing", "a=b", "..", ".", "a/b", "x:y?", "[z]", "tab\t", "ü {w}^"]
+    days = spark.createDataFrame(
+        [(t, "2026-11-21", 1) for t in topics], "topic string, day string, n int"
+    )
+    days.write.partitionBy("topic", "day").parquet(str(tmp_path / "theirs"))
+    theirs = {str(p.parent.relative_to(tmp_path / "theirs")) for p in tmp_path.rglob("*.parquet")}
+    assert theirs == {folder_of((topic, date(2026, 11, 21))) for topic in topics}
 
 
 def test_a_uri_is_refused_and_does_not_become_a_folder(
@@ -327,7 +345,7 @@ sys.exit(export.main(words))
     ("where", "count"), [("write", 0), ("commit", 1), ("move", 1), ("rename", 3)]
 )
 def test_killed_and_run_again_nothing_is_lost_or_doubled(
-    spark: SparkSession, golden: Golden, tmp_path: Path, where: str, count: int
+    engine: SparkSession | None, golden: Golden, tmp_path: Path, where: str, count: int
 ) -> None:
     store, target = golden(NAME), tmp_path / "out"
     words = [store.path, "--to", str(target), "--wave-bytes", "200k", "--master", "local[2]"]
@@ -341,7 +359,7 @@ def test_killed_and_run_again_nothing_is_lost_or_doubled(
         check=False,
     )
     assert done.returncode == -signal.SIGKILL, done.stderr
-    answer = run(spark, spec(store, target, topic="orders,payments"))
+    answer = run(engine, spec(store, target, topic="orders,payments"))
     assert answer.ok
     assert found_in(target) == expected_of(
         store, lambda record: record["topic"] in ("orders", "payments")
@@ -351,25 +369,25 @@ def test_killed_and_run_again_nothing_is_lost_or_doubled(
 
 
 def test_asked_to_stop_it_goes_on_later(
-    spark: SparkSession, golden: Golden, tmp_path: Path
+    engine: SparkSession | None, golden: Golden, tmp_path: Path
 ) -> None:
     store, target = golden(NAME), tmp_path / "out"
-    stopped = run(spark, spec(store, target, topic="orders"), should_stop=lambda: True)
+    stopped = run(engine, spec(store, target, topic="orders"), should_stop=lambda: True)
     assert stopped.stopped_by is not None
     assert not stopped.ok
-    rest = run(spark, spec(store, target, topic="orders"))
+    rest = run(engine, spec(store, target, topic="orders"))
     assert rest.resumed
     assert found_in(target) == expected_of(store, orders)
 
 
 def test_a_file_that_went_missing_from_the_last_wave_is_told(
-    spark: SparkSession, golden: Golden, tmp_path: Path
+    engine: SparkSession | None, golden: Golden, tmp_path: Path
 ) -> None:
     store, target = golden(NAME), tmp_path / "out"
-    run(spark, spec(store, target, topic="payments"))
+    run(engine, spec(store, target, topic="payments"))
     shutil.rmtree(target / "topic=payments")
     with pytest.raises(ManifestError, match="the file is missing"):
-        run(spark, spec(store, target, topic="payments"))
+        run(engine, spec(store, target, topic="payments"))
 
 
 # --- arithmetic -----------------------------------------------------------------------------------
@@ -385,5 +403,4 @@ def test_ranges_without_ranges() -> None:
         QueueSlice(queue, 10, 20),
         QueueSlice(QueueId("b", 0), 1, 2),
     ]
-    assert once(left) == [[left[0], left[2]], [left[1]]]
     assert not list(without([QueueSlice(queue, 6, 9)], done))

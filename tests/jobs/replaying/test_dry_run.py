@@ -20,6 +20,7 @@ from rmq_store import MessageStore
 from rmq_store.errors import InvalidArgumentError
 from tests.conftest import GoldenStore, user_topic
 from tests.support.golden import messages_in
+from tests.support.running.engines import ON_BOTH
 from tests.support.spark.replays import NAME, arrived, spec
 
 Golden = Callable[[str], GoldenStore]
@@ -49,33 +50,34 @@ def planned_of(store: GoldenStore, topic: str, target: str) -> list[PlannedQueue
 
 
 @pytest.mark.parametrize("target", ["to_store", "to_parquet"])
+@ON_BOTH
 def test_it_says_what_would_go_where_and_no_file_appears(
-    spark: SparkSession, golden: Golden, tmp_path: Path, target: str
+    engine: SparkSession | None, golden: Golden, tmp_path: Path, target: str
 ) -> None:
     store = golden(NAME)
     before = store.fingerprint()
     more: dict[str, Any] = {target: str(tmp_path / "new"), "topic_map": {"orders": "copy"}}
     asked = spec(store, topics=("orders", "payments"), **more)
-    dry = run(spark, replace(asked, dry_run=True))
+    dry = run(engine, replace(asked, dry_run=True))
     assert list(tmp_path.iterdir()) == []
     assert store.fingerprint() == before
     expected = [*planned_of(store, "orders", "copy"), *planned_of(store, "payments", "payments")]
     assert list(dry.planned) == expected
     messages = sum(queue.messages for queue in expected)
     assert (dry.ok, dry.written, dry.would_write) == (True, {}, {str(tmp_path / "new"): messages})
-    assert run(spark, asked).written == dry.would_write
+    assert run(engine, asked).written == dry.would_write
 
 
 def test_it_tells_what_the_target_would_refuse_and_the_run_refuses_that(
-    spark: SparkSession, golden: Golden, tmp_path: Path
+    engine: SparkSession | None, golden: Golden, tmp_path: Path
 ) -> None:
     conf = tmp_path / "small.conf"
     conf.write_text("maxMessageSize=600\nmappedFileSizeCommitLog=262144\n")
     target = str(tmp_path / "new")
     asked = spec(golden(NAME), to_store=target, topics=("orders",), target_conf=str(conf))
-    dry = run(spark, replace(asked, dry_run=True))
+    dry = run(engine, replace(asked, dry_run=True))
     assert not Path(target).exists()
-    done = run(spark, asked)
+    done = run(engine, asked)
     assert done.skipped == dry.skipped
     assert done.written == dry.would_write
     refused = Counter({queue.queue_id: queue.refused for queue in dry.planned})
@@ -87,68 +89,68 @@ def test_it_tells_what_the_target_would_refuse_and_the_run_refuses_that(
 
 
 def test_what_has_other_keys_is_told_as_in_a_run(
-    spark: SparkSession, golden: Golden, tmp_path: Path
+    engine: SparkSession | None, golden: Golden, tmp_path: Path
 ) -> None:
     store = golden(NAME)
     key = next(r["keys"].split()[0] for r in store.truth if r["topic"] == "orders" and r["keys"])
     asked = spec(store, to_store=str(tmp_path / "new"), topics=("orders",), keys=(key,))
-    dry = run(spark, replace(asked, dry_run=True))
-    done = run(spark, asked)
+    dry = run(engine, replace(asked, dry_run=True))
+    done = run(engine, asked)
     assert (dry.read, dry.matched, dry.skipped) == (done.read, done.matched, done.skipped)
     assert 0 < dry.matched < dry.read
     asked = replace(asked, to_store=str(tmp_path / "again"), by_index=True)
-    found = run(spark, replace(asked, dry_run=True))
+    found = run(engine, replace(asked, dry_run=True))
     assert found.read == found.matched == dry.matched
     assert found.skipped == dry.skipped == {"other keys": dry.selected - dry.matched}
 
 
 def test_of_a_replay_that_was_stopped_it_tells_what_is_left(
-    spark: SparkSession, golden: Golden, tmp_path: Path
+    engine: SparkSession | None, golden: Golden, tmp_path: Path
 ) -> None:
     store = golden(NAME)
     asked = spec(store, to_store=str(tmp_path / "new"), wave_bytes=100_000)
-    run(spark, asked, lambda: True)
+    run(engine, asked, lambda: True)
     there = len(arrived(tmp_path / "new"))
     held = sorted(tmp_path.rglob("*"))
-    dry = run(spark, replace(asked, dry_run=True))
+    dry = run(engine, replace(asked, dry_run=True))
     assert sorted(tmp_path.rglob("*")) == held
     assert dry.resumed
     whole = sum(map(user_topic, store.truth))
     assert 0 < there < whole
     assert dry.would_write == {str(tmp_path / "new"): whole - there}
-    assert run(spark, asked).ok
+    assert run(engine, asked).ok
     with pytest.raises(LedgerError, match="this replay"):
-        run(spark, replace(asked, dry_run=True))
+        run(engine, replace(asked, dry_run=True))
     other = spec(store, to_store=str(tmp_path / "new"), topics=("orders",), dry_run=True)
     with pytest.raises(LedgerError, match="--append"):
-        run(spark, other)
+        run(engine, other)
     with pytest.raises(InvalidArgumentError, match="--restart deletes"):
-        run(spark, replace(other, restart=True))
+        run(engine, replace(other, restart=True))
 
 
 def test_of_two_targets_each_is_told_what_it_would_get(
-    spark: SparkSession, golden: Golden, tmp_path: Path
+    engine: SparkSession | None, golden: Golden, tmp_path: Path
 ) -> None:
     """Stopped half-way a store goes on where it was, and Parquet begins anew."""
     store = golden(NAME)
     new, parquet = str(tmp_path / "new"), str(tmp_path / "parquet")
     asked = spec(store, to_store=new, to_parquet=parquet, wave_bytes=100_000)
-    run(spark, asked, lambda: True)
+    run(engine, asked, lambda: True)
     there = len(arrived(tmp_path / "new"))
     whole = sum(map(user_topic, store.truth))
     assert 0 < there < whole
-    dry = run(spark, replace(asked, dry_run=True))
+    dry = run(engine, replace(asked, dry_run=True))
     assert dry.would_write == {new: whole - there, parquet: whole}
 
 
 def test_for_a_broker_its_client_is_asked_and_nobody_else(
-    spark: SparkSession, golden: Golden, tmp_path: Path
+    engine: SparkSession | None, golden: Golden, tmp_path: Path
 ) -> None:
     """No broker listens at this address: a dry run must not notice."""
     store = golden(NAME)
     failed = str(tmp_path / "failed")
     asked = {"to_broker": "127.0.0.1:1", "failed": failed, "dry_run": True}
-    dry = run(spark, spec(store, **asked))
+    dry = run(engine, spec(store, **asked))
     assert list(tmp_path.iterdir()) == []
     messages = sum(messages_in(record) for record in store.truth if user_topic(record))
     assert dry.matched == sum(queue.messages for queue in dry.planned) == messages
@@ -158,14 +160,14 @@ def test_for_a_broker_its_client_is_asked_and_nobody_else(
         odd.append({"topic": "odd", "queueId": 3, "body": b"fine"})
         odd.append({"topic": "odd", "queueId": 3, "body": b"x", "properties": {"TAGS": "a|b"}})
     source = replace(spec(store, **asked), source=str(tmp_path / "odd"), broker_conf=None)
-    dry = run(spark, source)
+    dry = run(engine, source)
     assert [(q.topic, q.queue_id, q.messages, q.refused) for q in dry.planned] == [("odd", 3, 2, 1)]
     assert dry.would_write == {"127.0.0.1:1": 1}
     assert "tag should not contain" in dry.problems[0]
 
 
 def test_the_command_says_that_it_was_dry(
-    spark: SparkSession, golden: Golden, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    engine: SparkSession | None, golden: Golden, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = [golden(NAME).path, "--to-store", str(tmp_path / "new"), "--topic", "retrying"]
     assert main([*words, "--dry-run"]) == EXIT_OK

@@ -13,11 +13,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from jobs.replay import run
-from jobs.replaying.rows import ORIGIN_PREFIX
+from jobs.replaying.row_rules import ORIGIN_PREFIX
 from jobs.replaying.spec import ReplaySpec
 from rmq_store import QueueId
 from rmq_store.config.topics_json import read_topic_configs
 from tests.conftest import GoldenStore
+from tests.support.running.engines import ON_BOTH
 from tests.support.spark.replays import (
     NAME,
     arrived,
@@ -35,11 +36,12 @@ Golden = Callable[[str], GoldenStore]
     "name",
     ["clean-5.5.0", "clean-5.3.3", "clean-4.9.7", "direct-5.5.0", "crc-5.5.0", "lmq-5.3.3"],
 )
+@ON_BOTH
 def test_every_message_arrives_as_it_was_with_its_origin(
-    spark: SparkSession, golden: Golden, tmp_path: Path, name: str
+    engine: SparkSession | None, golden: Golden, tmp_path: Path, name: str
 ) -> None:
     store = golden(name)
-    report = run(spark, spec(store, to_store=str(tmp_path / "new"), wave_bytes=100_000))
+    report = run(engine, spec(store, to_store=str(tmp_path / "new"), wave_bytes=100_000))
     expected = expected_rows(store, everything)
     assert arrived(tmp_path / "new") == expected
     assert report.ok, report.problems
@@ -49,22 +51,24 @@ def test_every_message_arrives_as_it_was_with_its_origin(
 
 
 def test_store_timestamps_are_new_or_kept(
-    spark: SparkSession, golden: Golden, tmp_path: Path
+    engine: SparkSession | None, golden: Golden, tmp_path: Path
 ) -> None:
     store = golden(NAME)
     old = [r["storeTimestamp"] for r in store.truth if r["topic"] == "payments"]
     for keep in (False, True):
         target = str(tmp_path / f"keep-{keep}")
-        run(spark, spec(store, to_store=target, topics=("payments",), keep_timestamps=keep))
+        run(engine, spec(store, to_store=target, topics=("payments",), keep_timestamps=keep))
         found = [row["storeTimestamp"] for row in read_back(target)]
         assert (found == old) is keep
         assert keep or min(found) > max(old)
 
 
-def test_topic_and_queue_are_remapped(spark: SparkSession, golden: Golden, tmp_path: Path) -> None:
+def test_topic_and_queue_are_remapped(
+    engine: SparkSession | None, golden: Golden, tmp_path: Path
+) -> None:
     store = golden(NAME)
     run(
-        spark,
+        engine,
         spec(
             store,
             to_store=str(tmp_path / "new"),
@@ -85,12 +89,12 @@ def test_topic_and_queue_are_remapped(spark: SparkSession, golden: Golden, tmp_p
 
 
 def test_a_replay_of_a_replay_names_the_store_it_read(
-    spark: SparkSession, golden: Golden, tmp_path: Path
+    engine: SparkSession | None, golden: Golden, tmp_path: Path
 ) -> None:
     store = golden(NAME)
     first, second = str(tmp_path / "first"), str(tmp_path / "second")
-    run(spark, spec(store, to_store=first, topics=("retrying",)))
-    run(spark, ReplaySpec(source=first, to_store=second, target_conf=store.conf))
+    run(engine, spec(store, to_store=first, topics=("retrying",)))
+    run(engine, ReplaySpec(source=first, to_store=second, target_conf=store.conf))
     middle = read_back(first)
     for row, before in zip(read_back(second), middle, strict=True):
         assert origin_of(row)["BROKER"] == "first"
@@ -121,14 +125,14 @@ SELECTIONS: list[tuple[dict[str, Any], Callable[[dict[str, Any]], bool]]] = [
 
 @pytest.mark.parametrize(("selection", "wanted"), SELECTIONS)
 def test_a_selection_is_what_the_truth_says(
-    spark: SparkSession,
+    engine: SparkSession | None,
     golden: Golden,
     tmp_path: Path,
     selection: dict[str, Any],
     wanted: Callable[[dict[str, Any]], bool],
 ) -> None:
     store = golden(NAME)
-    report = run(spark, spec(store, to_store=str(tmp_path / "new"), **selection))
+    report = run(engine, spec(store, to_store=str(tmp_path / "new"), **selection))
     expected = expected_rows(store, wanted)
     assert expected
     assert arrived(tmp_path / "new") == expected
@@ -137,18 +141,20 @@ def test_a_selection_is_what_the_truth_says(
     assert report.selected - sum(report.skipped.values()) == report.matched
 
 
-def test_a_time_range_and_a_unique_key(spark: SparkSession, golden: Golden, tmp_path: Path) -> None:
+def test_a_time_range_and_a_unique_key(
+    engine: SparkSession | None, golden: Golden, tmp_path: Path
+) -> None:
     store = golden(NAME)
     orders = [record for record in store.truth if record["topic"] == "orders"]
     since, until = orders[200]["storeTimestamp"], orders[700]["storeTimestamp"]
     chosen = spec(
         store, to_store=str(tmp_path / "a"), topics=("orders",), since=str(since), until=str(until)
     )
-    run(spark, chosen)
+    run(engine, chosen)
     in_time = [r for r in orders if since <= r["storeTimestamp"] < until]
     assert [row["uniqKey"] for row in read_back(tmp_path / "a")] == [r["uniqKey"] for r in in_time]
     key = orders[300]["uniqKey"]
-    report = run(spark, spec(store, to_store=str(tmp_path / "b"), topics=("orders",), keys=(key,)))
+    report = run(engine, spec(store, to_store=str(tmp_path / "b"), topics=("orders",), keys=(key,)))
     expected = [r["body"] for r in orders if key in (r["uniqKey"], *(r["keys"] or "").split())]
     assert [row["rawBody"] for row in read_back(tmp_path / "b")] == list(
         map(base64.b64decode, expected)
@@ -157,17 +163,17 @@ def test_a_time_range_and_a_unique_key(spark: SparkSession, golden: Golden, tmp_
 
 
 def test_nothing_selected_makes_an_empty_store(
-    spark: SparkSession, golden: Golden, tmp_path: Path
+    engine: SparkSession | None, golden: Golden, tmp_path: Path
 ) -> None:
     chosen = spec(golden(NAME), topics=("orders",), since="9999999999999")
-    report = run(spark, replace(chosen, to_store=str(tmp_path / "new")))
+    report = run(engine, replace(chosen, to_store=str(tmp_path / "new")))
     assert report.ok
     assert (report.selected, report.matched) == (0, 0)
     assert read_back(tmp_path / "new") == []
 
 
 def test_what_the_target_refuses_is_counted_and_the_rest_arrives(
-    spark: SparkSession, golden: Golden, tmp_path: Path
+    engine: SparkSession | None, golden: Golden, tmp_path: Path
 ) -> None:
     """A target for smaller bodies than the source's."""
     store = golden(NAME)
@@ -175,7 +181,7 @@ def test_what_the_target_refuses_is_counted_and_the_rest_arrives(
     limit = 600
     conf.write_text(f"maxMessageSize={limit}\nmappedFileSizeCommitLog=262144\n")
     report = run(
-        spark,
+        engine,
         spec(store, to_store=str(tmp_path / "new"), topics=("orders",), target_conf=str(conf)),
     )
     expected = expected_rows(
@@ -190,12 +196,12 @@ def test_what_the_target_refuses_is_counted_and_the_rest_arrives(
 
 
 def test_light_queues_are_filled_as_before(
-    spark: SparkSession, golden: Golden, tmp_path: Path
+    engine: SparkSession | None, golden: Golden, tmp_path: Path
 ) -> None:
     store = golden("lmq-5.3.3")
     both = spec(store, to_store=str(tmp_path / "new"), include_system_topics=True)
-    assert run(spark, both).ok
-    run(spark, replace(both, topics=("parent",), include_system_topics=False, append=True))
+    assert run(engine, both).ok
+    run(engine, replace(both, topics=("parent",), include_system_topics=False, append=True))
 
     def light(path: str) -> list[tuple[str, int, str]]:
         rows = [row for row in read_back(path, system=True) if row["topic"].startswith("%LMQ%")]
@@ -209,11 +215,11 @@ def test_light_queues_are_filled_as_before(
 
 
 def test_an_inner_batch_says_where_it_is_now(
-    spark: SparkSession, golden: Golden, tmp_path: Path
+    engine: SparkSession | None, golden: Golden, tmp_path: Path
 ) -> None:
     store = golden(NAME)
     half = {QueueId("inner", 0): (60, 165)}
-    run(spark, spec(store, to_store=str(tmp_path / "new"), offsets=half))
+    run(engine, spec(store, to_store=str(tmp_path / "new"), offsets=half))
     base = 0
     rows = read_back(tmp_path / "new")
     for row in rows:

@@ -21,6 +21,7 @@ from tests.conftest import GoldenStore
 from tests.support.checkout import CHECKOUT
 from tests.support.spark.replays import (
     NAME,
+    read_back,
     spec,
 )
 
@@ -28,7 +29,7 @@ Golden = Callable[[str], GoldenStore]
 
 
 def test_the_command_reports_and_says_how_it_went(
-    spark: SparkSession, golden: Golden, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    engine: SparkSession | None, golden: Golden, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = golden(NAME)
     target, report = str(tmp_path / "new"), tmp_path / "report.json"
@@ -48,7 +49,7 @@ def test_the_command_reports_and_says_how_it_went(
 
 
 def test_the_report_on_stdout_is_json_alone(
-    spark: SparkSession, golden: Golden, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    engine: SparkSession | None, golden: Golden, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = [golden(NAME).path, "--to-parquet", str(tmp_path / "p"), "--topic", "retrying"]
     assert main([*words, "--json", "-"]) == EXIT_OK
@@ -81,7 +82,7 @@ def test_the_report_on_stdout_is_json_alone(
     ],
 )
 def test_a_wrong_selection_is_refused_and_leaves_nothing(
-    spark: SparkSession,
+    engine: SparkSession | None,
     golden: Golden,
     tmp_path: Path,
     more: dict[str, Any],
@@ -89,15 +90,15 @@ def test_a_wrong_selection_is_refused_and_leaves_nothing(
     message: str,
 ) -> None:
     with pytest.raises(kind, match=message):
-        run(spark, spec(golden(NAME), to_store=str(tmp_path / "new"), **more))
+        run(engine, spec(golden(NAME), to_store=str(tmp_path / "new"), **more))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_release_that_is_none_is_refused_and_leaves_nothing(
-    spark: SparkSession, golden: Golden, tmp_path: Path
+    engine: SparkSession | None, golden: Golden, tmp_path: Path
 ) -> None:
     with pytest.raises(StoreError, match="release"):
-        run(spark, spec(golden(NAME), to_store=str(tmp_path / "new"), release="3.2.1"))
+        run(engine, spec(golden(NAME), to_store=str(tmp_path / "new"), release="3.2.1"))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -116,3 +117,29 @@ def test_it_runs_as_a_script_from_anywhere(golden: Golden, tmp_path: Path) -> No
     )
     assert done.returncode == 0, done.stderr
     assert "written to out" in done.stdout
+
+
+WITHOUT_SPARK = """
+import sys
+for name in ("pyspark", "py4j"):
+    sys.modules[name] = None
+from jobs.replay import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_small_store_needs_no_spark(golden: Golden, tmp_path: Path) -> None:
+    """`--engine auto` starts no JVM for it, does not even import pyspark, and says so."""
+    words = [golden(NAME).path, "--to-store", "new", "--topic", "orders"]
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_SPARK, *words],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "replay: runs in this process, without Spark" in done.stderr
+    orders = sum(record["topic"] == "orders" for record in golden(NAME).truth)
+    assert len([row for row in read_back(tmp_path / "new") if row["topic"] == "orders"]) == orders

@@ -11,8 +11,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from jobs.replay import run
-from jobs.replaying.plan import planned, waves_of
+from jobs.replaying.plan import narrowed, planned, waves_of
 from tests.conftest import GoldenStore, unpack
+from tests.support.running.engines import ON_BOTH
 from tests.support.spark.replays import NAME, arrived, expected_rows, spec
 
 Golden = Callable[[str], GoldenStore]
@@ -38,7 +39,10 @@ def expected(store: GoldenStore, wanted: Callable[[dict[str, Any]], bool]) -> li
     return [record for record in store.truth if wanted(record)]
 
 
-def test_only_what_has_the_key_is_read(spark: SparkSession, golden: Golden, tmp_path: Path) -> None:
+@ON_BOTH
+def test_only_what_has_the_key_is_read(
+    engine: SparkSession | None, golden: Golden, tmp_path: Path
+) -> None:
     store = golden(NAME)
     # Of a topic without inner batches, whose messages are in no index.
     orders = expected(store, lambda record: record["topic"] == "orders")
@@ -50,10 +54,10 @@ def test_only_what_has_the_key_is_read(spark: SparkSession, golden: Golden, tmp_
     plan = planned(asked, None)
     with plan.store.open() as source:
         uncovered = sum(stop - start for start, stop in source.key_index().to_read())
-    through, by_index = (waves_of(plan, 0, WAVE, keys) for keys in ((), asked.keys))
+    through, by_index = (waves_of(read, 0, WAVE) for read in (plan, narrowed(plan, asked)))
     assert len(through) > 100
     assert len(by_index) <= 2 + uncovered // WAVE
-    report = run(spark, asked)
+    report = run(engine, asked)
     wanted = expected_rows(store, lambda record: record in orders and has(key)(record))
     assert wanted
     assert arrived(tmp_path / "new") == wanted
@@ -64,7 +68,7 @@ def test_only_what_has_the_key_is_read(spark: SparkSession, golden: Golden, tmp_
 
 @pytest.mark.parametrize("lost", ["all of it", "a file in the middle"])
 def test_what_the_index_lacks_is_found_in_the_log(
-    spark: SparkSession, tmp_path: Path, lost: str
+    engine: SparkSession | None, tmp_path: Path, lost: str
 ) -> None:
     store = unpack(NAME, tmp_path)
     index = Path(store.path) / "index"
@@ -76,7 +80,7 @@ def test_what_the_index_lacks_is_found_in_the_log(
     key = common_key(store)
     new = str(tmp_path / "new")
     asked = spec(store, to_store=new, keys=(key,), by_index=True, wave_bytes=LONGER_WAVE)
-    report = run(spark, asked)
+    report = run(engine, asked)
     wanted = expected_rows(store, has(key))
     assert len(wanted) > 10
     assert arrived(tmp_path / "new") == wanted
@@ -84,26 +88,26 @@ def test_what_the_index_lacks_is_found_in_the_log(
 
 
 def test_keys_and_tags_together_and_one_that_is_nowhere(
-    spark: SparkSession, golden: Golden, tmp_path: Path
+    engine: SparkSession | None, golden: Golden, tmp_path: Path
 ) -> None:
     store = golden(NAME)
     key = common_key(store)
     tags = {record["tags"] for record in expected(store, has(key)) if record["tags"]}
     tag = min(tags - {"*"})
     both = run(
-        spark, spec(store, to_store=str(tmp_path / "a"), keys=(key,), by_index=True, tags=(tag,))
+        engine, spec(store, to_store=str(tmp_path / "a"), keys=(key,), by_index=True, tags=(tag,))
     )
     wanted = expected_rows(store, lambda record: has(key)(record) and record["tags"] == tag)
     assert arrived(tmp_path / "a") == wanted
     assert both.skipped == {"other tags or keys": both.selected - len(wanted)}
-    none = run(spark, spec(store, to_store=str(tmp_path / "b"), keys=("NOWHERE",), by_index=True))
+    none = run(engine, spec(store, to_store=str(tmp_path / "b"), keys=("NOWHERE",), by_index=True))
     assert none.ok
     assert (none.read, none.matched) == (0, 0)
     assert arrived(tmp_path / "b") == []
 
 
 def test_a_replay_of_keys_that_was_stopped_goes_on(
-    spark: SparkSession, golden: Golden, tmp_path: Path
+    engine: SparkSession | None, golden: Golden, tmp_path: Path
 ) -> None:
     store = golden(NAME)
     key = common_key(store)
@@ -111,9 +115,9 @@ def test_a_replay_of_keys_that_was_stopped_goes_on(
     asked = spec(store, to_store=new, keys=(key,), by_index=True, wave_bytes=LONGER_WAVE)
     wanted = expected_rows(store, has(key))
     stops = iter([False, True])
-    assert run(spark, asked, lambda: next(stops)).stopped_by == "stopped on request"
+    assert run(engine, asked, lambda: next(stops)).stopped_by == "stopped on request"
     assert 0 < len(arrived(tmp_path / "new")) < len(wanted)
-    last = run(spark, asked)
+    last = run(engine, asked)
     assert last.ok, last.problems
     assert last.resumed
     assert last.read == last.matched == len(wanted)

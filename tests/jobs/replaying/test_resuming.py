@@ -21,6 +21,7 @@ from rmq_store.errors import AccessError, ForeignLogError, MissingFileError
 from rmq_store.writing.record_appender import RecordAppender
 from tests.conftest import GoldenStore, unpack
 from tests.support.checkout import CHECKOUT
+from tests.support.running.engines import ON_BOTH
 from tests.support.spark.replays import (
     NAME,
     arrived,
@@ -34,55 +35,56 @@ Golden = Callable[[str], GoldenStore]
 
 
 def test_a_target_that_is_there_is_not_touched(
-    spark: SparkSession, golden: Golden, tmp_path: Path
+    engine: SparkSession | None, golden: Golden, tmp_path: Path
 ) -> None:
     store = golden(NAME)
     one = spec(store, to_store=str(tmp_path / "new"), topics=("retrying",))
-    run(spark, one)
+    run(engine, one)
     before = read_back(tmp_path / "new")
     with pytest.raises(LedgerError, match="this replay is in the target"):
-        run(spark, one)
+        run(engine, one)
     other = spec(store, to_store=str(tmp_path / "new"), topics=("documents",))
     with pytest.raises(LedgerError, match="--append"):
-        run(spark, other)
+        run(engine, other)
     (tmp_path / "p").mkdir()
     (tmp_path / "p" / "file").touch()
     with pytest.raises(LedgerError, match="Parquet target already exists"):
-        run(spark, spec(store, to_parquet=str(tmp_path / "p")))
+        run(engine, spec(store, to_parquet=str(tmp_path / "p")))
     assert read_back(tmp_path / "new") == before
 
 
 def test_appending_adds_behind_what_is_there(
-    spark: SparkSession, golden: Golden, tmp_path: Path
+    engine: SparkSession | None, golden: Golden, tmp_path: Path
 ) -> None:
     store = golden(NAME)
     target = str(tmp_path / "new")
-    run(spark, spec(store, to_store=target, topics=("retrying",)))
+    run(engine, spec(store, to_store=target, topics=("retrying",)))
     before = read_back(target)
-    report = run(spark, spec(store, to_store=target, topics=("documents",), append=True))
+    report = run(engine, spec(store, to_store=target, topics=("documents",), append=True))
     after = read_back(target)
     assert after[: len(before)] == before
     assert {row["topic"] for row in after[len(before) :]} == {"documents"}
     assert [part.topic for part in report.target_queues] == ["documents"]
     with pytest.raises(LedgerError, match="this replay"):
-        run(spark, spec(store, to_store=target, topics=("documents",), append=True))
+        run(engine, spec(store, to_store=target, topics=("documents",), append=True))
 
 
+@ON_BOTH
 def test_a_stopped_replay_goes_on_where_it_was(
-    spark: SparkSession, golden: Golden, tmp_path: Path
+    engine: SparkSession | None, golden: Golden, tmp_path: Path
 ) -> None:
     store = golden(NAME)
     asked = spec(store, to_store=str(tmp_path / "new"), wave_bytes=100_000)
     stops = iter([False, True, False, False, True])
-    first = run(spark, asked, lambda: next(stops))
+    first = run(engine, asked, lambda: next(stops))
     assert first.stopped_by == "stopped on request"
     assert not first.ok
     part = arrived(tmp_path / "new")
     assert 0 < len(part) < len(expected_rows(store, everything))
-    second = run(spark, asked, lambda: next(stops))
+    second = run(engine, asked, lambda: next(stops))
     assert second.resumed
     assert second.stopped_by is not None
-    last = run(spark, asked)
+    last = run(engine, asked)
     assert arrived(tmp_path / "new") == expected_rows(store, everything)
     assert last.ok, last.problems
     assert last.run_id == first.run_id
@@ -93,22 +95,23 @@ def test_a_stopped_replay_goes_on_where_it_was(
 
 
 def test_an_unfinished_replay_is_not_mixed_with_another(
-    spark: SparkSession, golden: Golden, tmp_path: Path
+    engine: SparkSession | None, golden: Golden, tmp_path: Path
 ) -> None:
     store = golden(NAME)
     asked = spec(store, to_store=str(tmp_path / "new"), wave_bytes=100_000)
-    run(spark, asked, lambda: True)
+    run(engine, asked, lambda: True)
     other = spec(store, to_store=str(tmp_path / "new"), topics=("orders",))
     with pytest.raises(LedgerError, match="unfinished replay with other options") as refused:
-        run(spark, other)
+        run(engine, other)
     assert "topics=['orders']" in str(refused.value)
-    report = run(spark, replace(other, restart=True))
+    report = run(engine, replace(other, restart=True))
     assert report.ok
     assert {row["topic"] for row in read_back(tmp_path / "new")} == {"orders"}
 
 
+@ON_BOTH
 def test_a_source_that_breaks_in_the_middle_stops_it_cleanly(
-    spark: SparkSession, tmp_path: Path
+    engine: SparkSession | None, tmp_path: Path
 ) -> None:
     """A file goes missing; once it is back, the same command goes on."""
     store = unpack(NAME, tmp_path)
@@ -121,16 +124,16 @@ def test_a_source_that_breaks_in_the_middle_stops_it_cleanly(
             segments[2].rename(aside)
         return False
 
-    broken = run(spark, asked, remove_once)
+    broken = run(engine, asked, remove_once)
     assert broken.stopped_by is not None
     assert "RMQSTORE_MISSING_FILE" in broken.stopped_by
     aside.rename(segments[2])
-    assert run(spark, asked).ok
+    assert run(engine, asked).ok
     assert arrived(tmp_path / "new") == expected_rows(store, everything)
 
 
 def test_a_target_that_could_not_be_written_is_gone_on_with_later(
-    spark: SparkSession, golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: SparkSession | None, golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = golden(NAME)
     asked = spec(store, to_store=str(tmp_path / "new"), wave_bytes=100_000)
@@ -143,9 +146,9 @@ def test_a_target_that_could_not_be_written_is_gone_on_with_later(
 
     with monkeypatch.context() as patched:
         patched.setattr(RecordAppender, "_write_records", full_at_the_third)
-        report = run(spark, asked)
+        report = run(engine, asked)
     assert "No space left on device" in (report.stopped_by or "")
-    assert run(spark, asked).ok
+    assert run(engine, asked).ok
     assert arrived(tmp_path / "new") == expected_rows(store, everything)
 
 
@@ -193,10 +196,10 @@ def command(asked: ReplaySpec) -> list[str]:
     return words
 
 
-def go_on(spark: SparkSession, asked: ReplaySpec) -> str:
+def go_on(engine: SparkSession | None, asked: ReplaySpec) -> str:
     """Run again; why it was refused, or nothing where all went well."""
     try:
-        report = run(spark, asked)
+        report = run(engine, asked)
     except LedgerError as refused:
         return str(refused)
     return "" if report.ok else str(report.problems)
@@ -244,11 +247,11 @@ def test_killed_at_any_point_it_is_resumed_and_never_doubled(
 
 
 def test_a_source_that_fails_before_the_first_message_leaves_the_target_as_it_was(
-    spark: SparkSession, golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: SparkSession | None, golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = golden(NAME)
     target = tmp_path / "new"
-    run(spark, spec(store, to_store=str(target), topics=("retrying",)))
+    run(engine, spec(store, to_store=str(target), topics=("retrying",)))
     before = read_back(target)
     asked = spec(store, to_store=str(target), topics=("documents",), append=True)
 
@@ -258,14 +261,14 @@ def test_a_source_that_fails_before_the_first_message_leaves_the_target_as_it_wa
     with monkeypatch.context() as broken:
         broken.setattr("jobs.replay_targets.local_targets.waves_of", gone)
         with pytest.raises(MissingFileError):
-            run(spark, asked)
+            run(engine, asked)
     assert not (target / "abort").exists()
     assert read_back(target) == before
-    assert run(spark, asked).ok
+    assert run(engine, asked).ok
 
 
 def test_no_replay_writes_to_the_log_that_its_configuration_brings_along(
-    spark: SparkSession, golden: Golden, tmp_path: Path
+    engine: SparkSession | None, golden: Golden, tmp_path: Path
 ) -> None:
     """--target-conf is a live broker's broker.conf: its settings are wanted, its log is not."""
     store = golden(NAME)
@@ -276,20 +279,20 @@ def test_no_replay_writes_to_the_log_that_its_configuration_brings_along(
     target = str(tmp_path / "new")
     asked = spec(store, to_store=target, topics=("orders",), wave_bytes=50_000)
     asked = replace(asked, target_conf=str(conf))
-    assert run(spark, asked, lambda: True).stopped_by == "stopped on request"
-    assert run(spark, asked).ok
+    assert run(engine, asked, lambda: True).stopped_by == "stopped on request"
+    assert run(engine, asked).ok
     again = arrived(target)
     assert again == expected_rows(store, lambda record: record["topic"] == "orders")
     more = replace(asked, topics=("documents",), append=True)
     for dry in (True, False):
         with pytest.raises(ForeignLogError, match="storePathCommitLog"):
-            run(spark, replace(more, dry_run=dry))
+            run(engine, replace(more, dry_run=dry))
     assert arrived(target) == again
     assert live.fingerprint() == before
 
 
 def test_a_stopped_replay_goes_on_though_what_it_has_read_expired(
-    spark: SparkSession, tmp_path: Path
+    engine: SparkSession | None, tmp_path: Path
 ) -> None:
     store = unpack(NAME, tmp_path)
     first, second, *_ = sorted((Path(store.path) / "commitlog").iterdir())
@@ -314,10 +317,10 @@ def test_a_stopped_replay_goes_on_though_what_it_has_read_expired(
         unfinished = Ledger.seen(asked.to_store or "").unfinished
         return unfinished is not None and (unfinished.next_log_offset or 0) > int(second.name)
 
-    assert run(spark, asked, first_file_is_done).stopped_by == "stopped on request"
+    assert run(engine, asked, first_file_is_done).stopped_by == "stopped on request"
     assert first_file_is_done()
     first.unlink()
-    last = run(spark, asked)
+    last = run(engine, asked)
     assert last.ok, last.problems
     assert last.resumed
     assert arrived(tmp_path / "new") == wanted

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from jobs.replaying.rows import ORIGIN, ORIGIN_PREFIX
+from jobs.replaying.row_rules import ORIGIN, ORIGIN_PREFIX
 from jobs.replaying.spec import ReplaySpec
 from rmq_store import MessageStore
 from rmq_store.arrow.message_columns import arrow_schema

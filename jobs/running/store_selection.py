@@ -1,17 +1,13 @@
-"""How jobs read: they pin a store, and make DataFrames of exactly what they pinned."""
+"""What a job selects in a store: pinned stores, and queue ranges as options of the source."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
 
-from pyspark.sql import DataFrame, SparkSession
-
 from rmq_store.format.queues import QueueId, QueueSlice
 from spark_source.options.parse import parse_options
-from spark_source.planning.query_plan import PinnedStore, ReadPlan
-from spark_source.source import pin
-from spark_source.spark_types import spark_schema
+from spark_source.planning.query_plan import PinnedStore, ReadPlan, pin
 
 
 def plan_of(store: str, options: Mapping[str, str]) -> ReadPlan:
@@ -28,27 +24,6 @@ def pinned_store(store: str, options: Mapping[str, str]) -> PinnedStore:
 def log_of_store(store: str, options: Mapping[str, str]) -> PinnedStore:
     """A store with only its log; its queues are not read. Raises StoreError."""
     return plan_of(store, {**options, "source": "commitlog"}).store
-
-
-def messages(
-    spark: SparkSession,
-    pinned: PinnedStore,
-    ranges: Sequence[QueueSlice],
-    columns: Sequence[str],
-    **options: str,
-) -> DataFrame:
-    """The messages of `ranges`, which have each queue once; no messages if there are no ranges."""
-    if not ranges:
-        return spark.createDataFrame([], spark_schema(columns))
-    given = {
-        **range_options(ranges),
-        "columns": ",".join(columns),
-        "brokerName": pinned.broker_name,
-        **options,
-    }
-    if pinned.broker_conf is not None:
-        given["brokerConf"] = pinned.broker_conf
-    return spark.read.format("rmqstore").options(**given).load(pinned.path)
 
 
 def range_options(ranges: Sequence[QueueSlice]) -> dict[str, str]:

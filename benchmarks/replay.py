@@ -1,0 +1,102 @@
+"""Measure a replay into a store, in this process and on Spark, against `append_batch` alone.
+
+    python -m benchmarks.replay [--messages 500000] [--spark]
+
+`append_batch` alone writes batches that are in memory. A replay also reads them from another store,
+checks CRCs and adds the properties of the origin. Prints medians of wall clock and CPU seconds of
+this process for a million messages.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from benchmarks.life import fill
+from jobs.replay import run
+from jobs.replaying.spec import ReplaySpec
+from rmq_store import MessageStore
+from rmq_store.malloc import keep_freed_memory
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROUNDS = 3
+RECORD = 1300  # bytes of a record of `fill`, about
+COLUMNS = ("topic", "queueId", "rawBody", "properties", "flag", "sysFlag", "bornTimestamp")
+
+
+def alone(batches: list[pa.RecordBatch], target: Path) -> None:
+    """Append batches that are in memory."""
+    with MessageStore.create(target) as store:
+        for batch in batches:
+            store.append_batch(batch)
+
+
+def replayed(spark: SparkSession | None, source: Path, target: Path) -> None:
+    """Replay a whole store."""
+    report = run(spark, ReplaySpec(str(source), to_store=str(target)))
+    assert report.ok, report.problems
+
+
+def timed(work: Callable[[Path], object], folder: Path) -> tuple[float, float]:
+    """Seconds of wall clock and of CPU."""
+    target = folder / "target"
+    shutil.rmtree(target, ignore_errors=True)
+    for ledger in folder.glob("target.*"):
+        ledger.unlink()
+    began, cpu = time.perf_counter(), time.process_time()
+    work(target)
+    return time.perf_counter() - began, time.process_time() - cpu
+
+
+def main() -> None:
+    """Print a row for each way."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--messages", type=int, default=500_000)
+    parser.add_argument("--spark", action="store_true", help="also the engine of Spark, local[2]")
+    given = parser.parse_args()
+    keep_freed_memory()
+    with tempfile.TemporaryDirectory() as name:
+        folder, source = Path(name), Path(name, "source")
+        fill(source, given.messages * RECORD)
+        (source / "abort").unlink()
+        with MessageStore.open(source) as store:
+            batches = [
+                batch.rename_columns(["body" if n == "rawBody" else n for n in COLUMNS])
+                for batch in store.read_batches(columns=COLUMNS)
+            ]
+        count = sum(batch.num_rows for batch in batches)
+        ways: dict[str, Callable[[Path], object]] = {
+            "append_batch alone": lambda target: alone(batches, target),
+            "replay, this process": lambda target: replayed(None, source, target),
+        }
+        if given.spark:
+            from jobs.running.spark_session import builder_for
+
+            spark = builder_for("benchmark", "local[2]").getOrCreate()
+            ways["replay, Spark"] = lambda target: replayed(spark, source, target)
+        times: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
+        for _ in range(ROUNDS):
+            for way, work in ways.items():
+                times[way].append(timed(work, folder))
+    base = statistics.median(wall for wall, _ in times["append_batch alone"])
+    print(f"{count:,} messages of 1 KiB{'':<8}      rate   CPU s/M   of append_batch")
+    for way, measured in times.items():
+        wall = statistics.median(w for w, _ in measured)
+        cpu = statistics.median(c for _, c in measured)
+        print(
+            f"{way:<32} {count / wall / 1e3:>7.0f} k/s {cpu / count * 1e6:>7.2f} {base / wall:>9.2f} x"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,189 @@
+"""What a replay does with each row: compare time and keys, give it a new place, note its origin."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from jobs.replaying.spec import QueueMap, ReplaySpec
+from rmq_store.arrow.message_columns import PROPERTIES
+from rmq_store.format.layout import CRC_PROPERTY, Property
+from rmq_store.format.topics import LMQ_PREFIX
+from rmq_store.index.keys import rows_with_key
+from spark_source.options.value_parsers import parse_time
+
+ORIGIN_PREFIX = "REPLAY_ORIGIN_"
+ORIGIN: Mapping[str, str] = {  # property -> column of the source
+    ORIGIN_PREFIX + "BROKER": "brokerName",
+    ORIGIN_PREFIX + "TOPIC": "topic",
+    ORIGIN_PREFIX + "QUEUE_ID": "queueId",
+    ORIGIN_PREFIX + "QUEUE_OFFSET": "queueOffset",
+    ORIGIN_PREFIX + "LOG_OFFSET": "commitLogOffset",
+    ORIGIN_PREFIX + "STORE_TIMESTAMP": "storeTimestamp",  # milliseconds
+}
+READ = "read"
+OTHER_TIME = "stored at another time"
+OTHER_KEY = "other keys"
+
+_LIGHT_QUEUES = (Property.INNER_MULTI_DISPATCH, Property.INNER_MULTI_QUEUE_OFFSET)
+# Properties from earlier retries. A message that is sent again must not have them.
+_OF_RETRIES = (
+    "RETRY_TOPIC",
+    "DLQ_ORIGIN_TOPIC",
+    "DLQ_ORIGIN_MESSAGE_ID",
+    "ORIGIN_MESSAGE_ID",
+    "RECONSUME_TIME",
+    "MAX_RECONSUME_TIMES",
+    "CONSUME_START_TIME",
+    "DELAY",
+    "REAL_TOPIC",
+    "REAL_QID",
+)
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class RowRules:
+    """Which rows a replay takes, and how it changes them. Times are milliseconds, half-open.
+
+    `dead_to_origin`: dead letters get the topic that they were first sent to, as new messages.
+    """
+
+    since: int | None = None
+    until: int | None = None
+    keys: tuple[str, ...] = ()
+    topic_map: Mapping[str, str] | None = None
+    queue_map: QueueMap | None = None
+    dead_to_origin: bool = False
+
+    @classmethod
+    def of(cls, spec: ReplaySpec) -> RowRules:
+        """The rules of a spec. Raises ValueError for a time that is none."""
+        since, until = (
+            None if text is None else parse_time(text) for text in (spec.since, spec.until)
+        )
+        return cls(
+            since, until, spec.keys, dict(spec.topic_map), dict(spec.queue_map), spec.dead_to_origin
+        )
+
+    def apply(self, batch: pa.RecordBatch, counts: Counter[str]) -> pa.RecordBatch:
+        """The rows to replay, changed. Counts the rows, and those left out by the reason."""
+        in_time, has_key = self._in_time(batch), self._has_key(batch)
+        counts[READ] += batch.num_rows
+        counts[OTHER_TIME] += int((~in_time).sum())
+        counts[OTHER_KEY] += int((in_time & ~has_key).sum())
+        taken = in_time & has_key
+        return self._changed(batch if taken.all() else batch.filter(pa.array(taken)))
+
+    def _in_time(self, batch: pa.RecordBatch) -> Mask:
+        """Rows stored in time. The ranges do not say it, because a broker's clock may go back."""
+        wanted = np.ones(batch.num_rows, np.bool_)
+        if self.since is None and self.until is None:
+            return wanted
+        stored = batch["storeTimestamp"].cast(pa.int64()).to_numpy()
+        if self.since is not None:
+            wanted &= stored >= self.since
+        if self.until is not None:
+            wanted &= stored < self.until
+        return wanted
+
+    def _has_key(self, batch: pa.RecordBatch) -> Mask:
+        if not self.keys:
+            return np.ones(batch.num_rows, np.bool_)
+        return rows_with_key(batch["keys"], batch["uniqKey"], self.keys)
+
+    def _changed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        columns = {
+            "properties": _with_origin(batch, _OF_RETRIES if self.dead_to_origin else ()),
+            "topic": self._new_topics(batch),
+            "queueId": self._new_queues(batch),
+        }
+        if self.dead_to_origin:
+            columns["reconsumeTimes"] = pa.array(np.zeros(batch.num_rows, np.int32))
+        arrays = [columns.get(field.name, batch[field.name]) for field in batch.schema]
+        return pa.RecordBatch.from_arrays(arrays, schema=batch.schema)
+
+    def _new_topics(self, batch: pa.RecordBatch) -> pa.Array:
+        topics = batch["topic"]
+        if self.dead_to_origin:
+            # AbstractSendMessageProcessor#consumerSendMsgBack writes RETRY_TOPIC; 5.x brokers also
+            # write DLQ_ORIGIN_TOPIC.
+            known = (
+                pc.map_lookup(batch["properties"], name, "first")
+                for name in ("DLQ_ORIGIN_TOPIC", "RETRY_TOPIC")
+            )
+            return pc.coalesce(*known, topics)
+        if not self.topic_map:
+            return topics
+        old, new = map(pa.array, (list(self.topic_map), list(self.topic_map.values())))
+        return pc.coalesce(new.take(pc.index_in(topics, old)), topics)
+
+    def _new_queues(self, batch: pa.RecordBatch) -> pa.Array:
+        if not self.queue_map:
+            return batch["queueId"]
+        old = batch["queueId"].to_numpy()
+        changed = old.copy()
+        # A rule for one topic takes precedence over a rule for all topics, so it comes last.
+        ordered = sorted(self.queue_map.items(), key=lambda rule: rule[0][0] is not None)
+        for (topic, queue_id), new in ordered:
+            rows = old == queue_id
+            if topic is not None:
+                rows &= pc.equal(batch["topic"], topic).to_numpy(zero_copy_only=False)
+            changed[rows] = new
+        return pa.array(changed)
+
+
+def _with_origin(batch: pa.RecordBatch, without: tuple[str, ...]) -> pa.MapArray:
+    """The properties plus the message's origin, which replaces an older origin.
+
+    Without the CRC of the record, because the target's writer computes its own. Messages read from
+    a light queue lose the names of light queues, because they would arrive twice.
+    """
+    properties, rows = batch["properties"], batch.num_rows
+    ends = properties.offsets.to_numpy()
+    row = np.repeat(np.arange(rows), np.diff(ends))
+    names = properties.keys.slice(ends[0], ends[-1] - ends[0])
+    values = properties.items.slice(ends[0], ends[-1] - ends[0])
+    dropped = _is_one_of(names, (*ORIGIN, CRC_PROPERTY, *without))
+    light = pc.starts_with(batch["topic"], LMQ_PREFIX).to_numpy(zero_copy_only=False)
+    if light.any():
+        dropped |= light[row] & _is_one_of(names, _LIGHT_QUEUES)
+    kept = np.flatnonzero(~dropped)
+    row = row[kept]
+
+    kept_of_row = np.bincount(row, minlength=rows)
+    offsets = np.concatenate(([0], np.cumsum(kept_of_row + len(ORIGIN))))
+    first_of_row = np.concatenate(([0], np.cumsum(kept_of_row)))[:-1]
+    source = np.empty(offsets[-1], np.int64)  # of each new pair: its index among all pairs
+    source[offsets[row] + np.arange(len(kept)) - first_of_row[row]] = kept
+    name_of = source.copy()
+    for i in range(len(ORIGIN)):
+        at = offsets[1:] - len(ORIGIN) + i
+        source[at] = len(values) + i * rows + np.arange(rows)
+        name_of[at] = len(names) + i
+    return pa.MapArray.from_arrays(
+        pa.array(offsets.astype(np.int32)),
+        pa.concat_arrays([names, pa.array(list(ORIGIN))]).take(pa.array(name_of)),
+        pa.concat_arrays([values, *(_as_text(batch[c]) for c in ORIGIN.values())]).take(
+            pa.array(source)
+        ),
+        type=PROPERTIES,
+    )
+
+
+def _is_one_of(names: pa.Array, wanted: tuple[str, ...]) -> Mask:
+    mask: Mask = pc.is_in(names, pa.array(wanted)).to_numpy(zero_copy_only=False)
+    return mask
+
+
+def _as_text(column: pa.Array) -> pa.Array:
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.int64())
+    return column.cast(pa.string())
