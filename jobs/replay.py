@@ -23,7 +23,7 @@ from jobs.replaying.ledger import Ledger
 from jobs.replaying.options import replay_options, spec_of
 from jobs.replaying.plan import ledger_place
 from jobs.replaying.report import Report
-from jobs.replaying.spec import ReplaySpec, check
+from jobs.replaying.spec import ReplaySpec, check, with_fixed_times
 from jobs.running.job_command import Given, job
 from jobs.running.spark_session import ship_jobs
 
@@ -39,6 +39,7 @@ def run(
     is refused; then nothing was written.
     """
     check(spec)
+    spec = with_fixed_times(spec)
     ship_jobs()
     if spec.to_broker is not None:
         require_client()

@@ -8,13 +8,12 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
-from jobs.replaying.spec import ReplaySpec
+from jobs.replaying.spec import ReplaySpec, times_of
 from jobs.running.store_frames import assign_json, offsets_json, range_options
 from rmq_store.format.layout import CRC_PROPERTY, Property
 from rmq_store.format.queues import QueueSlice
 from rmq_store.format.topics import LMQ_PREFIX
 from spark_source.message_reader import ReadPlan
-from spark_source.options.value_parsers import parse_time
 from spark_source.spark_types import spark_schema
 
 ORIGIN_PREFIX = "REPLAY_ORIGIN_"
@@ -113,9 +112,7 @@ class Rows:
         self.spark = spark
         self.spec = spec
         self.plan = plan
-        self.since, self.until = (
-            None if text is None else parse_time(text) for text in (spec.since, spec.until)
-        )
+        self.since, self.until = times_of(spec)
 
     def frame(
         self,

@@ -8,8 +8,8 @@ import click
 
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.messages import Damage, chosen_columns, columns_option, print_batches
-from rmq_store.cli.options import json_option, open_store, store_command
-from rmq_store.text.times import parse_time
+from rmq_store.cli.options import json_option, open_store, store_command, time, time_in
+from rmq_store.text.times import TIME_FORMS, Time
 
 
 @click.command()
@@ -20,10 +20,11 @@ from rmq_store.text.times import parse_time
 @click.option(
     "--from",
     "begin",
+    type=time,
     metavar="TIME",
-    help="Only messages stored at TIME or later: ms, or ISO 8601 (UTC if without a zone).",
+    help=f"Only messages stored at TIME or later: {TIME_FORMS}.",
 )
-@click.option("--to", "end", metavar="TIME", help="Only messages stored before TIME.")
+@click.option("--to", "end", type=time, metavar="TIME", help="Only messages stored before TIME.")
 @click.option("--tag", "tags", help="Only messages with one of these tags: 'a || b'.")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Print at most N messages.")
 @click.option("--skip-damaged", is_flag=True, help="Leave out damaged messages, and report them.")
@@ -36,8 +37,8 @@ def cat(
     topic: str,
     queue_ids: tuple[int, ...],
     offset: int | None,
-    begin: str | None,
-    end: str | None,
+    begin: Time | None,
+    end: Time | None,
     tags: str | None,
     limit: int | None,
     skip_damaged: bool,
@@ -53,7 +54,7 @@ def cat(
     with open_store(store, broker_conf, broker_name) as opened:
         slices = selected_slices(
             opened,
-            Search([topic], queue_ids or None, parse_time(begin), parse_time(end)),
+            Search([topic], queue_ids or None, time_in(opened, begin), time_in(opened, end)),
         )
         if offset is not None:
             slices = [QueueSlice(s.queue, max(s.start, offset), s.stop) for s in slices]

@@ -16,8 +16,8 @@ from rmq_store.cli.messages import (
     print_batches,
     where_it_was,
 )
-from rmq_store.cli.options import json_option, open_store, store_command
-from rmq_store.text.times import parse_time
+from rmq_store.cli.options import json_option, open_store, store_command, time, time_in
+from rmq_store.text.times import TIME_FORMS, Time
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,10 +40,11 @@ if TYPE_CHECKING:
 @click.option(
     "--from",
     "begin",
+    type=time,
     metavar="TIME",
-    help="Only messages stored at TIME or later: ms, or ISO 8601 (UTC if without a zone).",
+    help=f"Only messages stored at TIME or later: {TIME_FORMS}.",
 )
-@click.option("--to", "end", metavar="TIME", help="Only messages stored before TIME.")
+@click.option("--to", "end", type=time, metavar="TIME", help="Only messages stored before TIME.")
 @click.option("--text", help="Only messages with this text in the body.")
 @click.option("--system", is_flag=True, help="Include system topics.")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Print at most N messages.")
@@ -59,8 +60,8 @@ def find(
     message_id: str | None,
     tags: str | None,
     properties: tuple[str, ...],
-    begin: str | None,
-    end: str | None,
+    begin: Time | None,
+    end: Time | None,
     text: str | None,
     system: bool,
     limit: int | None,
@@ -74,18 +75,18 @@ def find(
 
     names = chosen_columns(columns, as_json)
     damage = Damage()
-    search = Search(
-        list(topics) or None,
-        None,
-        parse_time(begin),
-        parse_time(end),
-        key,
-        tags,
-        dict(map(_name_and_value, properties)),
-        None if text is None else text.encode(),
-        system,
-    )
     with open_store(store, broker_conf, broker_name) as opened:
+        search = Search(
+            list(topics) or None,
+            None,
+            time_in(opened, begin),
+            time_in(opened, end),
+            key,
+            tags,
+            dict(map(_name_and_value, properties)),
+            None if text is None else text.encode(),
+            system,
+        )
         on_damage = damage if skip_damaged else None
         batches = (
             search_for(opened, search, names, on_damage)
