@@ -7,7 +7,7 @@ import sys
 import click
 
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
-from rmq_store.cli.messages import Damage, chosen_columns, columns_option, print_batches
+from rmq_store.cli.messages import Damage, chosen_columns, columns_option, print_batches, raw_option
 from rmq_store.cli.options import json_option, open_store, store_command, time, time_in
 from rmq_store.text.times import TIME_FORMS, Time
 
@@ -28,6 +28,7 @@ from rmq_store.text.times import TIME_FORMS, Time
 @click.option("--tag", "tags", help="Only messages with one of these tags: 'a || b'.")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Print at most N messages.")
 @click.option("--skip-damaged", is_flag=True, help="Leave out damaged messages, and report them.")
+@raw_option
 @columns_option
 @json_option
 def cat(
@@ -42,6 +43,7 @@ def cat(
     tags: str | None,
     limit: int | None,
     skip_damaged: bool,
+    raw: bool,
     columns: str | None,
     as_json: bool,
 ) -> None:
@@ -62,6 +64,7 @@ def cat(
             [part for part in slices if part.start < part.stop],
             columns=names,
             tags=tags,
+            unwrap_batches=not raw,
             on_damage=damage if skip_damaged else None,
         )
         print_batches(batches, as_json, limit)
