@@ -22,7 +22,7 @@ from jobs.replaying.ledger import Ledger
 from jobs.replaying.options import replay_options, spec_of
 from jobs.replaying.plan import ledger_place
 from jobs.replaying.report import Report
-from jobs.replaying.spec import ReplaySpec, check
+from jobs.replaying.spec import ReplaySpec, check, with_fixed_times
 from jobs.running.job_command import Given, job
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ def run(
     is refused; then nothing was written.
     """
     check(spec)
+    spec = with_fixed_times(spec)
     if spec.to_broker is not None:
         require_client()
     if spec.dry_run:

@@ -406,8 +406,8 @@ class MessageStore:
 
         Returns the newest `max_messages`, oldest first. Each is checked against its record, so there
         are no hash collisions and no duplicates; the parts of the log that the index does not cover
-        are searched too. Records that cannot be read are skipped, as by the broker; `on_damage`
-        receives their errors, and those of damage where no index covers the log.
+        and queues of inner batches are searched too. Unreadable records are skipped, as by the
+        broker; `on_damage` gets their errors, and those of damage where no index covers the log.
         """
         return self.lookup.query_message(topic, key, max_messages, begin, end, on_damage)
 

@@ -18,6 +18,7 @@ from jobs.replaying.spec import (
 from jobs.running.job_command import size
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.queues import QueueId
+from rmq_store.text.times import TIME_FORMS
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -41,7 +42,7 @@ _OPTIONS = (
     click.option(
         "--since",
         metavar="TIME",
-        help="Only messages stored at TIME or later: ms, or ISO 8601 with a zone.",
+        help=f"Only messages stored at TIME or later: {TIME_FORMS}.",
     ),
     click.option("--until", metavar="TIME", help="Only messages stored before TIME."),
     click.option(

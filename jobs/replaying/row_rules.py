@@ -11,12 +11,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jobs.replaying.spec import QueueMap, ReplaySpec
+from jobs.replaying.spec import QueueMap, ReplaySpec, times_of
 from rmq_store.arrow.message_columns import PROPERTIES
 from rmq_store.format.layout import CRC_PROPERTY, Property
 from rmq_store.format.topics import LMQ_PREFIX
 from rmq_store.index.keys import rows_with_key
-from spark_source.options.value_parsers import parse_time
 
 ORIGIN_PREFIX = "REPLAY_ORIGIN_"
 ORIGIN: Mapping[str, str] = {  # property -> column of the source
@@ -65,10 +64,8 @@ class RowRules:
 
     @classmethod
     def of(cls, spec: ReplaySpec) -> RowRules:
-        """The rules of a spec. Raises ValueError for a time that is none."""
-        since, until = (
-            None if text is None else parse_time(text) for text in (spec.since, spec.until)
-        )
+        """The rules of a spec. Raises InvalidArgumentError for a time that is not fixed yet."""
+        since, until = times_of(spec)
         return cls(
             since, until, spec.keys, dict(spec.topic_map), dict(spec.queue_map), spec.dead_to_origin
         )

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from jobs.running.target_lock import refuse_uri
+from rmq_store import MessageStore
+from rmq_store.admin.info import newest_store_timestamp
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.queues import QueueId
-from spark_source.options.value_parsers import EARLIEST, parse_time
+from rmq_store.text.times import NotATimeError, RelativeTime, Time, fixed_time, parse_time
+from spark_source.options.value_parsers import EARLIEST
 
 DEFAULT_WAVE_BYTES = 256 << 20
 DEFAULT_PATIENCE = 120.0
@@ -24,7 +27,7 @@ QueueMap = Mapping[tuple[str | None, int], int]
 
 @dataclass(frozen=True, slots=True)
 class ReplaySpec:
-    """What to replay, and the target. Times are milliseconds or ISO 8601 with a zone.
+    """What to replay, and the target. Times have the forms of `rmq_store.text.times`.
 
     Either `topics`, or single queues: `queues`, and `offsets` with a half-open range of queue
     offsets per queue; by default all user topics. The job holds about twice `wave_bytes` in memory.
@@ -182,8 +185,35 @@ def _check_live(spec: ReplaySpec) -> None:
         )
 
 
-def _checked_time(value: str | None) -> int | None:
+def _checked_time(value: str | None) -> Time | None:
     try:
         return None if value is None else parse_time(value)
-    except ValueError as error:
+    except NotATimeError as error:
         raise InvalidArgumentError(None, reason=f"{value!r} {error}") from None
+
+
+def with_fixed_times(spec: ReplaySpec) -> ReplaySpec:
+    """The spec with relative times as milliseconds, fixed by the newest message of the source.
+
+    So the ledger has the times that the replay used.
+    """
+    since, until = _checked_time(spec.since), _checked_time(spec.until)
+    if not isinstance(since, RelativeTime) and not isinstance(until, RelativeTime):
+        return spec
+    with MessageStore.open(
+        spec.source, broker_name=spec.broker_name, broker_conf=spec.broker_conf
+    ) as source:
+        newest = newest_store_timestamp(source.log)
+    return replace(
+        spec,
+        since=str(since.at(newest)) if isinstance(since, RelativeTime) else spec.since,
+        until=str(until.at(newest)) if isinstance(until, RelativeTime) else spec.until,
+    )
+
+
+def times_of(spec: ReplaySpec) -> tuple[int | None, int | None]:
+    """`since` and `until` in ms. Raises InvalidArgumentError for a time that is not fixed yet."""
+    since, until = (
+        fixed_time(_checked_time(text), lambda: None) for text in (spec.since, spec.until)
+    )
+    return since, until

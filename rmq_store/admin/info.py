@@ -71,7 +71,7 @@ def store_info(
     try:
         topics, queues = _count_queues(root)
         first = _record_at(log, log.start)
-        end, last = _last_record(log)
+        end, last = last_record(log)
         name = broker_name or config.brokerName or root.absolute().name
         system = [topic for topic in topics if is_system_topic(topic, "", name)]
         return StoreInfo(
@@ -127,7 +127,14 @@ def _record_at(log: CommitLog, offset: int) -> Record | None:
         return None
 
 
-def _last_record(log: CommitLog) -> tuple[int, Record | None]:
+def newest_store_timestamp(log: CommitLog) -> int | None:
+    """The storeTimestamp (ms) of the last record of the log; None if none can be read there."""
+    _, last = last_record(log)
+    return None if last is None else last.store_timestamp
+
+
+def last_record(log: CommitLog) -> tuple[int, Record | None]:
+    """The end of the log, and the record before it. Reads some MiB at the end."""
     segment = log.last_record_file()
     if segment is None:
         return log.start, None

@@ -19,6 +19,7 @@ import numpy as np
 
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.json_files import is_there
+from rmq_store.config.locate import require_apart
 from rmq_store.config.topics_json import declared_topics, update_topics
 from rmq_store.errors import (
     AccessError,
@@ -120,6 +121,7 @@ def rebuild(
         )
     known, how, root = StoreConfig.of(config), dialect(release), Path(target)
     with MessageStore.open(source, config=known, queues=False) as store:
+        require_apart([store.path, *store.log.chain.folders], root)
         settings = known.with_defaults_of(store.geometry())
         # Damage does not end the log before records that were flushed.
         flushed = Checkpoint.read_or_zero(store.path / CHECKPOINT_FILE).physic_msg_timestamp

@@ -10,7 +10,6 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import Extent
 from rmq_store.commitlog.scan import SoundRun, scan
 from rmq_store.config.broker_conf import StoreConfig
+from rmq_store.config.locate import require_apart
 from rmq_store.config.topics_json import batch_topics, declared_topics
 from rmq_store.errors import InvalidArgumentError, InvalidMessageError
 from rmq_store.format.array_types import Ints
@@ -92,10 +92,7 @@ def salvage(
     """
     known = StoreConfig.of(config)
     with MessageStore.open(source, config=known, queues=False) as store:
-        if Path(target).absolute() == store.path.absolute():
-            raise InvalidArgumentError(
-                target, reason="the target is the source", advice="Name a new folder"
-            )
+        require_apart([store.path, *store.log.chain.folders], target)
         report = SalvageReport(
             str(store.path), os.fspath(target), store.log.start, store.log.chain.stop
         )

@@ -28,6 +28,15 @@ def columns_option(command: Callable[..., Any]) -> Callable[..., Any]:
     )(command)
 
 
+def raw_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the option --raw."""
+    return click.option(
+        "--raw",
+        is_flag=True,
+        help="Print the record of an inner batch as stored, not its messages.",
+    )(command)
+
+
 def chosen_columns(columns: str | None, as_json: bool) -> tuple[str, ...] | None:
     """The columns to print; None means all default columns. Raises for an unknown column."""
     if columns is None:

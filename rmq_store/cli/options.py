@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from rmq_store.text.times import NotATimeError, Time, fixed_time, parse_time
+
 if TYPE_CHECKING:
     from rmq_store.store import MessageStore
 
@@ -41,6 +43,21 @@ def open_store(store: str, broker_conf: str | None, broker_name: str | None) -> 
     from rmq_store.store import MessageStore
 
     return MessageStore.open(store, broker_conf=broker_conf, broker_name=broker_name)
+
+
+def time(text: str) -> Time:
+    """The type of an option that takes a time. Raises click.BadParameter for another text."""
+    try:
+        return parse_time(text)
+    except NotATimeError as error:
+        raise click.BadParameter(f"{text!r} {error}.") from None
+
+
+def time_in(store: MessageStore, given: Time | None) -> int | None:
+    """A time in ms; one relative to the newest message is fixed by the store's."""
+    from rmq_store.admin.info import newest_store_timestamp
+
+    return fixed_time(given, lambda: newest_store_timestamp(store.log))
 
 
 config_option = click.option(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from rmq_store.config.broker_conf import PATH_SPLITTER, StoreConfig
 from rmq_store.errors import (
     ForeignLogError,
+    InvalidArgumentError,
     MissingFileError,
     NotAStoreError,
     UnsupportedStoreError,
@@ -94,6 +96,27 @@ def _found(root: Path, folder: Path) -> Path:
         advice=f"{root / folder.name} does not exist either: mount or copy it to one of the two, or correct "
         "storePathCommitLog and readOnlyCommitLogStorePaths",
     )
+
+
+def require_apart(
+    folders: Iterable[str | os.PathLike[str]], target: str | os.PathLike[str]
+) -> None:
+    """Raise InvalidArgumentError for a target in, around or at one of a source's folders.
+
+    Otherwise the new store would become files of the store that it was made from. Links are
+    followed.
+    """
+    made = Path(os.path.realpath(target))
+    for folder in folders:
+        real = Path(os.path.realpath(folder))
+        if made.is_relative_to(real) or real.is_relative_to(made):
+            raise InvalidArgumentError(
+                target,
+                reason="the target and the source must be separate folders",
+                expected=f"a folder outside {folder}",
+                actual=made,
+                advice="Name a new folder. Nothing was written",
+            )
 
 
 def refuse_foreign_log(root: Path, config: StoreConfig) -> None:

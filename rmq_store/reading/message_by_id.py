@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import islice
 
 from rmq_store.commitlog.log import CommitLog
@@ -22,6 +23,7 @@ from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.record import Record
 from rmq_store.index.keys import has_key
 from rmq_store.index.query_message import KeyIndex
+from rmq_store.reading.member_lookup import messages_in_batch_queues
 from rmq_store.snapshot.queue_view import QueueView
 
 
@@ -169,14 +171,14 @@ class MessageLookup:
             named = []
         if named:
             return named
-        found: dict[int, Message] = {}
+        found: dict[_Place, Message] = {}
         for message in self.messages_with_key(self._view.known_topics, message_id, None, report):
             if message.uniq_key == message_id:
-                found[message.commit_log_offset] = message
+                found[_place(message)] = message
         if on_damage is not None or not found:  # the message may have been there
             for damage in self._key_index().damage_beside():
                 report(damage)
-        return [found[offset] for offset in sorted(found)]
+        return [found[place] for place in sorted(found, key=_in_log_order)]
 
     def messages_with_key(
         self,
@@ -187,11 +189,14 @@ class MessageLookup:
     ) -> Iterator[Message]:
         """The messages of `query_message` for several topics, with one pass over the index.
 
-        For each topic the newest `max_messages` (None: all), newest first.
+        For each topic the newest `max_messages` (None: all), newest first; then all those of queues
+        of inner batches.
         """
-        for topic, offsets in self._key_index().candidates(topics, key).items():
+        named = list(topics)
+        for topic, offsets in self._key_index().candidates(named, key).items():
             found = self._having_key(topic, key, reversed(offsets), on_damage=on_damage)
             yield from islice(found, max_messages)
+        yield from self._in_batches(named, key, 0, None, on_damage)
 
     def by_offset_id(self, message_id: str) -> Message | None:
         """The message with an offsetMsgId (32 or 56 hex digits); None if the id is not one or the
@@ -233,8 +238,8 @@ class MessageLookup:
 
         The newest `max_messages` of them, oldest first. Each was checked against its record, so
         there are no hash collisions and no duplicates. Messages after the index or in a gap of it
-        are found too. Unreadable records are skipped, like by the broker. `on_damage` receives
-        their errors, and damage in log ranges without an index.
+        are found too, and the members of inner batches. Unreadable records are skipped, like by the
+        broker. `on_damage` receives their errors, and damage in log ranges without an index.
         """
         index = self._key_index()
         offsets = index.candidates([topic], key)[topic]
@@ -242,7 +247,31 @@ class MessageLookup:
             for damage in index.damage_beside():
                 on_damage(damage)
         found = self._having_key(topic, key, reversed(offsets), begin, end, on_damage)
-        return list(islice(found, max_messages))[::-1]
+        newest = {_place(one): one for one in islice(found, max_messages)}
+        members = self._in_batches([topic], key, begin, end, on_damage)
+        newest |= {_place(one): one for one in deque(members, max_messages)}
+        places = sorted(newest, key=_in_log_order)
+        return [newest[place] for place in places[max(0, len(places) - max_messages) :]]
+
+    def _in_batches(
+        self,
+        topics: Collection[str],
+        key: str,
+        begin: int,
+        end: int | None,
+        on_damage: Callable[[StoreError], None] | None,
+    ) -> Iterator[Message]:
+        """The messages with the key in queues of inner batches, in the order of the log."""
+        return messages_in_batch_queues(
+            self._log(),
+            self._view,
+            self._broker_name,
+            topics,
+            key,
+            begin,
+            end,
+            on_damage or _leave_out,
+        )
 
     def _having_key(
         self,
@@ -308,5 +337,22 @@ def behind_index(error: StoreError, topic: str, key: str, offset: int) -> StoreE
     )
 
 
+_Place = tuple[int, int | None]
+"""Log offset and queue offset. The members of an inner batch have the same log offset."""
+
+
+def _place(message: Message) -> _Place:
+    return message.commit_log_offset, message.queue_offset
+
+
+def _in_log_order(place: _Place) -> tuple[int, int]:
+    log_offset, queue_offset = place
+    return log_offset, -1 if queue_offset is None else queue_offset
+
+
 def _raise(error: StoreError) -> None:
     raise error
+
+
+def _leave_out(_: StoreError) -> None:
+    return

@@ -1,32 +1,127 @@
-"""Parse and format times."""
+"""Parse and format times. Commands, jobs and the Spark source take a time in the same forms."""
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
 
-import click
+from rmq_store.errors import InvalidArgumentError
+
+TIME_FORMS = (
+    "ms, ISO 8601 (UTC if without a zone), 10:00 of the store's newest day (UTC), or -1h before "
+    "its newest message"
+)
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_LEAST_MS = 10**11  # March 1973: before any broker, and as seconds after any
+_MOST_MS = 10**14  # the year 5138; microseconds of today are more
+_DAY_MS = 86_400_000
+_UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": _DAY_MS}
 
 
-def parse_time(text: str | None) -> int | None:
-    """A time as ms since the epoch. Digits are ms; other text is ISO 8601, in UTC if without a
-    zone.
+class NotATimeError(ValueError):
+    """The reason why a text is not a time, as the rest of a sentence: "'5' is not ..."."""
 
-    Raises click.BadParameter for other text.
+
+@dataclass(frozen=True, slots=True)
+class RelativeTime:
+    """A time that only a store's newest message fixes: `ago` ms before it, or `of_day` ms after
+    the start of its day in UTC."""
+
+    text: str
+    ago: int | None = None
+    of_day: int | None = None
+
+    def at(self, newest: int | None) -> int:
+        """The time in ms since the epoch. `newest`: the storeTimestamp of the newest message.
+
+        Raises InvalidArgumentError if there is no message, and for a time before 1970.
+        """
+        if newest is None:
+            raise InvalidArgumentError(
+                None,
+                reason=f"the time {self.text!r} is relative to the newest message, and none can be "
+                "read at the end of the log",
+                advice="Give milliseconds since 1970 or ISO 8601",
+            )
+        if self.of_day is not None:
+            return newest - newest % _DAY_MS + self.of_day
+        assert self.ago is not None
+        if self.ago > newest:
+            raise InvalidArgumentError(
+                None,
+                reason=f"the time {self.text!r} is before 1970",
+                advice=f"The newest message was stored at {iso_time(newest)}",
+            )
+        return newest - self.ago
+
+
+Time = int | RelativeTime
+"""Milliseconds since the epoch, or a time that the newest message of a store fixes."""
+
+
+def parse_time(text: str) -> Time:
+    """A time from one of four forms.
+
+    - digits: milliseconds since the epoch;
+    - ISO 8601, in UTC if without a zone;
+    - `10:00` or `10:00:30`: of the day of the store's newest message, in UTC;
+    - `-1h`, `-30m`, `-20s`, `-2d`: before the store's newest message.
+
+    Raises NotATimeError for other text, and for digits that are seconds, microseconds or less.
     """
-    if text is None:
-        return None
-    if text.lstrip("-").isdigit():
-        return int(text)
+    said = text.strip()
+    if re.fullmatch(r"-?[0-9]+", said):
+        return _of_number(said)
+    of_day = re.fullmatch(r"([01]?[0-9]|2[0-3]):([0-5][0-9])(?::([0-5][0-9]))?", said)
+    if of_day is not None:
+        hours, minutes, seconds = (int(part or 0) for part in of_day.groups())
+        return RelativeTime(said, of_day=((hours * 60 + minutes) * 60 + seconds) * 1000)
+    ago = re.fullmatch(r"-([0-9]+)([smhd])", said)
+    if ago is not None:
+        return RelativeTime(said, ago=int(ago[1]) * _UNITS_MS[ago[2]])
     try:
-        at = datetime.fromisoformat(text.replace("Z", "+00:00"))
+        moment = datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", said))
     except ValueError:
-        raise click.BadParameter(
-            f"{text!r} is not a time; give ms since 1970, or ISO 8601 such as "
-            "2024-05-01T12:00:00+02:00"
-        ) from None
-    if at.tzinfo is None:
-        at = at.replace(tzinfo=timezone.utc)
-    return round(at.timestamp() * 1000)
+        raise NotATimeError(f"is not a time; give {TIME_FORMS}") from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=timezone.utc)
+    return (moment - _EPOCH) // timedelta(milliseconds=1)
+
+
+def fixed_time(time: Time | None, newest: Callable[[], int | None]) -> int | None:
+    """A time in ms; None if not given. `newest` is called only for a relative time."""
+    return time.at(newest()) if isinstance(time, RelativeTime) else time
+
+
+def _of_number(digits: str) -> int:
+    """Milliseconds. Refuses a number that only has a meaning in another unit, except 0, which is
+    the same in every unit."""
+    if len(digits) > 20:
+        raise NotATimeError("is too large for a time in milliseconds")
+    number = int(digits)
+    if number == 0 or _LEAST_MS <= abs(number) < _MOST_MS:
+        return number
+    if abs(number) < _LEAST_MS:
+        as_ms, as_seconds = _iso_of(number), _iso_of(number * 1000)
+        raise NotATimeError(
+            f"is {as_ms} as milliseconds, which is what it means here, and {as_seconds} as "
+            f"seconds; give the one you mean as ISO 8601: {as_seconds} or {as_ms}"
+        )
+    for unit, per_ms in (("microseconds", 1000), ("nanoseconds", 1_000_000)):
+        if abs(number) < _MOST_MS * per_ms:
+            raise NotATimeError(
+                f"is no time of a store as milliseconds, and {_iso_of(number // per_ms)} as "
+                f"{unit}; give {number // per_ms} for that"
+            )
+    raise NotATimeError("is too large for a time in milliseconds")
+
+
+def _iso_of(ms: int) -> str:
+    at = _EPOCH + timedelta(milliseconds=ms)
+    text = at.isoformat(timespec="milliseconds" if ms % 1000 else "seconds")
+    return text.replace("+00:00", "Z")
 
 
 def iso_time(ms: int | None) -> str:

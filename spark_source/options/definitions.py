@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rmq_store.tables import TABLES
+from rmq_store.text.times import TIME_FORMS
 from spark_source.options import value_parsers as values
 
 DEFAULT_PARTITION_BYTES = 128 << 20
@@ -120,12 +121,10 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "startingTimestamp",
         "starting_timestamp",
-        values.parse_time,
+        values.time,
         "none",
-        "start every queue at the first message stored at or after this time; milliseconds, or "
-        "ISO "
-        "8601 with a zone; takes precedence over startingOffsetsByTimestamp and "
-        "startingOffsets",
+        f"start every queue at the first message stored at or after this time: {TIME_FORMS}; takes "
+        "precedence over startingOffsetsByTimestamp and startingOffsets",
     ),
     Option(
         "startingOffsetsByTimestampStrategy",
@@ -153,7 +152,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "endingTimestamp",
         "ending_timestamp",
-        values.parse_time,
+        values.time,
         "none",
         "stop every queue before the first message stored at or after this time; takes precedence "
         "over endingOffsetsByTimestamp and endingOffsets",

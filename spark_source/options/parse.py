@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rmq_store.errors import InvalidArgumentError, nearest
 from rmq_store.files.remote.uri_filesystem import StorageOptions
 from rmq_store.format.compression import DEFAULT_MAX_BODY_BYTES
+from rmq_store.text.times import Time, fixed_time
 from spark_source.options import value_parsers as values
 from spark_source.options.client_options import why_only_a_client
 from spark_source.options.definitions import (
@@ -29,7 +30,7 @@ class SourceOptions:
     """The options of a read as typed values. None means not given.
 
     Offsets are queue offsets. EARLIEST and LATEST have the values of Kafka's source. Times are
-    milliseconds since the epoch.
+    milliseconds since the epoch; `with_fixed_times` makes them of relative ones.
     """
 
     paths: tuple[str, ...] = ()
@@ -46,8 +47,8 @@ class SourceOptions:
     broker_conf: str | None = None
     starting_offsets: ByQueue = field(default_factory=ByQueue)
     ending_offsets: ByQueue = field(default_factory=ByQueue)
-    starting_timestamp: int | None = None
-    ending_timestamp: int | None = None
+    starting_timestamp: Time | None = None
+    ending_timestamp: Time | None = None
     starting_timestamps: ByQueue = field(default_factory=ByQueue)
     ending_timestamps: ByQueue = field(default_factory=ByQueue)
     timestamp_strategy: str = "latest"
@@ -69,6 +70,14 @@ class SourceOptions:
     def path(self) -> str:
         """The first path, for error messages."""
         return self.paths[0] if self.paths else ""
+
+    def with_fixed_times(self, newest: Callable[[], int | None]) -> SourceOptions:
+        """The options with relative times fixed by the storeTimestamp of the newest message."""
+        return replace(
+            self,
+            starting_timestamp=fixed_time(self.starting_timestamp, newest),
+            ending_timestamp=fixed_time(self.ending_timestamp, newest),
+        )
 
 
 _BY_FOLDED_NAME = {option.name.casefold(): option for option in OPTIONS}

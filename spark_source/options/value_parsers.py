@@ -6,12 +6,12 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from typing import Any
 
 from rmq_store.arrow.message_columns import column_names
 from rmq_store.files.remote.uri_filesystem import StorageOptions, parse_storage_options
 from rmq_store.format.queues import QueueId
+from rmq_store.text.times import NotATimeError, Time, parse_time
 
 EARLIEST = -2
 LATEST = -1
@@ -130,23 +130,12 @@ def parse_size(value: str) -> int:
     return int(match[1]) << _SIZE_UNITS[match[2]]
 
 
-def parse_time(value: str) -> int:
-    """Milliseconds since the epoch, from digits or from ISO 8601 with a zone.
-
-    Raises ValueError with a reason, also for a time without a zone: the driver's zone is rarely the
-    broker's.
-    """
-    said = value.strip()
-    if re.fullmatch(r"-?\d+", said):
-        return int(said)
+def time(value: str) -> Time:
+    """A time in one of the forms of `rmq_store.text.times`."""
     try:
-        moment = datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", said))
-    except ValueError:
-        raise Refused("is neither milliseconds nor a time like 2026-05-01T10:00:00Z") from None
-    if moment.tzinfo is None:
-        raise Refused("has no time zone; add Z or an offset such as +08:00")
-    since = moment - datetime(1970, 1, 1, tzinfo=timezone.utc)
-    return (since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000
+        return parse_time(value)
+    except NotATimeError as error:
+        raise Refused(str(error)) from None
 
 
 # --- JSON by topic, broker and queue --------------------------------------------------------------
@@ -259,7 +248,13 @@ def offsets(own_end: str) -> Callable[[str], ByQueue]:
 
 def timestamps(value: str) -> ByQueue:
     """Timestamps in milliseconds by queue."""
-    return by_queue(value, '{"orders": {"0": 1777629600000}}', 0, "timestamp")
+    times = by_queue(value, '{"orders": {"0": 1777629600000}}', 0, "timestamp")
+    for number in (*times.everywhere.values(), *times.on_broker.values()):
+        try:
+            parse_time(str(number))
+        except NotATimeError as error:
+            raise Refused(f"has {number}, which {error}") from None
+    return times
 
 
 def json_list(value: str, shape: str) -> list[str]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from rmq_store import MessageStore, StoreSnapshot
+from rmq_store.admin.info import newest_store_timestamp
 from rmq_store.arrow.batches import needs_log
 from rmq_store.arrow.message_columns import column_names
 from rmq_store.files.remote.remote_store import Listing
@@ -89,6 +90,7 @@ def pin_all(asked: SourceOptions) -> QueryPlan:
     """The plan for these options, with the stores as they are now."""
     opened, left_out = open_all(asked)
     try:
+        asked = asked.with_fixed_times(lambda: _newest(store for _, store in opened))
         if asked.source != COMMITLOG:
             check_names([store for _, store in opened], asked)
         plans = tuple(_plan_of(target, store, asked) for target, store in opened)
@@ -96,6 +98,12 @@ def pin_all(asked: SourceOptions) -> QueryPlan:
         for _, store in opened:
             store.close()
     return QueryPlan(plans, tuple(left_out))
+
+
+def _newest(stores: Iterable[MessageStore]) -> int | None:
+    """The storeTimestamp (ms) of the newest message of all stores."""
+    stamps = (newest_store_timestamp(store.log) for store in stores)
+    return max((stamp for stamp in stamps if stamp is not None), default=None)
 
 
 def pin(asked: SourceOptions) -> ReadPlan:

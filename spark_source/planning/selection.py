@@ -20,6 +20,7 @@ from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.topics import is_system_topic
 from rmq_store.reading.log_reader import QueueLimits
 from rmq_store.search.log_slices import Bound, resolve
+from rmq_store.text.times import RelativeTime, Time
 from spark_source.options.parse import SourceOptions
 from spark_source.options.value_parsers import EARLIEST, LATEST, ByQueue
 
@@ -183,8 +184,10 @@ def _range_of(store: MessageStore, queue: QueueId, asked: SourceOptions) -> Queu
     return resolve(queue, limits, start, stop, store.first_since)
 
 
-def _first(*values: int | None) -> int | None:
-    return next((value for value in values if value is not None), None)
+def _first(for_all: Time | None, of_queue: int | None) -> int | None:
+    """The time for all queues if there is one, else that of the queue."""
+    assert not isinstance(for_all, RelativeTime)  # pin_all fixed it
+    return of_queue if for_all is None else for_all
 
 
 def _bound(

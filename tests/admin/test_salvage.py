@@ -152,7 +152,7 @@ def test_a_target_with_content_and_the_source_itself_are_refused(
     (tmp_path / "there/file").write_text("mine")
     with pytest.raises(NotAStoreError):
         salvage(store.path, tmp_path / "there")
-    with pytest.raises(InvalidArgumentError, match="the target is the source"):
+    with pytest.raises(InvalidArgumentError, match="must be separate folders"):
         salvage(store.path, store.path)
 
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter, defaultdict
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,22 @@ def test_cat_prints_each_message_of_a_topic_once(store: GoldenStore) -> None:
     assert len(lines.splitlines()) == len(truth)
 
 
+def test_relative_times_count_from_the_newest_message(store: GoldenStore) -> None:
+    """The clock of this machine says nothing about a store that was copied last year."""
+    truth, newest = sent_to(store, "orders"), store.truth[-1]["storeTimestamp"]
+    stamps = sorted(one["storeTimestamp"] for one in truth)
+    seconds = (newest - stamps[len(stamps) // 2]) // 1000
+    wanted = sum(stamp >= newest - seconds * 1000 for stamp in stamps)
+    assert 0 < wanted < len(stamps)
+    words = ("--topic", "orders", "--columns", "queueOffset")
+    for command in ("cat", "find"):
+        assert len(objects(command, store.path, *words, "--from", f"-{seconds}s")) == wanted
+    second = newest - newest % 1000 - seconds * 1000
+    clock = datetime.fromtimestamp(second / 1000, timezone.utc).strftime("%H:%M:%S")
+    earlier = objects("cat", store.path, *words, "--to", clock)
+    assert len(earlier) == sum(stamp < second for stamp in stamps) > 0
+
+
 def test_cat_takes_queue_time_tag_and_limit(store: GoldenStore) -> None:
     truth = sent_to(store, "orders")
     middle = truth[len(truth) // 2]["storeTimestamp"]
@@ -161,6 +178,13 @@ def test_lag_tells_what_groups_have_left(store: GoldenStore) -> None:
         (["cat", "STORE", "--topic", "orders", "--colums", "body"], "--columns"),
         (["cat", "STORE", "--topic", "orders", "--columns", "bdy"], "Did you mean 'body'?"),
         (["cat", "STORE", "--topic", "orders", "--from", "yesterday"], "is not a time"),
+        (["cat", "STORE", "--topic", "orders", "--from", "1795253026"], "as seconds"),
+        (["find", "STORE", "--to", "1795253026"], "as seconds"),
+        (["retention", "STORE", "--keep-from", "1795253026"], "as seconds"),
+        (
+            ["offsets", "STORE", "--group", "g-slow", "--reset-to-time", "1795253026"],
+            "2026-11-21T09:23:46Z as seconds",
+        ),
         (["find", "STORE", "--property", "x"], "is not NAME=VALUE"),
         (["lag", "STORE", "--group", "g-slo"], "Did you mean 'g-slow'?"),
         (["table", "fils", "STORE"], "Did you mean 'files'?"),

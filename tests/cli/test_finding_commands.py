@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from rmq_store.format.layout import SysFlag
+from tests.support.expected import as_rows, expected
 from tests.support.golden import (
     GoldenStore,
     bodies_of,
     in_a_queue,
     log_files,
+    messages_in,
     unpack,
     user_topic,
 )
@@ -22,14 +25,57 @@ from tests.support.running.commands import Golden, call, complaint, objects, run
 
 def test_find_by_key_gives_what_the_truth_has(store: GoldenStore) -> None:
     by_key: dict[str, list[int]] = defaultdict(list)
-    for one in filter(user_topic, store.truth):
-        for word in (one["keys"] or "").split(" "):
+    for one in expected({"store": store}, {}):
+        for word in (one.keys or "").split(" "):
             if word:
-                by_key[word].append(one["commitLogOffset"])
+                by_key[word].append(one.record["commitLogOffset"])
     for key in sorted(by_key)[:: max(1, len(by_key) // 12)]:
         rows = objects("find", store.path, "--key", key)
         assert sorted(row["commitLogOffset"] for row in rows) == by_key[key], key
     objects("find", store.path, "--key", "no such key", expect=1)
+
+
+@pytest.mark.parametrize("name", ["clean-5.5.0", "clean-5.3.3", "clean-5.1.1"])
+def test_a_message_of_an_inner_batch_is_found_by_every_command(golden: Golden, name: str) -> None:
+    """The index has only the keys of the batch's record; the message is in its body."""
+    store = golden(name)
+    place = "topic,queueId,queueOffset,commitLogOffset,keys,uniqKey,tags"
+    every = expected({"store": store}, {"topic": "inner"})
+    rows = objects("cat", store.path, "--topic", "inner", "--columns", place)
+    assert Counter(tuple(row.values()) for row in rows) == as_rows(every, place)
+    members = [one for one in every if one.record["sysFlag"] & SysFlag.INNER_BATCH and one.keys]
+    with store.open() as opened:
+        for one in members[:: max(1, len(members) // 3)]:
+            key = (one.keys or "").split(" ")[0]
+            wanted = as_rows(expected({"store": store}, {"keys": key}), place)
+            rows = objects("find", store.path, "--key", key, "--columns", place)
+            assert Counter(tuple(row.values()) for row in rows) == wanted, key
+            offsets = {(row["commitLogOffset"], row["queueOffset"]) for row in rows}
+            of_topic = {(m.record["commitLogOffset"], m.offset) for m in every} & offsets
+            found = opened.query_message("inner", key, 10_000)
+            assert [(m.commit_log_offset, m.queue_offset) for m in found] == sorted(of_topic)
+            newest = opened.query_message("inner", key, 1)
+            assert newest == found[-1:]
+            assert one.uniq_key is not None
+            (mine,) = objects("find", store.path, "--id", one.uniq_key)
+            assert (mine["queueOffset"], mine["keys"]) == (one.offset, one.keys)
+            steps = objects("trace", store.path, one.uniq_key)
+            assert [step["queueOffset"] for step in steps] == [one.offset]
+
+
+def test_raw_prints_the_record_of_an_inner_batch(golden: Golden) -> None:
+    store = golden("clean-5.5.0")
+    records = [one for one in store.truth if one["topic"] == "inner" and in_a_queue(one)]
+    words = ("--topic", "inner", "--raw", "--columns", "commitLogOffset,uniqKey")
+    for command in (("cat",), ("find",), ("tail", "--lines", "100000")):
+        rows = objects(command[0], store.path, *words, *command[1:])
+        assert [row["commitLogOffset"] for row in rows] == [r["commitLogOffset"] for r in records]
+        assert [row["uniqKey"] for row in rows] == [r["uniqKey"] for r in records]
+    batch = next(one for one in records if one["sysFlag"] & SysFlag.INNER_BATCH)
+    rows = objects("find", store.path, "--id", batch["offsetMsgId"])
+    assert len(rows) == messages_in(batch) > 1
+    (row,) = objects("find", store.path, "--id", batch["offsetMsgId"], "--raw")
+    assert row["uniqKey"] == batch["uniqKey"]
 
 
 def test_find_by_id_property_text_and_time(store: GoldenStore) -> None:
@@ -41,7 +87,7 @@ def test_find_by_id_property_text_and_time(store: GoldenStore) -> None:
     name, value = next(
         (k, v) for one in truth for k, v in one["properties"].items() if k == "region"
     )
-    rows = objects("find", store.path, "--property", f"{name}={value}")
+    rows = objects("find", store.path, "--property", f"{name}={value}", "--raw")
     assert sorted(row["commitLogOffset"] for row in rows) == sorted(
         one["commitLogOffset"] for one in truth if one["properties"].get(name) == value
     )

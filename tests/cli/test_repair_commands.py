@@ -55,6 +55,25 @@ def test_rebuild_makes_the_queues_anew(golden: Golden, tmp_path: Path) -> None:
     assert "never rebuilt in place" in run("rebuild", store.path, target, expect=2)
 
 
+@pytest.mark.parametrize("command", ["rebuild", "salvage"])
+@pytest.mark.parametrize("target", ["new", "commitlog/new", ".", "../link/new", "..", "LOG/new"])
+def test_a_new_store_is_not_written_into_its_source(
+    tmp_path: Path, command: str, target: str
+) -> None:
+    """A broker would take it for files of its own, and every reader would see the source change."""
+    store = unpack("clean-4.9.7", tmp_path)
+    (store.folder / "link").symlink_to(store.path)
+    log, conf = tmp_path / "disk", store.folder / "own.conf"
+    (Path(store.path) / "commitlog").rename(log)
+    conf.write_text(f"storePathCommitLog={log}\n")
+    before = store.fingerprint()
+    place = str(log / "new") if target.startswith("LOG") else str(Path(store.path, target))
+    said = run(command, store.path, place, "--config", str(conf), expect=2)
+    assert "must be separate folders" in said
+    assert store.fingerprint() == before
+    assert not (log / "new").exists()
+
+
 def test_recover_makes_a_crashed_store_whole(tmp_path: Path) -> None:
     store = unpack("crash-5.3.3", tmp_path)
     assert "not-dispatched" in run("verify", store.path)

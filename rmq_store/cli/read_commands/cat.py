@@ -7,9 +7,9 @@ import sys
 import click
 
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
-from rmq_store.cli.messages import Damage, chosen_columns, columns_option, print_batches
-from rmq_store.cli.options import json_option, open_store, store_command
-from rmq_store.text.times import parse_time
+from rmq_store.cli.messages import Damage, chosen_columns, columns_option, print_batches, raw_option
+from rmq_store.cli.options import json_option, open_store, store_command, time, time_in
+from rmq_store.text.times import TIME_FORMS, Time
 
 
 @click.command()
@@ -20,13 +20,15 @@ from rmq_store.text.times import parse_time
 @click.option(
     "--from",
     "begin",
+    type=time,
     metavar="TIME",
-    help="Only messages stored at TIME or later: ms, or ISO 8601 (UTC if without a zone).",
+    help=f"Only messages stored at TIME or later: {TIME_FORMS}.",
 )
-@click.option("--to", "end", metavar="TIME", help="Only messages stored before TIME.")
+@click.option("--to", "end", type=time, metavar="TIME", help="Only messages stored before TIME.")
 @click.option("--tag", "tags", help="Only messages with one of these tags: 'a || b'.")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Print at most N messages.")
 @click.option("--skip-damaged", is_flag=True, help="Leave out damaged messages, and report them.")
+@raw_option
 @columns_option
 @json_option
 def cat(
@@ -36,11 +38,12 @@ def cat(
     topic: str,
     queue_ids: tuple[int, ...],
     offset: int | None,
-    begin: str | None,
-    end: str | None,
+    begin: Time | None,
+    end: Time | None,
     tags: str | None,
     limit: int | None,
     skip_damaged: bool,
+    raw: bool,
     columns: str | None,
     as_json: bool,
 ) -> None:
@@ -53,7 +56,7 @@ def cat(
     with open_store(store, broker_conf, broker_name) as opened:
         slices = selected_slices(
             opened,
-            Search([topic], queue_ids or None, parse_time(begin), parse_time(end)),
+            Search([topic], queue_ids or None, time_in(opened, begin), time_in(opened, end)),
         )
         if offset is not None:
             slices = [QueueSlice(s.queue, max(s.start, offset), s.stop) for s in slices]
@@ -61,6 +64,7 @@ def cat(
             [part for part in slices if part.start < part.stop],
             columns=names,
             tags=tags,
+            unwrap_batches=not raw,
             on_damage=damage if skip_damaged else None,
         )
         print_batches(batches, as_json, limit)

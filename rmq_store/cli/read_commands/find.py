@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -14,14 +15,16 @@ from rmq_store.cli.messages import (
     chosen_columns,
     columns_option,
     print_batches,
+    raw_option,
     where_it_was,
 )
-from rmq_store.cli.options import json_option, open_store, store_command
-from rmq_store.text.times import parse_time
+from rmq_store.cli.options import json_option, open_store, store_command, time, time_in
+from rmq_store.text.times import TIME_FORMS, Time
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from rmq_store.format.message import Message
     from rmq_store.reading.options import OnDamage
     from rmq_store.store import MessageStore
 
@@ -40,14 +43,16 @@ if TYPE_CHECKING:
 @click.option(
     "--from",
     "begin",
+    type=time,
     metavar="TIME",
-    help="Only messages stored at TIME or later: ms, or ISO 8601 (UTC if without a zone).",
+    help=f"Only messages stored at TIME or later: {TIME_FORMS}.",
 )
-@click.option("--to", "end", metavar="TIME", help="Only messages stored before TIME.")
+@click.option("--to", "end", type=time, metavar="TIME", help="Only messages stored before TIME.")
 @click.option("--text", help="Only messages with this text in the body.")
 @click.option("--system", is_flag=True, help="Include system topics.")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Print at most N messages.")
 @click.option("--skip-damaged", is_flag=True, help="Leave out damaged messages, and report them.")
+@raw_option
 @columns_option
 @json_option
 def find(
@@ -59,12 +64,13 @@ def find(
     message_id: str | None,
     tags: str | None,
     properties: tuple[str, ...],
-    begin: str | None,
-    end: str | None,
+    begin: Time | None,
+    end: Time | None,
     text: str | None,
     system: bool,
     limit: int | None,
     skip_damaged: bool,
+    raw: bool,
     columns: str | None,
     as_json: bool,
 ) -> None:
@@ -74,23 +80,24 @@ def find(
 
     names = chosen_columns(columns, as_json)
     damage = Damage()
-    search = Search(
-        list(topics) or None,
-        None,
-        parse_time(begin),
-        parse_time(end),
-        key,
-        tags,
-        dict(map(_name_and_value, properties)),
-        None if text is None else text.encode(),
-        system,
-    )
     with open_store(store, broker_conf, broker_name) as opened:
+        search = Search(
+            list(topics) or None,
+            None,
+            time_in(opened, begin),
+            time_in(opened, end),
+            key,
+            tags,
+            dict(map(_name_and_value, properties)),
+            None if text is None else text.encode(),
+            system,
+            unwrap_batches=not raw,
+        )
         on_damage = damage if skip_damaged else None
         batches = (
             search_for(opened, search, names, on_damage)
             if message_id is None
-            else _by_id(opened, message_id, names, on_damage)
+            else _by_id(opened, message_id, names, on_damage, raw)
         )
         count = print_batches(batches, as_json, limit)
         word = key or message_id
@@ -123,6 +130,7 @@ def _by_id(
     message_id: str,
     columns: tuple[str, ...] | None,
     on_damage: OnDamage | None,
+    raw: bool,
 ) -> Iterator[pa.RecordBatch]:
     """The messages with an id. A message in no queue is read from the log."""
     from rmq_store.format.queues import QueueId, QueueSlice
@@ -139,5 +147,18 @@ def _by_id(
             )
             continue
         queue = QueueId(message.topic, message.queue_id)
-        part = QueueSlice(queue, message.queue_offset, message.queue_offset + 1)
-        yield from store.read_slices([part], columns=columns, on_damage=on_damage)
+        stop = message.queue_offset + _messages_in(message, message_id)
+        part = QueueSlice(queue, message.queue_offset, stop)
+        yield from store.read_slices(
+            [part], columns=columns, unwrap_batches=not raw, on_damage=on_damage
+        )
+
+
+def _messages_in(message: Message, message_id: str) -> int:
+    """The number of messages that an id leads to: an offsetMsgId leads to a whole inner batch."""
+    from rmq_store.format.layout import Property, SysFlag
+
+    if not message.sys_flag & SysFlag.INNER_BATCH or message.msg_id != message_id.upper():
+        return 1
+    stated = message.properties.get(Property.INNER_NUM, "")
+    return int(stated) if re.fullmatch("[0-9]{1,9}", stated) else 1

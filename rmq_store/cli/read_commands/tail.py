@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rmq_store.cli.messages import chosen_columns, columns_option, print_batches
+from rmq_store.cli.messages import chosen_columns, columns_option, print_batches, raw_option
 from rmq_store.cli.options import json_option, open_store, store_command
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     help="Seconds between two reads of the store.",
 )
 @click.option("--tag", "tags", help="Only messages with one of these tags: 'a || b'.")
+@raw_option
 @columns_option
 @json_option
 def tail(
@@ -54,6 +55,7 @@ def tail(
     follow: bool,
     interval: float,
     tags: str | None,
+    raw: bool,
     columns: str | None,
     as_json: bool,
 ) -> None:
@@ -68,7 +70,8 @@ def tail(
     while True:
         with open_store(store, broker_conf, broker_name) as opened:
             slices = _not_printed(opened, topics, printed, lines if first else None)
-            print_batches(opened.read_slices(slices, columns=names, tags=tags), as_json)
+            batches = opened.read_slices(slices, columns=names, tags=tags, unwrap_batches=not raw)
+            print_batches(batches, as_json)
         printed.update({part.queue: part.stop for part in slices})
         sys.stdout.flush()
         if not follow:

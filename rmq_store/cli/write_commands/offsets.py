@@ -8,10 +8,10 @@ from typing import Any
 import click
 
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
-from rmq_store.cli.options import json_option, open_store, store_command
+from rmq_store.cli.options import json_option, open_store, store_command, time, time_in
 from rmq_store.cli.printing import print_json, print_rows
 from rmq_store.cli.read_commands.tables import print_lag
-from rmq_store.text.times import parse_time
+from rmq_store.text.times import TIME_FORMS, Time
 
 
 @click.command()
@@ -28,8 +28,9 @@ from rmq_store.text.times import parse_time
 @click.option(
     "--reset-to-time",
     "at",
+    type=time,
     metavar="TIME",
-    help="The first message stored at TIME or later: ms, or ISO 8601.",
+    help=f"The first message stored at TIME or later: {TIME_FORMS}.",
 )
 @click.option("--new-group", is_flag=True, help="The group has no offsets yet (needs --topic).")
 @click.option(
@@ -44,7 +45,7 @@ def offsets(
     topic: str | None,
     queue_ids: tuple[int, ...],
     place: str | None,
-    at: str | None,
+    at: Time | None,
     new_group: bool,
     really: bool,
     as_json: bool,
@@ -83,7 +84,7 @@ def offsets(
             opened,
             group,
             to=to,
-            timestamp=parse_time(at),
+            timestamp=time_in(opened, at),
             topic=topic,
             queue_ids=queue_ids or None,
             new_group=new_group,

@@ -6,17 +6,20 @@ from dataclasses import asdict
 
 import click
 
-from rmq_store.cli.options import json_option, open_store, store_command
+from rmq_store.cli.options import json_option, open_store, store_command, time, time_in
 from rmq_store.cli.printing import print_json, print_rows
 from rmq_store.text.sizes import size
-from rmq_store.text.times import parse_time
+from rmq_store.text.times import TIME_FORMS, Time
 
 
 @click.command()
 @store_command
 @click.option("--manual", is_flag=True, help="Ignore deleteWhen, like the broker's admin command.")
 @click.option(
-    "--keep-from", metavar="TIME", help="Delete log files whose messages are all older than TIME."
+    "--keep-from",
+    type=time,
+    metavar="TIME",
+    help=f"Delete log files whose messages are all older than TIME: {TIME_FORMS}.",
 )
 @click.option(
     "--apply", "really", is_flag=True, help="Delete; without it the files are only shown."
@@ -27,7 +30,7 @@ def retention(
     broker_conf: str | None,
     broker_name: str | None,
     manual: bool,
-    keep_from: str | None,
+    keep_from: Time | None,
     really: bool,
     as_json: bool,
 ) -> None:
@@ -45,7 +48,7 @@ def retention(
             opened,
             RetentionPolicy.of(opened.config),
             manual=manual,
-            keep_from=parse_time(keep_from),
+            keep_from=time_in(opened, keep_from),
         )
     freed = apply_retention(plan) if really else 0
     files = (*plan.log, *plan.queues, *plan.index)

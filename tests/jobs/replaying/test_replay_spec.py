@@ -11,9 +11,16 @@ import pytest
 from jobs.replay import main
 from jobs.replaying.options import spec_of
 from jobs.replaying.rows import source_options
-from jobs.replaying.spec import DEFAULT_WAVE_BYTES, ReplaySpec, check
+from jobs.replaying.spec import (
+    DEFAULT_WAVE_BYTES,
+    ReplaySpec,
+    check,
+    times_of,
+    with_fixed_times,
+)
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.queues import QueueId, QueueSlice
+from tests.support.running.commands import Golden
 
 ORDERS_0, PAYMENTS_1 = QueueId("orders", 0), QueueId("payments", 1)
 
@@ -57,8 +64,8 @@ def test_an_argument_becomes_a_field(arguments: list[str], field: str, expected:
         (["--offsets", "orders:0=5"], "cannot be read as --offsets"),
         (["--map-topic", "orders"], "cannot be read as --map-topic"),
         (["--map-queue", "orders=1"], "cannot be read as --map-queue"),
-        (["--since", "yesterday"], "neither milliseconds nor a time"),
-        (["--until", "2026-05-01T10:00:00"], "no time zone"),
+        (["--since", "yesterday"], "is not a time"),
+        (["--until", "1795253026"], "2026-11-21T09:23:46Z as seconds"),
         (["--topic", "a", "--queue", "a:0"], "exclude each other"),
         (["--by-index"], "needs --key"),
         (["--key", "ORDER_7 ORDER_8"], "Give --key once for each word"),
@@ -90,12 +97,12 @@ def test_a_size_that_is_none_is_refused() -> None:
 
 
 def test_the_selection_becomes_options_of_the_source() -> None:
-    found = source_options(spec("--topic", "a", "--topic", "b", "--tag", "x", "--since", "5"))
+    found = source_options(spec("--topic", "a", "--topic", "b", "--tag", "x", "--since", "-1h"))
     assert found == {
         "path": "/source",
         "topic": "a,b",
         "tags": "x",
-        "startingTimestamp": "5",
+        "startingTimestamp": "-1h",
     }
     found = source_options(spec("--offsets", "orders:0=5..9", "--queue", "payments:1"))
     assert json.loads(found["assign"]) == {"payments": [1], "orders": [0]}
@@ -105,7 +112,7 @@ def test_the_selection_becomes_options_of_the_source() -> None:
 
 def test_resolved_ranges_take_the_place_of_the_selection() -> None:
     ranges = [QueueSlice(ORDERS_0, 5, 9), QueueSlice(PAYMENTS_1, 0, 3)]
-    found = source_options(spec("--topic", "orders", "--since", "5", "--tag", "x"), ranges)
+    found = source_options(spec("--topic", "orders", "--since", "-1h", "--tag", "x"), ranges)
     assert json.loads(found.pop("assign")) == {"orders": [0], "payments": [1]}
     assert json.loads(found.pop("startingOffsets")) == {"orders": {"0": 5}, "payments": {"1": 0}}
     assert json.loads(found.pop("endingOffsets")) == {"orders": {"0": 9}, "payments": {"1": 3}}
@@ -120,3 +127,13 @@ def test_what_was_asked_leaves_out_what_does_not_change_the_rows() -> None:
         json.loads(json.dumps(spec("--map-queue", "a:3=0").asked()))
         == spec("--map-queue", "a:3=0").asked()
     )
+
+
+def test_relative_times_of_a_replay_are_fixed_before_it_starts(golden: Golden) -> None:
+    """Its ledger keeps milliseconds: an interrupted replay of a growing store continues as asked."""
+    store = golden("clean-5.3.3")
+    newest = store.truth[-1]["storeTimestamp"]
+    given = ReplaySpec(source=store.path, since="-2s", until="2100-01-01")
+    fixed = with_fixed_times(given)
+    assert (fixed.since, fixed.until) == (str(newest - 2000), "2100-01-01")
+    assert times_of(fixed) == (newest - 2000, 4102444800000)

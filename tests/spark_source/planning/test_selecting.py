@@ -107,6 +107,18 @@ def test_offsets_and_times_have_kafkas_precedence(golden: Golden) -> None:
         assert found == expected, options
 
 
+def test_a_relative_time_counts_from_the_newest_message_of_the_store(golden: Golden) -> None:
+    store = golden(NAME)
+    newest = store.truth[-1]["storeTimestamp"]
+    middle = sorted(r["storeTimestamp"] for r in store.truth if r["topic"] == "orders")[100]
+    seconds = (newest - middle) // 1000
+    wanted = truth_where(
+        store, lambda r: r["topic"] == "orders" and r["storeTimestamp"] >= newest - seconds * 1000
+    )
+    options = options_of(store, topic="orders", startingTimestamp=f"-{seconds}s", **PLACE)
+    assert places(rows_of(options)) == wanted
+
+
 def test_a_time_that_no_message_reaches_is_nothing_or_an_error_as_asked(golden: Golden) -> None:
     options = options_of(golden(NAME), topic="orders", startingTimestamp="9999999999999")
     assert rows_of(options) == []
