@@ -45,10 +45,11 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     the editable install beside them.
     """
     folder = tmp_path_factory.mktemp("environment")
-    venv.create(folder, with_pip=True)
+    venv.create(folder, with_pip=False)
     interpreter = folder / "bin" / "python"
-    pip = [str(interpreter), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "--no-deps", str(wheel)], check=True)
+    pip = [sys.executable, "-m", "pip", "--python", str(interpreter)]
+    quiet = ["--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, "install", *quiet, "--no-deps", str(wheel)], check=True)
     (packages,) = (folder / "lib").glob("python*/site-packages")
     (packages / "dependencies.pth").write_text("\n".join(site.getsitepackages()) + "\n")
     return interpreter
