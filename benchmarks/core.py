@@ -29,6 +29,7 @@ import pyarrow.compute as pc
 
 from benchmarks.javabench import Verb, run_bench
 from rmq_store import MessageStore
+from rmq_store.arrow.decoded_records import DecodedRecords
 from rmq_store.arrow.message_columns import DEFAULT_NAMES
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
@@ -133,8 +134,8 @@ def rebuild_queues(store: Path, target: Path) -> int:
     for segment, window, at in CommitLog([store / COMMITLOG_DIR]).runs_from(0):
         for start in range(0, len(at), 1 << 16):
             headers = Headers(window, at[start : start + (1 << 16)], segment.base)
-            found = dispatch(headers, delay_levels_ms={})
-            queues.append(found)
+            found = dispatch(DecodedRecords.of(headers), delay_levels_ms={})
+            queues.add_entries(found)
             count += len(found)
     files.close()
     return count

@@ -44,7 +44,7 @@ class LogAppender:
             return fit if fit == len(sizes) else 0
         return min(fit, max(1, int(np.searchsorted(ends, _BYTES_AT_A_TIME, side="right"))))
 
-    def append(self, data: Bytes) -> None:
+    def write(self, data: Bytes) -> None:
         """Write whole records; the caller has checked that they fit."""
         self._stream.write(self.end, data)
         self.end += len(data)

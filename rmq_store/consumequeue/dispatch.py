@@ -14,9 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.arrow.batches import stored_topics
-from rmq_store.arrow.property_columns import PropertyColumns, decode_property_columns
-from rmq_store.arrow.substrings import buffers, slices
+from rmq_store.arrow.decoded_records import DecodedRecords
+from rmq_store.arrow.substrings import buffers
 from rmq_store.commitlog.headers import Headers
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.files.safe_paths import is_plain_name
@@ -81,63 +80,88 @@ def concat_requests(parts: Sequence[DispatchRequests]) -> DispatchRequests:
 
 
 def dispatch(
-    headers: Headers,
+    records: DecodedRecords,
     *,
     delay_levels_ms: Mapping[int, int],
     batch_topics: Collection[str] = (),
     lmq: bool = True,
-    topics: pa.Array | None = None,
-    properties: PropertyColumns | None = None,
 ) -> DispatchRequests:
-    """The queue entries of records, which must all be valid.
+    """The queue entries of records.
 
     Prepared and rolled-back records enter no queue. `lmq`: records with queue offsets for other
-    queues (INNER_MULTI_QUEUE_OFFSET) enter those too. `topics` and `properties`: those of the same
-    records, if the caller has decoded them.
+    queues (INNER_MULTI_QUEUE_OFFSET) enter those too.
     """
-    topics = (stored_topics(headers) if topics is None else topics).dictionary_encode()
+    headers, topics = records.headers, records.topics.dictionary_encode()
     names: list[str] = topics.dictionary.to_pylist()
     codes = topics.indices.to_numpy().astype(np.int64)
-    queue_ids = headers.field("queue_id", np.int64)
     transaction = headers.sys_flag & SysFlag.TRANSACTION_MASK
     listed = (transaction == 0) | (transaction == SysFlag.TRANSACTION_COMMIT)
-    stored = slices(headers.window, headers.properties_at, headers.properties_length, pa.binary())
-    if properties is None:
-        properties = decode_property_columns(stored, with_map=False)
-    store_timestamp = headers.field("store_timestamp", np.int64)
-    tags_code = tags_codes(properties.tags)
-    offset = headers.field("queue_offset", np.int64)
-    count = np.ones(len(headers), dtype=np.int64)
     is_batch = np.isin(codes, [names.index(t) for t in batch_topics if t in names])
     is_batch |= (headers.sys_flag & SysFlag.INNER_BATCH) != 0
-    special = is_batch | (codes == (names.index(SCHEDULE_TOPIC) if SCHEDULE_TOPIC in names else -1))
-    extra: list[tuple[int, QueueId, int]] = []
-    looked_at = _rows_with_lmq(stored) if lmq else special[:0].nonzero()[0]
-    for row in np.union1d(np.flatnonzero(special), looked_at).tolist():
-        found = _properties_of(headers, row)
-        if is_batch[row]:
-            offset[row] = _integer(found.get(Property.INNER_BASE), int(offset[row]))
-            count[row] = _integer(found.get(Property.INNER_NUM), 1)
-        elif special[row]:
-            tags_code[row] = _deliver_time(
-                found, int(tags_code[row]), int(store_timestamp[row]), delay_levels_ms
-            )
-        extra += [(row, queue, at) for queue, at in _other_queues(found, int(queue_ids[row]))]
+    values = _Values(
+        headers.field("queue_offset", np.int64),
+        tags_codes(records.properties.tags),
+        np.ones(len(headers), dtype=np.int64),
+    )
+    delayed = codes == (names.index(SCHEDULE_TOPIC) if SCHEDULE_TOPIC in names else -1)
+    extra = _read_properties(records, values, is_batch, delayed, delay_levels_ms, lmq)
+    queue_ids = headers.field("queue_id", np.int64)
     rows = np.flatnonzero(listed)
     keys, queue = np.unique(codes[rows] << 32 | (queue_ids[rows] & 0xFFFFFFFF), return_inverse=True)
-    queues = [QueueId(names[key >> 32], _signed(key & 0xFFFFFFFF)) for key in keys.tolist()]
     result = DispatchRequests(
-        queues,
+        [QueueId(names[key >> 32], _signed(key & 0xFFFFFFFF)) for key in keys.tolist()],
         queue.astype(np.int64),
-        offset[rows],
+        values.offset[rows],
         headers.at[rows] + headers.base,
         headers.total[rows],
-        tags_code[rows],
-        count[rows],
-        store_timestamp[rows],
+        values.tags_code[rows],
+        values.count[rows],
+        headers.field("store_timestamp", np.int64)[rows],
         is_batch[rows],
     )
-    return _with_extra(result, [item for item in extra if listed[item[0]]], headers, tags_code)
+    listed_extra = [item for item in extra if listed[item[0]]]
+    return _with_extra(result, listed_extra, headers, values.tags_code)
+
+
+@dataclass(frozen=True, slots=True)
+class _Values:
+    """What the properties of a record may change in its entry. Arrays of n."""
+
+    offset: Ints
+    tags_code: Ints
+    count: Ints
+
+
+def _read_properties(
+    records: DecodedRecords,
+    values: _Values,
+    is_batch: npt.NDArray[np.bool_],
+    delayed: npt.NDArray[np.bool_],
+    delay_levels_ms: Mapping[int, int],
+    lmq: bool,
+) -> list[tuple[int, QueueId, int]]:
+    """Set the values of inner batches and of delayed messages.
+
+    Returns the entries in other queues: (record, queue, queue offset). Only the few records that
+    need it have their properties read one by one.
+    """
+    headers = records.headers
+    rows = np.flatnonzero(is_batch | delayed)
+    if lmq:
+        rows = np.union1d(rows, _rows_with_lmq(records.stored))
+    queue_ids, stamps = (headers.field(n, np.int64) for n in ("queue_id", "store_timestamp"))
+    extra: list[tuple[int, QueueId, int]] = []
+    for row in rows.tolist():
+        found = _properties_of(headers, row)
+        if is_batch[row]:
+            values.offset[row] = _integer(found.get(Property.INNER_BASE), int(values.offset[row]))
+            values.count[row] = _integer(found.get(Property.INNER_NUM), 1)
+        elif delayed[row]:
+            values.tags_code[row] = _deliver_time(
+                found, int(values.tags_code[row]), int(stamps[row]), delay_levels_ms
+            )
+        extra += [(row, queue, at) for queue, at in _other_queues(found, int(queue_ids[row]))]
+    return extra
 
 
 def _signed(value: int) -> int:
@@ -222,22 +246,14 @@ def _with_extra(
     return DispatchRequests(queues, *(column[order] for column in columns))
 
 
-def entries_of(
-    headers: Headers, config: StoreConfig, batch: set[str], *, lmq: bool = True
-) -> tuple[DispatchRequests, pa.Array, PropertyColumns]:
-    """The queue entries of records, and the columns that the index needs: topics and properties."""
-    topics = stored_topics(headers)
-    stored = slices(headers.window, headers.properties_at, headers.properties_length, pa.binary())
-    properties = decode_property_columns(stored, with_map=False)
-    requests = dispatch(
-        headers,
-        delay_levels_ms=config.delay_levels_ms,
-        batch_topics=batch,
-        lmq=lmq,
-        topics=topics,
-        properties=properties,
+def entries_to_write(
+    records: DecodedRecords, config: StoreConfig, batch: set[str], *, lmq: bool = True
+) -> DispatchRequests:
+    """The queue entries of records that a writer of queues can write."""
+    levels = config.delay_levels_ms
+    return _with_folder_names(
+        dispatch(records, delay_levels_ms=levels, batch_topics=batch, lmq=lmq)
     )
-    return _with_folder_names(requests), topics, properties
 
 
 def _with_folder_names(requests: DispatchRequests) -> DispatchRequests:

@@ -53,7 +53,7 @@ class QueueWriter:
         if batch:
             self._batches.add(queue)
 
-    def append(self, requests: DispatchRequests) -> None:
+    def add_entries(self, requests: DispatchRequests) -> None:
         """Append the entries to their queues, each at the queue's end.
 
         Skips records at or before the last log offset given for a queue, so that the same entries
@@ -63,9 +63,9 @@ class QueueWriter:
         edges = np.flatnonzero(np.diff(requests.queue[order])) + 1
         for rows in np.split(order, edges):
             if len(rows):
-                self._append_to(requests.queues[int(requests.queue[rows[0]])], requests, rows)
+                self._write_queue(requests.queues[int(requests.queue[rows[0]])], requests, rows)
 
-    def _append_to(self, queue: QueueId, requests: DispatchRequests, rows: Ints) -> None:
+    def _write_queue(self, queue: QueueId, requests: DispatchRequests, rows: Ints) -> None:
         rows = rows[requests.log_offset[rows] > self._last_log_offsets.get(queue, -1)]
         if not len(rows):
             return

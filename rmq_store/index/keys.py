@@ -9,9 +9,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.arrow.property_columns import PropertyColumns
+from rmq_store.arrow.decoded_records import DecodedRecords
 from rmq_store.arrow.substrings import buffers
-from rmq_store.commitlog.headers import Headers
 from rmq_store.format.array_types import Ints
 from rmq_store.format.hashing import index_key_hashes, java_string_hash, java_string_hashes
 from rmq_store.format.layout import INDEX_TAG_TYPE, KEY_SEPARATOR, Property, SysFlag
@@ -42,14 +41,13 @@ def rows_with_key(
     return result
 
 
-def index_items(
-    headers: Headers, topics: pa.Array, properties: PropertyColumns, dialect: Dialect
-) -> tuple[Ints, npt.NDArray[np.int32]]:
+def index_items(records: DecodedRecords, dialect: Dialect) -> tuple[Ints, npt.NDArray[np.int32]]:
     """Record number and key hash of every index item of the records, in the order of the file.
 
     The items are UNIQ_KEY, each word of KEYS, and TAGS from 5.4.0 on (IndexService#buildIndex).
     """
-    codes = topics.dictionary_encode()
+    headers, properties = records.headers, records.properties
+    codes = records.topics.dictionary_encode()
     names = codes.dictionary.to_pylist()
     code = codes.indices.to_numpy()
     indexed = (headers.sys_flag & SysFlag.TRANSACTION_MASK) != SysFlag.TRANSACTION_ROLLBACK

@@ -12,10 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
-from rmq_store.arrow.property_columns import PropertyColumns
-from rmq_store.commitlog.headers import Headers
+from rmq_store.arrow.decoded_records import DecodedRecords
 from rmq_store.errors import from_os_error
 from rmq_store.format.array_types import Ints
 from rmq_store.format.layout import (
@@ -83,13 +81,14 @@ class IndexWriter:
         item = self._file[at : at + INDEX_ITEM.itemsize].view(INDEX_ITEM)[0]
         return int(item["log_offset"])
 
-    def append(self, headers: Headers, topics: pa.Array, properties: PropertyColumns) -> None:
+    def add_items(self, records: DecodedRecords) -> None:
         """Index records: UNIQ_KEY, each word of KEYS, and TAGS from 5.4.0 on."""
+        headers = records.headers
         if not len(headers):
             return
         stamps = headers.field("store_timestamp", np.int64)
         offsets = headers.at + headers.base
-        row, hashes = index_items(headers, topics, properties, self._dialect)
+        row, hashes = index_items(records, self._dialect)
         if self._resumed is not None:
             row, hashes = self._without_indexed(offsets, row, hashes)
             if not len(row):

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rmq_store.arrow.batches import Rows, stored_topics
+from rmq_store.arrow.decoded_records import DecodedRecords
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.resync import next_start
@@ -98,7 +99,9 @@ class LogReader:
 
     def _wanted(self, headers: Headers) -> Iterator[Rows]:
         found = dispatch(
-            headers, delay_levels_ms=self.delay_levels_ms, batch_topics=self.batch_topics
+            DecodedRecords.of(headers),
+            delay_levels_ms=self.delay_levels_ms,
+            batch_topics=self.batch_topics,
         )
         # Before the first row is yielded, because its reader may discard fetched bytes.
         pieces = list(self._in_limits(found))

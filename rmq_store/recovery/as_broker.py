@@ -10,16 +10,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 
-from rmq_store.arrow.property_columns import PropertyColumns
+from rmq_store.arrow.decoded_records import DecodedRecords
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.record_runs import follow
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.locate import commitlog_folders
 from rmq_store.config.topics_json import declared_batch_topics
-from rmq_store.consumequeue.dispatch import DispatchRequests, entries_of
+from rmq_store.consumequeue.dispatch import DispatchRequests, entries_to_write
 from rmq_store.consumequeue.folders import QueueFolders, queue_folder
 from rmq_store.files.truncate import remove
 from rmq_store.files.writer import OpenFiles
@@ -191,16 +190,14 @@ class _Broker:
                     headers = _rows(headers, np.flatnonzero(says > only_behind))
                 if not len(headers):
                     continue
-                requests, topics, properties = self._entries(headers)
-                self._put(requests)
+                records = DecodedRecords.of(headers)
+                self._put(self._entries(records))
                 if indexer is not None:
                     fresh = np.flatnonzero(headers.at + headers.base >= indexer.end_log_offset)
                     if len(fresh) == len(headers):
-                        indexer.append(headers, topics, properties)
+                        indexer.add_items(records)
                     elif len(fresh):
-                        part = _rows(headers, fresh)
-                        _, topics, properties = self._entries(part)
-                        indexer.append(part, topics, properties)
+                        indexer.add_items(DecodedRecords.of(_rows(headers, fresh)))
             end = self._walked_to
         finally:
             self.opened.close()
@@ -209,9 +206,9 @@ class _Broker:
                 indexer.close()
         return end
 
-    def _entries(self, headers: Headers) -> tuple[DispatchRequests, pa.Array, PropertyColumns]:
+    def _entries(self, records: DecodedRecords) -> DispatchRequests:
         lmq = bool(self.config.enableLmq and self.config.enableMultiDispatch)
-        return entries_of(headers, self.config, self.batch_topics, lmq=lmq)
+        return entries_to_write(records, self.config, self.batch_topics, lmq=lmq)
 
     def _stretch_index_files(self, size: int) -> None:
         """Extend short index files: opening one in the broker maps its full size (IndexFile)."""

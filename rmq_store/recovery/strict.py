@@ -7,12 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
+from rmq_store.arrow.decoded_records import DecodedRecords
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.locate import commitlog_folders
 from rmq_store.config.topics_json import declared_batch_topics
-from rmq_store.consumequeue.dispatch import entries_of
+from rmq_store.consumequeue.dispatch import entries_to_write
 from rmq_store.consumequeue.folders import QueueFolders
 from rmq_store.consumequeue.writer import QueueWriter
 from rmq_store.errors import InvalidArgumentError
@@ -171,10 +172,10 @@ class StrictRecovery:
         unmarked = 0
         try:
             for headers in walk.pieces():
-                requests, topics, properties = entries_of(headers, known, batch)
-                queues.take(requests, walk.end)
+                records = DecodedRecords.of(headers)
+                queues.take(entries_to_write(records, known, batch), walk.end)
                 if indexer is not None:
-                    indexer.append(headers, topics, properties)
+                    indexer.add_items(records)
                 if self._progress is not None:
                     self._progress(int(headers.total.sum()))
                 unmarked += int(headers.total.sum())

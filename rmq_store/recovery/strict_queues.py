@@ -143,7 +143,7 @@ class QueueRecovery:
         missing = np.sort(np.concatenate(wanted)) if wanted else np.zeros(0, dtype=np.int64)
         if len(missing):
             self.changes.rebuilt += len(missing)
-            self._writer.append(requests.rows(missing))
+            self._writer.add_entries(requests.rows(missing))
 
     def _take_one(self, requests: DispatchRequests, rows: Ints, upto: int) -> Ints:
         """The rows of one queue that it lacks."""

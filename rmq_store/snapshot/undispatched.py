@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from rmq_store.arrow.decoded_records import DecodedRecords
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.config.broker_conf import StoreConfig
@@ -94,7 +95,7 @@ def _strays_in(
         if not len(at):
             break
         found = dispatch(
-            Headers(window, at, segment.base),
+            DecodedRecords.of(Headers(window, at, segment.base)),
             delay_levels_ms=config.delay_levels_ms,
             batch_topics=batch,
         )

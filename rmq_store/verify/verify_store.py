@@ -12,11 +12,8 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
-from rmq_store.arrow.batches import stored_topics
-from rmq_store.arrow.property_columns import decode_property_columns
-from rmq_store.arrow.substrings import slices
+from rmq_store.arrow.decoded_records import DecodedRecords
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog, Extent
 from rmq_store.commitlog.scan import SoundRun, scan
@@ -225,20 +222,10 @@ class _PartCheck:
         return self.part
 
     def _check(self, headers: Headers) -> None:
-        topics = stored_topics(headers)
-        stored = slices(
-            headers.window, headers.properties_at, headers.properties_length, pa.binary()
-        )
-        properties = decode_property_columns(stored, with_map=False)
-        found = dispatch(
-            headers,
-            delay_levels_ms=self.store.config.delay_levels_ms,
-            batch_topics=self.batch_topics,
-            topics=topics,
-            properties=properties,
-        )
-        self.listed.add(found)
-        row, hashes = index_items(headers, topics, properties, self.index.dialect)
+        records = DecodedRecords.of(headers)
+        levels = self.store.config.delay_levels_ms
+        self.listed.add(dispatch(records, delay_levels_ms=levels, batch_topics=self.batch_topics))
+        row, hashes = index_items(records, self.index.dialect)
         self.index.check(headers, row, hashes.astype(np.int64))
         part, stored_at = self.part, headers.field("store_timestamp", np.int64)
         part.records += len(headers)

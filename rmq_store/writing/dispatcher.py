@@ -7,10 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
+from rmq_store.arrow.decoded_records import DecodedRecords
 from rmq_store.commitlog.headers import Headers
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.topics_json import batch_topics, read_topic_configs
-from rmq_store.consumequeue.dispatch import DispatchRequests, entries_of
+from rmq_store.consumequeue.dispatch import DispatchRequests, entries_to_write
 from rmq_store.consumequeue.writer import QueueWriter
 from rmq_store.files.writer import OpenFiles
 from rmq_store.format.array_types import Bytes, Ints
@@ -65,7 +66,7 @@ class Dispatcher:
         self.bytes_taken += len(data)
         return self.bytes_taken >= _BYTES_TAKEN or len(self._taken) >= _RUNS_TAKEN
 
-    def dispatch_taken(self) -> None:
+    def write_taken(self) -> None:
         """Write the entries of all queued records."""
         if not self._taken:
             return
@@ -73,21 +74,22 @@ class Dispatcher:
         base = int(runs[0][1][0])
         data = runs[0][0] if len(runs) == 1 else np.concatenate([run for run, _ in runs])
         places = np.concatenate([places for _, places in runs])
-        self.dispatch(Headers(data, places - base, base))
+        self.write_entries(Headers(data, places - base, base))
 
-    def dispatch(self, headers: Headers) -> None:
+    def write_entries(self, headers: Headers) -> None:
         """Write queue entries before index entries: a reader may briefly miss a key, never a message.
 
         The same records can be passed again after a failure: queues and index skip those that they
         have.
         """
-        requests, topics, properties = entries_of(headers, self._config, self.batch_topics)
+        records = DecodedRecords.of(headers)
+        requests = entries_to_write(records, self._config, self.batch_topics)
         if self._broke_off and self._index is not None:
             self._index.resume()
         self._broke_off = True
-        self._queues.append(requests)
+        self._queues.add_entries(requests)
         if self._index is not None:
-            self._index.append(headers, topics, properties)
+            self._index.add_items(records)
         self._broke_off = False
         self.last_record = int(headers.at[-1]) + headers.base
         self.last_timestamp = int(headers.field("store_timestamp", np.int64).max())

@@ -90,7 +90,7 @@ class RecordAppender:
         self._fail = fail
         self._with_record_crc = bool(config.enabledAppendPropCRC and dialect.has("record_crc"))
 
-    def append(self, record: Record) -> Record:
+    def append_record(self, record: Record) -> Record:
         """Append one record; returns it as written to the log."""
         queue = QueueId(decode_utf8(record.topic), record.queue_id)
         count = single.messages_in(record)
@@ -177,7 +177,7 @@ class RecordAppender:
 
     def _write_run(self, data: Bytes, places: Ints) -> None:
         """Write records with the log offsets `places` at the end of the log."""
-        self._log.append(data)
+        self._log.write(data)
         self.last_record = int(places[-1])
         self._written(data, places)
 

@@ -198,7 +198,7 @@ class StoreWriter:
                 file_size=self.config.commitlog_file_size,
             ),
             self._readable_range,
-            self._dispatcher.dispatch,
+            self._dispatcher.write_entries,
             self._fail,
             retries=retries,
             retry_seconds=retry_seconds,
@@ -280,7 +280,7 @@ class StoreWriter:
         record = single.to_record(message, self.dialect, self.config)
         with self._appending:
             self._check_open()
-            record = self._records.append(record)
+            record = self._records.append_record(record)
         self._wait_for_disk(record.physical_offset + record.total_size, record.store_timestamp)
         return Appended(
             record.queue_offset,
@@ -351,7 +351,7 @@ class StoreWriter:
 
     def _dispatch_taken(self) -> None:
         try:
-            self._dispatcher.dispatch_taken()
+            self._dispatcher.write_taken()
         except BaseException as error:
             self._fail(error)
             raise
