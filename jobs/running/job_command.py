@@ -25,6 +25,7 @@ from spark_source.options.value_parsers import parse_size
 
 EXIT_OK, EXIT_NOT_ALL, EXIT_REFUSED, EXIT_STOPPED = range(4)
 _EXIT_INTERRUPTED = 130
+_MOST_LISTED = 1_000_000  # rows that --top keeps in memory
 _EXIT_CODES = (
     "Exit codes: 0 no problem; 1 finished with problems; 2 refused, or prevented by damage; "
     "3 stopped early, run the same command to continue."
@@ -212,7 +213,7 @@ def source_options(names: Sequence[str] = SELECTION) -> Callable[[_F], _F]:
 def top_option(default: int, text: str) -> Callable[[_F], _F]:
     """A decorator that adds --top, which limits a list ordered by size or age."""
     return click.option(
-        "--top", type=click.IntRange(min=1), default=default, show_default=True, help=text
+        "--top", type=click.IntRange(1, _MOST_LISTED), default=default, show_default=True, help=text
     )
 
 
