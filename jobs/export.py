@@ -337,11 +337,17 @@ def _as_text(asked: Mapping[str, str]) -> str:
 # --- the command ----------------------------------------------------------------------------------
 
 
+def look(spec: ExportSpec) -> None:
+    """Raise StoreError for a store or a selection that cannot be read."""
+    check(spec)
+    pin(parse_options({"path": spec.store, **spec.options}))
+
+
 def _prepared(builder: SparkSession.Builder, spec: ExportSpec) -> SparkSession.Builder:
     return with_delta(builder) if spec.format == DELTA else builder
 
 
-@job("export", run, prepare=_prepared)
+@job("export", run, look=look, prepare=_prepared)
 @click.option(
     "--to",
     "target",

@@ -84,6 +84,7 @@ class JobResult(Protocol):
 
 Given = Mapping[str, Any]
 Run = Callable[[SparkSession, Any, Callable[[], bool]], JobResult]
+Look = Callable[[Any], object]
 Prepare = Callable[[SparkSession.Builder, Any], SparkSession.Builder]
 
 
@@ -92,8 +93,8 @@ class Job:
     code.
 
     `ask` makes the job's spec from the given options. `stoppable`: the job checks between parts
-    whether to stop, so signals end it cleanly. `prepare` configures the Spark session for the spec
-    before it starts.
+    whether to stop, so signals end it cleanly. `look` raises for a spec that cannot be run, before
+    Spark starts: a session takes some ten seconds. `prepare` configures the session for the spec.
     """
 
     def __init__(
@@ -103,10 +104,11 @@ class Job:
         run: Run,
         *,
         stoppable: bool,
+        look: Look,
         prepare: Prepare | None,
     ) -> None:
         self.command, self.ask = command, ask
-        self._run, self._stoppable, self._prepare = run, stoppable, prepare
+        self._run, self._stoppable, self._look, self._prepare = run, stoppable, look, prepare
 
     def parse(self, argv: Sequence[str]) -> dict[str, Any]:
         """The given options by name. Raises click's errors."""
@@ -124,6 +126,7 @@ class Job:
             given = self.parse(sys.argv[1:] if argv is None else argv)
             _check_report(given["json_file"])
             spec = self.ask(given)
+            self._look(spec)
             builder = builder_for(self._name, given["master"])
             prepared = self._prepare(builder, spec) if self._prepare else builder
             # Start the session before our signal handlers, because it replaces the one for SIGINT.
@@ -155,7 +158,7 @@ class Job:
 
 
 def job(
-    name: str, run: Run, *, stoppable: bool = True, prepare: Prepare | None = None
+    name: str, run: Run, *, look: Look, stoppable: bool = True, prepare: Prepare | None = None
 ) -> Callable[[Callable[[Given], Any]], Job]:
     """A decorator that makes a job from `run` and the function that makes its spec.
 
@@ -182,7 +185,7 @@ def job(
             ask = add(ask)
         settings = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
         command = click.command(name, JobCommand, epilog=_EXIT_CODES, context_settings=settings)
-        return Job(command(ask), ask, run, stoppable=stoppable, prepare=prepare)
+        return Job(command(ask), ask, run, stoppable=stoppable, look=look, prepare=prepare)
 
     return decorate
 
