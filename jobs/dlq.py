@@ -131,12 +131,21 @@ def resend_spec(spec: DlqSpec) -> ReplaySpec:
     )
 
 
+def look(spec: DlqSpec) -> None:
+    """Raise StoreError for a store or group that is not there, and for a target that cannot be."""
+    plan = plan_of(spec.store, {**spec.options, "includeSystemTopics": "true"})
+    with plan.store.open() as store:
+        DeadLettersQuestion(spec.groups, spec.origin_topics, spec.top, plan.ranges).plan(store)
+    if spec.resent_to is not None:
+        replay.look(resend_spec(spec))
+
+
 # --- the command ----------------------------------------------------------------------------------
 
 _OPTIONS = (*STORE_OPTIONS, "startingTimestamp", "endingTimestamp")
 
 
-@job("dlq", run)
+@job("dlq", run, look=look)
 @click.option("--group", "groups", multiple=True, help="Only this consumer group; repeatable.")
 @click.option(
     "--origin-topic",

@@ -351,6 +351,12 @@ def _as_text(asked: Mapping[str, str]) -> str:
 # --- the command ----------------------------------------------------------------------------------
 
 
+def look(spec: ExportSpec) -> None:
+    """Raise StoreError for a store or a selection that cannot be read."""
+    check(spec)
+    pin(parse_options({"path": spec.store, **spec.options}))
+
+
 def _prepared(builder: SparkSession.Builder, spec: ExportSpec) -> SparkSession.Builder:
     if spec.format != DELTA:
         return builder
@@ -359,7 +365,13 @@ def _prepared(builder: SparkSession.Builder, spec: ExportSpec) -> SparkSession.B
     return with_delta(builder)
 
 
-@job("export", run, prepare=_prepared, needs_spark=lambda spec: spec.format == DELTA)
+@job(
+    "export",
+    run,
+    look=look,
+    prepare=_prepared,
+    needs_spark=lambda spec: spec.format == DELTA,
+)
 @click.option(
     "--to",
     "target",

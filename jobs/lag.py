@@ -91,10 +91,16 @@ def run(
     )
 
 
+def look(spec: LagSpec) -> None:
+    """Raise StoreError for a store, group or topic that is not there."""
+    with pinned_store(spec.store, spec.options).open() as store:
+        LagQuestion(spec.groups, spec.topics).plan(store)
+
+
 # --- the command ----------------------------------------------------------------------------------
 
 
-@job("lag", run, stoppable=False)
+@job("lag", run, look=look, stoppable=False)
 @click.option("--group", "groups", multiple=True, help="Only this consumer group; repeatable.")
 @click.option("--topic", "topics", multiple=True, help="Only this topic; repeatable.")
 @click.option(

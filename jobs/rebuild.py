@@ -27,6 +27,8 @@ from jobs.running.result_tables import Answer
 from jobs.running.store_selection import log_of_store, pinned_store
 from jobs.verify import examine
 from rmq_store.admin.rebuild import LOG_MODES, rebuild, work_of
+from rmq_store.config.locate import require_apart
+from rmq_store.format.releases import dialect
 from rmq_store.text.json_keys import as_json_object
 from rmq_store.text.progress import Progress
 
@@ -107,11 +109,18 @@ def _of_target(spec: RebuildSpec) -> dict[str, str]:
     return {k: v for k, v in spec.options.items() if k == "brokerName"}
 
 
+def look(spec: RebuildSpec) -> None:
+    """Raise StoreError for a store, a target or a release that cannot be."""
+    dialect(spec.release)
+    with log_of_store(spec.store, spec.options).open() as store:
+        require_apart([store.path, *store.log.chain.folders], spec.target)
+
+
 # --- the command ----------------------------------------------------------------------------------
 
 
 # Signals keep their usual meaning: after any interruption, the same command continues.
-@job("rebuild", run, stoppable=False)
+@job("rebuild", run, look=look, stoppable=False)
 @click.option("--to", "target", required=True, metavar="DIR", help="The new store.")
 @click.option(
     "--log",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,8 +23,13 @@ from jobs.replaying.ledger import Ledger
 from jobs.replaying.options import replay_options, spec_of
 from jobs.replaying.plan import ledger_place
 from jobs.replaying.report import Report
+from jobs.replaying.rows import source_options
 from jobs.replaying.spec import ReplaySpec, check, with_fixed_times
 from jobs.running.job_command import Given, job
+from rmq_store.errors import DataLossError
+from rmq_store.format.releases import dialect
+from spark_source.options.parse import parse_options
+from spark_source.planning.query_plan import pin
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,10 +56,21 @@ def run(
         return kind(spark, spec, ledger).run(should_stop)
 
 
+def look(spec: ReplaySpec) -> None:
+    """Raise StoreError for a store or a selection that cannot be read.
+
+    Offsets may have expired: an interrupted replay then reads only what it has not replayed.
+    """
+    if spec.release is not None:
+        dialect(spec.release)
+    with suppress(DataLossError):
+        pin(parse_options(source_options(with_fixed_times(spec))))
+
+
 # --- the command ----------------------------------------------------------------------------------
 
 
-@job("replay", run)
+@job("replay", run, look=look)
 @replay_options
 def main(given: Given) -> ReplaySpec:
     """Replay selected messages of a store into another store, into Parquet, or to a broker."""

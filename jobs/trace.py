@@ -25,9 +25,10 @@ from jobs.running.job_command import STORE_OPTIONS, Given, job, source_options, 
 from jobs.running.provenance import files_of_store, provenance_of, sums_of
 from jobs.running.result_tables import Answer
 from jobs.running.spark_engine import engine_of
-from jobs.running.store_selection import plan_of
+from jobs.running.store_selection import pinned_store, plan_of
 from rmq_store.questions.trace import trace as lives_with
 from rmq_store.search.message_history import once
+from rmq_store.search.queue_selection import require_topic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -91,10 +92,17 @@ def run(
     )
 
 
+def look(spec: TraceSpec) -> None:
+    """Raise StoreError for a store or topic that is not there."""
+    with pinned_store(spec.store, spec.options).open() as store:
+        if spec.topic is not None:
+            require_topic(store, spec.topic)
+
+
 # --- the command ----------------------------------------------------------------------------------
 
 
-@job("trace", run, stoppable=False)
+@job("trace", run, look=look, stoppable=False)
 @click.argument("key")
 @click.option("--topic", help="Only messages that were sent to this topic.")
 @source_options(STORE_OPTIONS)

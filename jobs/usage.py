@@ -24,7 +24,7 @@ from jobs.running.spark_engine import engine_of
 from jobs.running.store_selection import plan_of
 from rmq_store.questions.engine import ask
 from rmq_store.questions.usage import UsageQuestion
-from spark_source.planning.query_plan import PinnedStore
+from spark_source.planning.query_plan import PinnedStore, ReadPlan
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,8 +48,7 @@ def run(
 ) -> Answer:
     """Add up messages and bytes. Raises StoreError if the store or the selection cannot be read."""
     began = time.monotonic()
-    options = {"includeSystemTopics": "true", **spec.options}
-    plan = plan_of(spec.store, options)
+    plan = look(spec)
     usage = ask(UsageQuestion(plan.ranges, spec.top), plan.store, engine_of(spark))
     days = sorted(usage.by("day"), key=lambda row: (row["day"] is not None, row["day"]))
     sums = sums_of(spark, files_of_store(plan.store)) if spec.checksums else ()
@@ -72,6 +71,11 @@ def run(
         source=provenance_of(plan.store, plan.ranges, dict(spec.options), sums),
         seconds=round(time.monotonic() - began, 3),
     )
+
+
+def look(spec: UsageSpec) -> ReadPlan:
+    """The plan. Raises StoreError for a store or a selection that cannot be read."""
+    return plan_of(spec.store, {"includeSystemTopics": "true", **spec.options})
 
 
 def with_change(days: Sequence[Row]) -> list[dict[str, Any]]:
@@ -102,7 +106,7 @@ def _on_disk(pinned: PinnedStore) -> int:
 # --- the command ----------------------------------------------------------------------------------
 
 
-@job("usage", run, stoppable=False)
+@job("usage", run, look=look, stoppable=False)
 @top_option(DEFAULT_TOP, "List the N largest queues and the N largest messages.")
 @source_options(RANGES)
 def main(given: Given) -> UsageSpec:

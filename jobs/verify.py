@@ -94,10 +94,15 @@ def examine(
         )
 
 
+def look(spec: VerifySpec) -> None:
+    """Raise StoreError for a store that cannot be opened."""
+    pinned_store(spec.store, spec.options)
+
+
 # --- the command ----------------------------------------------------------------------------------
 
 
-@job("verify", run)
+@job("verify", run, look=look)
 @source_options(STORE_OPTIONS)
 def main(given: Given) -> VerifySpec:
     """Check that log, queues, index, checkpoint and configuration agree. Changes nothing."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, MutableMapping
-from typing import Any
+from typing import Any, TypeVar
 
 from pyarrow import RecordBatch
 from pyspark.sql.datasource import (
@@ -30,6 +31,21 @@ class UnsupportedOperationError(StoreError):
     """The source does not support an operation; the advice names an alternative."""
 
     code = "RMQSTORE_UNSUPPORTED_OPERATION"
+
+
+_Error = TypeVar("_Error", bound=StoreError)
+
+
+def _without_traceback(error: _Error) -> _Error:
+    """The error, which Spark then shows without a traceback before it.
+
+    PySpark's worker puts the traceback first, so the sentence that matters would be the last of
+    many lines. It leaves the traceback out if it finds this variable. The worker is one that plans:
+    it lives for this query alone, and Spark ends it after an error.
+    """
+    if os.environ.get("SPARK_PYTHON_RUNTIME") == "PYTHON_WORKER":
+        os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+    return error.with_traceback(None)
 
 
 class RmqStoreSource(DataSource):
@@ -92,12 +108,14 @@ class RmqStoreSource(DataSource):
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
-            raise self._failure
+            raise _without_traceback(self._failure)
 
     def _refusal(self, what: str, advice: str) -> UnsupportedOperationError:
         path = self.options.get("path")
-        return UnsupportedOperationError(
-            path, reason=f"{what} is not supported by format 'rmqstore'", advice=advice
+        return _without_traceback(
+            UnsupportedOperationError(
+                path, reason=f"{what} is not supported by format 'rmqstore'", advice=advice
+            )
         )
 
 
@@ -110,16 +128,16 @@ class _RefusedStream(DataSourceStreamReader):
 
     def initialOffset(self) -> dict[str, str]:
         """Always raises."""
-        raise self.refusal
+        raise _without_traceback(self.refusal)
 
     def latestOffset(self, *args: Any, **named: Any) -> dict[str, str]:
         """Always raises. The arguments differ between releases of Spark."""
-        raise self.refusal
+        raise _without_traceback(self.refusal)
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> list[InputPartition]:
         """Always raises."""
-        raise self.refusal
+        raise _without_traceback(self.refusal)
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
         """Always raises."""
-        raise self.refusal
+        raise _without_traceback(self.refusal)

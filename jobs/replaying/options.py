@@ -143,16 +143,20 @@ def _refused(form: str, text: str) -> InvalidArgumentError:
     )
 
 
+def _is_queue_id(text: str) -> bool:
+    return re.fullmatch("[0-9]{1,10}", text) is not None and int(text) < 2**31
+
+
 def _queue(text: str, option: str) -> QueueId:
     topic, colon, number = text.rpartition(":")
-    if not colon or not topic or not number.isascii() or not number.isdigit():
+    if not colon or not topic or not _is_queue_id(number):
         raise _refused(f"{option} TOPIC:ID", text)
     return QueueId(topic, int(number))
 
 
 def _offsets(text: str) -> tuple[QueueId, tuple[int, int]]:
     queue, equals, span = text.rpartition("=")
-    match = re.fullmatch(r"(-?\d+)\.\.(-?\d+)", span, re.ASCII)
+    match = re.fullmatch(r"(-?[0-9]{1,18})\.\.(-?[0-9]{1,18})", span)
     if not equals or match is None:
         raise _refused("--offsets TOPIC:ID=FROM..BEFORE", text)
     return _queue(queue, "--offsets"), (int(match[1]), int(match[2]))
@@ -169,6 +173,6 @@ def _queue_pair(text: str) -> tuple[tuple[str | None, int], int]:
     form = "--map-queue [TOPIC:]OLD=NEW"
     old, new = _pair(text, form)
     topic, _, number = old.rpartition(":")
-    if not all(part.isascii() and part.isdigit() for part in (number, new)):
+    if not _is_queue_id(number) or not _is_queue_id(new):
         raise _refused(form, text)
     return (topic or None, int(number)), int(new)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from rmq_store import MessageStore
 from rmq_store.admin.info import newest_store_timestamp
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.queues import QueueId
-from rmq_store.text.times import NotATimeError, RelativeTime, Time, fixed_time, parse_time
+from rmq_store.text.times import NotATimeError, RelativeTime, Time, fixed_time, iso_time, parse_time
 from spark_source.options.value_parsers import EARLIEST
 
 DEFAULT_WAVE_BYTES = 256 << 20
@@ -98,6 +99,10 @@ def check(spec: ReplaySpec) -> None:
         )
     elif spec.failed or spec.fifo_topics or spec.rate:
         raise InvalidArgumentError(None, reason="--failed, --fifo and --rate need --to-broker")
+    if not 0 <= spec.patience < math.inf:
+        raise InvalidArgumentError(
+            None, reason="--patience must be a number of seconds, 0 or more", actual=spec.patience
+        )
     if spec.dry_run and spec.restart:
         raise InvalidArgumentError(
             None,
@@ -179,7 +184,7 @@ def _check_live(spec: ReplaySpec) -> None:
             reason="--append, --restart, --keep-timestamps, --target-conf and --release need "
             "--to-store",
         )
-    if spec.rate is not None and not spec.rate > 0:
+    if spec.rate is not None and not 0 < spec.rate < math.inf:
         raise InvalidArgumentError(
             None, reason="--rate must be a number of messages per second above 0", actual=spec.rate
         )
@@ -195,20 +200,29 @@ def _checked_time(value: str | None) -> Time | None:
 def with_fixed_times(spec: ReplaySpec) -> ReplaySpec:
     """The spec with relative times as milliseconds, fixed by the newest message of the source.
 
-    So the ledger has the times that the replay used.
+    So the ledger has the times that the replay used. Raises InvalidArgumentError if the times
+    exclude every message.
     """
     since, until = _checked_time(spec.since), _checked_time(spec.until)
-    if not isinstance(since, RelativeTime) and not isinstance(until, RelativeTime):
-        return spec
-    with MessageStore.open(
-        spec.source, broker_name=spec.broker_name, broker_conf=spec.broker_conf
-    ) as source:
-        newest = newest_store_timestamp(source.log)
-    return replace(
-        spec,
-        since=str(since.at(newest)) if isinstance(since, RelativeTime) else spec.since,
-        until=str(until.at(newest)) if isinstance(until, RelativeTime) else spec.until,
-    )
+    if isinstance(since, RelativeTime) or isinstance(until, RelativeTime):
+        with MessageStore.open(
+            spec.source, broker_name=spec.broker_name, broker_conf=spec.broker_conf
+        ) as source:
+            newest = newest_store_timestamp(source.log)
+        spec = replace(
+            spec,
+            since=str(since.at(newest)) if isinstance(since, RelativeTime) else spec.since,
+            until=str(until.at(newest)) if isinstance(until, RelativeTime) else spec.until,
+        )
+    first, behind = times_of(spec)
+    if first is not None and behind is not None and first >= behind:
+        raise InvalidArgumentError(
+            None,
+            reason="--since is not before --until, so no message is selected",
+            expected=f"--until after {iso_time(first)}",
+            actual=iso_time(behind),
+        )
+    return spec
 
 
 def times_of(spec: ReplaySpec) -> tuple[int | None, int | None]:

@@ -31,6 +31,7 @@ MOST_LOCAL_BYTES = 4 << 30
 
 EXIT_OK, EXIT_NOT_ALL, EXIT_REFUSED, EXIT_STOPPED = range(4)
 _EXIT_INTERRUPTED = 130
+_MOST_LISTED = 1_000_000  # rows that --top keeps in memory
 _EXIT_CODES = (
     "Exit codes: 0 no problem; 1 finished with problems; 2 refused, or prevented by damage; "
     "3 stopped early, run the same command to continue."
@@ -89,6 +90,7 @@ class JobResult(Protocol):
 
 Given = Mapping[str, Any]
 Run = Callable[["SparkSession | None", Any, Callable[[], bool]], JobResult]
+Look = Callable[[Any], object]
 Prepare = Callable[["SparkSession.Builder", Any], "SparkSession.Builder"]
 
 
@@ -97,8 +99,9 @@ class Job:
     returns the exit code.
 
     `ask` makes the job's spec from the given options. `stoppable`: the job checks between parts
-    whether to stop, so signals end it cleanly. `prepare` configures the Spark session for the spec
-    before it starts. `needs_spark`: whether a spec cannot do without.
+    whether to stop, so signals end it cleanly. `look` raises for a spec that cannot be run, before
+    Spark starts: a session takes some ten seconds. `prepare` configures the session for the spec.
+    `needs_spark`: whether a spec cannot do without.
     """
 
     def __init__(
@@ -108,11 +111,12 @@ class Job:
         run: Run,
         *,
         stoppable: bool,
+        look: Look,
         prepare: Prepare | None,
         needs_spark: Callable[[Any], bool],
     ) -> None:
         self.command, self.ask = command, ask
-        self._run, self._stoppable, self._prepare = run, stoppable, prepare
+        self._run, self._stoppable, self._look, self._prepare = run, stoppable, look, prepare
         self._needs_spark = needs_spark
 
     def parse(self, argv: Sequence[str]) -> dict[str, Any]:
@@ -131,6 +135,7 @@ class Job:
             given = self.parse(sys.argv[1:] if argv is None else argv)
             _check_report(given["json_file"])
             spec = self.ask(given)
+            self._look(spec)
             # Start the session before our signal handlers, because it replaces the one for SIGINT.
             spark = self._session(given, spec) if self._on_spark(given, spec) else None
             with asked_to_stop() if self._stoppable else nullcontext(bool) as should_stop:
@@ -186,6 +191,7 @@ def job(
     name: str,
     run: Run,
     *,
+    look: Look,
     stoppable: bool = True,
     prepare: Prepare | None = None,
     needs_spark: Callable[[Any], bool] = lambda spec: False,
@@ -224,7 +230,13 @@ def job(
         settings = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
         command = click.command(name, JobCommand, epilog=_EXIT_CODES, context_settings=settings)
         return Job(
-            command(ask), ask, run, stoppable=stoppable, prepare=prepare, needs_spark=needs_spark
+            command(ask),
+            ask,
+            run,
+            stoppable=stoppable,
+            look=look,
+            prepare=prepare,
+            needs_spark=needs_spark,
         )
 
     return decorate
@@ -256,7 +268,7 @@ def source_options(names: Sequence[str] = SELECTION) -> Callable[[_F], _F]:
 def top_option(default: int, text: str) -> Callable[[_F], _F]:
     """A decorator that adds --top, which limits a list ordered by size or age."""
     return click.option(
-        "--top", type=click.IntRange(min=1), default=default, show_default=True, help=text
+        "--top", type=click.IntRange(1, _MOST_LISTED), default=default, show_default=True, help=text
     )
 
 

@@ -53,7 +53,7 @@ COMMANDS = {
     ),
     "recover": (
         "write_commands.recover",
-        "Repair in place a store that was not closed cleanly.",
+        "Show how to repair a store that was not closed cleanly, or repair it in place.",
     ),
     "offsets": (
         "write_commands.offsets",

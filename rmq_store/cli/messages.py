@@ -55,7 +55,7 @@ def print_batches(
     lines_of = json_lines if as_json else text_lines
     count = 0
     for batch in batches:
-        part = batch if limit is None else batch.slice(0, limit - count)
+        part = batch if limit is None else batch.slice(0, min(limit - count, batch.num_rows))
         write(lines_of(part))
         count += part.num_rows
         if limit is not None and count >= limit:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from rmq_store.text.times import NotATimeError, Time, fixed_time, parse_time
+from rmq_store.text.times import NotATimeError, Time, fixed_time, iso_time, parse_time
 
 if TYPE_CHECKING:
     from rmq_store.store import MessageStore
 
+_LEAST_WAIT, _MOST_WAIT = 0.05, 86_400.0
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -23,7 +25,9 @@ def store_command(command: _F) -> _F:
             click.option(
                 "--broker-conf", type=click.Path(), help="The broker's configuration file."
             ),
-            click.option("--broker-name", help="The broker's name (default: the folder's name)."),
+            click.option(
+                "--broker-name", type=word, help="The broker's name (default: the folder's name)."
+            ),
         )
     ):
         command = decorate(command)
@@ -38,11 +42,42 @@ json_option = click.option(
 )
 
 
+def time_range(
+    store: MessageStore, begin: Time | None, end: Time | None
+) -> tuple[int | None, int | None]:
+    """The times of --from and --to in ms. Raises click.UsageError if they exclude everything."""
+    first, behind = time_in(store, begin), time_in(store, end)
+    if first is not None and behind is not None and first >= behind:
+        raise click.UsageError(
+            f"--from {iso_time(first)} is not before --to {iso_time(behind)}: no message is stored "
+            "at or after the one and before the other"
+        )
+    return first, behind
+
+
 def open_store(store: str, broker_conf: str | None, broker_name: str | None) -> MessageStore:
     """Open the store to read it. Raises what MessageStore.open raises."""
     from rmq_store.store import MessageStore
 
     return MessageStore.open(store, broker_conf=broker_conf, broker_name=broker_name)
+
+
+def word(text: str) -> str:
+    """The type of an option that takes a text which is not empty."""
+    if not text.strip():
+        raise click.BadParameter("it is empty. Leave the option out, or give a value")
+    return text
+
+
+def seconds(text: str) -> float:
+    """The type of an option that takes a time to wait, from 0.05 s to a day."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not _LEAST_WAIT <= value <= _MOST_WAIT:
+        raise click.BadParameter(f"{text!r} is not a number of seconds from 0.05 to 86400.")
+    return value
 
 
 def time(text: str) -> Time:

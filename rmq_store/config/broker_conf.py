@@ -243,10 +243,10 @@ def _typed(name: str, value: Any) -> Any:
 def read_properties(path: str | os.PathLike[str]) -> dict[str, str]:
     """A file of Java properties (`name=value`, `#` starts a comment) as texts.
 
-    Raises MissingFileError, AccessError.
+    Raises MissingFileError, AccessError, CorruptConfigError for a file that is no text.
     """
     try:
-        text = read_file(path).decode("utf-8", "replace")
+        raw = read_file(path)
     except MissingFileError:
         raise MissingFileError(
             path,
@@ -254,8 +254,17 @@ def read_properties(path: str | os.PathLike[str]) -> dict[str, str]:
             advice="Give the broker.conf that the broker was started with, or omit it: the sizes "
             "are then inferred from the files",
         ) from None
+    if b"\0" in raw:
+        raise CorruptConfigError(
+            path,
+            offset=raw.index(b"\0"),
+            reason="this is no configuration file, but a binary one",
+            expected="lines of name=value",
+            advice="Give the broker.conf that the broker was started with",
+        )
     properties: dict[str, str] = {}
-    for line in text.splitlines():
+    # A comment may be in another encoding; names and numbers are ASCII in all of them.
+    for line in raw.decode("utf-8", "replace").splitlines():
         line = line.strip()
         if not line or line[0] in "#!":
             continue

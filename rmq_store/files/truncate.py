@@ -15,15 +15,34 @@ from rmq_store.files.mapping import stored_from
 _LOOKED_AT = 1 << 20  # bytes read at once to find the last nonzero byte
 
 
-def own(path: Path) -> None:
-    """Replace a file that has other hard links by its own copy, so that writing changes only this one.
+PRIVATE: set[Path] = set()
+"""Folders whose links to files stand for the files, until a file is written to."""
 
-    A rebuilt store may share its log files with the original store.
+
+def own(path: Path) -> None:
+    """Replace a file that is shared by its own copy, so that writing changes only this one.
+
+    A rebuilt store may share its log files with the original store, by hard links. The files of a
+    private copy of a store are links.
     """
-    if path.stat().st_nlink > 1:
+    linked = path.is_symlink() and any(path.is_relative_to(folder) for folder in PRIVATE)
+    if linked or path.stat().st_nlink > 1:
         part = path.with_name(path.name + ".part")
-        shutil.copy2(path, part)
+        _copy_data(path, part)
         part.replace(path)
+
+
+def _copy_data(path: Path, copy: Path) -> None:
+    """Copy a file without its holes: log files are created at full size."""
+    with path.open("rb") as origin, copy.open("wb") as made:
+        size = os.fstat(origin.fileno()).st_size
+        for start, stop in _data_ranges(origin.fileno(), 0, size):
+            for at in range(start, stop, _LOOKED_AT):
+                piece = os.pread(origin.fileno(), min(_LOOKED_AT, stop - at), at)
+                os.pwrite(made.fileno(), piece, at)
+        made.truncate(size)
+        os.fsync(made.fileno())
+    shutil.copystat(path, copy)
 
 
 def set_size(path: Path, size: int) -> None:

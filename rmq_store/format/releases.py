@@ -11,6 +11,7 @@ Version = tuple[int, int, int]
 
 OLDEST: Version = (4, 3, 0)
 NEWEST: Version = (5, 5, 1)
+_LAST_MINOR = {4: 9, 5: 5}  # of each major release
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +72,18 @@ class Dialect:
 def dialect(release: str | None = None) -> Dialect:
     """The traits of a release such as "4.9.7"; of the newest one by default.
 
-    Raises InvalidArgumentError if the text is not a release, or is one before 4.3.
+    Raises InvalidArgumentError if the text is not a release, is one before 4.3, or one that did not
+    exist when this was written, because its files may differ.
     """
     if release is None:
         return Dialect(NEWEST)
-    match = re.fullmatch(r"(\d+)\.(\d+)(?:\.(\d+))?", str(release))
+    match = re.fullmatch(r"([0-9]{1,3})\.([0-9]{1,3})(?:\.([0-9]{1,3}))?", str(release))
     version = match and (int(match[1]), int(match[2]), int(match[3] or 0))
-    if not version or version < OLDEST:
+    if not version or version < OLDEST or version[1] > _LAST_MINOR.get(version[0], -1):
         raise InvalidArgumentError(
             None,
             reason=f"release {release!r} is not supported",
-            expected="4.3 or later, such as '4.9.7'",
+            expected="one of 4.3 to 4.9 or 5.0 to 5.5, such as '4.9.7'",
             advice=f"Omit it to use the newest, {Dialect(NEWEST)}",
         )
     return Dialect(version)

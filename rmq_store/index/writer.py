@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from rmq_store.arrow.decoded_records import DecodedRecords
 from rmq_store.errors import from_os_error
+from rmq_store.files.truncate import own
 from rmq_store.format.array_types import Ints
 from rmq_store.format.layout import (
     INDEX_DIR,
@@ -158,6 +159,7 @@ class IndexWriter:
         self._file = None  # `close` must not touch a file whose slots are not allocated
         self._path = path
         self._room_to = 0
+        own(path)
         self._make_room(index_item_at(self._geometry.slots, 0))
         self._file = np.memmap(path, dtype=np.uint8, mode="r+", shape=(self._geometry.file_size,))
 

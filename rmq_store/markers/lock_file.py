@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import fcntl
 import os
+import struct
+import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 from rmq_store.errors import StoreLockedError, from_os_error
+from rmq_store.files.remote.remote_store import shadow_of
 from rmq_store.format.layout import LOCK_CONTENT, LOCK_FILE
 
+_FLOCK = "@hhqqi"  # struct flock of 64-bit Linux: l_type, l_whence, l_start, l_len, l_pid
 # The kernel's lock belongs to the process; this set detects a second writer in the same process.
 _held: set[str] = set()
 
@@ -46,6 +51,57 @@ class StoreLock:
             _held.discard(self._key)
             os.close(self._fd)
             self._fd = -1
+
+
+@dataclass(frozen=True, slots=True)
+class LockState:
+    """Whether a process holds a store's lock; None if unknown. `pid`: that process, if known."""
+
+    held: bool | None
+    pid: int | None = None
+
+    def __str__(self) -> str:
+        if self.held is None:
+            return "unknown"
+        if not self.held:
+            return "free: no process that this host knows of has the store open to write"
+        who = "a process" if self.pid is None else f"process {self.pid}"
+        return f"held: {who} has the store open to write"
+
+
+def lock_state(root: Path) -> LockState:
+    """Whether a process holds the lock of the store `root` now.
+
+    Takes no lock and changes no file. A process in another container has no known pid. Locks of
+    other hosts are known only where the file system shares them (NFS does). Unknown for an object
+    store, on other systems than Linux, and for a lock file that cannot be opened.
+    """
+    path = root / LOCK_FILE
+    # Closing any descriptor of the file would release a lock of this process.
+    if os.path.realpath(path) in _held:
+        return LockState(True, os.getpid())
+    if shadow_of(str(path)) is not None or sys.platform != "linux":
+        return LockState(None)
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return LockState(False)
+    except OSError:
+        return LockState(None)
+    try:
+        asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+        kind, _, _, _, pid = struct.unpack(_FLOCK, fcntl.fcntl(fd, fcntl.F_GETLK, asked))
+    except OSError:
+        return LockState(None)
+    finally:
+        os.close(fd)
+    return LockState(kind != fcntl.F_UNLCK, pid if kind != fcntl.F_UNLCK and pid > 0 else None)
+
+
+def refuse_locked(root: Path) -> None:
+    """Raise StoreLockedError if a process holds the lock of the store. Takes no lock."""
+    if lock_state(root).held:
+        raise _locked(root / LOCK_FILE)
 
 
 def _locked(path: Path) -> StoreLockedError:

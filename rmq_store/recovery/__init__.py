@@ -10,11 +10,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rmq_store.recovery.recover_store import recover
+    from rmq_store.recovery.recover_store import plan_recovery, recover
     from rmq_store.recovery.report import RecoveryReport
 
-__all__ = ["RecoveryReport", "recover"]
-_HOME = {"RecoveryReport": "report", "recover": "recover_store"}
+__all__ = ["RecoveryReport", "plan_recovery", "recover"]
+_HOME = {
+    "RecoveryReport": "report",
+    "plan_recovery": "recover_store",
+    "recover": "recover_store",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -20,7 +20,7 @@ from rmq_store.config.locate import commitlog_folders
 from rmq_store.config.topics_json import declared_batch_topics
 from rmq_store.consumequeue.dispatch import DispatchRequests, entries_to_write
 from rmq_store.consumequeue.folders import QueueFolders, queue_folder
-from rmq_store.files.truncate import remove
+from rmq_store.files.truncate import own, remove
 from rmq_store.files.writer import OpenFiles
 from rmq_store.format.array_types import Bytes, Ints, Mask
 from rmq_store.format.hashing import crc32
@@ -214,6 +214,7 @@ class _Broker:
         """Extend short index files: opening one in the broker maps its full size (IndexFile)."""
         for segment in list_index_files(self.root / INDEX_DIR):
             if segment.size < size:
+                own(Path(segment.path))
                 with open(segment.path, "r+b") as file:
                     file.truncate(size)
 

@@ -9,16 +9,18 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.locate import refuse_foreign_log, require_store
-from rmq_store.errors import InvalidArgumentError
+from rmq_store.errors import InvalidArgumentError, shown_path
 from rmq_store.format.releases import Dialect, dialect
 from rmq_store.markers.abort_file import remove_abort
-from rmq_store.markers.lock_file import StoreLock
+from rmq_store.markers.lock_file import StoreLock, refuse_locked
 from rmq_store.recovery.as_broker import recover_as_broker
+from rmq_store.recovery.private_copy import private_copy
 from rmq_store.recovery.report import RecoveryReport
 from rmq_store.recovery.strict import StrictRecovery
 
@@ -50,6 +52,30 @@ def recover(
     finally:
         lock.release()
     return report
+
+
+def plan_recovery(
+    path: str | os.PathLike[str],
+    config: StoreConfig | Mapping[str, Any] | str | os.PathLike[str] | None = None,
+    *,
+    mode: str = "strict",
+    release: str | None = None,
+) -> RecoveryReport:
+    """What `recover` would do to the store now. Changes nothing, and takes no lock.
+
+    Recovers a private copy whose files are links until they change. So it takes as long as the
+    recovery, and room in the folder of TMPDIR for the files that change. Raises what `recover`
+    raises, also StoreLockedError while a process holds the lock, because then the files change.
+    """
+    check_mode(mode)
+    given, traits = StoreConfig.of(config), dialect(release)
+    root = require_store(path, given)
+    refuse_foreign_log(root, given)
+    refuse_locked(root)
+    with private_copy(root, given) as (copy, moved):
+        report = recover_locked(copy, moved, traits, mode)
+        files = [replace(file, path=shown_path(file.path)) for file in report.files]
+    return replace(report, path=str(root), applied=False, files=files, snapshot=None)
 
 
 def check_mode(mode: str, *, others: tuple[str, ...] = ()) -> None:

@@ -26,12 +26,14 @@ class RecoveryReport:
     `log_start` and `log_end`: the log afterwards. `scanned_from`: start of the scan. `damage`: log
     ranges that are not records and were not changed. `entries_cut` and `entries_rebuilt`: units of
     queues. `queues`: min and max offset of each. `untouched`: the store was closed cleanly and its
-    log and queues end together, so nothing else was checked and nothing was changed.
+    log and queues end together, so nothing else was checked and nothing was changed. `applied`:
+    false for a plan, which says what a recovery would do.
     """
 
     path: str
     mode: str
     clean: bool
+    applied: bool = True
     untouched: bool = False
     log_start: int = 0
     log_end: int = 0
@@ -78,8 +80,10 @@ class RecoveryReport:
                 "was checked, nothing was changed; `rmqstore verify` checks the rest"
             )
         state = "was closed cleanly" if self.clean else "was not closed cleanly"
+        done = f"recovered ({self.mode}) in {self.seconds:.2f} s"
+        planned = f"a recovery ({self.mode}) would give"
         lines = [
-            f"{self.path} {state}; recovered ({self.mode}) in {self.seconds:.2f} s",
+            f"{self.path} {state}; {done if self.applied else planned}",
             f"  log {self.log_start} to {self.log_end}, scanned from {self.scanned_from}: "
             f"{self.records} records, {self.bytes_cut} bytes cut",
             f"  queues: {len(self.queues)}, entries cut {self.entries_cut}, "

@@ -16,6 +16,7 @@ from rmq_store.text.times import NotATimeError, Time, parse_time
 EARLIEST = -2
 LATEST = -1
 _WORDS = {"earliest": EARLIEST, "latest": LATEST}
+_MOST_BYTES = 2**63 - 1
 _SIZE_UNITS = {"": 0, "b": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 
 
@@ -73,8 +74,8 @@ def one_of(*known: str) -> Callable[[str], str]:
 
 def count(value: str) -> int:
     """A whole number above 0."""
-    if not re.fullmatch(r"\s*\d+\s*", value) or int(value) == 0:
-        raise Refused("is not a whole number above 0")
+    if not re.fullmatch(r"\s*[0-9]{1,18}\s*", value) or int(value) == 0:
+        raise Refused("is not a whole number above 0, of at most 18 digits")
     return int(value)
 
 
@@ -124,10 +125,11 @@ def keys(value: str) -> tuple[str, ...]:
 def parse_size(value: str) -> int:
     """A number of bytes from digits with an optional k, m, g or t. Raises ValueError with a
     reason."""
-    match = re.fullmatch(r"\s*(\d+)\s*([bkmgt]?)(?:i?b)?\s*", value.lower())
-    if match is None or int(match[1]) == 0:
-        raise Refused("is not a number of bytes such as 134217728, 128m or 1g")
-    return int(match[1]) << _SIZE_UNITS[match[2]]
+    match = re.fullmatch(r"\s*([0-9]{1,18})\s*([bkmgt]?)(?:i?b)?\s*", value.lower())
+    size = 0 if match is None else int(match[1]) << _SIZE_UNITS[match[2]]
+    if not 0 < size <= _MOST_BYTES:
+        raise Refused("is not a number of bytes such as 134217728, 128m or 1g, below 8 EiB")
+    return size
 
 
 def time(value: str) -> Time:
@@ -145,7 +147,7 @@ def json_object(value: str, shape: str) -> dict[str, Any]:
     """A JSON object. `shape` is an example for the error text."""
     try:
         found = json.loads(value)
-    except json.JSONDecodeError as error:
+    except ValueError as error:  # no JSON, or a number of thousands of digits
         raise Refused(f"is not JSON ({error}); it looks like {shape}") from None
     if not isinstance(found, dict):
         raise Refused(f"is not an object; it looks like {shape}")
@@ -167,7 +169,7 @@ def names_to_text(value: str) -> dict[str, str]:
 
 
 def _queue_number(value: Any, shape: str) -> int:
-    if not re.fullmatch(r"\d+", str(value)) or isinstance(value, bool):
+    if not re.fullmatch(r"[0-9]{1,10}", str(value)) or isinstance(value, bool):
         raise Refused(f"has {value!r} as a queue id; it looks like {shape}")
     return int(value)
 

@@ -6,6 +6,7 @@ import glob
 import json
 import logging
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -65,7 +66,41 @@ def targets(asked: SourceOptions) -> list[Target]:
             actual=asked.broker_conf,
             advice=_stores_advice(paths) + ", and brokerConf as JSON by the same names",
         )
-    return [Target(path, asked.broker_name, asked.broker_conf) for path in paths]
+    if len(paths) == 1:
+        return [Target(paths[0], asked.broker_name, asked.broker_conf)]
+    return [Target(path, name) for path, name in zip(paths, names_of(paths), strict=True)]
+
+
+def names_of(paths: Sequence[str]) -> list[str]:
+    """Broker names for several stores: their folders' names.
+
+    Stores with the same folder name get the first part of the path that tells them apart: `a` and
+    `b` of /data/a/store and /data/b/store. If one part is not enough, those after it are added.
+    """
+    parts = [_parts(path) for path in paths]
+    own = [part[-1] if part else path for part, path in zip(parts, paths, strict=True)]
+    for name in [name for name, count in Counter(own).items() if count > 1]:
+        rows = [row for row, same in enumerate(own) if same == name]
+        for row, told in zip(rows, _told_apart([parts[row] for row in rows]), strict=True):
+            own[row] = told
+    return own
+
+
+def _parts(path: str) -> list[str]:
+    local = path.removeprefix("file://")
+    where = local if is_uri(local) else os.path.abspath(local)
+    return [part for part in where.split("/") if part]
+
+
+def _told_apart(parts: Sequence[Sequence[str]]) -> list[str]:
+    """For each path its parts from the first that differs on, as few as tell all apart."""
+    longest = max(map(len, parts))
+    first = next((n for n in range(longest) if len({tuple(p[n : n + 1]) for p in parts}) > 1), 0)
+    for stop in range(first + 1, longest + 1):
+        names = ["-".join(part[first:stop]) for part in parts]
+        if all(names) and len(set(names)) == len(names):
+            return names
+    return [part[-1] if part else "" for part in parts]  # refused later, because they are the same
 
 
 def _expanded(path: str, storage_options: Mapping[str, str] | None) -> list[str]:

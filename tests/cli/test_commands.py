@@ -16,7 +16,15 @@ import pytest
 from rmq_store import MessageStore
 from rmq_store.cli.main import COMMANDS
 from tests.support.golden import GoldenStore, in_a_queue, unpack, user_topic
-from tests.support.running.commands import COMMAND, Golden, in_ms, objects, run, sent_to
+from tests.support.running.commands import (
+    COMMAND,
+    Golden,
+    complaint,
+    in_ms,
+    objects,
+    run,
+    sent_to,
+)
 
 
 def test_every_command_tells_its_options() -> None:
@@ -102,6 +110,31 @@ def test_relative_times_count_from_the_newest_message(store: GoldenStore) -> Non
     clock = datetime.fromtimestamp(second / 1000, timezone.utc).strftime("%H:%M:%S")
     earlier = objects("cat", store.path, *words, "--to", clock)
     assert len(earlier) == sum(stamp < second for stamp in stamps) > 0
+
+
+def test_a_huge_limit_is_no_limit(store: GoldenStore) -> None:
+    truth = sent_to(store, "orders")
+    for limit in (str(len(truth) + 1), "9" * 30):
+        words = ("--topic", "orders", "--columns", "keys", "--limit", limit)
+        assert len(objects("cat", store.path, *words)) == len(truth)
+        assert len(objects("find", store.path, *words)) == len(truth)
+
+
+def test_an_offset_at_the_end_waits_for_the_next_message(store: GoldenStore) -> None:
+    words = ("cat", store.path, "--topic", "orders", "--queue", "1", "--offset")
+    (queue,) = [r for r in objects("queues", store.path, "--topic", "orders") if r["queueId"] == 1]
+    assert run(*words, str(queue["maxOffset"])) == ""
+    assert f"queue 1: 0 to {queue['maxOffset']}" in run(
+        *words, str(queue["maxOffset"] + 1), expect=2
+    )
+
+
+def test_cat_says_which_messages_of_an_offset_have_expired(golden: Golden) -> None:
+    store = golden("expired-5.5.0")
+    queue = next(row for row in objects("queues", store.path) if row["minOffset"] > 0)
+    words = ("--topic", queue["topic"], "--queue", str(queue["queueId"]), "--offset", "0")
+    said = complaint("cat", store.path, *words, expect=0)
+    assert f"the messages of offsets 0 to {queue['minOffset'] - 1} have expired" in said
 
 
 def test_cat_takes_queue_time_tag_and_limit(store: GoldenStore) -> None:
@@ -218,6 +251,27 @@ def test_lag_tells_what_groups_have_left(store: GoldenStore) -> None:
         (["offsets", "STORE", "--topic", "orders", "--queue", "77"], "has no queue 77"),
         (["cat", "STORE", "--topic", "orders", "--queue", "77"], "has no queue 77"),
         (["trace", "STORE", "some-key", "--topic", "ordres"], "Did you mean 'orders'?"),
+        (["cat", "STORE", "--topic", "orders", "--offset", "9" * 20], "no queue of topic 'orders'"),
+        (["cat", "STORE", "--topic", "orders", "--offset", "-1"], "not in the range"),
+        (["cat", "STORE", "--topic", "orders", "--limit", "0"], "not in the range"),
+        (["cat", "STORE", "--topic", "orders", "--limit", "nan"], "not a valid integer"),
+        (["cat", "STORE", "--topic", "orders", "--from", "-1s", "--to", "-2s"], "is not before"),
+        (["find", "STORE", "--from", "2026-11-22", "--to", "2026-11-22"], "is not before"),
+        (["find", "STORE", "--key", ""], "it is empty"),
+        (["find", "STORE", "--text", " "], "it is empty"),
+        (["trace", "STORE", ""], "it is empty"),
+        (["cat", "STORE", "--topic", "orders", "--tag", ""], "it is empty"),
+        (["lag", "STORE", "--group", ""], "it is empty"),
+        (["info", "STORE", "--broker-name", ""], "it is empty"),
+        (["tail", "STORE", "--interval", "nan"], "not a number of seconds"),
+        (["tail", "STORE", "--interval", "inf"], "not a number of seconds"),
+        (["tail", "STORE", "--interval", "0"], "not a number of seconds"),
+        (["usage", "STORE", "--top", "-3"], "not in the range"),
+        (["info", "STORE", "--broker-conf", sys.executable], "a binary one at offset"),
+        (["cat", "STORE", "--topic", "orders", "--broker-conf", sys.executable], "CORRUPT_CONFIG"),
+        (["recover", "STORE", "--release", "9.9"], "release '9.9' is not supported"),
+        (["recover", "STORE", "--release", "5.6.0"], "5.0 to 5.5"),
+        (["recover", "STORE", "--release", "4.10.0"], "4.3 to 4.9"),
     ],
 )
 def test_what_is_wrong_is_told_with_what_is_near(

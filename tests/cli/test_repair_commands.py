@@ -77,7 +77,7 @@ def test_a_new_store_is_not_written_into_its_source(
 def test_recover_makes_a_crashed_store_whole(tmp_path: Path) -> None:
     store = unpack("crash-5.3.3", tmp_path)
     assert "not-dispatched" in run("verify", store.path)
-    (report,) = objects("recover", store.path)
+    (report,) = objects("recover", store.path, "--apply")
     assert report["clean"] is False
     assert report["entriesRebuilt"] == 3
     assert run("verify", store.path).endswith("(0 errors, 0 warnings, 0 notes)\n")

@@ -239,7 +239,8 @@ def test_a_store_all_of_whose_parts_are_links_to_another_disk(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    "words", [["recover"], ["retention", "--keep-from", "2100-01-01T00:00:00Z", "--apply"]]
+    "words",
+    [["recover", "--apply"], ["retention", "--keep-from", "2100-01-01T00:00:00Z", "--apply"]],
 )
 def test_the_commands_say_so(live: GoldenStore, tmp_path: Path, words: list[str]) -> None:
     copy = copy_of(live, tmp_path)

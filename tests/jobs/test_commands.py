@@ -88,6 +88,54 @@ def given(option: click.Option, number: str) -> list[str]:
     return [option.opts[0], forms.get(option.opts[0], number)]
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["dlq", "STORE", "--group", "nobody"], "has no dead letters here"),
+        (["dlq", "STORE", "--startingTimestamp", "1795253026"], "as seconds"),
+        (["export", "STORE", "--to", "OUT", "--topic", "ordres"], "Did you mean 'orders'?"),
+        (["export", "STORE", "--to", "STORE/x"], "must be separate folders"),
+        (["export", "STORE", "--to", "OUT", "--endingTimestamp", "soon"], "is not a time"),
+        (["lag", "STORE", "--group", "g-slo"], "Did you mean 'g-slow'?"),
+        (["lag", "STORE", "--topic", "ordres"], "Did you mean 'orders'?"),
+        (["rebuild", "STORE", "--to", "STORE/x"], "must be separate folders"),
+        (["rebuild", "STORE", "--to", "OUT", "--release", "9.9"], "is not supported"),
+        (["replay", "STORE", "--to-store", "OUT", "--topic", "ordres"], "Did you mean 'orders'?"),
+        (["replay", "STORE", "--to-store", "OUT", "--queue", "orders:77"], "has no queue 77"),
+        (
+            ["replay", "STORE", "--to-store", "OUT", "--since", "-1s", "--until", "-2s"],
+            "not before",
+        ),
+        (["replay", "STORE", "--to-store", "OUT", "--release", "9.9"], "is not supported"),
+        (["trace", "STORE", "KEY", "--topic", "ordres"], "Did you mean 'orders'?"),
+        (["usage", "STORE", "--topic", "ordres"], "Did you mean 'orders'?"),
+        (["usage", "STORE", "--brokerConf", "/no/such.conf"], "does not exist"),
+        (["verify", "/no/such/store"], "RMQSTORE_NOT_A_STORE"),
+    ],
+    ids=lambda value: "-".join(value[:1]) if isinstance(value, list) else None,
+)
+def test_a_job_looks_at_its_arguments_before_spark_starts(
+    golden: Golden,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    said: str,
+) -> None:
+    """A session takes ten seconds; a misspelt topic must not."""
+
+    def started(*_: object) -> None:
+        raise AssertionError("a Spark session was asked for")
+
+    monkeypatch.setattr("jobs.running.spark_session.builder_for", started)
+    store, out = golden("clean-5.5.0").path, str(tmp_path / "out")
+    main: Job = import_module(f"jobs.{words[0]}").main
+    given = [word.replace("STORE", store).replace("OUT", out) for word in words[1:]]
+    assert main([*given, "--engine", "spark"]) == EXIT_REFUSED
+    assert said in capsys.readouterr().err
+    assert not Path(out).exists()
+
+
 def test_trace_asks_for_the_topic(
     engine: SparkSession | None, golden: Golden, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,6 +14,7 @@ from rmq_store.errors import (
     NotAStoreError,
     UnknownQueueError,
 )
+from spark_source.planning.stores import names_of
 from tests.conftest import unpack, user_topic
 from tests.support.spark.reads import rows_of
 from tests.support.spark.selections import (
@@ -91,8 +92,41 @@ def test_several_stores_have_a_configuration_each(
         rows_of({**options, "brokerconf": str(conf)})
 
 
+def test_stores_of_one_folder_name_are_named_by_what_tells_them_apart(
+    two: dict[str, str], tmp_path: Path
+) -> None:
+    """As brokers are mounted: /data/broker-a/store and /data/broker-b/store."""
+    for broker, path in two.items():
+        Path(path).rename(tmp_path / "moved")
+        Path(path).mkdir()
+        (tmp_path / "moved").rename(tmp_path / broker / "store")
+    pattern = str(tmp_path / "broker-*" / "store")
+    paths = [f"{path}/store/" for path in two.values()]
+    for how in ({"path": pattern}, {"paths": json.dumps(paths)}):
+        rows = rows_of({**how, "topic": "orders", **PLACE})
+        assert set(by_broker(rows)) == {"broker-a", "broker-b"}
+
+
+@pytest.mark.parametrize(
+    ("paths", "names"),
+    [
+        (["/d/a/store", "/d/b/store"], ["a", "b"]),
+        (["/d/a/store/", "file:///d/b//store"], ["a", "b"]),
+        (["/d/a/store", "/d/b/store", "/e/c"], ["a", "b", "c"]),
+        (["/d/x/1/store", "/d/x/2/store", "/d/y/1/store"], ["x-1", "x-2", "y-1"]),
+        (["/store", "/d/store"], ["store", "d"]),
+        (["s3://bucket/a/store", "s3://bucket/b/store"], ["a", "b"]),
+        (["s3://east/store", "s3://west/store"], ["east", "west"]),
+        (["/d/broker-a", "/d/broker-b"], ["broker-a", "broker-b"]),
+        (["/d/a/store", "/d/a/../a/store"], ["store", "store"]),
+    ],
+)
+def test_the_names_of_several_stores(paths: list[str], names: list[str]) -> None:
+    assert names_of(paths) == names
+
+
 def test_two_of_one_name_are_refused_with_the_fix(golden: Golden) -> None:
-    paths = [golden(NAME).path, golden("clean-5.4.0").path]  # both folders are called store
+    paths = [golden(NAME).path, f"{golden(NAME).path}/../store"]
     with pytest.raises(InvalidArgumentError, match="two stores have the broker name 'store'") as e:
         rows_of({"paths": json.dumps(paths)})
     assert "stores = {" in str(e.value)

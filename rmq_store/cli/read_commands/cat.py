@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.messages import Damage, chosen_columns, columns_option, print_batches, raw_option
-from rmq_store.cli.options import json_option, open_store, store_command, time, time_in
+from rmq_store.cli.options import json_option, open_store, store_command, time, time_range, word
+from rmq_store.errors import InvalidArgumentError
 from rmq_store.text.times import TIME_FORMS, Time
+
+if TYPE_CHECKING:
+    from rmq_store.store import MessageStore
 
 
 @click.command()
 @store_command
 @click.option("--topic", required=True, help="The topic.")
 @click.option("--queue", "queue_ids", type=int, multiple=True, help="Only this queue; repeatable.")
-@click.option("--offset", type=int, help="Start at this queue offset.")
+@click.option("--offset", type=click.IntRange(min=0), help="Start at this queue offset.")
 @click.option(
     "--from",
     "begin",
@@ -25,7 +30,7 @@ from rmq_store.text.times import TIME_FORMS, Time
     help=f"Only messages stored at TIME or later: {TIME_FORMS}.",
 )
 @click.option("--to", "end", type=time, metavar="TIME", help="Only messages stored before TIME.")
-@click.option("--tag", "tags", help="Only messages with one of these tags: 'a || b'.")
+@click.option("--tag", "tags", type=word, help="Only messages with one of these tags: 'a || b'.")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Print at most N messages.")
 @click.option("--skip-damaged", is_flag=True, help="Leave out damaged messages, and report them.")
 @raw_option
@@ -56,9 +61,10 @@ def cat(
     with open_store(store, broker_conf, broker_name) as opened:
         slices = selected_slices(
             opened,
-            Search([topic], queue_ids or None, time_in(opened, begin), time_in(opened, end)),
+            Search([topic], queue_ids or None, *time_range(opened, begin, end)),
         )
         if offset is not None:
+            _check_offset(opened, topic, queue_ids, offset)
             slices = [QueueSlice(s.queue, max(s.start, offset), s.stop) for s in slices]
         batches = opened.read_slices(
             [part for part in slices if part.start < part.stop],
@@ -71,3 +77,25 @@ def cat(
     damage.conclude()
     if damage.count:
         sys.exit(EXIT_FINDINGS)
+
+
+def _check_offset(store: MessageStore, topic: str, queue_ids: tuple[int, ...], offset: int) -> None:
+    """Raise for an offset that no selected queue has reached; warn where it has expired."""
+    queues = [q for q in store.queues(topic) if not queue_ids or q.queue_id in queue_ids]
+    ends = {queue: (store.min_offset(*queue), store.max_offset(*queue)) for queue in queues}
+    if ends and offset > max(high for _, high in ends.values()):
+        raise InvalidArgumentError(
+            store.path,
+            reason=f"no queue of topic {topic!r} has come to offset {offset}",
+            expected=", ".join(
+                f"queue {q.queue_id}: {low} to {high}" for q, (low, high) in ends.items()
+            ),
+            advice="The last number of each queue is the offset of its next message",
+        )
+    for queue, (low, _) in ends.items():
+        if offset < low:
+            click.echo(
+                f"rmqstore: queue {topic}/{queue.queue_id} begins at {low}: the messages of offsets "
+                f"{offset} to {low - 1} have expired",
+                err=True,
+            )

@@ -18,7 +18,7 @@ from rmq_store.cli.messages import (
     raw_option,
     where_it_was,
 )
-from rmq_store.cli.options import json_option, open_store, store_command, time, time_in
+from rmq_store.cli.options import json_option, open_store, store_command, time, time_range, word
 from rmq_store.text.times import TIME_FORMS, Time
 
 if TYPE_CHECKING:
@@ -33,10 +33,14 @@ if TYPE_CHECKING:
 @store_command
 @click.option("--topic", "topics", multiple=True, help="Only this topic; repeatable.")
 @click.option(
-    "--key", help="Only messages with this word in KEYS, or this UNIQ_KEY. Uses the index."
+    "--key",
+    type=word,
+    help="Only messages with this word in KEYS, or this UNIQ_KEY. Uses the index.",
 )
-@click.option("--id", "message_id", help="Only messages with this offsetMsgId or UNIQ_KEY.")
-@click.option("--tag", "tags", help="Only messages with one of these tags: 'a || b'.")
+@click.option(
+    "--id", "message_id", type=word, help="Only messages with this offsetMsgId or UNIQ_KEY."
+)
+@click.option("--tag", "tags", type=word, help="Only messages with one of these tags: 'a || b'.")
 @click.option(
     "--property", "properties", multiple=True, metavar="NAME=VALUE", help="With this property."
 )
@@ -48,7 +52,7 @@ if TYPE_CHECKING:
     help=f"Only messages stored at TIME or later: {TIME_FORMS}.",
 )
 @click.option("--to", "end", type=time, metavar="TIME", help="Only messages stored before TIME.")
-@click.option("--text", help="Only messages with this text in the body.")
+@click.option("--text", type=word, help="Only messages with this text in the body.")
 @click.option("--system", is_flag=True, help="Include system topics.")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Print at most N messages.")
 @click.option("--skip-damaged", is_flag=True, help="Leave out damaged messages, and report them.")
@@ -84,8 +88,7 @@ def find(
         search = Search(
             list(topics) or None,
             None,
-            time_in(opened, begin),
-            time_in(opened, end),
+            *time_range(opened, begin, end),
             key,
             tags,
             dict(map(_name_and_value, properties)),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import click
 
-from rmq_store.cli.options import json_option, open_store, store_command
+from rmq_store.cli.options import json_option, open_store, store_command, word
 from rmq_store.cli.printing import print_table
 from rmq_store.errors import InvalidArgumentError, nearest
 
@@ -42,8 +42,8 @@ def queues(
 @click.command()
 @store_command
 @json_option
-@click.option("--group", help="Only this consumer group.")
-@click.option("--topic", help="Only this topic.")
+@click.option("--group", type=word, help="Only this consumer group.")
+@click.option("--topic", type=word, help="Only this topic.")
 def lag(
     store: str,
     broker_conf: str | None,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rmq_store.cli.messages import chosen_columns, columns_option, print_batches, raw_option
-from rmq_store.cli.options import json_option, open_store, store_command
+from rmq_store.cli.options import json_option, open_store, seconds, store_command, word
 
 if TYPE_CHECKING:
     from rmq_store.format.queues import QueueId, QueueSlice
@@ -37,12 +37,13 @@ if TYPE_CHECKING:
 @click.option("-f", "--follow", is_flag=True, help="Keep printing new messages.")
 @click.option(
     "--interval",
-    type=click.FloatRange(min=0.05),
+    metavar="SECONDS",
+    type=seconds,
     default=1.0,
     show_default=True,
     help="Seconds between two reads of the store.",
 )
-@click.option("--tag", "tags", help="Only messages with one of these tags: 'a || b'.")
+@click.option("--tag", "tags", type=word, help="Only messages with one of these tags: 'a || b'.")
 @raw_option
 @columns_option
 @json_option

@@ -10,7 +10,7 @@ import click
 
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.messages import where_it_was
-from rmq_store.cli.options import json_option, open_store, store_command
+from rmq_store.cli.options import json_option, open_store, store_command, word
 from rmq_store.cli.printing import print_json
 
 _MOST_LISTED = 10  # unreadable places that are listed one by one
@@ -18,7 +18,7 @@ _MOST_LISTED = 10  # unreadable places that are listed one by one
 
 @click.command()
 @store_command
-@click.argument("key")
+@click.argument("key", type=word)
 @click.option("--topic", help="Only messages that were sent to this topic.")
 @json_option
 def trace(

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
-from rmq_store.cli.options import json_option, open_store, store_command, time, time_in
+from rmq_store.cli.options import json_option, open_store, store_command, time, time_in, word
 from rmq_store.cli.printing import print_json, print_rows
 from rmq_store.cli.read_commands.tables import print_lag
 from rmq_store.text.times import TIME_FORMS, Time
@@ -16,8 +16,8 @@ from rmq_store.text.times import TIME_FORMS, Time
 
 @click.command()
 @store_command
-@click.option("--group", help="Only this consumer group.")
-@click.option("--topic", help="Only this topic.")
+@click.option("--group", type=word, help="Only this consumer group.")
+@click.option("--topic", type=word, help="Only this topic.")
 @click.option("--queue", "queue_ids", type=int, multiple=True, help="Only this queue; repeatable.")
 @click.option(
     "--reset-to",

@@ -21,23 +21,39 @@ from rmq_store.cli.printing import print_json
     help="strict: keep as much as possible; broker: like DefaultMessageStore.",
 )
 @click.option("--release", help="The broker release that will start on it (default: the newest).")
+@click.option(
+    "--apply",
+    "really",
+    is_flag=True,
+    help="Repair the store; without it the changes are only shown.",
+)
 @config_option
 @json_option
 def recover(
-    store: str, mode: str, release: str | None, broker_conf: str | None, as_json: bool
+    store: str,
+    mode: str,
+    release: str | None,
+    really: bool,
+    broker_conf: str | None,
+    as_json: bool,
 ) -> None:
-    """Repair in place a store that was not closed cleanly. CHANGES THE STORE.
+    """Show how a recovery would repair a store that was not closed cleanly, or repair it in place.
 
-    Cuts the log after its last intact record, and makes queues and index match it. Fails while a
-    broker has the store open. To check first without a change, run `rmqstore verify`.
+    A recovery cuts the log after its last intact record, and makes queues and index match it.
+    CHANGES THE STORE only with --apply. Without it, the command recovers a private copy in TMPDIR,
+    which holds only the files that change. Fails while a broker has the store open.
     """
+    from rmq_store.recovery.recover_store import plan_recovery
     from rmq_store.recovery.recover_store import recover as mend
     from rmq_store.text.json_keys import as_json_object
 
-    report = mend(store, broker_conf, mode=mode, release=release)
+    do = mend if really else plan_recovery
+    report = do(store, broker_conf, mode=mode, release=release)
     if as_json:
         print_json(as_json_object(report.to_dict()))
     else:
         click.echo(str(report))
+        if not really and not report.untouched:
+            click.echo("nothing was changed; --apply repairs the store", err=True)
     if report.damage:
         sys.exit(EXIT_FINDINGS)

@@ -67,6 +67,11 @@ def test_an_argument_becomes_a_field(arguments: list[str], field: str, expected:
         (["--since", "yesterday"], "is not a time"),
         (["--until", "1795253026"], "2026-11-21T09:23:46Z as seconds"),
         (["--topic", "a", "--queue", "a:0"], "exclude each other"),
+        (["--queue", "orders:99999999999"], "cannot be read as --queue TOPIC:ID"),
+        (["--offsets", f"orders:0={'9' * 5000}..1"], "cannot be read as --offsets"),
+        (["--map-queue", "1=2147483648"], "cannot be read as --map-queue"),
+        (["--patience", "nan"], "--patience must be"),
+        (["--patience", "-1"], "--patience must be"),
         (["--by-index"], "needs --key"),
         (["--key", "ORDER_7 ORDER_8"], "Give --key once for each word"),
         (["--by-index", "--key", "ORDER_7||ORDER_8"], "Give --key once for each word"),
@@ -91,9 +96,26 @@ def test_an_unknown_option_is_told_the_nearest() -> None:
         spec("--topics", "orders")
 
 
-def test_a_size_that_is_none_is_refused() -> None:
-    with pytest.raises(click.BadParameter, match="many"):
-        spec("--wave-bytes", "many")
+@pytest.mark.parametrize(
+    "size", ["many", "0", "-1", "nan", "", "9" * 30, "9" * 5000, "9999999999t"]
+)
+def test_a_size_that_is_none_is_refused(size: str) -> None:
+    with pytest.raises(click.BadParameter, match="is not a number of bytes"):
+        spec("--wave-bytes", size)
+
+
+@pytest.mark.parametrize("rate", ["nan", "inf", "-1", "0"])
+def test_a_rate_that_is_none_is_refused(rate: str) -> None:
+    words = ["/source", "--to-broker", "host:1", "--failed", "/failed", "--rate", rate]
+    with pytest.raises(InvalidArgumentError, match="--rate must be"):
+        spec_of(main.parse(words))
+
+
+def test_times_that_exclude_every_message_are_refused(golden: Golden) -> None:
+    store = golden("clean-5.3.3")
+    for since, until in (("-1s", "-2s"), ("2026-11-22", "2026-11-22")):
+        with pytest.raises(InvalidArgumentError, match="--since is not before --until"):
+            with_fixed_times(ReplaySpec(source=store.path, since=since, until=until))
 
 
 def test_the_selection_becomes_options_of_the_source() -> None:
