@@ -22,7 +22,7 @@ jvm.set_options()
 
 
 def pytest_report_header() -> str:
-    return campaigns.told()
+    return campaigns.reported()
 
 
 @pytest.fixture(scope="session")

@@ -126,7 +126,7 @@ def test_a_crashed_store_is_made_whole(golden: Golden, tmp_path: Path) -> None:
             assert target.max_offset(*queue) == source.max_offset(*queue)
 
 
-def test_damage_is_told_and_what_is_behind_it_is_dispatched(tmp_path: Path) -> None:
+def test_damage_is_reported_and_the_records_after_it_are_dispatched(tmp_path: Path) -> None:
     store = unpack("clean-5.3.3", tmp_path)
     listed = [r for r in store.truth if r["sysFlag"] & SysFlag.TRANSACTION_MASK == 0]
     lost = next(r for r in listed if r["topic"] == "orders" and len(r["body"] or "") > 100)

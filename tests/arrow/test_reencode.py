@@ -1,4 +1,4 @@
-"""Reading every record of a store and writing it anew gives the same bytes: log, queues and index.
+"""Reading every record of a store and writing it again gives the same bytes: log, queues and index.
 
 Records go back from their decoded fields; only body and property string are carried over as they
 are. Sizes, offsets, CRCs, blanks, queue entries and index items are computed.
@@ -41,7 +41,7 @@ RUBBISH_BEHIND_BLANKS = ("clean-4.3.2", "clean-4.9.0")
 
 
 def as_sent(records: list[Record]) -> Iterator[list[Record]]:
-    """Records grouped as they were sent: the members of a MessageBatch are never parted."""
+    """Records grouped as they were sent: the members of a MessageBatch are never separated."""
     for _, group in groupby(
         records,
         lambda r: (r.topic, r.queue_id, r.store_timestamp, r.born_timestamp, r.born_host),
@@ -134,7 +134,7 @@ def check_same(golden: GoldenStore, target: Path, *, log: bool = True) -> None:
 
 @pytest.mark.parametrize("write", [write_by_columns, write_one_by_one])
 @pytest.mark.parametrize("name", STORES)
-def test_a_store_written_anew_has_the_same_bytes(
+def test_a_store_written_again_has_the_same_bytes(
     golden: Callable[[str], GoldenStore],
     name: str,
     write: Write,

@@ -27,14 +27,14 @@ from tests.support.running.commands import (
 )
 
 
-def test_every_command_tells_its_options() -> None:
+def test_every_command_lists_its_options() -> None:
     listed = run("--help")
     for name in COMMANDS:
         assert name in listed
         assert "--json" in run(name, "--help")
 
 
-def test_info_tells_range_and_times(store: GoldenStore) -> None:
+def test_info_shows_range_and_times(store: GoldenStore) -> None:
     (info,) = objects("info", store.path)
     last = store.truth[-1]
     assert info["logStart"] == 0
@@ -192,7 +192,7 @@ def test_usage_adds_up_to_the_log(store: GoldenStore) -> None:
     assert sum(row["bytes"] for row in by_day) == sum(sizes.values())
 
 
-def test_lag_tells_what_groups_have_left(store: GoldenStore) -> None:
+def test_lag_shows_what_groups_have_left(store: GoldenStore) -> None:
     with store.open() as opened:
         committed = opened.consumer_offsets()["g-slow"]["orders"]
         wanted = {
@@ -204,7 +204,7 @@ def test_lag_tells_what_groups_have_left(store: GoldenStore) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "reported"),
     [
         (["tpics"], "Did you mean 'topics'?"),
         (["cat", "STORE", "--topic", "ordres"], "Did you mean 'orders'?"),
@@ -274,11 +274,11 @@ def test_lag_tells_what_groups_have_left(store: GoldenStore) -> None:
         (["recover", "STORE", "--release", "4.10.0"], "4.3 to 4.9"),
     ],
 )
-def test_what_is_wrong_is_told_with_what_is_near(
-    store: GoldenStore, words: list[str], told: str
+def test_a_wrong_name_is_refused_with_the_nearest(
+    store: GoldenStore, words: list[str], reported: str
 ) -> None:
     words = [store.path if word == "STORE" else word for word in words]
-    assert told in run(*words, expect=2)
+    assert reported in run(*words, expect=2)
 
 
 def test_a_pipe_that_is_closed_ends_quietly(store: GoldenStore) -> None:

@@ -104,7 +104,7 @@ def test_find_by_id_property_text_and_time(store: GoldenStore) -> None:
     assert len(rows) == 5
 
 
-def test_trace_tells_what_became_of_a_transaction(golden: Golden) -> None:
+def test_trace_shows_what_became_of_a_transaction(golden: Golden) -> None:
     store = golden("clean-5.5.0")
     halves = [one for one in store.truth if one["topic"] == "RMQ_SYS_TRANS_HALF_TOPIC"]
     committed = {
@@ -143,7 +143,7 @@ def test_trace_does_not_call_rolled_back_what_it_cannot_read(tmp_path: Path) -> 
     assert any(f"at offset {commit['commitLogOffset']}" in one for one in damage)
 
 
-def test_trace_tells_damage_among_the_records_of_a_message(tmp_path: Path) -> None:
+def test_trace_reports_damage_among_the_records_of_a_message(tmp_path: Path) -> None:
     store = unpack("clean-5.5.0", tmp_path)
     retry = next(one for one in store.truth if one["topic"].startswith("%RETRY%"))
     key, at = retry["uniqKey"], retry["commitLogOffset"]
@@ -171,7 +171,7 @@ def test_trace_tells_damage_among_the_records_of_a_message(tmp_path: Path) -> No
         assert f"at offset {at}" in step["damage"][0]
 
 
-def test_trace_tells_retries_of_a_message(golden: Golden) -> None:
+def test_trace_shows_the_retries_of_a_message(golden: Golden) -> None:
     store = golden("clean-5.5.0")
     retry = next(one for one in store.truth if one["topic"].startswith("%RETRY%"))
     steps = objects("trace", store.path, retry["uniqKey"])
@@ -251,7 +251,9 @@ def test_an_id_that_leads_into_a_record_or_behind_the_log_names_no_message(tmp_p
 
 
 @pytest.mark.parametrize("gone", ["the first file", "the last file"])
-def test_a_key_that_only_the_index_knows_is_told_with_its_place(tmp_path: Path, gone: str) -> None:
+def test_a_key_that_only_the_index_knows_is_reported_with_its_place(
+    tmp_path: Path, gone: str
+) -> None:
     store = unpack("clean-5.5.0", tmp_path)
     files = log_files(store)
     size = int(files[1].name)

@@ -14,7 +14,9 @@ from tests.support.golden import GoldenStore, unpack
 from tests.support.running.commands import Golden, objects, run, sent_to
 
 
-def test_verify_ends_with_a_code_that_tells(golden: Golden, tmp_path: Path) -> None:
+def test_the_exit_code_of_verify_says_whether_the_store_is_sound(
+    golden: Golden, tmp_path: Path
+) -> None:
     store = unpack("clean-5.3.3", tmp_path)
     assert "no problems found" in run("verify", store.path)
     summary = objects("verify", store.path)[-1]
@@ -29,7 +31,7 @@ def test_verify_ends_with_a_code_that_tells(golden: Golden, tmp_path: Path) -> N
     run("verify", str(tmp_path / "nothing"), expect=2)
 
 
-def test_salvage_makes_a_store_and_tells_what_it_left_out(tmp_path: Path) -> None:
+def test_salvage_creates_a_store_and_reports_what_it_left_out(tmp_path: Path) -> None:
     store = unpack("clean-5.3.3", tmp_path)
     one = store.truth[3]
     file = sorted((Path(store.path) / "commitlog").iterdir())[0]
@@ -42,7 +44,7 @@ def test_salvage_makes_a_store_and_tells_what_it_left_out(tmp_path: Path) -> Non
     assert "no problems found" in run("verify", str(tmp_path / "target"))
 
 
-def test_rebuild_makes_the_queues_anew(golden: Golden, tmp_path: Path) -> None:
+def test_rebuild_rebuilds_the_queues(golden: Golden, tmp_path: Path) -> None:
     store = golden("clean-5.3.3")
     target = str(tmp_path / "target")
     (report,) = objects("rebuild", store.path, target, "--link", "--config", store.conf)

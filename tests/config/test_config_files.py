@@ -71,10 +71,10 @@ def test_lmq_offsets_stand_in_a_file_of_their_own(tmp_path: Path) -> None:
 def test_settings_that_are_not_there_are_said_to_be_and_not_to_have_expired(tmp_path: Path) -> None:
     store = unpack("crc-5.5.0", tmp_path)
     conf = tmp_path / "brokr.conf"
-    with pytest.raises(MissingFileError, match="configuration file does not exist") as told:
+    with pytest.raises(MissingFileError, match="configuration file does not exist") as reported:
         store.open(broker_conf=str(conf))
-    assert told.value.path == str(conf)
-    assert "expired" not in str(told.value)
+    assert reported.value.path == str(conf)
+    assert "expired" not in str(reported.value)
 
 
 def test_a_file_that_a_broker_is_writing_is_read_again(

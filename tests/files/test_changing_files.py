@@ -154,10 +154,12 @@ def test_info_of_a_last_file_cut_inside_a_record_ends_before_it(tmp_path: Path) 
     for path in log_files(golden):
         if int(path.name) > int(last.name):
             path.unlink()
-    told = store_info(golden.path)
-    assert told.logEnd == cut["commitLogOffset"]
-    before = max(r["storeTimestamp"] for r in golden.truth if r["commitLogOffset"] < told.logEnd)
-    assert told.lastStoreTimestamp == before
+    reported = store_info(golden.path)
+    assert reported.logEnd == cut["commitLogOffset"]
+    before = max(
+        r["storeTimestamp"] for r in golden.truth if r["commitLogOffset"] < reported.logEnd
+    )
+    assert reported.lastStoreTimestamp == before
 
 
 def test_front_files_missing_raise_the_min_offset(tmp_path: Path) -> None:
@@ -238,7 +240,9 @@ def test_a_queue_that_a_torn_log_ends_before_does_not_count(tmp_path: Path) -> N
         ([(0, 100), (2**62 + 1, 100)], 100),
     ],
 )
-def test_the_file_size_is_told_by_sizes_and_names(files: list[tuple[int, int]], size: int) -> None:
+def test_the_file_size_follows_from_sizes_and_names(
+    files: list[tuple[int, int]], size: int
+) -> None:
     assert infer_file_size([SegmentFile("x", base, length) for base, length in files]) == size
 
 
@@ -247,12 +251,12 @@ def test_a_file_under_a_wrong_name_does_not_hide_the_one_behind_it(tmp_path: Pat
     files = log_files(golden)
     size = files[0].stat().st_size
     files[1].rename(files[1].with_name(segment_name(size + 7)))
-    told: list[StoreError] = []
+    reported: list[StoreError] = []
     with golden.open() as store:
-        found = offsets(store, on_damage=told.append)
+        found = offsets(store, on_damage=reported.append)
     assert found == [at for at in wanted(golden) if not size <= at < 2 * size]
-    assert told
-    assert all(isinstance(error, MissingFileError) for error in told)
+    assert reported
+    assert all(isinstance(error, MissingFileError) for error in reported)
 
 
 def test_names_that_cannot_be_are_passed_over(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ SIZE = 64 << 20
 
 @pytest.fixture(params=["as it is", "untold"])
 def holes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Holes as this file system tells of them, and as one that refuses to be asked."""
+    """Holes as this file system reports them, and a file system that does not report any."""
     known = os.lseek
 
     def lseek(fd: int, position: int, whence: int, /) -> int:
@@ -67,14 +67,14 @@ def test_what_is_passed_over_is_zeros(tmp_path: Path, place: int) -> None:
     assert chain.stored_from(SIZE - 1) in (SIZE - 1, SIZE)
 
 
-def test_a_hole_is_passed_over_where_the_file_system_tells(tmp_path: Path, holes: str) -> None:
+def test_a_hole_is_skipped_if_the_file_system_reports_it(tmp_path: Path, holes: str) -> None:
     segment, behind = sparse(tmp_path, SIZE // 2), SIZE // 2 + (1 << 20)
     chain = SegmentChain([str(tmp_path)], segments=[segment])
-    told = first_data(segment.path)
-    if told:
+    reported = first_data(segment.path)
+    if reported:
         assert holes == "as it is"
-        assert SIZE // 2 - (1 << 20) < told <= SIZE // 2
-        assert (chain.stored_from(0), chain.stored_from(behind)) == (told, SIZE)
+        assert SIZE // 2 - (1 << 20) < reported <= SIZE // 2
+        assert (chain.stored_from(0), chain.stored_from(behind)) == (reported, SIZE)
     else:
         assert (chain.stored_from(0), chain.stored_from(behind)) == (0, behind)
 
@@ -116,7 +116,7 @@ def test_a_log_far_larger_than_its_records_ends_alike(tmp_path: Path, dense: boo
 
 
 def leave_out(path: Path, start: int, stop: int) -> None:
-    """Write a file anew without its bytes [start, stop), which read as zeros then.
+    """Write a file again without its bytes [start, stop), which then read as zeros.
 
     They are a hole where the file system keeps such.
     """

@@ -173,7 +173,7 @@ def test_where_nothing_can_be_written_it_is_refused_in_our_words(
     assert printed.out == ""
 
 
-def test_what_the_operating_system_refuses_is_told_without_a_traceback(
+def test_a_refusal_of_the_operating_system_has_no_traceback(
     engine: SparkSession | None, golden: Golden, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert usage.main([golden("clean-5.5.0").path, "--json", "/dev/full"]) == EXIT_REFUSED
@@ -190,12 +190,12 @@ def test_a_pipe_that_is_closed_ends_a_job_quietly(golden: Golden) -> None:
         assert process.stdout is not None
         assert process.stderr is not None
         process.stdout.close()
-        told = process.stderr.read().decode()
-    assert process.returncode == -signal.SIGPIPE, told
-    assert "Error" not in told
+        reported = process.stderr.read().decode()
+    assert process.returncode == -signal.SIGPIPE, reported
+    assert "Error" not in reported
 
 
-def test_a_task_that_fails_is_told_in_a_sentence_and_not_in_stack_traces(tmp_path: Path) -> None:
+def test_a_failed_task_is_reported_in_a_sentence_without_stack_traces(tmp_path: Path) -> None:
     store = unpack("clean-5.5.0", tmp_path)
     file = Path(store.path) / "commitlog" / "00000000000000262144"
     raw = bytearray(file.read_bytes())
@@ -215,7 +215,7 @@ def test_a_task_that_fails_is_told_in_a_sentence_and_not_in_stack_traces(tmp_pat
     assert "Traceback" not in done.stderr
 
 
-def test_what_an_executor_met_is_told_in_our_words(
+def test_an_error_of_an_executor_is_reported_in_our_words(
     engine: SparkSession | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A dead letter whose record is damaged: FAILFAST is the source's default."""
@@ -227,9 +227,9 @@ def test_what_an_executor_met_is_told_in_our_words(
     raw[record["commitLogOffset"] - int(file.name) + 4] ^= 0xFF  # the magic number
     file.write_bytes(raw)
     assert dlq.main([store.path]) == EXIT_REFUSED
-    told = capsys.readouterr().err
-    assert "RMQSTORE_" in told
-    assert "Traceback" not in told
+    reported = capsys.readouterr().err
+    assert "RMQSTORE_" in reported
+    assert "Traceback" not in reported
 
 
 def functions() -> Sequence[object]:

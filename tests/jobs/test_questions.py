@@ -64,7 +64,7 @@ def test_usage_adds_up_to_the_truth(engine: SparkSession | None, golden: Golden,
     assert answer.numbers["bytes of messages"] == sizes.total()
 
 
-def test_growth_is_told_by_day() -> None:
+def test_growth_is_reported_by_day() -> None:
     days = [{"day": f"2026-05-0{i}", "bytes": size} for i, size in enumerate((10, 30, 25), 1)]
     assert [row["change"] for row in usage.with_change(days)] == [None, 20, -5]
 
@@ -123,7 +123,7 @@ def test_lag_is_what_the_truth_has_behind_the_offsets(
     assert lag.run(engine, lag.LagSpec(store.path, conf(store), ("slow",), max_lag=10**6)).ok
 
 
-def test_messages_that_expired_before_they_were_consumed_are_told(
+def test_messages_that_expired_before_they_were_consumed_are_reported(
     engine: SparkSession | None, tmp_path: Path
 ) -> None:
     store = unpack("expired-5.5.0", tmp_path)
@@ -187,7 +187,7 @@ def test_a_key_an_offset_id_and_nothing(engine: SparkSession | None, golden: Gol
     assert "no-such-key" in nothing.problems[0]
 
 
-def test_damage_among_the_records_of_a_message_is_told(
+def test_damage_among_the_records_of_a_message_is_reported(
     engine: SparkSession | None, tmp_path: Path
 ) -> None:
     store = unpack("clean-5.5.0", tmp_path)
@@ -255,10 +255,10 @@ def test_wide_tables_are_readable_on_a_narrow_screen(
 ) -> None:
     store = golden(WITH_DEAD)
     answer = dlq.run(engine, dlq.DlqSpec(store.path, conf(store)))
-    told = io.StringIO()
-    show(answer, Console(file=told, width=80))
+    reported = io.StringIO()
+    show(answer, Console(file=reported, width=80))
     for record in dead_of(store):
-        assert record["uniqKey"] in told.getvalue()
+        assert record["uniqKey"] in reported.getvalue()
     wide = io.StringIO()
     show(answer, Console(file=wide, width=400))
     assert any("uniqKey" in line and "originTopic" in line for line in wide.getvalue().splitlines())
@@ -305,11 +305,11 @@ def test_reports_as_json_and_wrong_options(
     words += ["--brokerConf", store.conf]
     report = tmp_path / "report.json"
     assert module.main([*words, "--json", str(report), "--checksums"]) == EXIT_OK
-    told = json.loads(report.read_text("utf-8"))
-    assert told["source"]["logRange"][1] >= max(r["commitLogOffset"] for r in store.truth)
-    assert told["source"]["options"]["brokerConf"] == store.conf
-    assert len(told["source"]["files"]) == sum(p.is_file() for p in Path(store.path).rglob("*"))
-    assert any(told["tables"].values())
+    reported = json.loads(report.read_text("utf-8"))
+    assert reported["source"]["logRange"][1] >= max(r["commitLogOffset"] for r in store.truth)
+    assert reported["source"]["options"]["brokerConf"] == store.conf
+    assert len(reported["source"]["files"]) == sum(p.is_file() for p in Path(store.path).rglob("*"))
+    assert any(reported["tables"].values())
     assert "total" in capsys.readouterr().out
     assert module.main([*words, "--brokrName", "x"]) == EXIT_REFUSED
     assert "--brokerName" in capsys.readouterr().err

@@ -49,17 +49,17 @@ def test_queues_come_back_as_the_broker_wrote_them(
     report = tmp_path / "report.json"
     assert job.main([*words, "--verify", "--json", str(report)]) == EXIT_OK
     assert queue_bytes(target) == queue_bytes(golden(NAME).path)
-    told = json.loads(report.read_text("utf-8"))
-    assert told["numbers"]["records"] == len(store.truth)
+    reported = json.loads(report.read_text("utf-8"))
+    assert reported["numbers"]["records"] == len(store.truth)
     with MessageStore.open(golden(NAME).path, broker_conf=store.conf) as opened:
         expected = {
             tuple(q): [opened.min_offset(*q), opened.max_offset(*q)] for q in opened.queues()
         }
     assert {
         (row["topic"], row["queueId"]): [row["minOffset"], row["maxOffset"]]
-        for row in told["tables"]["queues"]
+        for row in reported["tables"]["queues"]
     } == expected
-    assert all(finding["severity"] == "note" for finding in told["tables"]["findings"])
+    assert all(finding["severity"] == "note" for finding in reported["tables"]["findings"])
 
 
 KILLER = """

@@ -53,7 +53,7 @@ def damaged(tmp_path: Path) -> GoldenStore:
     return store
 
 
-def test_damage_is_told_with_its_place(engine: SparkSession | None, tmp_path: Path) -> None:
+def test_damage_is_reported_with_its_place(engine: SparkSession | None, tmp_path: Path) -> None:
     store = damaged(tmp_path)
     spec = job.VerifySpec(store.path, {"brokerConf": store.conf}, checksums=True)
     answer = job.run(engine, spec)
@@ -74,9 +74,9 @@ def test_the_exit_code_says_whether_all_is_well(
     store = golden("clean-5.3.3")
     report = tmp_path / "report.json"
     assert job.main([store.path, "--brokerConf", store.conf, "--json", str(report)]) == EXIT_OK
-    told = json.loads(report.read_text("utf-8"))
-    assert told["numbers"]["records"] == len(store.truth)
-    assert told["ok"] is True
+    reported = json.loads(report.read_text("utf-8"))
+    assert reported["numbers"]["records"] == len(store.truth)
+    assert reported["ok"] is True
     assert job.main([damaged(tmp_path).path]) == EXIT_NOT_ALL
     capsys.readouterr()
     assert job.main([store.path, "--brokerCnf", store.conf]) == EXIT_REFUSED

@@ -134,10 +134,10 @@ def test_other_options_stores_formats_and_tables_are_refused(
 
     def refused(asked: dict[str, Any]) -> str:
         held = sorted(table.rglob("*"))
-        told = delta.export(asked)
-        assert told["refused"] == "RMQSTORE_MANIFEST", told
+        reported = delta.export(asked)
+        assert reported["refused"] == "RMQSTORE_MANIFEST", reported
         assert sorted(table.rglob("*")) == held
-        return str(told["message"])
+        return str(reported["message"])
 
     assert "other options" in refused(spec(store, table, topic="orders", tags="FB"))
     assert "other messages" in refused(spec(golden("clean-4.9.7"), table, topic="orders"))
@@ -209,13 +209,13 @@ def test_a_manifest_that_is_behind_the_table_catches_up_or_is_refused(
     delta.ask(checkpoint=str(table))
     for version in range(first_lost + 1):
         (table / "_delta_log" / f"{version:020d}.json").unlink()
-    told = delta.export(spec(store, table, topic="documents"))
-    assert "already has wave" in told["message"], told
+    reported = delta.export(spec(store, table, topic="documents"))
+    assert "already has wave" in reported["message"], reported
     with Manifest(table) as manifest:
         assert manifest.next_number == first_lost + 1
 
 
-def test_what_killed_exports_added_cannot_be_told_without_delta_s_log(
+def test_without_delta_s_log_nothing_is_known_of_killed_exports(
     delta: Exports, tmp_path: Path
 ) -> None:
     store, table = unpack(NAME, tmp_path), tmp_path / "table"
@@ -223,11 +223,11 @@ def test_what_killed_exports_added_cannot_be_told_without_delta_s_log(
     with Manifest(table) as manifest:
         manifest.begin(0)  # as one that was killed in its next wave
     (table / "_delta_log" / f"{1:020d}.json").unlink()
-    told = delta.export(spec(store, table, topic="payments"))
-    assert "Delta deleted this part" in told["message"], told
+    reported = delta.export(spec(store, table, topic="payments"))
+    assert "Delta deleted this part" in reported["message"], reported
 
 
-def test_the_command_fetches_delta_and_tells(golden: Golden, tmp_path: Path) -> None:
+def test_the_command_fetches_delta_and_says_so(golden: Golden, tmp_path: Path) -> None:
     store = golden(NAME)
     words = [store.path, "--to", str(tmp_path / "t"), "--format", "delta", "--topic", "payments"]
     script = CHECKOUT / "jobs" / "export.py"

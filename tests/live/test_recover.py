@@ -232,9 +232,9 @@ def test_damaged_stores_are_recovered_as_by_the_broker(name: str, tmp_path: Path
     config = StoreConfig.of(settings)
     wrong = []
     for number, (theirs, (_, second)) in enumerate(zip(answers, pairs, strict=True)):
-        told = difference(theirs, ours(second, config))
-        if told:
-            wrong.append(f"copy {number} ({said[number]}): {told}")
+        reported = difference(theirs, ours(second, config))
+        if reported:
+            wrong.append(f"copy {number} ({said[number]}): {reported}")
     assert not wrong, "\n".join(wrong)
     started = [answer for answer in answers if answer.get("loaded")]
     ends = {(answer["end"], json.dumps(answer["queues"])) for answer in started}

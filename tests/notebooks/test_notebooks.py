@@ -51,11 +51,11 @@ def test_a_notebook_runs_from_top_to_bottom(name: str, monkeypatch: pytest.Monke
 
     outputs = [o for cell in notebook.cells for o in cell.get("outputs", ())]
     pictures = [o for o in outputs if "image/png" in o.get("data", {})]
-    told = "\n".join(o.get("text") or o.get("data", {}).get("text/plain", "") for o in outputs)
+    reported = "\n".join(o.get("text") or o.get("data", {}).get("text/plain", "") for o in outputs)
     expected_pictures, words = NOTEBOOKS[name]
     assert len(pictures) == expected_pictures
     for word in words:
-        assert word in told
+        assert word in reported
     after = sorted(path.name for path in FOLDER.iterdir() if path.name != "__pycache__")
     assert after == before, "a notebook left files behind"
 

@@ -116,14 +116,16 @@ def test_a_page_of_a_command_has_its_synopsis_and_options(
     assert {"Exit codes", "Example", "What it refuses"} <= set(
         re.findall(r"^## (.*)$", text, re.MULTILINE)
     )
-    ours = [told for told, _ in steps(page) if typed.removeprefix("spark-submit ") in told]
+    ours = [
+        reported for reported, _ in steps(page) if typed.removeprefix("spark-submit ") in reported
+    ]
     assert len(ours) > 1
-    assert any('echo "exit code $?"' in told for told in ours)
+    assert any('echo "exit code $?"' in reported for reported in ours)
 
 
 def test_every_command_and_job_has_a_page_and_the_index_leads_to_it() -> None:
-    told = {page for page, _, _ in pages()}
-    assert told == {*(DOCS / "commands").glob("*.md"), *(DOCS / "jobs").glob("*.md")}
+    reported = {page for page, _, _ in pages()}
+    assert reported == {*(DOCS / "commands").glob("*.md"), *(DOCS / "jobs").glob("*.md")}
     runs = {path.stem for path in (CHECKOUT / "jobs").glob("*.py") if "@job(" in path.read_text()}
     assert runs - {"command"} == set(JOBS)
     for folder in ("commands", "jobs"):
@@ -181,8 +183,8 @@ def test_commands_print_what_the_page_shows(page: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_command_of_ours_in_a_page_is_run(page: Path) -> None:
     for block in SHELL.findall(page.read_text("utf-8")):
-        told = [line for line in block.splitlines() if line.startswith("rmqstore ")]
-        assert not told, f"{page.name}: make it a console block, with its output: {told}"
+        reported = [line for line in block.splitlines() if line.startswith("rmqstore ")]
+        assert not reported, f"{page.name}: make it a console block, with its output: {reported}"
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ PLACE = {"columns": "topic,queueId,queueOffset,commitLogOffset,uniqKey", "unwrap
 
 @pytest.fixture(scope="module")
 def bucket() -> Iterator[dict[str, Any]]:
-    """An empty bucket, and what a client has to be told."""
+    """An empty bucket, and the options that a client needs."""
     with s3_server() as options:
         yield options
 

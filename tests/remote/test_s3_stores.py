@@ -36,7 +36,7 @@ NAMES = ("clean-5.5.0", "crash-5.5.0", "geometry-5.5.0")
 
 @pytest.fixture(scope="module")
 def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
-    """Golden stores under s3://stores/NAME, and what a client has to be told."""
+    """Golden stores under s3://stores/NAME, and the options that a client needs."""
     folder = tmp_path_factory.mktemp("s3")
     with s3_server() as options:
         for name in NAMES:

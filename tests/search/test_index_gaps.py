@@ -31,8 +31,8 @@ def test_a_message_whose_keys_are_in_two_index_files_is_found_by_each(tmp_path: 
     with store.open() as opened:
         begins = [file.header.begin_log_offset for file in opened.key_index().files]
         ends = [file.header.end_log_offset for file in opened.key_index().files]
-    parted = set(begins) & set(ends)
-    assert parted
+    split = set(begins) & set(ends)
+    assert split
     for number, path in enumerate(sorted(index.iterdir())):
         aside = path.rename(tmp_path / "aside")
         beside = {begins[number], ends[number], *(begins[number + 1 : number + 2])}
@@ -78,21 +78,21 @@ def test_keys_behind_damage_are_found_without_an_index(tmp_path: Path, harm: str
     whole = [r for r in keyed(store) if r["commitLogOffset"] not in lost]
     with store.open() as opened:
         for record in whole[:: max(1, len(whole) // 12)]:
-            told: list[StoreError] = []
+            reported: list[StoreError] = []
             topic, key = record["topic"], record["uniqKey"]
             wanted = [at for at in holders(store, key, topic) if at not in lost]
-            asked = opened.query_message(topic, key, 1000, on_damage=told.append)
+            asked = opened.query_message(topic, key, 1000, on_damage=reported.append)
             assert [message.commit_log_offset for message in asked] == wanted
-            assert told, "what may have had the key is told"
+            assert reported, "what may have had the key is reported"
             search = Search([topic], key=key, include_system_topics=True)
-            told.clear()
+            reported.clear()
             found = [
                 at
-                for batch in find(opened, search, ["commitLogOffset"], told.append)
+                for batch in find(opened, search, ["commitLogOffset"], reported.append)
                 for at in batch.column(0).to_pylist()
             ]
             assert sorted(found) == wanted
-            assert told or harm == "a record"  # it may be of another topic, which is not read
+            assert reported or harm == "a record"  # it may be of another topic, which is not read
             assert opened.message_by_id(key) is not None
         with pytest.raises(StoreError):
             opened.message_by_id("F" * 32)
@@ -101,13 +101,15 @@ def test_keys_behind_damage_are_found_without_an_index(tmp_path: Path, harm: str
 def test_ghosts_where_no_index_is_are_no_damage(tmp_path: Path) -> None:
     store = unpack("nommap-5.5.0", tmp_path)
     shutil.rmtree(Path(store.path) / "index", ignore_errors=True)
-    told: list[StoreError] = []
+    reported: list[StoreError] = []
     with store.open() as opened:
         record = keyed(store)[-1]
-        found = opened.query_message(record["topic"], record["uniqKey"], 9, on_damage=told.append)
+        found = opened.query_message(
+            record["topic"], record["uniqKey"], 9, on_damage=reported.append
+        )
         assert record["commitLogOffset"] in [message.commit_log_offset for message in found]
         assert opened.messages_by_id("F" * 32) == []
-    assert told == []
+    assert reported == []
 
 
 def test_a_page_of_items_that_is_lost_hides_no_key(tmp_path: Path) -> None:
@@ -124,6 +126,6 @@ def test_a_page_of_items_that_is_lost_hides_no_key(tmp_path: Path) -> None:
     asked = [r for r in keyed(store) if r["commitLogOffset"] in span]
     assert len(asked) > 50
     for record in asked:
-        with store.open() as opened:  # anew: what one look-up finds out another would know
+        with store.open() as opened:  # once more, because a look-up remembers what it found
             found = opened.query_message(record["topic"], record["uniqKey"], 9)
             assert record["commitLogOffset"] in [message.commit_log_offset for message in found]

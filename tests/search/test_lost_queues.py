@@ -81,7 +81,7 @@ def test_ids_and_traces_find_a_topic_that_has_no_queue_left(tmp_path: Path, brok
     assert {"orders", "payments"} <= {r["topic"] for r in sample}
     with golden.open() as store:
         for record in sample:
-            # Without topics.json nothing tells under which topic the index has its keys.
+            # Without topics.json nothing shows under which topic the index has its keys.
             lost = broken and record["topic"] == "orders"
             at = record["commitLogOffset"]
             assert at in [m.commit_log_offset for m in store.messages_by_id(record["offsetMsgId"])]
@@ -141,7 +141,7 @@ def test_the_index_is_gone_through_once_for_an_id(
 
 @pytest.mark.parametrize("how", ["a bit of the body", "the whole record", "the file"])
 @pytest.mark.parametrize("topics", [None, ["orders"]], ids=["any topic", "its topic"])
-def test_a_damaged_record_in_a_topic_without_queues_is_told(
+def test_a_damaged_record_in_a_topic_without_queues_is_reported(
     tmp_path: Path, how: str, topics: list[str] | None
 ) -> None:
     golden = unpack("clean-5.5.0", tmp_path)
@@ -168,10 +168,10 @@ def test_a_damaged_record_in_a_topic_without_queues_is_told(
     with golden.open() as store:
         with pytest.raises(
             (CorruptRecordError, MissingFileError), match="points to damage"
-        ) as told:
+        ) as reported:
             places(store, search)
-        assert told.value.offset == record["commitLogOffset"]
-        assert told.value.advice
+        assert reported.value.offset == record["commitLogOffset"]
+        assert reported.value.advice
         left_out: list[StoreError] = []
         kept = [b for b in find(store, search, ["flag"], left_out.append) if b.num_rows]
         assert not kept
@@ -181,7 +181,7 @@ def test_a_damaged_record_in_a_topic_without_queues_is_told(
             assert other["commitLogOffset"] in places(store, Search(topics, key=sound))
 
 
-def test_a_damaged_record_outside_of_the_selection_is_not_told(tmp_path: Path) -> None:
+def test_a_damaged_record_outside_of_the_selection_is_not_reported(tmp_path: Path) -> None:
     golden = unpack("clean-5.5.0", tmp_path)
     record = next(r for r in golden.truth if r["topic"] == "orders" and r["keys"])
     path = log_files(golden)[0]
@@ -210,7 +210,7 @@ def test_a_key_that_no_index_has_is_found_though_its_queue_is_gone(tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", STORES)
-def test_no_key_of_a_real_store_is_told_twice_or_called_damaged(
+def test_no_key_of_a_real_store_is_found_twice_or_called_damaged(
     golden: Callable[[str], GoldenStore], name: str
 ) -> None:
     it = golden(name)

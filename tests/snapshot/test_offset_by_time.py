@@ -106,12 +106,14 @@ def test_times_select_the_same_messages_around_damage(tmp_path: Path, spoiled: s
         wanted = [at for at in within if at not in gone]
         found = spark_rows(store, startingTimestamp=str(since), endingTimestamp=str(until))
         assert found == wanted, (spoiled, since, until, SEED)
-        told: list[StoreError] = []
+        reported: list[StoreError] = []
         search = Search(topics=["orders"], queue_ids=[1], begin=since, end=until)
         with MessageStore.open(store.path) as opened:
-            batches = list(find(opened, search, ["commitLogOffset", "body"], told.append))
+            batches = list(find(opened, search, ["commitLogOffset", "body"], reported.append))
         assert [at for b in batches for at in b.column(0).to_pylist()] == wanted
-        assert {error.offset for error in told} >= gone & set(within), "damage of that time is told"
+        assert {error.offset for error in reported} >= gone & set(within), (
+            "damage of that time is reported"
+        )
 
 
 def test_the_time_of_a_reset_is_not_misled(tmp_path: Path) -> None:

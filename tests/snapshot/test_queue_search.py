@@ -82,7 +82,7 @@ HARMS = {"low": (5, 100), "high": (2**40, 100), "empty": (0, 0)}  # log offset, 
 def test_no_damaged_entry_leads_the_search_astray(tmp_path: Path, harm: str) -> None:
     """Each entry in turn is damaged: what is found is at most that one entry off.
 
-    Not the two at each end, where it cannot be told which of two is wrong.
+    Not the two at each end, where nothing shows which of the two is wrong.
     """
     store = unpack("clean-5.5.0", tmp_path)
     folder = Path(store.path) / "consumequeue" / "orders" / "1"

@@ -59,7 +59,7 @@ def hit(store: GoldenStore) -> list[int]:
 
 
 @pytest.mark.parametrize("source", ["consumequeue", "commitlog"])
-def test_the_modes_fail_tell_or_drop(
+def test_the_modes_fail_report_or_drop(
     store: GoldenStore, source: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     bad = hit(store)
@@ -74,10 +74,10 @@ def test_the_modes_fail_tell_or_drop(
     (line,) = [r.getMessage() for r in caplog.records if "not read" in r.getMessage()]
     assert "mode=DROPMALFORMED: 3 x RMQSTORE_CORRUPT_RECORD" in line
 
-    told = rows_of({**options, "mode": "PERMISSIVE"})
-    sound = {r["commitLogOffset"] for r in told if r["corruptRecord"] is None}
+    reported = rows_of({**options, "mode": "PERMISSIVE"})
+    sound = {r["commitLogOffset"] for r in reported if r["corruptRecord"] is None}
     assert sound == whole
-    damage = [r for r in told if r["corruptRecord"] is not None]
+    damage = [r for r in reported if r["corruptRecord"] is not None]
     assert sorted(r["commitLogOffset"] for r in damage) == sorted(bad)
     for row in damage:
         assert "RMQSTORE_CORRUPT_RECORD" in row["corruptRecord"]
@@ -123,9 +123,9 @@ def test_a_missing_log_file_in_the_middle_is_damage_of_every_entry(store: Golden
     assert lost
     with pytest.raises(MissingFileError, match="RMQSTORE_MISSING_FILE"):
         rows_of(options)
-    told = rows_of({**options, "mode": "PERMISSIVE"})
-    assert {r["commitLogOffset"] for r in told if r["corruptRecord"]} == lost
-    assert len(told) == len(orders(store))
+    reported = rows_of({**options, "mode": "PERMISSIVE"})
+    assert {r["commitLogOffset"] for r in reported if r["corruptRecord"]} == lost
+    assert len(reported) == len(orders(store))
     by_log = rows_of({**options, "mode": "PERMISSIVE", "source": "commitlog"})
     (gap,) = [r for r in by_log if r["corruptRecord"]]
     assert gap["commitLogOffset"] == int(gone.name)
@@ -161,11 +161,11 @@ def test_a_queue_entry_that_leads_nowhere_is_accounted_for(store: GoldenStore) -
     raw = bytearray(file.read_bytes())
     struct.pack_into(">qi", raw, 4 * 20, 2**40, 200)  # far behind the log's end
     file.write_bytes(raw)
-    told = rows_of(options_of(store, mode="PERMISSIVE"))
-    (row,) = [r for r in told if r["corruptRecord"]]
+    reported = rows_of(options_of(store, mode="PERMISSIVE"))
+    (row,) = [r for r in reported if r["corruptRecord"]]
     assert (row["topic"], row["queueId"], row["queueOffset"]) == (*QueueId("orders", 1), 4)
     assert "RMQSTORE_CORRUPT_QUEUE" in row["corruptRecord"]
-    assert len(told) == len(orders(store))
+    assert len(reported) == len(orders(store))
 
 
 def test_bodies_over_the_limit_follow_the_mode_and_raw_ones_come(golden: Golden) -> None:
@@ -181,8 +181,8 @@ def test_bodies_over_the_limit_follow_the_mode_and_raw_ones_come(golden: Golden)
     options = options_of(store, topic=topic, maxBodyBytes="256")
     with pytest.raises(BodyError, match="RMQSTORE_BODY"):
         rows_of(options)
-    told = rows_of({**options, "mode": "PERMISSIVE"})
-    assert large <= {r["commitLogOffset"] for r in told if r["corruptRecord"]}
+    reported = rows_of({**options, "mode": "PERMISSIVE"})
+    assert large <= {r["commitLogOffset"] for r in reported if r["corruptRecord"]}
     raw = rows_of({**options, "columns": "commitLogOffset,rawBody"})
     assert large <= {r["commitLogOffset"] for r in raw}
 
@@ -234,9 +234,9 @@ def test_every_entry_of_a_queue_file_that_is_gone_is_accounted_for(tmp_path: Pat
     gone = sorted(folder.iterdir())[1]
     lost = range(int(gone.name) // 20, int(gone.name) // 20 + 7)
     gone.unlink()
-    told = rows_of({**options, "mode": "PERMISSIVE"})
-    assert len(told) == len(whole)
-    assert sorted(r["queueOffset"] for r in told if r["corruptRecord"]) == list(lost)
+    reported = rows_of({**options, "mode": "PERMISSIVE"})
+    assert len(reported) == len(whole)
+    assert sorted(r["queueOffset"] for r in reported if r["corruptRecord"]) == list(lost)
     left = rows_of({**options, "mode": "DROPMALFORMED"})
     assert left == [r for r in whole if r["queueOffset"] not in lost]
 

@@ -60,7 +60,7 @@ def test_inner_batches_come_message_by_message(
 
 
 def test_messages_of_batches_stay_in_the_order_of_the_log(golden: Golden) -> None:
-    """Also where no column tells it, and between messages that came alone."""
+    """Also if no column shows it, and between messages that were sent alone."""
     options = options_of(golden(NAME), unwrapBatches="true", includeSystemTopics="true")
     place = {**options, "columns": "commitLogOffset,topic,queueOffset"}
     rows = [(r["topic"], r["queueOffset"]) for r in rows_of(place)]

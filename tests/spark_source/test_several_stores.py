@@ -92,7 +92,7 @@ def test_several_stores_have_a_configuration_each(
         rows_of({**options, "brokerconf": str(conf)})
 
 
-def test_stores_of_one_folder_name_are_named_by_what_tells_them_apart(
+def test_stores_of_one_folder_name_are_named_by_where_their_paths_differ(
     two: dict[str, str], tmp_path: Path
 ) -> None:
     """As brokers are mounted: /data/broker-a/store and /data/broker-b/store."""

@@ -28,7 +28,7 @@ def pushdown(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[st
     spark.conf.set(PUSHDOWN, "false")
 
 
-def test_filters_give_the_same_rows_handed_down_or_not(
+def test_filters_give_the_same_rows_pushed_down_or_not(
     spark: SparkSession, golden: Golden, pushdown: str
 ) -> None:
     store = golden(NAME)
@@ -95,11 +95,11 @@ def test_modes_and_tables_work_in_spark(spark: SparkSession, tmp_path: Path) -> 
     raw = bytearray(log.read_bytes())
     raw[record["commitLogOffset"] + 95] ^= 1
     log.write_bytes(raw)
-    told = load(spark, store, topic="orders", mode="PERMISSIVE")
-    (row,) = told.where("corruptRecord IS NOT NULL").collect()
+    reported = load(spark, store, topic="orders", mode="PERMISSIVE")
+    (row,) = reported.where("corruptRecord IS NOT NULL").collect()
     assert row["commitLogOffset"] == record["commitLogOffset"]
     total = len([r for r in store.truth if r["topic"] == "orders"])
-    assert told.count() == total
+    assert reported.count() == total
     assert load(spark, store, topic="orders", mode="DROPMALFORMED").count() == total - 1
     (damage,) = load(spark, store, topic="orders", table="damage").collect()
     assert damage["commitLogOffset"] == record["commitLogOffset"]

@@ -69,7 +69,7 @@ def expected(stores: Mapping[str, GoldenStore], options: Options) -> list[Expect
 
 
 def as_rows(messages: list[Expected], columns: str) -> Counter[tuple[Any, ...]]:
-    """The same as rows of some columns, parted by commas."""
+    """The same as rows of some columns, separated by commas."""
     names = columns.split(",")
     return Counter(tuple(one.column(name) for name in names) for one in messages)
 

@@ -18,7 +18,7 @@ SECRET = "a-secret-that-must-not-show"
 
 @contextmanager
 def s3_server() -> Iterator[dict[str, Any]]:
-    """A server with the empty bucket `stores`; gives what a client has to be told."""
+    """A server with the empty bucket `stores`; gives the options that a client needs."""
     from moto.server import ThreadedMotoServer
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)  # else a line for each request
@@ -34,7 +34,7 @@ def s3_server() -> Iterator[dict[str, Any]]:
 
 
 def client_options(host: str, port: int) -> dict[str, str]:
-    """What a client of a server on that port has to be told."""
+    """The options that a client of a server on that port needs."""
     return {
         "endpoint_override": f"{host}:{port}",
         "scheme": "http",

@@ -112,7 +112,7 @@ def test_nothing_is_wrong_with_the_stores_of_real_brokers(golden: Golden, name: 
     json.dumps(report.to_dict())
 
 
-def test_ghosts_inside_a_log_are_told(golden: Golden) -> None:
+def test_stale_records_inside_a_log_are_reported(golden: Golden) -> None:
     with golden("nommap-5.5.0").open() as store:
         report = verify(store)
         ghosts = [extent.start for extent in store.scan() if extent.gap is Gap.GHOST]
@@ -151,7 +151,7 @@ def queue_file(store: GoldenStore) -> Path:
     return next((Path(store.path) / "consumequeue" / queue.topic / str(queue.queue_id)).iterdir())
 
 
-def test_an_entry_that_leads_elsewhere_costs_its_record_and_is_told_twice(
+def test_an_entry_that_leads_elsewhere_costs_its_record_and_is_reported_twice(
     clean: GoldenStore,
 ) -> None:
     path = queue_file(clean)
@@ -251,7 +251,7 @@ def test_a_checkpoint_that_may_not_be_read_is_not_to_be_moved_away(
     assert finding.advice == "Check the permissions, the disk and the mount"
 
 
-def test_offsets_of_groups_outside_their_queue_are_told(clean: GoldenStore) -> None:
+def test_offsets_of_groups_outside_their_queue_are_reported(clean: GoldenStore) -> None:
     path = Path(clean.path) / "config/consumerOffset.json"
     queue = queue_file(clean).parent
     name = f"{queue.parent.name}@late"
@@ -311,6 +311,6 @@ def test_findings_of_one_kind_are_counted_when_they_are_many() -> None:
     findings = Findings()
     for number in range(1000):
         findings.add(Finding(Severity.ERROR, "many", f"file{number}", "it is wrong", "mend it"))
-    told = list(findings)
-    assert len(told) == 51
-    assert sum(finding.count for finding in told) == 1000
+    reported = list(findings)
+    assert len(reported) == 51
+    assert sum(finding.count for finding in reported) == 1000

@@ -1,4 +1,4 @@
-"""verify on index files: damage is told where it was done; what a broker was writing is none."""
+"""verify on index files: damage is reported at its place; what a broker was writing is no damage."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def about(report: VerifyReport, path: Path) -> list[Finding]:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", short_first(WHOLE))
-def test_damage_is_told_with_its_place(tmp_path: Path, name: str, kind: str) -> None:
+def test_damage_is_reported_with_its_place(tmp_path: Path, name: str, kind: str) -> None:
     store = unpack(name, tmp_path)
     files = index_of(store)
     for path in (files[0], files[len(files) // 2], files[-1]):
@@ -154,7 +154,7 @@ def part_of(parts: Parts, at: int) -> str:
     return "slots" if at < index_item_at(parts.slots, 0) else "items"
 
 
-def test_what_is_wrong_is_told_in_numbers(tmp_path: Path) -> None:
+def test_problems_are_counted(tmp_path: Path) -> None:
     store = unpack("clean-5.5.0", tmp_path)
     path = index_of(store)[0]
     parts = Parts(path)
@@ -168,7 +168,7 @@ def test_what_is_wrong_is_told_in_numbers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 17, 40, 5000])
-def test_a_file_of_another_size_is_told(tmp_path: Path, size: int) -> None:
+def test_a_file_of_another_size_is_reported(tmp_path: Path, size: int) -> None:
     store = unpack("clean-5.5.0", tmp_path)
     path = index_of(store)[3]
     expected = path.stat().st_size
@@ -247,9 +247,9 @@ def test_what_a_broker_was_writing_is_not_called_damaged(
             "index-gap",
             "index-beyond-log",
         }
-        (told,) = [one for one in found if one.code == "index-half-written"]
-        assert told.severity is Severity.NOTE
-        assert told.path == str(path)
+        (reported,) = [one for one in found if one.code == "index-half-written"]
+        assert reported.severity is Severity.NOTE
+        assert reported.path == str(path)
         # The same in a store that was closed in order is damage.
         abort = Path(store.path, "abort")
         abort.unlink()
@@ -266,11 +266,11 @@ def test_an_index_file_that_was_just_being_made_is_not_called_damaged(
     path = index_of(store)[-1]
     newer = path.with_name(str(int(path.name) + 1))
     newer.write_bytes(bytes(size))
-    (told,) = [one for one in report_of(store.path).findings if one.path == str(newer)]
-    assert (told.code, told.severity) == ("index-half-written", Severity.NOTE)
+    (reported,) = [one for one in report_of(store.path).findings if one.path == str(newer)]
+    assert (reported.code, reported.severity) == ("index-half-written", Severity.NOTE)
     Path(store.path, "abort").unlink()
-    (told,) = about(report_of(store.path), newer)
-    assert told.code == "index-damaged"
+    (reported,) = about(report_of(store.path), newer)
+    assert reported.code == "index-damaged"
 
 
 def test_an_older_file_of_a_crashed_store_is_damaged_all_the_same(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def test_a_reader_can_wait_for_a_message(background: bool, tmp_path: Path) -> No
             assert (state.file_stop, state.tail) == (end + 1, None)
 
 
-def test_what_is_behind_is_told_in_bytes(tmp_path: Path) -> None:
+def test_undispatched_records_are_reported_in_bytes(tmp_path: Path) -> None:
     with MessageStore.create(tmp_path / "s", SMALL) as store:
         append_many(store, 5)
         assert store.dispatch_behind_bytes == store.log_range()[1]
@@ -122,7 +122,7 @@ def test_after_all_retries_the_store_takes_no_more_and_is_recovered(
         assert again.max_offset("orders", 0) == 1
 
 
-def test_what_nobody_expected_ends_the_dispatch_for_all_to_see(
+def test_an_unexpected_error_ends_the_dispatch_visibly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(self: object, found: object) -> None:
@@ -222,7 +222,7 @@ def test_light_queues_get_their_offsets_as_the_message_is_appended(
         assert [m.body for m in listed] == [rows[0]["body"], rows[2]["body"]]
 
 
-def test_an_inner_batch_is_told_where_it_begins(tmp_path: Path) -> None:
+def test_an_inner_batch_learns_its_first_queue_offset(tmp_path: Path) -> None:
     with MessageStore.create(tmp_path / "s", SMALL) as store:
         store.declare_topic("inner", attributes={"queue.type": "BatchCQ"})
         for count in (3, 2):

@@ -43,12 +43,12 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("kind", ["SYNC_FLUSH", "ASYNC_FLUSH"])
-def test_a_full_disk_is_told_and_nothing_is_lost(kind: str, small_disk: Path) -> None:
+def test_a_full_disk_is_reported_and_nothing_is_lost(kind: str, small_disk: Path) -> None:
     # An index that is larger than the disk: it must not kill the writer when the room runs out.
     config = {**SMALL, "flushDiskType": kind, "maxHashSlotNum": 1000, "maxIndexNum": 200_000}
     store = MessageStore.create(small_disk / "s", config)
-    acknowledged, told = append_until_refused(store)
-    assert "No space left on device" in told
+    acknowledged, reported = append_until_refused(store)
+    assert "No space left on device" in reported
     with pytest.raises(StoreError, match="recover"):
         store.append(one_message(0))
     store.close()
@@ -94,7 +94,7 @@ def fill(root: Path) -> None:
         append_many(store, 100)
 
 
-def test_a_limit_on_file_sizes_is_told(tmp_path: Path) -> None:
+def test_a_limit_on_file_sizes_is_reported(tmp_path: Path) -> None:
     def work() -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000))
@@ -105,7 +105,7 @@ def test_a_limit_on_file_sizes_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", [".", "commitlog", "consumequeue/orders/0"])
-def test_a_folder_that_is_closed_to_us_is_told(what: str) -> None:
+def test_a_folder_without_permission_is_reported(what: str) -> None:
     with tempfile.TemporaryDirectory(dir="/var/tmp") as open_to_all:
         root = Path(open_to_all, "s")
         Path(open_to_all).chmod(0o755)
@@ -133,7 +133,7 @@ def append_to(root: Path) -> None:
         append_many(store, 20, first=20)
 
 
-def test_a_folder_mounted_to_read_only_is_told(small_disk: Path) -> None:
+def test_a_folder_mounted_read_only_is_reported(small_disk: Path) -> None:
     make_store(small_disk / "s", 20)
     before = read(small_disk / "s")
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)

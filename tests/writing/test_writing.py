@@ -130,7 +130,7 @@ def test_one_wrong_message_keeps_the_whole_batch_out(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_value_that_does_not_fit_its_column_is_told_with_its_row(
+def test_a_value_that_does_not_fit_its_column_is_reported_with_its_row(
     column: str, values: list[Any], says: str, tmp_path: Path
 ) -> None:
     columns = {"topic": ["orders"] * 4, "queueId": [0] * 4, "body": [b""] * 4, column: values}

@@ -204,7 +204,7 @@ def damaged(tmp_path: Path) -> GoldenStore:
 
 
 @pytest.mark.parametrize(
-    ("options", "arrived", "told"),
+    ("options", "arrived", "reported"),
     [
         ({"mode": "DROPMALFORMED"}, 417, "418 messages were selected, and 417 arrived"),
         (
@@ -220,7 +220,11 @@ def damaged(tmp_path: Path) -> GoldenStore:
     ],
 )
 def test_damage_that_is_left_out_is_a_problem(
-    engine: SparkSession | None, tmp_path: Path, options: dict[str, str], arrived: int, told: str
+    engine: SparkSession | None,
+    tmp_path: Path,
+    options: dict[str, str],
+    arrived: int,
+    reported: str,
 ) -> None:
     store, target = damaged(tmp_path), tmp_path / "out"
     words = [store.path, "--to", str(target), "--topic", "payments", "--brokerConf", store.conf]
@@ -228,7 +232,7 @@ def test_damage_that_is_left_out_is_a_problem(
     words += ["--json", str(tmp_path / "report.json")]
     assert main(words) == EXIT_NOT_ALL
     report = json.loads((tmp_path / "report.json").read_text("utf-8"))
-    assert any(told in problem for problem in report["problems"]), report["problems"]
+    assert any(reported in problem for problem in report["problems"]), report["problems"]
     rows = rows_in(target)
     assert len(rows) == report["numbers"]["messages added"] == arrived
     about = [row for row in rows if row.get("corruptRecord")]
@@ -243,9 +247,9 @@ def test_damage_that_stops_an_export_or_a_replay_is_not_to_be_tried_again(
     store = damaged(tmp_path)
     words = [store.path, "--topic", "payments"]
     assert main([*words, "--to", str(tmp_path / "out")]) == EXIT_REFUSED
-    told = " ".join(capsys.readouterr().out.split())
-    assert "--mode DROPMALFORMED" in told
-    assert "to continue" not in told
+    reported = " ".join(capsys.readouterr().out.split())
+    assert "--mode DROPMALFORMED" in reported
+    assert "to continue" not in reported
     for target in ("--to-store", "--to-parquet"):
         assert replay.main([*words, target, str(tmp_path / target)]) == EXIT_REFUSED
         assert "rmqstore salvage" in " ".join(capsys.readouterr().out.split())
@@ -380,7 +384,7 @@ def test_asked_to_stop_it_goes_on_later(
     assert found_in(target) == expected_of(store, orders)
 
 
-def test_a_file_that_went_missing_from_the_last_wave_is_told(
+def test_a_missing_file_of_the_last_wave_is_reported(
     engine: SparkSession | None, golden: Golden, tmp_path: Path
 ) -> None:
     store, target = golden(NAME), tmp_path / "out"

@@ -51,7 +51,7 @@ def planned_of(store: GoldenStore, topic: str, target: str) -> list[PlannedQueue
 
 @pytest.mark.parametrize("target", ["to_store", "to_parquet"])
 @ON_BOTH
-def test_it_says_what_would_go_where_and_no_file_appears(
+def test_it_reports_what_would_go_where_and_creates_no_file(
     engine: SparkSession | None, golden: Golden, tmp_path: Path, target: str
 ) -> None:
     store = golden(NAME)
@@ -68,7 +68,7 @@ def test_it_says_what_would_go_where_and_no_file_appears(
     assert run(engine, asked).written == dry.would_write
 
 
-def test_it_tells_what_the_target_would_refuse_and_the_run_refuses_that(
+def test_it_reports_what_the_target_would_refuse_and_the_run_refuses_that(
     engine: SparkSession | None, golden: Golden, tmp_path: Path
 ) -> None:
     conf = tmp_path / "small.conf"
@@ -88,7 +88,7 @@ def test_it_tells_what_the_target_would_refuse_and_the_run_refuses_that(
     assert "at most 600 bytes" in problem
 
 
-def test_what_has_other_keys_is_told_as_in_a_run(
+def test_messages_with_other_keys_are_counted_as_in_a_run(
     engine: SparkSession | None, golden: Golden, tmp_path: Path
 ) -> None:
     store = golden(NAME)
@@ -104,7 +104,7 @@ def test_what_has_other_keys_is_told_as_in_a_run(
     assert found.skipped == dry.skipped == {"other keys": dry.selected - dry.matched}
 
 
-def test_of_a_replay_that_was_stopped_it_tells_what_is_left(
+def test_it_reports_what_remains_of_a_stopped_replay(
     engine: SparkSession | None, golden: Golden, tmp_path: Path
 ) -> None:
     store = golden(NAME)
@@ -128,10 +128,10 @@ def test_of_a_replay_that_was_stopped_it_tells_what_is_left(
         run(engine, replace(other, restart=True))
 
 
-def test_of_two_targets_each_is_told_what_it_would_get(
+def test_it_reports_what_each_of_two_targets_would_get(
     engine: SparkSession | None, golden: Golden, tmp_path: Path
 ) -> None:
-    """Stopped half-way a store goes on where it was, and Parquet begins anew."""
+    """After a stop, a store continues where it was, and Parquet starts again."""
     store = golden(NAME)
     new, parquet = str(tmp_path / "new"), str(tmp_path / "parquet")
     asked = spec(store, to_store=new, to_parquet=parquet, wave_bytes=100_000)
@@ -171,7 +171,7 @@ def test_the_command_says_that_it_was_dry(
 ) -> None:
     words = [golden(NAME).path, "--to-store", str(tmp_path / "new"), "--topic", "retrying"]
     assert main([*words, "--dry-run"]) == EXIT_OK
-    told = capsys.readouterr().out
-    assert "planned target queues" in told
-    assert "nothing was written or sent" in told
+    reported = capsys.readouterr().out
+    assert "planned target queues" in reported
+    assert "nothing was written or sent" in reported
     assert list(tmp_path.iterdir()) == []

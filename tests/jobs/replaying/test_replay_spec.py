@@ -91,7 +91,7 @@ def test_no_target_is_refused() -> None:
         check(ReplaySpec(source="/source"))
 
 
-def test_an_unknown_option_is_told_the_nearest() -> None:
+def test_an_unknown_option_is_refused_with_the_nearest() -> None:
     with pytest.raises(click.UsageError, match="Did you mean '--topic'"):
         spec("--topics", "orders")
 

@@ -132,7 +132,7 @@ def test_a_source_that_breaks_in_the_middle_stops_it_cleanly(
     assert arrived(tmp_path / "new") == expected_rows(store, everything)
 
 
-def test_a_target_that_could_not_be_written_is_gone_on_with_later(
+def test_a_replay_continues_after_its_target_could_not_be_written(
     engine: SparkSession | None, golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = golden(NAME)

@@ -1,4 +1,4 @@
-"""Sending in lanes: order, pace, patience and refusals, with a client that fails as it is told."""
+"""Sending in lanes: order, pace, patience and refusals, with a client that fails on request."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SEED = 20261121
 
 
 class Fake:
-    """Takes messages; fails now and then, refuses some, and is gone for good where told."""
+    """Takes messages; on request it fails now and then, refuses some, or stays away."""
 
     def __init__(self, *, fails: float = 0.0, gone_after: int | None = None) -> None:
         self.taken: list[Row] = []
@@ -59,7 +59,7 @@ def nothing_together(row: Row) -> Any:
     return None
 
 
-def test_every_row_is_sent_once_or_handed_back() -> None:
+def test_every_row_is_sent_once_or_returned() -> None:
     print(f"seed {SEED}")
     client = Fake(fails=0.01)
     sender = Sender(client, Manner(lanes=4), nothing_together)
@@ -72,7 +72,7 @@ def test_every_row_is_sent_once_or_handed_back() -> None:
     assert sender.outcome.failure is None
 
 
-def test_what_must_stay_in_order_does_so_where_sending_fails_now_and_then() -> None:
+def test_order_is_kept_although_sending_fails_now_and_then() -> None:
     client = Fake(fails=0.02)
     sender = Sender(client, Manner(lanes=3), queue_of)
     list(sender.send(rows(600)))
@@ -155,7 +155,7 @@ def test_properties_of_the_way_stay_and_others_go() -> None:
     assert user_properties({**stored, **mine}) == mine
 
 
-def test_a_message_group_fits_and_tells_queues_apart() -> None:
+def test_a_message_group_is_short_and_distinguishes_queues() -> None:
     assert group_of("broker-a", "orders", 3) == "broker-a/orders/3"
     names = [f"{'long' * 30}{i}" for i in range(50)]
     groups = {group_of("broker-a", name, queue) for name in names for queue in range(4)}

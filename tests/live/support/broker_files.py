@@ -78,7 +78,7 @@ class BrokerFiles:
     proxy: bool
 
     def write(self) -> None:
-        """Write every file anew: ports differ from start to start, and a broker rewrites its file."""
+        """Write every file again: ports differ from start to start, and a broker rewrites its file."""
         (self.work / "conf").mkdir(parents=True, exist_ok=True)
         for name in LOGBACK_FILES:
             (self.work / "conf" / name).write_text(LOGBACK)

@@ -43,8 +43,8 @@ def answer(spark: SparkSession, question: dict[str, Any]) -> dict[str, Any]:
         found = export.run(spark, export.ExportSpec(**question["spec"]))
     except StoreError as error:
         return {"refused": error.code, "message": str(error)}
-    told: dict[str, Any] = json.loads(found.to_json())
-    return told
+    reported: dict[str, Any] = json.loads(found.to_json())
+    return reported
 
 
 def serve() -> None:

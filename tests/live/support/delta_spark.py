@@ -29,8 +29,8 @@ def delta_python() -> Path:
     """A Python with what the package and its extra `delta` need; the package itself is not in it."""
     jdk_tool("java")
     needed = sorted(_needed())
-    told = "\n".join([sys.version, *needed])
-    digest = hashlib.sha256(told.encode()).hexdigest()[:12]
+    reported = "\n".join([sys.version, *needed])
+    digest = hashlib.sha256(reported.encode()).hexdigest()[:12]
 
     def make(folder: Path) -> None:
         run([sys.executable, "-m", "venv", str(folder)])
@@ -41,7 +41,7 @@ def delta_python() -> Path:
 
 
 def _needed() -> Iterator[str]:
-    """The requirements of the package and of its extra, from what pip was told of it."""
+    """The requirements of the package and of its extra, from what pip knows of it."""
     for requirement in requires("rmqstore") or ():
         name, _, condition = requirement.partition(";")
         if not condition or re.search(r"extra == .delta.", condition):

@@ -13,9 +13,9 @@ Conf = Mapping[str, str | int | bool]  # settings of a broker
 TopicFields = Mapping[str, Any]  # some fields of a TopicConfig, as in config/topics.json
 
 # Another process's lock means nothing in a copy. The wheel (38 MB) and the empty database that 5.4
-# and later keep beside the files are made anew; golden stores have only a part of the latter.
+# and later keep beside the files are created again; golden stores have only a part of the latter.
 NOT_COPIED = shutil.ignore_patterns("lock", "timerwheel", "rocksdbstore")
-# Only the attribute tells a broker which of the two folders holds a topic's queues; when they
+# Only the attribute shows a broker which of the two folders holds a topic's queues; when they
 # disagree it does not start.
 QUEUE_FOLDERS: dict[str, TopicFields] = {
     "consumequeue": {},

@@ -135,9 +135,9 @@ def test_columns_decide_whether_damage_is_met_and_mode_what_becomes_of_it(tmp_pa
         if "body" in columns:
             assert [r["commitLogOffset"] for r in kept if r["body"] is None] == [at]
         if columns.endswith("body,corruptRecord"):
-            (told,) = [row for row in kept if row["corruptRecord"] is not None]
-            assert told["commitLogOffset"] == at
-            assert "RMQSTORE_CORRUPT_RECORD" in told["corruptRecord"]
+            (reported,) = [row for row in kept if row["corruptRecord"] is not None]
+            assert reported["commitLogOffset"] == at
+            assert "RMQSTORE_CORRUPT_RECORD" in reported["corruptRecord"]
 
 
 def without(row: Mapping[str, Any], *names: str) -> dict[str, Any]:

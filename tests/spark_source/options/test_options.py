@@ -1,4 +1,4 @@
-"""Options: strings to typed values, and what a wrong one is told."""
+"""Options: strings to typed values, and the refusal of wrong ones."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_every_option_fills_a_field_of_its_own() -> None:
         ({"queueId": "0"}, 'Name queues with assign = {"orders": [0, 1]}'),
     ],
 )
-def test_what_cannot_go_together_or_has_no_meaning_is_told_why(
+def test_options_that_exclude_each_other_are_refused_with_the_reason(
     raw: dict[str, str], message: str
 ) -> None:
     with pytest.raises(InvalidArgumentError) as refused:

@@ -30,9 +30,9 @@ def test_a_table_of_the_catalog_is_refused_with_what_to_use(
     spark: SparkSession, golden: Golden, more: str
 ) -> None:
     path = golden("clean-5.5.0").path
-    told = refusal(lambda: spark.sql(f"CREATE TABLE kept USING rmqstore {more.format(path)}"))
-    assert "CREATE TABLE is not supported" in told
-    assert "CREATE TEMPORARY VIEW" in told
+    reported = refusal(lambda: spark.sql(f"CREATE TABLE kept USING rmqstore {more.format(path)}"))
+    assert "CREATE TABLE is not supported" in reported
+    assert "CREATE TEMPORARY VIEW" in reported
     assert not spark.catalog.tableExists("kept")
 
 
@@ -79,7 +79,7 @@ def test_writing_and_streaming_are_refused_with_a_sentence(
         ({"brokerConf": "nowhere.conf"}, "nowhere.conf"),
     ],
 )
-def test_a_wrong_option_is_told_what_is_right(
+def test_a_wrong_option_is_refused_with_the_nearest_one(
     spark: SparkSession, golden: Golden, options: dict[str, str], message: str
 ) -> None:
     said = refusal(lambda: load(spark, golden("clean-5.5.0"), **options))
@@ -89,7 +89,7 @@ def test_a_wrong_option_is_told_what_is_right(
     assert "Traceback" not in said
 
 
-def test_a_folder_that_is_no_store_is_told_where_one_is(
+def test_a_folder_without_a_store_is_refused_and_the_nearby_store_named(
     spark: SparkSession, golden: Golden, tmp_path: Path
 ) -> None:
     store = golden("clean-5.5.0")

@@ -1,7 +1,7 @@
 """Console blocks of the docs: commands behind "$ ", and below each what it prints.
 
 "…" stands for anything. Runs of blanks and tabs are alike, so that pages can show columns where a
-pipe has tabs. `python -m tests.support.pages.consoles PAGE...` writes the output anew below each command
+pipe has tabs. `python -m tests.support.pages.consoles PAGE...` writes the output again below each command
 that has no "…", in place.
 """
 
@@ -92,18 +92,20 @@ def assert_prints(expected: str, found: str) -> None:
 
 
 def refresh(page: Path) -> None:
-    """Write the output anew below each command that has no "…"."""
+    """Write the output again below each command that has no "…"."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = folder_for(Path(scratch))
 
-        def anew(block: re.Match[str]) -> str:
-            told = []
+        def refreshed(block: re.Match[str]) -> str:
+            reported = []
             for command, expected in _steps(block[1]):
                 found = output_of(command, folder)
-                told.append(f"$ {command}\n{expected if ANYTHING in expected else _columns(found)}")
-            return "```console\n" + "".join(told) + "```"
+                reported.append(
+                    f"$ {command}\n{expected if ANYTHING in expected else _columns(found)}"
+                )
+            return "```console\n" + "".join(reported) + "```"
 
-        page.write_text(BLOCK.sub(anew, page.read_text("utf-8")), "utf-8")
+        page.write_text(BLOCK.sub(refreshed, page.read_text("utf-8")), "utf-8")
 
 
 def _columns(output: str) -> str:
@@ -114,13 +116,13 @@ def _columns(output: str) -> str:
         max(len(row[i]) for row in rows if i < len(row))
         for i in range(max(map(len, rows), default=0))
     ]
-    told = [
+    reported = [
         "  ".join(cell.ljust(width[i]) for i, cell in enumerate(line.split("\t"))).rstrip()
         if "\t" in line
         else line
         for line in lines
     ]
-    return "".join(line + "\n" for line in told)
+    return "".join(line + "\n" for line in reported)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The synopsis and the options of a command or job, as its page in the docs has them.
 
-`python -m tests.support.pages.option_pages` writes both anew in every page.
+`python -m tests.support.pages.option_pages` writes both again in every page.
 """
 
 from __future__ import annotations
@@ -53,10 +53,12 @@ def options(command: click.Command) -> str:
             others.append(f"`--{of_source}`")
         elif "--help" not in option.opts:
             rows.append(_row(option))
-    told = _HEADER + "".join(rows) + "\n"
+    reported = _HEADER + "".join(rows) + "\n"
     if others:
-        told += f"Of the [Spark source](../spark.md), under their names: {', '.join(others)}.\n\n"
-    return told
+        reported += (
+            f"Of the [Spark source](../spark.md), under their names: {', '.join(others)}.\n\n"
+        )
+    return reported
 
 
 def _row(option: click.Option) -> str:

@@ -40,7 +40,7 @@ def seed_of(name: str, whole: str) -> str:
     return f"{WORD} {name}" if WORD else whole
 
 
-def told() -> str:
+def reported() -> str:
     """A line about it for the head of a run."""
     if not WORD:
         return "campaigns: whole"

@@ -38,7 +38,7 @@ def call(*words: str) -> Done:
     """
     with _signals_kept(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["rmqstore", *words])
-        # click tells the name of the program by these two.
+        # click takes the name of the program from these two.
         patch.setattr(sys.modules["__main__"], "__package__", None, raising=False)
         with CliRunner().isolation() as streams:
             with pytest.raises(SystemExit) as ended:
