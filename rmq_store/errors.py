@@ -159,6 +159,18 @@ class DataLossError(StoreError):
     code = "RMQSTORE_DATA_LOSS"
 
 
+class LogCutError(DataLossError):
+    """The log was cut before a place that was already read: a broker lost what it had not flushed."""
+
+    code = "RMQSTORE_LOG_CUT"
+
+
+class OtherStoreError(StoreError):
+    """The store at a path is not the one that was read there before."""
+
+    code = "RMQSTORE_OTHER_STORE"
+
+
 class InvalidArgumentError(StoreError, ValueError):
     """An invalid argument or option: unknown name, wrong type, or out of range."""
 

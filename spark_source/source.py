@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, MutableMapping
-from typing import Any, TypeVar
+from collections.abc import MutableMapping
 
-from pyarrow import RecordBatch
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
-    InputPartition,
 )
 from pyspark.sql.types import StructType
 
 from rmq_store import StoreError
+from spark_source.hidden_traceback import without_traceback
 from spark_source.message_reader import RmqStoreReader
 from spark_source.options.definitions import PERMISSIVE
 from spark_source.options.parse import SourceOptions, parse_options
 from spark_source.planning.query_plan import QueryPlan, pin_all
 from spark_source.planning.query_plan import pin as pin
 from spark_source.spark_types import spark_schema
+from spark_source.streaming.failing_stream import FailingStream
+from spark_source.streaming.stream_options import as_batch, parse_stream_options
 from spark_source.table_reader import TableReader, table_schema
 
 
@@ -31,21 +30,6 @@ class UnsupportedOperationError(StoreError):
     """The source does not support an operation; the advice names an alternative."""
 
     code = "RMQSTORE_UNSUPPORTED_OPERATION"
-
-
-_Error = TypeVar("_Error", bound=StoreError)
-
-
-def _without_traceback(error: _Error) -> _Error:
-    """The error, which Spark then shows without a traceback before it.
-
-    PySpark's worker puts the traceback first, so the sentence that matters would be the last of
-    many lines. It leaves the traceback out if it finds this variable. The worker is one that plans:
-    it lives for this query alone, and Spark ends it after an error.
-    """
-    if os.environ.get("SPARK_PYTHON_RUNTIME") == "PYTHON_WORKER":
-        os.environ["SPARK_HIDE_TRACEBACK"] = "1"
-    return error.with_traceback(None)
 
 
 class RmqStoreSource(DataSource):
@@ -62,10 +46,10 @@ class RmqStoreSource(DataSource):
         self._asked: SourceOptions | None = None
         self._plan: QueryPlan | None = None
         self._failure: StoreError | None = None
-        # Spark also creates the source for writes and for streams. Their error must say that they
-        # are not supported, not what is wrong with an option, so the failure waits for a reader.
+        # Spark creates the source before it says what for: a batch, a stream, or a write. So what is
+        # wrong for one of them waits for its reader.
         try:
-            self._asked = parse_options(options)
+            self._asked = parse_options(as_batch(options))
             self._plan = pin_all(self._asked)
         except StoreError as error:
             self._failure = error
@@ -86,6 +70,10 @@ class RmqStoreSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """A reader of the offsets pinned when the source was created."""
         self._raise_failure()
+        try:
+            parse_options(self.options)  # refuses what only a stream has
+        except StoreError as error:
+            raise without_traceback(error) from None
         assert self._asked is not None
         assert self._plan is not None
         if self._asked.table is not None:
@@ -97,10 +85,18 @@ class RmqStoreSource(DataSource):
         raise self._refusal("writing a DataFrame", "Replay into a store with jobs/replay.py")
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """A stream reader that raises when it is used."""
-        return _RefusedStream(
-            self._refusal("reading as a stream", "Read it as a batch with spark.read")
-        )
+        """A reader that follows the logs of the stores. Needs PySpark 4.2 or later."""
+        try:
+            from spark_source.streaming.stream_reader import RmqStoreStreamReader
+        except ImportError:
+            refusal = self._refusal(
+                "reading as a stream with this PySpark", "Install PySpark 4.2 or later"
+            )
+            return FailingStream(refusal)
+        try:
+            return RmqStoreStreamReader(*parse_stream_options(self.options), schema)
+        except StoreError as error:
+            return FailingStream(error)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Always raises: the source does not write streams."""
@@ -108,36 +104,12 @@ class RmqStoreSource(DataSource):
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
-            raise _without_traceback(self._failure)
+            raise without_traceback(self._failure)
 
     def _refusal(self, what: str, advice: str) -> UnsupportedOperationError:
         path = self.options.get("path")
-        return _without_traceback(
+        return without_traceback(
             UnsupportedOperationError(
                 path, reason=f"{what} is not supported by format 'rmqstore'", advice=advice
             )
         )
-
-
-class _RefusedStream(DataSourceStreamReader):
-    """A stream reader that raises at its first call. If the constructor raised, Spark would hide
-    the error."""
-
-    def __init__(self, refusal: UnsupportedOperationError) -> None:
-        self.refusal = refusal
-
-    def initialOffset(self) -> dict[str, str]:
-        """Always raises."""
-        raise _without_traceback(self.refusal)
-
-    def latestOffset(self, *args: Any, **named: Any) -> dict[str, str]:
-        """Always raises. The arguments differ between releases of Spark."""
-        raise _without_traceback(self.refusal)
-
-    def partitions(self, start: dict[str, str], end: dict[str, str]) -> list[InputPartition]:
-        """Always raises."""
-        raise _without_traceback(self.refusal)
-
-    def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
-        """Always raises."""
-        raise _without_traceback(self.refusal)

@@ -33,11 +33,6 @@ _LIVE: Mapping[str, str] = {
             "task reads",
         ),
         (
-            "maxOffsetsPerTrigger minOffsetsPerTrigger maxTriggerDelay",
-            "a batch read has no triggers: maxRecordsPerPartition and maxBytesPerPartition split "
-            "it",
-        ),
-        (
             "messageModel consumeFromWhere",
             f"{_NO_CLIENT}: startingOffsets and startingTimestamp set where to start",
         ),

@@ -272,3 +272,35 @@ OPTIONS: tuple[Option, ...] = (
         "read this table instead of messages: " + ", ".join(TABLES),
     ),
 )
+
+# What a stream has besides the options of a batch. A batch refuses them.
+STREAM_OPTIONS: tuple[Option, ...] = (
+    Option(
+        "maxOffsetsPerTrigger",
+        "max_rows",
+        values.count,
+        "none",
+        "maximum number of messages in a micro-batch; an inner batch is not cut",
+    ),
+    Option(
+        "maxBytesPerTrigger",
+        "max_bytes",
+        values.parse_size,
+        "none",
+        "maximum number of bytes of each store's log in a micro-batch; bytes, or with k, m, g",
+    ),
+    Option(
+        "minOffsetsPerTrigger",
+        "min_rows",
+        values.count,
+        "none",
+        "wait until there are as many messages, but at most maxTriggerDelay",
+    ),
+    Option(
+        "maxTriggerDelay",
+        "max_delay_s",
+        values.duration,
+        "15m",
+        "how long minOffsetsPerTrigger may wait: a number with ms, s, m or h",
+    ),
+)

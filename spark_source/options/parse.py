@@ -20,6 +20,7 @@ from spark_source.options.definitions import (
     DEFAULT_PARTITION_BYTES,
     FAILFAST,
     OPTIONS,
+    STREAM_OPTIONS,
     Option,
 )
 from spark_source.options.value_parsers import Assignment, ByQueue, Refused
@@ -80,6 +81,7 @@ class SourceOptions:
         )
 
 
+_OF_A_STREAM = {option.name.casefold() for option in STREAM_OPTIONS}
 _BY_FOLDED_NAME = {option.name.casefold(): option for option in OPTIONS}
 
 _EXCLUDE_EACH_OTHER = (
@@ -121,7 +123,7 @@ def parse_options(raw: Mapping[str, str]) -> SourceOptions:
             given.add("path")
             continue
         option = _known(name)
-        fields[option.field] = _parsed(option, value)
+        fields[option.field] = parse_option(option, value)
         given.add(option.name)
     for group in _EXCLUDE_EACH_OTHER:
         both = [name for name in group if name in given]
@@ -164,6 +166,12 @@ def _known(name: str) -> Option:
     option = _BY_FOLDED_NAME.get(name.casefold())
     if option is not None:
         return option
+    if name.casefold() in _OF_A_STREAM:
+        raise _invalid(
+            f"option {name!r} is for a stream: a batch read has no triggers",
+            "Use spark.readStream, or split the batch with maxRecordsPerPartition and "
+            "maxBytesPerPartition",
+        )
     why = why_only_a_client(name)
     if why is not None:
         raise _invalid(
@@ -172,7 +180,8 @@ def _known(name: str) -> Option:
     otherwise = _SAID_OTHERWISE.get(name.casefold())
     if otherwise is not None:
         raise _invalid(f"unknown option {name!r}", otherwise)
-    raise _invalid(f"unknown option {name!r}", nearest(name, [known.name for known in OPTIONS]))
+    known = [option.name for option in (*OPTIONS, *STREAM_OPTIONS)]
+    raise _invalid(f"unknown option {name!r}", nearest(name, known))
 
 
 def _paths(value: str) -> tuple[str, ...]:
@@ -188,7 +197,8 @@ def _invalid(reason: str, advice: str) -> InvalidArgumentError:
     return InvalidArgumentError(None, reason=reason, advice=advice)
 
 
-def _parsed(option: Option, value: str) -> Any:
+def parse_option(option: Option, value: str) -> Any:
+    """The typed value of an option. Raises InvalidArgumentError."""
     try:
         return option.parse(value)
     except Refused as refused:

@@ -259,6 +259,14 @@ def timestamps(value: str) -> ByQueue:
     return times
 
 
+def duration(value: str) -> float:
+    """Seconds, from a number with a unit: 500ms, 30s, 15m, 1h."""
+    match = re.fullmatch(r"([0-9]+)\s*(ms|s|m|h)", value.strip().lower())
+    if match is None:
+        raise Refused("is not a time such as 500ms, 30s, 15m or 1h")
+    return int(match[1]) * {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}[match[2]]
+
+
 def json_list(value: str, shape: str) -> list[str]:
     """Texts from a JSON list."""
     try:

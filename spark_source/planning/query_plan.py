@@ -13,6 +13,7 @@ from rmq_store.arrow.message_columns import column_names
 from rmq_store.files.remote.remote_store import Listing
 from rmq_store.files.remote.uri_filesystem import StorageOptions
 from rmq_store.format.queues import QueueSlice
+from rmq_store.reading.log_reader import Limits
 from spark_source.options.definitions import COMMITLOG
 from spark_source.options.parse import SourceOptions
 from spark_source.planning.selection import LogLimits, WantedTopics, check_names, select_ranges
@@ -54,7 +55,7 @@ class ReadPlan:
     store: PinnedStore
     ranges: tuple[QueueSlice, ...]
     asked: SourceOptions
-    limits: LogLimits | None = None
+    limits: Limits | None = None
     words: frozenset[str] | None = None
     nothing: bool = False  # the filters exclude everything
 
@@ -90,7 +91,7 @@ def pin_all(asked: SourceOptions) -> QueryPlan:
     """The plan for these options, with the stores as they are now."""
     opened, left_out = open_all(asked)
     try:
-        asked = asked.with_fixed_times(lambda: _newest(store for _, store in opened))
+        asked = asked.with_fixed_times(lambda: newest_of(store for _, store in opened))
         if asked.source != COMMITLOG:
             check_names([store for _, store in opened], asked)
         plans = tuple(_plan_of(target, store, asked) for target, store in opened)
@@ -100,7 +101,7 @@ def pin_all(asked: SourceOptions) -> QueryPlan:
     return QueryPlan(plans, tuple(left_out))
 
 
-def _newest(stores: Iterable[MessageStore]) -> int | None:
+def newest_of(stores: Iterable[MessageStore]) -> int | None:
     """The storeTimestamp (ms) of the newest message of all stores."""
     stamps = (newest_store_timestamp(store.log) for store in stores)
     return max((stamp for stamp in stamps if stamp is not None), default=None)

@@ -107,6 +107,15 @@ def select_ranges(store: MessageStore, asked: SourceOptions) -> tuple[QueueSlice
     return tuple(ranges[queue] for queue in queues if len(ranges[queue]))
 
 
+def first_offsets(store: MessageStore, asked: SourceOptions) -> dict[QueueId, int]:
+    """The first wanted queue offset of every selected queue, also of those without a message.
+
+    Raises as `select_ranges`.
+    """
+    queues = _selected_queues(store, asked)
+    return {queue: _range_of(store, queue, asked).start for queue in queues}
+
+
 def _selected_queues(store: MessageStore, asked: SourceOptions) -> list[QueueId]:
     if asked.assign is not None:
         there = set(store.queues())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import glob
 import json
 import logging
@@ -84,6 +85,20 @@ def names_of(paths: Sequence[str]) -> list[str]:
         for row, told in zip(rows, _told_apart([parts[row] for row in rows]), strict=True):
             own[row] = told
     return own
+
+
+def name_in_pattern(pattern: str, path: str) -> str | None:
+    """The parts of a path at the places of a pattern's wildcards: broker-a for /data/*/store.
+
+    None if the path is not one of the pattern's.
+    """
+    wanted, found = _parts(pattern), _parts(path)
+    if not has_pattern(pattern) or len(wanted) != len(found):
+        return None
+    pairs = list(zip(wanted, found, strict=True))
+    if not all(fnmatch.fnmatchcase(part, want) for want, part in pairs):
+        return None
+    return "-".join(part for want, part in pairs if has_pattern(want))
 
 
 def _parts(path: str) -> list[str]:

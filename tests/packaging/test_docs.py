@@ -7,7 +7,7 @@ import pkgutil
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from jobs.replaying.row_rules import ORIGIN
 from rmq_store.arrow.message_columns import COLUMNS
 from rmq_store.errors import StoreError
 from rmq_store.tables import TABLES
-from spark_source.options.definitions import OPTIONS
+from spark_source.options.definitions import OPTIONS, STREAM_OPTIONS, Option
 from spark_source.spark_types import struct_field
 from tests.conftest import unpack
 from tests.support.checkout import CHECKOUT
@@ -52,12 +52,18 @@ def table(page: str, header: str) -> list[list[str]]:
     return rows
 
 
-def test_the_options_are_those_of_the_code() -> None:
+@pytest.mark.parametrize(
+    ("page", "header", "options"),
+    [("spark.md", "option", OPTIONS), ("streams.md", "stream option", STREAM_OPTIONS)],
+)
+def test_the_options_are_those_of_the_code(
+    page: str, header: str, options: Sequence[Option]
+) -> None:
     expected = [
         [f"`{option.name}`", option.default, option.meaning.replace("|", "\\|")]
-        for option in OPTIONS
+        for option in options
     ]
-    assert table("spark.md", "option") == expected
+    assert table(page, header) == expected
 
 
 def test_the_columns_are_those_of_the_code() -> None:

@@ -1,0 +1,248 @@
+"""Follow the logs of the stores of a stream: where it starts, and where a micro-batch ends."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from rmq_store import MessageStore
+from rmq_store.errors import DataLossError, LogCutError, MissingFileError
+from rmq_store.format.queues import QueueId
+from rmq_store.reading.log_follower import (
+    LogPlace,
+    check_place,
+    dispatched_end,
+    end_by_bytes,
+    end_by_rows,
+    whole_end,
+)
+from rmq_store.reading.log_reader import QueueLimits
+from spark_source.options.parse import SourceOptions
+from spark_source.options.value_parsers import ByQueue
+from spark_source.planning.query_plan import newest_of
+from spark_source.planning.selection import LogLimits, WantedTopics, first_offsets
+from spark_source.planning.stores import Target, name_in_pattern, targets
+from spark_source.streaming.offsets import StorePlace, StreamOffset
+from spark_source.streaming.stream_options import EARLIEST, LATEST, StreamOptions
+
+LOG = logging.getLogger("rmqstore")
+_QUEUES_EVERY = 10.0  # seconds between looks at all queues of a store whose log stands still
+
+
+@dataclass(frozen=True, slots=True)
+class StreamLimits:
+    """What a micro-batch wants of each queue. Plain data, so that executors can use it."""
+
+    selected: LogLimits
+    first_offsets: Mapping[QueueId, int]
+
+    def __call__(self, queue: QueueId) -> QueueLimits | None:
+        if self.selected(queue) is None:
+            return None
+        return QueueLimits(first_offset=self.first_offsets.get(queue, 0))
+
+
+class Follower:
+    """Finds the places of a stream. Opens each store without its queues, as it is now.
+
+    `ends`: where the logs ended at the last look, without any limit.
+    """
+
+    def __init__(self, asked: SourceOptions, stream: StreamOptions) -> None:
+        self.asked, self.stream = asked, stream
+        self.ends: dict[str, StorePlace] = {}
+        self._names: dict[str, str] = {}  # path -> broker name, where no option gives it
+        self._looked: dict[str, tuple[float, int]] = {}  # store -> when all queues were looked at
+
+    # --- stores ----------------------------------------------------------------------------------
+
+    def targets(self) -> dict[str, Target]:
+        """The stores that there are now, by broker name."""
+        return {self._name_of(target): target for target in targets(self.asked)}
+
+    def _name_of(self, target: Target) -> str:
+        for pattern in self.asked.paths:
+            # A name that stays the same when another store appears under the pattern.
+            name = name_in_pattern(pattern, target.path)
+            if name is not None:
+                return name
+        if target.broker_name is not None:
+            return target.broker_name
+        if target.path not in self._names:
+            with self._opened(target, None, queues=False) as store:
+                self._names[target.path] = store.broker_name
+        return self._names[target.path]
+
+    def open(self, name: str, target: Target, *, queues: bool = False) -> MessageStore:
+        """The store of a broker."""
+        return self._opened(target, name, queues=queues)
+
+    def _opened(self, target: Target, name: str | None, *, queues: bool) -> MessageStore:
+        return MessageStore.open(
+            target.path,
+            broker_name=name,
+            broker_conf=target.broker_conf,
+            queues=queues,
+            storage_options=self.asked.storage_options,
+        )
+
+    def require(self, name: str) -> Target:
+        """The store of a broker. Raises MissingFileError if it is gone."""
+        target = self.targets().get(name)
+        if target is None:
+            raise MissingFileError(
+                self.asked.path,
+                reason=f"the stream has read from broker {name!r}, and its store is gone",
+                advice="Put it back, or start a new query with another checkpoint",
+            )
+        return target
+
+    # --- where a query starts --------------------------------------------------------------------
+
+    def initial(self) -> dict[str, StorePlace]:
+        """Where a new query starts: by default at the ends of the logs."""
+        found = self.targets()
+        asked = self.asked.with_fixed_times(lambda: self._newest(found))
+        return {name: self._initial(name, target, asked) for name, target in found.items()}
+
+    def _newest(self, found: Mapping[str, Target]) -> int | None:
+        """When the newest message of all stores was stored."""
+        with ExitStack() as opened:
+            return newest_of(
+                opened.enter_context(self.open(name, target)) for name, target in found.items()
+            )
+
+    def _initial(self, name: str, target: Target, asked: SourceOptions) -> StorePlace:
+        with self.open(name, target, queues=True) as store:
+            start, end = store.log_range()
+            if self.stream.start == LATEST:
+                return StorePlace(LogPlace.at(store.log, end))
+            if self.stream.start == EARLIEST:
+                return StorePlace(LogPlace.at(store.log, start))
+            first = first_offsets(store, asked)
+            places = [
+                place
+                for queue, offset in first.items()
+                if offset < store.max_offset(*queue)
+                and (place := store.log_offset_of(queue, offset)) is not None
+            ]
+            at = max(start, min(places, default=end))
+            return StorePlace(LogPlace.at(store.log, at), None, first, end)
+
+    # --- where a micro-batch ends ----------------------------------------------------------------
+
+    def latest(
+        self,
+        start: StreamOffset,
+        *,
+        most_rows: int | None = None,
+        most_bytes: int | None = None,
+        target: StreamOffset | None = None,
+    ) -> dict[str, StorePlace]:
+        """Where the logs end now, at most some rows and bytes after `start`, and not after `target`.
+
+        A store that is new under a pattern begins at the start of its log. Each store gets an equal
+        part of the rows.
+        """
+        stores = {name: self.require(name) for name in start} | self.targets()
+        each = None if most_rows is None else max(1, most_rows // len(stores))
+        found: dict[str, StorePlace] = {}
+        for name, where in stores.items():
+            with self.open(name, where) as store:
+                before = start.get(name) or self._since(store)
+                end = self._end(store, where, before)
+                self.ends[name] = StorePlace(LogPlace.at(store.log, end))
+                if target is not None:
+                    end = min(end, target[name].place.offset) if name in target else store.log.start
+                if most_bytes is not None:
+                    end = end_by_bytes(store.log, before.place.offset, end, most_bytes)
+                if each is not None and end > before.place.offset:
+                    end = end_by_rows(self._rows(store, before, end), end, each)
+                if name in start or end > before.place.offset:
+                    found[name] = _moved(store, before, end)
+        return found
+
+    def _since(self, store: MessageStore) -> StorePlace:
+        start = store.log.start
+        return StorePlace(LogPlace.at(store.log, start), start)
+
+    def _end(self, store: MessageStore, target: Target, before: StorePlace) -> int:
+        """The end of the whole records. failOnDataLoss decides if the log is not the same."""
+        offset = before.place.offset
+        try:
+            check_place(store.log, before.place, target.path)
+        except LogCutError as error:
+            self._go_on_or_raise(error)
+            offset = store.log.start  # only the end matters, and that is not before the last file
+        except DataLossError as error:
+            self._go_on_or_raise(error)
+            offset = store.log.start
+        name = store.broker_name
+        return whole_end(store.log, offset, lambda: self._end_by_queues(name, target))
+
+    def _go_on_or_raise(self, error: DataLossError) -> None:
+        if self.asked.fail_on_data_loss:
+            raise error
+        LOG.warning("%s", error)
+
+    def _end_by_queues(self, name: str, target: Target) -> int:
+        """The end of the log by its queues. Looks at all queues every few seconds at most."""
+        when, known = self._looked.get(name, (-_QUEUES_EVERY, 0))
+        if time.monotonic() - when >= _QUEUES_EVERY:
+            with self.open(name, target, queues=True) as store:
+                known = dispatched_end(store.view, store.queues())
+            self._looked[name] = time.monotonic(), known
+        return known
+
+    # --- rows ------------------------------------------------------------------------------------
+
+    def rows_between(self, start: StreamOffset, end: StreamOffset, enough: int) -> int:
+        """The number of rows between two offsets; stops counting at `enough`."""
+        count = 0
+        for name, last in end.items():
+            with self.open(name, self.require(name)) as store:
+                first = start.get(name) or self._since(store)
+                for batch in self._rows(store, first, last.place.offset):
+                    count += int(batch.num_rows)
+                    if count >= enough:
+                        return count
+        return count
+
+    def _rows(self, store: MessageStore, first: StorePlace, stop: int) -> Iterator[pa.RecordBatch]:
+        """The places of the rows of a micro-batch. Damage is left to the tasks that read them."""
+        return store.read_log(
+            first.place.offset,
+            stop,
+            limits=self.limits(store, first),
+            columns=("commitLogOffset", "storeSize"),
+            tags=self.asked.tags,
+            keys=self.asked.keys,
+            unwrap_batches=self.asked.unwrap_batches,
+            on_damage=lambda error: None,
+        )
+
+    def limits(self, store: MessageStore, first: StorePlace) -> StreamLimits:
+        """What a micro-batch that starts at a place wants of each queue."""
+        without_start = replace(
+            self.asked,
+            starting_timestamp=None,
+            starting_offsets=ByQueue(),
+            starting_timestamps=ByQueue(),
+        )
+        wanted = WantedTopics.of(store, self.asked)
+        return StreamLimits(LogLimits(wanted, without_start), first.first_offsets)
+
+
+def _moved(store: MessageStore, before: StorePlace, end: int) -> StorePlace:
+    """The place at `end`, after `before`."""
+    if end == before.place.offset:
+        return before
+    first = before.first_offsets if end < before.first_until else {}
+    return StorePlace(
+        LogPlace.at(store.log, end), before.since, first, before.first_until if first else 0
+    )

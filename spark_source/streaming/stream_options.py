@@ -1,0 +1,92 @@
+"""The options of a stream: those of a batch that have a meaning in a stream, and its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rmq_store.errors import InvalidArgumentError
+from spark_source.options.definitions import STREAM_OPTIONS
+from spark_source.options.parse import SourceOptions, parse_option, parse_options
+
+LATEST, EARLIEST, GIVEN = "latest", "earliest", "given"
+_OWN = {option.name.casefold(): option for option in STREAM_OPTIONS}
+_STARTS = ("startingoffsets", "startingoffsetsbytimestamp", "startingtimestamp")
+
+# Options of a batch -> why a stream has none of them, and what to use.
+_NOT_OF_A_STREAM: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp"),
+        "A stream has no end: read a batch with spark.read, or stop at what is there now with "
+        ".trigger(availableNow=True)",
+    ),
+    "source": "A stream always reads the log; leave it out",
+    "includeUnqueued": "A stream returns what queues will list; read a batch with "
+    "source=commitlog for the rest",
+    "splitBy": "A stream cuts the log; repartition by topic and queueId if order per queue matters",
+    "verifyQueue": "A stream reads the records themselves; leave it out",
+    "maxRecordsPerPartition": "Give maxBytesPerPartition",
+    "startingOffsetsByTimestampStrategy": "A queue without such a message starts at its end",
+    "table": "Tables are read as a batch, with spark.read",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """What a stream has besides a batch. `start`: latest, earliest, or given in the other options.
+
+    `max_delay_s`: seconds that a micro-batch waits for `min_rows`.
+    """
+
+    start: str = LATEST
+    max_rows: int | None = None
+    max_bytes: int | None = None
+    min_rows: int | None = None
+    max_delay_s: float = 900.0
+
+
+def as_batch(raw: Mapping[str, str]) -> dict[str, str]:
+    """The options without those that only a stream has."""
+    return {
+        name: value
+        for name, value in raw.items()
+        if name.casefold() not in _OWN and not _is_latest(name, value)
+    }
+
+
+def parse_stream_options(raw: Mapping[str, str]) -> tuple[SourceOptions, StreamOptions]:
+    """The options of a stream as typed values.
+
+    Raises InvalidArgumentError as `parse_options`, and for an option that a stream cannot have.
+    """
+    for name, advice in _NOT_OF_A_STREAM.items():
+        if _value(raw, name.casefold()) is not None:
+            raise InvalidArgumentError(
+                None, reason=f"option {name!r} has no meaning in a stream", advice=advice
+            )
+    asked = parse_options(as_batch(raw))
+    fields: dict[str, Any] = {}
+    for name, option in _OWN.items():
+        value = _value(raw, name)
+        if value is not None:
+            fields[option.field] = parse_option(option, value)
+    return asked, StreamOptions(start=_start(raw), **fields)
+
+
+def _start(raw: Mapping[str, str]) -> str:
+    given = [(name, value) for name in _STARTS if (value := _value(raw, name)) is not None]
+    if not given:
+        return LATEST
+    if len(given) == 1 and given[0][0] == _STARTS[0]:
+        word = given[0][1].strip().lower()
+        return word if word in (LATEST, EARLIEST) else GIVEN
+    return GIVEN
+
+
+def _is_latest(name: str, value: str) -> bool:
+    return name.casefold() == _STARTS[0] and value.strip().lower() == LATEST
+
+
+def _value(raw: Mapping[str, str], folded: str) -> str | None:
+    return next((value for name, value in raw.items() if name.casefold() == folded), None)

@@ -1,0 +1,185 @@
+"""What Spark calls to read a stream: offsets, partitions of a micro-batch, and their rows."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from rmq_store import StoreSnapshot
+from rmq_store.errors import DataLossError, StoreError
+from rmq_store.malloc import keep_freed_memory
+from rmq_store.reading.log_follower import LogPlace
+from rmq_store.search.log_slices import even_slices
+from spark_source.damage import DamageHandler
+from spark_source.hidden_traceback import without_traceback
+from spark_source.options.definitions import PERMISSIVE
+from spark_source.options.parse import SourceOptions
+from spark_source.planning.partitions import Share
+from spark_source.planning.query_plan import PinnedStore, ReadPlan
+from spark_source.planning.stores import Target
+from spark_source.share_reader import one_ahead, read_share
+from spark_source.spark_types import arrow_schema_for, checked_columns, to_spark
+from spark_source.streaming.follow import Follower
+from spark_source.streaming.offsets import StorePlace, StreamOffset, from_dict, to_dict
+from spark_source.streaming.stream_options import StreamOptions
+
+LOG = logging.getLogger("rmqstore")
+
+
+@contextmanager
+def _plain_errors() -> Iterator[None]:
+    """Raise our errors without a traceback before their text."""
+    try:
+        yield
+    except StoreError as error:
+        raise without_traceback(error) from None
+
+
+class StreamPartition(InputPartition):
+    """A slice of the log of one store."""
+
+    def __init__(self, plan: ReadPlan, share: Share) -> None:
+        super().__init__((plan, share))
+        self.plan, self.share = plan, share
+
+
+class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Follows the logs of stores. Offsets are places in the logs, so they decide the rows alone."""
+
+    def __init__(self, asked: SourceOptions, stream: StreamOptions, schema: StructType) -> None:
+        self.asked, self.stream, self.spark_schema = asked, stream, schema
+        self.columns = checked_columns(schema, all_nullable=asked.mode == PERMISSIVE)
+        self.follower = Follower(asked, stream)
+        self._target: dict[str, StorePlace] | None = None  # of Trigger.AvailableNow
+        self._waiting_since: float | None = None  # for minOffsetsPerTrigger
+
+    # --- offsets, on the driver ------------------------------------------------------------------
+
+    @_plain_errors()
+    def initialOffset(self) -> dict[str, Any]:
+        """Where a new query starts."""
+        return to_dict(self.follower.initial())
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """The limit of a micro-batch by the options."""
+        if self.stream.max_rows is not None:
+            return ReadMaxRows(self.stream.max_rows)
+        if self.stream.max_bytes is not None:
+            return ReadMaxBytes(self.stream.max_bytes)
+        return ReadAllAvailable()
+
+    @_plain_errors()
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Remember where the logs end now; no micro-batch goes further."""
+        self.follower.latest({})
+        self._target = dict(self.follower.ends)
+
+    @_plain_errors()
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Where the next micro-batch ends; `start` if there is nothing to read yet."""
+        places = from_dict(start)
+        limited = not isinstance(limit, ReadAllAvailable)
+        end = self.follower.latest(
+            places,
+            most_rows=self.stream.max_rows if limited else None,
+            most_bytes=self.stream.max_bytes if limited else None,
+            target=self._target,
+        )
+        if self._target is None and self._waits(places, end):
+            return start
+        return to_dict(end)
+
+    def _waits(self, start: StreamOffset, end: StreamOffset) -> bool:
+        """Whether minOffsetsPerTrigger asks to wait for more messages."""
+        least, now = self.stream.min_rows, time.monotonic()
+        if least is None or end == start:
+            return False
+        if self.follower.rows_between(start, end, least) >= least:
+            self._waiting_since = None
+            return False
+        self._waiting_since = now if self._waiting_since is None else self._waiting_since
+        if now - self._waiting_since < self.stream.max_delay_s:
+            return True
+        self._waiting_since = None
+        return False
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Where the logs end now, for the progress of the query."""
+        return to_dict(self.follower.ends) if self.follower.ends else None
+
+    # --- rows ------------------------------------------------------------------------------------
+
+    @_plain_errors()
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Slices of the logs between two offsets."""
+        places, found = from_dict(start), list[InputPartition]()
+        for name, last in from_dict(end).items():
+            # A store that appeared in this micro-batch has no place in `start`.
+            first = places.get(name) or StorePlace(LogPlace(last.since or 0))
+            if first.place.offset < last.place.offset:
+                found += self._slices(name, self.follower.require(name), first, last)
+        return found
+
+    def _slices(
+        self, name: str, target: Target, first: StorePlace, last: StorePlace
+    ) -> Iterator[StreamPartition]:
+        start, stop = first.place.offset, last.place.offset
+        with self.follower.open(name, target) as store:
+            start = max(start, self._expired_until(store.log.start, start, str(store.path)))
+            limits = self.follower.limits(store, first)
+            pinned = PinnedStore(
+                target.path,
+                target.broker_conf,
+                StoreSnapshot(store.log.start, stop),
+                name,
+                self.asked.storage_options,
+                store.listing(),
+            )
+        plan = ReadPlan(pinned, (), self.asked, limits)
+        pieces = even_slices(
+            start, stop, self.asked.max_bytes_per_partition, self.asked.min_partitions
+        )
+        for piece in pieces:
+            yield StreamPartition(plan, Share(0, piece))
+
+    def _expired_until(self, log_start: int, start: int, path: str) -> int:
+        """The start of the log, if the files before it are gone and that is allowed."""
+        if start >= log_start:
+            return start
+        error = DataLossError(
+            path,
+            offset=start,
+            reason="files of the log expired before the stream read them",
+            expected=f"the log from {start} on",
+            actual=f"the log from {log_start} on",
+            advice="Set failOnDataLoss=false to continue with what is left",
+        )
+        if self.asked.fail_on_data_loss:
+            raise error
+        LOG.warning("%s", error)
+        return log_start
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The batches of one slice, in log order. Runs on an executor."""
+        assert isinstance(partition, StreamPartition)
+        keep_freed_memory()
+        schema, plan = arrow_schema_for(self.spark_schema), partition.plan
+        with plan.store.open() as store:
+            damage = DamageHandler(store, plan.asked)
+            batches = read_share(plan, partition.share, store, self.columns, damage)
+            yield from one_ahead(to_spark(batch, schema) for batch in batches)
+            damage.log()

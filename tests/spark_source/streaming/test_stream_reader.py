@@ -1,0 +1,303 @@
+"""The stream reader as Spark calls it, on the bytes of real brokers that become visible bit by bit."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from rmq_store import MessageStore
+from rmq_store.errors import DataLossError, InvalidArgumentError, LogCutError, OtherStoreError
+from spark_source.source import RmqStoreSource
+from spark_source.streaming.stream_reader import RmqStoreStreamReader
+from tests.conftest import GoldenStore, unpack
+
+Golden = Callable[[str], GoldenStore]
+COLUMNS = "topic, queueId, queueOffset, commitLogOffset, keys, body"
+NAME = "clean-5.5.0"
+
+
+def reader_of(path: Path | str, **options: str) -> RmqStoreStreamReader:
+    given = {"path": str(path), "columns": COLUMNS, "startingOffsets": "earliest", **options}
+    source = RmqStoreSource({n: v for n, v in given.items() if v})
+    reader = source.streamReader(source.schema())
+    assert isinstance(reader, RmqStoreStreamReader)
+    return reader
+
+
+def through_json(offset: dict[str, Any]) -> dict[str, Any]:
+    """As Spark's checkpoint keeps it."""
+    loaded: dict[str, Any] = json.loads(json.dumps(offset))
+    return loaded
+
+
+def rows_between(
+    reader: RmqStoreStreamReader, start: dict[str, Any], end: dict[str, Any]
+) -> list[dict[str, Any]]:
+    parts = reader.partitions(start, end)
+    batches = [batch for part in parts for batch in reader.read(part)]
+    return pa.Table.from_batches(batches).to_pylist() if batches else []
+
+
+def batch_rows(path: Path | str, **options: str) -> list[dict[str, Any]]:
+    with MessageStore.open(path) as store:
+        columns = [name.strip() for name in COLUMNS.split(",")]
+        return [
+            row
+            for batch in store.read_batches(columns=columns, unwrap_batches=True)
+            for row in batch.to_pylist()
+        ]
+
+
+def latest(reader: RmqStoreStreamReader, start: dict[str, Any]) -> dict[str, Any]:
+    return through_json(reader.latestOffset(start, reader.getDefaultReadLimit()))
+
+
+def place_of(offset: Mapping[str, Any]) -> int:
+    (place,) = offset["stores"].values()
+    found: int = place["log"]
+    return found
+
+
+class Growing:
+    """A store of a real broker whose log becomes visible byte by byte. Its queues are not there."""
+
+    def __init__(self, whole: GoldenStore, folder: Path) -> None:
+        self.path = folder / "store"
+        shutil.copytree(
+            whole.path, self.path, ignore=shutil.ignore_patterns("consumequeue", "index")
+        )
+        self.files = {int(f.name): f for f in sorted((self.path / "commitlog").iterdir())}
+        self.bytes = {base: file.read_bytes() for base, file in self.files.items()}
+        self.show(0)
+
+    def show(self, stop: int) -> None:
+        """Make the log end at a byte, with zeros after it, as in a mapped file."""
+        for base, file in self.files.items():
+            seen = max(0, min(stop - base, len(self.bytes[base])))
+            if seen or base == 0:
+                raw = self.bytes[base]
+                file.write_bytes(raw[:seen] + bytes(len(raw) - seen))
+            else:
+                file.unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("name", ["clean-5.5.0", "geometry-5.5.0", "clean-4.3.2", "crc-5.5.0"])
+@pytest.mark.parametrize(
+    "limit", [{}, {"maxOffsetsPerTrigger": "37"}, {"maxBytesPerTrigger": "9k"}]
+)
+def test_every_row_comes_once_however_the_log_grows(
+    golden: Golden, tmp_path: Path, name: str, limit: dict[str, str]
+) -> None:
+    """A torn end is neither read nor called damage, and the same offsets give the same rows."""
+    seed = random.Random(f"{name} {limit}")
+    store = Growing(golden(name), tmp_path)
+    expected = batch_rows(golden(name).path)
+    reader = reader_of(store.path, **limit)
+    offset = through_json(reader.initialOffset())
+    ends, found = [offset], list[dict[str, Any]]()
+    total = max(base + len(raw) for base, raw in store.bytes.items())
+    with golden(name).open() as whole:
+        end_of_log = whole.log_range()[1]
+    for stop in [*sorted(seed.randrange(total) for _ in range(25)), total]:
+        store.show(stop)
+        while (after := latest(reader, offset)) != offset:
+            assert place_of(offset) < place_of(after) <= stop
+            found += rows_between(reader, offset, after)
+            offset = after
+            ends.append(offset)
+    assert place_of(offset) == end_of_log
+    key = ("topic", "queueId", "queueOffset")
+    order = [tuple(row[n] for n in key) for row in found]
+    assert len(order) == len(set(order))
+    assert sorted(found, key=str) == sorted(expected, key=str)
+    assert [row["commitLogOffset"] for row in found] == sorted(r["commitLogOffset"] for r in found)
+    again = reader_of(store.path, **limit)
+    assert found == [row for a, b in pairwise(ends) for row in rows_between(again, a, b)]
+
+
+def test_a_limit_counts_messages_and_the_rest_waits(golden: Golden) -> None:
+    reader = reader_of(golden(NAME).path, maxOffsetsPerTrigger="100", topic="orders")
+    start = through_json(reader.initialOffset())
+    end = latest(reader, start)
+    assert 100 <= len(rows_between(reader, start, end)) < 120  # no inner batch is cut
+    everything = through_json(reader.latestOffset(start, ReadAllAvailable()))
+    assert len(rows_between(reader, start, everything)) == len(
+        [row for row in batch_rows(golden(NAME).path) if row["topic"] == "orders"]
+    )
+
+
+def test_available_now_ends_where_the_log_ended_at_its_start(
+    golden: Golden, tmp_path: Path
+) -> None:
+    store = Growing(golden(NAME), tmp_path)
+    store.show(300_000)
+    reader = reader_of(store.path, maxBytesPerTrigger="50k")
+    offset = through_json(reader.initialOffset())
+    reader.prepareForTriggerAvailableNow()
+    store.show(900_000)
+    while (after := latest(reader, offset)) != offset:
+        offset = after
+    assert 290_000 < place_of(offset) <= 300_000
+
+
+def test_few_messages_are_waited_for(golden: Golden, tmp_path: Path) -> None:
+    store = Growing(golden(NAME), tmp_path)
+    store.show(100_000)
+    reader = reader_of(store.path, minOffsetsPerTrigger="400", maxTriggerDelay="1h")
+    start = through_json(reader.initialOffset())
+    assert latest(reader, start) == start
+    store.show(900_000)
+    assert len(rows_between(reader, start, latest(reader, start))) >= 400
+    store.show(100_000)
+    impatient = reader_of(store.path, minOffsetsPerTrigger="400", maxTriggerDelay="0s")
+    assert latest(impatient, start) != start
+
+
+def test_a_new_query_starts_at_the_end_or_where_the_options_say(golden: Golden) -> None:
+    path = golden(NAME).path
+    reader = reader_of(path, startingOffsets="")
+    start = through_json(reader.initialOffset())
+    assert latest(reader, start) == start
+    with golden(NAME).open() as opened:
+        assert place_of(start) == opened.log_range()[1]
+    for options in (
+        {"startingOffsets": '{"orders": {"0": 100, "1": -1}}', "topic": "orders"},
+        {"startingOffsets": "", "startingTimestamp": "2026-11-21T09:23:50Z"},
+        {"startingOffsets": "", "startingTimestamp": "10:00"},
+    ):
+        reader = reader_of(path, **options)
+        start = through_json(reader.initialOffset())
+        source = RmqStoreSource(
+            {"path": path, "columns": COLUMNS, **{k: v for k, v in options.items() if v}}
+        )
+        batch = source.reader(source.schema())
+        expected = [
+            row
+            for part in batch.partitions()
+            for row in pa.Table.from_batches(list(batch.read(part))).to_pylist()
+        ]
+        found = rows_between(reader, start, latest(reader, start))
+        assert sorted(found, key=str) == sorted(expected, key=str), options
+
+
+# --- what can go wrong ----------------------------------------------------------------------------
+
+
+def test_a_log_that_was_cut_is_noticed(golden: Golden, tmp_path: Path) -> None:
+    """A broker that lost unflushed pages writes other records where the stream has read."""
+    store = Growing(golden(NAME), tmp_path)
+    store.show(500_000)
+    reader = reader_of(store.path)
+    offset = latest(reader, through_json(reader.initialOffset()))
+    store.show(300_000)
+    with pytest.raises(LogCutError, match=r"other bytes.*failOnDataLoss=false") as error:
+        latest(reader, offset)
+    assert error.value.offset == place_of(offset)
+    lenient = reader_of(store.path, failOnDataLoss="false")
+    assert 290_000 < place_of(latest(lenient, offset)) <= 300_000
+
+
+def test_another_store_at_the_same_path_is_refused(golden: Golden, tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    shutil.copytree(golden(NAME).path, path)
+    reader = reader_of(path)
+    offset = latest(reader, through_json(reader.initialOffset()))
+    shutil.rmtree(path)
+    shutil.copytree(golden("clean-5.3.3").path, path)
+    for lenient in ("true", "false"):
+        with pytest.raises(OtherStoreError, match="another store is at this path"):
+            latest(reader_of(path, failOnDataLoss=lenient), offset)
+
+
+def test_files_that_expired_before_they_were_read_are_data_loss(tmp_path: Path) -> None:
+    store = unpack("geometry-5.5.0", tmp_path)
+    reader = reader_of(store.path)
+    start = through_json(reader.initialOffset())
+    first, second = sorted((Path(store.path) / "commitlog").iterdir())[:2]
+    first.unlink()
+    with pytest.raises(DataLossError, match="expired before the stream read them"):
+        latest(reader, start)
+    lenient = reader_of(store.path, failOnDataLoss="false")
+    rows = rows_between(lenient, start, latest(lenient, start))
+    assert min(row["commitLogOffset"] for row in rows) >= int(second.name)
+
+
+def test_damage_in_a_closed_file_is_damage_and_does_not_stop_the_stream(tmp_path: Path) -> None:
+    store = unpack("geometry-5.5.0", tmp_path)
+    file = min((Path(store.path) / "commitlog").iterdir())
+    orders = [r for r in store.truth if r["topic"] == "orders"]
+    record = [r for r in orders if r["commitLogOffset"] < file.stat().st_size // 2][-1]
+    raw = bytearray(file.read_bytes())
+    raw[record["commitLogOffset"] + 4] ^= 0xFF
+    file.write_bytes(raw)
+    reader = reader_of(store.path, mode="PERMISSIVE", columns=COLUMNS + ", corruptRecord")
+    start = through_json(reader.initialOffset())
+    rows = rows_between(reader, start, latest(reader, start))
+    (damage,) = [row for row in rows if row["corruptRecord"] is not None]
+    assert damage["commitLogOffset"] == record["commitLogOffset"]
+    assert rows[-1]["commitLogOffset"] > record["commitLogOffset"]
+
+
+# --- several stores -------------------------------------------------------------------------------
+
+
+def test_a_store_that_appears_under_the_pattern_is_read_from_its_start(
+    golden: Golden, tmp_path: Path
+) -> None:
+    for broker, name in (("broker-a", NAME), ("broker-b", "clean-4.9.7")):
+        shutil.copytree(golden(name).path, tmp_path / broker / "store")
+    aside = (tmp_path / "broker-b").rename(tmp_path / "later-b")
+    reader = reader_of(tmp_path / "broker-*" / "store", columns="brokerName, " + COLUMNS)
+    start = through_json(reader.initialOffset())
+    middle = latest(reader, start)
+    assert set(middle["stores"]) == {"broker-a"}
+    aside.rename(tmp_path / "broker-b")
+    end = latest(reader, middle)
+    assert set(end["stores"]) == {"broker-a", "broker-b"}
+    rows = rows_between(reader, middle, end)
+    assert {row["brokerName"] for row in rows} == {"broker-b"}
+    assert len(rows) == len(batch_rows(golden("clean-4.9.7").path))
+    assert rows == rows_between(reader, middle, end)
+
+
+# --- options --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"endingTimestamp": "-1h"}, "availableNow"),
+        ({"endingOffsets": "latest"}, "availableNow"),
+        ({"source": "commitlog"}, "always reads the log"),
+        ({"table": "queues"}, "spark.read"),
+        ({"splitBy": "queue"}, "repartition"),
+        ({"maxOffsetsPerTriger": "5"}, "Did you mean 'maxOffsetsPerTrigger'"),
+        ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger"),
+        ({"maxTriggerDelay": "5"}, "15m"),
+    ],
+)
+def test_options_without_a_meaning_in_a_stream_are_refused(
+    golden: Golden, options: dict[str, str], message: str
+) -> None:
+    source = RmqStoreSource({"path": golden(NAME).path, **options})
+    with pytest.raises(InvalidArgumentError, match=message):
+        source.streamReader(source.schema()).initialOffset()
+
+
+def test_options_of_a_stream_are_refused_in_a_batch(golden: Golden) -> None:
+    for options in ({"maxOffsetsPerTrigger": "5"}, {"maxBytesPerTrigger": "1m"}):
+        source = RmqStoreSource({"path": golden(NAME).path, **options})
+        with pytest.raises(InvalidArgumentError, match=r"spark\.readStream"):
+            source.reader(source.schema())
+    source = RmqStoreSource({"path": golden(NAME).path, "startingOffsets": "latest"})
+    with pytest.raises(InvalidArgumentError, match="earliest"):
+        source.reader(source.schema())
