@@ -6,13 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from rmq_store.reading.damage_modes import DROPMALFORMED as DROPMALFORMED
+from rmq_store.reading.damage_modes import FAILFAST as FAILFAST
+from rmq_store.reading.damage_modes import PERMISSIVE as PERMISSIVE
 from rmq_store.tables import TABLES
 from rmq_store.text.times import TIME_FORMS
 from spark_source.options import value_parsers as values
 
 DEFAULT_PARTITION_BYTES = 128 << 20
 
-FAILFAST, PERMISSIVE, DROPMALFORMED = "FAILFAST", "PERMISSIVE", "DROPMALFORMED"
 CONSUMEQUEUE, COMMITLOG = "consumequeue", "commitlog"
 BY_LOG, BY_QUEUE = "log", "queue"
 
