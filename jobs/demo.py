@@ -22,6 +22,7 @@ from jobs.replay import run
 from jobs.replaying.report import show
 from jobs.replaying.rows import ORIGIN_PREFIX
 from jobs.replaying.spec import ReplaySpec
+from rmq_store.printable import printable
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 GOLDEN = "clean-5.5.0"
@@ -113,7 +114,9 @@ def by_topic(messages: DataFrame) -> Table:
     for row in rows:
         numbers = (row.messages, row.queues, row.tags, row.compressed, row.stored)
         bar = "█" * max(1, round(BAR_WIDTH * row.stored / largest))
-        table.add_row(row.topic, *(f"{n:,}" for n in numbers), Text(bar, style="cyan"))
+        table.add_row(
+            Text(printable(row.topic)), *(f"{n:,}" for n in numbers), Text(bar, style="cyan")
+        )
     return table
 
 
@@ -159,7 +162,10 @@ def some_messages(messages: DataFrame) -> Table:
 
 def _cells(row: Row) -> Sequence[Text]:
     body = row.body if len(row.body) <= BODY_SHOWN else row.body[: BODY_SHOWN - 1] + "…"
-    return [Text(str(cell)) for cell in (row.place, row.tags, row.keys, row.born, body, row.origin)]
+    return [
+        Text(printable(cell))
+        for cell in (row.place, row.tags, row.keys, row.born, body, row.origin)
+    ]
 
 
 def _next_steps(spec: ReplaySpec) -> Panel:

@@ -8,7 +8,7 @@ import click
 
 from rmq_store.admin.info import StoreInfo, store_info
 from rmq_store.cli.options import json_option, store_command
-from rmq_store.cli.printing import print_json
+from rmq_store.cli.printing import print_json, say
 from rmq_store.text.sizes import size
 from rmq_store.text.times import iso_time
 
@@ -27,7 +27,7 @@ def info(store: str, broker_conf: str | None, broker_name: str | None, as_json: 
         print_json({**fields, **{n: None if at in _NO_TIME else at for n, at in times.items()}})
         return
     for name, value in _sentences(info):
-        click.echo(f"{name:<12} {value}")
+        say(f"{name:<12} {value}")
 
 
 def _sentences(info: StoreInfo) -> list[tuple[str, str]]:

@@ -8,7 +8,8 @@ import click
 
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.options import json_option, open_store, store_command
-from rmq_store.cli.printing import print_json
+from rmq_store.cli.printing import print_json, say
+from rmq_store.printable import printable
 from rmq_store.text.progress import Progress
 
 _COLOURS = {"note": "cyan", "warning": "yellow", "error": "red"}
@@ -45,9 +46,9 @@ def verify(store: str, broker_conf: str | None, broker_name: str | None, as_json
             severity = finding.severity.value
             name = click.style(f"{severity:<8}", fg=_COLOURS[severity])
             where = "" if finding.start is None else f" {finding.start}..{finding.stop}"
-            click.echo(f"{name}{finding.code}: {finding.path}{where}")
-            click.echo(f"        {finding.meaning}")
-            click.echo(f"        {finding.advice}")
+            click.echo(f"{name}{printable(f'{finding.code}: {finding.path}{where}')}")
+            say(f"        {finding.meaning}")
+            say(f"        {finding.advice}")
         counts = severities(report.findings)
         click.echo(
             f"{report.records} records, {report.queues} queues, {len(report.index)} index files: "
