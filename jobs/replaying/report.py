@@ -98,7 +98,9 @@ def show(report: Report, console: Console | None = None) -> None:
 def _numbers(report: Report) -> Table:
     table = Table(title=f"{report.job}: result", title_justify="left")
     table.add_column("")
-    table.add_column("messages", justify="right")
+    # A broker gets the messages of an inner batch one by one; a store and Parquet get its record.
+    to_broker = report.source.options.get("to_broker") is not None
+    table.add_column("messages" if to_broker else "records", justify="right")
     table.add_row("selected", f"{report.selected:,}")
     table.add_row("read", f"{report.read:,}")
     table.add_row("matched", f"{report.matched:,}")

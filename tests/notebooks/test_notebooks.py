@@ -26,7 +26,7 @@ SECONDS_A_CELL = 180
 # Each notebook also runs on six other stores: crashed ones, expired ones, without groups or topics.
 _ANY = ("clean-4.3.2", "clean-5.2.0", "crash-5.5.0", "expired-5.5.0", "proxy-5.5.0", "lmq-5.3.3")
 _ORDERS = ("clean-4.3.2", "clean-5.2.0", "crash-5.5.0", "expired-5.5.0", "clean-5.4.0", "lmq-5.3.3")
-_PAID = ("clean-4.3.2", "clean-5.1.1", "clean-5.2.0", "clean-5.4.0", "crc-5.5.0", "direct-5.5.0")
+_PAID = ("clean-4.3.2", "clean-5.1.1", "clean-5.2.0", "clean-5.3.3", "clean-5.4.0", "crc-5.5.0")
 OTHERS = {
     "first_look": _ANY,
     "disk_usage": _ANY,
