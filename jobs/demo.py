@@ -22,6 +22,7 @@ from jobs.replay import run
 from jobs.replaying.report import show
 from jobs.replaying.row_rules import ORIGIN_PREFIX
 from jobs.replaying.spec import ReplaySpec
+from rmq_store.printable import printable
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 GOLDEN = "clean-5.5.0"
@@ -47,9 +48,10 @@ def main() -> int:
     )
     report = run(spark, spec)
     show(report, console)
-    replayed = spark.read.format("rmqstore").load(str(out / "store"))
-    console.print(by_topic(replayed))
-    console.print(some_messages(replayed))
+    replayed = spark.read.format("rmqstore").option("unwrapBatches", "false")
+    records = replayed.load(str(out / "store"))
+    console.print(by_topic(records))
+    console.print(some_messages(records))
     console.print(_next_steps(spec))
     spark.stop()
     return 0 if report.ok else 1
@@ -89,13 +91,16 @@ def _welcome(release: str) -> Panel:
     )
 
 
-def by_topic(messages: DataFrame) -> Table:
-    """What fills the store: messages, queues and bytes of every topic, largest first."""
+def by_topic(records: DataFrame) -> Table:
+    """What fills the store: records, queues and bytes of every topic, largest first.
+
+    Records as the replay counts them: an inner batch is one, with one size.
+    """
     stored = F.sum("storeSize").alias("stored")
     rows = (
-        messages.groupBy("topic")
+        records.groupBy("topic")
         .agg(
-            F.count(F.lit(1)).alias("messages"),
+            F.count(F.lit(1)).alias("records"),
             F.count_distinct("queueId").alias("queues"),
             F.count_distinct("tags").alias("tags"),
             F.count_if((F.col("sysFlag") % 2) == 1).alias("compressed"),
@@ -106,14 +111,16 @@ def by_topic(messages: DataFrame) -> Table:
     )
     table = Table(title="the new store, read back", title_justify="left")
     table.add_column("topic", style="bold")
-    for name in ("messages", "queues", "tags", "compressed", "bytes"):
+    for name in ("records", "queues", "tags", "compressed", "bytes"):
         table.add_column(name, justify="right")
     table.add_column("share of the bytes")
     largest = max((row.stored for row in rows), default=1)
     for row in rows:
-        numbers = (row.messages, row.queues, row.tags, row.compressed, row.stored)
+        numbers = (row.records, row.queues, row.tags, row.compressed, row.stored)
         bar = "█" * max(1, round(BAR_WIDTH * row.stored / largest))
-        table.add_row(row.topic, *(f"{n:,}" for n in numbers), Text(bar, style="cyan"))
+        table.add_row(
+            Text(printable(row.topic)), *(f"{n:,}" for n in numbers), Text(bar, style="cyan")
+        )
     return table
 
 
@@ -159,7 +166,10 @@ def some_messages(messages: DataFrame) -> Table:
 
 def _cells(row: Row) -> Sequence[Text]:
     body = row.body if len(row.body) <= BODY_SHOWN else row.body[: BODY_SHOWN - 1] + "…"
-    return [Text(str(cell)) for cell in (row.place, row.tags, row.keys, row.born, body, row.origin)]
+    return [
+        Text(printable(cell))
+        for cell in (row.place, row.tags, row.keys, row.born, body, row.origin)
+    ]
 
 
 def _next_steps(spec: ReplaySpec) -> Panel:

@@ -23,7 +23,7 @@ from jobs.running.result_tables import Answer, Row
 from jobs.running.spark_engine import engine_of
 from jobs.running.store_selection import plan_of
 from rmq_store.questions.engine import ask
-from rmq_store.questions.usage import UsageQuestion
+from rmq_store.questions.usage import UsageAnswer, UsageQuestion
 from spark_source.planning.query_plan import PinnedStore, ReadPlan
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ def run(
             "messages": usage.messages,
             "bytes of messages": usage.listed_bytes,
             "bytes of the log": usage.log_bytes,
+            **_shared(usage),
             "bytes on the disk": _on_disk(plan.store),
             **_growth(days),
         },
@@ -76,6 +77,12 @@ def run(
 def look(spec: UsageSpec) -> ReadPlan:
     """The plan. Raises StoreError for a store or a selection that cannot be read."""
     return plan_of(spec.store, {"includeSystemTopics": "true", **spec.options})
+
+
+def _shared(usage: UsageAnswer) -> dict[str, Any]:
+    """The messages of light queues, which the other numbers leave out."""
+    count = usage.shared_messages
+    return {"messages in light queues too (shared)": count} if count else {}
 
 
 def with_change(days: Sequence[Row]) -> list[dict[str, Any]]:

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
+from rmq_store.printable import printable
+
 SHOWN_AS: dict[str, str] = {}
 """Local folder of a remote store's shadow -> the address that messages show instead."""
 
@@ -66,7 +68,7 @@ class StoreError(Exception):
         compared = ", ".join(f"{side} {value}" for side, value in both if value is not None)
         sides = f" ({compared})" if compared else ""
         todo = "" if self.advice is None else f". {self.advice}"
-        return f"[{self.code}] {where}{self.reason}{at}{sides}{todo}"
+        return printable(f"[{self.code}] {where}{self.reason}{at}{sides}{todo}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Keyword-only arguments do not survive the default pickling of exceptions, and executors

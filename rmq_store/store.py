@@ -378,13 +378,12 @@ class MessageStore:
         return self.lookup.message_at(commit_log_offset)
 
     def message_by_id(self, message_id: str) -> Message | None:
-        """The message with an offsetMsgId (32 or 56 hex digits) or a UNIQ_KEY, or None.
-
-        If several share a UNIQ_KEY, the one stored first, as the broker's tools show it.
-        """
+        """The first message with an offsetMsgId (32 or 56 hex digits) or a UNIQ_KEY, or None."""
         return next(iter(self.messages_by_id(message_id)), None)
 
-    def messages_by_id(self, message_id: str, on_damage: OnDamage | None = None) -> list[Message]:
+    def messages_by_id(
+        self, message_id: str, on_damage: OnDamage | str | None = None
+    ) -> list[Message]:
         """Messages with an offsetMsgId (32 or 56 hex digits) or a UNIQ_KEY, in the order of the log.
 
         Several share a UNIQ_KEY if they are retries of one message. Raises CorruptRecordError or
@@ -400,7 +399,7 @@ class MessageStore:
         max_messages: int = 64,
         begin: int = 0,
         end: int | None = None,
-        on_damage: OnDamage | None = None,
+        on_damage: OnDamage | str | None = None,
     ) -> list[Message]:
         """Messages of a topic by one word of KEYS or by UNIQ_KEY, stored in [begin, end] (ms).
 

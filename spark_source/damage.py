@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
 from rmq_store import MessageStore
-from rmq_store.arrow.message_columns import arrow_schema
 from rmq_store.errors import DataLossError, MissingFileError, StoreError
 from rmq_store.format.queues import QueueId
-from spark_source.options.definitions import CORRUPT, FAILFAST, PERMISSIVE
+from rmq_store.reading.damage_modes import damage_rows
+from spark_source.options.definitions import FAILFAST, PERMISSIVE
 from spark_source.options.parse import SourceOptions
 
 LOG = logging.getLogger("rmqstore")
@@ -79,26 +78,3 @@ def _data_loss(error: StoreError) -> DataLossError:
         reason=f"messages expired during the read: {error.reason}",
         advice="Read the remaining messages again, or set failOnDataLoss=false",
     )
-
-
-def damage_rows(
-    errors: list[StoreError], broker_name: str, columns: Sequence[str]
-) -> pa.RecordBatch:
-    """A row for each error: the values of the queue entry, `corruptRecord`, and nulls."""
-    makers: dict[str, Callable[[StoreError], Any]] = {
-        "brokerName": lambda e: broker_name,
-        "topic": lambda e: e.entry and e.entry.topic,
-        "queueId": lambda e: None if e.entry is None else e.entry.queue_id,
-        "queueOffset": lambda e: None if e.entry is None else e.entry.queue_offset,
-        "commitLogOffset": lambda e: e.offset if e.entry is None else e.entry.log_offset,
-        "storeSize": lambda e: None if e.entry is None else e.entry.size,
-        CORRUPT: str,
-    }
-    schema = pa.schema([field.with_nullable(True) for field in arrow_schema(columns)])
-    arrays = [
-        pa.array([makers[field.name](error) for error in errors], field.type)
-        if field.name in makers
-        else pa.nulls(len(errors), field.type)
-        for field in schema
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)

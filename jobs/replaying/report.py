@@ -13,6 +13,7 @@ from rich.text import Text
 
 from jobs.running.provenance import Provenance as Provenance
 from jobs.running.provenance import source_table
+from rmq_store.printable import printable, printable_json
 from rmq_store.text.json_keys import as_json_object
 
 
@@ -69,7 +70,7 @@ class Report:
 
     def to_json(self) -> str:
         """The report as one JSON object, keys in camelCase."""
-        return json.dumps(as_json_object(self), indent=1, ensure_ascii=False)
+        return printable_json(json.dumps(as_json_object(self), indent=1, ensure_ascii=False))
 
     def save(self, path: str) -> None:
         """Write the JSON to a file."""
@@ -90,23 +91,25 @@ def show(report: Report, console: Console | None = None) -> None:
         console.print(_planned(report.planned))
     console.print(source_table(report.source))
     for problem in report.problems:
-        console.print(Text(f"! {problem}", style="bold red"))
+        console.print(Text(printable(f"! {problem}"), style="bold red"))
     console.print(_verdict(report))
 
 
 def _numbers(report: Report) -> Table:
     table = Table(title=f"{report.job}: result", title_justify="left")
     table.add_column("")
-    table.add_column("messages", justify="right")
+    # A broker gets the messages of an inner batch one by one; a store and Parquet get its record.
+    to_broker = report.source.options.get("to_broker") is not None
+    table.add_column("messages" if to_broker else "records", justify="right")
     table.add_row("selected", f"{report.selected:,}")
     table.add_row("read", f"{report.read:,}")
     table.add_row("matched", f"{report.matched:,}")
     for target, count in report.written.items():
-        table.add_row(Text(f"written to {target}", style="green"), f"{count:,}")
+        table.add_row(Text(printable(f"written to {target}"), style="green"), f"{count:,}")
     for target, count in (report.would_write or {}).items():
-        table.add_row(Text(f"would go to {target}", style="green"), f"{count:,}")
+        table.add_row(Text(printable(f"would go to {target}"), style="green"), f"{count:,}")
     for reason, count in report.skipped.items():
-        table.add_row(Text(f"skipped: {reason}", style="yellow"), f"{count:,}")
+        table.add_row(Text(printable(f"skipped: {reason}"), style="yellow"), f"{count:,}")
     return table
 
 
@@ -115,7 +118,9 @@ def _targets(ranges: tuple[TargetRange, ...]) -> Table:
     for name in ("topic", "queue", "from offset", "to before"):
         table.add_column(name, justify="left" if name == "topic" else "right")
     for part in ranges:
-        table.add_row(Text(part.topic), str(part.queue_id), f"{part.start:,}", f"{part.stop:,}")
+        table.add_row(
+            Text(printable(part.topic)), str(part.queue_id), f"{part.start:,}", f"{part.stop:,}"
+        )
     return table
 
 
@@ -130,9 +135,9 @@ def _planned(queues: tuple[PlannedQueue, ...]) -> Table:
             else _queue_name(one.target_topic, one.target_queue_id)
         )
         table.add_row(
-            Text(_queue_name(one.topic, one.queue_id)),
+            Text(printable(_queue_name(one.topic, one.queue_id))),
             f"{one.start_offset:,} to {one.end_offset:,}",
-            Text(to),
+            Text(printable(to)),
             *(f"{number:,}" for number in (one.messages, one.bytes, one.refused)),
         )
     return table
@@ -147,11 +152,13 @@ def _verdict(report: Report) -> Text:
     took = f"in {report.seconds:.1f} s{run}"
     again = " (continued an earlier run)" if report.resumed else ""
     if report.stopped_by is not None:
-        return Text(f"stopped {took}{again}: {report.stopped_by}", style="bold red")
+        return Text(printable(f"stopped {took}{again}: {report.stopped_by}"), style="bold red")
     if report.would_write is not None:
         found = "no message would be refused" if report.ok else "some messages would be refused"
         style = "bold green" if report.ok else "bold yellow"
-        return Text(f"dry run: nothing was written or sent; {found}, {took}", style=style)
+        return Text(
+            printable(f"dry run: nothing was written or sent; {found}, {took}"), style=style
+        )
     if report.ok:
-        return Text(f"finished without problems {took}{again}", style="bold green")
-    return Text(f"finished with problems, {took}{again}", style="bold yellow")
+        return Text(printable(f"finished without problems {took}{again}"), style="bold green")
+    return Text(printable(f"finished with problems, {took}{again}"), style="bold yellow")

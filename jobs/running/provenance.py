@@ -15,6 +15,7 @@ from rich.text import Text
 
 from rmq_store.errors import from_os_error
 from rmq_store.format.queues import QueueSlice
+from rmq_store.printable import printable
 from rmq_store.tables import TABLES
 from spark_source.planning.query_plan import PinnedStore
 
@@ -110,19 +111,19 @@ def source_table(source: Provenance) -> Table:
     table = Table(title="what was read", title_justify="left", show_header=False)
     table.add_column(style="bold")
     table.add_column(overflow="fold")
-    table.add_row("store", Text(source.store))
-    table.add_row("broker", Text(source.broker_name))
+    table.add_row("store", Text(printable(source.store)))
+    table.add_row("broker", Text(printable(source.broker_name)))
     table.add_row("log range", "{:,} to {:,}".format(*source.log_range))
     for topic, queues in list(source.queues.items())[:TOPICS_SHOWN]:
         parts = (f"{queue}: {start:,} to {stop:,}" for queue, (start, stop) in queues.items())
-        table.add_row(Text(f"offsets of {topic}"), "  ".join(parts))
+        table.add_row(Text(printable(f"offsets of {topic}")), "  ".join(parts))
     if len(source.queues) > TOPICS_SHOWN:
         table.add_row("offsets", f"of {len(source.queues) - TOPICS_SHOWN:,} more topics: --json")
     # Text prevents that the table takes brackets in names as markup.
     for name, value in source.options.items():
         if value not in (None, [], {}, False) and name != "source":
             text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-            table.add_row(name.replace("_", " "), Text(text))
+            table.add_row(name.replace("_", " "), Text(printable(text)))
     if source.files:
         size = sum(file.size for file in source.files)
         text = f"{len(source.files):,} with {size:,} bytes; --json FILE has their SHA-256"

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from jobs.running.provenance import Provenance, source_table
+from rmq_store.printable import printable, printable_json
 from rmq_store.text.json_keys import as_json_object
 
 Row = Mapping[str, Any]
@@ -40,7 +41,9 @@ class Answer:
 
     def to_json(self) -> str:
         """The answer as one JSON object, keys in camelCase; times as ISO 8601, in UTC."""
-        return json.dumps(as_json_object(self), indent=1, ensure_ascii=False, default=_plain)
+        return printable_json(
+            json.dumps(as_json_object(self), indent=1, ensure_ascii=False, default=_plain)
+        )
 
     def save(self, path: str) -> None:
         """Write the JSON to a file."""
@@ -61,7 +64,7 @@ def show(answer: Answer, console: Console, most_rows: int = 40) -> None:
     console.print(_numbers(answer))
     console.print(source_table(answer.source))
     for problem in answer.problems:
-        console.print(Text(f"! {problem}", style="bold red"))
+        console.print(Text(printable(f"! {problem}"), style="bold red"))
     console.print(_verdict(answer))
 
 
@@ -97,7 +100,7 @@ def _numbers(answer: Answer) -> Table:
     table.add_column(style="bold")
     table.add_column(justify="right", overflow="fold")
     for name, value in answer.numbers.items():
-        table.add_row(Text(name), Text(_cell(value)))
+        table.add_row(Text(printable(name)), Text(_cell(value)))
     return table
 
 
@@ -110,7 +113,7 @@ def _cell(value: Any) -> str:
         return f"{value:,}"
     if isinstance(value, float):
         return f"{value:,.3f}"
-    return str(_plain(value)) if isinstance(value, datetime) else str(value)
+    return printable(_plain(value) if isinstance(value, datetime) else value)
 
 
 def _plain(value: Any) -> str:
@@ -127,7 +130,7 @@ def _verdict(answer: Answer) -> Text:
     again = " (continued an earlier run)" if answer.resumed else ""
     took = f"in {answer.seconds:.1f} s{again}"
     if answer.stopped_by is not None:
-        return Text(f"stopped {took}: {answer.stopped_by}", style="bold red")
+        return Text(printable(f"stopped {took}: {answer.stopped_by}"), style="bold red")
     if answer.ok:
         return Text(f"no problems, {took}", style="bold green")
     return Text(f"finished with problems, {took}", style="bold yellow")

@@ -30,6 +30,7 @@ from rmq_store.format.layout import (
 from rmq_store.format.record import Record
 from rmq_store.format.topics import is_system_topic
 from rmq_store.markers.checkpoint import Checkpoint
+from rmq_store.markers.lock_file import lock_state
 
 _BLOCK = 1 << 16  # bytes read to decide whether a file is written up to a position
 _STEP_BACK = 8 << 20  # bytes before the written end that contain the start of the last records
@@ -42,6 +43,8 @@ class StoreInfo:
     path: str
     brokerName: str
     closed: bool  # cleanly: there is no file `abort`
+    lockHeld: bool | None  # whether a process has it open to write now; None if unknown
+    lockPid: int | None  # that process, if known
     logStart: int
     logEnd: int  # after the last record, found from near the written end
     logFiles: int
@@ -72,12 +75,15 @@ def store_info(
         topics, queues = _count_queues(root)
         first = _record_at(log, log.start)
         end, last = last_record(log)
+        lock = lock_state(root)
         name = broker_name or config.brokerName or root.absolute().name
         system = [topic for topic in topics if is_system_topic(topic, "", name)]
         return StoreInfo(
             str(root),
             name,
             not (root / ABORT_FILE).exists(),
+            lock.held,
+            lock.pid,
             log.start,
             end,
             len(log.chain.segments),

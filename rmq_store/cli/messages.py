@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmq_store.cli.printing import write
+from rmq_store.cli.printing import say, write
 from rmq_store.errors import StoreError
 
 if TYPE_CHECKING:
@@ -72,13 +72,13 @@ class Damage:
     def __call__(self, error: StoreError) -> None:
         """Count one error; print the first."""
         if not self.count:
-            click.echo(f"rmqstore: left out: {error}", err=True)
+            say(f"rmqstore: left out: {error}", err=True)
         self.count += 1
 
     def conclude(self) -> None:
         """Print how many entries were left out, if more than one."""
         if self.count > 1:
-            click.echo(f"rmqstore: {self.count} entries were left out; see `verify`", err=True)
+            say(f"rmqstore: {self.count} entries were left out; see `verify`", err=True)
 
 
 def where_it_was(store: MessageStore, key: str, topics: Collection[str] = ()) -> str:

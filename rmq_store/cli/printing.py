@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rmq_store.printable import printable, printable_json
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -17,6 +19,11 @@ if TYPE_CHECKING:
 def write(raw: bytes) -> None:
     """Write bytes to stdout. Raises BrokenPipeError if the reader closed it."""
     sys.stdout.buffer.write(raw)
+
+
+def say(text: str, *, err: bool = False) -> None:
+    """Print one line, with what is not printable escaped."""
+    click.echo(printable(text), err=err)
 
 
 def print_table(table: pa.Table, as_json: bool, *, columns: Sequence[str] | None = None) -> None:
@@ -35,22 +42,24 @@ def print_rows(names: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     if not sys.stdout.isatty():
         click.echo("\t".join(names))
         for row in rows:
-            click.echo("\t".join(row))
+            click.echo("\t".join(map(printable, row)))
         return
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=None, header_style="bold")
     for name in names:
         table.add_column(name)
     for row in rows:
-        table.add_row(*row)
+        # Text instead of str, so that brackets in names are not markup.
+        table.add_row(*(Text(printable(cell)) for cell in row))
     Console().print(table)
 
 
 def print_json(value: Mapping[str, Any]) -> None:
     """Print one object on a line; times as ISO 8601."""
-    click.echo(json.dumps(value, default=_cell, ensure_ascii=False))
+    click.echo(printable_json(json.dumps(value, default=_cell, ensure_ascii=False)))
 
 
 def _cell(value: Any) -> str:

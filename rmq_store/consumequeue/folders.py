@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,7 +14,9 @@ from rmq_store.files.mapping import MappingCache, ReadCounts
 from rmq_store.files.safe_paths import path_inside
 from rmq_store.format.layout import BATCH_CONSUMEQUEUE_DIR, CONSUMEQUEUE_DIR
 from rmq_store.format.queues import QueueId
+from rmq_store.printable import is_utf8, printable
 
+LOG = logging.getLogger("rmqstore")
 _QUEUE_FILES_MAPPED = 64
 _REMOTE_BLOCK = 16 << 10  # small, because the search for a queue's end reads a few distant places
 
@@ -74,6 +77,9 @@ class QueueFolders:
 
 def _queue_folders(folder: Path) -> Iterable[QueueId]:
     for topic in _folders_in(folder):
+        if not is_utf8(topic.name):  # a broker takes the name from a topic, which is UTF-8
+            LOG.warning("passed over %s, whose name is not UTF-8", printable(topic.path))
+            continue
         for queue in _folders_in(topic.path):
             if queue.name.isascii() and queue.name.isdigit():
                 yield QueueId(topic.name, int(queue.name))

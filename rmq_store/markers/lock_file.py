@@ -62,9 +62,9 @@ class LockState:
 
     def __str__(self) -> str:
         if self.held is None:
-            return "unknown"
+            return "unknown: this file system or this lock file does not show it"
         if not self.held:
-            return "free: no process that this host knows of has the store open to write"
+            return "free: no process of this host has the store open to write"
         who = "a process" if self.pid is None else f"process {self.pid}"
         return f"held: {who} has the store open to write"
 

@@ -31,7 +31,10 @@ class UsagePart:
 
 @dataclass(frozen=True, slots=True)
 class UsageAnswer:
-    """Rows of the table `usage`, the largest messages, and the size of the log in bytes."""
+    """Rows of the table `usage`, the largest messages, and the size of the log in bytes.
+
+    Light queues list records of other topics. So sums leave out their rows, which are `shared`.
+    """
 
     rows: Sequence[Row]
     largest: Sequence[Row]
@@ -39,22 +42,32 @@ class UsageAnswer:
 
     @property
     def messages(self) -> int:
-        """The number of messages that queues list."""
-        return sum(row["messages"] for row in self.rows)
+        """The number of messages that queues list, without light queues."""
+        return sum(row["messages"] for row in self.rows if not row["shared"])
 
     @property
     def listed_bytes(self) -> int:
-        """Bytes of the records that queues list."""
-        return sum(row["bytes"] for row in self.rows)
+        """Bytes of the records that queues list, without light queues."""
+        return sum(row["bytes"] for row in self.rows if not row["shared"])
+
+    @property
+    def shared_messages(self) -> int:
+        """The number of messages in light queues."""
+        return sum(row["messages"] for row in self.rows if row["shared"])
 
     def by(self, *names: str) -> list[dict[str, Any]]:
         """Messages, bytes and the share of the log for each value of the columns `names`.
 
-        The largest groups come first.
+        The largest groups come first. `shared`: the bytes are also counted in other topics. Groups
+        without the topic have no light queues in them.
         """
         totals: dict[tuple[Any, ...], tuple[int, int]] = {}
+        shared: dict[tuple[Any, ...], bool] = {}
         for row in self.rows:
+            if row["shared"] and "topic" not in names:
+                continue
             key = tuple(row[name] for name in names)
+            shared[key] = row["shared"]
             messages, size = totals.get(key, (0, 0))
             totals[key] = messages + row["messages"], size + row["bytes"]
         order = sorted(totals, key=lambda key: (-totals[key][1], [str(value) for value in key]))
@@ -63,6 +76,7 @@ class UsageAnswer:
                 **dict(zip(names, key, strict=True)),
                 "messages": totals[key][0],
                 "bytes": totals[key][1],
+                "shared": shared[key],
                 "share of the log": round(totals[key][1] / max(1, self.log_bytes), 4),
             }
             for key in order

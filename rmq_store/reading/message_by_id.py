@@ -23,6 +23,7 @@ from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.record import Record
 from rmq_store.index.keys import has_key
 from rmq_store.index.query_message import KeyIndex
+from rmq_store.reading.damage_modes import OnDamage, handler_of
 from rmq_store.reading.member_lookup import messages_in_batch_queues
 from rmq_store.snapshot.queue_view import QueueView
 
@@ -154,7 +155,7 @@ class MessageLookup:
         return QueueSlice(queue, record.queue_offset, record.queue_offset + 1)
 
     def messages_by_id(
-        self, message_id: str, on_damage: Callable[[StoreError], None] | None = None
+        self, message_id: str, on_damage: OnDamage | str | None = None
     ) -> list[Message]:
         """Messages by offsetMsgId (32 or 56 hex digits) or by UNIQ_KEY, in the order of the log.
 
@@ -163,6 +164,7 @@ class MessageLookup:
         of the log, or if no message is found and an unreadable part of the log has no index. With
         `on_damage`, these errors go there and the place is skipped.
         """
+        on_damage = handler_of(on_damage)
         report = on_damage or _raise
         try:
             named = self._by_offset_id(message_id)
@@ -232,7 +234,7 @@ class MessageLookup:
         max_messages: int = 64,
         begin: int = 0,
         end: int | None = None,
-        on_damage: Callable[[StoreError], None] | None = None,
+        on_damage: OnDamage | str | None = None,
     ) -> list[Message]:
         """Messages of a topic by one word of KEYS or by UNIQ_KEY, stored in [begin, end] (ms).
 
@@ -241,6 +243,7 @@ class MessageLookup:
         are found too, and the members of inner batches. Unreadable records are skipped, like by the
         broker. `on_damage` receives their errors, and damage in log ranges without an index.
         """
+        on_damage = handler_of(on_damage)
         index = self._key_index()
         offsets = index.candidates([topic], key)[topic]
         if on_damage is not None:

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypedDict
 
 from rmq_store.arrow.message_columns import column_names
-from rmq_store.errors import InvalidArgumentError, StoreError, nearest
+from rmq_store.errors import InvalidArgumentError, nearest
 from rmq_store.format.compression import DEFAULT_MAX_BODY_BYTES
 from rmq_store.format.layout import TAG_SEPARATOR
+from rmq_store.reading.damage_modes import DamageMode, handler_of
+from rmq_store.reading.damage_modes import OnDamage as OnDamage
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 BATCH_ROWS = 8192
 BATCH_BYTES = 16 << 20
-
-OnDamage = Callable[[StoreError], None]
-
 
 ALL_TAGS = "*"
 
@@ -32,7 +31,9 @@ class ReadManner(TypedDict, total=False):
     - `check_crc` (true): bodies are held against their CRC.
     - `max_body_bytes` (256 MiB): a body that grows over this is damage.
     - `unwrap_batches` (false): a row for each message of an inner batch, not one for its record.
-    - `on_damage`: takes the error of what is left out; without it the error is raised.
+    - `on_damage`: a function that takes the error of what is left out; without it the error is
+      raised. Or a mode of the Spark source by name: "failfast" raises it, "permissive" returns a
+      row with `corruptRecord` (then all columns are nullable), "dropmalformed" logs the count.
     """
 
     keys: Collection[str] | None
@@ -42,7 +43,7 @@ class ReadManner(TypedDict, total=False):
     check_crc: bool
     max_body_bytes: int
     unwrap_batches: bool
-    on_damage: OnDamage | None
+    on_damage: OnDamage | str | None
 
 
 class ReadHow(ReadManner, total=False):
@@ -87,16 +88,22 @@ class ReadOptions:
                     reason=f"a read has no option {name!r}",
                     advice=nearest(name, ReadHow.__annotations__),
                 )
-        keys = how.get("keys")
+        keys, on_damage, columns = (
+            how.get("keys"),
+            handler_of(how.get("on_damage")),
+            how.get("columns"),
+        )
+        if isinstance(on_damage, DamageMode):
+            columns = on_damage.columns(columns)
         return cls(
-            column_names(how.get("columns")),
+            column_names(columns),
             parse_tags(how.get("tags")),
             positive("batch_rows", how.get("batch_rows", BATCH_ROWS)),
             positive("batch_bytes", how.get("batch_bytes", BATCH_BYTES)),
             how.get("first_batch_rows"),
             how.get("check_crc", True),
             how.get("max_body_bytes", DEFAULT_MAX_BODY_BYTES),
-            how.get("on_damage"),
+            on_damage,
             None if keys is None else frozenset(keys),
             how.get("unwrap_batches", False),
             verify_queue,

@@ -31,6 +31,7 @@ from rmq_store.format.properties import decode_properties
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.topics import SCHEDULE_TOPIC
 from rmq_store.index.keys import rows_with_key
+from rmq_store.reading.damage_modes import DamageMode
 from rmq_store.reading.inner_batch_reader import MemberBatches, RangesOf, listed_row
 from rmq_store.reading.log_order import in_log_order
 from rmq_store.reading.options import ReadOptions
@@ -52,6 +53,7 @@ class SliceReader:
         options: ReadOptions,
     ) -> None:
         self._view = view
+        self._broker_name = broker_name
         self._damages = 0
         self.log = log
         self.log_end = log_end
@@ -94,7 +96,13 @@ class SliceReader:
         yield from self.batches_of(self._in_order(slices))
 
     def batches_of(self, pieces: Iterable[Rows]) -> Iterator[pa.RecordBatch]:
-        """Arrow batches of rows that are in log order."""
+        """Arrow batches of rows that are in log order; rows about damage if the mode has them."""
+        taker, batches = self.options.on_damage, self._sound_batches(pieces)
+        if isinstance(taker, DamageMode):
+            return taker.applied(batches, self._broker_name, self._asked)
+        return batches
+
+    def _sound_batches(self, pieces: Iterable[Rows]) -> Iterator[pa.RecordBatch]:
         rows_next = self.options.first_batch_rows or self.options.batch_rows
         reported = 0
         for rows in pieces:

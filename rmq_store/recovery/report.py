@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rmq_store.format.queues import QueueId
+from rmq_store.printable import printable
 from rmq_store.snapshot.snapshot import StoreSnapshot
 
 
@@ -76,19 +77,21 @@ class RecoveryReport:
     def __str__(self) -> str:
         if self.untouched:
             return (
-                f"{self.path} was closed cleanly, and its log and queues end together: nothing else "
-                "was checked, nothing was changed; `rmqstore verify` checks the rest"
+                f"{printable(self.path)} was closed cleanly, and its log and queues end together: "
+                "nothing else was checked, nothing was changed; `rmqstore verify` checks the rest"
             )
         state = "was closed cleanly" if self.clean else "was not closed cleanly"
         done = f"recovered ({self.mode}) in {self.seconds:.2f} s"
         planned = f"a recovery ({self.mode}) would give"
         lines = [
-            f"{self.path} {state}; {done if self.applied else planned}",
+            f"{printable(self.path)} {state}; {done if self.applied else planned}",
             f"  log {self.log_start} to {self.log_end}, scanned from {self.scanned_from}: "
             f"{self.records} records, {self.bytes_cut} bytes cut",
             f"  queues: {len(self.queues)}, entries cut {self.entries_cut}, "
             f"rebuilt {self.entries_rebuilt}; index items rebuilt {self.index_items_rebuilt}",
         ]
         lines += [f"  damage left unchanged: {start} to {stop}" for start, stop in self.damage]
-        lines += [f"  {file.what}: {file.path} ({file.bytes} bytes)" for file in self.files]
+        lines += [
+            f"  {file.what}: {printable(file.path)} ({file.bytes} bytes)" for file in self.files
+        ]
         return "\n".join(lines)

@@ -11,6 +11,7 @@ import pyarrow as pa
 from rmq_store.arrow.message_columns import TIMESTAMP as TIMESTAMP
 from rmq_store.errors import shown_path
 from rmq_store.format.queues import QueueSlice
+from rmq_store.printable import is_utf8, printable
 from rmq_store.store import MessageStore
 
 TEXT, INT, LONG, FLAG = pa.string(), pa.int32(), pa.int64(), pa.bool_()
@@ -62,11 +63,16 @@ class Table:
 
 
 def _shown(row: Row) -> Row:
-    """The row with paths as users know them, such as `s3://`."""
+    """The row with paths as users know them, such as `s3://`, and names of files as UTF-8."""
     return {
-        name: shown_path(value) if name in _PATHS and value is not None else value
+        name: _text(value, path=name in _PATHS) if isinstance(value, str) else value
         for name, value in row.items()
     }
+
+
+def _text(value: str, *, path: bool) -> str:
+    shown = shown_path(value) if path else value
+    return shown if is_utf8(shown) else printable(shown)
 
 
 def all_ranges(store: MessageStore) -> list[QueueSlice]:

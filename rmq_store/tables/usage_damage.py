@@ -7,9 +7,21 @@ from datetime import date, timedelta
 
 from rmq_store.errors import StoreError
 from rmq_store.format.queues import QueueSlice
+from rmq_store.format.topics import LMQ_PREFIX
 from rmq_store.store import MessageStore
 from rmq_store.tables.sizes import exact_bytes
-from rmq_store.tables.table import BROKER, DAY, INT, LONG, TEXT, Row, Table, TableColumn, all_ranges
+from rmq_store.tables.table import (
+    BROKER,
+    DAY,
+    FLAG,
+    INT,
+    LONG,
+    TEXT,
+    Row,
+    Table,
+    TableColumn,
+    all_ranges,
+)
 
 _DAY_MS = 86_400_000
 _EPOCH = date(1970, 1, 1)
@@ -36,6 +48,7 @@ def usage_rows(store: MessageStore, ranges: Iterable[QueueSlice]) -> Iterator[Ro
                 "day": None if stored is None else _EPOCH + timedelta(days=day),
                 "messages": upto - at,
                 "bytes": exact_bytes(store, part.queue, at, upto),
+                "shared": part.queue.topic.startswith(LMQ_PREFIX),
                 "firstOffset": at,
                 "stopOffset": upto,
             }
@@ -52,6 +65,7 @@ USAGE = Table(
         TableColumn("day", DAY, "day of store time, UTC; null if the first record is not readable"),
         TableColumn("messages", LONG, "messages stored on that day"),
         TableColumn("bytes", LONG, "bytes of their records in the log"),
+        TableColumn("shared", FLAG, "a light queue: its records are those of other topics too"),
         TableColumn("firstOffset", LONG, "queue offset of the first message"),
         TableColumn("stopOffset", LONG, "queue offset after the last message"),
     ),

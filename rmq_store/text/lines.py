@@ -11,11 +11,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.arrow.substrings import buffers
+from rmq_store.printable import CONTROLS, printable
 
 _EMPTY = pa.scalar("", pa.string())
 _QUOTE = pa.scalar('"', pa.string())
 _NULL = pa.scalar("null", pa.string())
 _BLANK = 0x20  # lower codes are control characters
+_WIDE = CONTROLS.removeprefix("\x00-\x1f")
+_WIDE_STARTS = np.array([0x7F, 0xC2, 0xD8, 0xE2, 0xEF], dtype=np.uint8)  # their first bytes
 # JSON's short escapes. Other control characters are written by number.
 _SHORT = {"\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _MILLIS = pa.array([f"{ms:03d}Z" for ms in range(1000)])
@@ -83,7 +86,7 @@ def _escaped(strings: pa.Array) -> pa.Array:
     ):  # the backslash first, because the other escapes add backslashes
         if byte in seen:
             strings = pc.replace_substring(strings, chr(byte), _escape(chr(byte)))
-    return strings
+    return _each_printable(strings, used)
 
 
 def _escape(character: str) -> str:
@@ -173,8 +176,21 @@ def _plain(column: pa.Array) -> pa.Array:
 def _without_breaks(strings: pa.Array) -> pa.Array:
     ends, raw = buffers(strings)
     used = raw[int(ends[0]) : int(ends[-1])]
-    if not len(used) or int(used.min()) >= _BLANK:
-        return strings
     for character in sorted({chr(byte) for byte in np.unique(used[used < _BLANK]).tolist()}):
         strings = pc.replace_substring(strings, character, _escape(character))
-    return strings
+    return _each_printable(strings, used)
+
+
+def _each_printable(strings: pa.Array, used: np.ndarray) -> pa.Array:
+    """The strings with DEL, C1 controls and marks that reorder a line escaped, as in JSON too.
+
+    `used`: their bytes. Few texts have one of the bytes that these characters begin with, and only
+    strings with such a character are looked at one by one.
+    """
+    if not np.isin(used, _WIDE_STARTS).any():
+        return strings
+    hits = pc.match_substring_regex(strings, f"[{_WIDE}]").fill_null(False)
+    if not pc.any(hits).as_py():
+        return strings
+    escaped = pa.array([printable(text) for text in strings.filter(hits).to_pylist()], pa.string())
+    return pc.replace_with_mask(strings, hits, escaped)

@@ -6,14 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from rmq_store.reading.damage_modes import CORRUPT as CORRUPT
+from rmq_store.reading.damage_modes import DROPMALFORMED as DROPMALFORMED
+from rmq_store.reading.damage_modes import FAILFAST as FAILFAST
+from rmq_store.reading.damage_modes import PERMISSIVE as PERMISSIVE
 from rmq_store.tables import TABLES
 from rmq_store.text.times import TIME_FORMS
 from spark_source.options import value_parsers as values
 
 DEFAULT_PARTITION_BYTES = 128 << 20
 
-FAILFAST, PERMISSIVE, DROPMALFORMED = "FAILFAST", "PERMISSIVE", "DROPMALFORMED"
-CORRUPT = "corruptRecord"  # the column about damage in mode PERMISSIVE
 CONSUMEQUEUE, COMMITLOG = "consumequeue", "commitlog"
 BY_LOG, BY_QUEUE = "log", "queue"
 

@@ -180,6 +180,22 @@ def test_tail_follows_what_is_written_meanwhile_and_ends_quietly(tmp_path: Path)
                 process.kill()
 
 
+def test_usage_counts_a_record_of_light_queues_once(golden: Golden) -> None:
+    """A light queue lists records of other topics; with them the log was 106.7 % full."""
+    store = golden("lmq-5.3.3")
+    rows = objects("usage", store.path)
+    light = [row for row in rows if row["topic"].startswith("%LMQ%")]
+    assert light
+    assert [row for row in rows if row["shared"]] == light
+    own = sum(row["bytes"] for row in rows if not row["shared"])
+    assert own == sum(one["storeSize"] for one in store.truth if in_a_queue(one))
+    for by in ("day", "topic,day"):
+        days = [row for row in objects("usage", store.path, "--by", by) if not row["shared"]]
+        assert sum(row["bytes"] for row in days) == own
+    printed = run("usage", store.path).splitlines()
+    assert sum(line.endswith("% (shared)") for line in printed) == len(light)
+
+
 def test_usage_adds_up_to_the_log(store: GoldenStore) -> None:
     rows = objects("usage", store.path)
     sizes: Counter[str] = Counter()

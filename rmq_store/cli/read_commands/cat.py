@@ -10,6 +10,7 @@ import click
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.messages import Damage, chosen_columns, columns_option, print_batches, raw_option
 from rmq_store.cli.options import json_option, open_store, store_command, time, time_range, word
+from rmq_store.cli.printing import say
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.text.times import TIME_FORMS, Time
 
@@ -94,7 +95,7 @@ def _check_offset(store: MessageStore, topic: str, queue_ids: tuple[int, ...], o
         )
     for queue, (low, _) in ends.items():
         if offset < low:
-            click.echo(
+            say(
                 f"rmqstore: queue {topic}/{queue.queue_id} begins at {low}: the messages of offsets "
                 f"{offset} to {low - 1} have expired",
                 err=True,

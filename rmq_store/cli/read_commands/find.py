@@ -19,6 +19,7 @@ from rmq_store.cli.messages import (
     where_it_was,
 )
 from rmq_store.cli.options import json_option, open_store, store_command, time, time_range, word
+from rmq_store.cli.printing import say
 from rmq_store.text.times import TIME_FORMS, Time
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ def find(
         gone = "" if count or word is None else where_it_was(opened, word, topics)
     damage.conclude()
     if not count:
-        click.echo(f"rmqstore: no message found{_id_leads_to(message_id)}{gone}", err=True)
+        say(f"rmqstore: no message found{_id_leads_to(message_id)}{gone}", err=True)
     if not count or damage.count:
         sys.exit(EXIT_FINDINGS)
 

@@ -8,7 +8,8 @@ import click
 
 from rmq_store.admin.info import StoreInfo, store_info
 from rmq_store.cli.options import json_option, store_command
-from rmq_store.cli.printing import print_json
+from rmq_store.cli.printing import print_json, say
+from rmq_store.markers.lock_file import LockState
 from rmq_store.text.sizes import size
 from rmq_store.text.times import iso_time
 
@@ -27,7 +28,15 @@ def info(store: str, broker_conf: str | None, broker_name: str | None, as_json: 
         print_json({**fields, **{n: None if at in _NO_TIME else at for n, at in times.items()}})
         return
     for name, value in _sentences(info):
-        click.echo(f"{name:<12} {value}")
+        say(f"{name:<12} {value}")
+
+
+def _closed(info: StoreInfo) -> str:
+    if info.closed:
+        return "cleanly"
+    if info.lockHeld is None:
+        return "not cleanly, or a broker has it open (abort)"
+    return "not yet: a broker or a writer has it open" if info.lockHeld else "not cleanly (abort)"
 
 
 def _sentences(info: StoreInfo) -> list[tuple[str, str]]:
@@ -35,7 +44,8 @@ def _sentences(info: StoreInfo) -> list[tuple[str, str]]:
     return [
         ("store", info.path),
         ("broker", info.brokerName),
-        ("closed", "cleanly" if info.closed else "not cleanly, or a broker has it open (abort)"),
+        ("closed", _closed(info)),
+        ("lock", str(LockState(info.lockHeld, info.lockPid))),
         (
             "log",
             f"{info.logStart} to {info.logEnd}: {size(used)}, {info.logFiles} files "

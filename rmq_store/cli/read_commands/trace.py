@@ -11,7 +11,7 @@ import click
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.messages import where_it_was
 from rmq_store.cli.options import json_option, open_store, store_command, word
-from rmq_store.cli.printing import print_json
+from rmq_store.cli.printing import print_json, say
 
 _MOST_LISTED = 10  # unreadable places that are listed one by one
 
@@ -47,23 +47,23 @@ def trace(
                 of_life = {"transaction": life.transaction, "damage": [str(e) for e in life.damage]}
                 print_json({**asdict(step), **of_life})
             continue
-        click.echo(f"message {life.uniqKey or life.steps[0].msgId}: {life.outcome}")
+        say(f"message {life.uniqKey or life.steps[0].msgId}: {life.outcome}")
         for step in life.steps:
             at = datetime.fromtimestamp(step.storeTimestamp / 1000, timezone.utc)
             place = f"{step.topic}/{step.queueId}@{step.queueOffset}"
             if step.queueOffset is None:
                 place = f"{step.topic}/{step.queueId}, in no queue"
             head = f"  {at:%Y-%m-%dT%H:%M:%S}.{step.storeTimestamp % 1000:03d}Z  {step.step:<12}"
-            click.echo(f"{head}{place}" + (f"  ({step.about})" if step.about else ""))
+            say(f"{head}{place}" + (f"  ({step.about})" if step.about else ""))
     damage = once(*(error for life in lives for error in life.damage))
     for error in damage[:_MOST_LISTED]:
-        click.echo(f"rmqstore: left out: {error}", err=True)
+        say(f"rmqstore: left out: {error}", err=True)
     if len(damage) > _MOST_LISTED:
-        click.echo(f"rmqstore: {len(damage)} places cannot be read; see `verify`", err=True)
+        say(f"rmqstore: {len(damage)} places cannot be read; see `verify`", err=True)
     if not lives:
         reason = f"no message has the key {key!r}"
         if topic is not None:
             reason = f"no message with the key {key!r} was sent to topic {topic!r}"
-        click.echo(f"rmqstore: {reason}{gone}", err=True)
+        say(f"rmqstore: {reason}{gone}", err=True)
     if damage or not lives:
         sys.exit(EXIT_FINDINGS)

@@ -11,6 +11,7 @@ from rmq_store.cli.options import json_option, open_store, store_command
 from rmq_store.cli.printing import print_json, print_rows
 from rmq_store.text.sizes import size
 
+_SHARED = " (shared)"
 _BY = {
     "topic": ("topic",),
     "queue": ("topic", "queueId"),
@@ -41,6 +42,7 @@ def usage(
     """Show which topic, queue or day fills the disk: messages and bytes, largest first.
 
     The last row counts bytes that no queue lists: prepared messages, filler, preallocated space.
+    Rows marked as shared are light queues (LMQ): their records also count in other rows.
     """
     from rmq_store.questions.engine import ask_opened
     from rmq_store.questions.usage import UsageQuestion
@@ -56,6 +58,7 @@ def usage(
                     **{name: _plain_day(group[name]) for name in names},
                     "messages": group["messages"],
                     "bytes": group["bytes"],
+                    "shared": group["shared"],
                     "share": group["share of the log"],
                 }
             )
@@ -66,7 +69,7 @@ def usage(
             *(str(group[name]) for name in names),
             str(group["messages"]),
             size(group["bytes"]),
-            f"{group['bytes'] / total:.1%}",
+            f"{group['bytes'] / total:.1%}" + (_SHARED if group["shared"] else ""),
         ]
         for group in groups
     ]

@@ -8,7 +8,8 @@ import click
 
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.options import json_option, open_store, store_command
-from rmq_store.cli.printing import print_json
+from rmq_store.cli.printing import print_json, say
+from rmq_store.printable import printable
 from rmq_store.text.progress import Progress
 
 _COLOURS = {"note": "cyan", "warning": "yellow", "error": "red"}
@@ -23,6 +24,7 @@ def verify(store: str, broker_conf: str | None, broker_name: str | None, as_json
     Exit code 0: no problem, at most notes. 1: warnings or errors. 2: the store cannot be checked.
     --json prints one line per finding, then a summary line.
     """
+    from rmq_store.markers.lock_file import lock_state
     from rmq_store.questions.engine import ask_opened
     from rmq_store.questions.verify import VerifyQuestion
     from rmq_store.text.json_keys import as_json_object
@@ -34,20 +36,25 @@ def verify(store: str, broker_conf: str | None, broker_name: str | None, as_json
         Progress("verify", opened.log.chain.stop - opened.log.chain.start) as progress,
     ):
         report = ask_opened(VerifyQuestion(), opened, progress)
+        lock = lock_state(opened.path)
     if as_json:
         for finding in report.findings:
             print_json(as_json_object(finding))
         fields = {name: value for name, value in report.to_dict().items() if name != "findings"}
-        summary = {**fields, "index": report.index, "severities": severities(report.findings)}
+        counts = severities(report.findings)
+        found = {"index": report.index, "severities": counts, "lock_held": lock.held}
+        summary = {**fields, **found, "lock_pid": lock.pid}
         print_json(as_json_object(summary))
     else:
         for finding in report.findings:
             severity = finding.severity.value
             name = click.style(f"{severity:<8}", fg=_COLOURS[severity])
             where = "" if finding.start is None else f" {finding.start}..{finding.stop}"
-            click.echo(f"{name}{finding.code}: {finding.path}{where}")
-            click.echo(f"        {finding.meaning}")
-            click.echo(f"        {finding.advice}")
+            click.echo(f"{name}{printable(f'{finding.code}: {finding.path}{where}')}")
+            say(f"        {finding.meaning}")
+            say(f"        {finding.advice}")
+        if lock.held is not False:
+            say(f"lock {lock}")
         counts = severities(report.findings)
         click.echo(
             f"{report.records} records, {report.queues} queues, {len(report.index)} index files: "

@@ -9,7 +9,7 @@ import click
 
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.options import json_option, open_store, store_command, time, time_in, word
-from rmq_store.cli.printing import print_json, print_rows
+from rmq_store.cli.printing import print_json, print_rows, say
 from rmq_store.cli.read_commands.tables import print_lag
 from rmq_store.text.times import TIME_FORMS, Time
 
@@ -109,6 +109,6 @@ def offsets(
             ],
         )
         todo = "--apply writes it" if changes else "there is nothing to reset"
-        click.echo(f"written to {written}" if written else f"nothing was written; {todo}", err=True)
+        say(f"written to {written}" if written else f"nothing was written; {todo}", err=True)
     if not changes:
         sys.exit(EXIT_FINDINGS)

@@ -8,7 +8,7 @@ import click
 
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.options import config_option, json_option
-from rmq_store.cli.printing import print_json
+from rmq_store.cli.printing import print_json, say
 from rmq_store.text.progress import Progress
 
 
@@ -53,14 +53,12 @@ def rebuild(
         print_json(as_json_object(report.to_dict()))
     else:
         recovery = report.recovery
-        click.echo(
+        say(
             f"{report.target}: {recovery.records} records, {len(recovery.queues)} queues, "
             f"{recovery.entries_rebuilt} entries and {recovery.index_items_rebuilt} index items rebuilt"
             + (", continuing an earlier run" if report.resumed else "")
         )
         for start, stop in recovery.damage:
-            click.echo(
-                f"damaged: log offsets {start} to {stop}; a broker cannot send messages from there"
-            )
+            say(f"damaged: log offsets {start} to {stop}; a broker cannot send messages from there")
     if not report.all_well:
         sys.exit(EXIT_FINDINGS)

@@ -8,6 +8,7 @@ import click
 
 from rmq_store.cli.options import json_option, open_store, store_command, time, time_in
 from rmq_store.cli.printing import print_json, print_rows
+from rmq_store.printable import printable
 from rmq_store.text.sizes import size
 from rmq_store.text.times import TIME_FORMS, Time
 
@@ -69,12 +70,12 @@ def retention(
     print_rows(["file", "size", "why"], [[file.path, size(file.size), file.why] for file in files])
     for risk in plan.risks:
         fields = asdict(risk)
-        click.secho(
+        line = (
             "group {group} loses {messages} unconsumed messages of {topic}/{queue_id}: its offset "
             "is "
-            "{consumer_offset}, and the first offset left is {min_offset}".format(**fields),
-            fg="yellow",
+            "{consumer_offset}, and the first offset left is {min_offset}".format(**fields)
         )
+        click.secho(printable(line), fg="yellow")
     if plan.trigger is None:
         click.echo("nothing is due: it is not the hour of deleteWhen, and the disk is not too full")
     click.echo(

@@ -8,7 +8,7 @@ import click
 
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.options import config_option, json_option
-from rmq_store.cli.printing import print_json
+from rmq_store.cli.printing import print_json, say
 from rmq_store.text.progress import Progress
 from rmq_store.text.sizes import size
 
@@ -39,13 +39,13 @@ def salvage(
     if as_json:
         print_json(as_json_object(report.to_dict()))
     else:
-        click.echo(f"{report.messages} messages, {size(report.record_bytes)}, copied to {target}")
+        say(f"{report.messages} messages, {size(report.record_bytes)}, copied to {target}")
         for part in report.skipped:
-            click.echo(
+            say(
                 f"left out: {part.start} to {part.stop}: {part.kind}"
                 + (f": {part.reason}" if part.reason else "")
             )
-        click.echo(
+        say(
             f"{report.log_stop - report.log_start} bytes of log: {report.record_bytes} of records, "
             f"{report.skipped_bytes} left out, {report.no_loss_bytes} filler or unwritten"
         )

@@ -1,0 +1,40 @@
+"""Escape what a terminal would act on, in texts from outside: names, paths, values."""
+
+from __future__ import annotations
+
+import re
+
+_SHORT = {"\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}  # as in JSON
+# Controls, line separators, marks that reorder a line, and halves of surrogate pairs, which stand
+# for bytes of a name that is not UTF-8.
+CONTROLS = "\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb"
+_UNPRINTABLE = re.compile(f"[{CONTROLS}\ud800-\udfff]")
+
+
+def printable(text: object) -> str:
+    """A text without control characters: each is written as in JSON, such as `\\u001b` or `\\n`.
+
+    A byte of a file name that is not UTF-8 is written as `\\xff`.
+    """
+    return _UNPRINTABLE.sub(_escape, str(text))
+
+
+def is_utf8(name: str) -> bool:
+    """Whether a name from the file system is UTF-8."""
+    return name.isprintable() or not re.search("[\ud800-\udfff]", name)
+
+
+def printable_json(text: str) -> str:
+    """JSON without control characters inside its strings. It means the same."""
+    return "\n".join(_UNPRINTABLE.sub(_in_json, line) for line in text.split("\n"))
+
+
+def _escape(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    if 0xDC80 <= code <= 0xDCFF:
+        return f"\\x{code - 0xDC00:02x}"
+    return _SHORT.get(match[0]) or f"\\u{code:04x}"
+
+
+def _in_json(match: re.Match[str]) -> str:
+    return f"\\u{ord(match[0]):04x}"

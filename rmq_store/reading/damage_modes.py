@@ -1,0 +1,110 @@
+"""What a read does with damage if its caller names a mode of Spark: raise, return a row, leave out."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from rmq_store.arrow.message_columns import DEFAULT_NAMES, arrow_schema
+from rmq_store.errors import InvalidArgumentError, StoreError, nearest
+
+LOG = logging.getLogger("rmqstore")
+FAILFAST, PERMISSIVE, DROPMALFORMED = MODES = ("FAILFAST", "PERMISSIVE", "DROPMALFORMED")
+CORRUPT = "corruptRecord"  # the column about damage in mode PERMISSIVE
+
+OnDamage = Callable[[StoreError], None]
+
+
+class DamageMode:
+    """Takes the errors of a read in mode PERMISSIVE or DROPMALFORMED."""
+
+    def __init__(self, mode: str) -> None:
+        self.mode = mode
+        self._waiting: list[StoreError] = []
+        self._counts: Counter[str] = Counter()
+
+    def __call__(self, error: StoreError) -> None:
+        """Take the error of a message that is left out."""
+        self._counts[error.code] += 1
+        if self.mode == PERMISSIVE:
+            self._waiting.append(error)
+
+    def columns(self, given: Sequence[str] | None) -> Sequence[str] | None:
+        """The columns of a read: without given ones also `corruptRecord`, if there are rows with
+        it."""
+        if given is None and self.mode == PERMISSIVE:
+            return (*DEFAULT_NAMES, CORRUPT)
+        return given
+
+    def applied(
+        self, batches: Iterable[pa.RecordBatch], broker_name: str, columns: Sequence[str]
+    ) -> Iterator[pa.RecordBatch]:
+        """The batches; in mode PERMISSIVE also a row for each error, after the batch it belongs to.
+
+        All columns are then nullable. At the end, one line of the log says what was left out.
+        """
+        schema = nullable_schema(columns)
+        for batch in batches:
+            permissive = self.mode == PERMISSIVE
+            yield pa.RecordBatch.from_arrays(batch.columns, schema=schema) if permissive else batch
+            yield from self._rows(broker_name, columns)
+        yield from self._rows(broker_name, columns)
+        if self._counts:
+            what = ", ".join(f"{number} x {code}" for code, number in sorted(self._counts.items()))
+            LOG.warning("%s: not read, mode=%s: %s", broker_name, self.mode, what)
+            self._counts.clear()
+
+    def _rows(self, broker_name: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        if self._waiting:
+            waiting, self._waiting = self._waiting, []
+            yield damage_rows(waiting, broker_name, columns)
+
+
+def handler_of(on_damage: OnDamage | str | None) -> OnDamage | None:
+    """What takes the errors of a read: a callable, or a mode by name in any case.
+
+    None means that they are raised, as in FAILFAST. Raises InvalidArgumentError for another name.
+    """
+    if not isinstance(on_damage, str):
+        return on_damage
+    mode = on_damage.strip().upper()
+    if mode not in MODES:
+        raise InvalidArgumentError(
+            None,
+            reason=f"on_damage is a function or the name of a mode, not {on_damage!r}",
+            expected=" or ".join(MODES),
+            advice=nearest(on_damage, MODES),
+        )
+    return None if mode == FAILFAST else DamageMode(mode)
+
+
+def nullable_schema(columns: Sequence[str]) -> pa.Schema:
+    """The schema of `columns`, all nullable: a row about damage has few values."""
+    return pa.schema([field.with_nullable(True) for field in arrow_schema(columns)])
+
+
+def damage_rows(
+    errors: Sequence[StoreError], broker_name: str, columns: Sequence[str]
+) -> pa.RecordBatch:
+    """A row for each error: the values of the queue entry, `corruptRecord`, and nulls."""
+    makers: dict[str, Callable[[StoreError], Any]] = {
+        "brokerName": lambda e: broker_name,
+        "topic": lambda e: e.entry and e.entry.topic,
+        "queueId": lambda e: None if e.entry is None else e.entry.queue_id,
+        "queueOffset": lambda e: None if e.entry is None else e.entry.queue_offset,
+        "commitLogOffset": lambda e: e.offset if e.entry is None else e.entry.log_offset,
+        "storeSize": lambda e: None if e.entry is None else e.entry.size,
+        CORRUPT: str,
+    }
+    schema = nullable_schema(columns)
+    arrays = [
+        pa.array([makers[field.name](error) for error in errors], field.type)
+        if field.name in makers
+        else pa.nulls(len(errors), field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

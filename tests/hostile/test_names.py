@@ -1,0 +1,107 @@
+"""Names from the disk that a terminal would act on: no command prints them raw."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from jobs.running.provenance import Provenance
+from jobs.running.result_tables import Answer
+from rmq_store.errors import InvalidArgumentError
+from rmq_store.printable import printable, printable_json
+from rmq_store.tables import TABLES
+from tests.support.golden import unpack
+from tests.support.running.commands import call
+
+RED, TITLE, BIDI, C1 = "evil\x1b[31m", "g\x1b]0;x\x07\n", "bi\u202edi", "c\x9bd"
+RAW = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+COMMANDS = [
+    ["info"],
+    ["topics", "--system"],
+    ["queues", "--system"],
+    ["lag"],
+    ["usage", "--by", "queue"],
+    ["cat", "--topic", RED, "--skip-damaged"],
+    ["cat", "--topic", "ev\x1b[31m"],
+    ["find", "--key", RED],
+    ["tail"],
+    ["trace", TITLE],
+    ["retention", "--keep-from", "2100-01-01"],
+    ["offsets"],
+    ["offsets", "--group", TITLE, "--reset-to", "latest"],
+    ["verify"],
+    ["recover"],
+    *(["table", name] for name, table in TABLES.items() if table.rows_of is not None),
+]
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A store whose topics and groups have escape sequences, controls and bytes that are no UTF-8."""
+    store = unpack("clean-5.2.0", tmp_path_factory.mktemp("e\x1b[1mvil"))
+    queues = Path(store.path, "consumequeue")
+    for name in (RED, "a\nb", C1, BIDI, "[bold]x"):
+        shutil.copytree(queues / "payments", queues / name)
+    shutil.copytree(queues / "payments", queues / os.fsdecode(b"raw\xff"))
+    groups = {f"orders@{TITLE}": {"0": 1}, f"{RED}@{BIDI}": {"0": 1}}
+    Path(store.path, "config", "consumerOffset.json").write_text(
+        json.dumps({"offsetTable": groups})
+    )
+    return store.path
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=lambda words: "-".join(words[:2]).encode())
+def test_no_command_prints_a_control_character(hostile: str, words: Sequence[str]) -> None:
+    command, *options = words
+    arguments = [options[0], hostile] if command == "table" else [hostile, *options]
+    for more in ([], ["--json"]):
+        done = call(command, *arguments, *more)
+        assert done.returncode in (0, 1, 2)
+        assert RAW.search(done.both) is None, repr(done.both)
+        if more:
+            for line in done.stdout.splitlines():
+                json.loads(line)
+
+
+def test_json_keeps_the_names(hostile: str) -> None:
+    """Escaped, not changed: a program gets the topic that it can ask for again."""
+    names = {
+        json.loads(line)["topic"] for line in call("queues", hostile, "--json").stdout.splitlines()
+    }
+    assert {RED, "a\nb", C1, BIDI, "[bold]x"} <= names
+
+
+def test_errors_and_reports_of_jobs_are_printable() -> None:
+    error = InvalidArgumentError(f"/data/{RED}", reason=f"no topic {BIDI}", advice=TITLE)
+    assert RAW.search(str(error)) is None
+    assert error.path == f"/data/{RED}"
+    read = {BIDI: {0: (0, 1)}}
+    source = Provenance(f"/data/{RED}", TITLE, (0, 1), read, {"topic": C1}, version="1")
+    rows = [{"topic": RED, "about": "[red]x"}, {"topic": BIDI, "about": TITLE}]
+    answer = Answer("usage", False, {"by topic": rows}, source, 1.0, {C1: 1}, (RED,), False, TITLE)
+    for width in (30, 200):
+        printed = io.StringIO()
+        answer.show(Console(file=printed, width=width))
+        assert RAW.search(printed.getvalue()) is None
+    assert "[red]x" in printed.getvalue()
+    assert RAW.search(answer.to_json()) is None
+    assert json.loads(answer.to_json())["tables"]["by topic"][0]["topic"] == RED
+
+
+def test_what_printable_writes() -> None:
+    assert (
+        printable("a\tb\n\x1b\x7f\x9b\u202e\udcff é中")
+        == "a\\tb\\n\\u001b\\u007f\\u009b\\u202e\\xff é中"
+    )
+    assert (
+        printable_json(json.dumps({"a": "\x9b\udcff"}, ensure_ascii=False))
+        == '{"a": "\\u009b\\udcff"}'
+    )
