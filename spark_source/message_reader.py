@@ -18,7 +18,7 @@ from rmq_store.search.prefetch import offset_at_log
 from spark_source.damage import DamageHandler
 from spark_source.options.definitions import PERMISSIVE
 from spark_source.planning.filters import PushFilters, narrowed
-from spark_source.planning.partitions import Share, shares_of
+from spark_source.planning.partitions import Share, end_errors, end_shares, shares_of
 from spark_source.planning.partitions import cut_into_slices as cut_into_slices
 from spark_source.planning.query_plan import PinnedStore as PinnedStore
 from spark_source.planning.query_plan import QueryPlan
@@ -59,7 +59,8 @@ class RmqStoreReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Partitions with about equal numbers of selected bytes."""
-        return [LogPartition(share) for share in shares_of(self.plan, self.columns)]
+        shares = [*shares_of(self.plan, self.columns), *end_shares(self.plan)]
+        return [LogPartition(share) for share in shares]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The batches of one share, in log order or queue after queue."""
@@ -97,6 +98,10 @@ class RmqStoreReader(DataSourceReader):
         self, plan: ReadPlan, share: Share, store: MessageStore, damage: DamageHandler
     ) -> Iterator[pa.RecordBatch]:
         asked = plan.asked
+        if share.checks_ends:
+            for error in end_errors(plan, share, store):
+                damage(error)
+            return
         checks_bodies = bool(_BODIES.intersection(self.columns))
         if plan.limits is not None:
             assert share.slice is not None
@@ -126,6 +131,7 @@ class RmqStoreReader(DataSourceReader):
                 max_body_bytes=asked.max_body_bytes,
                 unwrap_batches=asked.unwrap_batches,
                 verify_queue=asked.verify_queue,
+                check_ends=False,  # shares of their own do it
                 on_damage=damage,
             )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,6 +17,8 @@ from spark_source.options.definitions import COMMITLOG
 from spark_source.options.parse import SourceOptions
 from spark_source.planning.selection import LogLimits, WantedTopics, check_names, select_ranges
 from spark_source.planning.stores import LeftOut, Target, open_all
+
+LOG = logging.getLogger("rmqstore")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,7 @@ class ReadPlan:
     limits: LogLimits | None = None
     words: frozenset[str] | None = None
     nothing: bool = False  # the filters exclude everything
+    empty: tuple[QueueSlice, ...] = ()  # selected queues without a message: their end may be lost
 
     @property
     def tags(self) -> tuple[str, ...] | None:
@@ -90,6 +94,9 @@ def pin_all(asked: SourceOptions) -> QueryPlan:
     opened, left_out = open_all(asked)
     try:
         if asked.source != COMMITLOG:
+            for _, store in opened:
+                for warning in store.view.warnings():
+                    LOG.warning("%s: %s", store.broker_name, warning)
             check_names([store for _, store in opened], asked)
         plans = tuple(_plan_of(target, store, asked) for target, store in opened)
     finally:
@@ -107,13 +114,16 @@ def pin(asked: SourceOptions) -> ReadPlan:
 def _plan_of(target: Target, store: MessageStore, asked: SourceOptions) -> ReadPlan:
     limits = None
     ranges: tuple[QueueSlice, ...] = ()
+    empty: tuple[QueueSlice, ...] = ()
     snapshot = store.snapshot()
     if asked.source == COMMITLOG:
         limits = LogLimits(WantedTopics.of(store, asked), asked)
     else:
-        ranges = select_ranges(store, asked)
+        selected = select_ranges(store, asked)
+        ranges = tuple(part for part in selected if len(part))
+        empty = tuple(part for part in selected if not len(part))
         if asked.table is None:
-            snapshot = snapshot.only(part.queue for part in ranges)
+            snapshot = snapshot.only(part.queue for part in selected)
     pinned = PinnedStore(
         target.path,
         target.broker_conf,
@@ -122,7 +132,7 @@ def _plan_of(target: Target, store: MessageStore, asked: SourceOptions) -> ReadP
         asked.storage_options,
         store.listing(),
     )
-    return ReadPlan(pinned, ranges, asked, limits)
+    return ReadPlan(pinned, ranges, asked, limits, empty=empty)
 
 
 def replaced(plan: QueryPlan, **changed: Any) -> QueryPlan:

@@ -27,6 +27,11 @@ from rmq_store.text.times import parse_time
 @click.option("--tag", "tags", help="Only messages with one of these tags: 'a || b'.")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Print at most N messages.")
 @click.option("--skip-damaged", is_flag=True, help="Leave out damaged messages, and report them.")
+@click.option(
+    "--verify-queue",
+    is_flag=True,
+    help="Compare the whole log with the queues, and each entry with its record.",
+)
 @columns_option
 @json_option
 def cat(
@@ -41,6 +46,7 @@ def cat(
     tags: str | None,
     limit: int | None,
     skip_damaged: bool,
+    verify_queue: bool,
     columns: str | None,
     as_json: bool,
 ) -> None:
@@ -58,9 +64,10 @@ def cat(
         if offset is not None:
             slices = [QueueSlice(s.queue, max(s.start, offset), s.stop) for s in slices]
         batches = opened.read_slices(
-            [part for part in slices if part.start < part.stop],
+            slices,
             columns=names,
             tags=tags,
+            verify_queue=verify_queue,
             on_damage=damage if skip_damaged else None,
         )
         print_batches(batches, as_json, limit)

@@ -140,4 +140,4 @@ def _by_id(
             continue
         queue = QueueId(message.topic, message.queue_id)
         part = QueueSlice(queue, message.queue_offset, message.queue_offset + 1)
-        yield from store.read_slices([part], columns=columns, on_damage=on_damage)
+        yield from store.read_slices([part], columns=columns, check_ends=False, on_damage=on_damage)
