@@ -37,10 +37,13 @@ json_option = click.option(
 
 
 def open_store(store: str, broker_conf: str | None, broker_name: str | None) -> MessageStore:
-    """Open the store to read it. Raises what MessageStore.open raises."""
+    """Open the store to read it, and warn of what cannot be read. Raises what MessageStore.open raises."""
     from rmq_store.store import MessageStore
 
-    return MessageStore.open(store, broker_conf=broker_conf, broker_name=broker_name)
+    opened = MessageStore.open(store, broker_conf=broker_conf, broker_name=broker_name)
+    for warning in opened.view.warnings():
+        click.echo(f"rmqstore: warning: {warning}", err=True)
+    return opened
 
 
 config_option = click.option(
