@@ -140,7 +140,7 @@ class QueueFiles:
             return found
         if self._mended is None:
             around = self._entries(max(self.first_unit, start - 1), stop + 1)
-            is_last = int(around.size[-1]) <= 0  # nothing is written after it
+            is_last = int(around.size[-1]) <= 0 and stop >= self.find_stop()
             if is_in_order(around.take(slice(0, -1)) if is_last else around):
                 return found
             self._mended = in_order(self._entries(self.first_unit, self.find_stop()))

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rmq_store.commitlog.log import CommitLog
+from rmq_store.commitlog.log import CommitLog, Extent
 from rmq_store.commitlog.resync import record_start_at
 from rmq_store.commitlog.scan import SoundRun, scan
 from rmq_store.config.broker_conf import StoreConfig
@@ -25,16 +25,25 @@ from rmq_store.config.consumer_offsets import read_consumer_offsets, read_delay_
 from rmq_store.config.topics_json import declared_batch_topics, declared_topics, queue_count
 from rmq_store.consumequeue.dispatch import DispatchRequests, dispatch
 from rmq_store.consumequeue.entries import Entries
-from rmq_store.errors import CorruptQueueError, DataLossError, ListedAt, StoreError
+from rmq_store.errors import (
+    CorruptQueueError,
+    CorruptRecordError,
+    DataLossError,
+    ListedAt,
+    StoreError,
+)
 from rmq_store.format.array_types import Ints
 from rmq_store.format.layout import (
     ABORT_FILE,
     BATCH_CONSUMEQUEUE_DIR,
     CHECKPOINT_FILE,
     CONSUMEQUEUE_DIR,
+    RECORD_HEAD,
 )
 from rmq_store.format.queues import QueueId, QueueSlice
+from rmq_store.format.record import Gap
 from rmq_store.markers.checkpoint import Checkpoint
+from rmq_store.snapshot.queue_state import QueueState
 from rmq_store.snapshot.snapshot import StoreSnapshot
 from rmq_store.snapshot.undispatched import record_start_near
 
@@ -44,8 +53,12 @@ LOOKED_AT = 4 << 20
 """Bytes at the start and at the end of the log that every read compares with the queues."""
 
 _SEARCHED = 64 << 20  # bytes of the log searched for what a consumer's offset says was in a queue
+_DAMAGE = (Gap.DAMAGED, Gap.TORN, Gap.STALE)
+_MOST_DAMAGE = 100  # damaged ranges compared with the entries
 _ENTRIES_TRIED = 64  # last entries of a queue, for one that points to a record
 _REBUILD = "Read with source=commitlog, or rebuild the queues: rmqstore rebuild"
+
+_NO_STATE = QueueState(0, 0, 0, 0)
 
 EntriesOf = Callable[[QueueId, int, int], Entries]
 
@@ -61,7 +74,10 @@ class _Missing:
 
 
 class LostEnds:
-    """What is missing at the ends of the queues of one snapshot. `entries_of`: those of QueueView."""
+    """What is missing at the ends of the queues of one snapshot.
+
+    `entries_of`, `offset_at_log`: those of QueueView.
+    """
 
     def __init__(
         self,
@@ -70,9 +86,11 @@ class LostEnds:
         config: StoreConfig,
         snapshot: StoreSnapshot,
         entries_of: EntriesOf,
+        offset_at_log: Callable[[QueueId, int], int],
     ) -> None:
         self._root, self._log, self._config = root, log, config
         self._snapshot, self._entries_of = snapshot, entries_of
+        self._offset_at_log = offset_at_log
         self._searched: dict[QueueId, _Missing | None] = {}
 
     def errors(self, parts: Sequence[QueueSlice], whole_log: bool = False) -> Iterator[StoreError]:
@@ -124,6 +142,7 @@ class LostEnds:
                 yield error
         if last and self._lost_log is not None:
             yield self._lost_log
+        yield from self.unlisted_damage if last and not self._snapshot.part else ()
         for queue in sorted(last):
             if self._snapshot.queues[queue].bytes_after and self._is_closed and queue not in known:
                 yield self._bytes_after(queue)
@@ -207,7 +226,7 @@ class LostEnds:
         if any(self._starts_late(queue) for queue in first):
             missing |= {queue: lost for queue, lost in self._at_start.items() if queue in first}
         if last and self._is_closed:
-            missing |= {queue: lost for queue, lost in self._at_end.items() if queue in last}
+            missing |= {queue: lost for queue, lost in self._at_end[0].items() if queue in last}
         for queue in sorted(last - missing.keys()):
             lost = self._short_of_consumers(queue)
             if lost is not None:
@@ -225,10 +244,37 @@ class LostEnds:
         return self._search(self._snapshot.queues.keys(), start, min(start + LOOKED_AT, end))
 
     @cached_property
-    def _at_end(self) -> dict[QueueId, _Missing]:
+    def _at_end(self) -> tuple[dict[QueueId, _Missing], list[Extent]]:
+        """What the last bytes of the log have and the queues do not, and the damage among them."""
         end = self._snapshot.log_end
         start = record_start_near(self._log, end - LOOKED_AT, end)
-        return self._search(self._snapshot.queues.keys(), start, end)
+        damage: list[Extent] = []
+        return self._search(self._snapshot.queues.keys(), start, end, damage), damage
+
+    @cached_property
+    def unlisted_damage(self) -> list[StoreError]:
+        """The errors of damage near the end of the log that is longer than what entries list there.
+
+        Only a snapshot of all queues can say so.
+        """
+        errors: list[StoreError] = []
+        for extent in self._at_end[1][:_MOST_DAMAGE]:
+            stop = min(extent.stop, self._snapshot.log_end)
+            listed = 0
+            for queue in self._snapshot.queues:
+                places = (self._offset_at_log(queue, at) for at in (extent.start, stop))
+                listed += int(self._entries_of(queue, *places).size.clip(0).sum())
+            if listed < stop - extent.start:
+                why = extent.reason or "a record that names another place"
+                error = CorruptRecordError(
+                    self._log.path_at(extent.start),
+                    offset=extent.start,
+                    reason=f"{stop - extent.start} bytes of the log are damaged ({why}), and no queue "
+                    "lists all that was there",
+                    advice="The offset is a log offset; the messages there are lost, of any queue",
+                )
+                errors.append(error)
+        return errors
 
     @cached_property
     def _reached(self) -> dict[QueueId, int]:
@@ -268,20 +314,23 @@ class LostEnds:
         return self._searched[queue]
 
     def _search(
-        self, queues: Collection[QueueId], start: int, stop: int
+        self,
+        queues: Collection[QueueId],
+        start: int,
+        stop: int,
+        damage: list[Extent] | None = None,
     ) -> dict[QueueId, _Missing]:
         """What the log has in [start, stop) for `queues` before their first or after their last entry."""
         missing: dict[QueueId, _Missing] = {}
         states = self._snapshot.queues
-        for requests in self._requests(start, stop):
-            low = np.array([states[q].min_offset if q in queues else 0 for q in requests.queues])
-            high = np.array(
-                [states[q].max_offset if q in queues else 2**62 for q in requests.queues]
-            )
-            outside = (requests.offset < low[requests.queue]) | (
-                requests.offset >= high[requests.queue]
-            )
-            rows = np.flatnonzero(outside)
+        for requests in self._requests(start, stop, damage):
+            asked = np.array([queue in queues for queue in requests.queues], dtype=bool)
+            there = [states[q] if q in queues else _NO_STATE for q in requests.queues]
+            low = np.array([state.min_offset for state in there], dtype=np.int64)
+            high = np.array([state.max_offset for state in there], dtype=np.int64)
+            outside = requests.offset < low[requests.queue]
+            outside |= requests.offset >= high[requests.queue]
+            rows = np.flatnonzero(outside & asked[requests.queue])
             for number in np.unique(requests.queue[rows]).tolist():
                 queue = requests.queues[number]
                 lost = self._lost(queue, requests, rows[requests.queue[rows] == number])
@@ -290,14 +339,34 @@ class LostEnds:
                     missing[queue] = _added(known, requests, lost)
         return missing
 
-    def _requests(self, start: int, stop: int) -> Iterator[DispatchRequests]:
-        """What the whole records that start in [start, stop) of the log give the queues."""
+    def _requests(
+        self, start: int, stop: int, damage: list[Extent] | None = None
+    ) -> Iterator[DispatchRequests]:
+        """What the whole records that start in [start, stop) of the log give the queues.
+
+        Adds the damage in that range to `damage`.
+        """
         batch = declared_batch_topics(self._root)
         batch |= {queue.topic for queue, state in self._snapshot.queues.items() if state.batch}
         for piece in scan(self._log, start, stop, check_crc=False) if start < stop else ():
             if isinstance(piece, SoundRun):
                 levels = self._config.delay_levels_ms
                 yield dispatch(piece.headers, delay_levels_ms=levels, batch_topics=batch)
+            elif damage is not None and (piece.gap in _DAMAGE or self._is_no_copy(piece)):
+                damage.append(piece)
+
+    def _is_no_copy(self, piece: Extent) -> bool:
+        """Whether a ghost is no copy of the record at the place that it names: it is damaged."""
+        if piece.gap is not Gap.GHOST:
+            return False
+        chain, size = self._log.chain, piece.stop - piece.start
+        window = chain.window(piece.start, piece.stop)
+        named = int(window[: RECORD_HEAD.itemsize].view(RECORD_HEAD)[0]["physical_offset"])
+        if named < self._snapshot.log_start:
+            return False  # expired
+        if not self._log.is_record(named, size):
+            return True
+        return not np.array_equal(window, chain.window(named, named + size))
 
     def _lost(self, queue: QueueId, requests: DispatchRequests, rows: Ints) -> Ints:
         """The rows that belong before the first entry, or after the last one, also by log offset.

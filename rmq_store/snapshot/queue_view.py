@@ -65,7 +65,8 @@ class QueueView:
     def lost_ends(self) -> LostEnds:
         """What is missing at the ends of the queues."""
         config = self._folders.config
-        return LostEnds(self._root, self._open_log(), config, self.snapshot, self.entries)
+        log = self._open_log()
+        return LostEnds(self._root, log, config, self.snapshot, self.entries, self.offset_at_log)
 
     def warnings(self) -> Iterator[str]:
         """What a read of this store cannot give: parts of the log without files, and lost queues."""

@@ -42,10 +42,11 @@ class StoreSnapshot:
     last_record: int | None = None  # log offset of the last record before log_end, if known
     closed: bool = False  # there was no file `abort`: the last stop was clean
     misplaced: tuple[StoreError, ...] = ()  # undispatched records that are not in `queues`
+    part: bool = False  # `queues` are some of the store's
 
     def only(self, queues: Iterable[QueueId]) -> StoreSnapshot:
         """The snapshot with only these `queues`, for a part of a job."""
-        return replace(self, queues={queue: self.queues[queue] for queue in queues})
+        return replace(self, queues={queue: self.queues[queue] for queue in queues}, part=True)
 
 
 def take_snapshot(

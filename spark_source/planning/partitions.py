@@ -88,6 +88,8 @@ def end_shares(plan: QueryPlan) -> list[Share]:
         with one.store.open() as store:
             ends = store.view.lost_ends
             lost = tuple((ends.errors_beside_records if compares else ends.errors)(ranges))
+            if any(part.stop >= store.max_offset(*part.queue) for part in ranges):
+                lost += one.damage
         if compares:
             snapshot, target = one.store.snapshot, one.asked.max_bytes_per_partition
             slices = even_slices(snapshot.log_start, snapshot.log_end, target, 1)

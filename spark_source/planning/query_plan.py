@@ -10,6 +10,7 @@ from typing import Any
 from rmq_store import MessageStore, StoreSnapshot
 from rmq_store.arrow.batches import needs_log
 from rmq_store.arrow.message_columns import column_names
+from rmq_store.errors import StoreError
 from rmq_store.files.remote.remote_store import Listing
 from rmq_store.files.remote.uri_filesystem import StorageOptions
 from rmq_store.format.queues import QueueSlice
@@ -60,6 +61,7 @@ class ReadPlan:
     words: frozenset[str] | None = None
     nothing: bool = False  # the filters exclude everything
     empty: tuple[QueueSlice, ...] = ()  # selected queues without a message: their end may be lost
+    damage: tuple[StoreError, ...] = ()  # of the log near its end, where no queue lists it
 
     @property
     def tags(self) -> tuple[str, ...] | None:
@@ -115,6 +117,7 @@ def _plan_of(target: Target, store: MessageStore, asked: SourceOptions) -> ReadP
     limits = None
     ranges: tuple[QueueSlice, ...] = ()
     empty: tuple[QueueSlice, ...] = ()
+    damage: tuple[StoreError, ...] = ()
     snapshot = store.snapshot()
     if asked.source == COMMITLOG:
         limits = LogLimits(WantedTopics.of(store, asked), asked)
@@ -124,6 +127,7 @@ def _plan_of(target: Target, store: MessageStore, asked: SourceOptions) -> ReadP
         empty = tuple(part for part in selected if not len(part))
         if asked.table is None:
             snapshot = snapshot.only(part.queue for part in selected)
+            damage = tuple(store.view.lost_ends.unlisted_damage)
     pinned = PinnedStore(
         target.path,
         target.broker_conf,
@@ -132,7 +136,7 @@ def _plan_of(target: Target, store: MessageStore, asked: SourceOptions) -> ReadP
         asked.storage_options,
         store.listing(),
     )
-    return ReadPlan(pinned, ranges, asked, limits, empty=empty)
+    return ReadPlan(pinned, ranges, asked, limits, empty=empty, damage=damage)
 
 
 def replaced(plan: QueryPlan, **changed: Any) -> QueryPlan:
