@@ -36,12 +36,14 @@ json_option = click.option(
 )
 
 
-def open_store(store: str, broker_conf: str | None, broker_name: str | None) -> MessageStore:
+def open_store(
+    store: str, broker_conf: str | None, broker_name: str | None, *, warns: bool = True
+) -> MessageStore:
     """Open the store to read it, and warn of what cannot be read. Raises what MessageStore.open raises."""
     from rmq_store.store import MessageStore
 
     opened = MessageStore.open(store, broker_conf=broker_conf, broker_name=broker_name)
-    for warning in opened.view.warnings():
+    for warning in opened.view.warnings() if warns else ():
         click.echo(f"rmqstore: warning: {warning}", err=True)
     return opened
 

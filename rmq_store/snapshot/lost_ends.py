@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
@@ -54,7 +54,7 @@ LOOKED_AT = 4 << 20
 
 _SEARCHED = 64 << 20  # bytes of the log searched for what a consumer's offset says was in a queue
 _DAMAGE = (Gap.DAMAGED, Gap.TORN, Gap.STALE)
-_MOST_DAMAGE = 100  # damaged ranges compared with the entries
+_MOST_DAMAGE = 10  # damaged ranges compared with the entries
 _ENTRIES_TRIED = 64  # last entries of a queue, for one that points to a record
 _REBUILD = "Read with source=commitlog, or rebuild the queues: rmqstore rebuild"
 
@@ -226,7 +226,7 @@ class LostEnds:
         if any(self._starts_late(queue) for queue in first):
             missing |= {queue: lost for queue, lost in self._at_start.items() if queue in first}
         if last and self._is_closed:
-            missing |= {queue: lost for queue, lost in self._at_end[0].items() if queue in last}
+            missing |= {queue: lost for queue, lost in self._at_end.items() if queue in last}
         for queue in sorted(last - missing.keys()):
             lost = self._short_of_consumers(queue)
             if lost is not None:
@@ -244,12 +244,13 @@ class LostEnds:
         return self._search(self._snapshot.queues.keys(), start, min(start + LOOKED_AT, end))
 
     @cached_property
-    def _at_end(self) -> tuple[dict[QueueId, _Missing], list[Extent]]:
-        """What the last bytes of the log have and the queues do not, and the damage among them."""
+    def _at_end(self) -> dict[QueueId, _Missing]:
+        return self._search(self._snapshot.queues.keys(), *self._last_bytes)
+
+    @cached_property
+    def _last_bytes(self) -> tuple[int, int]:
         end = self._snapshot.log_end
-        start = record_start_near(self._log, end - LOOKED_AT, end)
-        damage: list[Extent] = []
-        return self._search(self._snapshot.queues.keys(), start, end, damage), damage
+        return record_start_near(self._log, end - LOOKED_AT, end), end
 
     @cached_property
     def unlisted_damage(self) -> list[StoreError]:
@@ -258,7 +259,10 @@ class LostEnds:
         Only a snapshot of all queues can say so.
         """
         errors: list[StoreError] = []
-        for extent in self._at_end[1][:_MOST_DAMAGE]:
+        pieces = scan(self._log, *self._last_bytes, check_crc=False)
+        extents = (piece for piece in pieces if not isinstance(piece, SoundRun))
+        damage = (extent for extent in extents if self._is_damage(extent))
+        for extent in islice(damage, _MOST_DAMAGE):
             stop = min(extent.stop, self._snapshot.log_end)
             listed = 0
             for queue in self._snapshot.queues:
@@ -314,16 +318,12 @@ class LostEnds:
         return self._searched[queue]
 
     def _search(
-        self,
-        queues: Collection[QueueId],
-        start: int,
-        stop: int,
-        damage: list[Extent] | None = None,
+        self, queues: Collection[QueueId], start: int, stop: int
     ) -> dict[QueueId, _Missing]:
         """What the log has in [start, stop) for `queues` before their first or after their last entry."""
         missing: dict[QueueId, _Missing] = {}
         states = self._snapshot.queues
-        for requests in self._requests(start, stop, damage):
+        for requests in self._requests(start, stop):
             asked = np.array([queue in queues for queue in requests.queues], dtype=bool)
             there = [states[q] if q in queues else _NO_STATE for q in requests.queues]
             low = np.array([state.min_offset for state in there], dtype=np.int64)
@@ -339,26 +339,19 @@ class LostEnds:
                     missing[queue] = _added(known, requests, lost)
         return missing
 
-    def _requests(
-        self, start: int, stop: int, damage: list[Extent] | None = None
-    ) -> Iterator[DispatchRequests]:
-        """What the whole records that start in [start, stop) of the log give the queues.
-
-        Adds the damage in that range to `damage`.
-        """
+    def _requests(self, start: int, stop: int) -> Iterator[DispatchRequests]:
+        """What the whole records that start in [start, stop) of the log give the queues."""
         batch = declared_batch_topics(self._root)
         batch |= {queue.topic for queue, state in self._snapshot.queues.items() if state.batch}
         for piece in scan(self._log, start, stop, check_crc=False) if start < stop else ():
             if isinstance(piece, SoundRun):
                 levels = self._config.delay_levels_ms
                 yield dispatch(piece.headers, delay_levels_ms=levels, batch_topics=batch)
-            elif damage is not None and (piece.gap in _DAMAGE or self._is_no_copy(piece)):
-                damage.append(piece)
 
-    def _is_no_copy(self, piece: Extent) -> bool:
-        """Whether a ghost is no copy of the record at the place that it names: it is damaged."""
+    def _is_damage(self, piece: Extent) -> bool:
+        """Whether a gap is damage. A ghost is, if it is no copy of the record that it names."""
         if piece.gap is not Gap.GHOST:
-            return False
+            return piece.gap in _DAMAGE
         chain, size = self._log.chain, piece.stop - piece.start
         window = chain.window(piece.start, piece.stop)
         named = int(window[: RECORD_HEAD.itemsize].view(RECORD_HEAD)[0]["physical_offset"])

@@ -5,11 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import threading
 from pathlib import Path
 
+import click
 import pytest
 
 from rmq_store.admin.info import store_info
+from rmq_store.cli.read_commands import tail
 from rmq_store.errors import StoreError
 from tests.support.golden import GoldenStore, log_files, unpack
 from tests.support.running.commands import call
@@ -83,3 +86,24 @@ def test_a_queue_that_lost_all_its_files_is_named_with_what_helps(
 def test_a_declared_queue_that_never_had_a_message_is_not_named(tmp_path: Path) -> None:
     golden = unpack("proxy-5.5.0", tmp_path)
     assert call("topics", golden.path).stderr == ""
+
+
+def test_tail_warns_once_however_long_it_follows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    golden = unpack("clean-5.5.0", tmp_path)
+    hurt_middle(golden, "missing")
+    looks: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        looks.append(seconds)
+        if len(looks) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("rmq_store.cli.read_commands.tail.time.sleep", sleep)
+    monkeypatch.setattr(tail, "_interrupt_event", threading.Event)
+    with pytest.raises(click.Abort):
+        tail.tail.main(
+            [golden.path, "--topic", "documents", "-f", "-n", "1"], standalone_mode=False
+        )
+    assert capsys.readouterr().err.count("is in no file") == 1

@@ -29,7 +29,7 @@ CRASHED_BASES = ("crash-5.3.3",)
 BASES = (*CLEAN_BASES, *CRASHED_BASES)
 CASES = 20_000
 OF_EACH = -(-CASES // len(BASES))
-FAST_CASES = 25  # of each store
+FAST_CASES = 12  # of each store
 
 Place = tuple[QueueId, int]
 COLUMNS = ("topic", "queueId", "queueOffset", "commitLogOffset", "rawBody")
