@@ -156,7 +156,7 @@ class UnknownQueueError(StoreError):
 
 
 class DataLossError(StoreError):
-    """The requested messages have expired, before the read began or during it."""
+    """Messages have expired, before the read began or during it, or the log lost its end."""
 
     code = "RMQSTORE_DATA_LOSS"
 

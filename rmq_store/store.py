@@ -71,7 +71,7 @@ class MessageStore:
         )
         self._folders = QueueFolders(root, config)
         if snapshot is None and queues:
-            snapshot = take_snapshot(root, self._log, self._folders, config)
+            snapshot = take_snapshot(root, self._log, self._folders, config, past_damage=True)
         self._snapshot = snapshot or StoreSnapshot(
             self._log.start, log_end_without_queues(self._log)
         )
@@ -282,8 +282,8 @@ class MessageStore:
 
         The other keywords are those of `ReadHow`; the schema of the batches is
         `arrow_schema(columns)`. Columns that stand in the queue entry come from there; if no other
-        column is asked for, the CommitLog stays closed unless `verify_queue` checks every entry
-        against its record.
+        column is asked for, no record of a slice is read unless `verify_queue` checks every entry
+        against its record. That also compares the whole log with the queues: see `check_ends`.
 
         Raises CorruptRecordError, CorruptQueueError, MissingFileError or BodyError for an entry
         that does not lead to a sound record of its queue. With `on_damage` the error goes there,

@@ -14,7 +14,7 @@ from rmq_store.search.log_slices import LogSlice
 from spark_source.damage import DamageHandler
 from spark_source.options.definitions import PERMISSIVE
 from spark_source.planning.filters import PushFilters, narrowed
-from spark_source.planning.partitions import Share, shares_of
+from spark_source.planning.partitions import Share, end_shares, shares_of
 from spark_source.planning.partitions import cut_into_slices as cut_into_slices
 from spark_source.planning.query_plan import PinnedStore as PinnedStore
 from spark_source.planning.query_plan import QueryPlan
@@ -51,7 +51,8 @@ class RmqStoreReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Partitions with about equal numbers of selected bytes."""
-        return [LogPartition(share) for share in shares_of(self.plan, self.columns)]
+        shares = [*shares_of(self.plan, self.columns), *end_shares(self.plan)]
+        return [LogPartition(share) for share in shares]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The batches of one share, in log order or queue after queue."""

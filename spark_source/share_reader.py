@@ -16,7 +16,7 @@ from rmq_store.format.queues import QueueSlice
 from rmq_store.search.log_slices import pieces_of
 from rmq_store.search.prefetch import offset_at_log
 from spark_source.damage import DamageHandler
-from spark_source.planning.partitions import Share
+from spark_source.planning.partitions import Share, end_errors
 from spark_source.planning.query_plan import ReadPlan
 
 FIRST_BATCH_ROWS = 256
@@ -54,6 +54,10 @@ def _messages(
     damage: DamageHandler,
 ) -> Iterator[pa.RecordBatch]:
     asked = plan.asked
+    if share.checks_ends:
+        for error in end_errors(plan, share, store):
+            damage(error)
+        return
     checks_bodies = bool(_BODIES.intersection(columns))
     if plan.limits is not None:
         assert share.slice is not None
@@ -83,6 +87,7 @@ def _messages(
             max_body_bytes=asked.max_body_bytes,
             unwrap_batches=asked.unwrap_batches,
             verify_queue=asked.verify_queue,
+            check_ends=False,  # shares of their own do it
             on_damage=damage,
         )
 

@@ -40,7 +40,7 @@ from rmq_store.tables.table import (
 )
 from rmq_store.tables.usage_damage import damage_row
 from spark_source.options.definitions import BY_QUEUE
-from spark_source.planning.partitions import Share, shares_of
+from spark_source.planning.partitions import Share, end_errors, end_shares, shares_of
 from spark_source.planning.query_plan import QueryPlan, ReadPlan, replaced
 from spark_source.share_reader import pieces_of_share
 from spark_source.spark_types import SPARK_TIMESTAMP
@@ -108,7 +108,8 @@ class TableReader(DataSourceReader):
         if self.table == PLAN:
             return [TablePartition(0, rows=list(plan_rows(self.plan)))]
         if self.table == DAMAGE:
-            return [TablePartition(share.store, share) for share in shares_of(self.plan, ("body",))]
+            shares = [*shares_of(self.plan, ("body",)), *end_shares(self.plan)]
+            return [TablePartition(share.store, share) for share in shares]
         if self.table == USAGE:
             whole = replaced(self.plan, split_by=BY_QUEUE)
             return [TablePartition(share.store, share) for share in shares_of(whole)]
@@ -132,6 +133,8 @@ class TableReader(DataSourceReader):
 def _of_store(table: Table, plan: ReadPlan, share: Share | None, store: MessageStore) -> pa.Table:
     if share is None:
         return table.of(store)
+    if share.checks_ends:
+        return table.of_rows(store.broker_name, map(damage_row, end_errors(plan, share, store)))
     if plan.limits is not None:
         return table.of_rows(store.broker_name, _log_damage(plan, share, store))
     slices = [part for pieces in pieces_of_share(plan, share, store) for part in pieces]

@@ -14,7 +14,7 @@ from rmq_store.errors import DataLossError
 from rmq_store.format.queues import QueueSlice
 from spark_source.damage import DamageHandler
 from spark_source.options.definitions import BY_LOG, CORRUPT, PERMISSIVE
-from spark_source.planning.partitions import Share, shares_of
+from spark_source.planning.partitions import Share, end_shares, shares_of
 from spark_source.planning.query_plan import QueryPlan, ReadPlan
 from spark_source.share_reader import read_share
 
@@ -47,8 +47,9 @@ class ExportRead:
         return pa.schema([*fields, pa.field(DAY, pa.date32())])
 
     def shares(self) -> list[tuple[int, Share]]:
-        """The shares with their numbers."""
-        return list(enumerate(shares_of(QueryPlan((self.plan,)), self.columns)))
+        """The shares with their numbers, and those that report what is missing at the ends."""
+        plan = QueryPlan((self.plan,))
+        return list(enumerate((*shares_of(plan, self.columns), *end_shares(plan))))
 
     def batches(
         self, store: MessageStore, share: Share, damage: DamageHandler

@@ -16,8 +16,8 @@ from rmq_store import MessageStore
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.questions.engine import OnProgress
 from spark_source.damage import DamageHandler
-from spark_source.planning.partitions import Share, cut_into_slices
-from spark_source.planning.query_plan import ReadPlan
+from spark_source.planning.partitions import Share, cut_into_slices, end_shares
+from spark_source.planning.query_plan import QueryPlan, ReadPlan
 from spark_source.share_reader import read_share
 
 REFUSED_BY_STORE = "refused by the target"
@@ -130,14 +130,19 @@ class Rows(Generic[_Part]):
         return cls(read, RowRules.of(spec), columns, handle, share_bytes, tasks)
 
     def plan(self, store: MessageStore) -> list[tuple[int, Share]]:
-        """The shares with their numbers: slices in the order of the log, or queues."""
+        """The shares with their numbers: slices in the order of the log, or queues.
+
+        The last ones report what is missing at the ends of the queues.
+        """
         ranges = self.read.ranges
         if not ranges:
             return []
         if self.tasks is not None:
-            return list(enumerate(_by_queue(ranges, self.tasks)))
-        slices = cut_into_slices(store, ranges, self.share_bytes)
-        return list(enumerate(Share(0, piece) for piece in slices))
+            shares = _by_queue(ranges, self.tasks)
+        else:
+            slices = cut_into_slices(store, ranges, self.share_bytes)
+            shares = [Share(0, piece) for piece in slices]
+        return list(enumerate((*shares, *end_shares(QueryPlan((self.read,))))))
 
     def work(
         self, store: MessageStore, share: tuple[int, Share], progress: OnProgress

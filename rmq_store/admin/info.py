@@ -11,11 +11,10 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
+from typing import NamedTuple
 
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.commitlog.record_runs import follow_one, next_record
+from rmq_store.commitlog.record_runs import next_record
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.locate import commitlog_folders, require_store
 from rmq_store.errors import CorruptConfigError, CorruptRecordError, from_os_error
@@ -33,6 +32,7 @@ from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.markers.lock_file import lock_state
 
 _BLOCK = 1 << 16  # bytes read to decide whether a file is written up to a position
+_MOST_DAMAGE = 10  # damaged ranges named
 _STEP_BACK = 8 << 20  # bytes before the written end that contain the start of the last records
 
 
@@ -59,6 +59,7 @@ class StoreInfo:
     checkpointTimestamp: (
         int | None
     )  # time up to which messages were on the disk, according to the broker
+    damage: tuple[str, ...] = ()  # what is missing in the log, or where it is damaged near its end
 
 
 def store_info(
@@ -74,7 +75,8 @@ def store_info(
     try:
         topics, queues = _count_queues(root)
         first = _record_at(log, log.start)
-        end, last = last_record(log)
+        end = last_record(log)
+        last = end.last
         lock = lock_state(root)
         name = broker_name or config.brokerName or root.absolute().name
         system = [topic for topic in topics if is_system_topic(topic, "", name)]
@@ -85,7 +87,7 @@ def store_info(
             lock.held,
             lock.pid,
             log.start,
-            end,
+            end.offset,
             len(log.chain.segments),
             log.chain.file_size,
             sum(segment.size for segment in log.chain.segments),
@@ -96,6 +98,7 @@ def store_info(
             queues,
             sum(1 for _ in _names(root / INDEX_DIR)),
             _checkpointed(root),
+            tuple(_damage(root, log, end)),
         )
     finally:
         log.chain.close()
@@ -135,28 +138,38 @@ def _record_at(log: CommitLog, offset: int) -> Record | None:
 
 def newest_store_timestamp(log: CommitLog) -> int | None:
     """The storeTimestamp (ms) of the last record of the log; None if none can be read there."""
-    _, last = last_record(log)
+    last = last_record(log).last
     return None if last is None else last.store_timestamp
 
 
-def last_record(log: CommitLog) -> tuple[int, Record | None]:
-    """The end of the log, and the record before it. Reads some MiB at the end."""
+class LogEnd(NamedTuple):
+    """Where the log ends, its last record, and the damage shortly before: log offsets, half-open."""
+
+    offset: int
+    last: Record | None
+    damaged: tuple[tuple[int, int], ...] = ()
+
+
+def last_record(log: CommitLog) -> LogEnd:
     segment = log.last_record_file()
     if segment is None:
-        return log.start, None
+        return LogEnd(log.start, None)
     written = _written_until(log, segment)
     start = max(0, written - _STEP_BACK)
     log.fetch_ranges([(segment.base + start, segment.base + written)])
-    window = log.window_of(segment)
-    at = next_record(window, segment.base, start, len(window)) if start else 0
-    run = follow_one(window, segment.base, at or 0, len(window))
-    # If a file was cut short, its last record is not complete.
-    ends = np.append(run.at[1:], run.stop)
-    whole = ends <= segment.size
-    if not whole.any():
-        return segment.base + (int(run.at[0]) if len(run.at) else run.stop), None
-    last = int(np.flatnonzero(whole)[-1])
-    return segment.base + int(ends[last]), _record_at(log, segment.base + int(run.at[last]))
+    at = next_record(log.window_of(segment), segment.base, start, written) if start else 0
+    last, end = log.last_from(segment.base + (at or 0))
+    damaged: list[tuple[int, int]] = []
+    while len(damaged) < _MOST_DAMAGE:
+        after = log.next_record(segment, end + 1, segment.base + written)
+        if after is None:
+            break
+        newer, stop = log.last_from(after)
+        if newer is None:  # looks like a record only
+            break
+        damaged.append((end, after))
+        last, end = newer, stop
+    return LogEnd(end, None if last is None else _record_at(log, last), tuple(damaged))
 
 
 def _written_until(log: CommitLog, segment: SegmentFile) -> int:
@@ -171,6 +184,21 @@ def _written_until(log: CommitLog, segment: SegmentFile) -> int:
         else:
             high = middle
     return min(low * _BLOCK, segment.size)
+
+
+def _damage(root: Path, log: CommitLog, end: LogEnd) -> Iterator[str]:
+    """What the files, the log's last file and the checkpoint show. Reads no queue."""
+    for start, stop in log.chain.holes:
+        yield f"log offset {start} to {stop} is in no file: a file is missing, empty or cut"
+    for start, stop in end.damaged:
+        yield f"log offset {start} to {stop} is not a record, and records follow"
+    flushed = Checkpoint.read_or_zero(root / CHECKPOINT_FILE).physic_msg_timestamp
+    closed = not (root / ABORT_FILE).exists()
+    if closed and end.last is not None and flushed > end.last.store_timestamp:
+        yield (
+            f"the last record, before log offset {end.offset}, is older than the checkpoint: the "
+            "end of the log is lost"
+        )
 
 
 def _checkpointed(root: Path) -> int | None:

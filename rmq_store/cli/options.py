@@ -55,11 +55,16 @@ def time_range(
     return first, behind
 
 
-def open_store(store: str, broker_conf: str | None, broker_name: str | None) -> MessageStore:
-    """Open the store to read it. Raises what MessageStore.open raises."""
+def open_store(
+    store: str, broker_conf: str | None, broker_name: str | None, *, warns: bool = True
+) -> MessageStore:
+    """Open the store to read it, and warn of what cannot be read. Raises what MessageStore.open raises."""
     from rmq_store.store import MessageStore
 
-    return MessageStore.open(store, broker_conf=broker_conf, broker_name=broker_name)
+    opened = MessageStore.open(store, broker_conf=broker_conf, broker_name=broker_name)
+    for warning in opened.view.warnings() if warns else ():
+        click.echo(f"rmqstore: warning: {warning}", err=True)
+    return opened
 
 
 def word(text: str) -> str:

@@ -16,7 +16,7 @@ from rmq_store.files.chain import SegmentChain
 from rmq_store.files.mapping import MappingCache
 from rmq_store.files.remote.blocks import need_all
 from rmq_store.files.segments import SegmentFile, list_segments
-from rmq_store.format.array_types import Bytes, Ints
+from rmq_store.format.array_types import Bytes, Ints, Mask
 from rmq_store.format.layout import BLANK_SIZE, HEAD_SIZE, MAGIC_BLANK
 from rmq_store.format.record import Gap, Record, decode_record
 
@@ -160,7 +160,21 @@ class CommitLog:
         """Whether a whole record of `size` bytes is at `offset`; its CRC is not checked."""
         return self._headers_at(offset, size) is not None
 
-    def store_time_at(self, offset: int, size: int) -> int | None:
+    def whole_records(self, offsets: Ints, sizes: Ints) -> Mask:
+        """Which of these places hold a whole record of that size; CRCs are not checked."""
+        whole = np.zeros(len(offsets), dtype=bool)
+        for segment in self.chain.segments:
+            rows = np.flatnonzero(
+                (offsets >= segment.base) & (offsets + sizes <= segment.base + segment.size)
+            )
+            if len(rows):
+                self.chain.need(offsets[rows], offsets[rows] + sizes[rows], fresh=True)
+                places = offsets[rows] - segment.base
+                headers = Headers(self.window_of(segment), places, segment.base)
+                whole[rows] = headers.valid & (headers.total == sizes[rows])
+        return whole
+
+    def store_time_at(self, offset: int, size: int | None = None) -> int | None:
         """The storeTimestamp (ms) of the whole record of `size` bytes at `offset`; None without one.
 
         The CRC is not checked.
@@ -183,10 +197,14 @@ class CommitLog:
         Skips ghosts that are followed by real records. Checks each record completely, including its
         CRC.
         """
-        end = offset
-        for _, stop in self._runs_to_the_end(offset):
-            end = stop
-        return end
+        return self.last_from(offset)[1]
+
+    def last_from(self, offset: int) -> tuple[int | None, int]:
+        """The start of the last record of that run, None without one; and the run's end."""
+        last, end = None, offset
+        for positions, stop in self._runs_to_the_end(offset):
+            last, end = int(positions[-1]), stop
+        return last, end
 
     def runs_from(
         self, offset: int, stop: int | None = None

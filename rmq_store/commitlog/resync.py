@@ -46,6 +46,14 @@ def next_start(log: CommitLog, segment: SegmentFile, offset: int) -> tuple[int, 
     return (log.chain.segment_end(segment) if at is None else min(at, size) + base), None
 
 
+def record_start_at(log: CommitLog, cut: int, log_end: int) -> int:
+    """The start of the first record at or after `cut`. Every caller gets the same answer."""
+    segment = log.chain.segment_at(cut)
+    if segment is None:
+        return next((s.base for s in log.chain.segments_from(cut)), log_end)
+    return next_start(log, segment, cut)[0]
+
+
 def _note_damage(log: CommitLog, start: int, stop: int) -> None:
     """Remember the longest damaged range, because a walk through it takes long and may be repeated."""
     first, behind = log.known_damage

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from rmq_store.config.json_files import read_config_json
+from rmq_store.format.topics import SCHEDULE_TOPIC
 
 ConsumerOffsets = dict[str, dict[str, dict[int, int]]]
 
@@ -26,3 +27,9 @@ def read_consumer_offsets(store: str | os.PathLike[str]) -> ConsumerOffsets:
             topic, _, group = key.partition("@")
             committed.setdefault(group, {}).setdefault(topic, {})[0] = int(offset)
     return committed
+
+
+def read_delay_offsets(store: str | os.PathLike[str]) -> dict[str, dict[int, int]]:
+    """How far the broker has delivered each delay level, as the topic's queueId -> next offset."""
+    levels = (read_config_json(store, "delayOffset.json") or {}).get("offsetTable") or {}
+    return {SCHEDULE_TOPIC: {int(level) - 1: int(offset) for level, offset in levels.items()}}

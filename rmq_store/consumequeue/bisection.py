@@ -145,3 +145,20 @@ def _most_ascending(values: Sequence[int]) -> int:
         before = (lengths[i] for i in range(at) if values[i] <= value)
         lengths.append(1 + max(before, default=0))
     return max(lengths, default=0)
+
+
+def longest_ascending(values: Sequence[int]) -> list[int]:
+    """The positions of the longest ascending subsequence; of several, the one with the lowest end."""
+    ends: list[int] = []  # by length: the lowest last value, and its position
+    places: list[int] = []
+    before: list[int] = []
+    for position, value in enumerate(values):
+        length = bisect_left(ends, value)
+        ends[length : length + 1], places[length : length + 1] = [value], [position]
+        before.append(places[length - 1] if length else -1)
+    found = []
+    position = places[-1] if places else -1
+    while position >= 0:
+        found.append(position)
+        position = before[position]
+    return found[::-1]

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmq_store.consumequeue.bisection import bisect_first, recheck_neighbours
-from rmq_store.consumequeue.entries import Entries, concat_entries, hole_at
+from rmq_store.consumequeue.entries import Entries, concat_entries, hole_at, in_order, is_in_order
 from rmq_store.errors import from_os_error
 from rmq_store.files.chain import SegmentChain
 from rmq_store.files.mapping import MappingCache
@@ -33,11 +33,15 @@ _LAST_BASE_OFFSET = 2**62  # larger values are damage and would overflow
 
 
 class Glance(NamedTuple):
-    """First and last entry of a queue, as log offset and size, and the unit after the last."""
+    """First and last entry of a queue, as log offset and size, and the unit after the last.
+
+    `bytes_after`: the bytes after the last entry are not all zeros.
+    """
 
     first: tuple[int, int]
     last: tuple[int, int]
     stop: int
+    bytes_after: bool
 
 
 def _read(segment: SegmentFile, start: int, stop: int) -> bytes:
@@ -69,6 +73,7 @@ class QueueFiles:
     ) -> None:
         self.folder = folder
         self.batch = batch
+        self._mended: Entries | None = None  # all units of a damaged BatchConsumeQueue
         self.dtype = BATCH_QUEUE_ENTRY if batch else QUEUE_ENTRY
         self.chain = SegmentChain(
             [folder],
@@ -127,7 +132,22 @@ class QueueFiles:
     def entries(self, start: int, stop: int) -> Entries:
         """Units `start` to `stop` as entries; a hole between files becomes one entry without a
         record.
+
+        So does a unit of a BatchConsumeQueue whose queue offset is not between those around it.
         """
+        found = self._entries(start, stop)
+        if not self.batch or self.has_holes or not len(found):
+            return found
+        if self._mended is None:
+            around = self._entries(max(self.first_unit, start - 1), stop + 1)
+            is_last = int(around.size[-1]) <= 0 and stop >= self.find_stop()
+            if is_in_order(around.take(slice(0, -1)) if is_last else around):
+                return found
+            self._mended = in_order(self._entries(self.first_unit, self.find_stop()))
+        mended = self._mended.take(slice(start - self.first_unit, stop - self.first_unit))
+        return mended if len(mended) == len(found) else found
+
+    def _entries(self, start: int, stop: int) -> Entries:
         parts: list[Entries] = []
         at = start
         for first, last in self._held(start, stop):
@@ -206,6 +226,7 @@ class QueueFiles:
             (int(first["log_offset"]), int(first["size"])),
             (int(last["log_offset"]), int(last["size"])),
             stop,
+            bool(page[(int(filled[-1]) + 1) * width :].strip(b"\0")),
         )
 
     def _look(self, segment: SegmentFile, start: int, stop: int) -> bytes:
@@ -226,6 +247,14 @@ class QueueFiles:
             if filled:
                 return first + filled
         return self.first_unit
+
+    def has_bytes_after(self, unit: int) -> bool:
+        """Whether bytes that are not zeros are in the units from `unit` on, about a page of them."""
+        width = self.dtype.itemsize
+        return any(
+            self.chain.window(first * width, last * width).any()
+            for first, last in self._held(unit, unit + _LAST_LOOK)
+        )
 
     def _filled_units(self, segment: SegmentFile, first: int) -> int:
         """How many units of a file count as written: up to the end of the first filled run."""

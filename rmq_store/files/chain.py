@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 
 import numpy as np
 
@@ -86,6 +87,19 @@ class SegmentChain:
         for segment in self.segments[max(0, bisect_right(self._bases, offset) - 1) :]:
             if segment.base + self.file_size > offset:
                 yield segment
+
+    @cached_property
+    def holes(self) -> list[tuple[int, int]]:
+        """Ranges of the stream before the last file that no file holds: missing, empty or cut files."""
+        holes = []
+        expected = self.start
+        for segment in self.segments:
+            if segment.base > expected:
+                holes.append((expected, segment.base))
+            expected = self.segment_end(segment)
+            if segment.size < self.file_size and segment is not self.segments[-1]:
+                holes.append((segment.base + segment.size, expected))
+        return holes
 
     def segment_end(self, segment: SegmentFile) -> int:
         """Stream offset after `segment`, as if that file had its full size."""

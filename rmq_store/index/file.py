@@ -39,6 +39,11 @@ REMOTE_BLOCK = 4 << 10
 """Smallest fetch in bytes from an index file in an object store: items are far apart."""
 _OFFSET_IN_ITEM = 4
 _PIECE = 1 << 20  # items
+_ALL_ITEMS = 1 << 16  # in a file of no more items, all are looked at for a jump
+_JUMP_SAMPLE = 33
+_JUMP = 8  # times the usual distance between items
+_SAMPLED_JUMP = 2  # the same between sampled items, each of many
+_MOST_JUMPS = 64
 
 
 def list_index_files(folder: str | os.PathLike[str]) -> list[SegmentFile]:
@@ -276,6 +281,37 @@ class IndexFile:
         """All items in pieces: the number of the first item of each piece, and the piece as stored."""
         for first in range(1, self.header.items + 1, _PIECE):
             yield first, self._places(first, min(first + _PIECE, self.header.items + 1)).copy()
+
+    def jumps(self) -> list[tuple[int, int]]:
+        """Long stretches of the log between two items, as the log offsets of both.
+
+        Their records may have no item: a broker that ran for a while with messageIndexEnable=false
+        goes on in the same file. In a file of many items only a few are looked at, so a stretch
+        that is short for the file is not noticed; nor is any in an object store.
+        """
+        count = self.header.items
+        if self.is_remote or count < 2:
+            return []
+        if count <= _ALL_ITEMS:
+            numbers = np.arange(1, count + 1)
+        else:
+            numbers = np.linspace(1, count, _JUMP_SAMPLE, dtype=np.int64)
+        offsets = self._items(self.geometry, numbers)["log_offset"].astype(np.int64)
+        length = np.diff(offsets)
+        usual = float(np.median(length[length > 0])) if (length > 0).any() else 0
+        rows = np.flatnonzero(length > usual * (_JUMP if count <= _ALL_ITEMS else _SAMPLED_JUMP))
+        longest = np.sort(rows[np.argsort(-length[rows])][:_MOST_JUMPS])
+        return [self._jump_in(int(numbers[row]), int(numbers[row + 1])) for row in longest]
+
+    def _jump_in(self, first: int, last: int) -> tuple[int, int]:
+        """The log offsets of two neighbouring items, far apart, between items `first` and `last`."""
+        while last - first > 1:
+            middle = (first + last) // 2
+            ends = self._items(self.geometry, np.array([first, middle, last]))["log_offset"]
+            low, between, high = ends.astype(np.int64).tolist()
+            first, last = (first, middle) if between - low > high - between else (middle, last)
+        start, stop = self._items(self.geometry, np.array([first, last]))["log_offset"].tolist()
+        return int(start), int(stop)
 
     def slot_heads(self) -> Iterator[tuple[int, Ints]]:
         """The slot table in pieces: the first slot of each piece, and the slots' newest items."""

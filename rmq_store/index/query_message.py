@@ -86,6 +86,7 @@ class KeyIndex:
                 if config.maxHashSlotNum is not None or config.maxIndexNum is not None:
                     raise
                 self.unreadable.append(error)  # its range is read from the log
+        self._inside: dict[str, list[tuple[int, int]]] = {}
         self._uncovered: list[_Uncovered] | None = None
         self._damage: list[StoreError] = []
 
@@ -168,10 +169,31 @@ class KeyIndex:
                 continue
             if at < file.header.begin_log_offset:
                 yield at, file.header.begin_log_offset
+            yield from self._gaps_inside(file, at)
             at = max(at, file.header.end_log_offset)
         # Read the last record of a file again: a missing file may hold the rest of its keys.
         if at < self._log_end:
             yield at, self._log_end
+
+    def _gaps_inside(self, file: IndexFile, start: int) -> Iterator[tuple[int, int]]:
+        """Ranges of the log from `start` on, between two items of a file, that have more records."""
+        if file.path not in self._inside:
+            jumps = [
+                (max(first, self._log.start), min(stop, self._log_end))
+                for first, stop in file.jumps()
+            ]
+            self._inside[file.path] = [jump for jump in jumps if self._has_more_records(*jump)]
+        for first, stop in self._inside[file.path]:
+            if first >= start:
+                yield first, stop
+
+    def _has_more_records(self, first: int, stop: int) -> bool:
+        """Whether another record follows the one at `first`, before `stop`."""
+        segment = self._log.chain.segment_at(first)
+        if segment is None or first >= stop:
+            return False
+        _, run = self._log.run_at(segment, first, min(stop, self._log.chain.segment_end(segment)))
+        return len(run.at) != 1
 
     def to_read(self) -> Iterator[tuple[int, int]]:
         """Ascending log ranges that hold the starts of all records whose keys the index may lack.

@@ -202,7 +202,9 @@ class IndexWriter:
         first[1:] = ordered[1:] != ordered[:-1]
         previous = np.empty(len(order), dtype=np.int64)
         previous[1:] = numbers[order[:-1]]
-        previous[first] = table[ordered[first]]
+        heads = table[ordered[first]].astype(np.int64)
+        known = (heads > 0) & (heads <= header.index_count)  # others are damaged: IndexFile#putKey
+        previous[first] = np.where(known, heads, 0)
         last = np.append(first[1:], True)
         table[ordered[last]] = numbers[order[last]]
 

@@ -186,7 +186,8 @@ class MessageGetter:
             if not _is_there(self._log, where, size, log_end):
                 if not limits.bytes:
                     status = GetMessageStatus.MESSAGE_WAS_REMOVING
-                skip_to = where + self._log.chain.file_size - where % self._log.chain.file_size
+                file_size = self._log.chain.file_size or 1  # 0: the log has no files
+                skip_to = where + file_size - where % file_size
                 continue
             rows.append(row)
             limits.bytes, limits.count = limits.bytes + size, limits.count + count

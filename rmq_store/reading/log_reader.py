@@ -18,7 +18,7 @@ from rmq_store.arrow.batches import Rows, stored_topics
 from rmq_store.arrow.decoded_records import DecodedRecords
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.commitlog.resync import next_start
+from rmq_store.commitlog.resync import record_start_at
 from rmq_store.commitlog.scan import SoundRun, scan
 from rmq_store.consumequeue.dispatch import DispatchRequests, dispatch
 from rmq_store.errors import CorruptRecordError, MissingFileError, StoreError
@@ -167,10 +167,7 @@ class LogReader:
 
     def record_start(self, cut: int) -> int:
         """The start of the first record at or after `cut`. Every caller gets the same answer."""
-        segment = self.log.chain.segment_at(cut)
-        if segment is None:
-            return next((s.base for s in self.log.chain.segments_from(cut)), self.log_end)
-        return next_start(self.log, segment, cut)[0]
+        return record_start_at(self.log, cut, self.log_end)
 
     # --- damage ------------------------------------------------------------------------------------
 

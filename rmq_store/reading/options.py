@@ -31,6 +31,8 @@ class ReadManner(TypedDict, total=False):
     - `check_crc` (true): bodies are held against their CRC.
     - `max_body_bytes` (256 MiB): a body that grows over this is damage.
     - `unwrap_batches` (false): a row for each message of an inner batch, not one for its record.
+    - `check_ends` (true): a read that reaches the end of a queue ends with the errors of what other
+      files prove to be missing there.
     - `on_damage`: a function that takes the error of what is left out; without it the error is
       raised. Or a mode of the Spark source by name: "failfast" raises it, "permissive" returns a
       row with `corruptRecord` (then all columns are nullable), "dropmalformed" logs the count.
@@ -43,6 +45,7 @@ class ReadManner(TypedDict, total=False):
     check_crc: bool
     max_body_bytes: int
     unwrap_batches: bool
+    check_ends: bool
     on_damage: OnDamage | str | None
 
 
@@ -74,6 +77,7 @@ class ReadOptions:
     keys: frozenset[str] | None = None
     unwrap: bool = False  # inner batches become their messages
     verify_queue: bool = False  # read records even if no column needs them
+    check_ends: bool = True
 
     @classmethod
     def of(cls, verify_queue: bool, **how: Unpack[ReadHow]) -> ReadOptions:
@@ -107,6 +111,7 @@ class ReadOptions:
             None if keys is None else frozenset(keys),
             how.get("unwrap_batches", False),
             verify_queue,
+            how.get("check_ends", True),
         )
 
 

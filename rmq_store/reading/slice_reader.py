@@ -55,6 +55,7 @@ class SliceReader:
         self._view = view
         self._broker_name = broker_name
         self._damages = 0
+        self._holes = log.chain.holes
         self.log = log
         self.log_end = log_end
         self.options = options
@@ -90,10 +91,14 @@ class SliceReader:
         """Arrow batches of all slices, rows in the order of the log.
 
         After damage a batch may be empty, so that a caller of `on_damage` can pass the errors on.
+        What is missing at the ends of the queues is reported after the last batch.
         """
         if self.options.unwrap:
             self.ranges_of = _ranges_of(slices)
         yield from self.batches_of(self._in_order(slices))
+        if self.options.check_ends:
+            for error in self._view.lost_ends.errors(slices, self.options.verify_queue):
+                self._damaged(error, error.entry)
 
     def batches_of(self, pieces: Iterable[Rows]) -> Iterator[pa.RecordBatch]:
         """Arrow batches of rows that are in log order; rows about damage if the mode has them."""
@@ -153,6 +158,8 @@ class SliceReader:
         if not leads.all():
             self._report_dead_ends(queue, entries.take(~leads))
             entries = entries.take(leads)
+        if self._holes and not self._reads_log:
+            entries = self._in_files(queue, entries)
         if (
             self._hashes is None or queue.topic == SCHEDULE_TOPIC
         ):  # in this topic tagsCode is a time
@@ -161,6 +168,18 @@ class SliceReader:
             return entries
         may_match = np.isin(entries.tags_code & _MASK32, self._hashes)
         return entries.take(may_match | (entries.tags_code <= EXT_MAX_ADDRESS))
+
+    def _in_files(self, queue: QueueId, entries: Entries) -> Entries:
+        """The entries whose records are in files. A reader of records notices the others itself."""
+        held = np.ones(len(entries), dtype=bool)
+        for start, stop in self._holes:
+            held &= (entries.log_offset >= stop) | (entries.log_offset + entries.size <= start)
+        for row in np.flatnonzero(~held).tolist():
+            try:
+                self.log.record_at(int(entries.log_offset[row]))
+            except StoreError as error:
+                self._damaged(error, _listed(queue, entries, row))
+        return entries.take(held)
 
     def _trusted(self, part: QueueSlice, entries: Entries, end: int) -> tuple[Entries, int]:
         """Entries that are trusted without their record. Each must point after the one before.
@@ -308,9 +327,13 @@ class SliceReader:
         strangers = [
             row for row in np.flatnonzero(other).tolist() if not _lists(rows, headers, row)
         ]
-        wrong: Ints = np.array(strangers, dtype=np.int64)
-        for row in strangers:
-            self._damaged(self._stranger(rows, headers, row), listed_row(rows, row))
+        numbers = headers.field("queue_offset", np.int64)
+        # Rows of records that no queue lists have the queue offset -1.
+        renumbered = ~other & (numbers != rows.queue_offset) & (rows.queue_offset >= 0)
+        wrong: Ints = np.union1d(strangers, np.flatnonzero(renumbered)).astype(np.int64)
+        for row in wrong.tolist():
+            error = self._renumbered if renumbered[row] else self._stranger
+            self._damaged(error(rows, headers, row), listed_row(rows, row))
         if self.options.check_crc and len(rows):
             bad_crc = wrong_crc_rows(headers)
             self._explain(rows, np.setdiff1d(bad_crc, wrong))
@@ -350,6 +373,17 @@ class SliceReader:
             expected=_name(rows, row),
             actual=f"{topic}/{int(headers.head['queue_id'][row])}",
             advice="The entry is left from before the log was cut, or damaged",
+        )
+
+    def _renumbered(self, rows: Rows, headers: Headers, row: int) -> CorruptQueueError:
+        return CorruptQueueError(
+            self.log.path_at(int(rows.log_offset[row])),
+            offset=int(rows.log_offset[row]),
+            reason=f"queue {_name(rows, row)} lists a record at another queue offset than its own",
+            expected=f"queue offset {int(rows.queue_offset[row])}",
+            actual=int(headers.head["queue_offset"][row]),
+            advice="The entry is damaged, or was written after a loss of entries. Read with "
+            "source=commitlog, which numbers messages as their records say",
         )
 
     def _damaged(self, error: StoreError, entry: ListedAt | None) -> None:

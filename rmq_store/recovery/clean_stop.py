@@ -7,9 +7,10 @@ from pathlib import Path
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.consumequeue.folders import QueueFolders
-from rmq_store.errors import UncleanStoreError
-from rmq_store.format.layout import ABORT_FILE, BLANK_HEAD, BLANK_SIZE, MAGIC_BLANK
+from rmq_store.errors import CorruptIndexError, IndexGeometryError, UncleanStoreError
+from rmq_store.format.layout import ABORT_FILE, BLANK_HEAD, BLANK_SIZE, INDEX_DIR, MAGIC_BLANK
 from rmq_store.format.queues import QueueId
+from rmq_store.index.file import IndexFile, list_index_files
 from rmq_store.snapshot.queue_state import QueueState
 from rmq_store.snapshot.snapshot import StoreSnapshot, take_snapshot
 
@@ -47,11 +48,25 @@ def why_unclean(root: Path, log: CommitLog, config: StoreConfig) -> UncleanStore
     try:
         refuse_abort(root)
         refuse_unclean(root, log, folders, take_snapshot(root, log, folders, config))
+        _refuse_index(root)
     except UncleanStoreError as error:
         return error
     finally:
         folders.close()
     return None
+
+
+def _refuse_index(root: Path) -> None:
+    """Raise UncleanStoreError for an index file that shows no geometry: it is damaged."""
+    for segment in list_index_files(root / INDEX_DIR):
+        try:
+            damage = "its header is damaged" if IndexFile(segment).header.index_count < 0 else None
+        except (IndexGeometryError, CorruptIndexError) as error:
+            damage = error.reason
+        if damage is not None:
+            raise UncleanStoreError(
+                segment.path, reason=f"an index file is damaged: {damage}", advice=_ADVICE
+            )
 
 
 def _refuse_tail(log: CommitLog, log_end: int) -> None:

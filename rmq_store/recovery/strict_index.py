@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from rmq_store.config.broker_conf import StoreConfig
@@ -17,22 +18,33 @@ from rmq_store.markers.checkpoint import Checkpoint
 
 
 def index_geometry(root: Path, config: StoreConfig) -> Geometry:
-    """Slots and items: as configured, else as in the files, else the broker's defaults."""
+    """Slots and items: as configured, else as in the files, else the broker's defaults.
+
+    A file without items proves the fewest.
+    """
     explicit = config.maxHashSlotNum, config.maxIndexNum
+    empty: Geometry | None = None
     for segment in reversed(list_index_files(root / INDEX_DIR)):
         try:
-            return IndexFile(segment, slots=explicit[0], items=explicit[1]).geometry
+            file = IndexFile(segment, slots=explicit[0], items=explicit[1])
         except IndexGeometryError:
             continue
-    return Geometry(config.index_slots, config.index_items)
+        if file.header.items:
+            return file.geometry
+        empty = empty or file.geometry
+    return empty or Geometry(config.index_slots, config.index_items)
 
 
 def last_index_writer(root: Path, geometry: Geometry, release: Dialect) -> IndexWriter:
-    """A writer that continues the newest existing file."""
+    """A writer that continues the newest existing file, with the header that it has.
+
+    As in the broker, nothing else of the file is checked (IndexService#getAndCreateLastIndexFile).
+    """
     files = list_index_files(root / INDEX_DIR)
     header: Header | None = None
     if files:
-        header = IndexFile(files[-1], slots=geometry.slots, items=geometry.items).header
+        header = IndexFile.assumed(files[-1], geometry).header
+        header = replace(header, index_count=max(1, header.index_count))  # IndexHeader#load
     return IndexWriter(root, geometry, release, Path(files[-1].path) if files else None, header)
 
 

@@ -61,7 +61,7 @@ def find_shares(
     """
     slices = selected_slices(store, search)
     keys = search.words
-    plan = plan_keys(store, slices, keys) if keys else None
+    plan = plan_keys(store, [part for part in slices if len(part)], keys) if keys else None
     if plan is None:  # there is no key, or nearly every message has it
         yield FindShare(tuple(slices))
         return
@@ -92,6 +92,7 @@ def find_in(
         "tags": search.tags,
         "keys": search.words or None,
         "unwrap_batches": search.unwrap_batches,
+        "check_ends": not search.words,  # a key is looked up in the index and the log
         "on_damage": on_damage,
     }
     if share.limits is None:

@@ -70,7 +70,7 @@ class Search:
 
 
 def selected_slices(store: MessageStore, search: Search) -> list[QueueSlice]:
-    """The queue ranges selected by topics, queues and times."""
+    """The queue ranges selected by topics, queues and times; some may be empty."""
     found = []
     topics = _topics(store, search)
     if len(topics) == 1:
@@ -85,8 +85,7 @@ def selected_slices(store: MessageStore, search: Search) -> list[QueueSlice]:
             if search.end is not None:
                 behind = store.first_since(queue, search.end, unreadable_before=True)
                 stop = min(stop, behind)
-            if start < stop:
-                found.append(QueueSlice(queue, start, stop))
+            found.append(QueueSlice(queue, start, stop))
     return found
 
 

@@ -13,7 +13,8 @@ class QueueState:
     """One queue: offsets [min_offset, max_offset) have messages.
 
     The queue's files list those up to `file_stop` (a unit of its files). `tail` holds the entries
-    of records that the broker had not dispatched, found in the log.
+    of records that the broker had not dispatched, found in the log. `bytes_after`: bytes that are
+    not zeros, and not an entry, follow the last entry.
     """
 
     min_offset: int
@@ -22,6 +23,7 @@ class QueueState:
     file_stop: int
     batch: bool = False
     tail: Entries | None = None
+    bytes_after: bool = False
 
 
 @dataclass(slots=True)
@@ -35,3 +37,4 @@ class ListedQueue:
     min_unit: int  # the first unit that still has its record
     log_stop: int = -1  # after the record of the last entry; -1 without entries
     last_log_offset: int = -1
+    bytes_after: bool = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from rmq_store.errors import UnknownQueueError, nearest
 from rmq_store.files.remote.blocks import Ranges, need_all
 from rmq_store.format.layout import CONSUMEQUEUE_EXT_DIR, FILLER_SIZE
 from rmq_store.format.queues import Entry, QueueId, QueueSlice
+from rmq_store.snapshot.lost_ends import LostEnds
 from rmq_store.snapshot.offset_by_time import offset_by_time
 from rmq_store.snapshot.queue_state import QueueState
 from rmq_store.snapshot.snapshot import StoreSnapshot
@@ -59,6 +60,27 @@ class QueueView:
         The log may hold messages of a topic that lost its queues. Raises AccessError.
         """
         return sorted({*self.topics(), *self.declared_topics})
+
+    @cached_property
+    def lost_ends(self) -> LostEnds:
+        """What is missing at the ends of the queues."""
+        config = self._folders.config
+        log = self._open_log()
+        return LostEnds(self._root, log, config, self.snapshot, self.entries, self.offset_at_log)
+
+    def warnings(self) -> Iterator[str]:
+        """What a read of this store cannot give: parts of the log without files, and lost queues."""
+        for start, stop in self._open_log().chain.holes:
+            yield (
+                f"log offset {start} to {stop} is in no file, so its messages cannot be read: a file is "
+                "missing, empty or cut. rmqstore verify shows what is lost"
+            )
+        for queue, proof in self.lost_ends.lost_queues().items():
+            yield (
+                f"queue {queue.topic}/{queue.queue_id} has no files, although {proof}. Unless its "
+                "messages expired, rmqstore rebuild lists them in a new store, and source=commitlog "
+                "reads them"
+            )
 
     def state(self, queue: QueueId) -> QueueState:
         """The state of a queue. A queue without files in an existing topic is empty, as in the broker.

@@ -7,15 +7,19 @@ offsets.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
 
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.config.broker_conf import StoreConfig
-from rmq_store.consumequeue.entries import Entries
+from rmq_store.consumequeue.entries import Entries, concat_entries
 from rmq_store.consumequeue.files import QueueFiles, is_at_or_after
 from rmq_store.consumequeue.folders import QueueFolders
+from rmq_store.errors import StoreError
 from rmq_store.files.remote.parallel import LOOKS_IN_FLIGHT, side_by_side
 from rmq_store.format.layout import (
     ABORT_FILE,
@@ -35,31 +39,47 @@ class StoreSnapshot:
     log_start: int
     log_end: int
     queues: Mapping[QueueId, QueueState] = field(default_factory=dict)
+    last_record: int | None = None  # log offset of the last record before log_end, if known
+    closed: bool = False  # there was no file `abort`: the last stop was clean
+    misplaced: tuple[StoreError, ...] = ()  # undispatched records that are not in `queues`
+    part: bool = False  # `queues` are some of the store's
 
     def only(self, queues: Iterable[QueueId]) -> StoreSnapshot:
         """The snapshot with only these `queues`, for a part of a job."""
-        return replace(self, queues={queue: self.queues[queue] for queue in queues})
+        return replace(self, queues={queue: self.queues[queue] for queue in queues}, part=True)
 
 
 def take_snapshot(
-    root: Path, log: CommitLog, folders: QueueFolders, config: StoreConfig
+    root: Path,
+    log: CommitLog,
+    folders: QueueFolders,
+    config: StoreConfig,
+    *,
+    past_damage: bool = False,
 ) -> StoreSnapshot:
     """Determine the state of a store from its current files. Reads only the undispatched end of the log.
 
-    Raises UndispatchedError if too many records are in no queue.
+    By default the log ends at the first damage after the newest listed record, where a writer
+    continues. With `past_damage`, for readers, it ends after the last whole record that an entry
+    lists; in a store that was closed, entries that point after the end still count. Raises
+    UndispatchedError if too many records are in no queue.
     """
+    closed = not (root / ABORT_FILE).exists()
     listed = _look_at_all(log, folders)
-    dispatched, log_end = _find_log_end(log, listed.values())
-    for listed_queue in listed.values():
-        _cut_to_log(listed_queue, log_end)
-    unclean = (root / ABORT_FILE).exists()
-    tails = find_undispatched(root, log, listed, config, dispatched, log_end, unclean)
+    end = _find_log_end(log, listed.values(), past_damage)
+    if not (past_damage and closed):
+        for listed_queue in listed.values():
+            _cut_to_log(listed_queue, end.stop)
+    tails, misplaced = find_undispatched(
+        root, log, listed, config, end.dispatched, end.stop, not closed
+    )
     states = {
         queue: _state(listed_queue, tails.pop(queue, None))
         for queue, listed_queue in listed.items()
     }
     states.update({queue: _state_of_tail(tail) for queue, tail in tails.items()})
-    return StoreSnapshot(log.start, log_end, dict(sorted(states.items())))
+    queues = dict(sorted(states.items()))
+    return StoreSnapshot(log.start, end.stop, queues, end.last, closed, tuple(misplaced))
 
 
 def _look_at_all(log: CommitLog, folders: QueueFolders) -> dict[QueueId, ListedQueue]:
@@ -80,11 +100,13 @@ def _look_at(files: QueueFiles, batch: bool, log_start: int) -> ListedQueue:
     seen = files.glance()
     if seen is not None and is_at_or_after(*seen.first, log_start):
         listed_queue = ListedQueue(files, batch, files.first_unit, seen.stop, files.first_unit)
+        listed_queue.bytes_after = seen.bytes_after
         _note(listed_queue, *seen.last)
         return listed_queue
     first, stop = files.first_unit, files.find_stop()
     min_unit = files.find_unit_at_log(log_start, first, stop)
     listed_queue = ListedQueue(files, batch, first, stop, min_unit)
+    listed_queue.bytes_after = files.has_bytes_after(stop)
     _note_last(listed_queue)
     return listed_queue
 
@@ -101,8 +123,16 @@ def _note(listed_queue: ListedQueue, where: int, size: int) -> None:
         listed_queue.log_stop, listed_queue.last_log_offset = where + size, where
 
 
-def _find_log_end(log: CommitLog, listed: Iterable[ListedQueue]) -> tuple[int, int]:
-    """The log offset that the queues have reached, and the end of the log.
+class _LogEnd(NamedTuple):
+    """The log offset that the queues have reached, the start of the last record, and the log's end."""
+
+    dispatched: int
+    last: int | None
+    stop: int
+
+
+def _find_log_end(log: CommitLog, listed: Collection[ListedQueue], past_damage: bool) -> _LogEnd:
+    """The end of the log.
 
     Walks the records after the last entry of all queues. If no last entry points to a record (the
     queues were copied after the log), the walk starts at the last file of the log.
@@ -113,24 +143,52 @@ def _find_log_end(log: CommitLog, listed: Iterable[ListedQueue]) -> tuple[int, i
     )
     for where, stop in newest[:_RECORDS_TRIED]:
         if where >= log.start and log.is_record(where, stop - where):
-            return stop, log.end_from(stop)
-    last = log.last_record_file()
-    if last is None:
-        return log.start, log.start
-    end = log.end_from(last.base)
+            last, end = log.last_from(stop)
+            known = _LogEnd(stop, where if last is None else last, end)
+            break
+    else:
+        known = _end_without_entries(log, listed)
+    return _after_damage(log, listed, known) if past_damage else known
+
+
+def _end_without_entries(log: CommitLog, listed: Collection[ListedQueue]) -> _LogEnd:
+    file = log.last_record_file()
+    if file is None:
+        return _LogEnd(log.start, None, log.start)
+    last, end = log.last_from(file.base)
     known = [
         listed_queue.log_stop for listed_queue in listed if log.start < listed_queue.log_stop <= end
     ]
-    return max(known, default=log.start), end
+    return _LogEnd(max(known, default=log.start), last, end)
+
+
+def _after_damage(log: CommitLog, listed: Collection[ListedQueue], known: _LogEnd) -> _LogEnd:
+    """The end after the last whole record that an entry lists beyond the end `known`.
+
+    A record that is older than the last one before the damage is left from before the log was cut.
+    """
+    beyond = concat_entries(
+        [
+            queue.files.entries(queue.files.stop_before_log(known.stop, queue.stop), queue.stop)
+            for queue in listed
+            if queue.log_stop > known.stop
+        ]
+    )
+    rows = np.flatnonzero(log.whole_records(beyond.log_offset, beyond.size))
+    stored = None if known.last is None else log.store_time_at(known.last)
+    for row in rows[np.argsort(-beyond.log_offset[rows])].tolist():
+        where, size = int(beyond.log_offset[row]), int(beyond.size[row])
+        time = log.store_time_at(where, size)
+        if time is not None and (stored is None or time >= stored):
+            last, end = log.last_from(where + size)
+            return _LogEnd(where + size, where if last is None else last, end)
+    return known
 
 
 def _cut_to_log(listed_queue: ListedQueue, log_end: int) -> None:
     if listed_queue.log_stop > log_end:
         listed_queue.stop = listed_queue.files.stop_before_log(log_end, listed_queue.stop)
         _note_last(listed_queue)
-
-
-# --- records that no queue lists yet --------------------------------------------------------------
 
 
 # --- from units to offsets ------------------------------------------------------------------------
@@ -154,7 +212,13 @@ def _state(listed_queue: ListedQueue, tail: Entries | None) -> QueueState:
         )
     # Offsets of a damaged BatchConsumeQueue may descend.
     return QueueState(
-        min(start, last), max(start, last), first, listed_queue.stop, listed_queue.batch, tail
+        min(start, last),
+        max(start, last),
+        first,
+        listed_queue.stop,
+        listed_queue.batch,
+        tail,
+        listed_queue.bytes_after,
     )
 
 

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
 from rmq_store.arrow.decoded_records import DecodedRecords
-from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
+from rmq_store.commitlog.scan import SoundRun, scan
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.topics_json import declared_batch_topics
 from rmq_store.consumequeue.dispatch import DispatchRequests, dispatch
 from rmq_store.consumequeue.entries import Entries, concat_entries
-from rmq_store.errors import UndispatchedError
+from rmq_store.errors import CorruptQueueError, ListedAt, StoreError, UndispatchedError
+from rmq_store.format.array_types import Mask
+from rmq_store.format.layout import MIN_RECORD_SIZE
 from rmq_store.format.queues import QueueId
 from rmq_store.snapshot.queue_state import ListedQueue
 
@@ -34,8 +36,8 @@ def find_undispatched(
     dispatched: int,
     log_end: int,
     unclean: bool,
-) -> dict[QueueId, Entries]:
-    """The entries of records after the last entry of their queue.
+) -> tuple[dict[QueueId, Entries], list[StoreError]]:
+    """The entries of records after the last entry of their queue, and errors for those without one.
 
     The broker dispatches in log order, so in its own store they are all after the place that the
     queues have reached. In a copy made while it ran, the files of one queue may be older than those
@@ -45,7 +47,7 @@ def find_undispatched(
     start = dispatched
     found = _strays_in(log, start, log_end, listed, config, batch)
     while unclean and start > log.start:
-        before = _record_start_near(log, start - _LOOK_BACK, start)
+        before = record_start_near(log, start - _LOOK_BACK, start)
         more = _strays_in(log, before, start, listed, config, batch)
         start = before
         if not more:
@@ -53,7 +55,13 @@ def find_undispatched(
         for queue, entries in found.items():
             more[queue] = concat_entries([more[queue], entries]) if queue in more else entries
         found = more
-    return {queue: _placed(entries, listed.get(queue)) for queue, entries in found.items()}
+    tails: dict[QueueId, Entries] = {}
+    misplaced: list[StoreError] = []
+    for queue, entries in found.items():
+        placing = _Placing(log, queue, listed.get(queue))
+        tails[queue] = placing.placed(entries)
+        misplaced += placing.misplaced
+    return tails, misplaced
 
 
 def _batch_topics(root: Path, listed: Mapping[QueueId, ListedQueue]) -> set[str]:
@@ -62,7 +70,7 @@ def _batch_topics(root: Path, listed: Mapping[QueueId, ListedQueue]) -> set[str]
     }
 
 
-def _record_start_near(log: CommitLog, wanted: int, otherwise: int) -> int:
+def record_start_near(log: CommitLog, wanted: int, otherwise: int) -> int:
     """A log offset at or after `wanted` where a record starts; at most `otherwise`."""
     at = max(wanted, log.start)
     for segment in log.chain.segments_from(at):
@@ -90,12 +98,11 @@ def _strays_in(
     count = 0
     if start >= stop:
         return {}
-    for segment, window, at in log.runs_from(start):
-        at = at[at + segment.base < stop]
-        if not len(at):
-            break
+    for piece in scan(log, start, stop):
+        if not isinstance(piece, SoundRun):
+            continue  # damage: the records after it count too
         found = dispatch(
-            DecodedRecords.of(Headers(window, at, segment.base)),
+            DecodedRecords.of(piece.headers),
             delay_levels_ms=config.delay_levels_ms,
             batch_topics=batch,
         )
@@ -104,8 +111,8 @@ def _strays_in(
             count += len(entries)
         if count > MOST_UNDISPATCHED:
             raise UndispatchedError(
-                segment.path,
-                offset=int(at[-1]) + segment.base,
+                piece.segment.path,
+                offset=piece.stop,
                 reason=f"over {MOST_UNDISPATCHED:,} records are in the log and in no queue",
                 advice="The queues are lost or far behind the log. Rebuild them in another store with "
                 "rmqstore rebuild, or read the log itself with source=commitlog",
@@ -139,18 +146,106 @@ def _by_queue(
         )
 
 
-def _placed(entries: Entries, listed_queue: ListedQueue | None) -> Entries:
-    """The entries with their queueOffsets, which continue from the queue's end.
+class _Placing:
+    """Gives the undispatched records of one queue their queue offsets: those written in them.
 
-    An entry whose record has a queueOffset before that end is skipped, as in the broker: it belongs
-    to a deleted and recreated topic. A later queueOffset is kept as a continuation.
+    The broker appends them without a look at these. The two differ if messages between the queue's
+    last entry and a record are lost: then their queue offsets get entries that point to no record,
+    so that a reader reports each.
     """
-    end = int(entries.offset[0])
-    if listed_queue is not None and listed_queue.stop > listed_queue.first:
-        end = end_offset(listed_queue)
-    entries = entries.take(entries.offset >= end)
-    behind = np.cumsum(entries.count)
-    return replace(entries, offset=end + behind - entries.count)
+
+    def __init__(self, log: CommitLog, queue: QueueId, listed_queue: ListedQueue | None) -> None:
+        self._log, self._queue, self._listed = log, queue, listed_queue
+        self.misplaced: list[StoreError] = []
+
+    def placed(self, entries: Entries) -> Entries:
+        """The entries with their queue offsets, without a gap."""
+        end, log_stop = int(entries.offset[0]), int(entries.log_offset[0])
+        if self._listed is not None and self._listed.stop > self._listed.first:
+            end, log_stop = end_offset(self._listed), self._listed.log_stop
+        stops = end + np.cumsum(entries.count)
+        if (entries.offset == stops - entries.count).all():
+            return entries
+        parts: list[Entries] = []
+        runs = _runs(entries)
+        for number, run in enumerate(runs):
+            first = int(run.offset[0])
+            if first < end:
+                run = self._after(run, end)
+                if not len(run):
+                    continue
+                first = int(run.offset[0])
+            size = int(run.count.sum())
+            between = max(0, int(run.log_offset[0]) - log_stop)
+            next_first = int(runs[number + 1].offset[0]) if number + 1 < len(runs) else -1
+            if first > end and (
+                (first - end) * MIN_RECORD_SIZE > between or next_first == end + size
+            ):
+                # Lost messages do not explain the number, so the number itself is damaged.
+                self._report(run)
+                continue
+            parts += [_holes(end, first), run]
+            end, log_stop = first + size, int(run.log_offset[-1] + run.size[-1])
+        return concat_entries(parts)
+
+    def _after(self, run: Entries, end: int) -> Entries:
+        """The entries of a run from `end` on. Reports the others, unless the queue lists them."""
+        before = run.take(run.offset < end)
+        if self._listed is not None and len(before):
+            self._report(before.take(~self._is_answered(self._listed, before)))
+        else:
+            self._report(before)
+        return run.take(run.offset >= end)
+
+    def _is_answered(self, listed: ListedQueue, entries: Entries) -> Mask:
+        """Which queue offsets have an entry for the same record, for a later one, or for none.
+
+        The offset of a later record is used again: the topic was deleted and created again. An
+        entry for none is damage, which its reader reports.
+        """
+        first, stop = listed.first, listed.stop
+        if not listed.batch:
+            low, high = int(entries.offset.min()), int(entries.offset.max()) + 1
+            first, stop = max(first, low), min(stop, high)
+        there = listed.files.entries(first, stop)
+        if not len(there):
+            return np.zeros(len(entries), dtype=bool)
+        at = np.searchsorted(there.offset, entries.offset).clip(max=len(there) - 1)
+        there = there.take(at)
+        whole = self._log.whole_records(there.log_offset, there.size)
+        same = there.offset == entries.offset
+        answered: Mask = same & ((there.log_offset >= entries.log_offset) | ~whole)
+        answered |= ~same & (entries.offset >= listed.first)
+        return answered
+
+    def _report(self, entries: Entries) -> None:
+        for row in range(len(entries)):
+            columns = (entries.offset, entries.log_offset, entries.size)
+            offset, log_offset, size = (int(column[row]) for column in columns)
+            error = CorruptQueueError(
+                self._log.path_at(log_offset),
+                offset=log_offset,
+                reason=f"a record that queue {self._queue.topic}/{self._queue.queue_id} does not "
+                f"list says queue offset {offset}, which does not follow the queue's end",
+                advice="The offset is a log offset. Read with source=commitlog to get the message, "
+                "or rebuild the queues: rmqstore rebuild",
+            )
+            error.entry = ListedAt(*self._queue, offset, log_offset, size)
+            self.misplaced.append(error)
+
+
+def _runs(entries: Entries) -> list[Entries]:
+    """The entries in runs of consecutive queue offsets."""
+    breaks = np.flatnonzero(entries.offset[1:] != (entries.offset + entries.count)[:-1]) + 1
+    edges = [0, *breaks.tolist(), len(entries)]
+    return [entries.take(slice(first, stop)) for first, stop in pairwise(edges)]
+
+
+def _holes(start: int, stop: int) -> Entries:
+    """An entry that points to no record for each of these queue offsets."""
+    offset = np.arange(start, stop, dtype=np.int64)
+    nothing = np.zeros_like(offset)
+    return Entries(offset, nothing - 1, nothing, nothing, nothing + 1)
 
 
 def end_offset(listed_queue: ListedQueue) -> int:

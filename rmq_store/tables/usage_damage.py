@@ -96,7 +96,13 @@ def damage_row(error: StoreError) -> Row:
 def _damage(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterator[Row]:
     met: list[StoreError] = []
     wanted = all_ranges(store) if ranges is None else ranges
-    for _ in store.read_slices(wanted, columns=("commitLogOffset", "body"), on_damage=met.append):
+    batches = store.read_slices(
+        wanted,
+        columns=("commitLogOffset", "body"),
+        check_ends=ranges is None,
+        on_damage=met.append,
+    )
+    for _ in batches:
         yield from map(damage_row, met)
         met.clear()
     yield from map(damage_row, met)

@@ -236,7 +236,9 @@ def _dangling(store: MessageStore, queue: QueueId, state: QueueState) -> Iterato
         errors[:] = errors or [error]
 
     part = QueueSlice(queue, state.min_offset, state.max_offset)
-    for _ in store.read_slices([part], columns=("flag",), check_crc=False, on_damage=take):
+    for _ in store.read_slices(
+        [part], columns=("flag",), check_crc=False, check_ends=False, on_damage=take
+    ):
         pass
     if count:
         yield Finding(

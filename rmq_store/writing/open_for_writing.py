@@ -91,7 +91,10 @@ def open_store(
         else:
             snapshot = take_snapshot(root, log, folders, given)
             refuse_unclean(root, log, folders, snapshot)
-        known = given.with_defaults_of(geometry_found(root, log, folders, given))
+        # A broker starts on a damaged index file; strict recovery has mended it.
+        may_be_damaged = recovery == "broker"
+        shown = geometry_found(root, log, folders, given, damaged_index=may_be_damaged)
+        known = given.with_defaults_of(shown)
         refuse_contradiction(root, known, log, folders, snapshot)
         name = broker_name or known.brokerName or root.absolute().name
         return WritableStore(root, known, lock, traits, name, snapshot, report, *_last_record(log))

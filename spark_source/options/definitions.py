@@ -234,7 +234,8 @@ OPTIONS: tuple[Option, ...] = (
         "verify_queue",
         values.flag,
         "false",
-        "check every queue entry against its record, even if no column needs the log",
+        "check every queue entry against its record, even if no column needs the log, and compare "
+        "the whole log with the queues",
     ),
     Option(
         "mode",

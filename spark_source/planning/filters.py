@@ -183,7 +183,9 @@ def _range(one: Any) -> tuple[int | None, int | None]:
 def _stores(plan: QueryPlan, change: Callable[[ReadPlan], ReadPlan | None]) -> QueryPlan:
     """The plan with each store's plan changed. Stores keep their positions, because shares refer to
     them."""
-    changed = [change(store) or replace(store, ranges=(), nothing=True) for store in plan.stores]
+    changed = [
+        change(store) or replace(store, ranges=(), empty=(), nothing=True) for store in plan.stores
+    ]
     return replace(plan, stores=tuple(changed))
 
 
@@ -191,7 +193,10 @@ def _ranges(plan: QueryPlan, change: Callable[[QueueSlice], QueueSlice | None]) 
     def of_store(store: ReadPlan) -> ReadPlan:
         parts = (change(part) for part in store.ranges)
         kept = tuple(part for part in parts if part is not None and len(part))
-        return replace(store, ranges=kept) if kept != store.ranges else store
+        empty = tuple(part for part in store.empty if change(part) == part)
+        if (kept, empty) == (store.ranges, store.empty):
+            return store
+        return replace(store, ranges=kept, empty=empty)
 
     return _stores(plan, of_store)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from rmq_store import MessageStore
+from rmq_store import MessageStore, StoreError
 from rmq_store.format.layout import MIN_RECORD_SIZE
 from rmq_store.format.queues import Entry, EntryAt, QueueId, QueueSlice
 from rmq_store.search.key_plan import plan_keys
@@ -35,13 +35,22 @@ BYTES_AN_ENTRY = 160
 class Share:
     """What one task reads from store number `store`: a slice of the log, or some queue ranges.
 
-    `in_turn`: read queue after queue, each in order; else all of them in log order.
+    `in_turn`: read queue after queue, each in order; else all of them in log order. `lost`: it has no
+    message, and reports what is missing at the ends of the queues. `compares`: it reports what the
+    slice of the log has and the queues lack at their ends.
     """
 
     store: int
     slice: LogSlice | None = None
     ranges: tuple[QueueSlice, ...] | None = None
     in_turn: bool = False
+    lost: tuple[StoreError, ...] = ()
+    compares: bool = False
+
+    @property
+    def checks_ends(self) -> bool:
+        """Whether it reports what is missing, instead of messages."""
+        return bool(self.lost) or self.compares
 
 
 def shares_of(plan: QueryPlan, columns: Sequence[str] | None = None) -> list[Share]:
@@ -63,6 +72,40 @@ def shares_of(plan: QueryPlan, columns: Sequence[str] | None = None) -> list[Sha
         if own:
             again += _shares(number, one, columns, -(-own * least // len(shares)))
     return again
+
+
+def end_shares(plan: QueryPlan) -> list[Share]:
+    """Shares that report what is missing at the ends of the queues; none for a sound store.
+
+    With verifyQueue there are shares that compare the whole log with the queues.
+    """
+    shares: list[Share] = []
+    for number, one in enumerate(plan.stores):
+        ranges = (*one.ranges, *one.empty)
+        if one.limits is not None or one.nothing or not ranges:
+            continue
+        compares = one.asked.verify_queue
+        with one.store.open() as store:
+            ends = store.view.lost_ends
+            lost = tuple((ends.errors_beside_records if compares else ends.errors)(ranges))
+            if any(part.stop >= store.max_offset(*part.queue) for part in ranges):
+                lost += one.damage
+        if compares:
+            snapshot, target = one.store.snapshot, one.asked.max_bytes_per_partition
+            slices = even_slices(snapshot.log_start, snapshot.log_end, target, 1)
+            shares += [Share(number, piece, compares=True) for piece in slices]
+        if lost:
+            shares.append(Share(number, lost=lost))
+    return shares
+
+
+def end_errors(plan: ReadPlan, share: Share, store: MessageStore) -> Iterable[StoreError]:
+    """What a share of `end_shares` reports."""
+    if not share.compares:
+        return share.lost
+    assert share.slice is not None
+    ranges = (*plan.ranges, *plan.empty)
+    return store.view.lost_ends.unlisted(ranges, share.slice.start, share.slice.stop)
 
 
 def _most_shares(plan: ReadPlan) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,6 +11,7 @@ from rmq_store import MessageStore, StoreSnapshot
 from rmq_store.admin.info import newest_store_timestamp
 from rmq_store.arrow.batches import needs_log
 from rmq_store.arrow.message_columns import column_names
+from rmq_store.errors import StoreError
 from rmq_store.files.remote.remote_store import Listing
 from rmq_store.files.remote.uri_filesystem import StorageOptions
 from rmq_store.format.queues import QueueSlice
@@ -18,6 +20,8 @@ from spark_source.options.definitions import COMMITLOG
 from spark_source.options.parse import SourceOptions
 from spark_source.planning.selection import LogLimits, WantedTopics, check_names, select_ranges
 from spark_source.planning.stores import LeftOut, Target, open_all
+
+LOG = logging.getLogger("rmqstore")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,8 @@ class ReadPlan:
     limits: Limits | None = None
     words: frozenset[str] | None = None
     nothing: bool = False  # the filters exclude everything
+    empty: tuple[QueueSlice, ...] = ()  # selected queues without a message: their end may be lost
+    damage: tuple[StoreError, ...] = ()  # of the log near its end, where no queue lists it
 
     @property
     def tags(self) -> tuple[str, ...] | None:
@@ -93,6 +99,9 @@ def pin_all(asked: SourceOptions) -> QueryPlan:
     try:
         asked = asked.with_fixed_times(lambda: newest_of(store for _, store in opened))
         if asked.source != COMMITLOG:
+            for _, store in opened:
+                for warning in store.view.warnings():
+                    LOG.warning("%s: %s", store.broker_name, warning)
             check_names([store for _, store in opened], asked)
         plans = tuple(_plan_of(target, store, asked) for target, store in opened)
     finally:
@@ -116,13 +125,18 @@ def pin(asked: SourceOptions) -> ReadPlan:
 def _plan_of(target: Target, store: MessageStore, asked: SourceOptions) -> ReadPlan:
     limits = None
     ranges: tuple[QueueSlice, ...] = ()
+    empty: tuple[QueueSlice, ...] = ()
+    damage: tuple[StoreError, ...] = ()
     snapshot = store.snapshot()
     if asked.source == COMMITLOG:
         limits = LogLimits(WantedTopics.of(store, asked), asked)
     else:
-        ranges = select_ranges(store, asked)
+        selected = select_ranges(store, asked)
+        ranges = tuple(part for part in selected if len(part))
+        empty = tuple(part for part in selected if not len(part))
         if asked.table is None:
-            snapshot = snapshot.only(part.queue for part in ranges)
+            snapshot = snapshot.only(part.queue for part in selected)
+            damage = tuple(store.view.lost_ends.unlisted_damage)
     pinned = PinnedStore(
         target.path,
         target.broker_conf,
@@ -131,7 +145,7 @@ def _plan_of(target: Target, store: MessageStore, asked: SourceOptions) -> ReadP
         asked.storage_options,
         store.listing(),
     )
-    return ReadPlan(pinned, ranges, asked, limits)
+    return ReadPlan(pinned, ranges, asked, limits, empty=empty, damage=damage)
 
 
 def replaced(plan: QueryPlan, **changed: Any) -> QueryPlan:

@@ -90,7 +90,7 @@ def _unknown_topic(
 
 
 def select_ranges(store: MessageStore, asked: SourceOptions) -> tuple[QueueSlice, ...]:
-    """The range of every selected queue with messages, in order of topic and queue.
+    """The range of every selected queue, maybe empty, in order of topic and queue.
 
     For each queue, a timestamp for all queues takes precedence, then the queue's timestamp, then
     its offset, then its own end, as in Kafka's source. Raises InvalidArgumentError for an offset
@@ -104,7 +104,7 @@ def select_ranges(store: MessageStore, asked: SourceOptions) -> tuple[QueueSlice
 
     # In an object store, finding a time takes some requests per queue.
     side_by_side(look, queues, LOOKS_IN_FLIGHT if store.log.chain.is_remote else 1)
-    return tuple(ranges[queue] for queue in queues if len(ranges[queue]))
+    return tuple(ranges[queue] for queue in queues)
 
 
 def first_offsets(store: MessageStore, asked: SourceOptions) -> dict[QueueId, int]:

@@ -35,6 +35,11 @@ if TYPE_CHECKING:
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Print at most N messages.")
 @click.option("--skip-damaged", is_flag=True, help="Leave out damaged messages, and report them.")
 @raw_option
+@click.option(
+    "--verify-queue",
+    is_flag=True,
+    help="Compare the whole log with the queues, and each entry with its record.",
+)
 @columns_option
 @json_option
 def cat(
@@ -50,6 +55,7 @@ def cat(
     limit: int | None,
     skip_damaged: bool,
     raw: bool,
+    verify_queue: bool,
     columns: str | None,
     as_json: bool,
 ) -> None:
@@ -68,10 +74,11 @@ def cat(
             _check_offset(opened, topic, queue_ids, offset)
             slices = [QueueSlice(s.queue, max(s.start, offset), s.stop) for s in slices]
         batches = opened.read_slices(
-            [part for part in slices if part.start < part.stop],
+            slices,
             columns=names,
             tags=tags,
             unwrap_batches=not raw,
+            verify_queue=verify_queue,
             on_damage=damage if skip_damaged else None,
         )
         print_batches(batches, as_json, limit)

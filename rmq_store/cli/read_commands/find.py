@@ -154,7 +154,11 @@ def _by_id(
         stop = message.queue_offset + _messages_in(message, message_id)
         part = QueueSlice(queue, message.queue_offset, stop)
         yield from store.read_slices(
-            [part], columns=columns, unwrap_batches=not raw, on_damage=on_damage
+            [part],
+            columns=columns,
+            unwrap_batches=not raw,
+            check_ends=False,
+            on_damage=on_damage,
         )
 
 

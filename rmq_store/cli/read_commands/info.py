@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict
 
 import click
 
 from rmq_store.admin.info import StoreInfo, store_info
+from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.options import json_option, store_command
 from rmq_store.cli.printing import print_json, say
 from rmq_store.markers.lock_file import LockState
@@ -26,9 +28,11 @@ def info(store: str, broker_conf: str | None, broker_name: str | None, as_json: 
         fields = asdict(info)
         times = {name: iso_time(fields[name]) for name in fields if name.endswith("Timestamp")}
         print_json({**fields, **{n: None if at in _NO_TIME else at for n, at in times.items()}})
-        return
-    for name, value in _sentences(info):
-        say(f"{name:<12} {value}")
+    else:
+        for name, value in _sentences(info):
+            say(f"{name:<12} {value}")
+    if info.damage:
+        sys.exit(EXIT_FINDINGS)
 
 
 def _closed(info: StoreInfo) -> str:
@@ -59,4 +63,5 @@ def _sentences(info: StoreInfo) -> list[tuple[str, str]]:
         ("topics", f"{info.topics}, and {info.systemTopics} system topics"),
         ("queues", str(info.queues)),
         ("index files", str(info.indexFiles)),
+        *(("damage", f"{what}; see rmqstore verify") for what in info.damage),
     ]

@@ -69,7 +69,7 @@ def tail(
     printed: dict[QueueId, int] = {}
     first = True
     while True:
-        with open_store(store, broker_conf, broker_name) as opened:
+        with open_store(store, broker_conf, broker_name, warns=first) as opened:
             slices = _not_printed(opened, topics, printed, lines if first else None)
             batches = opened.read_slices(slices, columns=names, tags=tags, unwrap_batches=not raw)
             print_batches(batches, as_json)

@@ -1,0 +1,109 @@
+"""The shell says what a store cannot give: log files that are gone, and queues without files."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import threading
+from pathlib import Path
+
+import click
+import pytest
+
+from rmq_store.admin.info import store_info
+from rmq_store.cli.read_commands import tail
+from rmq_store.errors import StoreError
+from tests.support.golden import GoldenStore, log_files, unpack
+from tests.support.running.commands import call
+
+
+def hurt_middle(golden: GoldenStore, how: str) -> tuple[int, int]:
+    """Take a log file in the middle away, or its bytes; the log offsets that are gone."""
+    files = log_files(golden)
+    middle, size = files[1], files[0].stat().st_size
+    base = int(middle.name)
+    match how:
+        case "missing":
+            middle.unlink()
+        case "empty":
+            os.truncate(middle, 0)
+        case _:
+            os.truncate(middle, size // 2)
+            return base + size // 2, base + size
+    return base, base + size
+
+
+@pytest.mark.parametrize("how", ["missing", "empty", "cut"])
+def test_a_log_file_that_is_gone_from_the_middle_is_named(how: str, tmp_path: Path) -> None:
+    golden = unpack("clean-5.5.0", tmp_path)
+    start, stop = hurt_middle(golden, how)
+    place = f"log offset {start} to {stop} is in no file"
+    assert any(place in what for what in store_info(golden.path).damage)
+    done = call("info", golden.path)
+    assert place in done.stdout
+    assert done.returncode == 1
+    assert place in call("usage", golden.path).stderr
+    done = call("cat", golden.path, "--topic", "orders", "--columns", "queueOffset")
+    assert place in done.stderr
+    assert done.returncode == 2, "an entry leads into the file"
+
+
+def test_entries_that_lead_into_a_missing_file_are_no_rows(tmp_path: Path) -> None:
+    golden = unpack("clean-5.5.0", tmp_path)
+    start, stop = hurt_middle(golden, "missing")
+    met: list[StoreError] = []
+    with golden.open() as store:
+        batches = store.read_batches(
+            "orders", columns=["queueOffset", "commitLogOffset"], on_damage=met.append
+        )
+        found = [offset for batch in batches for offset in batch.column(1).to_pylist()]
+    truth = [r["commitLogOffset"] for r in golden.truth if r["topic"] == "orders"]
+    assert sorted(found) == [offset for offset in truth if not start <= offset < stop]
+    assert len(met) == len(truth) - len(found) > 0
+
+
+@pytest.mark.parametrize("kept", ["folder of the topic", "nothing"])
+def test_a_queue_that_lost_all_its_files_is_named_with_what_helps(
+    kept: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    from spark_source.options.parse import parse_options
+    from spark_source.planning.query_plan import pin_all
+
+    golden = unpack("clean-5.5.0", tmp_path)
+    topic = Path(golden.path, "consumequeue", "orders")
+    shutil.rmtree(topic / "2" if kept == "folder of the topic" else topic)
+    done = call("cat", golden.path, "--topic", "orders")
+    assert "queue orders/2 has no files, although" in done.stderr
+    assert "rmqstore rebuild" in done.stderr
+    if kept == "nothing":
+        return
+    with caplog.at_level(logging.WARNING, logger="rmqstore"):
+        pin_all(parse_options({"path": golden.path, "topic": "orders"}))
+    assert "queue orders/2 has no files" in caplog.text
+
+
+def test_a_declared_queue_that_never_had_a_message_is_not_named(tmp_path: Path) -> None:
+    golden = unpack("proxy-5.5.0", tmp_path)
+    assert call("topics", golden.path).stderr == ""
+
+
+def test_tail_warns_once_however_long_it_follows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    golden = unpack("clean-5.5.0", tmp_path)
+    hurt_middle(golden, "missing")
+    looks: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        looks.append(seconds)
+        if len(looks) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("rmq_store.cli.read_commands.tail.time.sleep", sleep)
+    monkeypatch.setattr(tail, "_interrupt_event", threading.Event)
+    with pytest.raises(click.Abort):
+        tail.tail.main(
+            [golden.path, "--topic", "documents", "-f", "-n", "1"], standalone_mode=False
+        )
+    assert capsys.readouterr().err.count("is in no file") == 1

@@ -1,0 +1,70 @@
+"""A damaged index file stops no recovery: it holds no message, and the log has all of its keys."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from rmq_store import MessageStore
+from rmq_store.index.file import IndexFile, list_index_files
+from rmq_store.recovery import recover
+from tests.support.golden import GoldenStore, keys_of, unpack, user_topic
+
+
+def hurt(path: Path, harm: str) -> None:
+    """Damage an index file so that it shows its geometry no more."""
+    raw = bytearray(path.read_bytes())
+    match harm:
+        case "header":
+            raw[16:40] = b"\xff" * 24
+        case "slots":
+            raw[40:440] = b"\x7f" * 400
+        case "first items":
+            raw[440:900] = random.Random(1).randbytes(460)
+        case _:
+            raw = raw[: len(raw) // 2]
+    path.write_bytes(raw)
+
+
+def sizes_of(golden: GoldenStore) -> dict[str, int]:
+    """The numbers of slots and items that the broker ran with."""
+    (geometry,) = {IndexFile(one).geometry for one in list_index_files(Path(golden.path, "index"))}
+    return {"maxHashSlotNum": geometry.slots, "maxIndexNum": geometry.items}
+
+
+@pytest.mark.parametrize("configured", [False, True])
+@pytest.mark.parametrize("harm", ["header", "slots", "first items", "cut"])
+@pytest.mark.parametrize("name", ["crash-5.3.3", "clean-5.3.3"])
+def test_strict_recovery_indexes_the_records_of_a_damaged_file_again(
+    name: str, harm: str, configured: bool, tmp_path: Path
+) -> None:
+    golden = unpack(name, tmp_path)
+    sizes = sizes_of(golden)
+    files = sorted(Path(golden.path, "index").iterdir())
+    hurt(files[-1], harm)
+    recover(golden.path, config=sizes if configured else None, release="5.3.3", mode="strict")
+    for segment in list_index_files(Path(golden.path, "index")):
+        assert IndexFile(segment).geometry is not None
+    with MessageStore.open(golden.path) as store:
+        assert store.key_index().unreadable == []
+        for record in [r for r in golden.truth if user_topic(r) and keys_of(r)][-5:]:
+            for key in keys_of(record):
+                found = store.key_index().candidates([record["topic"]], key)[record["topic"]]
+                assert record["commitLogOffset"] in found
+
+
+@pytest.mark.parametrize("configured", [False, True])
+@pytest.mark.parametrize("harm", ["header", "slots", "first items", "cut"])
+@pytest.mark.parametrize("name", ["crash-5.3.3", "clean-5.3.3"])
+def test_a_recovery_as_the_broker_starts_on_a_damaged_index_file(
+    name: str, harm: str, configured: bool, tmp_path: Path
+) -> None:
+    golden = unpack(name, tmp_path)
+    sizes = sizes_of(golden)
+    hurt(max(Path(golden.path, "index").iterdir()), harm)
+    config = sizes if configured else None
+    report = recover(golden.path, config=config, release="5.3.3", mode="broker")
+    end = golden.truth[-1]["commitLogOffset"] + golden.truth[-1]["storeSize"]
+    assert report.log_end == end
