@@ -73,7 +73,7 @@ class Growing:
     def __init__(self, whole: GoldenStore, folder: Path) -> None:
         self.path = folder / "store"
         shutil.copytree(
-            whole.path, self.path, ignore=shutil.ignore_patterns("consumequeue", "index")
+            whole.path, self.path, ignore=shutil.ignore_patterns("*consumequeue", "index")
         )
         self.files = {int(f.name): f for f in sorted((self.path / "commitlog").iterdir())}
         self.bytes = {base: file.read_bytes() for base, file in self.files.items()}
