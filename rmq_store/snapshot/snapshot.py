@@ -61,13 +61,15 @@ def take_snapshot(
 
     By default the log ends at the first damage after the newest listed record, where a writer
     continues. With `past_damage`, for readers, it ends after the last whole record that an entry
-    lists; in a store that was closed, entries that point after the end still count. Raises
-    UndispatchedError if too many records are in no queue.
+    lists; in a store that was closed, or lacks a file there, entries that point after the end still
+    count. Raises UndispatchedError if too many records are in no queue.
     """
     closed = not (root / ABORT_FILE).exists()
     listed = _look_at_all(log, folders)
     end = _find_log_end(log, listed.values(), past_damage)
-    if not (past_damage and closed):
+    # After a crash the log may end before its queues; a file that is gone from the middle is a loss.
+    lost_file = any(stop > end.stop for _, stop in log.chain.holes)
+    if not (past_damage and (closed or lost_file)):
         for listed_queue in listed.values():
             _cut_to_log(listed_queue, end.stop)
     tails, misplaced = find_undispatched(

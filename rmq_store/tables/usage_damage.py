@@ -110,7 +110,8 @@ def _damage(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterato
 
 DAMAGE = Table(
     "damage",
-    "every damaged queue entry (with the log as the source: every damaged range of the log)",
+    "every damaged queue entry, and what queues lack at their ends (with the log as the source: every "
+    "damaged range of the log)",
     (
         BROKER,
         TableColumn("topic", TEXT, "topic of the queue with the damaged entry"),

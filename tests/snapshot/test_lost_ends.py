@@ -306,3 +306,17 @@ def test_damage_that_another_topic_lists_concerns_no_other_query(tmp_path: Path)
         list(store.read_batches("documents"))
     (share,) = end_shares(pin_all(parse_options(options)))
     assert "no queue lists all" in str(share.lost[0])
+
+
+def test_a_crashed_store_whose_log_lost_the_file_that_it_ended_in_is_reported(
+    tmp_path: Path,
+) -> None:
+    golden = unpack("crash-5.3.3", tmp_path)
+    files = log_files(golden)
+    files[-2].unlink()  # the last one is preallocated zeros
+    start = int(files[-2].name)
+    with golden.open() as store:
+        found, met = met_by(store)
+        lost = [offset for offset in wanted(golden) if offset >= start]
+        assert sorted(found) == [offset for offset in wanted(golden) if offset < start]
+        assert len(met) >= len(lost) - 6, "six messages are not dispatched"
