@@ -238,7 +238,7 @@ class MessageStore:
 
     def queues(self, topic: str | None = None) -> list[QueueId]:
         """All queues, or those of one topic, sorted."""
-        return [queue for queue in self._snapshot.queues if topic in (None, queue.topic)]
+        return list(self._snapshot.queues if topic is None else self.view.queues_of(topic))
 
     def min_offset(self, topic: str, queue_id: int, *, as_broker: bool = False) -> int:
         """The first queue offset that still has a message; max_offset if there is none.

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from rmq_store.consumequeue.bisection import bisect_first, recheck_neighbours
 from rmq_store.consumequeue.entries import Entries, concat_entries, hole_at, in_order, is_in_order
 from rmq_store.errors import from_os_error
 from rmq_store.files.chain import SegmentChain
-from rmq_store.files.mapping import MappingCache
+from rmq_store.files.mapping import MappingCache, stored_until
 from rmq_store.files.segments import SegmentFile
 from rmq_store.format.layout import (
     BATCH_QUEUE_ENTRY,
@@ -200,24 +201,33 @@ class QueueFiles:
         return int(item["log_offset"]), int(item["size"])
 
     def glance(self) -> Glance | None:
-        """The first entry, and the last one if it is on the last page of the last file.
+        """The first entry, and the last one if it is on the last stored page of the last file.
 
-        Uses two short reads and no mapping, for stores with many thousand queues. None if that is
-        not enough: a BatchConsumeQueue, a queue without files, or a last file whose last page is
-        empty.
+        Uses two short reads and no mapping, for stores with many thousand queues: a file is created
+        at full size, and touching its holes one by one costs far more. None if that is not enough:
+        a BatchConsumeQueue, a queue without files, or a last file whose entries do not end in its
+        last stored page.
         """
         segments, width = self.chain.segments, self.dtype.itemsize
         if self.batch or not segments:
             return None
-        front = self._look(segments[0], 0, width)
         count = min(self.units_per_file, segments[-1].size // width)
-        skipped = max(0, count - _LAST_LOOK)
-        page = self._look(segments[-1], skipped * width, count * width)
-        if len(front) < width or len(page) < (count - skipped) * width:
+        with self._looking_at(segments[-1]) as (look, stored_bytes):
+            stored = min(count, -(-stored_bytes // width))
+            at_end = stored > count - _LAST_LOOK
+            skipped = max(0, count - _LAST_LOOK if at_end else stored - 2 * _LAST_LOOK)
+            upto = count if at_end else stored
+            page = look(skipped * width, upto * width)
+            only = len(segments) == 1
+            front = page[:width] if only and not skipped else look(0, width) if only else b""
+        if not only:
+            front = self._look(segments[0], 0, width)
+        if len(front) < width or len(page) < (upto - skipped) * width:
             return None
         units = np.frombuffer(page, dtype=self.dtype)
         filled = np.flatnonzero(units["size"] > 0)
-        if not len(filled):
+        # Before a hole only where one run of entries ends: other ends need a search.
+        if not len(filled) or not (at_end or int(filled[-1]) + 1 == len(filled)):
             return None
         last = units[filled[-1]]
         stop = segments[-1].base // width + skipped + int(filled[-1]) + 1
@@ -228,6 +238,26 @@ class QueueFiles:
             stop,
             bool(page[(int(filled[-1]) + 1) * width :].strip(b"\0")),
         )
+
+    @contextmanager
+    def _looking_at(
+        self, segment: SegmentFile
+    ) -> Iterator[tuple[Callable[[int, int], bytes], int]]:
+        """A reader of a file's bytes, and how many of them are before the file's last hole."""
+        if self.chain.is_remote:
+            yield lambda start, stop: self._look(segment, start, stop), segment.size
+            return
+        try:
+            fd = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                yield (
+                    lambda start, stop: os.pread(fd, stop - start, start),
+                    stored_until(fd, segment.size),
+                )
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise from_os_error(segment.path, error, "reading") from error
 
     def _look(self, segment: SegmentFile, start: int, stop: int) -> bytes:
         """Bytes of a file for a single look; those of a remote file stay cached."""

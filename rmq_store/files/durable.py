@@ -34,11 +34,16 @@ def write_whole(path: Path, text: str) -> None:
 def sync_folder(folder: Path) -> None:
     """Sync a folder's list of files, and its parent's, to the disk."""
     for directory in (folder, folder.parent):
+        sync_one_folder(directory)
+
+
+def sync_one_folder(folder: Path) -> None:
+    """Sync a folder's list of files to the disk."""
+    try:
+        fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            fd = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
-        except OSError as error:
-            raise from_os_error(directory, error, "flushing") from error
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise from_os_error(folder, error, "flushing") from error

@@ -20,6 +20,7 @@ from rmq_store.files.segments import SegmentFile
 from rmq_store.format.array_types import Bytes
 
 _REMOTE_FILES_KEPT = 1024
+_MOST_RANGES = 64
 
 
 @dataclass(slots=True)
@@ -154,6 +155,23 @@ def stored_from(fd: int, position: int, size: int) -> int:
         return os.lseek(fd, position, os.SEEK_DATA)
     except OSError as error:
         return size if error.errno == errno.ENXIO else position
+
+
+def stored_until(fd: int, size: int) -> int:
+    """The end of the last stored range of an open file of `size` bytes: only a hole follows.
+
+    Returns `size` if the file system does not report holes, or if the file has many ranges.
+    """
+    stop = 0
+    for _ in range(_MOST_RANGES):
+        start = stored_from(fd, stop, size)
+        if start >= size:
+            return stop
+        try:
+            stop = min(os.lseek(fd, start, os.SEEK_HOLE), size)
+        except (OSError, AttributeError):
+            return size
+    return size
 
 
 def _shrunk(segment: SegmentFile, actual: int) -> TruncatedFileError:

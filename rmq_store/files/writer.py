@@ -11,13 +11,15 @@ from typing import Any
 import numpy as np
 
 from rmq_store.errors import from_os_error
-from rmq_store.files.durable import sync_folder
+from rmq_store.files.durable import sync_one_folder
+from rmq_store.files.remote.parallel import side_by_side
 from rmq_store.files.truncate import own
 from rmq_store.format.array_types import Bytes
 from rmq_store.format.layout import segment_name
 
 _FILES_OPEN = 64
 _PAGE = 4096
+_SYNCED_TOGETHER = 16  # files whose flushes run at the same time
 
 
 class OpenFiles:
@@ -88,10 +90,15 @@ class OpenFiles:
                 folders, self._new_folders = self._new_folders, set()
                 fds = {path: os.dup(self._fds[path]) for path in dirty if path in self._fds}
             try:
-                for path in dirty:
-                    _sync_one(path, fds.pop(path, None))
-                for folder in folders:
-                    sync_folder(folder)
+                # Flushes that wait together share the disk's time.
+                side_by_side(
+                    lambda path: _sync_one(path, fds.pop(path, None)),
+                    list(dirty),
+                    _SYNCED_TOGETHER,
+                )
+                # A new queue also made the folder of its topic, an entry two levels above its file.
+                made = {above for folder in folders for above in (folder, *folder.parents[:2])}
+                side_by_side(sync_one_folder, sorted(made, reverse=True), _SYNCED_TOGETHER)
             except BaseException:
                 with self._lock:
                     for path, count in dirty.items():

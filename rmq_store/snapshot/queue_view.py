@@ -98,6 +98,17 @@ class QueueView:
             self._root, reason=f"there is no topic {queue.topic!r}", advice=advice
         )
 
+    def queues_of(self, topic: str) -> Sequence[QueueId]:
+        """The queues of one topic, sorted; empty for an unknown one."""
+        return self._by_topic.get(topic, ())
+
+    @cached_property
+    def _by_topic(self) -> dict[str, list[QueueId]]:
+        found: dict[str, list[QueueId]] = {}
+        for queue in self.snapshot.queues:
+            found.setdefault(queue.topic, []).append(queue)
+        return found
+
     def ranges_of(
         self, topics: Sequence[str], queue_ids: Collection[int] | None = None
     ) -> list[QueueSlice]:
