@@ -114,7 +114,7 @@ def require_apart(
                 target,
                 reason="the target and the source must be separate folders",
                 expected=f"a folder outside {folder}",
-                actual=made,
+                actual=None if made == Path(os.path.abspath(target)) else made,  # through a link
                 advice="Name a new folder. Nothing was written",
             )
 
