@@ -156,9 +156,9 @@ def longest_ascending(values: Sequence[int]) -> list[int]:
         length = bisect_left(ends, value)
         ends[length : length + 1], places[length : length + 1] = [value], [position]
         before.append(places[length - 1] if length else -1)
-    found = []
+    chosen = []
     position = places[-1] if places else -1
     while position >= 0:
-        found.append(position)
+        chosen.append(position)
         position = before[position]
-    return found[::-1]
+    return chosen[::-1]

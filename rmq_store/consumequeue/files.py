@@ -136,17 +136,17 @@ class QueueFiles:
 
         So does a unit of a BatchConsumeQueue whose queue offset is not between those around it.
         """
-        found = self._entries(start, stop)
-        if not self.batch or self.has_holes or not len(found):
-            return found
+        stored = self._entries(start, stop)
+        if not self.batch or self.has_holes or not len(stored):
+            return stored
         if self._mended is None:
             around = self._entries(max(self.first_unit, start - 1), stop + 1)
             is_last = int(around.size[-1]) <= 0 and stop >= self.find_stop()
             if is_in_order(around.take(slice(0, -1)) if is_last else around):
-                return found
+                return stored
             self._mended = in_order(self._entries(self.first_unit, self.find_stop()))
         mended = self._mended.take(slice(start - self.first_unit, stop - self.first_unit))
-        return mended if len(mended) == len(found) else found
+        return mended if len(mended) == len(stored) else stored
 
     def _entries(self, start: int, stop: int) -> Entries:
         parts: list[Entries] = []

@@ -168,9 +168,9 @@ class LostEnds:
         }
         if candidates:
             counts = self._records_near_the_ends()
-            found = candidates & counts.keys()
+            listed = candidates & counts.keys()
             lost |= {
-                queue: f"the log has at least {counts[queue]} records of it" for queue in found
+                queue: f"the log has at least {counts[queue]} records of it" for queue in listed
             }
         return dict(sorted(lost.items()))
 

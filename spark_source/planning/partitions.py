@@ -80,18 +80,18 @@ def end_shares(plan: QueryPlan) -> list[Share]:
     With verifyQueue there are shares that compare the whole log with the queues.
     """
     shares: list[Share] = []
-    for number, one in enumerate(plan.stores):
-        ranges = (*one.ranges, *one.empty)
-        if one.limits is not None or one.nothing or not ranges:
+    for number, of_store in enumerate(plan.stores):
+        ranges = (*of_store.ranges, *of_store.empty)
+        if of_store.limits is not None or of_store.nothing or not ranges:
             continue
-        compares = one.asked.verify_queue
-        with one.store.open() as store:
+        compares = of_store.asked.verify_queue
+        with of_store.store.open() as store:
             ends = store.view.lost_ends
             lost = tuple((ends.errors_beside_records if compares else ends.errors)(ranges))
             if any(part.stop >= store.max_offset(*part.queue) for part in ranges):
-                lost += one.damage
+                lost += of_store.damage
         if compares:
-            snapshot, target = one.store.snapshot, one.asked.max_bytes_per_partition
+            snapshot, target = of_store.store.snapshot, of_store.asked.max_bytes_per_partition
             slices = even_slices(snapshot.log_start, snapshot.log_end, target, 1)
             shares += [Share(number, piece, compares=True) for piece in slices]
         if lost:
