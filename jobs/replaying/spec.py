@@ -214,13 +214,13 @@ def with_fixed_times(spec: ReplaySpec) -> ReplaySpec:
             since=str(since.at(newest)) if isinstance(since, RelativeTime) else spec.since,
             until=str(until.at(newest)) if isinstance(until, RelativeTime) else spec.until,
         )
-    first, behind = times_of(spec)
-    if first is not None and behind is not None and first >= behind:
+    first, stop = times_of(spec)
+    if first is not None and stop is not None and first >= stop:
         raise InvalidArgumentError(
             None,
             reason="--since is not before --until, so no message is selected",
             expected=f"--until after {iso_time(first)}",
-            actual=iso_time(behind),
+            actual=iso_time(stop),
         )
     return spec
 

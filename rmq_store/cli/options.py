@@ -46,13 +46,13 @@ def time_range(
     store: MessageStore, begin: Time | None, end: Time | None
 ) -> tuple[int | None, int | None]:
     """The times of --from and --to in ms. Raises click.UsageError if they exclude everything."""
-    first, behind = time_in(store, begin), time_in(store, end)
-    if first is not None and behind is not None and first >= behind:
+    first, stop = time_in(store, begin), time_in(store, end)
+    if first is not None and stop is not None and first >= stop:
         raise click.UsageError(
-            f"--from {iso_time(first)} is not before --to {iso_time(behind)}: no message is stored "
+            f"--from {iso_time(first)} is not before --to {iso_time(stop)}: no message is stored "
             "at or after the one and before the other"
         )
-    return first, behind
+    return first, stop
 
 
 def open_store(

@@ -250,9 +250,9 @@ class MessageLookup:
             for damage in index.damage_beside():
                 on_damage(damage)
         found = self._having_key(topic, key, reversed(offsets), begin, end, on_damage)
-        newest = {_place(one): one for one in islice(found, max_messages)}
+        newest = {_place(message): message for message in islice(found, max_messages)}
         members = self._in_batches([topic], key, begin, end, on_damage)
-        newest |= {_place(one): one for one in deque(members, max_messages)}
+        newest |= {_place(message): message for message in deque(members, max_messages)}
         places = sorted(newest, key=_in_log_order)
         return [newest[place] for place in places[max(0, len(places) - max_messages) :]]
 

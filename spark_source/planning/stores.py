@@ -75,15 +75,15 @@ def targets(asked: SourceOptions) -> list[Target]:
 def names_of(paths: Sequence[str]) -> list[str]:
     """Broker names for several stores: their folders' names.
 
-    Stores with the same folder name get the first part of the path that tells them apart: `a` and
+    Stores with the same folder name get the first part of the path that differs: `a` and
     `b` of /data/a/store and /data/b/store. If one part is not enough, those after it are added.
     """
     parts = [_parts(path) for path in paths]
     own = [part[-1] if part else path for part, path in zip(parts, paths, strict=True)]
-    for name in [name for name, count in Counter(own).items() if count > 1]:
-        rows = [row for row, same in enumerate(own) if same == name]
-        for row, told in zip(rows, _told_apart([parts[row] for row in rows]), strict=True):
-            own[row] = told
+    for same in [name for name, count in Counter(own).items() if count > 1]:
+        rows = [row for row, name in enumerate(own) if name == same]
+        for row, name in zip(rows, _distinct([parts[row] for row in rows]), strict=True):
+            own[row] = name
     return own
 
 
@@ -107,8 +107,8 @@ def _parts(path: str) -> list[str]:
     return [part for part in where.split("/") if part]
 
 
-def _told_apart(parts: Sequence[Sequence[str]]) -> list[str]:
-    """For each path its parts from the first that differs on, as few as tell all apart."""
+def _distinct(parts: Sequence[Sequence[str]]) -> list[str]:
+    """For each path its parts from the first that differs on, as few as make all differ."""
     longest = max(map(len, parts))
     first = next((n for n in range(longest) if len({tuple(p[n : n + 1]) for p in parts}) > 1), 0)
     for stop in range(first + 1, longest + 1):

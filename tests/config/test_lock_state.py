@@ -44,7 +44,7 @@ def another_process_holding(root: str) -> Iterator[int]:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks the kernel of Linux")
 def test_info_and_verify_say_which_process_holds_the_lock(tmp_path: Path) -> None:
-    """A store that a broker writes has `abort`, like a crashed one: the lock tells them apart."""
+    """A store that a broker writes has `abort`, like a crashed one: the lock is the difference."""
     store = unpack("crash-5.3.3", tmp_path)
     root = Path(store.path)
     (root / "lock").unlink(missing_ok=True)
@@ -77,10 +77,10 @@ def test_asking_does_not_release_a_lock_of_this_process(tmp_path: Path) -> None:
     lock = StoreLock(Path(store.path))
     try:
         assert lock_state(Path(store.path)) == LockState(True, os.getpid())
-        told = subprocess.run(
+        other = subprocess.run(
             [sys.executable, "-c", _HOLD, store.path], capture_output=True, text=True, check=False
         )
-        assert "StoreLockedError" in told.stderr
+        assert "StoreLockedError" in other.stderr
     finally:
         lock.release()
     assert lock_state(Path(store.path)).held is False

@@ -18,7 +18,7 @@ from tests.support.running.commands import complaint, objects, run
 _SEED = 20261122
 
 
-def told_or_refused(action: Any, *words: Any, **how: Any) -> Any:
+def outcome_of(action: Any, *words: Any, **how: Any) -> Any:
     """The report as plain values without its own time; for a refusal, its text."""
     try:
         report = action(*words, **how).to_dict()
@@ -67,10 +67,10 @@ def test_a_plan_is_what_the_recovery_does_and_changes_nothing(
     if injured:
         injure(store, random.Random(_SEED + injured))
     before = store.fingerprint()
-    planned = told_or_refused(plan_recovery, store.path, mode=mode)
+    planned = outcome_of(plan_recovery, store.path, mode=mode)
     assert store.fingerprint() == before
     assert not list((tmp_path / "scratch").glob("rmqstore-plan-*"))
-    assert planned == told_or_refused(recover, store.path, mode=mode)
+    assert planned == outcome_of(recover, store.path, mode=mode)
 
 
 def test_the_command_shows_first_and_repairs_with_apply(tmp_path: Path) -> None:
@@ -108,6 +108,4 @@ def test_the_log_on_another_disk_is_planned_with_its_own_names(tmp_path: Path) -
     assert {Path(f.path).parent for f in planned.files if f.what == "cut log"} <= {
         tmp_path / "disk"
     }
-    assert told_or_refused(plan_recovery, store.path, config) == told_or_refused(
-        recover, store.path, config
-    )
+    assert outcome_of(plan_recovery, store.path, config) == outcome_of(recover, store.path, config)

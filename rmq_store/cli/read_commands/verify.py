@@ -42,8 +42,8 @@ def verify(store: str, broker_conf: str | None, broker_name: str | None, as_json
             print_json(as_json_object(finding))
         fields = {name: value for name, value in report.to_dict().items() if name != "findings"}
         counts = severities(report.findings)
-        found = {"index": report.index, "severities": counts, "lock_held": lock.held}
-        summary = {**fields, **found, "lock_pid": lock.pid}
+        health = {"index": report.index, "severities": counts, "lock_held": lock.held}
+        summary = {**fields, **health, "lock_pid": lock.pid}
         print_json(as_json_object(summary))
     else:
         for finding in report.findings:
