@@ -22,7 +22,7 @@ from jobs.replay import run
 from jobs.replaying.report import show
 from jobs.replaying.row_rules import ORIGIN_PREFIX
 from jobs.replaying.spec import ReplaySpec
-from rmq_store.printable import printable
+from rmq_store.escaping import printable
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 GOLDEN = "clean-5.5.0"

@@ -25,8 +25,8 @@ if __package__ in (None, ""):
     # spark-submit puts this file's folder on the path, but the imports need its parent.
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from jobs.exporting.export_parquet import ParquetTarget
 from jobs.exporting.manifest import Manifest
-from jobs.exporting.parquet import ParquetTarget
 from jobs.exporting.rows import ExportRead
 from jobs.exporting.step import (
     DELTA,

@@ -22,8 +22,8 @@ from jobs.replay_targets.local_targets import LocalReplay
 from jobs.replaying.ledger import Ledger
 from jobs.replaying.options import replay_options, spec_of
 from jobs.replaying.plan import ledger_place
+from jobs.replaying.replay_question import source_options
 from jobs.replaying.report import Report
-from jobs.replaying.rows import source_options
 from jobs.replaying.spec import ReplaySpec, check, with_fixed_times
 from jobs.running.job_command import Given, job
 from rmq_store.errors import DataLossError

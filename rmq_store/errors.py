@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
-from rmq_store.printable import printable
+from rmq_store.escaping import printable
 
 SHOWN_AS: dict[str, str] = {}
 """Local folder of a remote store's shadow -> the address that messages show instead."""

@@ -15,11 +15,11 @@ from pyspark.sql.types import StructType
 
 from rmq_store import StoreError
 from spark_source.hidden_traceback import without_traceback
-from spark_source.message_reader import RmqStoreReader
 from spark_source.options.definitions import PERMISSIVE
 from spark_source.options.parse import SourceOptions, parse_options
 from spark_source.planning.query_plan import QueryPlan, pin_all
 from spark_source.planning.query_plan import pin as pin
+from spark_source.spark_reader import RmqStoreReader
 from spark_source.spark_types import spark_schema
 from spark_source.streaming.failing_stream import FailingStream
 from spark_source.streaming.stream_options import as_batch, parse_stream_options

@@ -20,8 +20,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DateType, StructField, StructType
 
 from jobs.exporting.delta_log import Commit, commits, latest_version
+from jobs.exporting.export_parquet import summed_file
 from jobs.exporting.manifest import Manifest
-from jobs.exporting.parquet import summed_file
 from jobs.exporting.rows import DAY, TOPIC, ExportRead, damaged
 from jobs.exporting.step import ExportedFile, ManifestError, Wave, from_json, to_json
 from jobs.running.spark_engine import submitted

@@ -21,12 +21,12 @@ import pyarrow.parquet as pq
 from rich.console import Console
 
 from jobs.replay_targets.grpc_client import GrpcClient, group_of
-from jobs.replay_targets.send_loop import Manner, Row, Sender, Unreachable
+from jobs.replay_targets.retrying_sender import Manner, Row, Sender, Unreachable
 from jobs.replaying.ledger import Ledger, ReplayRun, new_run
 from jobs.replaying.plan import cut_short, messages_selected, narrowed, planned, waves_of
+from jobs.replaying.replay_question import READ_TO_SEND, REFUSED_BY_BROKER, Rows, left_unread
 from jobs.replaying.report import Report
 from jobs.replaying.row_rules import ORIGIN_PREFIX, OTHER_KEY, OTHER_TIME, READ
-from jobs.replaying.rows import READ_TO_SEND, REFUSED_BY_BROKER, Rows, left_unread
 from jobs.replaying.spec import ReplaySpec
 from jobs.running.failures import failure
 from jobs.running.provenance import files_of_store, provenance_of, sums_of

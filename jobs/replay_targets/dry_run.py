@@ -30,9 +30,7 @@ from jobs.replaying.plan import (
     planned,
     refuse_to_mix,
 )
-from jobs.replaying.report import PlannedQueue, Report
-from jobs.replaying.row_rules import ORIGIN_PREFIX, OTHER_KEY, OTHER_TIME, READ
-from jobs.replaying.rows import (
+from jobs.replaying.replay_question import (
     READ_FOR_STORE,
     READ_TO_SEND,
     REFUSED_BY_BROKER,
@@ -40,6 +38,8 @@ from jobs.replaying.rows import (
     Rows,
     left_unread,
 )
+from jobs.replaying.report import PlannedQueue, Report
+from jobs.replaying.row_rules import ORIGIN_PREFIX, OTHER_KEY, OTHER_TIME, READ
 from jobs.replaying.spec import ReplaySpec
 from jobs.running.provenance import files_of_store, provenance_of, sums_of
 from jobs.running.spark_engine import engine_of
@@ -280,7 +280,7 @@ def _by_client(fifo: frozenset[str]) -> Refusals:
     def refusals(batch: pa.RecordBatch) -> Mapping[int, str]:
         from jobs.replay_targets.broker_target import rows_to_send
         from jobs.replay_targets.grpc_client import GrpcClient
-        from jobs.replay_targets.send_loop import Refused
+        from jobs.replay_targets.retrying_sender import Refused
 
         client = GrpcClient(
             "127.0.0.1:1", fifo, connect=False

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from jobs.replay_targets.parquet_files import PARQUET, write_parquet
+from jobs.replay_targets.replay_parquet import PARQUET, write_parquet
 from jobs.replay_targets.step_reader import WaveReader, to_append
 from jobs.replay_targets.target_store import (
     append_rows,
@@ -32,9 +32,9 @@ from jobs.replaying.plan import (
     refuse_to_mix,
     waves_of,
 )
+from jobs.replaying.replay_question import REFUSED_BY_STORE, Handled, left_unread
 from jobs.replaying.report import Report, TargetRange
 from jobs.replaying.row_rules import OTHER_KEY, OTHER_TIME, READ
-from jobs.replaying.rows import REFUSED_BY_STORE, Handled, left_unread
 from jobs.replaying.spec import ReplaySpec
 from jobs.running.failures import failure
 from jobs.running.provenance import Provenance, files_of_store, provenance_of, sums_of

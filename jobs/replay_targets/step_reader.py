@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from jobs.replaying.rows import READ_FOR_STORE, Handled, Rows
+from jobs.replaying.replay_question import READ_FOR_STORE, Handled, Rows
 from jobs.replaying.spec import ReplaySpec
 from jobs.running.spark_engine import cores_of, engine_of
 from rmq_store import MessageStore

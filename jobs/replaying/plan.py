@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from jobs.replaying.ledger import Ledger, LedgerError, ReplayRun
-from jobs.replaying.rows import source_options
+from jobs.replaying.replay_question import source_options
 from jobs.replaying.spec import ReplaySpec
 from jobs.running.target_lock import has_content
 from rmq_store import MessageStore, StoreSnapshot

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from jobs.running.provenance import Provenance as Provenance
 from jobs.running.provenance import source_table
-from rmq_store.printable import printable, printable_json
+from rmq_store.escaping import printable, printable_json
 from rmq_store.text.json_keys import as_json_object
 
 

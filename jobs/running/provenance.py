@@ -14,8 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from rmq_store.errors import from_os_error
+from rmq_store.escaping import printable
 from rmq_store.format.queues import QueueSlice
-from rmq_store.printable import printable
 from rmq_store.tables import TABLES
 from spark_source.planning.query_plan import PinnedStore
 

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from jobs.running.provenance import Provenance, source_table
-from rmq_store.printable import printable, printable_json
+from rmq_store.escaping import printable, printable_json
 from rmq_store.text.json_keys import as_json_object
 
 Row = Mapping[str, Any]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmq_store.printable import printable, printable_json
+from rmq_store.escaping import printable, printable_json
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rmq_store.arrow.batches import BatchBuilder, Rows
-from rmq_store.arrow.inner_batch_members import Members, members_of
+from rmq_store.arrow.inner_batch_split import Members, members_of
 from rmq_store.arrow.property_columns import PropertyColumns, decode_property_columns
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog

@@ -6,8 +6,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+from rmq_store.escaping import printable
 from rmq_store.format.queues import QueueId
-from rmq_store.printable import printable
 from rmq_store.snapshot.snapshot import StoreSnapshot
 
 

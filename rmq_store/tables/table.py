@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from rmq_store.arrow.message_columns import TIMESTAMP as TIMESTAMP
 from rmq_store.errors import shown_path
+from rmq_store.escaping import is_utf8, printable
 from rmq_store.format.queues import QueueSlice
-from rmq_store.printable import is_utf8, printable
 from rmq_store.store import MessageStore
 
 TEXT, INT, LONG, FLAG = pa.string(), pa.int32(), pa.int64(), pa.bool_()

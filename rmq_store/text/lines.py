@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.arrow.substrings import buffers
-from rmq_store.printable import CONTROLS, printable
+from rmq_store.escaping import CONTROLS, printable
 
 _EMPTY = pa.scalar("", pa.string())
 _QUOTE = pa.scalar('"', pa.string())

@@ -8,7 +8,7 @@ from typing import Any
 
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.queues import QueueId
-from rmq_store.reading.log_follower import LogPlace, Mark
+from rmq_store.reading.growing_log import LogPlace, Mark
 
 VERSION = 1
 

@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 from rmq_store import StoreSnapshot
 from rmq_store.errors import DataLossError, StoreError
 from rmq_store.malloc import keep_freed_memory
-from rmq_store.reading.log_follower import LogPlace
+from rmq_store.reading.growing_log import LogPlace
 from rmq_store.search.log_slices import even_slices
 from spark_source.damage import DamageHandler
 from spark_source.hidden_traceback import without_traceback
@@ -33,9 +33,9 @@ from spark_source.planning.query_plan import PinnedStore, ReadPlan
 from spark_source.planning.stores import Target
 from spark_source.share_reader import one_ahead, read_share
 from spark_source.spark_types import arrow_schema_for, checked_columns, to_spark
-from spark_source.streaming.follow import Follower
 from spark_source.streaming.offsets import StorePlace, StreamOffset, from_dict, to_dict
 from spark_source.streaming.stream_options import StreamOptions
+from spark_source.streaming.stream_places import Follower
 
 LOG = logging.getLogger("rmqstore")
 

@@ -16,7 +16,7 @@ from rich.console import Console
 from jobs.running.provenance import Provenance
 from jobs.running.result_tables import Answer
 from rmq_store.errors import InvalidArgumentError
-from rmq_store.printable import printable, printable_json
+from rmq_store.escaping import printable, printable_json
 from rmq_store.tables import TABLES
 from tests.support.golden import unpack
 from tests.support.running.commands import call

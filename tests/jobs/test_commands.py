@@ -17,7 +17,7 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from jobs import dlq, trace, usage
-from jobs.exporting import parquet
+from jobs.exporting import export_parquet
 from jobs.replay_targets import broker_target
 from jobs.replaying.spec import ReplaySpec
 from jobs.running import provenance
@@ -235,7 +235,7 @@ def test_an_error_of_an_executor_is_reported_in_our_words(
 def functions() -> Sequence[object]:
     spec = ReplaySpec("/store", to_broker="127.0.0.1:1", failed="/failed")
     sending = partial(broker_target._send_rows, spec, 2)
-    return [provenance.sum_of, parquet.summed_file, sending]
+    return [provenance.sum_of, export_parquet.summed_file, sending]
 
 
 def test_functions_travel_to_executors_without_this_folder() -> None:

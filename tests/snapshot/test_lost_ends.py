@@ -262,9 +262,9 @@ def test_verify_queue_finds_the_lost_end_that_no_other_file_proves(
 
 
 def test_the_spark_source_reports_a_lost_end_in_a_share_of_its_own(tmp_path: Path) -> None:
-    from spark_source.message_reader import RmqStoreReader
     from spark_source.options.parse import parse_options
     from spark_source.planning.query_plan import pin_all
+    from spark_source.spark_reader import RmqStoreReader
     from spark_source.spark_types import spark_schema
 
     golden = unpack("clean-5.2.0", tmp_path)

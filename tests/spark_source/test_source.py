@@ -18,9 +18,9 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from rmq_store.arrow.message_columns import COLUMNS, DEFAULT_NAMES
 from rmq_store.format.layout import SysFlag
 from rmq_store.search.log_slices import LogSlice
-from spark_source.message_reader import LogPartition, RmqStoreReader
 from spark_source.options.parse import parse_options
 from spark_source.source import RmqStoreSource, pin
+from spark_source.spark_reader import LogPartition, RmqStoreReader
 from spark_source.spark_types import spark_schema
 from tests.conftest import GoldenStore, in_a_queue, unpack, user_topic
 from tests.support.golden import messages_in

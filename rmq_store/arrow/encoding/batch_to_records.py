@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.arrow.encoding.checks import topic_fault
-from rmq_store.arrow.encoding.columns import cast_to, invalid, lengths
+from rmq_store.arrow.encoding.input_columns import cast_to, invalid, lengths
 from rmq_store.arrow.encoding.properties import PROPERTY_WORDS, property_strings
 from rmq_store.arrow.substrings import buffers, slices
 from rmq_store.config.broker_conf import StoreConfig

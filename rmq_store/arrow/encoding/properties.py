@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.arrow.encoding.columns import cast_to, invalid, lengths
+from rmq_store.arrow.encoding.input_columns import cast_to, invalid, lengths
 from rmq_store.arrow.property_columns import decode_property_columns
 from rmq_store.arrow.substrings import buffers, slices
 from rmq_store.config.broker_conf import StoreConfig

@@ -9,7 +9,7 @@ import click
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.options import json_option, open_store, store_command
 from rmq_store.cli.printing import print_json, say
-from rmq_store.printable import printable
+from rmq_store.escaping import printable
 from rmq_store.text.progress import Progress
 
 _COLOURS = {"note": "cyan", "warning": "yellow", "error": "red"}

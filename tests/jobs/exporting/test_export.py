@@ -22,8 +22,8 @@ from pyspark.sql import SparkSession
 from jobs import replay
 from jobs.export import ExportSpec, main, run
 from jobs.exporting.delta import DeltaUnavailableError
+from jobs.exporting.export_parquet import folder_of
 from jobs.exporting.manifest import Manifest
-from jobs.exporting.parquet import folder_of
 from jobs.exporting.step import ManifestError, without
 from jobs.running.job_command import EXIT_NOT_ALL, EXIT_OK, EXIT_REFUSED
 from rmq_store import MessageStore, QueueId, StoreError
@@ -328,9 +328,9 @@ KILLER = """
 import os, signal, sys
 from jobs import export
 from jobs.exporting import manifest
-from jobs.exporting import parquet as parquet_target
+from jobs.exporting import export_parquet
 where, count, *words = sys.argv[1:]
-owner, name = {{"write": (parquet_target.ParquetTarget, "_named"), "commit": (manifest.Manifest, "commit"),
+owner, name = {{"write": (export_parquet.ParquetFiles, "merge"), "commit": (manifest.Manifest, "commit"),
                "move": (manifest.Manifest, "_move"), "rename": (manifest.Path, "rename")}}[where]
 real, left = getattr(owner, name), [int(count)]
 def killing(*args, **named):

@@ -10,7 +10,7 @@ import pytest
 
 from jobs.replay import main
 from jobs.replaying.options import spec_of
-from jobs.replaying.rows import source_options
+from jobs.replaying.replay_question import source_options
 from jobs.replaying.spec import (
     DEFAULT_WAVE_BYTES,
     ReplaySpec,

@@ -13,7 +13,7 @@ import pytest
 
 from jobs.replay import main
 from jobs.replay_targets.grpc_client import MESSAGE_GROUP_LIMIT, group_of, user_properties
-from jobs.replay_targets.send_loop import Manner, Pacer, Refused, Row, Sender, Unreachable
+from jobs.replay_targets.retrying_sender import Manner, Pacer, Refused, Row, Sender, Unreachable
 from jobs.replaying.options import spec_of
 from jobs.replaying.spec import ReplaySpec, check
 from rmq_store.errors import InvalidArgumentError

@@ -19,8 +19,8 @@ from pyspark.sql.datasource import (
     Not,
 )
 
-from spark_source.message_reader import RmqStoreReader
 from spark_source.source import RmqStoreSource
+from spark_source.spark_reader import RmqStoreReader
 from spark_source.table_reader import plan_rows
 from tests.conftest import GoldenStore
 from tests.support.expected import Expected, expected

@@ -13,7 +13,7 @@ import pyarrow as pa
 from rmq_store import MessageStore
 from rmq_store.errors import DataLossError, LogCutError, MissingFileError
 from rmq_store.format.queues import QueueId
-from rmq_store.reading.log_follower import (
+from rmq_store.reading.growing_log import (
     LogPlace,
     check_place,
     dispatched_end,

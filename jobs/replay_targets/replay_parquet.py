@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from jobs.replaying.rows import Rows
+from jobs.replaying.replay_question import Rows
 from jobs.replaying.spec import ReplaySpec
 from jobs.running.spark_engine import engine_of
 from rmq_store import MessageStore
