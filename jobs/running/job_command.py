@@ -13,21 +13,15 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import click
 from rich.console import Console
 
+from jobs.running.engine_choice import AUTO, ENGINES, runs_on_spark
 from jobs.running.failures import is_damage, is_from_spark, reason_of
-from jobs.running.spark_engine import submitted
-from jobs.running.store_selection import log_of_store
 from rmq_store.errors import AccessError, StoreError, nearest
 from rmq_store.malloc import keep_freed_memory
-from rmq_store.text.sizes import size as size_text
 from spark_source.options.definitions import OPTIONS
 from spark_source.options.value_parsers import parse_size
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-AUTO, LOCAL, SPARK = "auto", "local", "spark"
-MOST_LOCAL_BYTES = 4 << 30
-"""The largest log, in bytes, for which `--engine auto` starts no Spark."""
 
 EXIT_OK, EXIT_NOT_ALL, EXIT_REFUSED, EXIT_STOPPED = range(4)
 _EXIT_INTERRUPTED = 130
@@ -137,7 +131,8 @@ class Job:
             spec = self.ask(given)
             self._look(spec)
             # Start the session before our signal handlers, because it replaces the one for SIGINT.
-            spark = self._session(given, spec) if self._on_spark(given, spec) else None
+            on_spark = runs_on_spark(self._name, given, needed=self._needs_spark(spec))
+            spark = self._session(given, spec) if on_spark else None
             with asked_to_stop() if self._stoppable else nullcontext(bool) as should_stop:
                 answer = self._run(spark, spec, should_stop)
             print_result(answer, given["json_file"])
@@ -165,21 +160,6 @@ class Job:
             return EXIT_REFUSED if is_damage(answer.stopped_by) else EXIT_STOPPED
         return EXIT_OK if answer.ok else EXIT_NOT_ALL
 
-    def _on_spark(self, given: Given, spec: Any) -> bool:
-        """Whether the job runs on Spark. `auto` goes by the size of the log, and says so."""
-        if given["engine"] != AUTO:
-            return bool(given["engine"] == SPARK)
-        if given["master"] is not None or submitted() or self._needs_spark(spec):
-            return True
-        snapshot = log_of_store(given["store"], given_options(given, STORE_OPTIONS)).snapshot
-        log_bytes = snapshot.log_end - snapshot.log_start
-        if log_bytes > MOST_LOCAL_BYTES:
-            where, other = f"on Spark, because the log has {size_text(log_bytes)}", LOCAL
-        else:
-            where, other = "in this process, without Spark", SPARK
-        print(f"{self._name}: runs {where} (--engine {other}: otherwise)", file=sys.stderr)
-        return log_bytes > MOST_LOCAL_BYTES
-
     def _session(self, given: Given, spec: Any) -> SparkSession:
         from jobs.running.spark_session import builder_for
 
@@ -206,7 +186,7 @@ def job(
         for add in (
             click.option(
                 "--engine",
-                type=click.Choice([AUTO, LOCAL, SPARK]),
+                type=click.Choice(ENGINES),
                 default=AUTO,
                 show_default=True,
                 help="Work in this process (local) or on Spark. auto: local up to a log of 4 GiB, "
