@@ -16,7 +16,7 @@ if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from jobs.replay_targets import dry_run
-from jobs.replay_targets.broker_target import LiveReplay
+from jobs.replay_targets.broker_waves import LiveReplay
 from jobs.replay_targets.grpc_client import require_client
 from jobs.replay_targets.local_targets import LocalReplay
 from jobs.replaying.ledger import Ledger

@@ -278,7 +278,7 @@ def _plain(error: InvalidMessageError) -> str:
 
 def _by_client(fifo: frozenset[str]) -> Refusals:
     def refusals(batch: pa.RecordBatch) -> Mapping[int, str]:
-        from jobs.replay_targets.broker_target import rows_to_send
+        from jobs.replay_targets.broker_waves import rows_to_send
         from jobs.replay_targets.grpc_client import GrpcClient
         from jobs.replay_targets.retrying_sender import Refused
 

@@ -32,9 +32,9 @@ from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.topics import SCHEDULE_TOPIC
 from rmq_store.index.keys import rows_with_key
 from rmq_store.reading.damage_modes import DamageMode
-from rmq_store.reading.inner_batch_reader import MemberBatches, RangesOf, listed_row
 from rmq_store.reading.log_order import in_log_order
 from rmq_store.reading.options import ReadOptions
+from rmq_store.reading.wanted_members import MemberBatches, RangesOf, listed_row
 from rmq_store.snapshot.queue_view import QueueView
 
 _MASK32 = 0xFFFFFFFF

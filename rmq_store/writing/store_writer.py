@@ -24,10 +24,10 @@ from rmq_store.format.record import Record
 from rmq_store.markers.abort_file import remove_abort, write_abort
 from rmq_store.markers.checkpoint import Checkpoint, checkpoint_size
 from rmq_store.recovery.report import RecoveryReport
-from rmq_store.writing.dispatcher import Dispatcher
 from rmq_store.writing.flush import Flusher, GroupCommit, Progress
 from rmq_store.writing.long_polling import Arrivals
 from rmq_store.writing.open_for_writing import WritableStore, make_store, open_store
+from rmq_store.writing.pending_dispatch import Dispatcher
 from rmq_store.writing.queue_offsets import QueueCounters
 from rmq_store.writing.record_appender import (
     Appended,

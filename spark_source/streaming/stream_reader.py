@@ -33,9 +33,9 @@ from spark_source.planning.query_plan import PinnedStore, ReadPlan
 from spark_source.planning.stores import Target
 from spark_source.share_reader import one_ahead, read_share
 from spark_source.spark_types import arrow_schema_for, checked_columns, to_spark
+from spark_source.streaming.micro_batch_ends import Follower
 from spark_source.streaming.offsets import StorePlace, StreamOffset, from_dict, to_dict
 from spark_source.streaming.stream_options import StreamOptions
-from spark_source.streaming.stream_places import Follower
 
 LOG = logging.getLogger("rmqstore")
 

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from jobs import dlq, trace, usage
 from jobs.exporting import export_parquet
-from jobs.replay_targets import broker_target
+from jobs.replay_targets import broker_waves
 from jobs.replaying.spec import ReplaySpec
 from jobs.running import provenance
 from jobs.running.job_command import EXIT_NOT_ALL, EXIT_OK, EXIT_REFUSED, Job
@@ -234,7 +234,7 @@ def test_an_error_of_an_executor_is_reported_in_our_words(
 
 def functions() -> Sequence[object]:
     spec = ReplaySpec("/store", to_broker="127.0.0.1:1", failed="/failed")
-    sending = partial(broker_target._send_rows, spec, 2)
+    sending = partial(broker_waves._send_rows, spec, 2)
     return [provenance.sum_of, export_parquet.summed_file, sending]
 
 
