@@ -44,12 +44,12 @@ class QueueFolders:
         return self._mappings.counts
 
     def listed(self) -> dict[QueueId, bool]:
-        """Every queue that has a folder -> whether it is a BatchConsumeQueue."""
+        """Every queue that has a folder -> whether it is a BatchConsumeQueue. Sorted."""
         found: dict[QueueId, bool] = {}
         for name, batch in ((CONSUMEQUEUE_DIR, False), (BATCH_CONSUMEQUEUE_DIR, True)):
             for queue in _queue_folders(self.root / name):
                 found.setdefault(queue, batch)
-        return found
+        return dict(sorted(found.items()))  # a file system has an order of its own
 
     def files(self, queue: QueueId, *, batch: bool = False) -> QueueFiles:
         """The files of a queue."""

@@ -24,8 +24,10 @@ from rmq_store.files.writer import OpenFiles
 from rmq_store.format.layout import (
     ABORT_FILE,
     CHECKPOINT_FILE,
+    INDEX_DIR,
 )
 from rmq_store.format.releases import Dialect
+from rmq_store.index.file import list_index_files
 from rmq_store.index.writer import IndexWriter
 from rmq_store.markers.abort_file import write_abort
 from rmq_store.markers.checkpoint import Checkpoint, checkpoint_size
@@ -62,6 +64,7 @@ class StrictRecovery:
         self._until = until
         self.report = RecoveryReport(str(root), "strict", not (root / ABORT_FILE).exists())
         self.checkpoint = Checkpoint.read_or_zero(root / CHECKPOINT_FILE)
+        self._index_files = {str(file.path) for file in list_index_files(root / INDEX_DIR)}
 
     def run(self) -> RecoveryReport:
         """Recover the store and return the report."""
@@ -140,7 +143,9 @@ class StrictRecovery:
 
     def _extend_report_by(self, index: IndexRecovery) -> None:
         for path, what, count in index.remove_doubtful():
-            self._changed(path, what, count)
+            # A second pass also removes what the first one created.
+            if str(path) in self._index_files:
+                self._changed(path, what, count)
 
     def _cut_log(self, log: CommitLog, end: int) -> None:
         """Zero the rest of the file after the end, and delete the files after it."""
