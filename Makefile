@@ -18,9 +18,8 @@ export PYSPARK_DRIVER_PYTHON := $(CURDIR)/$(BIN)/python
 # With this address, local Spark needs no resolvable host name and no network.
 export SPARK_LOCAL_IP ?= 127.0.0.1
 PYTEST := $(BIN)/python -m pytest
-# Number of test processes: one more than two cores, because Spark often waits. Each has its own Spark,
-# with about 1.5 GiB.
-WORKERS ?= 3
+# Number of test processes. Each has its own Spark with two cores and about 1.5 GiB.
+WORKERS ?= 2
 # An idle process takes tests from the other, so that both end together.
 SIDE_BY_SIDE := -n $(WORKERS) --dist worksteal
 # `FILE=tests/core/test_verify.py`, `FILE=tests/jobs`, or several: these alone. One file is not worth
@@ -35,7 +34,7 @@ help:  ## list the targets
 	@echo "  make test FILE=tests/core/test_verify.py   only this file or folder, without style and types,"
 	@echo "                                             but with campaigns and live"
 	@echo "  make campaigns RMQSTORE_SEED=WORD          a part of the cases, chosen by the word"
-	@echo "  make test WORKERS=4                        number of test processes (default 3)"
+	@echo "  make test WORKERS=4                        number of test processes (default 2)"
 
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || { \

@@ -276,6 +276,11 @@ def compare_tables(golden: Golden, bucket: dict[str, Any], name: str) -> None:
         options = {"table": table, "brokername": "b"}
         found = near(rows_of(options_of(bucket, name, **options)), address, store)
         expected = near(rows_of({"path": store.path, **options}), address, store)
+        if table == "index":
+            # Only a local index file is looked at for records that it skips.
+            gaps = [row for row in found if row["path"] is None]
+            assert all(row in expected for row in gaps)
+            expected = [row for row in expected if row["path"] is not None or row in gaps]
         assert sorted(found, key=str) == sorted(expected, key=str), table
 
 

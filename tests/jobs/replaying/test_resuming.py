@@ -159,7 +159,7 @@ import os, signal, sys
 from jobs import replay
 from jobs.replaying import ledger
 from jobs.replay_targets import local_targets as replay_local
-from pyspark.sql import DataFrameReader, DataFrameWriter
+from jobs.replay_targets import replay_parquet
 
 def die(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -167,7 +167,7 @@ def die(*_, **__):
 where, count = sys.argv[1], int(sys.argv[2])
 owner, name = {"record": (ledger.Ledger, "record"), "append": (replay_local, "append_rows"),
                "arrived": (replay_local.LocalReplay, "_arrived"),
-               "parquet": (DataFrameWriter, "parquet"), "counting": (DataFrameReader, "parquet"),
+               "parquet": (replay_parquet, "ask"), "counting": (replay_parquet, "Counter"),
                "done": (replay_local.LocalReplay, "_report")}[where]
 real = getattr(owner, name)
 calls = [0]
