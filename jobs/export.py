@@ -341,7 +341,7 @@ def _target(
     from jobs.exporting.delta import DeltaTarget
 
     assert spark is not None
-    return DeltaTarget(spark, manifest)
+    return DeltaTarget(spark, manifest, spec.options)
 
 
 def _as_text(asked: Mapping[str, str]) -> str:

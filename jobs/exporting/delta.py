@@ -8,29 +8,31 @@ it is killed before the commit, its files belong to no version, and VACUUM remov
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
 from importlib.util import find_spec
 from pathlib import Path
 
-import pyarrow as pa
 from py4j.protocol import Py4JError
-from pyspark.accumulators import Accumulator
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import DateType, StructField, StructType
+from pyspark.sql import functions as F
 
 from jobs.exporting.delta_log import Commit, commits, latest_version
 from jobs.exporting.export_parquet import summed_file
 from jobs.exporting.manifest import Manifest
-from jobs.exporting.rows import DAY, TOPIC, ExportRead, damaged
+from jobs.exporting.rows import DAY, TOPIC, ExportRead
 from jobs.exporting.step import ExportedFile, ManifestError, Wave, from_json, to_json
+from jobs.running.job_command import RANGES
 from jobs.running.spark_engine import submitted
+from jobs.running.store_selection import range_options
 from rmq_store.errors import StoreError
-from spark_source.damage import DamageHandler
-from spark_source.options.definitions import PERMISSIVE
-from spark_source.spark_types import arrow_schema_for, spark_schema, to_spark
+from rmq_store.format.queues import QueueId, QueueSlice
+from spark_source.options.definitions import CORRUPT, FAILFAST, PERMISSIVE
 
 APPLICATION = "rmqstore-export"
+_DAY_MS = 86_400_000
 _EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 _CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 _SETTINGS = {"spark.sql.extensions": _EXTENSION, "spark.sql.catalog.spark_catalog": _CATALOG}
@@ -92,8 +94,9 @@ def require_delta(spark: SparkSession) -> None:
 class DeltaTarget:
     """A Delta table, partitioned by topic and day."""
 
-    def __init__(self, spark: SparkSession, manifest: Manifest) -> None:
-        self.spark, self.manifest = spark, manifest
+    def __init__(self, spark: SparkSession, manifest: Manifest, options: Mapping[str, str]) -> None:
+        """`options`: those of the export, by the source's names."""
+        self.spark, self.manifest, self.options = spark, manifest, options
         self.table: Path = manifest.target
         self._seen = -1  # the version up to which commits were read
 
@@ -123,8 +126,7 @@ class DeltaTarget:
         Returns the wave with its files, and the number of damaged messages.
         """
         self.manifest.begin(self._seen)
-        damage = self.spark.sparkContext.accumulator(0)
-        rows = _frame(self.spark, read, damage)
+        rows = _with_day(_rows_of(self.spark, read, self.options))
         (
             rows.write.format("delta")
             .mode("append")
@@ -143,7 +145,20 @@ class DeltaTarget:
                 reason=f"an interrupted export added wave {wave.number} meanwhile",
                 advice="Nothing is lost or duplicated; run this again",
             )
-        return done, damage.value
+        return done, self._damaged(read, done)
+
+    def _damaged(self, read: ExportRead, done: Wave) -> int:
+        """The number of damaged messages of a wave: of the files, or else of a second read."""
+        mode = read.plan.asked.mode
+        if mode == FAILFAST:
+            return 0
+        if mode == PERMISSIVE:
+            paths = [str(self.table / file.path) for file in done.files]
+            written = self.spark.read.parquet(*paths) if paths else None
+        else:
+            permissive = {**self.options, "mode": PERMISSIVE}
+            written = _rows_of(self.spark, read, permissive, CORRUPT)
+        return 0 if written is None else written.where(F.col(CORRUPT).isNotNull()).count()
 
     def _name_next(self, *, whole: bool) -> Wave | None:
         """Add the next wave to the manifest if a commit not read yet has it.
@@ -192,28 +207,43 @@ class DeltaTarget:
         return tuple(shared.map(lambda path: summed_file(path, top)).collect())
 
 
-def _frame(spark: SparkSession, read: ExportRead, damage: Accumulator[int]) -> DataFrame:
-    """The rows of a wave as a DataFrame, in log order within topic and day.
+def _rows_of(
+    spark: SparkSession, read: ExportRead, options: Mapping[str, str], *more: str
+) -> DataFrame:
+    """The rows of a wave through the source. mapInArrow would need pandas, which a job does not.
 
-    Adds the number of damaged messages to `damage` while executors read.
+    `options`: those of the export; `more`: further columns.
     """
-    shares = read.shares()
-    schema = spark_schema(read.columns, permissive=read.plan.asked.mode == PERMISSIVE).add(
-        StructField(DAY, DateType())
-    )
-    wanted = pa.schema(
-        [*arrow_schema_for(StructType(schema.fields[:-1])), pa.field(DAY, pa.date32())]
-    )
+    plan, columns = read.plan, dict.fromkeys((*read.columns, *more))
+    kept = {name: value for name, value in options.items() if name not in RANGES}
+    given = {**kept, "columns": ",".join(columns), "brokerName": plan.store.broker_name}
+    if plan.store.broker_conf is not None:
+        given["brokerConf"] = plan.store.broker_conf
+    source = spark.read.format("rmqstore").options(**given)
+    parts = [
+        source.options(**range_options(ranges)).load(plan.store.path)
+        for ranges in once(plan.ranges)
+    ]
+    return reduce(DataFrame.unionAll, parts)
 
-    def batches(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for number in (n for batch in numbers for n in batch["id"].to_pylist()):
-            with read.plan.store.open() as store:
-                met = DamageHandler(store, read.plan.asked)
-                for rows in read.batches(store, shares[number][1], met):
-                    yield to_spark(rows, wanted)
-                damage.add(damaged(met))
 
-    each = max(1, len(shares))
-    frame = spark.range(0, len(shares), 1, each).mapInArrow(batches, schema)
-    order = [name for name in ("queueId", "queueOffset") if name in read.columns]
-    return frame.sortWithinPartitions(TOPIC, DAY, "commitLogOffset", *order)
+def _with_day(rows: DataFrame) -> DataFrame:
+    """The rows with their day in UTC, in log order within topic and day."""
+    day = F.floor(F.unix_millis("storeTimestamp") / F.lit(_DAY_MS)).cast("int")
+    order = [name for name in ("queueId", "queueOffset") if name in rows.columns]
+    dated = rows.withColumn(DAY, F.date_from_unix_date(day))
+    return dated.sortWithinPartitions(TOPIC, DAY, "commitLogOffset", *order)
+
+
+def once(pieces: Sequence[QueueSlice]) -> list[list[QueueSlice]]:
+    """The ranges split into lists that have each queue once, because the source's options allow
+    only one range per queue."""
+    lists: list[list[QueueSlice]] = []
+    turn: Counter[QueueId] = Counter()
+    for piece in pieces:
+        number = turn[piece.queue]
+        turn[piece.queue] += 1
+        if number == len(lists):
+            lists.append([])
+        lists[number].append(piece)
+    return lists

