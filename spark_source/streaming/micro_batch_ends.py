@@ -119,7 +119,10 @@ class Follower:
 
     def _initial(self, name: str, target: Target, asked: SourceOptions) -> StorePlace:
         with self.open(name, target, queues=True) as store:
-            start, end = store.log_range()
+            start = store.log_range()[0]
+            # Not the end of the snapshot: its last record may be half-written, and then the bytes
+            # before the place would change.
+            end = whole_end(store.log, start, lambda: dispatched_end(store.view, store.queues()))
             if self.stream.start == LATEST:
                 return StorePlace(LogPlace.at(store.log, end))
             if self.stream.start == EARLIEST:

@@ -189,6 +189,20 @@ def test_a_new_query_starts_at_the_end_or_where_the_options_say(golden: Golden) 
         assert sorted(found, key=str) == sorted(expected, key=str), options
 
 
+def test_a_new_query_does_not_start_after_a_record_that_is_half_there(
+    golden: Golden, tmp_path: Path
+) -> None:
+    """Its place would be after bytes that still change: a log that was cut, it would seem."""
+    store = Growing(golden(NAME), tmp_path)
+    for stop in (63_330, 165_372, 294_604):  # within the properties of a record
+        store.show(stop)
+        reader = reader_of(store.path, startingOffsets="")
+        start = through_json(reader.initialOffset())
+        assert place_of(start) <= stop
+        store.show(stop + 1000)
+        assert place_of(latest(reader, start)) > place_of(start)
+
+
 # --- what can go wrong ----------------------------------------------------------------------------
 
 
