@@ -10,22 +10,18 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
 
-from rmq_store.arrow.decoded_records import DecodedRecords
-from rmq_store.commitlog.log import CommitLog, Extent
+from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.resync import record_start_at
 from rmq_store.commitlog.scan import SoundRun, scan
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.consumer_offsets import read_consumer_offsets, read_delay_offsets
-from rmq_store.config.topics_json import declared_batch_topics, declared_topics, queue_count
-from rmq_store.consumequeue.dispatch import DispatchRequests, dispatch
-from rmq_store.consumequeue.entries import Entries
+from rmq_store.config.topics_json import declared_topics, queue_count
 from rmq_store.errors import (
     CorruptQueueError,
     CorruptRecordError,
@@ -33,20 +29,17 @@ from rmq_store.errors import (
     ListedAt,
     StoreError,
 )
-from rmq_store.format.array_types import Ints
 from rmq_store.format.layout import (
     ABORT_FILE,
     BATCH_CONSUMEQUEUE_DIR,
     CHECKPOINT_FILE,
     CONSUMEQUEUE_DIR,
-    RECORD_HEAD,
 )
 from rmq_store.format.queues import QueueId, QueueSlice
-from rmq_store.format.record import Gap
 from rmq_store.markers.checkpoint import Checkpoint
-from rmq_store.snapshot.queue_state import QueueState
 from rmq_store.snapshot.snapshot import StoreSnapshot
 from rmq_store.snapshot.undispatched import record_start_near
+from rmq_store.snapshot.unlisted_records import EntriesOf, Missing, UnlistedRecords
 
 LOG = logging.getLogger("rmqstore")
 
@@ -54,24 +47,8 @@ LOOKED_AT = 4 << 20
 """Bytes at the start and at the end of the log that every read compares with the queues."""
 
 _SEARCHED = 64 << 20  # bytes of the log searched for what a consumer's offset says was in a queue
-_DAMAGE = (Gap.DAMAGED, Gap.TORN, Gap.STALE)
 _MOST_DAMAGE = 10  # damaged ranges compared with the entries
-_ENTRIES_TRIED = 64  # last entries of a queue, for one that points to a record
 _REBUILD = "Read with source=commitlog, or rebuild the queues: rmqstore rebuild"
-
-_NO_STATE = QueueState(0, 0, 0, 0)
-
-EntriesOf = Callable[[QueueId, int, int], Entries]
-
-
-@dataclass(frozen=True, slots=True)
-class _Missing:
-    """Records of one queue that the queue does not list: their number, and the first of them."""
-
-    count: int
-    offset: int  # queue offset
-    log_offset: int
-    size: int
 
 
 class LostEnds:
@@ -92,7 +69,8 @@ class LostEnds:
         self._root, self._log, self._config = root, log, config
         self._snapshot, self._entries_of = snapshot, entries_of
         self._offset_at_log = offset_at_log
-        self._searched: dict[QueueId, _Missing | None] = {}
+        self._records = UnlistedRecords(root, log, config, snapshot, entries_of)
+        self._searched: dict[QueueId, Missing | None] = {}
 
     def errors(self, parts: Sequence[QueueSlice], whole_log: bool = False) -> Iterator[StoreError]:
         """An error for each queue of `parts` that lacks messages at an end that `parts` reach.
@@ -106,7 +84,7 @@ class LostEnds:
         last = {part.queue for part in there if part.stop >= states[part.queue].max_offset}
         if whole_log:
             start, stop = self._snapshot.log_start, self._snapshot.log_end
-            missing = self._search(first | last, start, stop)
+            missing = self._records.search(first | last, start, stop)
         else:
             missing = self._missing_near(first, last)
         for queue in sorted(missing):
@@ -132,7 +110,7 @@ class LostEnds:
         end = self._snapshot.log_end
         low = self._snapshot.log_start if start is None else record_start_at(self._log, start, end)
         high = end if stop is None else min(record_start_at(self._log, stop, end), end)
-        for queue, missing in sorted(self._search(queues, low, high).items()):
+        for queue, missing in sorted(self._records.search(queues, low, high).items()):
             yield self._unlisted(queue, missing)
 
     def _beside_records(
@@ -179,7 +157,9 @@ class LostEnds:
         near = min(start + LOOKED_AT, end)
         late = record_start_near(self._log, max(near, end - LOOKED_AT), end)
         counts: Counter[QueueId] = Counter()
-        for requests in chain(self._requests(start, near), self._requests(late, end)):
+        for requests in chain(
+            self._records.requests(start, near), self._records.requests(late, end)
+        ):
             for number, count in enumerate(np.bincount(requests.queue).tolist()):
                 counts[requests.queues[number]] += count
         return counts
@@ -222,8 +202,8 @@ class LostEnds:
 
     # --- the queues -------------------------------------------------------------------------------
 
-    def _missing_near(self, first: set[QueueId], last: set[QueueId]) -> dict[QueueId, _Missing]:
-        missing: dict[QueueId, _Missing] = {}
+    def _missing_near(self, first: set[QueueId], last: set[QueueId]) -> dict[QueueId, Missing]:
+        missing: dict[QueueId, Missing] = {}
         if any(self._starts_late(queue) for queue in first):
             missing |= {queue: lost for queue, lost in self._at_start.items() if queue in first}
         if last and self._is_closed:
@@ -240,13 +220,15 @@ class LostEnds:
         return not state.batch and 0 < state.file_start == state.min_offset < state.file_stop
 
     @cached_property
-    def _at_start(self) -> dict[QueueId, _Missing]:
+    def _at_start(self) -> dict[QueueId, Missing]:
         start, end = self._snapshot.log_start, self._snapshot.log_end
-        return self._search(self._snapshot.queues.keys(), start, min(start + LOOKED_AT, end))
+        return self._records.search(
+            self._snapshot.queues.keys(), start, min(start + LOOKED_AT, end)
+        )
 
     @cached_property
-    def _at_end(self) -> dict[QueueId, _Missing]:
-        return self._search(self._snapshot.queues.keys(), *self._last_bytes)
+    def _at_end(self) -> dict[QueueId, Missing]:
+        return self._records.search(self._snapshot.queues.keys(), *self._last_bytes)
 
     @cached_property
     def _last_bytes(self) -> tuple[int, int]:
@@ -262,7 +244,7 @@ class LostEnds:
         errors: list[StoreError] = []
         pieces = scan(self._log, *self._last_bytes, check_crc=False)
         extents = (piece for piece in pieces if not isinstance(piece, SoundRun))
-        damage = (extent for extent in extents if self._is_damage(extent))
+        damage = (extent for extent in extents if self._records.is_damage(extent))
         for extent in islice(damage, _MOST_DAMAGE):
             stop = min(extent.stop, self._snapshot.log_end)
             listed = 0
@@ -296,7 +278,7 @@ class LostEnds:
                     reached[queue] = max(offset, reached.get(queue, 0))
         return reached
 
-    def _short_of_consumers(self, queue: QueueId) -> _Missing | None:
+    def _short_of_consumers(self, queue: QueueId) -> Missing | None:
         """Records after the last entry of a queue whose consumers have read more than it has.
 
         The offset alone proves nothing: the topic may have been deleted and created again.
@@ -305,9 +287,9 @@ class LostEnds:
         if self._reached.get(queue, 0) <= state.max_offset and not state.bytes_after:
             return None
         if queue not in self._searched:
-            start = max(self._last_listed(queue), self._snapshot.log_start)
+            start = max(self._records.last_listed(queue), self._snapshot.log_start)
             stop = min(start + _SEARCHED, end)
-            self._searched[queue] = self._search({queue}, start, stop).get(queue)
+            self._searched[queue] = self._records.search({queue}, start, stop).get(queue)
             if self._searched[queue] is None and stop < end and not state.bytes_after:
                 LOG.warning(
                     "queue %s/%d has offsets up to %d, but a consumer is at %d: its end may be "
@@ -318,85 +300,9 @@ class LostEnds:
                 )
         return self._searched[queue]
 
-    def _search(
-        self, queues: Collection[QueueId], start: int, stop: int
-    ) -> dict[QueueId, _Missing]:
-        """What the log has in [start, stop) for `queues` before their first or after their last entry."""
-        missing: dict[QueueId, _Missing] = {}
-        states = self._snapshot.queues
-        for requests in self._requests(start, stop):
-            asked = np.array([queue in queues for queue in requests.queues], dtype=bool)
-            there = [states[q] if q in queues else _NO_STATE for q in requests.queues]
-            low = np.array([state.min_offset for state in there], dtype=np.int64)
-            high = np.array([state.max_offset for state in there], dtype=np.int64)
-            outside = requests.offset < low[requests.queue]
-            outside |= requests.offset >= high[requests.queue]
-            rows = np.flatnonzero(outside & asked[requests.queue])
-            for number in np.unique(requests.queue[rows]).tolist():
-                queue = requests.queues[number]
-                lost = self._lost(queue, requests, rows[requests.queue[rows] == number])
-                if len(lost):
-                    known = missing.get(queue)
-                    missing[queue] = _added(known, requests, lost)
-        return missing
-
-    def _requests(self, start: int, stop: int) -> Iterator[DispatchRequests]:
-        """What the whole records that start in [start, stop) of the log give the queues."""
-        batch = declared_batch_topics(self._root)
-        batch |= {queue.topic for queue, state in self._snapshot.queues.items() if state.batch}
-        for piece in scan(self._log, start, stop, check_crc=False) if start < stop else ():
-            if isinstance(piece, SoundRun):
-                levels = self._config.delay_levels_ms
-                records = DecodedRecords.of(piece.headers)
-                yield dispatch(records, delay_levels_ms=levels, batch_topics=batch)
-
-    def _is_damage(self, piece: Extent) -> bool:
-        """Whether a gap is damage. A ghost is, if it is no copy of the record that it names."""
-        if piece.gap is not Gap.GHOST:
-            return piece.gap in _DAMAGE
-        chain, size = self._log.chain, piece.stop - piece.start
-        window = chain.window(piece.start, piece.stop)
-        named = int(window[: RECORD_HEAD.itemsize].view(RECORD_HEAD)[0]["physical_offset"])
-        if named < self._snapshot.log_start:
-            return False  # expired
-        if not self._log.is_record(named, size):
-            return True
-        return not np.array_equal(window, chain.window(named, named + size))
-
-    def _lost(self, queue: QueueId, requests: DispatchRequests, rows: Ints) -> Ints:
-        """The rows that belong before the first entry, or after the last one, also by log offset.
-
-        Other records are of an earlier topic of that name, which was deleted.
-        """
-        state = self._snapshot.queues[queue]
-        places, misplaced = requests.log_offset[rows], self._snapshot.misplaced
-        if state.min_offset < state.max_offset:
-            before = requests.offset[rows] < state.min_offset
-            first = self._listed_at(queue, state.min_offset, state.min_offset + _ENTRIES_TRIED)
-            kept = (before & (places < (first[0] if len(first) else 0))) | (
-                ~before & (places > self._last_listed(queue))
-            )
-            rows, places = rows[kept], places[kept]
-        reported = [error.entry.log_offset for error in misplaced if error.entry is not None]
-        lost: Ints = rows[~np.isin(places, reported)]
-        return lost
-
-    def _last_listed(self, queue: QueueId) -> int:
-        """The log offset of the last entry that points to a record; -1 without one."""
-        stop = self._snapshot.queues[queue].max_offset
-        places = self._listed_at(queue, max(0, stop - _ENTRIES_TRIED), stop)
-        return int(places[-1]) if len(places) else -1
-
-    def _listed_at(self, queue: QueueId, start: int, stop: int) -> Ints:
-        """The log offsets of the records that entries of a range point to."""
-        state = self._snapshot.queues[queue]
-        entries = self._entries_of(queue, max(start, state.min_offset), min(stop, state.max_offset))
-        whole = self._log.whole_records(entries.log_offset, entries.size)
-        return entries.log_offset[whole]
-
     # --- errors -----------------------------------------------------------------------------------
 
-    def _unlisted(self, queue: QueueId, missing: _Missing) -> StoreError:
+    def _unlisted(self, queue: QueueId, missing: Missing) -> StoreError:
         state = self._snapshot.queues[queue]
         end = "ends before" if missing.offset >= state.max_offset else "starts after"
         return self._error(
@@ -411,12 +317,12 @@ class LostEnds:
         stop = self._snapshot.queues[queue].max_offset
         return self._error(
             queue,
-            _Missing(1, stop, -1, 0),
+            Missing(1, stop, -1, 0),
             f"bytes that are not an entry follow the last entry of queue {queue.topic}/"
             f"{queue.queue_id}: the queue's end is damaged",
         )
 
-    def _error(self, queue: QueueId, missing: _Missing, reason: str) -> StoreError:
+    def _error(self, queue: QueueId, missing: Missing, reason: str) -> StoreError:
         state = self._snapshot.queues[queue]
         kind = BATCH_CONSUMEQUEUE_DIR if state.batch else CONSUMEQUEUE_DIR
         error = CorruptQueueError(
@@ -428,13 +334,3 @@ class LostEnds:
         )
         error.entry = ListedAt(*queue, missing.offset, missing.log_offset, missing.size)
         return error
-
-
-def _added(known: _Missing | None, requests: DispatchRequests, rows: Ints) -> _Missing:
-    """Those known, and the ones of some more rows; the first has the lowest queue offset."""
-    first = rows[int(np.argmin(requests.offset[rows]))]
-    offset, log_offset = int(requests.offset[first]), int(requests.log_offset[first])
-    if known is not None and known.offset <= offset:
-        return _Missing(known.count + len(rows), known.offset, known.log_offset, known.size)
-    count = len(rows) + (0 if known is None else known.count)
-    return _Missing(count, offset, log_offset, int(requests.size[first]))

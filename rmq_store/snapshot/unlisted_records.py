@@ -1,0 +1,138 @@
+"""Records of the log that their queue does not list before its first or after its last entry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from rmq_store.arrow.decoded_records import DecodedRecords
+from rmq_store.commitlog.log import CommitLog, Extent
+from rmq_store.commitlog.scan import SoundRun, scan
+from rmq_store.config.broker_conf import StoreConfig
+from rmq_store.config.topics_json import declared_batch_topics
+from rmq_store.consumequeue.dispatch import DispatchRequests, dispatch
+from rmq_store.consumequeue.entries import Entries
+from rmq_store.format.array_types import Ints
+from rmq_store.format.layout import RECORD_HEAD
+from rmq_store.format.queues import QueueId
+from rmq_store.format.record import Gap
+from rmq_store.snapshot.queue_state import QueueState
+from rmq_store.snapshot.snapshot import StoreSnapshot
+
+_DAMAGE = (Gap.DAMAGED, Gap.TORN, Gap.STALE)
+_ENTRIES_TRIED = 64  # last entries of a queue, for one that points to a record
+_NO_STATE = QueueState(0, 0, 0, 0)
+
+EntriesOf = Callable[[QueueId, int, int], Entries]
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Records of one queue that the queue does not list: their number, and the first of them."""
+
+    count: int
+    offset: int  # queue offset
+    log_offset: int
+    size: int
+
+
+class UnlistedRecords:
+    """Looks for such records in ranges of the log of one snapshot. `entries_of`: that of QueueView."""
+
+    def __init__(
+        self,
+        root: Path,
+        log: CommitLog,
+        config: StoreConfig,
+        snapshot: StoreSnapshot,
+        entries_of: EntriesOf,
+    ) -> None:
+        self._root, self._log, self._config = root, log, config
+        self._snapshot, self._entries_of = snapshot, entries_of
+
+    def search(self, queues: Collection[QueueId], start: int, stop: int) -> dict[QueueId, Missing]:
+        """What the log has in [start, stop) for `queues` before their first or after their last entry."""
+        missing: dict[QueueId, Missing] = {}
+        states = self._snapshot.queues
+        for requests in self.requests(start, stop):
+            asked = np.array([queue in queues for queue in requests.queues], dtype=bool)
+            there = [states[q] if q in queues else _NO_STATE for q in requests.queues]
+            low = np.array([state.min_offset for state in there], dtype=np.int64)
+            high = np.array([state.max_offset for state in there], dtype=np.int64)
+            outside = requests.offset < low[requests.queue]
+            outside |= requests.offset >= high[requests.queue]
+            rows = np.flatnonzero(outside & asked[requests.queue])
+            for number in np.unique(requests.queue[rows]).tolist():
+                queue = requests.queues[number]
+                lost = self._lost(queue, requests, rows[requests.queue[rows] == number])
+                if len(lost):
+                    known = missing.get(queue)
+                    missing[queue] = _added(known, requests, lost)
+        return missing
+
+    def requests(self, start: int, stop: int) -> Iterator[DispatchRequests]:
+        """What the whole records that start in [start, stop) of the log give the queues."""
+        batch = declared_batch_topics(self._root)
+        batch |= {queue.topic for queue, state in self._snapshot.queues.items() if state.batch}
+        for piece in scan(self._log, start, stop, check_crc=False) if start < stop else ():
+            if isinstance(piece, SoundRun):
+                levels = self._config.delay_levels_ms
+                records = DecodedRecords.of(piece.headers)
+                yield dispatch(records, delay_levels_ms=levels, batch_topics=batch)
+
+    def is_damage(self, piece: Extent) -> bool:
+        """Whether a gap is damage. A ghost is, if it is no copy of the record that it names."""
+        if piece.gap is not Gap.GHOST:
+            return piece.gap in _DAMAGE
+        chain, size = self._log.chain, piece.stop - piece.start
+        window = chain.window(piece.start, piece.stop)
+        named = int(window[: RECORD_HEAD.itemsize].view(RECORD_HEAD)[0]["physical_offset"])
+        if named < self._snapshot.log_start:
+            return False  # expired
+        if not self._log.is_record(named, size):
+            return True
+        return not np.array_equal(window, chain.window(named, named + size))
+
+    def _lost(self, queue: QueueId, requests: DispatchRequests, rows: Ints) -> Ints:
+        """The rows that belong before the first entry, or after the last one, also by log offset.
+
+        Other records are of an earlier topic of that name, which was deleted.
+        """
+        state = self._snapshot.queues[queue]
+        places, misplaced = requests.log_offset[rows], self._snapshot.misplaced
+        if state.min_offset < state.max_offset:
+            before = requests.offset[rows] < state.min_offset
+            first = self._listed_at(queue, state.min_offset, state.min_offset + _ENTRIES_TRIED)
+            kept = (before & (places < (first[0] if len(first) else 0))) | (
+                ~before & (places > self.last_listed(queue))
+            )
+            rows, places = rows[kept], places[kept]
+        reported = [error.entry.log_offset for error in misplaced if error.entry is not None]
+        lost: Ints = rows[~np.isin(places, reported)]
+        return lost
+
+    def last_listed(self, queue: QueueId) -> int:
+        """The log offset of the last entry that points to a record; -1 without one."""
+        stop = self._snapshot.queues[queue].max_offset
+        places = self._listed_at(queue, max(0, stop - _ENTRIES_TRIED), stop)
+        return int(places[-1]) if len(places) else -1
+
+    def _listed_at(self, queue: QueueId, start: int, stop: int) -> Ints:
+        """The log offsets of the records that entries of a range point to."""
+        state = self._snapshot.queues[queue]
+        entries = self._entries_of(queue, max(start, state.min_offset), min(stop, state.max_offset))
+        whole = self._log.whole_records(entries.log_offset, entries.size)
+        return entries.log_offset[whole]
+
+
+def _added(known: Missing | None, requests: DispatchRequests, rows: Ints) -> Missing:
+    """Those known, and the ones of some more rows; the first has the lowest queue offset."""
+    first = rows[int(np.argmin(requests.offset[rows]))]
+    offset, log_offset = int(requests.offset[first]), int(requests.log_offset[first])
+    if known is not None and known.offset <= offset:
+        return Missing(known.count + len(rows), known.offset, known.log_offset, known.size)
+    count = len(rows) + (0 if known is None else known.count)
+    return Missing(count, offset, log_offset, int(requests.size[first]))
