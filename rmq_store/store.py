@@ -36,6 +36,7 @@ from rmq_store.reading.slice_reader import SliceReader
 from rmq_store.snapshot.file_sizes import geometry_found
 from rmq_store.snapshot.queue_view import QueueView
 from rmq_store.snapshot.snapshot import StoreSnapshot, take_snapshot
+from rmq_store.snapshot.uncovered_bytes import WholeRange
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -276,6 +277,7 @@ class MessageStore:
         slices: Sequence[QueueSlice],
         *,
         verify_queue: bool = False,
+        whole: WholeRange | None = None,
         **how: Unpack[ReadHow],
     ) -> Iterator[pa.RecordBatch]:
         """Arrow batches of all `slices` together, in the order of the log.
@@ -294,7 +296,9 @@ class MessageStore:
         if self._log.chain.is_remote:
             self.view.fetch_ahead(slices)
         reader = SliceReader(self.log, self.view, self.broker_name, self._snapshot.log_end, options)
-        return reader.read(slices)
+        if whole is None and reader.may_account:
+            whole = self.view.whole_log(slices, self.is_system_topic)
+        return reader.read(slices, whole)
 
     def read_log(
         self,

@@ -13,10 +13,12 @@ import pyarrow as pa
 
 from rmq_store import MessageStore
 from rmq_store.format.queues import QueueSlice
+from rmq_store.reading.options import OnDamage
 from rmq_store.search.log_slices import pieces_of
 from rmq_store.search.prefetch import offset_at_log
+from rmq_store.snapshot.uncovered_bytes import WholeRange
 from spark_source.damage import DamageHandler
-from spark_source.planning.partitions import Share, end_errors
+from spark_source.planning.partitions import Share, end_errors, whole_log
 from spark_source.planning.query_plan import ReadPlan
 
 FIRST_BATCH_ROWS = 256
@@ -39,20 +41,21 @@ def read_share(
     Rows about damage follow the batch they belong to; in them every column can be null. `store` is
     the plan's store, opened. Raises what `damage` raises.
     """
-    for batch in _messages(plan, share, store, columns, damage):
+    for batch in read_messages(plan, share, store, columns, damage):
         if batch.num_rows:
             yield batch
         yield from damage.rows(columns)
     yield from damage.rows(columns)
 
 
-def _messages(
+def read_messages(
     plan: ReadPlan,
     share: Share,
     store: MessageStore,
     columns: Sequence[str],
-    damage: DamageHandler,
+    damage: OnDamage,
 ) -> Iterator[pa.RecordBatch]:
+    """The messages of one share; batches may be empty. `damage` takes the errors of the others."""
     asked = plan.asked
     if share.checks_ends:
         for error in end_errors(plan, share, store):
@@ -76,9 +79,11 @@ def _messages(
             on_damage=damage,
         )
         return
+    whole = _whole_range(plan, share, store, columns)
     for slices in pieces_of_share(plan, share, store):
         yield from store.read_slices(
             slices,
+            whole=whole,
             columns=columns,
             tags=asked.tags,
             keys=asked.keys,
@@ -90,6 +95,20 @@ def _messages(
             check_ends=False,  # shares of their own do it
             on_damage=damage,
         )
+
+
+def _whole_range(
+    plan: ReadPlan, share: Share, store: MessageStore, columns: Sequence[str]
+) -> WholeRange | None:
+    """The log range of a share that has all messages of users' topics in it; None for another."""
+    if share.slice is None or share.ranges is not None:
+        return None
+    whole = whole_log(plan, store, columns)
+    if whole is None:
+        return None
+    start, stop = share.slice.start, share.slice.stop
+    pieces = pieces_of(whole.rest, share.slice, store.view.offset_at_log)
+    return WholeRange(whole.queues, tuple(pieces), start, stop)
 
 
 def pieces_of_share(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -42,7 +43,7 @@ from rmq_store.tables.usage_damage import damage_row
 from spark_source.options.definitions import BY_QUEUE
 from spark_source.planning.partitions import Share, end_errors, end_shares, shares_of
 from spark_source.planning.query_plan import QueryPlan, ReadPlan, replaced
-from spark_source.share_reader import pieces_of_share
+from spark_source.share_reader import pieces_of_share, read_messages
 from spark_source.spark_types import SPARK_TIMESTAMP
 
 _SPARK_TYPES: dict[pa.DataType, DataType] = {
@@ -108,7 +109,7 @@ class TableReader(DataSourceReader):
         if self.table == PLAN:
             return [TablePartition(0, rows=list(plan_rows(self.plan)))]
         if self.table == DAMAGE:
-            shares = [*shares_of(self.plan, ("body",)), *end_shares(self.plan)]
+            shares = [*shares_of(self.plan, ("body",)), *end_shares(self.plan, ("body",))]
             return [TablePartition(share.store, share) for share in shares]
         if self.table == USAGE:
             whole = replaced(self.plan, split_by=BY_QUEUE)
@@ -135,23 +136,17 @@ def _of_store(table: Table, plan: ReadPlan, share: Share | None, store: MessageS
         return table.of(store)
     if share.checks_ends:
         return table.of_rows(store.broker_name, map(damage_row, end_errors(plan, share, store)))
-    if plan.limits is not None:
-        return table.of_rows(store.broker_name, _log_damage(plan, share, store))
+    if table.name == DAMAGE:
+        return table.of_rows(store.broker_name, _damage_of(plan, share, store))
     slices = [part for pieces in pieces_of_share(plan, share, store) for part in pieces]
     return table.of(store, slices)
 
 
-def _log_damage(plan: ReadPlan, share: Share, store: MessageStore) -> Iterator[Row]:
+def _damage_of(plan: ReadPlan, share: Share, store: MessageStore) -> Iterator[Row]:
+    asked = replace(plan.asked, tags=None, keys=None, unwrap_batches=False)
     met: list[StoreError] = []
-    assert share.slice is not None
-    batches = store.read_log(
-        share.slice.start,
-        share.slice.stop,
-        limits=plan.limits,
-        columns=("commitLogOffset", "body"),
-        on_damage=met.append,
-    )
-    for _ in batches:
+    columns = ("commitLogOffset", "body")
+    for _ in read_messages(replace(plan, asked=asked), share, store, columns, met.append):
         yield from map(damage_row, met)
         met.clear()
     yield from map(damage_row, met)

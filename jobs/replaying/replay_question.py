@@ -142,7 +142,8 @@ class Rows(Generic[_Part]):
         else:
             slices = cut_into_slices(store, ranges, self.share_bytes)
             shares = [Share(0, piece) for piece in slices]
-        return list(enumerate((*shares, *end_shares(QueryPlan((self.read,))))))
+        lost = end_shares(QueryPlan((self.read,)), self.columns, in_slices=self.tasks is None)
+        return list(enumerate((*shares, *lost)))
 
     def work(
         self, store: MessageStore, share: tuple[int, Share], progress: OnProgress

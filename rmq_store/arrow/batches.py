@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -49,6 +49,11 @@ class Rows:
 
     def __len__(self) -> int:
         return len(self.log_offset)
+
+    def is_of(self, topics: Collection[str]) -> npt.NDArray[np.bool_]:
+        """A mask of the rows of some topics."""
+        codes = [code for code, topic in enumerate(self.topics) if topic in topics]
+        return np.isin(self.topic_code, codes)
 
     def take(self, rows: Any) -> Rows:
         """Some of the rows: a mask, an index array or a slice."""

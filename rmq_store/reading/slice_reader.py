@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -36,6 +36,7 @@ from rmq_store.reading.log_order import in_log_order
 from rmq_store.reading.options import ReadOptions
 from rmq_store.reading.wanted_members import MemberBatches, RangesOf, listed_row
 from rmq_store.snapshot.queue_view import QueueView
+from rmq_store.snapshot.uncovered_bytes import UncoveredBytes, WholeRange
 
 _MASK32 = 0xFFFFFFFF
 LAST_OFFSET = 2**63 - 1
@@ -87,18 +88,37 @@ class SliceReader:
             else np.array([tags_code(tag) & _MASK32 for tag in options.tags], dtype=np.int64)
         )
 
-    def read(self, slices: Sequence[QueueSlice]) -> Iterator[pa.RecordBatch]:
+    @property
+    def may_account(self) -> bool:
+        """Whether a read may account for every byte of the log: it opens the log anyway."""
+        options = self.options
+        return self._reads_log and options.check_ends and not (options.verify_queue or options.keys)
+
+    def read(
+        self, slices: Sequence[QueueSlice], whole: WholeRange | None = None
+    ) -> Iterator[pa.RecordBatch]:
         """Arrow batches of all slices, rows in the order of the log.
 
         After damage a batch may be empty, so that a caller of `on_damage` can pass the errors on.
-        What is missing at the ends of the queues is reported after the last batch.
+        What is missing at the ends of the queues is reported after the last batch, and what no entry
+        lists in the range for which the slices are `whole`.
         """
         if self.options.unwrap:
             self.ranges_of = _ranges_of(slices)
-        yield from self.batches_of(self._in_order(slices))
+        ends = self._view.lost_ends
+        uncovered = None
+        if whole is not None:
+            uncovered = ends.uncovered(whole)
+            yield from self.batches_of(self._all_in_order(slices, whole.rest, uncovered))
+        else:
+            yield from self.batches_of(self._wanted_in_order(slices))
+        errors: Iterable[StoreError] = ()
         if self.options.check_ends:
-            for error in self._view.lost_ends.errors(slices, self.options.verify_queue):
-                self._damaged(error, error.entry)
+            errors = ends.errors(slices, self.options.verify_queue, uncovered)
+        elif uncovered is not None:
+            errors = ends.errors_of(uncovered)
+        for error in errors:
+            self._damaged(error, error.entry)
 
     def batches_of(self, pieces: Iterable[Rows]) -> Iterator[pa.RecordBatch]:
         """Arrow batches of rows that are in log order; rows about damage if the mode has them."""
@@ -131,14 +151,42 @@ class SliceReader:
             upto = at + int(np.argmax(file != file[0]))
         return upto
 
-    def _in_order(self, slices: Sequence[QueueSlice]) -> Iterator[Rows]:
+    def _wanted_in_order(self, slices: Sequence[QueueSlice]) -> Iterator[Rows]:
         """The wanted entries of all slices, in log order."""
+        return self._in_order(slices, self._with_tags)
+
+    def _all_in_order(
+        self, slices: Sequence[QueueSlice], rest: Sequence[QueueSlice], uncovered: UncoveredBytes
+    ) -> Iterator[Rows]:
+        """As `_wanted_in_order`; `uncovered` sees all entries, also those of `rest`."""
+        others = {part.queue for part in rest}
+        hidden = {queue.topic for queue in others}
+        exempt = {part.queue.topic for part in slices if not self._has_tag_hashes(part.queue)}
+        for rows in self._in_order([*slices, *rest], lambda queue, entries: entries, others):
+            uncovered.add(rows.log_offset, rows.size)
+            kept = np.ones(len(rows), dtype=bool)
+            if hidden:
+                kept &= ~rows.is_of(hidden)
+            if self._hashes is not None:
+                kept &= self._may_match(rows.tags_code) | rows.is_of(exempt)
+            yield rows if kept.all() else rows.take(kept)
+        uncovered.close()
+
+    def _in_order(
+        self,
+        slices: Sequence[QueueSlice],
+        chosen: Callable[[QueueId, Entries], Entries],
+        others: Collection[QueueId] = (),
+    ) -> Iterator[Rows]:
+        """The `chosen` ones of the entries that lead to a record. Nothing is reported about `others`."""
         parts = [part for part in slices if part.start < part.stop]
         ends = [-1] * len(parts)
 
         def keep(number: int, entries: Entries) -> Entries:
             part = parts[number]
-            wanted = self._wanted(part.queue, entries)
+            if part.queue in others:
+                return entries.take(self._leads(entries))
+            wanted = chosen(part.queue, self._leading(part.queue, entries))
             if not self._reads_log and len(wanted):
                 wanted, ends[number] = self._trusted(part, wanted, ends[number])
             return wanted
@@ -152,22 +200,34 @@ class SliceReader:
             first_rows=self.options.first_batch_rows,
         )
 
-    def _wanted(self, queue: QueueId, entries: Entries) -> Entries:
-        """The entries without those that point nowhere or have another tag hash."""
-        leads = entries.points_to_record & (entries.log_offset <= self.log_end - entries.size)
+    def _leads(self, entries: Entries) -> npt.NDArray[np.bool_]:
+        return entries.points_to_record & (entries.log_offset <= self.log_end - entries.size)
+
+    def _leading(self, queue: QueueId, entries: Entries) -> Entries:
+        """The entries without those that point nowhere, which are reported."""
+        leads = self._leads(entries)
         if not leads.all():
             self._report_dead_ends(queue, entries.take(~leads))
             entries = entries.take(leads)
         if self._holes and not self._reads_log:
             entries = self._in_files(queue, entries)
-        if (
-            self._hashes is None or queue.topic == SCHEDULE_TOPIC
-        ):  # in this topic tagsCode is a time
+        return entries
+
+    def _with_tags(self, queue: QueueId, entries: Entries) -> Entries:
+        """The entries without those that have another tag hash."""
+        if self._hashes is None or not self._has_tag_hashes(queue):
             return entries
-        if self.options.unwrap and self._view.is_batch(queue):  # each member has its own tags
-            return entries
-        may_match = np.isin(entries.tags_code & _MASK32, self._hashes)
-        return entries.take(may_match | (entries.tags_code <= EXT_MAX_ADDRESS))
+        return entries.take(self._may_match(entries.tags_code))
+
+    def _has_tag_hashes(self, queue: QueueId) -> bool:
+        """Whether tagsCode is that of the message: not a time, nor one of several messages."""
+        if queue.topic == SCHEDULE_TOPIC:
+            return False
+        return not (self.options.unwrap and self._view.is_batch(queue))
+
+    def _may_match(self, tags_code: Ints) -> npt.NDArray[np.bool_]:
+        assert self._hashes is not None
+        return np.isin(tags_code & _MASK32, self._hashes) | (tags_code <= EXT_MAX_ADDRESS)
 
     def _in_files(self, queue: QueueId, entries: Entries) -> Entries:
         """The entries whose records are in files. A reader of records notices the others itself."""

@@ -38,6 +38,7 @@ from rmq_store.format.layout import (
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.snapshot.snapshot import StoreSnapshot
+from rmq_store.snapshot.uncovered_bytes import UncoveredBytes, WholeRange
 from rmq_store.snapshot.undispatched import record_start_near
 from rmq_store.snapshot.unlisted_records import EntriesOf, Missing, UnlistedRecords
 
@@ -72,11 +73,16 @@ class LostEnds:
         self._records = UnlistedRecords(root, log, config, snapshot, entries_of)
         self._searched: dict[QueueId, Missing | None] = {}
 
-    def errors(self, parts: Sequence[QueueSlice], whole_log: bool = False) -> Iterator[StoreError]:
+    def errors(
+        self,
+        parts: Sequence[QueueSlice],
+        whole_log: bool = False,
+        uncovered: UncoveredBytes | None = None,
+    ) -> Iterator[StoreError]:
         """An error for each queue of `parts` that lacks messages at an end that `parts` reach.
 
         One more if the log lacks its own end. With `whole_log`, compares every record of the log
-        with the queues instead of some near the ends.
+        with the queues instead of some near the ends; with `uncovered`, those that no entry lists.
         """
         states = self._snapshot.queues
         there = [part for part in parts if part.queue in states]
@@ -85,18 +91,46 @@ class LostEnds:
         if whole_log:
             start, stop = self._snapshot.log_start, self._snapshot.log_end
             missing = self._records.search(first | last, start, stop)
+        elif uncovered is not None:
+            missing = uncovered.missing
         else:
             missing = self._missing_near(first, last)
         for queue in sorted(missing):
             yield self._unlisted(queue, missing[queue])
+        if uncovered is None:
+            yield from self._damage_near_end(last)
+        else:
+            yield from self._uncovered_damage(uncovered)
         yield from self._beside_records(last, missing)
 
     def errors_beside_records(self, parts: Sequence[QueueSlice]) -> Iterator[StoreError]:
-        """The errors that no comparison of records with queues finds; `unlisted` gives the others."""
+        """The errors that no comparison of records with queues finds.
+
+        `unlisted` and `errors_of` give the others.
+        """
         states = self._snapshot.queues
         there = [part for part in parts if part.queue in states]
         last = {part.queue for part in there if part.stop >= states[part.queue].max_offset}
         yield from self._beside_records(last, ())
+
+    def uncovered(self, whole: WholeRange) -> UncoveredBytes:
+        """An empty collection for the entries of a range.
+
+        The range ends at the first records at or after its `start` and `stop`.
+        """
+        return UncoveredBytes(self._records, whole.queues, *self._range(whole.start, whole.stop))
+
+    def errors_of(self, uncovered: UncoveredBytes) -> Iterator[StoreError]:
+        """The errors of bytes that no entry lists."""
+        for queue, missing in sorted(uncovered.missing.items()):
+            yield self._unlisted(queue, missing)
+        yield from self._uncovered_damage(uncovered)
+
+    def _range(self, start: int | None, stop: int | None) -> tuple[int, int]:
+        end = self._snapshot.log_end
+        low = self._snapshot.log_start if start is None else record_start_at(self._log, start, end)
+        high = end if stop is None else min(record_start_at(self._log, stop, end), end)
+        return low, high
 
     def unlisted(
         self, parts: Sequence[QueueSlice], start: int | None, stop: int | None
@@ -107,10 +141,8 @@ class LostEnds:
         record once.
         """
         queues = {part.queue for part in parts if part.queue in self._snapshot.queues}
-        end = self._snapshot.log_end
-        low = self._snapshot.log_start if start is None else record_start_at(self._log, start, end)
-        high = end if stop is None else min(record_start_at(self._log, stop, end), end)
-        for queue, missing in sorted(self._records.search(queues, low, high).items()):
+        found = self._records.search(queues, *self._range(start, stop))
+        for queue, missing in sorted(found.items()):
             yield self._unlisted(queue, missing)
 
     def _beside_records(
@@ -121,10 +153,16 @@ class LostEnds:
                 yield error
         if last and self._lost_log is not None:
             yield self._lost_log
-        yield from self.unlisted_damage if last and not self._snapshot.part else ()
         for queue in sorted(last):
             if self._snapshot.queues[queue].bytes_after and self._is_closed and queue not in known:
                 yield self._bytes_after(queue)
+
+    def _damage_near_end(self, last: Collection[QueueId]) -> Iterator[StoreError]:
+        yield from self.unlisted_damage if last and not self._snapshot.part else ()
+
+    def _uncovered_damage(self, uncovered: UncoveredBytes) -> Iterator[StoreError]:
+        for start, length, why in uncovered.damage:
+            yield self._damaged(start, length, why)
 
     def lost_queues(self) -> dict[QueueId, str]:
         """Declared queues that have no files although they had messages, and what proves it.
@@ -253,14 +291,7 @@ class LostEnds:
                 listed += int(self._entries_of(queue, *places).size.clip(0).sum())
             if listed < stop - extent.start:
                 why = extent.reason or "a record that names another place"
-                error = CorruptRecordError(
-                    self._log.path_at(extent.start),
-                    offset=extent.start,
-                    reason=f"{stop - extent.start} bytes of the log are damaged ({why}), and no queue "
-                    "lists all that was there",
-                    advice="The offset is a log offset; the messages there are lost, of any queue",
-                )
-                errors.append(error)
+                errors.append(self._damaged(extent.start, stop - extent.start, why))
         return errors
 
     @cached_property
@@ -311,6 +342,14 @@ class LostEnds:
             f"queue {queue.topic}/{queue.queue_id} {end} its messages: at least {missing.count} whole "
             f"records of it are in the log and not in the queue; the first has queue offset "
             f"{missing.offset} and log offset {missing.log_offset}",
+        )
+
+    def _damaged(self, start: int, length: int, why: str) -> StoreError:
+        return CorruptRecordError(
+            self._log.path_at(start),
+            offset=start,
+            reason=f"{length} bytes of the log are damaged ({why}), and no queue lists all that was there",
+            advice="The offset is a log offset; the messages there are lost, of any queue",
         )
 
     def _bytes_after(self, queue: QueueId) -> StoreError:

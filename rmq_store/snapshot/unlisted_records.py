@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -56,32 +57,61 @@ class UnlistedRecords:
     def search(self, queues: Collection[QueueId], start: int, stop: int) -> dict[QueueId, Missing]:
         """What the log has in [start, stop) for `queues` before their first or after their last entry."""
         missing: dict[QueueId, Missing] = {}
-        states = self._snapshot.queues
         for requests in self.requests(start, stop):
-            asked = np.array([queue in queues for queue in requests.queues], dtype=bool)
-            there = [states[q] if q in queues else _NO_STATE for q in requests.queues]
-            low = np.array([state.min_offset for state in there], dtype=np.int64)
-            high = np.array([state.max_offset for state in there], dtype=np.int64)
-            outside = requests.offset < low[requests.queue]
-            outside |= requests.offset >= high[requests.queue]
-            rows = np.flatnonzero(outside & asked[requests.queue])
-            for number in np.unique(requests.queue[rows]).tolist():
-                queue = requests.queues[number]
-                lost = self._lost(queue, requests, rows[requests.queue[rows] == number])
-                if len(lost):
-                    known = missing.get(queue)
-                    missing[queue] = _added(known, requests, lost)
+            self._note_missing(queues, requests, missing)
         return missing
+
+    def look_at(
+        self,
+        queues: Collection[QueueId],
+        start: int,
+        stop: int,
+        missing: dict[QueueId, Missing],
+    ) -> Iterator[Extent]:
+        """As `search`, added to `missing`. Yields the damage in the range."""
+        for piece in scan(self._log, start, stop, check_crc=False):
+            if isinstance(piece, SoundRun):
+                self._note_missing(queues, self._request_of(piece), missing)
+            elif self.is_damage(piece):
+                yield piece
+
+    def _note_missing(
+        self,
+        queues: Collection[QueueId],
+        requests: DispatchRequests,
+        missing: dict[QueueId, Missing],
+    ) -> None:
+        states = self._snapshot.queues
+        asked = np.array([queue in queues for queue in requests.queues], dtype=bool)
+        there = [states[q] if q in queues else _NO_STATE for q in requests.queues]
+        low = np.array([state.min_offset for state in there], dtype=np.int64)
+        high = np.array([state.max_offset for state in there], dtype=np.int64)
+        outside = requests.offset < low[requests.queue]
+        outside |= requests.offset >= high[requests.queue]
+        rows = np.flatnonzero(outside & asked[requests.queue])
+        for number in np.unique(requests.queue[rows]).tolist():
+            queue = requests.queues[number]
+            lost = self._lost(queue, requests, rows[requests.queue[rows] == number])
+            if len(lost):
+                missing[queue] = _added(missing.get(queue), requests, lost)
 
     def requests(self, start: int, stop: int) -> Iterator[DispatchRequests]:
         """What the whole records that start in [start, stop) of the log give the queues."""
-        batch = declared_batch_topics(self._root)
-        batch |= {queue.topic for queue, state in self._snapshot.queues.items() if state.batch}
         for piece in scan(self._log, start, stop, check_crc=False) if start < stop else ():
             if isinstance(piece, SoundRun):
-                levels = self._config.delay_levels_ms
-                records = DecodedRecords.of(piece.headers)
-                yield dispatch(records, delay_levels_ms=levels, batch_topics=batch)
+                yield self._request_of(piece)
+
+    def _request_of(self, run: SoundRun) -> DispatchRequests:
+        return dispatch(
+            DecodedRecords.of(run.headers),
+            delay_levels_ms=self._config.delay_levels_ms,
+            batch_topics=self._batch_topics,
+        )
+
+    @cached_property
+    def _batch_topics(self) -> set[str]:
+        batch = {queue.topic for queue, state in self._snapshot.queues.items() if state.batch}
+        return batch | declared_batch_topics(self._root)
 
     def is_damage(self, piece: Extent) -> bool:
         """Whether a gap is damage. A ghost is, if it is no copy of the record that it names."""

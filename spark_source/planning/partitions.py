@@ -19,6 +19,7 @@ from rmq_store.search.log_slices import (
     with_at_most,
 )
 from rmq_store.search.prefetch import entry_at
+from rmq_store.snapshot.uncovered_bytes import WholeRange
 from spark_source.options.definitions import BY_QUEUE
 from spark_source.planning.query_plan import QueryPlan, ReadPlan
 
@@ -74,10 +75,14 @@ def shares_of(plan: QueryPlan, columns: Sequence[str] | None = None) -> list[Sha
     return again
 
 
-def end_shares(plan: QueryPlan) -> list[Share]:
+def end_shares(
+    plan: QueryPlan, columns: Sequence[str] | None = None, *, in_slices: bool = True
+) -> list[Share]:
     """Shares that report what is missing at the ends of the queues; none for a sound store.
 
-    With verifyQueue there are shares that compare the whole log with the queues.
+    `columns`: as for `shares_of`. With verifyQueue there are shares that compare the whole log with
+    the queues. If the plan is for the `whole_log`, the shares that read messages report what no entry
+    lists; only those that are slices of the log can do so.
     """
     shares: list[Share] = []
     for number, of_store in enumerate(plan.stores):
@@ -87,7 +92,8 @@ def end_shares(plan: QueryPlan) -> list[Share]:
         compares = of_store.asked.verify_queue
         with of_store.store.open() as store:
             ends = store.view.lost_ends
-            lost = tuple((ends.errors_beside_records if compares else ends.errors)(ranges))
+            beside = compares or (in_slices and whole_log(of_store, store, columns) is not None)
+            lost = tuple((ends.errors_beside_records if beside else ends.errors)(ranges))
             if any(part.stop >= store.max_offset(*part.queue) for part in ranges):
                 lost += of_store.damage
         if compares:
@@ -97,6 +103,21 @@ def end_shares(plan: QueryPlan) -> list[Share]:
         if lost:
             shares.append(Share(number, lost=lost))
     return shares
+
+
+def whole_log(
+    plan: ReadPlan, store: MessageStore, columns: Sequence[str] | None
+) -> WholeRange | None:
+    """The whole log, if the shares are slices of it that have all messages of users' topics.
+
+    None too if `columns` (default: those of the option) are read without the log.
+    """
+    asked = plan.asked
+    in_slices = plan.limits is None and plan.places is None and asked.split_by != BY_QUEUE
+    skips = plan.nothing or asked.verify_queue or not plan.ranges
+    if not in_slices or skips or not plan.reads_log(columns):
+        return None
+    return store.view.whole_log((*plan.ranges, *plan.empty), store.is_system_topic)
 
 
 def end_errors(plan: ReadPlan, share: Share, store: MessageStore) -> Iterable[StoreError]:

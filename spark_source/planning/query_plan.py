@@ -134,7 +134,8 @@ def _plan_of(target: Target, store: MessageStore, asked: SourceOptions) -> ReadP
         selected = select_ranges(store, asked)
         ranges = tuple(part for part in selected if len(part))
         empty = tuple(part for part in selected if not len(part))
-        if asked.table is None:
+        # A read of all queues accounts for every byte, and needs the others too for that.
+        if asked.table is None and store.view.whole_log(selected, store.is_system_topic) is None:
             snapshot = snapshot.only(part.queue for part in selected)
             damage = tuple(store.view.lost_ends.unlisted_damage)
     pinned = PinnedStore(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -60,6 +59,93 @@ def test_a_sound_store_is_read_without_an_error(
             pass
     if name != "multipath-5.5.0":  # its log is elsewhere
         assert not store_info(store.path).damage
+
+
+IDLE = QueueId("documents", 0)
+
+
+def lose_idle_end(golden: GoldenStore, gone: int = 4) -> Truth:
+    """Zero the last entries of a queue that got no message for long; returns the first lost one."""
+    forget_consumers(golden)
+    count, records = last_of(golden, IDLE)
+    hurt_queue(golden, IDLE, count - gone, bytes(gone * WIDTH))
+    return records[count - gone]
+
+
+@pytest.mark.parametrize(
+    ("columns", "tags"), [(("queueOffset",), "TagA"), (("body",), None), (None, "TagA")]
+)
+@pytest.mark.parametrize("name", ["clean-4.3.2", "clean-4.9.7", "clean-5.2.0", "clean-5.3.3"])
+def test_a_read_of_all_topics_accounts_for_the_messages_of_an_idle_queue(
+    name: str,
+    tags: str | None,
+    columns: tuple[str, ...] | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    far_from_the_ends(monkeypatch)
+    golden = unpack(name, tmp_path)
+    lost = lose_idle_end(golden)
+    met: list[StoreError] = []
+    with golden.open() as store:
+        list(store.read_batches(tags=tags, columns=columns, on_damage=met.append))
+        place = (*IDLE, lost["queueOffset"], lost["commitLogOffset"])
+        assert [error.entry and error.entry[:4] for error in met] == [place]
+        assert "at least 4 whole records" in str(met[0])
+        list(store.read_batches("orders"))
+        with pytest.raises(CorruptQueueError):
+            list(store.read_batches(tags=tags, columns=columns))
+
+
+def test_spark_accounts_for_them_in_the_share_that_has_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from spark_source.options.parse import parse_options
+    from spark_source.planning.query_plan import pin_all
+    from spark_source.spark_reader import RmqStoreReader
+    from spark_source.spark_types import spark_schema
+    from spark_source.table_reader import TableReader, table_schema
+
+    far_from_the_ends(monkeypatch)
+    golden = unpack("clean-5.3.3", tmp_path)
+    lost = lose_idle_end(golden)
+    for shares in ("1", "7"):
+        options = {"path": golden.path, "minPartitions": shares}
+        plan = pin_all(parse_options({**options, "mode": "PERMISSIVE"}))
+        reader = RmqStoreReader(plan, spark_schema(permissive=True))
+        parts = reader.partitions()
+        assert len(parts) >= int(shares)
+        rows = [row for part in parts for batch in reader.read(part) for row in batch.to_pylist()]
+        users = [r for r in golden.truth if r["topic"] in ("orders", "documents")]
+        assert len([row for row in rows if row["corruptRecord"] is None]) >= len(users) - 4
+        (bad,) = [row for row in rows if row["corruptRecord"]]
+        assert (bad["topic"], bad["queueOffset"]) == ("documents", lost["queueOffset"])
+        table = TableReader(
+            pin_all(parse_options({**options, "table": "damage"})), "damage", table_schema("damage")
+        )
+        (row,) = [
+            row
+            for part in table.partitions()
+            for batch in table.read(part)
+            for row in batch.to_pylist()
+        ]
+        assert row["commitLogOffset"] == lost["commitLogOffset"]
+
+
+def test_damage_in_the_middle_that_no_queue_lists_is_reported_by_a_read_of_all_topics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    far_from_the_ends(monkeypatch)
+    golden = unpack("clean-5.3.3", tmp_path)
+    lost = lose_idle_end(golden)
+    hurt_log(golden, lost["commitLogOffset"], b"\xff" * lost["storeSize"])
+    met: list[StoreError] = []
+    with golden.open() as store:
+        list(store.read_batches(on_damage=met.append))
+    assert [error.offset for error in met if "no queue lists all" in str(error)] == [
+        lost["commitLogOffset"]
+    ]
+    assert len(met) == 2, "the other three are whole"
 
 
 # --- the end of the log ----------------------------------------------------------------------------
@@ -192,6 +278,12 @@ def test_a_queue_without_its_first_file_is_reported(tmp_path: Path) -> None:
         assert [error.entry and error.entry[:3] for error in met] == [(*ORDERS, 0)]
 
 
+def forget_consumers(golden: GoldenStore) -> None:
+    """Remove the offsets of consumers, which prove where a queue ended."""
+    for path in Path(golden.path, "config").glob("consumerOffset.json*"):
+        path.unlink()
+
+
 def far_from_the_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a read compare no bytes of the log with the queues: the log is long and the queue idle."""
     monkeypatch.setattr(lost_ends, "LOOKED_AT", 0)
@@ -246,9 +338,7 @@ def test_verify_queue_finds_the_lost_end_that_no_other_file_proves(
     queue = QueueId("documents", 0)
     count, _ = last_of(golden, queue)
     hurt_queue(golden, queue, count - 2, bytes(2 * WIDTH))
-    os.remove(Path(golden.path, "config", "consumerOffset.json"))
-    for bak in Path(golden.path, "config").glob("consumerOffset.json.bak"):
-        bak.unlink()
+    forget_consumers(golden)
     with golden.open() as store:
         ranges = store.view.ranges_of(["documents"])
         assert sum(batch.num_rows for batch in store.read_slices(ranges)) == count - 2
