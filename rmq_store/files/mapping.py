@@ -8,12 +8,12 @@ import os
 import threading
 import weakref
 from collections import OrderedDict
-from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from rmq_store.errors import TruncatedFileError, from_os_error
+from rmq_store.files.read_counts import ReadCounts
 from rmq_store.files.remote.blocks import KEPT_BYTES, Held, RemoteMapping
 from rmq_store.files.remote.remote_store import Shadow, shadow_of
 from rmq_store.files.segments import SegmentFile
@@ -21,14 +21,6 @@ from rmq_store.format.array_types import Bytes
 
 _REMOTE_FILES_KEPT = 1024
 _MOST_RANGES = 64
-
-
-@dataclass(slots=True)
-class ReadCounts:
-    """What was read: opened files, each once, and requested bytes."""
-
-    files: dict[str, None] = field(default_factory=dict)
-    bytes: int = 0
 
 
 class MappingCache:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -16,29 +15,23 @@ from rmq_store.arrow.property_columns import PropertyColumns
 from rmq_store.commitlog.crc import wrong_crc_rows
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.consumequeue.entries import Entries
 from rmq_store.errors import BodyError, CorruptQueueError, ListedAt, StoreError
 from rmq_store.format.array_types import Ints
-from rmq_store.format.hashing import tags_code
 from rmq_store.format.layout import (
-    EXT_MAX_ADDRESS,
-    FILLER_SIZE,
     MULTI_DISPATCH_SEPARATOR,
     Property,
     SysFlag,
 )
 from rmq_store.format.properties import decode_properties
 from rmq_store.format.queues import QueueId, QueueSlice
-from rmq_store.format.topics import SCHEDULE_TOPIC
 from rmq_store.index.keys import rows_with_key
 from rmq_store.reading.damage_modes import DamageMode
-from rmq_store.reading.log_order import in_log_order
 from rmq_store.reading.options import ReadOptions
+from rmq_store.reading.wanted_entries import WantedEntries
 from rmq_store.reading.wanted_members import MemberBatches, RangesOf, listed_row
 from rmq_store.snapshot.queue_view import QueueView
-from rmq_store.snapshot.uncovered_bytes import UncoveredBytes, WholeRange
+from rmq_store.snapshot.uncovered_bytes import WholeRange
 
-_MASK32 = 0xFFFFFFFF
 LAST_OFFSET = 2**63 - 1
 
 
@@ -56,7 +49,6 @@ class SliceReader:
         self._view = view
         self._broker_name = broker_name
         self._damages = 0
-        self._holes = log.chain.holes
         self.log = log
         self.log_end = log_end
         self.options = options
@@ -73,6 +65,9 @@ class SliceReader:
         self._reads_bodies = options.check_crc or bool(_BODIES.intersection(self._builder.names))
         self._filters = options.tags is not None or options.keys is not None
         self._reads_log = needs_log(self._builder.names) or self._filters or options.verify_queue
+        self._entries = WantedEntries(
+            view, log, log_end, options, self._damaged, reads_log=self._reads_log
+        )
         self.ranges_of: RangesOf = lambda queue: [(0, LAST_OFFSET)]
         self._members = MemberBatches(
             log,
@@ -81,11 +76,6 @@ class SliceReader:
             self._matches if self._filters else None,
             self._damaged,
             passes_over=options.on_damage is not None,
-        )
-        self._hashes = (
-            None
-            if options.tags is None
-            else np.array([tags_code(tag) & _MASK32 for tag in options.tags], dtype=np.int64)
         )
 
     @property
@@ -109,9 +99,9 @@ class SliceReader:
         uncovered = None
         if whole is not None:
             uncovered = ends.uncovered(whole)
-            yield from self.batches_of(self._all_in_order(slices, whole.rest, uncovered))
+            yield from self.batches_of(self._entries.all_in_order(slices, whole.rest, uncovered))
         else:
-            yield from self.batches_of(self._wanted_in_order(slices))
+            yield from self.batches_of(self._entries.in_order(slices))
         errors: Iterable[StoreError] = ()
         if self.options.check_ends:
             errors = ends.errors(slices, self.options.verify_queue, uncovered)
@@ -150,143 +140,6 @@ class SliceReader:
         if file is not None and file[0] != file[-1]:
             upto = at + int(np.argmax(file != file[0]))
         return upto
-
-    def _wanted_in_order(self, slices: Sequence[QueueSlice]) -> Iterator[Rows]:
-        """The wanted entries of all slices, in log order."""
-        return self._in_order(slices, self._with_tags)
-
-    def _all_in_order(
-        self, slices: Sequence[QueueSlice], rest: Sequence[QueueSlice], uncovered: UncoveredBytes
-    ) -> Iterator[Rows]:
-        """As `_wanted_in_order`; `uncovered` sees all entries, also those of `rest`."""
-        others = {part.queue for part in rest}
-        hidden = {queue.topic for queue in others}
-        exempt = {part.queue.topic for part in slices if not self._has_tag_hashes(part.queue)}
-        for rows in self._in_order([*slices, *rest], lambda queue, entries: entries, others):
-            uncovered.add(rows.log_offset, rows.size)
-            kept = np.ones(len(rows), dtype=bool)
-            if hidden:
-                kept &= ~rows.is_of(hidden)
-            if self._hashes is not None:
-                kept &= self._may_match(rows.tags_code) | rows.is_of(exempt)
-            yield rows if kept.all() else rows.take(kept)
-        uncovered.close()
-
-    def _in_order(
-        self,
-        slices: Sequence[QueueSlice],
-        chosen: Callable[[QueueId, Entries], Entries],
-        others: Collection[QueueId] = (),
-    ) -> Iterator[Rows]:
-        """The `chosen` ones of the entries that lead to a record. Nothing is reported about `others`."""
-        parts = [part for part in slices if part.start < part.stop]
-        ends = [-1] * len(parts)
-
-        def keep(number: int, entries: Entries) -> Entries:
-            part = parts[number]
-            if part.queue in others:
-                return entries.take(self._leads(entries))
-            wanted = chosen(part.queue, self._leading(part.queue, entries))
-            if not self._reads_log and len(wanted):
-                wanted, ends[number] = self._trusted(part, wanted, ends[number])
-            return wanted
-
-        return in_log_order(
-            parts,
-            self._view.listed_entries if self.options.unwrap else self._view.slice_entries,
-            keep,
-            batch_queues={part.queue for part in parts if self._view.is_batch(part.queue)},
-            least_rows=self.options.batch_rows,
-            first_rows=self.options.first_batch_rows,
-        )
-
-    def _leads(self, entries: Entries) -> npt.NDArray[np.bool_]:
-        return entries.points_to_record & (entries.log_offset <= self.log_end - entries.size)
-
-    def _leading(self, queue: QueueId, entries: Entries) -> Entries:
-        """The entries without those that point nowhere, which are reported."""
-        leads = self._leads(entries)
-        if not leads.all():
-            self._report_dead_ends(queue, entries.take(~leads))
-            entries = entries.take(leads)
-        if self._holes and not self._reads_log:
-            entries = self._in_files(queue, entries)
-        return entries
-
-    def _with_tags(self, queue: QueueId, entries: Entries) -> Entries:
-        """The entries without those that have another tag hash."""
-        if self._hashes is None or not self._has_tag_hashes(queue):
-            return entries
-        return entries.take(self._may_match(entries.tags_code))
-
-    def _has_tag_hashes(self, queue: QueueId) -> bool:
-        """Whether tagsCode is that of the message: not a time, nor one of several messages."""
-        if queue.topic == SCHEDULE_TOPIC:
-            return False
-        return not (self.options.unwrap and self._view.is_batch(queue))
-
-    def _may_match(self, tags_code: Ints) -> npt.NDArray[np.bool_]:
-        assert self._hashes is not None
-        return np.isin(tags_code & _MASK32, self._hashes) | (tags_code <= EXT_MAX_ADDRESS)
-
-    def _in_files(self, queue: QueueId, entries: Entries) -> Entries:
-        """The entries whose records are in files. A reader of records notices the others itself."""
-        held = np.ones(len(entries), dtype=bool)
-        for start, stop in self._holes:
-            held &= (entries.log_offset >= stop) | (entries.log_offset + entries.size <= start)
-        for row in np.flatnonzero(~held).tolist():
-            try:
-                self.log.record_at(int(entries.log_offset[row]))
-            except StoreError as error:
-                self._damaged(error, _listed(queue, entries, row))
-        return entries.take(held)
-
-    def _trusted(self, part: QueueSlice, entries: Entries, end: int) -> tuple[Entries, int]:
-        """Entries that are trusted without their record. Each must point after the one before.
-
-        `end` is the end of the record before them. Also returns the new end.
-        """
-        before = np.append(end, (entries.log_offset + entries.size)[:-1])
-        if (entries.log_offset < before).any():
-            back = entries.log_offset < np.maximum.accumulate(before)
-            for row in np.flatnonzero(back).tolist():
-                where = int(entries.log_offset[row])
-                self._damaged(
-                    CorruptQueueError(
-                        self._view.folder(part.queue),
-                        offset=int(entries.offset[row]),
-                        reason=f"an entry of queue {part.queue.topic}/{part.queue.queue_id} points "
-                        "back in the log",
-                        expected=f"log offset {int(before[row])} or more",
-                        actual=where,
-                        advice="The offset is a queue offset. Read with verifyQueue to check the "
-                        "entries against their records",
-                    ),
-                    _listed(part.queue, entries, row),
-                )
-            entries = entries.take(~back)
-            if not len(entries):
-                return entries, end
-        end = int(entries.log_offset[-1] + entries.size[-1])
-        if self.options.unwrap and self._view.is_batch(part.queue):
-            entries = _each_message(entries, part)
-        return entries, end
-
-    def _report_dead_ends(self, queue: QueueId, entries: Entries) -> None:
-        for row in range(len(entries)):
-            size = int(entries.size[row])
-            what = "filler" if size == FILLER_SIZE else "an entry that points outside the log"
-            self._damaged(
-                CorruptQueueError(
-                    self._view.folder(queue),
-                    offset=int(entries.offset[row]),
-                    reason=f"{what} in queue {queue.topic}/{queue.queue_id}",
-                    expected=f"a record before log offset {self.log_end}",
-                    actual=f"log offset {int(entries.log_offset[row])}, size {size}",
-                    advice="The offset is a queue offset. Read with on_damage to skip it",
-                ),
-                _listed(queue, entries, row),
-            )
 
     # --- one batch ---------------------------------------------------------------------------------
 
@@ -464,22 +317,6 @@ def _ranges_of(slices: Sequence[QueueSlice]) -> RangesOf:
     for part in slices:
         ranges.setdefault(part.queue, []).append((part.start, part.stop))
     return lambda queue: ranges.get(queue, [])
-
-
-def _each_message(entries: Entries, part: QueueSlice) -> Entries:
-    """The entries of `part` with one entry per message, where an entry has several messages."""
-    counts = entries.count
-    first = np.repeat(np.cumsum(counts) - counts, counts)
-    many = entries.take(np.repeat(np.arange(len(entries)), counts))
-    offset = many.offset + np.arange(len(many)) - first
-    many = replace(many, offset=offset, count=np.ones_like(offset))
-    return many.take((offset >= part.start) & (offset < part.stop))
-
-
-def _listed(queue: QueueId, entries: Entries, row: int) -> ListedAt:
-    numbers = (entries.offset, entries.log_offset, entries.size)
-    offset, log_offset, size = (int(column[row]) for column in numbers)
-    return ListedAt(*queue, offset, log_offset, size)
 
 
 def _name(rows: Rows, row: int) -> str:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from rmq_store.errors import shown_path
-from rmq_store.files.mapping import ReadCounts
+
+
+@dataclass(slots=True)
+class ReadCounts:
+    """What was read: opened files, each once, and requested bytes."""
+
+    files: dict[str, None] = field(default_factory=dict)
+    bytes: int = 0
 
 
 class StoreReads(NamedTuple):

@@ -1,0 +1,204 @@
+"""The entries of queue slices that lead to a record, in log order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from rmq_store.arrow.batches import Rows
+from rmq_store.commitlog.log import CommitLog
+from rmq_store.consumequeue.entries import Entries
+from rmq_store.errors import CorruptQueueError, ListedAt, StoreError
+from rmq_store.format.array_types import Ints
+from rmq_store.format.hashing import tags_code
+from rmq_store.format.layout import EXT_MAX_ADDRESS, FILLER_SIZE
+from rmq_store.format.queues import QueueId, QueueSlice
+from rmq_store.format.topics import SCHEDULE_TOPIC
+from rmq_store.reading.log_order import in_log_order
+from rmq_store.reading.options import ReadOptions
+from rmq_store.snapshot.queue_view import QueueView
+from rmq_store.snapshot.uncovered_bytes import UncoveredBytes
+
+_MASK32 = 0xFFFFFFFF
+
+
+class WantedEntries:
+    """Chooses entries of one view by tag hash. `damaged` takes the errors of the others.
+
+    `reads_log`: whether the caller compares each entry with its record.
+    """
+
+    def __init__(
+        self,
+        view: QueueView,
+        log: CommitLog,
+        log_end: int,
+        options: ReadOptions,
+        damaged: Callable[[StoreError, ListedAt | None], None],
+        *,
+        reads_log: bool,
+    ) -> None:
+        self._view, self._log, self._log_end = view, log, log_end
+        self._options, self._damaged, self._reads_log = options, damaged, reads_log
+        self._holes = log.chain.holes
+        self._hashes = (
+            None
+            if self._options.tags is None
+            else np.array([tags_code(tag) & _MASK32 for tag in self._options.tags], dtype=np.int64)
+        )
+
+    def in_order(self, slices: Sequence[QueueSlice]) -> Iterator[Rows]:
+        """The wanted entries of all slices, in log order."""
+        return self._merged(slices, self._with_tags)
+
+    def all_in_order(
+        self, slices: Sequence[QueueSlice], rest: Sequence[QueueSlice], uncovered: UncoveredBytes
+    ) -> Iterator[Rows]:
+        """As `in_order`; `uncovered` sees all entries, also those of `rest`."""
+        others = {part.queue for part in rest}
+        hidden = {queue.topic for queue in others}
+        exempt = {part.queue.topic for part in slices if not self._has_tag_hashes(part.queue)}
+        for rows in self._merged([*slices, *rest], lambda queue, entries: entries, others):
+            uncovered.add(rows.log_offset, rows.size)
+            kept = np.ones(len(rows), dtype=bool)
+            if hidden:
+                kept &= ~rows.is_of(hidden)
+            if self._hashes is not None:
+                kept &= self._may_match(rows.tags_code) | rows.is_of(exempt)
+            yield rows if kept.all() else rows.take(kept)
+        uncovered.close()
+
+    def _merged(
+        self,
+        slices: Sequence[QueueSlice],
+        chosen: Callable[[QueueId, Entries], Entries],
+        others: Collection[QueueId] = (),
+    ) -> Iterator[Rows]:
+        """The `chosen` ones of the entries that lead to a record. Nothing is reported about `others`."""
+        parts = [part for part in slices if part.start < part.stop]
+        ends = [-1] * len(parts)
+
+        def keep(number: int, entries: Entries) -> Entries:
+            part = parts[number]
+            if part.queue in others:
+                return entries.take(self._leads(entries))
+            wanted = chosen(part.queue, self._leading(part.queue, entries))
+            if not self._reads_log and len(wanted):
+                wanted, ends[number] = self._trusted(part, wanted, ends[number])
+            return wanted
+
+        return in_log_order(
+            parts,
+            self._view.listed_entries if self._options.unwrap else self._view.slice_entries,
+            keep,
+            batch_queues={part.queue for part in parts if self._view.is_batch(part.queue)},
+            least_rows=self._options.batch_rows,
+            first_rows=self._options.first_batch_rows,
+        )
+
+    def _leads(self, entries: Entries) -> npt.NDArray[np.bool_]:
+        return entries.points_to_record & (entries.log_offset <= self._log_end - entries.size)
+
+    def _leading(self, queue: QueueId, entries: Entries) -> Entries:
+        """The entries without those that point nowhere, which are reported."""
+        leads = self._leads(entries)
+        if not leads.all():
+            self._report_dead_ends(queue, entries.take(~leads))
+            entries = entries.take(leads)
+        if self._holes and not self._reads_log:
+            entries = self._in_files(queue, entries)
+        return entries
+
+    def _with_tags(self, queue: QueueId, entries: Entries) -> Entries:
+        """The entries without those that have another tag hash."""
+        if self._hashes is None or not self._has_tag_hashes(queue):
+            return entries
+        return entries.take(self._may_match(entries.tags_code))
+
+    def _has_tag_hashes(self, queue: QueueId) -> bool:
+        """Whether tagsCode is that of the message: not a time, nor one of several messages."""
+        if queue.topic == SCHEDULE_TOPIC:
+            return False
+        return not (self._options.unwrap and self._view.is_batch(queue))
+
+    def _may_match(self, tags_code: Ints) -> npt.NDArray[np.bool_]:
+        assert self._hashes is not None
+        return np.isin(tags_code & _MASK32, self._hashes) | (tags_code <= EXT_MAX_ADDRESS)
+
+    def _in_files(self, queue: QueueId, entries: Entries) -> Entries:
+        """The entries whose records are in files. A reader of records notices the others itself."""
+        held = np.ones(len(entries), dtype=bool)
+        for start, stop in self._holes:
+            held &= (entries.log_offset >= stop) | (entries.log_offset + entries.size <= start)
+        for row in np.flatnonzero(~held).tolist():
+            try:
+                self._log.record_at(int(entries.log_offset[row]))
+            except StoreError as error:
+                self._damaged(error, _listed(queue, entries, row))
+        return entries.take(held)
+
+    def _trusted(self, part: QueueSlice, entries: Entries, end: int) -> tuple[Entries, int]:
+        """Entries that are trusted without their record. Each must point after the one before.
+
+        `end` is the end of the record before them. Also returns the new end.
+        """
+        before = np.append(end, (entries.log_offset + entries.size)[:-1])
+        if (entries.log_offset < before).any():
+            back = entries.log_offset < np.maximum.accumulate(before)
+            for row in np.flatnonzero(back).tolist():
+                where = int(entries.log_offset[row])
+                self._damaged(
+                    CorruptQueueError(
+                        self._view.folder(part.queue),
+                        offset=int(entries.offset[row]),
+                        reason=f"an entry of queue {part.queue.topic}/{part.queue.queue_id} points "
+                        "back in the log",
+                        expected=f"log offset {int(before[row])} or more",
+                        actual=where,
+                        advice="The offset is a queue offset. Read with verifyQueue to check the "
+                        "entries against their records",
+                    ),
+                    _listed(part.queue, entries, row),
+                )
+            entries = entries.take(~back)
+            if not len(entries):
+                return entries, end
+        end = int(entries.log_offset[-1] + entries.size[-1])
+        if self._options.unwrap and self._view.is_batch(part.queue):
+            entries = _each_message(entries, part)
+        return entries, end
+
+    def _report_dead_ends(self, queue: QueueId, entries: Entries) -> None:
+        for row in range(len(entries)):
+            size = int(entries.size[row])
+            what = "filler" if size == FILLER_SIZE else "an entry that points outside the log"
+            self._damaged(
+                CorruptQueueError(
+                    self._view.folder(queue),
+                    offset=int(entries.offset[row]),
+                    reason=f"{what} in queue {queue.topic}/{queue.queue_id}",
+                    expected=f"a record before log offset {self._log_end}",
+                    actual=f"log offset {int(entries.log_offset[row])}, size {size}",
+                    advice="The offset is a queue offset. Read with on_damage to skip it",
+                ),
+                _listed(queue, entries, row),
+            )
+
+
+def _each_message(entries: Entries, part: QueueSlice) -> Entries:
+    """The entries of `part` with one entry per message, where an entry has several messages."""
+    counts = entries.count
+    first = np.repeat(np.cumsum(counts) - counts, counts)
+    many = entries.take(np.repeat(np.arange(len(entries)), counts))
+    offset = many.offset + np.arange(len(many)) - first
+    many = replace(many, offset=offset, count=np.ones_like(offset))
+    return many.take((offset >= part.start) & (offset < part.stop))
+
+
+def _listed(queue: QueueId, entries: Entries, row: int) -> ListedAt:
+    numbers = (entries.offset, entries.log_offset, entries.size)
+    offset, log_offset, size = (int(column[row]) for column in numbers)
+    return ListedAt(*queue, offset, log_offset, size)
