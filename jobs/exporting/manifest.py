@@ -33,6 +33,7 @@ from jobs.exporting.step import (
 )
 from jobs.running.target_lock import TargetLock, refusals
 from rmq_store.files.durable import sync_folder, write_whole
+from rmq_store.files.safe_paths import refuse_links
 from rmq_store.format.queues import QueueId
 
 FOLDER, STAGING, LOCK = "_manifest", "_staging", "_lock"
@@ -81,6 +82,8 @@ class Manifest:
     def __enter__(self) -> Manifest:
         with refusals(self.target):
             self._refuse_other_content()
+        for name in (FOLDER, STAGING, LOCK):
+            refuse_links(self.target, name)
         self._lock = TargetLock(self.target / LOCK)
         try:
             with refusals(self.target):
@@ -187,6 +190,7 @@ class Manifest:
         staged = self.target / STAGING / f"{wave.number:06d}"
         folders = set()
         for file in wave.files:
+            refuse_links(self.target, *file.path.split("/"))
             final = self.target / file.path
             if final.exists():
                 continue
