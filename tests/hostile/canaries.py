@@ -23,3 +23,18 @@ def state_of(folder: Path) -> Canaries:
         for path in files
         if path.relative_to(folder).parts[0] in ("can", "victim.txt")
     }
+
+
+def tree(folder: Path) -> dict[str, tuple[object, int]]:
+    """Every file, folder and link below a folder: its content and time."""
+    return {
+        str(path.relative_to(folder)): (_content(path), path.lstat().st_mtime_ns)
+        for path in sorted(folder.rglob("*"))
+        if not path.name.endswith(".replay.lock")
+    }
+
+
+def _content(path: Path) -> object:
+    if path.is_symlink():
+        return path.readlink()
+    return path.read_bytes() if path.is_file() else None
