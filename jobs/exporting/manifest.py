@@ -35,6 +35,7 @@ from jobs.running.target_lock import TargetLock, refusals
 from rmq_store.files.durable import sync_folder, write_whole
 from rmq_store.files.safe_paths import refuse_links
 from rmq_store.format.queues import QueueId
+from spark_source.options.secret import without_secrets
 
 FOLDER, STAGING, LOCK = "_manifest", "_staging", "_lock"
 SUM, BEGUN = "_sum.json", "_begun.json"
@@ -225,6 +226,8 @@ def _load_sum(path: Path) -> _Sum:
             broker: [ExportedRange(**one) for one in parts]
             for broker, parts in content["ranges"].items()
         }
+        if content["asked"] is not None:
+            content["asked"] = without_secrets(content["asked"])
         return _Sum(**content)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise unreadable(path, error) from error

@@ -11,6 +11,7 @@ from typing import Any
 from rmq_store import StoreError
 from rmq_store.files.safe_paths import is_plain_name
 from rmq_store.format.queues import QueueId, QueueSlice
+from spark_source.options.secret import without_secrets
 
 FORMAT = 1
 PARQUET, DELTA = "parquet", "delta"
@@ -104,9 +105,10 @@ def from_json(path: Path, text: str) -> Wave:
     try:
         content["ranges"] = tuple(ExportedRange(**one) for one in content["ranges"])
         content["files"] = tuple(ExportedFile(**one) for one in content["files"])
+        content["asked"] = without_secrets(content["asked"])  # earlier versions kept them
         start, stop = content["log_range"]
         return Wave(**{**content, "log_range": (start, stop)})
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise unreadable(path, error) from error
 
 
