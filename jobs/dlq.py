@@ -38,6 +38,7 @@ from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.topics import DLQ_PREFIX
 from rmq_store.questions.dead_letters import DeadLettersQuestion
 from rmq_store.questions.engine import ask
+from spark_source.options.secret import HidesSecrets
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,7 +47,7 @@ DEFAULT_TOP = 100
 
 
 @dataclass(frozen=True, slots=True)
-class DlqSpec:
+class DlqSpec(HidesSecrets):
     """Which dead letters: those of `groups` and of `origin_topics` (default: all). `options` are
     the source's own.
 

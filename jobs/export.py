@@ -49,6 +49,7 @@ from rmq_store.search.log_slices import LogSlice, pieces_of
 from rmq_store.text.progress import Progress
 from spark_source.options.definitions import PERMISSIVE
 from spark_source.options.parse import parse_options
+from spark_source.options.secret import HidesSecrets, without_secrets
 from spark_source.planning.partitions import cut_into_slices
 from spark_source.planning.query_plan import ReadPlan, pin
 
@@ -67,7 +68,7 @@ _IN_THE_WAY = (
 
 
 @dataclass(frozen=True, slots=True)
-class ExportSpec:
+class ExportSpec(HidesSecrets):
     """What to export, and the target. `options` are the source's own, by name.
 
     `wave_bytes`: about how many selected bytes a wave has. After an interruption its wave starts
@@ -83,7 +84,11 @@ class ExportSpec:
 
     def asked(self) -> dict[str, str]:
         """The options that determine rows and columns, except those that select queue ranges."""
-        return {name: value for name, value in self.options.items() if name not in RANGES}
+        return {
+            name: value
+            for name, value in without_secrets(self.options).items()
+            if name not in RANGES
+        }
 
 
 def run(

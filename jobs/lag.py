@@ -25,6 +25,7 @@ from jobs.running.spark_engine import engine_of
 from jobs.running.store_selection import pinned_store
 from rmq_store.questions.engine import ask
 from rmq_store.questions.lag import LagQuestion
+from spark_source.options.secret import HidesSecrets
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,7 +45,7 @@ _SHOWN = (
 
 
 @dataclass(frozen=True, slots=True)
-class LagSpec:
+class LagSpec(HidesSecrets):
     """Which groups (default: all). `max_lag`: a group that is more messages behind is a problem."""
 
     store: str

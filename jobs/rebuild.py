@@ -31,6 +31,7 @@ from rmq_store.config.locate import require_apart
 from rmq_store.format.releases import dialect
 from rmq_store.text.json_keys import as_json_object
 from rmq_store.text.progress import Progress
+from spark_source.options.secret import HidesSecrets
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,7 +40,7 @@ _NUMBERS = ("records", "entriesRebuilt", "indexItemsRebuilt", "logStart", "logEn
 
 
 @dataclass(frozen=True, slots=True)
-class RebuildSpec:
+class RebuildSpec(HidesSecrets):
     """What to rebuild, and the target. `log`: copy the log files, or link the full ones.
 
     `release`: the broker release that will start on it. `verify`: check the new store afterwards.

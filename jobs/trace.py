@@ -29,13 +29,14 @@ from jobs.running.store_selection import pinned_store, plan_of
 from rmq_store.questions.trace import trace as lives_with
 from rmq_store.search.message_history import once
 from rmq_store.search.queue_selection import require_topic
+from spark_source.options.secret import HidesSecrets
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
 @dataclass(frozen=True, slots=True)
-class TraceSpec:
+class TraceSpec(HidesSecrets):
     """`key`: a word of KEYS, a UNIQ_KEY or an offsetMsgId. `topic`: only messages sent to it."""
 
     store: str

@@ -24,6 +24,7 @@ from jobs.running.spark_engine import engine_of
 from jobs.running.store_selection import plan_of
 from rmq_store.questions.engine import ask
 from rmq_store.questions.usage import UsageAnswer, UsageQuestion
+from spark_source.options.secret import HidesSecrets
 from spark_source.planning.query_plan import PinnedStore, ReadPlan
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ _GROWTH_DAYS = 7
 
 
 @dataclass(frozen=True, slots=True)
-class UsageSpec:
+class UsageSpec(HidesSecrets):
     """Which messages to count. `top`: how many queues and single messages to list."""
 
     store: str

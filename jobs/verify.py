@@ -28,6 +28,7 @@ from rmq_store.questions.verify import VerifyQuestion
 from rmq_store.text.json_keys import as_json_object
 from rmq_store.text.progress import Progress
 from rmq_store.verify.verify_store import VerifyReport, severities
+from spark_source.options.secret import HidesSecrets
 from spark_source.planning.query_plan import PinnedStore
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class VerifySpec:
+class VerifySpec(HidesSecrets):
     """The store to check. `options`: brokerName and brokerConf."""
 
     store: str

@@ -186,7 +186,7 @@ class InvalidMessageError(StoreError, ValueError):
 
 
 class UnsafeNameError(StoreError):
-    """A name from a record, a file or a bucket would lead to a path outside its folder."""
+    """A name from foreign files, or a link, would lead a writer to a path outside its folder."""
 
     code = "RMQSTORE_UNSAFE_NAME"
 

@@ -30,6 +30,7 @@ from jobs.running.store_selection import range_options
 from rmq_store.errors import StoreError
 from rmq_store.format.queues import QueueId, QueueSlice
 from spark_source.options.definitions import CORRUPT, FAILFAST, PERMISSIVE
+from spark_source.options.secret import reveal
 
 APPLICATION = "rmqstore-export"
 _DAY_MS = 86_400_000
@@ -219,7 +220,8 @@ def _rows_of(
     given = {**kept, "columns": ",".join(columns), "brokerName": plan.store.broker_name}
     if plan.store.broker_conf is not None:
         given["brokerConf"] = plan.store.broker_conf
-    source = spark.read.format("rmqstore").options(**given)
+    revealed = {name: reveal(value) for name, value in given.items()}
+    source = spark.read.format("rmqstore").options(**revealed)
     parts = [
         source.options(**range_options(ranges)).load(plan.store.path)
         for ranges in once(plan.ranges)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
-from jobs.exporting.step import ManifestError
+from jobs.exporting.step import ManifestError, refuse_outside
 
 _COMMIT = re.compile(r"(\d{20})\.json")
 
@@ -53,7 +53,7 @@ def commits(table: Path, start: int, stop: int, *, whole: bool) -> Iterator[Comm
                     advice="Compare the table with the newest wave of the manifest; export into a "
                     "new folder if in doubt",
                 ) from None
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ManifestError(
                 path,
                 reason=f"cannot be read as a commit of a Delta table: {error!r}",
@@ -75,7 +75,9 @@ def _commit(version: int, lines: Iterator[str]) -> Commit:
         action = json.loads(line)
         if "add" in action:
             # The path is a URI, so % and blanks in a name are encoded.
-            added.append(unquote(action["add"]["path"]))
+            path = unquote(action["add"]["path"])
+            refuse_outside(path)
+            added.append(path)
         elif "txn" in action:
             transaction = action["txn"]["appId"], int(action["txn"]["version"])
         elif "commitInfo" in action:

@@ -33,7 +33,9 @@ from jobs.exporting.step import (
 )
 from jobs.running.target_lock import TargetLock, refusals
 from rmq_store.files.durable import sync_folder, write_whole
+from rmq_store.files.safe_paths import refuse_links
 from rmq_store.format.queues import QueueId
+from spark_source.options.secret import without_secrets
 
 FOLDER, STAGING, LOCK = "_manifest", "_staging", "_lock"
 SUM, BEGUN = "_sum.json", "_begun.json"
@@ -81,6 +83,8 @@ class Manifest:
     def __enter__(self) -> Manifest:
         with refusals(self.target):
             self._refuse_other_content()
+        for name in (FOLDER, STAGING, LOCK):
+            refuse_links(self.target, name)
         self._lock = TargetLock(self.target / LOCK)
         try:
             with refusals(self.target):
@@ -187,6 +191,7 @@ class Manifest:
         staged = self.target / STAGING / f"{wave.number:06d}"
         folders = set()
         for file in wave.files:
+            refuse_links(self.target, *file.path.split("/"))
             final = self.target / file.path
             if final.exists():
                 continue
@@ -221,6 +226,8 @@ def _load_sum(path: Path) -> _Sum:
             broker: [ExportedRange(**one) for one in parts]
             for broker, parts in content["ranges"].items()
         }
+        if content["asked"] is not None:
+            content["asked"] = without_secrets(content["asked"])
         return _Sum(**content)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise unreadable(path, error) from error

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from rmq_store import StoreError
+from rmq_store.files.safe_paths import is_plain_name
 from rmq_store.format.queues import QueueId, QueueSlice
+from spark_source.options.secret import without_secrets
 
 FORMAT = 1
 PARQUET, DELTA = "parquet", "delta"
@@ -31,6 +33,10 @@ class ExportedRange:
     stop: int
     last_log_offset: int
 
+    def __post_init__(self) -> None:
+        """Raise ValueError for other numbers than integers."""
+        _require_integers(self.queue_id, self.start, self.stop, self.last_log_offset)
+
     @property
     def slice(self) -> QueueSlice:
         """The range in the planner's type."""
@@ -45,6 +51,11 @@ class ExportedFile:
     rows: int
     size: int
     sha256: str
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for a path that leaves the target, and other numbers than integers."""
+        _require_integers(self.rows, self.size)
+        refuse_outside(self.path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +77,22 @@ class Wave:
     table: str = PARQUET
     delta_version: int | None = None  # version of the Delta table with this wave
 
+    def __post_init__(self) -> None:
+        """Raise ValueError for other numbers than integers."""
+        _require_integers(self.number, self.rows, *self.log_range)
+
+
+def refuse_outside(path: str) -> None:
+    """Raise ValueError unless `path`, with "/" between its names, stays in the folder it starts in."""
+    if not all(map(is_plain_name, path.split("/"))):
+        raise ValueError(f"{path!r} is not a path inside the target")
+
+
+def _require_integers(*numbers: object) -> None:
+    for number in numbers:
+        if type(number) is not int:
+            raise ValueError(f"{number!r} is not an integer")
+
 
 def to_json(wave: Wave) -> str:
     """A wave as one line of JSON."""
@@ -78,9 +105,10 @@ def from_json(path: Path, text: str) -> Wave:
     try:
         content["ranges"] = tuple(ExportedRange(**one) for one in content["ranges"])
         content["files"] = tuple(ExportedFile(**one) for one in content["files"])
+        content["asked"] = without_secrets(content["asked"])  # earlier versions kept them
         start, stop = content["log_range"]
         return Wave(**{**content, "log_range": (start, stop)})
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise unreadable(path, error) from error
 
 
@@ -90,7 +118,7 @@ def content_of(path: Path, text: str) -> dict[str, Any]:
         content: dict[str, Any] = json.loads(text)
         if content.pop("format") != FORMAT:
             raise ValueError("written by another version")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise unreadable(path, error) from error
     return content
 

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from jobs.replay_targets.discarding import discard_unfinished
 from jobs.replay_targets.replay_parquet import PARQUET, write_parquet
 from jobs.replay_targets.step_reader import WaveReader, to_append
 from jobs.replay_targets.target_store import (
     append_rows,
-    discard_unfinished,
     open_target,
     queue_ends,
 )

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -77,8 +75,8 @@ def open_target(
 def _cannot_go_on(path: str, ledger: Ledger, run: ReplayRun, reason: str) -> LedgerError:
     if run.created:
         advice = (
-            f"Give --restart to delete {path} and replay from the start: "
-            "only this replay has written to it"
+            f"Give --restart to delete {path} and replay from the start, which is refused if "
+            "others have written to it"
         )
     else:
         advice = (
@@ -90,24 +88,6 @@ def _cannot_go_on(path: str, ledger: Ledger, run: ReplayRun, reason: str) -> Led
         reason="a replay into this target was interrupted, and what arrived is unknown: " + reason,
         advice=advice,
     )
-
-
-def discard_unfinished(path: str | None, parquet: str | None, ledger: Ledger) -> None:
-    """Delete what an unfinished run created, and its ledger entry. Raises LedgerError if it did not
-    create the target."""
-    run = ledger.unfinished
-    if run is None:
-        return
-    if path is not None and not run.created:
-        raise LedgerError(
-            path,
-            reason="the unfinished replay did not create this store, so it is not deleted",
-            advice=f"Restore it from a copy, and delete the last run from {ledger.path}",
-        )
-    for created in (path, parquet if run.parquet else None):
-        if created is not None and Path(created).exists():
-            shutil.rmtree(created)
-    ledger.forget_last()
 
 
 def append_rows(store: StoreWriter, batch: pa.RecordBatch) -> Iterator[InvalidMessageError]:

@@ -20,6 +20,7 @@ from typing import Any, Literal
 from jobs.running.target_lock import TargetLock
 from rmq_store import StoreError
 from rmq_store.files.durable import write_whole
+from rmq_store.files.safe_paths import is_plain_name
 from rmq_store.format.queues import QueueId, QueueSlice
 
 FORMAT = 1
@@ -160,7 +161,7 @@ def _load(path: Path) -> list[ReplayRun]:
                 advice="Use the version that wrote it, or replay into a new target",
             )
         return [_from_json(run) for run in content["runs"]]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise LedgerError(
             path,
             reason=f"cannot be read as a ledger: {error!r}",
@@ -173,4 +174,9 @@ def _from_json(content: dict[str, Any]) -> ReplayRun:
         QueueSlice(QueueId(topic, queue_id), start, stop)
         for topic, queue_id, start, stop in content["ranges"]
     )
-    return ReplayRun(**{**content, "ranges": ranges})
+    run = ReplayRun(**{**content, "ranges": ranges})
+    if not is_plain_name(run.run_id):  # a file of refused messages gets this name
+        raise ValueError(f"{run.run_id!r} is not a file name")
+    if type(run.target_end) is not int:
+        raise ValueError(f"{run.target_end!r} is not an integer")
+    return run

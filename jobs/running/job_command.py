@@ -18,6 +18,7 @@ from jobs.running.failures import is_damage, is_from_spark, reason_of
 from rmq_store.errors import AccessError, StoreError, nearest
 from rmq_store.malloc import keep_freed_memory
 from spark_source.options.definitions import OPTIONS
+from spark_source.options.secret import hide_secrets
 from spark_source.options.value_parsers import parse_size
 
 if TYPE_CHECKING:
@@ -254,7 +255,7 @@ def top_option(default: int, text: str) -> Callable[[_F], _F]:
 
 def given_options(given: Mapping[str, Any], names: Sequence[str] = SELECTION) -> dict[str, str]:
     """The source's options that were given on the command line."""
-    return {name: given[name] for name in names if given.get(name) is not None}
+    return hide_secrets({name: given[name] for name in names if given.get(name) is not None})
 
 
 def print_result(answer: JobResult, json_file: str | None) -> None:

@@ -39,7 +39,7 @@ class TargetLock:
 def _locked(path: Path) -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -77,12 +77,13 @@ def _is_file_of(descriptor: int, path: Path) -> bool:
 
 def refuse_uri(target: str) -> None:
     """Raise InvalidArgumentError for a URI, which would become a local folder of that name."""
-    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", target):
+    found = re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", target)
+    if found:
         raise InvalidArgumentError(
             None,
             reason="the target is a URI, but jobs only write to folders",
             expected="a local or mounted folder, which executors share",
-            actual=target,
+            actual=f"{found[0]}...",  # the rest may hold credentials
             advice="Write to a folder, and copy it to the object store",
         )
 

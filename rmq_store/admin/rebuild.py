@@ -207,8 +207,9 @@ def _take_log(store: MessageStore, root: Path, mode: str, progress: Progress | N
 def _copy(segment: SegmentFile, path: Path, size: int) -> None:
     """Copy a file without its holes. It gets its name when it is complete."""
     part = path.with_name(path.name + ".part")
+    part.unlink(missing_ok=True)
     at = 0
-    with open(segment.path, "rb", buffering=0) as origin, part.open("wb") as copy:
+    with open(segment.path, "rb", buffering=0) as origin, part.open("xb") as copy:
         while (at := stored_from(origin.fileno(), at, segment.size)) < segment.size:
             origin.seek(at)
             piece = origin.read(_PIECE)

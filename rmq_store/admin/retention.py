@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from rmq_store.config.broker_conf import StoreConfig
-from rmq_store.config.locate import refuse_foreign_log
+from rmq_store.config.locate import refuse_foreign_log, refuse_linked_queues
 from rmq_store.consumequeue.files import QueueFiles
 from rmq_store.errors import InvalidArgumentError, MissingFileError, StoreError, from_os_error
 from rmq_store.files.segments import SegmentFile
@@ -251,6 +251,7 @@ def apply_retention(plan: RetentionPlan) -> int:
     """
     root = Path(plan.path)
     refuse_foreign_log(root, plan.config)
+    refuse_linked_queues(root)
     lock = StoreLock(root)
     freed = 0
     try:

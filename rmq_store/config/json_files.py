@@ -102,7 +102,8 @@ def write_config_json(store: str | os.PathLike[str], name: str, text: str) -> No
     path, fresh = folder / name, folder / f"{name}.tmp"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with open(fresh, "w", encoding="utf-8") as file:
+        fresh.unlink(missing_ok=True)  # of an interrupted write, or a link to a file elsewhere
+        with open(fresh, "x", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

@@ -15,6 +15,7 @@ from rmq_store.errors import (
     UnsupportedStoreError,
     from_os_error,
 )
+from rmq_store.files.safe_paths import refuse_link
 from rmq_store.files.segments import list_segments
 from rmq_store.format.layout import (
     ABORT_FILE,
@@ -147,6 +148,31 @@ def refuse_foreign_log(root: Path, config: StoreConfig) -> None:
                 actual=found,
                 advice=_ways_out(root, folder),
             )
+
+
+def refuse_linked_queues(root: Path) -> None:
+    """Raise UnsafeNameError if the folder of a topic or queue is a link.
+
+    A writer would change, cut or delete files somewhere else. The folders in the root itself may be
+    links, to other disks. Every writer calls this before it takes the lock.
+    """
+    for part in (CONSUMEQUEUE_DIR, BATCH_CONSUMEQUEUE_DIR, CONSUMEQUEUE_EXT_DIR):
+        for topic in _listed(root / part):
+            if topic.is_symlink():
+                refuse_link(topic.path)
+            for queue in _listed(topic.path):
+                if queue.is_symlink():
+                    refuse_link(queue.path)
+
+
+def _listed(folder: str | Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return [entry for entry in entries if entry.is_symlink() or entry.is_dir()]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise from_os_error(folder, error, "listing queues") from error
 
 
 def _own_log_folder(root: Path, folder: Path, mine: list[Path]) -> str | None:

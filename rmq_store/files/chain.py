@@ -21,6 +21,7 @@ from rmq_store.files.segments import (
     SegmentFile,
     infer_file_size,
     list_segments,
+    refuse_larger,
     refuse_sizes,
     without_overlaps,
 )
@@ -45,11 +46,16 @@ class SegmentChain:
         mappings: MappingCache | None = None,
         setting: str = "the file size given",
     ) -> None:
-        """`setting`: the broker's name for `file_size`, for messages."""
+        """`setting`: the broker's name for `file_size`, for messages.
+
+        Raises InvalidArgumentError if the files contradict `file_size`, and UnrecoverableStoreError
+        for a file that is larger than the others' names allow.
+        """
         self.folders = [os.fspath(folder) for folder in folders]
         listed = list(list_segments(folders) if segments is None else segments)
         refuse_sizes(listed, file_size, setting)
         self.file_size = file_size or infer_file_size(listed)
+        refuse_larger(listed, self.file_size)
         self.segments = without_overlaps(listed, self.file_size)
         self._bases = [segment.base for segment in self.segments]
         self._mappings = mappings or MappingCache(_MAPPINGS_KEPT)

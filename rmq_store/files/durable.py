@@ -23,7 +23,8 @@ def read_file(path: str | os.PathLike[str]) -> bytes:
 def write_whole(path: Path, text: str) -> None:
     """Replace a file's content and flush it. After a crash the file is the old one or the new one."""
     aside = path.with_name(path.name + ".tmp")
-    with aside.open("w", encoding="utf-8") as file:
+    aside.unlink(missing_ok=True)  # of an interrupted write, or a link to a file elsewhere
+    with aside.open("x", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())

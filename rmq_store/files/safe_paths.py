@@ -32,3 +32,25 @@ def path_inside(folder: str | os.PathLike[str], *names: str) -> str:
                 advice="Nothing is written for it. Find out who wrote that name",
             )
     return os.path.join(os.fspath(folder), *names)
+
+
+def refuse_links(folder: str | os.PathLike[str], *names: str) -> None:
+    """Raise UnsafeNameError if `names`, one below the other in `folder`, have a link among them.
+
+    Something written or deleted through the link would be outside the folder. Names that do not
+    exist are no links.
+    """
+    path = os.fspath(folder)
+    for name in names:
+        path = path_inside(path, name)
+        refuse_link(path)
+
+
+def refuse_link(path: str | os.PathLike[str]) -> None:
+    """Raise UnsafeNameError if `path` is a link: what is written there would be somewhere else."""
+    if os.path.islink(path):
+        raise UnsafeNameError(
+            path,
+            reason=f"this is a link, to {os.readlink(path)}, where nothing may be changed",
+            advice="Put the file or folder itself in its place, or remove the link",
+        )

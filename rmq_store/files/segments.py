@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import os
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from rmq_store.errors import InvalidArgumentError, from_os_error
+from rmq_store.errors import InvalidArgumentError, UnrecoverableStoreError, from_os_error
 from rmq_store.format.layout import SEGMENT_NAME_DIGITS
 
 LARGEST_FILE = 2**31 - 1
@@ -56,19 +57,51 @@ def list_segments(folders: Sequence[str | os.PathLike[str]]) -> list[SegmentFile
 
 
 def infer_file_size(segments: Sequence[SegmentFile]) -> int:
-    """The full file size of a chain; 0 for an empty chain.
+    """The full file size of a chain, as most names say; 0 for an empty chain.
 
-    The last file may be truncated (a copied snapshot), and in a damaged store so may others. The
-    names therefore count more than the sizes, as long as they are plausible.
+    Names are multiples of the size, and no file reaches the next one. The last file may be cut (a
+    copied snapshot), and in a damaged store so may others. So the largest size is the full one if
+    it fits most names, and else the greatest common divisor of the names, if no file is larger.
+    Where neither holds, a file has an odd size or name: then the size that fits most names.
     """
-    if not segments:
-        return 0
-    largest = max(segment.size for segment in segments)
+    if len(segments) < 2:
+        return segments[0].size if segments else 0
     bases = [segment.base for segment in segments]
-    if all(base % largest == 0 for base in bases) or len(bases) == 1:
+    sizes = sorted(segment.size for segment in segments)
+    largest, by_names = sizes[-1], math.gcd(*bases)
+    if 2 * _names_that_fit(bases, largest) > len(bases):
         return largest
-    by_name = math.gcd(*bases)
-    return by_name if largest <= by_name <= LARGEST_FILE else largest
+    if largest <= by_names <= LARGEST_FILE:
+        return by_names
+    distances = Counter(after - before for before, after in pairwise(bases))
+    usual = max(distances, key=lambda distance: (distances[distance], -distance))
+    middle = sizes[(len(sizes) - 1) // 2]  # half of the files are no larger
+    possible = [size for size in (*sizes, usual, by_names) if middle <= size <= LARGEST_FILE]
+    best = max(possible, key=lambda size: (_names_that_fit(bases, size), size), default=largest)
+    return best if 2 * _names_that_fit(bases, best) > len(bases) else min(largest, LARGEST_FILE)
+
+
+def _names_that_fit(bases: Sequence[int], size: int) -> int:
+    """How many names are multiples of `size` and leave room for a file of it."""
+    after = (*bases[1:], bases[-1] + size)
+    return sum(
+        base % size == 0 and following - base >= size
+        for base, following in zip(bases, after, strict=True)
+    )
+
+
+def refuse_larger(segments: Sequence[SegmentFile], size: int) -> None:
+    """Raise UnrecoverableStoreError for a file larger than the size that most names say."""
+    larger = next((segment for segment in segments if segment.size > size), None)
+    if larger is not None:
+        raise UnrecoverableStoreError(
+            larger.path,
+            reason="the file is larger than the names of the files beside it allow",
+            expected=f"at most {size} bytes",
+            actual=f"{larger.size} bytes",
+            advice="Its bytes from there on belong to no offset. Restore it from a copy, or cut it "
+            "to that size in a copy of the store",
+        )
 
 
 _SIZE_ADVICE = "Omit the size to infer it from the files, or take it from broker.conf"

@@ -11,6 +11,7 @@ from pathlib import Path
 from rmq_store.errors import from_os_error
 from rmq_store.files.durable import sync_folder
 from rmq_store.files.mapping import stored_from
+from rmq_store.files.safe_paths import refuse_link
 
 _LOOKED_AT = 1 << 20  # bytes read at once to find the last nonzero byte
 
@@ -23,18 +24,21 @@ def own(path: Path) -> None:
     """Replace a file that is shared by its own copy, so that writing changes only this one.
 
     A rebuilt store may share its log files with the original store, by hard links. The files of a
-    private copy of a store are links.
+    private copy of a store are links. Raises UnsafeNameError for any other link.
     """
-    linked = path.is_symlink() and any(path.is_relative_to(folder) for folder in PRIVATE)
+    linked = any(path.is_relative_to(folder) for folder in PRIVATE) and path.is_symlink()
+    if not linked:
+        refuse_link(path)
     if linked or path.stat().st_nlink > 1:
         part = path.with_name(path.name + ".part")
+        part.unlink(missing_ok=True)
         _copy_data(path, part)
         part.replace(path)
 
 
 def _copy_data(path: Path, copy: Path) -> None:
     """Copy a file without its holes: log files are created at full size."""
-    with path.open("rb") as origin, copy.open("wb") as made:
+    with path.open("rb") as origin, copy.open("xb") as made:
         size = os.fstat(origin.fileno()).st_size
         for start, stop in _data_ranges(origin.fileno(), 0, size):
             for at in range(start, stop, _LOOKED_AT):

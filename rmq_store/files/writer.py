@@ -63,9 +63,9 @@ class OpenFiles:
 
     def _make(self, path: Path, size: int) -> int:
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.exists():
+        if os.path.lexists(path):
             own(path)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         try:
             if os.fstat(fd).st_size < size:
                 os.ftruncate(fd, size)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from rmq_store.errors import StoreLockedError, from_os_error
 from rmq_store.files.remote.remote_store import shadow_of
+from rmq_store.files.safe_paths import refuse_link
 from rmq_store.format.layout import LOCK_CONTENT, LOCK_FILE
 
 _FLOCK = "@hhqqi"  # struct flock of 64-bit Linux: l_type, l_whence, l_start, l_len, l_pid
@@ -22,13 +23,17 @@ class StoreLock:
     """The exclusive lock on the first byte of `lock`, as the broker locks it."""
 
     def __init__(self, root: Path) -> None:
-        """Raises StoreLockedError if a broker or another writer holds the lock."""
+        """Raises StoreLockedError if a broker or another writer holds the lock, and UnsafeNameError
+        for a link."""
         self._path = root / LOCK_FILE
         self._key = os.path.realpath(self._path)
         if self._key in _held:
             raise _locked(self._path)
+        refuse_link(self._path)
         try:
-            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._fd = os.open(
+                self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644
+            )
         except OSError as error:
             raise from_os_error(self._path, error, "opening the lock") from error
         try:

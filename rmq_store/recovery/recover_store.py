@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rmq_store.config.broker_conf import StoreConfig
-from rmq_store.config.locate import refuse_foreign_log, require_store
+from rmq_store.config.locate import refuse_foreign_log, refuse_linked_queues, require_store
 from rmq_store.errors import InvalidArgumentError, shown_path
 from rmq_store.format.releases import Dialect, dialect
 from rmq_store.markers.abort_file import remove_abort
@@ -45,6 +45,7 @@ def recover(
     given, traits = StoreConfig.of(config), dialect(release)
     root = require_store(path, given)
     refuse_foreign_log(root, given)
+    refuse_linked_queues(root)
     lock = StoreLock(root)
     try:
         report = recover_locked(root, given, traits, mode)
@@ -71,6 +72,7 @@ def plan_recovery(
     given, traits = StoreConfig.of(config), dialect(release)
     root = require_store(path, given)
     refuse_foreign_log(root, given)
+    refuse_linked_queues(root)
     refuse_locked(root)
     with private_copy(root, given) as (copy, moved):
         report = recover_locked(copy, moved, traits, mode)

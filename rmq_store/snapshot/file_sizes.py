@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from rmq_store.commitlog.log import CommitLog
@@ -13,6 +16,8 @@ from rmq_store.format.layout import INDEX_DIR
 from rmq_store.index.file import IndexFile, list_index_files
 from rmq_store.index.geometry import Geometry
 from rmq_store.snapshot.snapshot import StoreSnapshot
+
+_QUEUES_ASKED = 100  # of each kind; a store may have 100,000
 
 
 def geometry_found(
@@ -30,18 +35,10 @@ def geometry_found(
     Raises IndexGeometryError if the newest index file does not show its geometry. With
     `damaged_index`, an older file is used instead.
     """
-    listed = folders.listed()
-    plain = [queue for queue, is_batch in listed.items() if not is_batch]
-    batch = [queue for queue, is_batch in listed.items() if is_batch]
     geometry = _index_geometry(root, given, damaged_index)
-    return StoreConfig(
+    return replace(
+        queue_sizes(folders, _QUEUES_ASKED),
         mappedFileSizeCommitLog=log.chain.file_size or None,
-        mappedFileSizeConsumeQueue=folders.files(plain[0]).chain.file_size or None
-        if plain
-        else None,
-        mapperFileSizeBatchConsumeQueue=(
-            folders.files(batch[0], batch=True).chain.file_size or None if batch else None
-        ),
         maxHashSlotNum=None if geometry is None else geometry.slots,
         maxIndexNum=None if geometry is None else geometry.items,
     )
@@ -93,12 +90,27 @@ def refuse_smaller(chains: list[SegmentChain]) -> None:
         )
 
 
-def queue_sizes(folders: QueueFolders) -> StoreConfig:
-    """File sizes of the existing queues: the largest file of each kind has the full size."""
-    sizes = {False: 0, True: 0}
+def queue_sizes(folders: QueueFolders, most: int | None = None) -> StoreConfig:
+    """File sizes of the existing queues, as most of them say; of `most` queues of each kind at most.
+
+    Queues with several files show the size by their names, so they decide if there are any.
+    """
+    votes: dict[bool, Counter[tuple[bool, int]]] = {False: Counter(), True: Counter()}
     for queue, batch in folders.listed().items():
-        sizes[batch] = max(sizes[batch], folders.files(queue, batch=batch).chain.file_size)
+        if most is None or votes[batch].total() < most:
+            chain = folders.files(queue, batch=batch).chain
+            if chain.segments:
+                votes[batch][len(chain.segments) > 1, chain.file_size] += 1
     return StoreConfig(
-        mappedFileSizeConsumeQueue=sizes[False] or None,
-        mapperFileSizeBatchConsumeQueue=sizes[True] or None,
+        mappedFileSizeConsumeQueue=_elected(votes[False]),
+        mapperFileSizeBatchConsumeQueue=_elected(votes[True]),
     )
+
+
+def _elected(votes: Mapping[tuple[bool, int], int]) -> int | None:
+    """The size with most votes, of those from several files if there are any; the largest of equals."""
+    if not votes:
+        return None
+    by_names = {size: count for (several, size), count in votes.items() if several}
+    counts = by_names or {size: count for (_, size), count in votes.items()}
+    return max(counts, key=lambda size: (counts[size], size))

@@ -12,7 +12,12 @@ import numpy as np
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.config.broker_conf import PATH_SPLITTER, StoreConfig
-from rmq_store.config.locate import commitlog_folders, refuse_foreign_log, require_store
+from rmq_store.config.locate import (
+    commitlog_folders,
+    refuse_foreign_log,
+    refuse_linked_queues,
+    require_store,
+)
 from rmq_store.consumequeue.folders import QueueFolders
 from rmq_store.errors import NotAStoreError, from_os_error
 from rmq_store.format.layout import COMMITLOG_DIR, CONFIG_DIR, CONSUMEQUEUE_DIR, INDEX_DIR
@@ -77,6 +82,7 @@ def open_store(
     given, traits = StoreConfig.of(config), dialect(release)
     root = require_store(path, given)
     refuse_foreign_log(root, given)
+    refuse_linked_queues(root)
     lock = StoreLock(root)
     try:
         report = None

@@ -29,6 +29,7 @@ class Option:
     parse: Callable[[str], Any]
     default: str
     meaning: str
+    secret: bool = False  # may hold credentials, so no message or report has its value
 
 
 OPTIONS: tuple[Option, ...] = (
@@ -266,6 +267,7 @@ OPTIONS: tuple[Option, ...] = (
         "the environment",
         "for a path such as `s3://bucket/store`: arguments for its class in pyarrow.fs, as "
         'JSON: `{"region": "eu-central-1"}`; never shown',
+        secret=True,
     ),
     Option(
         "table",

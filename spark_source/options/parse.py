@@ -23,6 +23,7 @@ from spark_source.options.definitions import (
     STREAM_OPTIONS,
     Option,
 )
+from spark_source.options.secret import reveal
 from spark_source.options.value_parsers import Assignment, ByQueue, Refused
 
 
@@ -200,11 +201,11 @@ def _invalid(reason: str, advice: str) -> InvalidArgumentError:
 def parse_option(option: Option, value: str) -> Any:
     """The typed value of an option. Raises InvalidArgumentError."""
     try:
-        return option.parse(value)
+        return option.parse(reveal(value))
     except Refused as refused:
         raise InvalidArgumentError(
             None,
             reason=f"option {option.name!r} {refused}",
-            actual=None if option.name == "storageOptions" else repr(value),
+            actual=None if option.secret else repr(value),
             advice=f"It means: {option.meaning}",
         ) from None

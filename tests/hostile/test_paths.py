@@ -18,28 +18,11 @@ from rmq_store.errors import UnsafeNameError
 from rmq_store.files.remote import remote_store
 from rmq_store.files.safe_paths import is_plain_name, path_inside
 from rmq_store.recovery import recover
+from tests.hostile.canaries import canaries, state_of
 from tests.support.golden import GoldenStore, unpack
 
 TOPIC = b"documents"
 OUTSIDE = b"../../can"  # as long: two folders up, and into the canaries
-Canaries = dict[str, tuple[bytes, int]]
-
-
-def canaries(folder: Path) -> Canaries:
-    """Files beside a target, which must stay as they are."""
-    (folder / "can" / "0").mkdir(parents=True)
-    (folder / "can" / "0" / "00000000000000000000").write_bytes(b"a file of somebody else")
-    (folder / "victim.txt").write_text("this stays")
-    return state_of(folder)
-
-
-def state_of(folder: Path) -> Canaries:
-    files = [path for path in folder.rglob("*") if path.is_file()]
-    return {
-        str(path.relative_to(folder)): (path.read_bytes(), path.stat().st_mtime_ns)
-        for path in files
-        if path.relative_to(folder).parts[0] in ("can", "victim.txt")
-    }
 
 
 def with_hostile_topic(folder: Path) -> tuple[GoldenStore, int]:
