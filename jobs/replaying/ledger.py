@@ -17,10 +17,10 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Literal
 
-from jobs.running.target_lock import TargetLock
 from rmq_store import StoreError
 from rmq_store.files.durable import write_whole
 from rmq_store.format.queues import QueueId, QueueSlice
+from spark_source.writing.target_lock import TargetLock
 
 FORMAT = 1
 
