@@ -41,7 +41,6 @@ from jobs.running.failures import SALVAGE, is_damage, reason_of
 from jobs.running.job_command import RANGES, SELECTION, Given, job, size, source_options, spec_from
 from jobs.running.provenance import files_of_store, provenance_of, sums_of
 from jobs.running.result_tables import Answer
-from jobs.running.target_lock import refuse_uri
 from rmq_store import MessageStore
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.queues import QueueSlice
@@ -52,6 +51,7 @@ from spark_source.options.parse import parse_options
 from spark_source.options.secret import HidesSecrets, without_secrets
 from spark_source.planning.partitions import cut_into_slices
 from spark_source.planning.query_plan import ReadPlan, pin
+from spark_source.writing.target_lock import refuse_uri
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -31,11 +31,11 @@ from jobs.exporting.step import (
     to_json,
     unreadable,
 )
-from jobs.running.target_lock import TargetLock, refusals
 from rmq_store.files.durable import sync_folder, write_whole
 from rmq_store.files.safe_paths import refuse_links
 from rmq_store.format.queues import QueueId
 from spark_source.options.secret import without_secrets
+from spark_source.writing.target_lock import TargetLock, refusals
 
 FOLDER, STAGING, LOCK = "_manifest", "_staging", "_lock"
 SUM, BEGUN = "_sum.json", "_begun.json"

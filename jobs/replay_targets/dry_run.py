@@ -43,7 +43,6 @@ from jobs.replaying.row_rules import ORIGIN_PREFIX, OTHER_KEY, OTHER_TIME, READ
 from jobs.replaying.spec import ReplaySpec
 from jobs.running.provenance import files_of_store, provenance_of, sums_of
 from jobs.running.spark_engine import engine_of
-from jobs.running.target_lock import has_content
 from rmq_store import MessageStore
 from rmq_store.arrow.encoding.batch_to_records import LOOPBACK, prepare
 from rmq_store.config.broker_conf import StoreConfig
@@ -54,6 +53,7 @@ from rmq_store.format.releases import Dialect, dialect
 from rmq_store.questions.engine import ask
 from spark_source.options.definitions import DEFAULT_PARTITION_BYTES
 from spark_source.planning.query_plan import ReadPlan
+from spark_source.writing.target_lock import has_content
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -38,11 +38,11 @@ from jobs.replaying.row_rules import OTHER_KEY, OTHER_TIME, READ
 from jobs.replaying.spec import ReplaySpec
 from jobs.running.failures import failure
 from jobs.running.provenance import Provenance, files_of_store, provenance_of, sums_of
-from jobs.running.target_lock import has_content
 from rmq_store import MessageStore
 from rmq_store.errors import StoreError
 from rmq_store.format.queues import QueueId
 from rmq_store.search.log_slices import LogSlice
+from spark_source.writing.target_lock import has_content
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

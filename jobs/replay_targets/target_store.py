@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from jobs.replaying.ledger import Ledger, LedgerError, ReplayRun
-from jobs.running.target_lock import has_content
 from rmq_store import MessageStore
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import (
@@ -19,6 +18,7 @@ from rmq_store.errors import (
 )
 from rmq_store.format.queues import QueueId
 from rmq_store.writing.open_for_writing import with_log_of_its_own
+from spark_source.writing.target_lock import has_content
 
 if TYPE_CHECKING:
     from rmq_store.writing.store_writer import StoreWriter

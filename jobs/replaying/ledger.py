@@ -17,11 +17,11 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Literal
 
-from jobs.running.target_lock import TargetLock
 from rmq_store import StoreError
 from rmq_store.files.durable import write_whole
 from rmq_store.files.safe_paths import is_plain_name
 from rmq_store.format.queues import QueueId, QueueSlice
+from spark_source.writing.target_lock import TargetLock
 
 FORMAT = 1
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from jobs.replaying.ledger import Ledger, LedgerError, ReplayRun
 from jobs.replaying.replay_question import source_options
 from jobs.replaying.spec import ReplaySpec
-from jobs.running.target_lock import has_content
 from rmq_store import MessageStore, StoreSnapshot
 from rmq_store.format.queues import QueueSlice
 from rmq_store.format.topics import LMQ_PREFIX
@@ -18,6 +17,7 @@ from rmq_store.search.log_slices import LogSlice, joined, pieces_of
 from spark_source.options.parse import parse_options
 from spark_source.planning.partitions import cut_into_slices
 from spark_source.planning.query_plan import ReadPlan, pin
+from spark_source.writing.target_lock import has_content
 
 OFFSETS_COUNTED_AT_A_TIME = 1 << 20
 

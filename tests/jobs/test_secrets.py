@@ -11,11 +11,11 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from jobs.running.target_lock import refuse_uri
 from pyspark.sql import SparkSession
 
 from jobs.export import ExportSpec, run
 from jobs.running.job_command import Job
-from jobs.running.target_lock import refuse_uri
 from rmq_store.errors import InvalidArgumentError
 from spark_source.options.parse import parse_options
 from spark_source.options.secret import Secret, hide_secrets, reveal

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from jobs.replaying.ledger import Ledger, LedgerError, ReplayRun, new_run
-from jobs.running.target_lock import TargetLockedError
 from rmq_store.format.queues import QueueId, QueueSlice
+from spark_source.writing.target_lock import TargetLockedError
 
 
 def a_run(**changes: Any) -> ReplayRun:
