@@ -11,7 +11,6 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from jobs.running.target_lock import refuse_uri
 from pyspark.sql import SparkSession
 
 from jobs.export import ExportSpec, run
@@ -19,6 +18,7 @@ from jobs.running.job_command import Job
 from rmq_store.errors import InvalidArgumentError
 from spark_source.options.parse import parse_options
 from spark_source.options.secret import Secret, hide_secrets, reveal
+from spark_source.writing.target_lock import refuse_uri
 from tests.support.golden import GoldenStore
 from tests.support.running.engines import ON_BOTH
 
