@@ -16,10 +16,8 @@ from rmq_store.arrow.message_columns import BY_NAME, arrow_schema, column_names
 from rmq_store.arrow.property_columns import PropertyColumns, decode_property_columns
 from rmq_store.arrow.substrings import as_java_reads, buffers, slices
 from rmq_store.commitlog.headers import Headers
-from rmq_store.errors import BodyError
 from rmq_store.format.array_types import Ints
-from rmq_store.format.compression import DEFAULT_MAX_BODY_BYTES, decompress
-from rmq_store.format.layout import HOST_V4_SIZE, HOST_V6_SIZE, SysFlag
+from rmq_store.format.layout import HOST_V4_SIZE, HOST_V6_SIZE
 from rmq_store.format.properties import format_host
 
 # Hex digits of every byte: two characters as one number in native byte order.
@@ -80,15 +78,10 @@ class BatchBuilder:
         self,
         broker_name: str,
         columns: Sequence[str] | None = None,
-        *,
-        max_body_bytes: int = DEFAULT_MAX_BODY_BYTES,
-        path: str | None = None,
     ) -> None:
         self.names = column_names(columns)
         self.schema = arrow_schema(self.names)
         self.broker_name = broker_name
-        self.max_body_bytes = max_body_bytes
-        self.path = path
         self._wants_properties = bool(_FROM_PROPERTIES.intersection(self.names))
         self._host_names: dict[int, str] = {}
 
@@ -98,16 +91,21 @@ class BatchBuilder:
         return pa.RecordBatch.from_arrays(nothing, schema=self.schema)
 
     def build(
-        self, rows: Rows, headers: Headers | None, tags_needed: PropertyColumns | None = None
+        self,
+        rows: Rows,
+        headers: Headers | None,
+        properties: PropertyColumns | None = None,
+        bodies: pa.Array | None = None,
     ) -> pa.RecordBatch:
         """The batch of `rows`; `headers` are those of the same records, None if no column needs them.
 
-        All rows of `headers` must be valid. Raises BodyError for a body that does not decompress.
+        All rows of `headers` must be valid. `properties` and `bodies`: those of the same records, if
+        they are known; column `body` needs the opened bodies.
         """
-        arrays: dict[str, pa.Array] = {}
+        arrays: dict[str, pa.Array] = {} if bodies is None else {"body": bodies}
         if headers is not None and self._wants_properties:
-            decoded = tags_needed or self.properties(headers)
-            arrays = {
+            decoded = properties or self.properties(headers)
+            arrays |= {
                 "tags": decoded.tags,
                 "keys": decoded.keys,
                 "uniqKey": decoded.uniq_key,
@@ -125,39 +123,6 @@ class BatchBuilder:
             headers.window, headers.properties_at, headers.properties_length, pa.binary()
         )
         return decode_property_columns(stored, with_map="properties" in self.names)
-
-    def bodies(self, rows: Rows, headers: Headers) -> pa.Array:
-        """Bodies, decompressed according to sysFlag."""
-        stored = stored_bodies(headers)
-        packed = np.flatnonzero(headers.sys_flag & SysFlag.COMPRESSED)
-        if not len(packed):
-            return stored
-        opened = pa.array(
-            [self._open(stored, rows, headers, int(row)) for row in packed], pa.binary()
-        )
-        at = np.arange(len(rows))
-        at[packed] = len(rows) + np.arange(len(packed))
-        return pa.concat_arrays([stored, opened]).take(pa.array(at))
-
-    def unopenable(self, rows: Rows, headers: Headers) -> dict[int, BodyError]:
-        """Rows whose body does not decompress, each with its error."""
-        stored = stored_bodies(headers)
-        errors: dict[int, BodyError] = {}
-        for row in np.flatnonzero(headers.sys_flag & SysFlag.COMPRESSED).tolist():
-            try:
-                self._open(stored, rows, headers, row)
-            except BodyError as error:
-                errors[row] = error
-        return errors
-
-    def _open(self, stored: pa.Array, rows: Rows, headers: Headers, row: int) -> bytes:
-        return decompress(
-            stored[row].as_py(),
-            int(headers.sys_flag[row]),
-            max_body_bytes=self.max_body_bytes,
-            path=self.path,
-            log_offset=int(rows.log_offset[row]),
-        )
 
     def hosts(self, headers: Headers, which: str) -> pa.Array:
         """`ip:port` strings; the builder formats each distinct host once."""
@@ -304,7 +269,6 @@ _MAKERS: dict[str, _Maker] = {
         "preparedTransactionOffset", "prepared_transaction_offset"
     ),
     "bodyCrc": _number("bodyCrc", "body_crc"),
-    "body": lambda b, r, h: b.bodies(r, h),
     "rawBody": lambda b, r, h: stored_bodies(h),
     "tagsCode": lambda b, r, h: pa.array(r.tags_code),
     "recordQueueOffset": _record_queue_offsets,

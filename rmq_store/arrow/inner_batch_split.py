@@ -18,6 +18,9 @@ from rmq_store.arrow.substrings import buffers, slices
 from rmq_store.format.array_types import Bytes, Ints
 from rmq_store.format.layout import MEMBER_HEAD, PROPERTIES_LENGTH_SIZE
 
+MOST_MEMBERS = 2**15 - 1
+"""A queue counts the messages of a batch in two bytes (BatchConsumeQueue, batchSize)."""
+
 
 @dataclass(slots=True)
 class Members:
@@ -65,7 +68,7 @@ def members_of(bodies: pa.Array) -> tuple[Members, Ints]:
     """The members of all `bodies` (binary, without nulls), and the rows that do not add up.
 
     Follows all bodies at once: step i reads member i of each, so the number of steps is the member
-    count of the largest batch.
+    count of the largest batch. A body with more than MOST_MEMBERS does not add up.
     """
     ends, data = buffers(bodies)
     at = ends[:-1].astype(np.int64)
@@ -77,6 +80,9 @@ def members_of(bodies: pa.Array) -> tuple[Members, Ints]:
     head_size, length_size = MEMBER_HEAD.itemsize, PROPERTIES_LENGTH_SIZE
     going = np.flatnonzero(at < stop)
     while len(going):
+        if number == MOST_MEMBERS:
+            broken[going] = True
+            break
         here = at[going]
         fits = here + head_size + length_size <= stop[going]
         broken[going[~fits]] = True

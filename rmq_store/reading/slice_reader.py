@@ -11,12 +11,13 @@ import pyarrow.compute as pc
 
 from rmq_store.arrow.batches import BatchBuilder, Rows, needs_log, other_topic_rows, stored_topics
 from rmq_store.arrow.message_columns import column_names
+from rmq_store.arrow.opened_bodies import opened_bodies
 from rmq_store.arrow.property_columns import PropertyColumns
 from rmq_store.commitlog.crc import wrong_crc_rows
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.errors import BodyError, CorruptQueueError, ListedAt, StoreError
-from rmq_store.format.array_types import Ints
+from rmq_store.errors import CorruptQueueError, ListedAt, StoreError
+from rmq_store.format.array_types import Ints, Mask
 from rmq_store.format.layout import (
     MULTI_DISPATCH_SEPARATOR,
     Property,
@@ -58,8 +59,6 @@ class SliceReader:
         self._builder = BatchBuilder(
             broker_name,
             (*self._asked, _PLACE) if ordered else self._asked,
-            max_body_bytes=options.max_body_bytes,
-            path=log.chain.folders[0],
         )
         self._hides_place = ordered
         self._reads_bodies = options.check_crc or bool(_BODIES.intersection(self._builder.names))
@@ -75,7 +74,6 @@ class SliceReader:
             lambda queue: self.ranges_of(queue),
             self._matches if self._filters else None,
             self._damaged,
-            passes_over=options.on_damage is not None,
         )
 
     @property
@@ -124,11 +122,11 @@ class SliceReader:
             at = 0
             while at < len(rows):
                 upto = self._batch_end(rows, at, rows_next)
-                batch = self._batch(rows.take(slice(at, upto)))
-                if batch.num_rows or self._damages != reported:
-                    rows_next = self.options.batch_rows
-                    reported = self._damages
-                    yield batch.select(self._asked) if self._hides_place else batch
+                for batch in self._batches(rows.take(slice(at, upto))):
+                    if batch.num_rows or self._damages != reported:
+                        rows_next = self.options.batch_rows
+                        reported = self._damages
+                        yield batch.select(self._asked) if self._hides_place else batch
                 at = upto
 
     def _batch_end(self, rows: Rows, at: int, most: int) -> int:
@@ -143,29 +141,29 @@ class SliceReader:
 
     # --- one batch ---------------------------------------------------------------------------------
 
-    def _batch(self, rows: Rows) -> pa.RecordBatch:
+    def _batches(self, rows: Rows) -> Iterator[pa.RecordBatch]:
+        """The rows as a batch, or as several if their bodies are large when opened."""
         if not self._reads_log:
-            return self._builder.build(rows, None)
+            yield self._builder.build(rows, None)
+            return
         rows, headers = self._located(rows)
-        if not len(rows):
-            return self._builder.empty()
+        inner = np.zeros(len(rows), dtype=bool)
         if self.options.unwrap:
-            inner = (headers.sys_flag & SysFlag.INNER_BATCH) != 0
-            if inner.any():
-                return self._with_members(rows, headers, inner)
-        return self._whole_records(rows, headers)
-
-    def _whole_records(self, rows: Rows, headers: Headers) -> pa.RecordBatch:
-        """A row for each record that has the requested tags and keys."""
+            inner |= (headers.sys_flag & SysFlag.INNER_BATCH) != 0
         properties: PropertyColumns | None = None
-        if self._filters:
+        if self._filters and len(rows):  # members of an inner batch have tags and keys of their own
             properties = self._builder.properties(headers)
-            kept = np.flatnonzero(self._matches(properties))
-            if len(kept) < len(rows):
-                rows, headers, properties = rows.take(kept), headers.take(kept), None
-                if not len(rows):
-                    return self._builder.empty()
-        return self._built(rows, headers, properties)
+            kept = inner | self._matches(properties)
+            if not kept.all():
+                places = np.flatnonzero(kept)
+                rows, headers, inner = rows.take(places), headers.take(places), inner[places]
+                properties = None
+        if not len(rows):
+            yield self._builder.empty()
+        elif inner.any() or "body" in self._builder.names:
+            yield from self._with_bodies(rows, headers, inner, properties)
+        else:
+            yield self._builder.build(rows, headers, properties)
 
     def _matches(self, properties: PropertyColumns) -> npt.NDArray[np.bool_]:
         hits = np.ones(len(properties.tags), dtype=bool)
@@ -176,41 +174,45 @@ class SliceReader:
             hits &= rows_with_key(properties.keys, properties.uniq_key, self.options.keys)
         return hits
 
-    # --- inner batches -----------------------------------------------------------------------------
+    def _with_bodies(
+        self, rows: Rows, headers: Headers, inner: Mask, properties: PropertyColumns | None
+    ) -> Iterator[pa.RecordBatch]:
+        """Batches of a limited number of opened bytes."""
+        steps = opened_bodies(
+            headers,
+            inner | ("body" in self._builder.names),
+            max_body_bytes=self.options.max_body_bytes,
+            path=self.log.chain.folders[0],
+            failed=lambda row, error: self._damaged(error, listed_row(rows, row)),
+        )
+        for kept, bodies in steps:
+            if len(kept) == len(rows):
+                some, their = rows, headers
+            else:
+                some, their, properties = rows.take(kept), headers.take(kept), None
+            if not len(kept):
+                yield self._builder.empty()
+            elif inner[kept].any():
+                yield from self._with_members(some, their, inner[kept], bodies)
+            else:
+                yield self._builder.build(some, their, properties, bodies)
 
     def _with_members(
-        self, rows: Rows, headers: Headers, inner: npt.NDArray[np.bool_]
-    ) -> pa.RecordBatch:
+        self, rows: Rows, headers: Headers, inner: Mask, bodies: pa.Array
+    ) -> Iterator[pa.RecordBatch]:
         """A row for each message of inner batches, and one for each other record."""
-        plain = np.flatnonzero(~inner)
-        first = (
-            self._whole_records(rows.take(plain), headers.take(plain))
-            if len(plain)
-            else self._builder.empty()
+        batched, plain = np.flatnonzero(inner), np.flatnonzero(~inner)
+        members = self._members.batches(
+            rows.take(batched), headers.take(batched), bodies.take(pa.array(batched))
         )
-        batched = np.flatnonzero(inner)
-        second = self._members.batch(rows.take(batched), headers.take(batched))
-        if not (first.num_rows and second.num_rows):
-            return first if first.num_rows else second
-        both = pa.Table.from_batches([first, second])
+        if not len(plain):
+            yield from members
+            return
+        own = bodies.take(pa.array(plain))
+        first = self._builder.build(rows.take(plain), headers.take(plain), bodies=own)
+        both = pa.Table.from_batches([first, *members])
         order = np.argsort(both.column(_PLACE).to_numpy(), kind="stable")
-        return both.take(pa.array(order)).combine_chunks().to_batches()[0]
-
-    def _built(
-        self, rows: Rows, headers: Headers, properties: PropertyColumns | None
-    ) -> pa.RecordBatch:
-        try:
-            return self._builder.build(rows, headers, properties)
-        except BodyError:
-            if self.options.on_damage is None:
-                raise
-        bad = self._builder.unopenable(rows, headers)
-        for row, error in bad.items():
-            self._damaged(error, listed_row(rows, row))
-        keep = np.setdiff1d(np.arange(len(rows)), list(bad))
-        if not len(keep):
-            return self._builder.empty()
-        return self._builder.build(rows.take(keep), headers.take(keep))
+        yield both.take(pa.array(order)).combine_chunks().to_batches()[0]
 
     def _located(self, rows: Rows) -> tuple[Rows, Headers]:
         """The rows with intact records, and their headers. Other rows are damage."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,6 @@ from rmq_store.arrow.property_columns import PropertyColumns, decode_property_co
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.errors import BodyError, ListedAt, StoreError
-from rmq_store.format.array_types import Ints
 from rmq_store.format.queues import QueueId
 
 RangesOf = Callable[[QueueId], Sequence[tuple[int, int]]]
@@ -22,6 +21,8 @@ RangesOf = Callable[[QueueId], Sequence[tuple[int, int]]]
 
 Matches = Callable[[PropertyColumns], npt.NDArray[np.bool_]]
 Damaged = Callable[[StoreError, ListedAt | None], None]
+
+_ROWS = 1 << 16  # most messages of a batch: an inner batch may hold millions
 
 
 class MemberBatches:
@@ -35,25 +36,16 @@ class MemberBatches:
         ranges_of: RangesOf,
         matches: Matches | None,
         damaged: Damaged,
-        *,
-        passes_over: bool,
     ) -> None:
-        """`matches`: which messages have the requested tags and keys; None if all are wanted.
-
-        `passes_over`: whether damaged messages are left out.
-        """
+        """`matches`: which messages have the requested tags and keys; None if all are wanted."""
         self._log = log
         self._builder = builder
         self._ranges_of = ranges_of
         self._matches = matches
         self._damaged = damaged
-        self._passes_over = passes_over
 
-    def batch(self, rows: Rows, headers: Headers) -> pa.RecordBatch:
-        """A row for each wanted message. `rows` are records of inner batches."""
-        keep, bodies = self._opened_bodies(rows, headers)
-        if len(keep) < len(rows):
-            rows, headers = rows.take(keep), headers.take(keep)
+    def batches(self, rows: Rows, headers: Headers, bodies: pa.Array) -> Iterator[pa.RecordBatch]:
+        """A row for each wanted message. `rows` are records of inner batches, `bodies` their bodies."""
         members, broken = members_of(bodies)
         for row in broken.tolist():
             self._damaged(
@@ -66,6 +58,12 @@ class MemberBatches:
                 listed_row(rows, row),
             )
         members = members.take(np.flatnonzero(self._in_parts(rows, members)))
+        for start in range(0, len(members), _ROWS):
+            some = members.take(np.arange(start, min(start + _ROWS, len(members))))
+            yield self._batch(rows, headers, some)
+
+    def _batch(self, rows: Rows, headers: Headers, members: Members) -> pa.RecordBatch:
+        """The wanted ones of some members."""
         properties = decode_property_columns(
             members.properties(), with_map="properties" in self._builder.names
         )
@@ -78,16 +76,6 @@ class MemberBatches:
         if not len(members):
             return self._builder.empty()
         return self._member_batch(rows, headers, members, properties)
-
-    def _opened_bodies(self, rows: Rows, headers: Headers) -> tuple[Ints, pa.Array]:
-        """The rows whose bodies can be decompressed, and the bodies."""
-        bad: dict[int, BodyError] = {}
-        if self._passes_over:
-            bad = self._builder.unopenable(rows, headers)
-            for row, error in bad.items():
-                self._damaged(error, listed_row(rows, row))
-        keep = np.setdiff1d(np.arange(len(rows)), list(bad)).astype(np.int64)
-        return keep, self._builder.bodies(rows.take(keep), headers.take(keep))
 
     def _in_parts(self, rows: Rows, members: Members) -> npt.NDArray[np.bool_]:
         """Which members have a queue offset in the requested slices. A slice may start inside a
@@ -117,8 +105,14 @@ class MemberBatches:
             "uniqKey": properties.uniq_key,
             "properties": properties.properties,
         }
-        outer = self._builder.build(rows, headers).take(pa.array(members.row))
-        columns = [own.get(name, outer.column(name)) for name in self._builder.names]
+        names = self._builder.names
+        used, row = np.unique(members.row, return_inverse=True)
+        records = self._builder.build(
+            rows.take(used), headers.take(used), bodies=pa.nulls(len(used), pa.binary())
+        )
+        # Only the columns that members share: a body a record would be copied for each member.
+        shared = records.select([name for name in names if name not in own]).take(pa.array(row))
+        columns = [own[name] if name in own else shared.column(name) for name in names]
         return pa.RecordBatch.from_arrays(columns, schema=self._builder.schema)
 
 

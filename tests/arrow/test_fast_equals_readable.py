@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 
 from rmq_store.arrow.batches import BatchBuilder, Rows, other_topic_rows, stored_topics
 from rmq_store.arrow.message_columns import BY_NAME, PROPERTIES
+from rmq_store.arrow.opened_bodies import opened_bodies
 from rmq_store.arrow.property_columns import LOOKED_AT, decode_property_columns
 from rmq_store.arrow.substrings import buffers
 from rmq_store.commitlog import record_runs as walk
 from rmq_store.commitlog.crc import wrong_crc_rows
 from rmq_store.commitlog.headers import Headers
-from rmq_store.errors import CorruptRecordError
+from rmq_store.errors import CorruptRecordError, StoreError
 from rmq_store.format.array_types import Ints
 from rmq_store.format.compression import decompress
 from rmq_store.format.hashing import (
@@ -77,6 +78,11 @@ def row_by_the_readable_path(record: Record, topic: str, queue_offset: int) -> d
     }
 
 
+def raised(row: int, error: StoreError) -> None:
+    """Let a body that does not open fail the read."""
+    raise error
+
+
 def rows_by_the_fast_path(
     headers: Headers, topics: list[str], queue_offsets: Sequence[int]
 ) -> list[dict[str, Any]]:
@@ -90,7 +96,10 @@ def rows_by_the_fast_path(
         headers.total,
         np.full(len(topics), 7, dtype=np.int64),
     )
-    batch = BatchBuilder("b", list(BY_NAME)).build(rows, headers)
+    ((_, bodies),) = opened_bodies(
+        headers, np.ones(len(rows), bool), max_body_bytes=1 << 28, path=None, failed=raised
+    )
+    batch = BatchBuilder("b", list(BY_NAME)).build(rows, headers, bodies=bodies)
     batch.validate(full=True)
     columns = {}
     for name in batch.schema.names:

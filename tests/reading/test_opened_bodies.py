@@ -1,0 +1,95 @@
+"""A batch holds a limited number of opened bytes, however well the bodies were compressed."""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from rmq_store import MessageStore, StoreError
+from rmq_store.arrow.inner_batch_split import MOST_MEMBERS, members_of
+from rmq_store.arrow.opened_bodies import OPENED_BYTES
+from rmq_store.errors import BodyError
+from rmq_store.format.layout import MEMBER_HEAD, PROPERTIES_LENGTH_SIZE, SysFlag
+
+OPENED = 5 << 20
+COUNT = 30
+BROKEN = 17
+LARGE = 21  # opens to more than a batch may hold
+ZLIB = int(SysFlag.COMPRESSED | SysFlag.COMPRESSION_ZLIB)
+
+
+def body_of(number: int) -> bytes:
+    """The opened body: most are of 5 MiB, every fourth is short and not compressed."""
+    if number % 4 == 3:
+        return b"%d" % number
+    return bytes([number]) * (OPENED_BYTES + 1 if number == LARGE else OPENED)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> MessageStore:
+    """A store with all of them; the body of BROKEN does not open."""
+    bodies = [body_of(number) for number in range(COUNT)]
+    stored = [body if len(body) < 9 else zlib.compress(body) for body in bodies]
+    stored[BROKEN] = stored[BROKEN][:-2000]
+    flags = [0 if len(body) < 9 else ZLIB for body in bodies]
+    with MessageStore.create(tmp_path / "store") as writer:
+        writer.append_batch(
+            pa.record_batch(
+                {
+                    "topic": ["orders"] * COUNT,
+                    "queueId": pa.array([0] * COUNT, pa.int32()),
+                    "body": pa.array(stored, pa.binary()),
+                    "sysFlag": pa.array(flags, pa.int32()),
+                    "tags": ["odd" if number % 2 else "even" for number in range(COUNT)],
+                }
+            )
+        )
+    return MessageStore.open(tmp_path / "store")
+
+
+@pytest.mark.parametrize("unwraps", [False, True])
+@pytest.mark.parametrize("tags", [None, "odd"])
+def test_a_batch_is_bounded_by_opened_bytes(
+    store: MessageStore, tags: str | None, unwraps: bool
+) -> None:
+    met: list[StoreError] = []
+    found: dict[int, bytes] = {}
+    with store:
+        for batch in store.read_batches(tags=tags, unwrap_batches=unwraps, on_damage=met.append):
+            sizes = [len(body.as_buffer()) for body in batch["body"]]
+            opened = [size for size in sizes if size > 9]
+            assert sum(opened) <= OPENED_BYTES or len(opened) == 1
+            found |= zip(batch["queueOffset"].to_pylist(), batch["body"].to_pylist(), strict=True)
+    wanted = [n for n in range(COUNT) if n != BROKEN and (tags is None or n % 2)]
+    assert list(found) == wanted, "in order, and each once"
+    assert all(found[number] == body_of(number) for number in wanted)
+    (error,) = met
+    assert isinstance(error, BodyError)
+    assert error.entry is not None
+    assert error.entry.queue_offset == BROKEN
+
+
+def test_without_a_handler_the_body_fails_the_read(store: MessageStore) -> None:
+    with store, pytest.raises(BodyError, match="ends early"):
+        list(store.read_batches())
+    with MessageStore.open(store.path) as again:  # nothing is opened where no column needs it
+        (batch,) = again.read_batches(columns=["rawBody", "sysFlag"])
+        assert batch.num_rows == COUNT
+
+
+def inner_body(count: int) -> bytes:
+    """The body of an inner batch of `count` empty messages."""
+    heads = np.zeros(count, dtype=[("head", MEMBER_HEAD), ("properties", ">i2")])
+    heads["head"]["total_size"] = MEMBER_HEAD.itemsize + PROPERTIES_LENGTH_SIZE
+    return heads.tobytes()
+
+
+def test_an_inner_batch_has_no_more_members_than_a_queue_can_count() -> None:
+    bodies = pa.array([inner_body(3), inner_body(MOST_MEMBERS + 1), inner_body(MOST_MEMBERS)])
+    members, broken = members_of(bodies)
+    assert broken.tolist() == [1]
+    assert np.bincount(members.row).tolist() == [3, 0, MOST_MEMBERS]
