@@ -6,6 +6,8 @@ import atexit
 import shutil
 import tarfile
 import tempfile
+from collections.abc import Iterable
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ from cycler import cycler
 from matplotlib.axes import Axes
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from rmq_store.escaping import printable
 
 GOLDEN = Path(__file__).resolve().parents[1] / "tests" / "golden"
 # Colours that colour-blind readers can distinguish (Okabe and Ito).
@@ -37,6 +41,21 @@ def example_store(name: str = "clean-5.5.0") -> Path:
     with tarfile.open(GOLDEN / f"{name}.tar.xz") as archive:
         archive.extractall(folder, filter="data")
     return folder / name / "store"
+
+
+def named(name: str) -> str:
+    """The name of a topic, queue or group for a plot.
+
+    Names are foreign text: control characters are escaped, and matplotlib leaves a name that begins
+    with an underscore out of a legend.
+    """
+    shown = printable(name)
+    return f" {shown}" if shown.startswith("_") else shown
+
+
+def colours_of(names: Iterable[str]) -> dict[str, str]:
+    """A colour for each name; they repeat after eight."""
+    return dict(zip(names, cycle(COLOURS), strict=False))
 
 
 def size(count: float) -> str:
@@ -85,5 +104,6 @@ plt.rcParams.update(
         "axes.titleweight": "bold",
         "legend.frameon": False,
         "savefig.dpi": 110,
+        "text.parse_math": False,  # a dollar sign in the name of a topic is no formula
     }
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 
 _SHORT = {"\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}  # as in JSON
@@ -38,3 +39,12 @@ def _escape(match: re.Match[str]) -> str:
 
 def _in_json(match: re.Match[str]) -> str:
     return f"\\u{ord(match[0]):04x}"
+
+
+def _as_printable(record: logging.LogRecord) -> bool:
+    """Escape a line for the log, which names topics, groups and files."""
+    record.msg, record.args = printable(record.getMessage()), None
+    return True
+
+
+logging.getLogger("rmqstore").addFilter(_as_printable)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import os
 import re
 import shutil
@@ -94,6 +95,12 @@ def test_errors_and_reports_of_jobs_are_printable() -> None:
     assert "[red]x" in printed.getvalue()
     assert RAW.search(answer.to_json()) is None
     assert json.loads(answer.to_json())["tables"]["by topic"][0]["topic"] == RED
+
+
+def test_a_line_for_the_log_is_printable(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("WARNING", logger="rmqstore"):
+        logging.getLogger("rmqstore").warning("no files: %s/%d", "a\x1b[2J\nb", 3)
+    assert caplog.messages == ["no files: a\\u001b[2J\\nb/3"]
 
 
 def test_what_printable_writes() -> None:
