@@ -17,12 +17,15 @@ export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 export PYSPARK_DRIVER_PYTHON := $(CURDIR)/$(BIN)/python
 # With this address, local Spark needs no resolvable host name and no network.
 export SPARK_LOCAL_IP ?= 127.0.0.1
+# Tests start hundreds of Python processes. Each would compile our modules again if a setting of the
+# environment kept Python from storing them.
+export PYTHONDONTWRITEBYTECODE :=
 PYTEST := $(BIN)/python -m pytest
 # Number of test processes. Each has its own Spark with two cores and about 1.5 GiB.
 WORKERS ?= 2
 # An idle process takes tests from the other, so that both end together.
 SIDE_BY_SIDE := -n $(WORKERS) --dist worksteal
-# `FILE=tests/core/test_verify.py`, `FILE=tests/jobs`, or several: these alone. One file is not worth
+# `FILE=tests/verify/test_verify.py`, `FILE=tests/jobs`, or several: these alone. One file is not worth
 # the start of two processes.
 FILE ?=
 CHOSEN := $(if $(findstring .py,$(FILE)),,$(SIDE_BY_SIDE)) $(FILE)
@@ -31,7 +34,7 @@ CHOSEN := $(if $(findstring .py,$(FILE)),,$(SIDE_BY_SIDE)) $(FILE)
 help:  ## list the targets
 	@awk -F ':.*## *' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
-	@echo "  make test FILE=tests/core/test_verify.py   only this file or folder, without style and types,"
+	@echo "  make test FILE=tests/verify/test_verify.py   only this file or folder, without style and types,"
 	@echo "                                             but with campaigns and live"
 	@echo "  make campaigns RMQSTORE_SEED=WORD          a part of the cases, chosen by the word"
 	@echo "  make test WORKERS=4                        number of test processes (default 2)"

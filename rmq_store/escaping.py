@@ -17,7 +17,8 @@ def printable(text: object) -> str:
 
     A byte of a file name that is not UTF-8 is written as `\\xff`.
     """
-    return _UNPRINTABLE.sub(_escape, str(text))
+    words = str(text)
+    return words if words.isprintable() else _UNPRINTABLE.sub(_escape, words)
 
 
 def is_utf8(name: str) -> bool:

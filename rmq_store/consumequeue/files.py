@@ -236,7 +236,7 @@ class QueueFiles:
             (int(first["log_offset"]), int(first["size"])),
             (int(last["log_offset"]), int(last["size"])),
             stop,
-            bool(page[(int(filled[-1]) + 1) * width :].strip(b"\0")),
+            units[int(filled[-1]) + 1 :].view(np.uint8).any().item(),
         )
 
     @contextmanager

@@ -13,7 +13,9 @@ def is_plain_name(name: str) -> bool:
     """Whether `name` is a single file or folder name, without a path."""
     return (
         name not in ("", ".", "..")
-        and not any(character in name for character in ("/", os.sep, "\0"))
+        and "/" not in name
+        and os.sep not in name
+        and "\0" not in name
         and len(name.encode("utf-8", "replace")) <= _LONGEST_NAME
     )
 
