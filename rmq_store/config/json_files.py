@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rmq_store.errors import CorruptConfigError, MissingFileError, from_os_error
-from rmq_store.files.durable import read_file
+from rmq_store.files.durable import LARGEST_JSON, read_file
 from rmq_store.format.layout import CONFIG_DIR
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|([{,]\s*)(-?\d+)(\s*:)', re.DOTALL)
@@ -80,9 +80,12 @@ def _read_one_of(paths: Sequence[Path]) -> dict[str, Any] | None:
         if not is_there(path):
             continue
         try:
-            value = parse_fastjson(read_file(path).decode("utf-8", "replace"))
+            value = parse_fastjson(read_file(path, LARGEST_JSON).decode("utf-8", "replace"))
         except ValueError as error:
             failed = failed or (path, str(error))
+            continue
+        except CorruptConfigError as error:  # no regular file, or too large
+            failed = failed or (path, str(error.reason))
             continue
         if isinstance(value, dict):
             return value
