@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +28,7 @@ from jobs.running.store_selection import pinned_store, plan_of
 from rmq_store.questions.trace import trace as lives_with
 from rmq_store.search.message_history import once
 from rmq_store.search.queue_selection import require_topic
+from rmq_store.text.times import as_datetime
 from spark_source.options.secret import HidesSecrets
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def run(
     table = [
         {
             "message": life.uniqKey or life.steps[0].msgId,
-            "stored": datetime.fromtimestamp(step.storeTimestamp / 1000, timezone.utc),
+            "stored": as_datetime(step.storeTimestamp),
             **{k: v for k, v in asdict(step).items() if k not in ("uniqKey", "storeTimestamp")},
         }
         for life in lives

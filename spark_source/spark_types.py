@@ -115,13 +115,13 @@ def to_spark(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         if array.type == wanted.type:
             arrays.append(array)
         elif array.type == TIMESTAMP:
-            arrays.append(_microseconds(array))
+            arrays.append(microseconds(array))
         else:
             arrays.append(array.cast(wanted.type))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _microseconds(millis: pa.Array) -> pa.Array:
+def microseconds(millis: pa.Array) -> pa.Array:
     """Milliseconds as microseconds. A time out of their range becomes the last one in it.
 
     A producer's clock can have any value, and one such message must not make a store unreadable.

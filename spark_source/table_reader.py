@@ -44,7 +44,7 @@ from spark_source.options.definitions import BY_QUEUE
 from spark_source.planning.partitions import Share, end_errors, end_shares, shares_of
 from spark_source.planning.query_plan import QueryPlan, ReadPlan, replaced
 from spark_source.share_reader import pieces_of_share, read_messages
-from spark_source.spark_types import SPARK_TIMESTAMP
+from spark_source.spark_types import microseconds
 
 _SPARK_TYPES: dict[pa.DataType, DataType] = {
     TEXT: StringType(),
@@ -154,8 +154,7 @@ def _damage_of(plan: ReadPlan, share: Share, store: MessageStore) -> Iterator[Ro
 
 def _to_spark(batch: pa.RecordBatch) -> pa.RecordBatch:
     arrays = [
-        column.cast(SPARK_TIMESTAMP) if column.type == TIMESTAMP else column
-        for column in batch.columns
+        microseconds(column) if column.type == TIMESTAMP else column for column in batch.columns
     ]
     fields = [
         pa.field(field.name, array.type, field.nullable)

@@ -28,6 +28,7 @@ from jobs.exporting.step import (
     content_of,
     from_json,
     joined,
+    text_of,
     to_json,
     unreadable,
 )
@@ -156,7 +157,7 @@ class Manifest:
         path = self.folder / BEGUN
         if not path.exists():
             return None
-        content = content_of(path, path.read_text("utf-8"))
+        content = content_of(path, text_of(path))
         return content["wave"], content["delta_version"]
 
     def begin(self, delta_version: int) -> None:
@@ -214,13 +215,13 @@ def _wave_files(folder: Path) -> list[Path]:
 
 
 def _load(path: Path) -> Wave:
-    return from_json(path, path.read_text("utf-8"))
+    return from_json(path, text_of(path))
 
 
 def _load_sum(path: Path) -> _Sum:
     if not path.exists():
         return _Sum()
-    content = content_of(path, path.read_text("utf-8"))
+    content = content_of(path, text_of(path))
     try:
         content["ranges"] = {
             broker: [ExportedRange(**one) for one in parts]

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from rmq_store import StoreError
+from rmq_store.errors import CorruptConfigError
+from rmq_store.files.durable import LARGEST_JSON, read_file
 from rmq_store.files.safe_paths import is_plain_name
 from rmq_store.format.queues import QueueId, QueueSlice
 from spark_source.options.secret import without_secrets
@@ -121,6 +123,14 @@ def content_of(path: Path, text: str) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise unreadable(path, error) from error
     return content
+
+
+def text_of(path: Path) -> str:
+    """The text of a manifest file. Raises ManifestError for a FIFO, a device, or too large a file."""
+    try:
+        return read_file(path, LARGEST_JSON).decode("utf-8")
+    except (CorruptConfigError, UnicodeDecodeError) as error:
+        raise unreadable(path, error) from error
 
 
 def unreadable(path: Path, error: Exception) -> ManifestError:

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rmq_store import StoreError
-from rmq_store.files.durable import write_whole
+from rmq_store.errors import CorruptConfigError
+from rmq_store.files.durable import LARGEST_JSON, read_file, write_whole
 from rmq_store.files.safe_paths import is_plain_name
 from rmq_store.format.queues import QueueId, QueueSlice
 from spark_source.writing.target_lock import TargetLock
@@ -151,7 +152,7 @@ def _to_json(run: ReplayRun) -> dict[str, Any]:
 
 def _load(path: Path) -> list[ReplayRun]:
     try:
-        content = json.loads(path.read_text("utf-8"))
+        content = json.loads(read_file(path, LARGEST_JSON))
         if content["format"] != FORMAT:
             raise LedgerError(
                 path,
@@ -161,7 +162,14 @@ def _load(path: Path) -> list[ReplayRun]:
                 advice="Use the version that wrote it, or replay into a new target",
             )
         return [_from_json(run) for run in content["runs"]]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+        CorruptConfigError,
+    ) as error:
         raise LedgerError(
             path,
             reason=f"cannot be read as a ledger: {error!r}",

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from rmq_store.errors import from_os_error
 from rmq_store.escaping import printable
+from rmq_store.files.remote.remote_store import shadow_of
 from rmq_store.format.queues import QueueSlice
 from rmq_store.tables import TABLES
 from spark_source.planning.query_plan import PinnedStore
@@ -74,10 +75,10 @@ def provenance_of(
 
 
 def files_of_store(pinned: PinnedStore) -> list[str]:
-    """Every file of a store: log, queues, index, configuration."""
+    """Every regular file of a store: log, queues, index, configuration."""
     with pinned.open() as store:
         paths: list[str] = TABLES["files"].of(store)["path"].to_pylist()
-    return paths
+    return [path for path in paths if shadow_of(path) or os.path.isfile(path)]
 
 
 def sums_of(spark: SparkSession | None, paths: Sequence[str]) -> list[FileSum]:

@@ -8,6 +8,7 @@ interruption it continues where it was. The source is never changed.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 from collections.abc import Callable
@@ -27,7 +28,8 @@ from rmq_store.errors import (
     NotAStoreError,
     from_os_error,
 )
-from rmq_store.files.durable import sync_folder
+from rmq_store.escaping import printable
+from rmq_store.files.durable import is_small_file, read_file, sync_folder
 from rmq_store.files.mapping import stored_from
 from rmq_store.files.segments import SegmentFile
 from rmq_store.format.layout import (
@@ -46,6 +48,7 @@ from rmq_store.recovery.report import RecoveryReport
 from rmq_store.store import MessageStore
 
 STATE_FILE = "rebuild.json"  # exists in an unfinished target
+LOG = logging.getLogger("rmqstore")
 LOG_MODES = ("copy", "link")
 _PIECE = 8 << 20
 
@@ -157,7 +160,7 @@ def _begin(root: Path, state: dict[str, str]) -> bool:
     path = root / STATE_FILE
     try:
         if path.exists():
-            before = json.loads(path.read_text("utf-8"))
+            before = json.loads(read_file(path))
             if before != state:
                 raise InvalidArgumentError(
                     path,
@@ -244,7 +247,8 @@ def _take_config(source: Path, root: Path) -> None:
         copies.mkdir(exist_ok=True)
         for name in names:
             path = Path(folder) / name
-            if not path.is_file():
+            if not is_small_file(path):
+                LOG.warning("passed over %s: not a file, or too large", printable(str(path)))
                 continue
             try:
                 shutil.copy2(path, copies / name)

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rmq_store.config.json_files import read_config_json, to_fastjson, write_config_json
+from rmq_store.config.consumer_offsets import offsets_of, table_in
+from rmq_store.config.json_files import next_count, read_config_json, to_fastjson, write_config_json
 from rmq_store.errors import InvalidArgumentError, UnknownQueueError, nearest
 from rmq_store.markers.lock_file import StoreLock
 from rmq_store.search.queue_selection import require_queue_ids
@@ -122,9 +123,10 @@ def apply_reset(store: MessageStore, changes: Sequence[Reset]) -> str:
     try:
         name = next((one for one in FILES if (store.path / "config" / one).exists()), FILES[1])
         value = read_config_json(store.path, name) or {}
+        path = store.path / "config" / name
         table = {
-            key: {int(queue): offset for queue, offset in queues.items()}
-            for key, queues in (value.get("offsetTable") or {}).items()
+            key: offsets_of(path, queues)
+            for key, queues in table_in(path, value, "offsetTable").items()
         }
         for change in changes:
             queues = table.setdefault(f"{change.topic}@{change.group}", {})
@@ -141,5 +143,5 @@ def _count_up(value: dict[str, Any]) -> None:
     """Increase dataVersion: 5.x brokers compare it to find changes."""
     version = value.get("dataVersion")
     if isinstance(version, dict):
-        version["counter"] = int(version.get("counter", 0)) + 1
+        version["counter"] = next_count(version)
         version["timestamp"] = time.time_ns() // 1_000_000

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rmq_store.escaping import printable, printable_json
+from rmq_store.text.times import LATEST_MS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,11 +31,25 @@ def print_table(table: pa.Table, as_json: bool, *, columns: Sequence[str] | None
     """Print a table: JSON lines, aligned columns on a terminal, or tab-separated with a header
     line."""
     if as_json:
-        for row in table.to_pylist():
+        for row in _with_plain_times(table).to_pylist():
             print_json(row)
         return
-    shown = table.select(list(columns)) if columns else table
+    shown = _with_plain_times(table.select(list(columns)) if columns else table)
     print_rows(shown.column_names, ([_cell(v) for v in row.values()] for row in shown.to_pylist()))
+
+
+def _with_plain_times(table: pa.Table) -> pa.Table:
+    """The table with numbers (ms) instead of times in columns with a time beyond the year 9999."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for at, field in enumerate(table.schema):
+        if pa.types.is_timestamp(field.type):
+            numbers = table.column(at).cast(pa.int64())
+            ends = pc.min_max(numbers).as_py()
+            if (ends["min"] or 0) < -LATEST_MS or (ends["max"] or 0) > LATEST_MS:
+                table = table.set_column(at, field.name, numbers)
+    return table
 
 
 def print_rows(names: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

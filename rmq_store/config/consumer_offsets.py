@@ -3,33 +3,100 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from rmq_store.config.json_files import read_config_json
+from rmq_store.errors import CorruptConfigError
+from rmq_store.format.layout import CONFIG_DIR
+from rmq_store.format.queues import QueueId
 from rmq_store.format.topics import SCHEDULE_TOPIC
 
 ConsumerOffsets = dict[str, dict[str, dict[int, int]]]
+CONSUMER_FILES = ("consumerOffset.json", "lmqConsumerOffset.json")
+DELAY_FILE = "delayOffset.json"
+_INTEGER = re.compile(r"-?\d{1,19}")
+
+
+class Committed(NamedTuple):
+    """An offset that a group committed. `kind`: consumer or lmq. `file`: its name under config/."""
+
+    kind: str
+    file: str
+    group: str
+    queue: QueueId
+    offset: int  # the next queue offset to consume
+
+
+def committed_offsets(store: str | os.PathLike[str]) -> Iterator[Committed]:
+    """Every offset in the broker's consumer offset files.
+
+    Source: ConsumerOffsetManager. With enableLmq, LmqConsumerOffsetManager replaces its file and
+    stores LMQ offsets in a separate table. Raises CorruptConfigError, also for JSON that is not a
+    table of offsets, and AccessError.
+    """
+    for name in CONSUMER_FILES:
+        path = Path(store) / CONFIG_DIR / name
+        value = read_config_json(store, name) or {}
+        for key, queues in table_in(path, value, "offsetTable").items():
+            topic, _, group = key.partition("@")
+            for queue, offset in offsets_of(path, queues).items():
+                yield Committed("consumer", name, group, QueueId(topic, queue), offset)
+        for key, offset in table_in(path, value, "lmqOffsetTable").items():
+            topic, _, group = key.partition("@")
+            yield Committed("lmq", name, group, QueueId(topic, 0), _number(path, offset, 63))
 
 
 def read_consumer_offsets(store: str | os.PathLike[str]) -> ConsumerOffsets:
     """Committed offsets as group -> topic -> queueId -> next offset to consume; {} without a file.
 
-    Source: ConsumerOffsetManager. With enableLmq, LmqConsumerOffsetManager replaces its file and
-    stores LMQ offsets in a separate table.
+    Raises as `committed_offsets`.
     """
     committed: ConsumerOffsets = {}
-    for name in ("consumerOffset.json", "lmqConsumerOffset.json"):
-        value = read_config_json(store, name) or {}
-        for key, queues in (value.get("offsetTable") or {}).items():
-            topic, _, group = key.partition("@")
-            offsets = {int(queue): int(offset) for queue, offset in queues.items()}
-            committed.setdefault(group, {}).setdefault(topic, {}).update(offsets)
-        for key, offset in (value.get("lmqOffsetTable") or {}).items():
-            topic, _, group = key.partition("@")
-            committed.setdefault(group, {}).setdefault(topic, {})[0] = int(offset)
+    for _, _, group, queue, offset in committed_offsets(store):
+        committed.setdefault(group, {}).setdefault(queue.topic, {})[queue.queue_id] = offset
     return committed
 
 
 def read_delay_offsets(store: str | os.PathLike[str]) -> dict[str, dict[int, int]]:
-    """How far the broker has delivered each delay level, as the topic's queueId -> next offset."""
-    levels = (read_config_json(store, "delayOffset.json") or {}).get("offsetTable") or {}
-    return {SCHEDULE_TOPIC: {int(level) - 1: int(offset) for level, offset in levels.items()}}
+    """How far the broker has delivered each delay level, as the topic's queueId -> next offset.
+
+    Raises as `committed_offsets`.
+    """
+    path = Path(store) / CONFIG_DIR / DELAY_FILE
+    levels = table_in(path, read_config_json(store, DELAY_FILE) or {}, "offsetTable")
+    return {SCHEDULE_TOPIC: {level - 1: at for level, at in offsets_of(path, levels).items()}}
+
+
+def table_in(path: Path, value: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """A table of a config file; {} if it is missing or null. Raises CorruptConfigError."""
+    table = value.get(name)
+    if table is not None and not isinstance(table, dict):
+        raise _wrong(path, f"{name} is not a table")
+    return table or {}
+
+
+def offsets_of(path: Path, table: Any) -> dict[int, int]:
+    """A table of queue ids (32 bits) and offsets (64 bits). Raises CorruptConfigError."""
+    if not isinstance(table, dict):
+        raise _wrong(path, f"{str(table)[:40]!r} is not a table of queues and offsets")
+    return {_number(path, key, 31): _number(path, offset, 63) for key, offset in table.items()}
+
+
+def _number(path: Path, value: Any, bits: int) -> int:
+    # Java's parser takes a number in quotes too; the keys are texts.
+    whole = type(value) is int or (isinstance(value, str) and _INTEGER.fullmatch(value))
+    if not whole or not -(1 << bits) <= int(value) < 1 << bits:
+        raise _wrong(path, f"{str(value)[:40]!r} is not a whole number of {bits + 1} bits")
+    return int(value)
+
+
+def _wrong(path: Path, reason: str) -> CorruptConfigError:
+    return CorruptConfigError(
+        path,
+        reason=reason,
+        expected='{"offsetTable": {"topic@group": {"0": 100, ...}, ...}}',
+        advice="Restore the file from a backup, or move it away: the messages do not depend on it",
+    )

@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from rmq_store.errors import CorruptConfigError, MissingFileError, from_os_error
-from rmq_store.files.durable import read_file
+from rmq_store.files.durable import LARGEST_JSON, read_file
 from rmq_store.format.layout import CONFIG_DIR
 
-_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|([{,]\s*)(-?\d+)(\s*:)', re.DOTALL)
+# A text without its end reaches to the end, so that no later quote is tried as a beginning.
+_TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|([{,]\s*)(-?\d+)(\s*:)', re.DOTALL)
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+_DEEPEST = 100  # levels; the broker's own files have four
 
 _MOST_READS = 20
 _WRITTEN_WITHIN_S = 0.05
@@ -23,13 +26,44 @@ _WRITTEN_WITHIN_S = 0.05
 def parse_fastjson(text: str) -> Any:
     """JSON as fastjson writes it: keys of Integer and Long maps have no quotes.
 
-    Raises ValueError if the text is not JSON in this form either.
+    Raises ValueError if the text is not JSON in this form either: also for NaN and Infinity, half a
+    surrogate pair, and more than 100 levels.
     """
 
     def quote(match: re.Match[str]) -> str:
         return match[0] if match[2] is None else f'{match[1]}"{match[2]}"{match[3]}'
 
-    return json.loads(_TOKEN.sub(quote, text), strict=False)
+    try:
+        value = json.loads(_TOKEN.sub(quote, text), strict=False, parse_constant=_refuse)
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+    _refuse_depth(value)
+    if _SURROGATE.search(text):
+        # Half a pair is no character; it has no UTF-8, which Arrow and files need.
+        json.dumps(value, ensure_ascii=False).encode("utf-8")
+    return value
+
+
+_TOO_DEEP = f"it has more than {_DEEPEST} levels"
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is not a number of JSON")
+
+
+def _refuse_depth(value: Any) -> None:
+    """Raise ValueError for a value that functions calling themselves could not follow."""
+    level = [value] if isinstance(value, (dict, list)) else []
+    for _ in range(_DEEPEST):
+        level = [
+            inside
+            for one in level
+            for inside in (one.values() if isinstance(one, dict) else one)
+            if isinstance(inside, (dict, list))
+        ]
+        if not level:
+            return
+    raise ValueError(_TOO_DEEP)
 
 
 def is_there(path: Path) -> bool:
@@ -80,9 +114,12 @@ def _read_one_of(paths: Sequence[Path]) -> dict[str, Any] | None:
         if not is_there(path):
             continue
         try:
-            value = parse_fastjson(read_file(path).decode("utf-8", "replace"))
+            value = parse_fastjson(read_file(path, LARGEST_JSON).decode("utf-8", "replace"))
         except ValueError as error:
             failed = failed or (path, str(error))
+            continue
+        except CorruptConfigError as error:  # no regular file, or too large
+            failed = failed or (path, str(error.reason))
             continue
         if isinstance(value, dict):
             return value
@@ -94,6 +131,12 @@ def _read_one_of(paths: Sequence[Path]) -> dict[str, Any] | None:
         reason=f"neither this file nor its .bak can be read: {failed[1]}",
         advice="Restore it from a backup, or move it away: the messages do not depend on it",
     )
+
+
+def next_count(version: Mapping[str, Any]) -> int:
+    """The counter of a dataVersion for a file that is about to change; 1 if it has no number."""
+    before = version.get("counter")
+    return before + 1 if type(before) is int and abs(before) < 1 << 62 else 1
 
 
 def write_config_json(store: str | os.PathLike[str], name: str, text: str) -> None:

@@ -40,6 +40,7 @@ _ROOT_FILES = (CHECKPOINT_FILE, ABORT_FILE, LOCK_FILE)
 _ROCKSDB_MARK = "CURRENT"
 _ROCKSDB_QUEUE_DIRS = (CONSUMEQUEUE_DIR, "consumequeue_rocksdb")
 _DLEDGER_PREFIX = "dledger-"
+_OF_A_DISK = "lost+found"
 _TIERED_DIRS = ("tieredstore", "rmq_tiered_store")
 
 
@@ -49,8 +50,8 @@ def require_store(
     """`path` as the root folder of a store.
 
     Raises NotAStoreError, with a store nearby if there is one. Raises MissingFileError if a
-    configured folder of the log does not exist. Raises UnsupportedStoreError for DLedger, tiered
-    stores and, with `queues`, for queues in RocksDB.
+    configured folder of the log does not exist, or has other files than those of a log. Raises
+    UnsupportedStoreError for DLedger, tiered stores and, with `queues`, for queues in RocksDB.
     """
     root = Path(path)
     try:
@@ -62,6 +63,7 @@ def require_store(
             )
         _refuse_other_kinds(root, queues)
         if _has_log(root, config):
+            _refuse_other_content(root, config)
             return root
     except PermissionError as error:
         raise from_os_error(path, error, "looking into the folder") from error
@@ -231,6 +233,28 @@ def _has_log(root: Path, config: StoreConfig) -> bool:
         if any((root / part).is_dir() for part in _PARTS):
             raise
         return False  # no store here at all: that error is clearer
+
+
+def _refuse_other_content(root: Path, config: StoreConfig) -> None:
+    """Raise MissingFileError if configured folders of the log have no log file, but other files.
+
+    A log without any file is one that has no message yet. /etc is no log.
+    """
+    if not (config.storePathCommitLog or config.readOnlyCommitLogStorePaths):
+        return
+    folders = commitlog_folders(root, config)
+    if list_segments(folders):
+        return
+    for folder in folders:
+        other = sorted(set(os.listdir(folder)) - {_OF_A_DISK})
+        if other:
+            raise MissingFileError(
+                folder,
+                reason="there is no log file in this configured folder of the log",
+                expected="files named by 20 digits",
+                actual=f"{len(other)} other names, such as {other[0]!r}",
+                advice="Correct storePathCommitLog and readOnlyCommitLogStorePaths",
+            )
 
 
 def _not_a_store(root: Path, reason: str, nearby: Path | None) -> NotAStoreError:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rmq_store.config.json_files import read_config_json, to_fastjson, write_config_json
+from rmq_store.config.json_files import next_count, read_config_json, to_fastjson, write_config_json
 from rmq_store.errors import CorruptConfigError
 from rmq_store.format.layout import CONFIG_DIR
 from rmq_store.format.queues import QueueId
@@ -26,15 +26,16 @@ def update_topics(
     System topics are skipped: the broker creates them.
     """
     value = read_config_json(root, "topics.json") or {}
-    table: dict[str, Any] = dict(value.get("topicConfigTable") or {})
+    table: dict[str, Any] = dict(read_topic_configs(root))
     counts: dict[str, int] = {}
     for topic, queue_id in queues:
         if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) or not is_system_topic(topic):
             counts[topic] = max(counts.get(topic, 0), queue_id + 1)
     for topic in {**counts, **declared}:
         table[topic] = _entry(topic, table.get(topic), counts.get(topic, 1), declared, dialect)
-    version = dict(value.get("dataVersion") or {"counter": 0, "stateVersion": 0, "timestamp": 0})
-    version["counter"] = int(version.get("counter", 0)) + 1
+    found = value.get("dataVersion")
+    version = dict(found) if isinstance(found, dict) else {"stateVersion": 0}
+    version["counter"] = next_count(version)
     version["timestamp"] = time.time_ns() // 1_000_000
     if not dialect.has("json_data_version"):
         version.pop("stateVersion", None)
@@ -73,7 +74,7 @@ def read_topic_configs(store: str | os.PathLike[str]) -> dict[str, dict[str, Any
     Raises CorruptConfigError, also for JSON that is not a table of topics; AccessError.
     """
     table = (read_config_json(store, "topics.json") or {}).get("topicConfigTable") or {}
-    if not isinstance(table, dict) or not all(isinstance(topic, dict) for topic in table.values()):
+    if not isinstance(table, dict) or not all(map(_are_settings, table.values())):
         raise CorruptConfigError(
             Path(store) / CONFIG_DIR / "topics.json",
             reason="topicConfigTable is not a table of topics",
@@ -81,6 +82,18 @@ def read_topic_configs(store: str | os.PathLike[str]) -> dict[str, dict[str, Any
             advice="Restore the file from a backup, or move it away: the messages do not depend on it",
         )
     return table
+
+
+def _are_settings(found: Any) -> bool:
+    """Whether a value is an object with numbers of 32 bits and attributes where they belong."""
+    return (
+        isinstance(found, dict)
+        and isinstance(found.get("attributes") or {}, dict)
+        and all(
+            found.get(name) is None or (type(found[name]) is int and 0 <= found[name] < 1 << 31)
+            for name in ("readQueueNums", "writeQueueNums", "perm")
+        )
+    )
 
 
 def declared_topics(store: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:

@@ -18,6 +18,7 @@ from rmq_store.format.layout import BATCH_CONSUMEQUEUE_DIR, CONSUMEQUEUE_DIR
 from rmq_store.format.queues import QueueId
 
 LOG = logging.getLogger("rmqstore")
+_LAST_ID, _DIGITS = 2**31 - 1, 10  # a Java int
 _QUEUE_FILES_MAPPED = 64
 _REMOTE_BLOCK = 16 << 10  # small, because the search for a queue's end reads a few distant places
 
@@ -83,14 +84,25 @@ def _queue_folders(folder: Path) -> Iterable[QueueId]:
             continue
         for queue in _folders_in(topic.path):
             if queue.name.isascii() and queue.name.isdigit():
+                if len(queue.name) > _DIGITS or int(queue.name) > _LAST_ID:
+                    LOG.warning("passed over %s: no queue has this id", printable(queue.path))
+                    continue
                 yield QueueId(topic.name, int(queue.name))
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError as error:  # a link that leads to itself
+        LOG.warning("passed over %s: %s", printable(entry.path), error.strerror)
+        return False
 
 
 def _folders_in(folder: str | Path) -> list[os.DirEntry[str]]:
     """The folders that exist now; a missing or deleted parent counts as empty."""
     try:
         with os.scandir(folder) as entries:
-            return [entry for entry in entries if entry.is_dir()]
+            return [entry for entry in entries if _is_folder(entry)]
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:

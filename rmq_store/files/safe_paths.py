@@ -48,6 +48,20 @@ def refuse_links(folder: str | os.PathLike[str], *names: str) -> None:
         refuse_link(path)
 
 
+def refuse_special(path: str | os.PathLike[str]) -> None:
+    """Raise UnsafeNameError unless `path` is a regular file or does not exist.
+
+    A link leads elsewhere, and opening a FIFO or a device to write may wait for ever or do harm.
+    """
+    refuse_link(path)
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise UnsafeNameError(
+            path,
+            reason="this is a folder, FIFO, device or socket, in the place of a file to write",
+            advice="Move it away",
+        )
+
+
 def refuse_link(path: str | os.PathLike[str]) -> None:
     """Raise UnsafeNameError if `path` is a link: what is written there would be somewhere else."""
     if os.path.islink(path):

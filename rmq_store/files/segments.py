@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 from collections import Counter
@@ -10,7 +11,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from rmq_store.errors import InvalidArgumentError, UnrecoverableStoreError, from_os_error
+from rmq_store.escaping import printable
 from rmq_store.format.layout import SEGMENT_NAME_DIGITS
+
+LOG = logging.getLogger("rmqstore")
 
 LARGEST_FILE = 2**31 - 1
 """Bytes of the largest file that a broker can write: the setting is a Java int."""
@@ -45,15 +49,30 @@ def list_segments(folders: Sequence[str | os.PathLike[str]]) -> list[SegmentFile
             name = entry.name
             if len(name) != SEGMENT_NAME_DIGITS or not (name.isascii() and name.isdigit()):
                 continue
-            try:
-                size = entry.stat().st_size
-            except FileNotFoundError:  # deleted by the broker since the listing
-                continue
             if int(name) > _LAST_BASE:  # no broker reaches this offset, and it exceeds 64 bits
                 continue
-            if size and int(name) not in segments and entry.is_file():
+            size = size_of_file(entry)
+            if size and int(name) not in segments:
                 segments[int(name)] = SegmentFile(entry.path, int(name), size)
     return [segments[base] for base in sorted(segments)]
+
+
+def size_of_file(entry: os.DirEntry[str]) -> int | None:
+    """Bytes of a regular file; None for other things, which are passed over.
+
+    Links to files count as files. A file that the broker has deleted since the listing is gone.
+    """
+    try:
+        if entry.is_file():
+            return entry.stat().st_size
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        LOG.warning("passed over %s: %s", printable(entry.path), error.strerror)
+        return None
+    if not entry.is_dir():
+        LOG.warning("passed over %s, which is not a regular file", printable(entry.path))
+    return None
 
 
 def infer_file_size(segments: Sequence[SegmentFile]) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 from rmq_store.errors import from_os_error
 from rmq_store.files.durable import sync_folder
 from rmq_store.files.mapping import stored_from
-from rmq_store.files.safe_paths import refuse_link
+from rmq_store.files.safe_paths import refuse_special
 
 _LOOKED_AT = 1 << 20  # bytes read at once to find the last nonzero byte
 
@@ -27,8 +27,7 @@ def own(path: Path) -> None:
     private copy of a store are links. Raises UnsafeNameError for any other link.
     """
     linked = any(path.is_relative_to(folder) for folder in PRIVATE) and path.is_symlink()
-    if not linked:
-        refuse_link(path)
+    refuse_special(path.resolve() if linked else path)
     if linked or path.stat().st_nlink > 1:
         part = path.with_name(path.name + ".part")
         part.unlink(missing_ok=True)

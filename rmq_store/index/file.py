@@ -18,7 +18,7 @@ from rmq_store.errors import CorruptIndexError, IndexGeometryError, from_os_erro
 from rmq_store.files.mapping import MappingCache
 from rmq_store.files.remote.blocks import Ranges, RemoteMapping
 from rmq_store.files.remote.remote_store import shadow_of
-from rmq_store.files.segments import SegmentFile
+from rmq_store.files.segments import LARGEST_FILE, SegmentFile, size_of_file
 from rmq_store.format.array_types import Bytes, Ints
 from rmq_store.format.layout import (
     DEFAULT_MAX_HASH_SLOTS,
@@ -69,10 +69,9 @@ def _files_named_as_index(folder: str | os.PathLike[str]) -> list[tuple[str, int
     for entry in entries:
         name = entry.name
         if len(name) == INDEX_NAME_DIGITS and name.isascii() and name.isdigit():
-            try:
-                found.append((entry.path, entry.stat().st_size))
-            except FileNotFoundError:
-                continue
+            size = size_of_file(entry)
+            if size is not None:
+                found.append((entry.path, size))
     return found
 
 
@@ -112,6 +111,14 @@ class IndexFile:
 
     def _begin(self, segment: SegmentFile, mappings: MappingCache | None) -> None:
         self.path = segment.path
+        if segment.size > LARGEST_FILE:
+            raise CorruptIndexError(
+                segment.path,
+                reason="the file is larger than a broker can write",
+                expected=f"at most {LARGEST_FILE} bytes",
+                actual=f"{segment.size} bytes",
+                advice="Move it away; rmqstore rebuild makes the index again from the log",
+            )
         self._segment = segment
         self._mappings = mappings or MappingCache(1, block=REMOTE_BLOCK)
         self.is_remote = shadow_of(segment.path) is not None

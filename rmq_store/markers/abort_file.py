@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rmq_store.errors import from_os_error
 from rmq_store.files.durable import sync_folder
-from rmq_store.files.safe_paths import refuse_link
+from rmq_store.files.safe_paths import refuse_special
 from rmq_store.format.layout import (
     ABORT_BACKUP_FILE,
     ABORT_FILE,
@@ -19,7 +19,7 @@ def write_abort(root: Path, release: Dialect) -> None:
     """Create `abort`. If it is missing, the last stop was clean."""
     pid = str(os.getpid()) if release.has("abort_holds_pid") else ""
     for name in (ABORT_FILE, ABORT_BACKUP_FILE):
-        refuse_link(root / name)
+        refuse_special(root / name)
     try:
         with (root / ABORT_FILE).open("w") as file:
             file.write(pid)

@@ -9,7 +9,7 @@ import numpy as np
 
 from rmq_store.errors import CorruptConfigError, from_os_error
 from rmq_store.files.durable import read_file
-from rmq_store.files.safe_paths import refuse_link
+from rmq_store.files.safe_paths import refuse_special
 from rmq_store.format.layout import CHECKPOINT, CHECKPOINT_FILE_SIZE, CHECKPOINT_SIZE_BEFORE_48
 from rmq_store.format.releases import Dialect
 
@@ -69,7 +69,7 @@ class Checkpoint:
         It is one write of less than a sector, so after a crash the file is the old or the new one.
         Before 5.5.0 the bytes from 40 on are not changed.
         """
-        refuse_link(path)
+        refuse_special(path)
         try:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
             try:

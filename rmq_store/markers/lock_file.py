@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 import struct
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from rmq_store.errors import StoreLockedError, from_os_error
+from rmq_store.files.durable import no_regular_file
 from rmq_store.files.remote.remote_store import shadow_of
 from rmq_store.files.safe_paths import refuse_link
 from rmq_store.format.layout import LOCK_CONTENT, LOCK_FILE
 
 _FLOCK = "@hhqqi"  # struct flock of 64-bit Linux: l_type, l_whence, l_start, l_len, l_pid
+_SAFELY = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 # The kernel's lock belongs to the process; this set detects a second writer in the same process.
 _held: set[str] = set()
 
@@ -23,19 +26,21 @@ class StoreLock:
     """The exclusive lock on the first byte of `lock`, as the broker locks it."""
 
     def __init__(self, root: Path) -> None:
-        """Raises StoreLockedError if a broker or another writer holds the lock, and UnsafeNameError
-        for a link."""
+        """Raises StoreLockedError if a broker or another writer holds the lock, UnsafeNameError
+        for a link, and CorruptConfigError for what is no file."""
         self._path = root / LOCK_FILE
         self._key = os.path.realpath(self._path)
         if self._key in _held:
             raise _locked(self._path)
         refuse_link(self._path)
         try:
-            self._fd = os.open(
-                self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644
-            )
+            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | _SAFELY, 0o644)
         except OSError as error:
             raise from_os_error(self._path, error, "opening the lock") from error
+        if not stat.S_ISREG(os.fstat(self._fd).st_mode):
+            mode = os.fstat(self._fd).st_mode
+            os.close(self._fd)
+            raise no_regular_file(self._path, mode)
         try:
             fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
         except OSError as error:
@@ -88,7 +93,7 @@ def lock_state(root: Path) -> LockState:
     if shadow_of(str(path)) is not None or sys.platform != "linux":
         return LockState(None)
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
         return LockState(False)
     except OSError:

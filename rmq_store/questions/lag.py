@@ -6,11 +6,12 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rmq_store.config.consumer_offsets import Committed, committed_offsets
 from rmq_store.errors import InvalidArgumentError, nearest
 from rmq_store.questions.engine import OnProgress
 from rmq_store.search.queue_selection import require_queue_ids
 from rmq_store.store import MessageStore
-from rmq_store.tables.groups_offsets import Committed, committed_offsets, group_rows
+from rmq_store.tables.groups_offsets import group_rows
 from rmq_store.tables.table import Row
 
 LOST = "BELOW_MIN"
@@ -60,7 +61,7 @@ class LagQuestion:
 
         Raises InvalidArgumentError for an unknown group or topic, UnknownQueueError for a queue.
         """
-        every = list(committed_offsets(store))
+        every = list(committed_offsets(store.path))
         _require(store, self.groups, {one.group for one in every}, "consumer group")
         known = {one.queue.topic for one in every}.union(store.topics())
         _require(store, self.topics, known, "topic")

@@ -13,6 +13,7 @@ from pathlib import Path
 from rmq_store.config.broker_conf import PATH_SPLITTER, StoreConfig
 from rmq_store.config.locate import commitlog_folders
 from rmq_store.errors import SHOWN_AS, from_os_error
+from rmq_store.files.durable import is_small_file
 from rmq_store.files.truncate import PRIVATE
 from rmq_store.format.layout import (
     BATCH_CONSUMEQUEUE_DIR,
@@ -62,18 +63,28 @@ def _link(source: Path, target: Path) -> None:
     """Make folders like those in `source`, with a link to each file."""
     if not source.is_dir():
         return
-    for inside, _, names in os.walk(source, followlinks=True):
+    for inside, _, names in os.walk(source):
         here = target / Path(inside).relative_to(source)
         here.mkdir(parents=True, exist_ok=True)
-        for name in names:
+        for name in filter(lambda one: os.path.isfile(os.path.join(inside, one)), names):
             (here / name).symlink_to(os.path.abspath(os.path.join(inside, name)))
 
 
 def _copy_small(root: Path, folder: Path, logs: set[str]) -> None:
     """Copy config/ and the marker files, which are written without `own`."""
     for child in root.iterdir():
-        if child.is_file() and child.name != LOCK_FILE:
+        if is_small_file(child) and child.name != LOCK_FILE:
             shutil.copy2(child, folder / child.name)
     config = root / "config"
     if config.is_dir() and os.path.realpath(config) not in logs:
-        shutil.copytree(config, folder / "config", ignore_dangling_symlinks=True)
+        shutil.copytree(config, folder / "config", ignore=_no_files)
+
+
+def _no_files(folder: str, names: list[str]) -> list[str]:
+    """What is neither a small file nor a folder, and links to folders: they may lead to themselves."""
+    paths = {name: Path(folder, name) for name in names}
+    return [
+        name
+        for name, path in paths.items()
+        if not is_small_file(path) and (path.is_symlink() or not path.is_dir())
+    ]

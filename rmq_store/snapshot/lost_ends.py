@@ -170,23 +170,25 @@ class LostEnds:
         Records in the first and last bytes of the log prove it. A consumer's offset may also be left
         from messages that expired.
         """
-        states = self._snapshot.queues
-        declared = {
-            QueueId(topic, number)
-            for topic, settings in declared_topics(self._root).items()
-            for number in range(queue_count(settings))
-        }
-        candidates = declared - states.keys()
+        states, declared = self._snapshot.queues, declared_topics(self._root)
+        # Not every declared queue is looked at: a file may declare 2^31 of a topic.
+        counts_said = {topic: queue_count(settings) for topic, settings in declared.items()}
+        there = Counter(q.topic for q in states if q.queue_id < counts_said.get(q.topic, 0))
+
+        def is_candidate(queue: QueueId) -> bool:
+            return queue not in states and 0 <= queue.queue_id < counts_said.get(queue.topic, 0)
+
         lost = {
-            queue: f"a consumer is at queue offset {self._reached[queue]}"
-            for queue in candidates
-            if self._reached.get(queue, 0) > 0
+            queue: f"a consumer is at queue offset {reached}"
+            for queue, reached in self._reached.items()
+            if reached > 0 and is_candidate(queue)
         }
-        if candidates:
+        if any(said > there[topic] for topic, said in counts_said.items()):
             counts = self._records_near_the_ends()
-            listed = candidates & counts.keys()
             lost |= {
-                queue: f"the log has at least {counts[queue]} records of it" for queue in listed
+                queue: f"the log has at least {count} records of it"
+                for queue, count in counts.items()
+                if is_candidate(queue)
             }
         return dict(sorted(lost.items()))
 

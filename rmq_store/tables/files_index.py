@@ -60,9 +60,16 @@ def _walk(folder: str) -> Iterator[str]:
             yield entry.path
 
 
+def _status(path: str) -> os.stat_result:
+    try:
+        return os.stat(path)
+    except OSError:  # a link to nothing, or to itself
+        return os.lstat(path)
+
+
 def _file(root: Path, path: str, log_folder: str | None) -> Iterator[Row]:
     try:
-        stat = os.stat(path)
+        stat = _status(path)
     except FileNotFoundError:  # the broker deleted it after the listing
         return
     inside = os.path.relpath(path, root).split(os.sep)

@@ -5,19 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from rmq_store.config.json_files import read_config_json
+from rmq_store.config.consumer_offsets import (
+    DELAY_FILE,
+    Committed,
+    committed_offsets,
+    read_delay_offsets,
+)
 from rmq_store.config.topics_json import queue_count
 from rmq_store.format.layout import CONFIG_DIR
 from rmq_store.format.queues import QueueId, QueueSlice
-from rmq_store.format.topics import SCHEDULE_TOPIC
 from rmq_store.store import MessageStore
 from rmq_store.tables.sizes import bytes_between
 from rmq_store.tables.table import BROKER, INT, LONG, TEXT, TIMESTAMP, Row, Table, TableColumn
-
-_CONSUMER_FILES = ("consumerOffset.json", "lmqConsumerOffset.json")
-_DELAY_FILE = "delayOffset.json"
 
 
 def _source(store: MessageStore, name: str) -> tuple[str, int | None]:
@@ -27,29 +28,6 @@ def _source(store: MessageStore, name: str) -> tuple[str, int | None]:
         if path.exists() and path.stat().st_size:
             return str(path), path.stat().st_mtime_ns // 1_000_000
     return str(folder / name), None
-
-
-class Committed(NamedTuple):
-    """An offset that a group committed. `kind`: consumer or lmq. `file`: its name under config/."""
-
-    kind: str
-    file: str
-    group: str
-    queue: QueueId
-    offset: int  # the next queue offset to consume
-
-
-def committed_offsets(store: MessageStore) -> Iterator[Committed]:
-    """Every offset in the broker's consumer offset files."""
-    for name in _CONSUMER_FILES:
-        value = read_config_json(store.path, name) or {}
-        for key, queues in (value.get("offsetTable") or {}).items():
-            topic, _, group = key.partition("@")
-            for queue, offset in queues.items():
-                yield Committed("consumer", name, group, QueueId(topic, int(queue)), int(offset))
-        for key, offset in (value.get("lmqOffsetTable") or {}).items():
-            topic, _, group = key.partition("@")
-            yield Committed("lmq", name, group, QueueId(topic, 0), int(offset))
 
 
 def group_rows(store: MessageStore, offsets: Iterable[Committed]) -> Iterator[Row]:
@@ -78,7 +56,7 @@ def group_rows(store: MessageStore, offsets: Iterable[Committed]) -> Iterator[Ro
 
 
 def _groups(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterator[Row]:
-    return group_rows(store, committed_offsets(store))
+    return group_rows(store, committed_offsets(store.path))
 
 
 def _lag(store: MessageStore, queue: QueueId, offset: int) -> Row:
@@ -134,7 +112,7 @@ GROUPS = Table(
 
 
 def _offsets(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterator[Row]:
-    for kind, name, group, queue, offset in committed_offsets(store):
+    for kind, name, group, queue, offset in committed_offsets(store.path):
         yield {
             "kind": kind,
             "file": _source(store, name)[0],
@@ -143,15 +121,15 @@ def _offsets(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterat
             "queueId": queue.queue_id,
             "offset": offset,
         }
-    value = read_config_json(store.path, _DELAY_FILE) or {}
-    for level, offset in (value.get("offsetTable") or {}).items():
-        yield {
-            "kind": "delay",
-            "file": _source(store, _DELAY_FILE)[0],
-            "topic": SCHEDULE_TOPIC,
-            "queueId": int(level) - 1,
-            "offset": int(offset),
-        }
+    for topic, levels in read_delay_offsets(store.path).items():
+        for queue_id, offset in levels.items():
+            yield {
+                "kind": "delay",
+                "file": _source(store, DELAY_FILE)[0],
+                "topic": topic,
+                "queueId": queue_id,
+                "offset": offset,
+            }
 
 
 OFFSETS = Table(

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from rmq_store.arrow.substrings import buffers
 from rmq_store.escaping import CONTROLS, printable
+from rmq_store.text.times import LATEST_MS
 
 _EMPTY = pa.scalar("", pa.string())
 _QUOTE = pa.scalar('"', pa.string())
@@ -108,9 +109,17 @@ def _objects(column: pa.Array) -> pa.Array:
 
 
 def iso_times(column: pa.Array) -> pa.Array:
-    """Timestamps as `2024-05-01T12:00:00.123Z`. Each distinct second is formatted once."""
+    """Timestamps as `2024-05-01T12:00:00.123Z`. Each distinct second is formatted once.
+
+    A time that is centuries away stays a number, as `4611686018427387904 ms`.
+    """
     ms = column.cast(pa.int64())
     numbers = ms.fill_null(0).to_numpy()
+    far = (numbers > LATEST_MS) | (numbers < -LATEST_MS)
+    if far.any():
+        near = pc.if_else(pa.array(far), pa.scalar(None, pa.int64()), ms)
+        as_number = pc.binary_join_element_wise(ms.cast(pa.string()), pa.scalar("ms"), " ")
+        return pc.if_else(pa.array(far), as_number, iso_times(near))
     seconds, millis = np.divmod(numbers, 1000)
     distinct = pa.array(seconds).dictionary_encode()
     whole = pc.cast(distinct.dictionary, pa.timestamp("s"))

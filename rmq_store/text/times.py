@@ -14,6 +14,8 @@ TIME_FORMS = (
     "its newest message"
 )
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+LATEST_MS = 61_851_600_000_000
+"""The last time that is a datetime in every zone, and as long before 1970 (year 10): ms."""
 _LEAST_MS = 10**11  # March 1973: before any broker, and as seconds after any
 _MOST_MS = 10**14  # the year 5138; microseconds of today are more
 _DAY_MS = 86_400_000
@@ -129,5 +131,21 @@ def iso_time(ms: int | None) -> str:
         return "unknown"
     if ms <= 0:
         return "never"
-    at = datetime.fromtimestamp(ms / 1000, timezone.utc)
+    return shown_time(ms)
+
+
+def shown_time(ms: int) -> str:
+    """A time as ISO 8601, in UTC; the number with its unit beyond the year 9999."""
+    try:
+        at = _EPOCH + timedelta(milliseconds=ms)
+    except OverflowError:
+        return f"{ms} ms"
     return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def as_datetime(ms: int) -> datetime | str:
+    """A time in UTC; its number as text where no datetime can be that late or early."""
+    try:
+        return _EPOCH + timedelta(milliseconds=ms)
+    except OverflowError:
+        return shown_time(ms)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 from collections.abc import Callable, Iterable
@@ -245,7 +246,7 @@ def test_a_checkpoint_that_may_not_be_read_is_not_to_be_moved_away(
     clean: GoldenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = Path(clean.path) / "checkpoint"
-    refuse(monkeypatch, Path, "read_bytes", path)
+    refuse(monkeypatch, os, "open", path)
     finding = one(report_of(clean.path), "checkpoint-unreadable")
     assert "Permission denied" in finding.meaning
     assert finding.advice == "Check the permissions, the disk and the mount"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
-from datetime import datetime, timezone
 
 import click
 
@@ -12,6 +11,7 @@ from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.messages import where_it_was
 from rmq_store.cli.options import json_option, open_store, store_command, word
 from rmq_store.cli.printing import print_json, say
+from rmq_store.text.times import shown_time
 
 _MOST_LISTED = 10  # unreadable places that are listed one by one
 
@@ -49,11 +49,10 @@ def trace(
             continue
         say(f"message {life.uniqKey or life.steps[0].msgId}: {life.outcome}")
         for step in life.steps:
-            at = datetime.fromtimestamp(step.storeTimestamp / 1000, timezone.utc)
             place = f"{step.topic}/{step.queueId}@{step.queueOffset}"
             if step.queueOffset is None:
                 place = f"{step.topic}/{step.queueId}, in no queue"
-            head = f"  {at:%Y-%m-%dT%H:%M:%S}.{step.storeTimestamp % 1000:03d}Z  {step.step:<12}"
+            head = f"  {shown_time(step.storeTimestamp)}  {step.step:<12}"
             say(f"{head}{place}" + (f"  ({step.about})" if step.about else ""))
     damage = once(*(error for life in lives for error in life.damage))
     for error in damage[:_MOST_LISTED]:

@@ -1,0 +1,168 @@
+"""JSON, settings and folder names that nobody expects: an error that names the file, no traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from rmq_store import MessageStore
+from rmq_store.config.json_files import parse_fastjson
+from rmq_store.errors import CorruptConfigError, MissingFileError
+from rmq_store.markers.checkpoint import Checkpoint
+from tests.support.golden import GoldenStore, unpack
+from tests.support.running.commands import call
+
+NAME = "clean-5.5.0"
+DEEP = "[" * 100_000
+WRONG = [
+    '{"offsetTable":{"orders@g":{"0":NaN}}}',
+    '{"offsetTable":{"orders@g":{"0":Infinity}}}',
+    '{"offsetTable":{"orders@g":{"0":1e400}}}',
+    '{"offsetTable":{"orders@g":{"0":1.5}}}',
+    '{"offsetTable":{"orders@g":{"x":1}}}',
+    '{"offsetTable":{"orders@g":{"99999999999":1}}}',
+    '{"offsetTable":{"orders@g":{"0":99999999999999999999}}}',
+    '{"offsetTable":{"orders@g":{"0":{}}}}',
+    '{"offsetTable":{"orders@g":[1]}}',
+    '{"offsetTable":[1]}',
+    '{"lmqOffsetTable":{"orders@g":[]}}',
+    '{"offsetTable":' + DEEP,
+    '{"offsetTable":' + '{"a":' * 200 + "1" + "}" * 201,
+    '{"offsetTable":{"orders@\\ud800":{"0":1}}}',
+    '"' + '\\"' * 500_000,
+    "",
+    "null",
+    "[]",
+]
+COMMANDS = ["info", "topics", "queues", "lag", "verify", "offsets", "recover"]
+TABLES = ["groups", "offsets", "config", "checkpoint", "topics", "index"]
+
+
+def all_commands(golden: GoldenStore) -> dict[str, str]:
+    """What each command says; each ends by itself."""
+    said = {}
+    words = [[name, golden.path] for name in COMMANDS]
+    words += [["table", name, golden.path] for name in TABLES]
+    for one in words:
+        for more in ([], ["--json"]):
+            done = call(*one, *more)  # raises what the command does not handle
+            assert done.returncode in (0, 1, 2), done.both
+            said[" ".join([*one[:-1], *more])] = done.both
+    return said
+
+
+@pytest.mark.parametrize("text", WRONG, ids=range(len(WRONG)))
+def test_an_offset_file_that_is_no_table_is_named(tmp_path: Path, text: str) -> None:
+    golden = unpack(NAME, tmp_path)
+    for name in ("consumerOffset.json", "delayOffset.json"):
+        path = Path(golden.path, "config", name)
+        path.write_text(text)
+        Path(f"{path}.bak").unlink(missing_ok=True)
+    said = all_commands(golden)
+    if text not in ("", "null", "[]"):
+        assert "RMQSTORE_CORRUPT_CONFIG" in said["table groups"]
+        assert "consumerOffset.json" in said["table groups"]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"readQueueNums": 2**40},
+        {"readQueueNums": -1},
+        {"readQueueNums": "8"},
+        {"perm": 2**40},
+        {"attributes": [1]},
+        {"attributes": {"queue.type": {}}},
+        {"readQueueNums": 2**31 - 1, "writeQueueNums": 2**31 - 1},
+        None,
+        [],
+    ],
+)
+def test_odd_settings_of_a_topic_end_no_command(tmp_path: Path, settings: object) -> None:
+    golden = unpack(NAME, tmp_path)
+    path = Path(golden.path, "config", "topics.json")
+    topics = json.loads(path.read_text())
+    topics["topicConfigTable"]["odd"] = settings
+    path.write_text(json.dumps(topics))
+    all_commands(golden)
+
+
+def test_odd_topics_keep_a_writer_from_writing(tmp_path: Path) -> None:
+    golden = unpack(NAME, tmp_path)
+    path = Path(golden.path, "config", "topics.json")
+    path.write_text('{"topicConfigTable":{"orders":{"readQueueNums":[]}},"dataVersion":[]}')
+    with pytest.raises(CorruptConfigError, match=r"topics\.json"):
+        MessageStore.append_to(golden.path, golden.conf)
+
+
+@pytest.mark.parametrize(
+    "text", ['{"a":NaN}', '{"a":-Infinity}', DEEP, '["\\udc00"]', '{"\\ud83d":1}']
+)
+def test_what_is_no_json(text: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - its kinds have nothing else in common
+        parse_fastjson(text)
+
+
+def test_what_is_json() -> None:
+    assert parse_fastjson('{1:{-2:"\\ud83d\\ude00 \\\\"},"a{3:":[1.5e3]}') == {
+        "1": {"-2": "😀 \\"},
+        "a{3:": [1500.0],
+    }
+    assert parse_fastjson("[" * 90 + "]" * 90)
+
+
+@pytest.mark.parametrize("value", [2**62, -(2**62), 2**63 - 1, 253_402_300_800_000])
+def test_times_of_other_ages_are_numbers(tmp_path: Path, value: int) -> None:
+    golden = unpack(NAME, tmp_path)
+    Checkpoint(value, value, value, value, value, value).write(Path(golden.path, "checkpoint"))
+    for path in Path(golden.path, "index").iterdir():
+        times = value.to_bytes(8, "big", signed=True) * 2
+        path.write_bytes(times + path.read_bytes()[len(times) :])
+    said = all_commands(golden)
+    assert str(value) in said["table checkpoint"]
+    assert str(value) in said["table checkpoint --json"]
+
+
+def test_odd_folders_are_passed_over_and_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    golden = unpack(NAME, tmp_path)
+    queues = Path(golden.path, "consumequeue")
+    (queues / "loop").symlink_to(queues / "loop")
+    (queues / "orders" / "loop").symlink_to("loop")
+    (queues / "orders" / "99999999999").mkdir()
+    (queues / "orders" / ("9" * 200)).mkdir()
+    (queues / "orders" / "0" / "0".zfill(20)).rename(tmp_path / "first")
+    (queues / "orders" / "0" / "0".zfill(20)).symlink_to("0".zfill(20))
+    (queues / os.fsdecode(b"bad\xff\xfe")).mkdir()
+    (queues / "new\nline\ttab" / "0").mkdir(parents=True)
+    (Path(golden.path) / "config" / "loop").symlink_to("loop")
+    said = all_commands(golden)
+    for name in ("loop", "99999999999", "bad\\xff\\xfe"):
+        assert name in caplog.text
+    assert "payments" in said["topics"]
+    assert "new\\nline\\ttab" in said["queues"]
+
+
+@pytest.mark.parametrize("folder", ["/etc", "/proc"])
+def test_a_folder_that_is_no_log_is_not_an_empty_log(tmp_path: Path, folder: str) -> None:
+    golden = unpack(NAME, tmp_path)
+    conf = tmp_path / "broker.conf"
+    conf.write_text(f"storePathCommitLog={folder}\n")
+    done = call("info", golden.path, "--broker-conf", str(conf))
+    assert done.returncode == 2
+    assert "there is no log file in this configured folder" in done.stderr
+    assert folder in done.stderr
+    with pytest.raises(MissingFileError):
+        MessageStore.open(golden.path, broker_conf=conf)
+
+
+def test_a_log_on_a_new_disk_may_be_empty(tmp_path: Path) -> None:
+    golden = unpack(NAME, tmp_path)
+    (tmp_path / "disk" / "lost+found").mkdir(parents=True)
+    config = {"storePathCommitLog": str(tmp_path / "disk")}
+    with MessageStore.open(golden.path, config=config, queues=False) as store:
+        assert store.log_range() == (0, 0)
