@@ -28,6 +28,7 @@ from spark_source.writing.target_lock import refusals
 
 LOG = logging.getLogger("rmqstore")
 _OWNER = "owner.json"
+_REMOVED = "removed-"  # the begin of a folder's name
 _ABANDONED_AFTER = 24 * 3600.0  # seconds without a change, where the owner is unknown
 
 
@@ -165,9 +166,11 @@ def remove_abandoned(target: str, *, but: str, of: str | None = None) -> None:
 
 
 def _remove(folder: Path) -> None:
+    """Delete a folder. One that is deleted halfway has a name that says so."""
     with refusals(folder):
         if folder.exists():
-            shutil.rmtree(folder)
+            going = folder.with_name(_REMOVED + folder.name.removeprefix(_REMOVED))
+            shutil.rmtree(folder.rename(going))
 
 
 def _new_file(path: Path) -> int:
@@ -199,6 +202,8 @@ def _stat(pid: int) -> tuple[str, str, str]:
 
 def _abandoned(folder: Path) -> bool:
     """Whether the process of a write has ended, or nothing changed for a day."""
+    if folder.name.startswith(_REMOVED):
+        return True
     try:
         owner = json.loads((folder / _OWNER).read_text("utf-8"))
         if owner["host"] == socket.gethostname():
