@@ -78,12 +78,19 @@ class Staging:
                         advice="Remove it, if nothing else uses it",
                     )
 
-    def write(self, partition: int, batches: Iterator[pa.RecordBatch]) -> Part:
-        """Write the batches of a task. Another attempt of the same task has a file of its own."""
+    def write(
+        self, partition: int, batches: Iterator[pa.RecordBatch], *, begin: bool = False
+    ) -> Part:
+        """Write the batches of a task. Another attempt of the same task has a file of its own.
+
+        `begin`: the driver has not created the folder. Otherwise a task that is slow to end after
+        an abort must not create it again.
+        """
         first = next(batches, None)
         if first is None:
             return Part(partition)
-        self._make()
+        if begin:
+            self._make()
         name, rows = f"part-{partition:05}-{uuid.uuid4().hex}.arrow", 0
         with refusals(self.path):
             file = os.fdopen(_new_file(self.path / name), "wb")

@@ -56,7 +56,8 @@ class RmqStoreStreamWriter(DataSourceStreamArrowWriter):
                 advice="Write with foreachBatch and df.write instead",
             )
         job = self._job(f"{query}-{self.token}")
-        part = job.staging.write(partition_id(), prepared_rows(iterator, self.asked))
+        rows = prepared_rows(iterator, self.asked)
+        part = job.staging.write(partition_id(), rows, begin=True)
         return Prepared(part, job.write_id, query)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:

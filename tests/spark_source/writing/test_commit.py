@@ -15,6 +15,7 @@ import pytest
 from rmq_store import MessageStore
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import (
+    AccessError,
     InvalidMessageError,
     MissingFileError,
     NotAStoreError,
@@ -365,7 +366,7 @@ def test_the_next_write_removes_what_killed_writes_left_and_no_more(tmp_path: Pa
     assert in_a_child(killed) == 0
     running, parts = prepared(target, 20, 10)
     of_a_stream = Staging(str(target), "query-1")
-    of_a_stream.write(0, iter([rows(0, 1)]))
+    of_a_stream.write(0, iter([rows(0, 1)]), begin=True)
     assert len(left_beside(target)) == 3
     write_rows(target, 0, 10)
     assert left_beside(target) == sorted([running.write_id, "query-1"])
@@ -375,6 +376,15 @@ def test_the_next_write_removes_what_killed_writes_left_and_no_more(tmp_path: Pa
     commit(running, parts)
     assert left_beside(target) == []
     assert numbers_in(target) == [*range(10), *range(20, 30)]
+
+
+def test_a_task_that_ends_after_the_abort_leaves_nothing(tmp_path: Path) -> None:
+    write = StoreWrite("w", options(tmp_path / "store"))
+    write.staging.begin()
+    write.staging.remove()
+    with pytest.raises(AccessError):
+        write.staging.write(0, iter([rows(0, 1)]))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_stream_removes_what_its_killed_drivers_left(tmp_path: Path) -> None:

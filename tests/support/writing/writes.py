@@ -41,6 +41,7 @@ def staged(write: StoreWrite, tasks: Sequence[pa.RecordBatch]) -> list[Part]:
                 for at in range(0, task.num_rows, 7)
                 for ready in to_append(task.slice(at, 7), write.asked)
             ),
+            begin=True,
         )
         for number, task in enumerate(tasks)
     ]
