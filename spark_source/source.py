@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import MutableMapping
+from typing import Any
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -24,6 +25,8 @@ from spark_source.spark_types import spark_schema
 from spark_source.streaming.failing_stream import FailingStream
 from spark_source.streaming.stream_options import as_batch, parse_stream_options
 from spark_source.table_reader import TableReader, table_schema
+from spark_source.writing.batch_writer import RmqStoreWriter
+from spark_source.writing.stream_writer import RmqStoreStreamWriter
 
 
 class UnsupportedOperationError(StoreError):
@@ -36,9 +39,9 @@ class RmqStoreSource(DataSource):
     """The data source of `spark.read.format("rmqstore").load(path)`; `options.table` lists its
     options.
 
-    The constructor reads the state of the store once. Spark pickles this object and creates a
-    reader for each distinct filter, and two for a self-join. All readers see the state of this
-    moment, even if a broker writes meanwhile.
+    The state of the stores is read once, at the latest when Spark pickles this object. From the
+    pickle Spark creates a reader for each distinct filter, and two for a self-join. All readers see
+    the state of this moment, even if a broker writes meanwhile.
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
@@ -46,13 +49,25 @@ class RmqStoreSource(DataSource):
         self._asked: SourceOptions | None = None
         self._plan: QueryPlan | None = None
         self._failure: StoreError | None = None
-        # Spark creates the source before it says what for: a batch, a stream, or a write. So what is
-        # wrong for one of them waits for its reader.
+
+    def _pin(self) -> None:
+        """Read the state of the stores, once.
+
+        Spark creates the source before it says what for: a batch, a stream, or a write. A write
+        never comes here, since its target may not exist, and what is wrong for a batch waits for
+        its reader.
+        """
+        if self._plan is not None or self._failure is not None:
+            return
         try:
-            self._asked = parse_options(as_batch(options))
+            self._asked = parse_options(as_batch(self.options))
             self._plan = pin_all(self._asked)
         except StoreError as error:
             self._failure = error
+
+    def __getstate__(self) -> dict[str, Any]:
+        self._pin()
+        return self.__dict__
 
     @classmethod
     def name(cls) -> str:
@@ -81,8 +96,11 @@ class RmqStoreSource(DataSource):
         return RmqStoreReader(self._plan, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Always raises: the source does not write."""
-        raise self._refusal("writing a DataFrame", "Replay into a store with jobs/replay.py")
+        """A writer of rows into the store of `path`. Raises StoreError for what is wrong."""
+        try:
+            return RmqStoreWriter(self.options, schema, overwrite)
+        except StoreError as error:
+            raise without_traceback(error) from None
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """A reader that follows the logs of the stores. Needs PySpark 4.2 or later."""
@@ -99,10 +117,14 @@ class RmqStoreSource(DataSource):
             return FailingStream(error)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """Always raises: the source does not write streams."""
-        raise self._refusal("writing a stream", "Replay into a store with jobs/replay.py")
+        """A writer of the micro-batches of a query, each of them once."""
+        try:
+            return RmqStoreStreamWriter(self.options, schema, overwrite)
+        except StoreError as error:
+            raise without_traceback(error) from None
 
     def _raise_failure(self) -> None:
+        self._pin()
         if self._failure is not None:
             raise without_traceback(self._failure)
 

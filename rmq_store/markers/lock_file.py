@@ -25,9 +25,9 @@ _held: set[str] = set()
 class StoreLock:
     """The exclusive lock on the first byte of `lock`, as the broker locks it."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, content: bytes = LOCK_CONTENT) -> None:
         """Raises StoreLockedError if a broker or another writer holds the lock, UnsafeNameError
-        for a link, and CorruptConfigError for what is no file."""
+        for a link, and CorruptConfigError for what is no file. `content`: see `sign`."""
         self._path = root / LOCK_FILE
         self._key = os.path.realpath(self._path)
         if self._key in _held:
@@ -48,12 +48,18 @@ class StoreLock:
             raise _locked(self._path) from error
         _held.add(self._key)
         try:
-            os.pwrite(self._fd, LOCK_CONTENT, 0)
-        except BaseException as error:
+            self.sign(content)
+        except BaseException:
             self.release()
-            if isinstance(error, OSError):
-                raise from_os_error(self._path, error, "writing the lock") from error
             raise
+
+    def sign(self, content: bytes) -> None:
+        """Write 4 bytes to the lock file. A broker, and any other writer, writes `lock` there when
+        it opens the store, so these bytes stay only while nobody else does."""
+        try:
+            os.pwrite(self._fd, content, 0)
+        except OSError as error:
+            raise from_os_error(self._path, error, "writing the lock") from error
 
     def release(self) -> None:
         """Release the lock. The file remains, as with the broker."""

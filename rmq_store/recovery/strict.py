@@ -27,7 +27,7 @@ from rmq_store.format.layout import (
     INDEX_DIR,
 )
 from rmq_store.format.releases import Dialect
-from rmq_store.index.file import list_index_files
+from rmq_store.index.file import list_index_files, list_too_short
 from rmq_store.index.writer import IndexWriter
 from rmq_store.markers.abort_file import write_abort
 from rmq_store.markers.checkpoint import Checkpoint, checkpoint_size
@@ -64,7 +64,11 @@ class StrictRecovery:
         self._until = until
         self.report = RecoveryReport(str(root), "strict", not (root / ABORT_FILE).exists())
         self.checkpoint = Checkpoint.read_or_zero(root / CHECKPOINT_FILE)
-        self._index_files = {str(file.path) for file in list_index_files(root / INDEX_DIR)}
+        folder = root / INDEX_DIR
+        self._index_files = {
+            *(str(file.path) for file in list_index_files(folder)),
+            *(path for path, _ in list_too_short(folder)),
+        }
 
     def run(self) -> RecoveryReport:
         """Recover the store and return the report."""

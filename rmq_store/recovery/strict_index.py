@@ -11,7 +11,7 @@ from rmq_store.files.segments import SegmentFile
 from rmq_store.files.truncate import remove
 from rmq_store.format.layout import INDEX_DIR
 from rmq_store.format.releases import Dialect
-from rmq_store.index.file import IndexFile, list_index_files
+from rmq_store.index.file import IndexFile, list_index_files, list_too_short
 from rmq_store.index.geometry import Geometry, Header
 from rmq_store.index.writer import IndexWriter
 from rmq_store.markers.checkpoint import Checkpoint
@@ -99,5 +99,7 @@ class IndexRecovery:
         return begins[0] if first <= begins[0] < end else first
 
     def remove_doubtful(self) -> list[tuple[Path, str, int]]:
-        """Delete the files that may be torn."""
-        return [(Path(file.path), "removed", remove(Path(file.path))) for file in self.doubtful]
+        """Delete the files that may be torn, and those that a crash left without a header."""
+        paths = [file.path for file in self.doubtful]
+        paths += [path for path, _ in list_too_short(self._root / INDEX_DIR)]
+        return [(Path(path), "removed", remove(Path(path))) for path in paths]

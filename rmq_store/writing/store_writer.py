@@ -376,8 +376,21 @@ class StoreWriter:
 
     # --- closing ------------------------------------------------------------------------------------
 
-    def close(self) -> None:
-        """Flush all files, write checkpoint and topics.json, delete `abort`, release the lock."""
+    def sign(self, content: bytes) -> None:
+        """Write 4 bytes to the lock file, which stay until another writer or a broker opens the
+        store."""
+        self._lock.sign(content)
+
+    def abandon(self) -> None:
+        """Close without finishing: `abort` stays, and the store needs a recovery."""
+        self._failed = True
+        self.close()
+
+    def close(self, *, sync: bool = True) -> None:
+        """Flush all files, write checkpoint and topics.json, delete `abort`, release the lock.
+
+        `sync`: False leaves it to the operating system when the files reach the disk.
+        """
         if self._closed:
             return
         try:
@@ -388,8 +401,8 @@ class StoreWriter:
             self._closed = True
             self._flusher.stop()
             self._dispatcher.close()
-            self._log_files.close(sync=not self._failed)
-            self._queue_files.close(sync=not self._failed)
+            self._log_files.close(sync=sync and not self._failed)
+            self._queue_files.close(sync=sync and not self._failed)
             if not self._failed:
                 self._finish()
         finally:

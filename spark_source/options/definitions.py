@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from rmq_store.format.releases import dialect
 from rmq_store.reading.damage_modes import CORRUPT as CORRUPT
 from rmq_store.reading.damage_modes import DROPMALFORMED as DROPMALFORMED
 from rmq_store.reading.damage_modes import FAILFAST as FAILFAST
@@ -15,6 +16,7 @@ from rmq_store.text.times import TIME_FORMS
 from spark_source.options import value_parsers as values
 
 DEFAULT_PARTITION_BYTES = 128 << 20
+NEWEST_RELEASE = str(dialect())
 
 CONSUMEQUEUE, COMMITLOG = "consumequeue", "commitlog"
 BY_LOG, BY_QUEUE = "log", "queue"
@@ -275,6 +277,62 @@ OPTIONS: tuple[Option, ...] = (
         values.one_of(*TABLES),
         "messages",
         "read this table instead of messages: " + ", ".join(TABLES),
+    ),
+)
+
+# What a write takes, of a batch or a stream.
+WRITE_OPTIONS: tuple[Option, ...] = (
+    Option(
+        "path",
+        "path",
+        values.text,
+        "",
+        "the folder of the store, local or mounted, which driver and executors share; `save(path)` "
+        "and `start(path)` set it",
+    ),
+    Option("topic", "topic", values.text, "column `topic`", "the topic of all rows"),
+    Option(
+        "queues",
+        "queues",
+        values.count,
+        "4",
+        "number of queues for rows without queueId: by the hash of `keys`, without keys in turn",
+    ),
+    Option(
+        "release",
+        "release",
+        values.text,
+        NEWEST_RELEASE,
+        "release of the broker whose files to write, such as 4.9.7",
+    ),
+    Option(
+        "brokerConf",
+        "broker_conf",
+        values.text,
+        "none",
+        "the broker's configuration file, for file sizes, limits and flushDiskType",
+    ),
+    Option(
+        "keepTimestamps",
+        "keep_timestamps",
+        values.flag,
+        "false",
+        "keep column storeTimestamp; if false, a message is stored at the time of the write",
+    ),
+    Option(
+        "flush",
+        "flush",
+        values.flag,
+        "true",
+        "whether everything is on the disk when the write returns; if false, a power failure can "
+        "cost the last writes",
+    ),
+    Option(
+        "ifExists",
+        "if_exists",
+        values.one_of("append", "error", "ignore"),
+        "append",
+        'for `mode("append")` to a store that exists: append, fail, or write nothing',
     ),
 )
 

@@ -1,1 +1,6 @@
-"""Writing into a target: the lock that one process at a time holds on it."""
+"""Writing: `df.write.format("rmqstore")` and `df.writeStream.format("rmqstore")`.
+
+Tasks put prepared rows (`rows_to_append`) into files beside the target (`staging`). The driver
+appends them in one process (`commit`), with a `ledger` beside the target by which a write that was
+killed is undone or finished (`unfinished_write`). Spark calls `batch_writer` and `stream_writer`.
+"""

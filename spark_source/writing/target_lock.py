@@ -12,6 +12,8 @@ from pathlib import Path
 from rmq_store import StoreError
 from rmq_store.errors import AccessError, InvalidArgumentError
 
+_AT_ONCE = fcntl.LOCK_EX | fcntl.LOCK_NB
+
 
 class TargetLockedError(StoreError):
     """Another process works on the same target."""
@@ -22,11 +24,14 @@ class TargetLockedError(StoreError):
 class TargetLock:
     """An exclusive lock on the file `path`, which exists only while the lock is held."""
 
-    def __init__(self, path: Path) -> None:
-        """Raises TargetLockedError if another process holds the lock, and AccessError."""
+    def __init__(self, path: Path, *, wait: bool = False) -> None:
+        """Raises TargetLockedError if another process holds the lock, and AccessError.
+
+        `wait`: returns once the other process has released it.
+        """
         self._path = path
         with refusals(path):
-            self._descriptor: int | None = _locked(path)
+            self._descriptor: int | None = _locked(path, fcntl.LOCK_EX if wait else _AT_ONCE)
 
     def release(self) -> None:
         """Release the lock and remove the file."""
@@ -36,12 +41,15 @@ class TargetLock:
             self._descriptor = None
 
 
-def _locked(path: Path) -> int:
-    path.parent.mkdir(parents=True, exist_ok=True)
+def _locked(path: Path, how: int) -> int:
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        except FileNotFoundError:
+            continue  # the previous holder has removed the folder
+        try:
+            fcntl.flock(descriptor, how)
         except BlockingIOError:
             os.close(descriptor)
             raise TargetLockedError(
@@ -81,7 +89,7 @@ def refuse_uri(target: str) -> None:
     if found:
         raise InvalidArgumentError(
             None,
-            reason="the target is a URI, but jobs only write to folders",
+            reason="the target is a URI, and stores and exports are written to folders",
             expected="a local or mounted folder, which executors share",
             actual=f"{found[0]}...",  # the rest may hold credentials
             advice="Write to a folder, and copy it to the object store",

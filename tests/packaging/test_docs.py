@@ -21,7 +21,7 @@ from jobs.replaying.row_rules import ORIGIN
 from rmq_store.arrow.message_columns import COLUMNS
 from rmq_store.errors import StoreError
 from rmq_store.tables import TABLES
-from spark_source.options.definitions import OPTIONS, STREAM_OPTIONS, Option
+from spark_source.options.definitions import OPTIONS, STREAM_OPTIONS, WRITE_OPTIONS, Option
 from spark_source.spark_types import struct_field
 from tests.conftest import unpack
 from tests.support.checkout import CHECKOUT
@@ -54,7 +54,11 @@ def table(page: str, header: str) -> list[list[str]]:
 
 @pytest.mark.parametrize(
     ("page", "header", "options"),
-    [("spark.md", "option", OPTIONS), ("streams.md", "stream option", STREAM_OPTIONS)],
+    [
+        ("spark.md", "option", OPTIONS),
+        ("streams.md", "stream option", STREAM_OPTIONS),
+        ("writing.md", "write option", WRITE_OPTIONS),
+    ],
 )
 def test_the_options_are_those_of_the_code(
     page: str, header: str, options: Sequence[Option]

@@ -10,6 +10,7 @@ import pytest
 from rmq_store import MessageStore
 from rmq_store.index.file import IndexFile, list_index_files
 from rmq_store.recovery import recover
+from rmq_store.verify import verify
 from tests.support.golden import GoldenStore, keys_of, unpack, user_topic
 
 
@@ -68,3 +69,18 @@ def test_a_recovery_as_the_broker_starts_on_a_damaged_index_file(
     report = recover(golden.path, config=config, release="5.3.3", mode="broker")
     end = golden.truth[-1]["commitLogOffset"] + golden.truth[-1]["storeSize"]
     assert report.log_end == end
+
+
+@pytest.mark.parametrize("size", [0, 39])
+def test_strict_recovery_removes_an_index_file_that_was_never_filled(
+    size: int, tmp_path: Path
+) -> None:
+    """A process was killed right after it created the file."""
+    golden = unpack("crash-5.3.3", tmp_path)
+    short = Path(golden.path, "index", "20991231235959999")
+    short.write_bytes(b"\0" * size)
+    report = recover(golden.path, release="5.3.3", mode="strict")
+    assert not short.exists()
+    assert (str(short), "removed") in [(file.path, file.what) for file in report.files]
+    with MessageStore.open(golden.path) as store:
+        assert not [found for found in verify(store).findings if found.code.startswith("index")]

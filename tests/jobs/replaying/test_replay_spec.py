@@ -77,7 +77,7 @@ def test_an_argument_becomes_a_field(arguments: list[str], field: str, expected:
         (["--by-index", "--key", "ORDER_7||ORDER_8"], "Give --key once for each word"),
         (["--to-parquet", "/target/parquet"], "must be separate folders"),
         (["--to-parquet", "/source"], "must be separate folders"),
-        (["--to-parquet", "s3a://bucket/orders"], "jobs only write to folders"),
+        (["--to-parquet", "s3a://bucket/orders"], "written to folders"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(arguments: list[str], message: str) -> None:

@@ -36,16 +36,8 @@ def test_a_table_of_the_catalog_is_refused_with_what_to_use(
     assert not spark.catalog.tableExists("kept")
 
 
-def test_writes_and_an_end_of_a_stream_are_refused_with_a_sentence(
-    spark: SparkSession, golden: Golden, tmp_path: Path
-) -> None:
+def test_an_end_of_a_stream_is_refused_with_a_sentence(spark: SparkSession, golden: Golden) -> None:
     path = golden("clean-5.5.0").path
-    frame = spark.range(3)
-    target = str(tmp_path / "new")
-    message = refusal(lambda: frame.write.format("rmqstore").mode("append").save(target))
-    assert "writing a DataFrame is not supported" in message.splitlines()[0]
-    assert "jobs/replay.py" in message
-    assert not (tmp_path / "new").exists()
 
     def stream() -> None:
         streamed = spark.readStream.format("rmqstore").option("endingOffsets", "latest").load(path)
@@ -55,15 +47,6 @@ def test_writes_and_an_end_of_a_stream_are_refused_with_a_sentence(
     message = refusal(stream)
     assert "'endingOffsets' has no meaning in a stream" in message.splitlines()[0]
     assert "availableNow" in message
-
-    def into_stream() -> None:
-        rate = spark.readStream.format("rate").load()
-        checkpoint = str(tmp_path / "checkpoint")
-        writer = rate.writeStream.format("rmqstore").option("checkpointLocation", checkpoint)
-        query = writer.option("path", target).start()
-        query.processAllAvailable()
-
-    assert "writing a stream is not supported" in refusal(into_stream)
 
 
 @pytest.mark.parametrize(

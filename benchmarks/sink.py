@@ -1,0 +1,136 @@
+"""Measure df.write against `append_batch` alone, in one run.
+
+    python -m benchmarks.sink [--messages 500000] [--cores 2] [--folder /where/the/disk/is]
+
+Messages have a body of 1 KiB that differs from row to row, keys and tags. `append_batch` alone
+writes batches that are in memory. `commit` appends rows that tasks have staged before. `df.write`
+reads the rows from Parquet, stages them in Spark's tasks, and commits. Everything is on the disk at
+the end of each. Prints medians of wall clock, with the times of all rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from jobs.running.spark_session import builder_for
+from rmq_store import MessageStore
+from rmq_store.malloc import keep_freed_memory
+from spark_source.writing.commit import StoreWrite, commit
+from spark_source.writing.rows_to_append import to_append
+from spark_source.writing.staging import Part, folder_beside
+from spark_source.writing.write_options import WriteOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROUNDS = 3
+BODY = 1024
+BATCH = 10_000  # as many rows as Spark gives in a batch
+PARTS = 8
+
+
+def messages(count: int) -> list[pa.RecordBatch]:
+    """Batches of messages, about as compressible as text in base 64."""
+    chance = np.random.default_rng(7)
+    found = []
+    for first in range(0, count, BATCH):
+        rows = min(BATCH, count - first)
+        data = chance.integers(48, 112, rows * BODY, np.uint8)
+        ends = np.arange(0, (rows + 1) * BODY, BODY, dtype=np.int32)
+        buffers = [None, pa.py_buffer(ends), pa.py_buffer(data)]
+        columns = {
+            "topic": ["orders"] * rows,
+            "queueId": pa.array(np.arange(first, first + rows) % 8, pa.int32()),
+            "body": pa.Array.from_buffers(pa.binary(), rows, buffers),
+            "keys": [f"{number:09d}" for number in range(first, first + rows)],
+            "tags": ["a"] * rows,
+        }
+        found.append(pa.RecordBatch.from_pydict(columns))
+    return found
+
+
+def alone(batches: list[pa.RecordBatch], target: Path) -> None:
+    """Append batches that are in memory."""
+    with MessageStore.create(target) as store:
+        for batch in batches:
+            store.append_batch(batch)
+
+
+def staged(batches: list[pa.RecordBatch], target: Path) -> tuple[StoreWrite, list[Part]]:
+    """A write whose rows are staged."""
+    write = StoreWrite("measured", WriteOptions(str(target)))
+    write.staging.begin()
+    rows = (ready for batch in batches for ready in to_append(batch, write.asked))
+    return write, [write.staging.write(0, rows)]
+
+
+def written(spark: SparkSession, source: Path, target: Path) -> None:
+    """Write a DataFrame of Parquet files."""
+    spark.read.parquet(str(source)).write.format("rmqstore").mode("append").save(str(target))
+
+
+def timed(work: Callable[[], object]) -> float:
+    """Seconds of wall clock."""
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def main() -> None:
+    """Print a row for each way."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--messages", type=int, default=500_000)
+    parser.add_argument("--cores", type=int, default=2)
+    parser.add_argument("--folder")
+    given = parser.parse_args()
+    keep_freed_memory()
+    spark = builder_for("benchmark", f"local[{given.cores}]").getOrCreate()
+    times: dict[str, list[float]] = {"append_batch alone": [], "commit": [], "df.write": []}
+    with tempfile.TemporaryDirectory(dir=given.folder) as name:
+        folder, target = Path(name), Path(name, "target")
+        source = folder / "source"
+        source.mkdir()
+        batches = messages(given.messages)
+        each = -(-len(batches) // PARTS)
+        for number in range(0, len(batches), each):
+            table = pa.Table.from_batches(batches[number : number + each])
+            pq.write_table(table, source / f"{number:06}.parquet")
+        for number in range(ROUNDS + 1):
+            for way in times:
+                shutil.rmtree(target, ignore_errors=True)
+                shutil.rmtree(folder_beside(str(target)), ignore_errors=True)
+                if way == "append_batch alone":
+                    seconds = timed(lambda: alone(batches, target))
+                elif way == "commit":
+                    write, parts = staged(batches, target)
+                    seconds = timed(partial(commit, write, parts))
+                else:
+                    seconds = timed(lambda: written(spark, source, target))
+                if number:  # the first round starts Spark's workers
+                    times[way].append(seconds)
+    base = statistics.median(times["append_batch alone"])
+    print(f"{given.messages:,} messages of 1 KiB, local[{given.cores}]")
+    for way, measured in times.items():
+        middle = statistics.median(measured)
+        rate = given.messages / middle / 1e3
+        rounds = " ".join(f"{one:.2f}" for one in measured)
+        print(f"{way:<20} {rate:>6.0f} k/s {base / middle:>6.2f} x of append_batch   s: {rounds}")
+    sys.stdout.flush()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

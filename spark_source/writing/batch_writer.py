@@ -1,0 +1,76 @@
+"""`df.write.format("rmqstore")`, as Spark calls it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from rmq_store.malloc import keep_freed_memory
+from spark_source.writing.commit import StoreWrite, check_target, commit
+from spark_source.writing.rows_to_append import check_columns, to_append
+from spark_source.writing.staging import Part
+from spark_source.writing.write_options import WriteOptions, parse_write_options
+
+
+@dataclass
+class Prepared(WriterCommitMessage):
+    """What a task has prepared. `write_id`, and of a stream the query, as the tasks know them."""
+
+    part: Part
+    write_id: str
+    query: str | None = None
+
+
+class RmqStoreWriter(DataSourceArrowWriter):
+    """Checks the target on the driver, prepares rows in the tasks, and commits on the driver."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
+        """Raises StoreError for what can be known before a task runs."""
+        asked = parse_write_options(options, stream=False)
+        check_columns(schema.fieldNames(), asked)
+        self.job = StoreWrite(uuid.uuid4().hex, asked, overwrite)
+        self.wanted = check_target(self.job)
+        if self.wanted:
+            self.job.staging.begin()
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Prepare the rows of one task."""
+        partition = partition_id()
+        if not self.wanted:
+            return Prepared(Part(partition), self.job.write_id)
+        rows = prepared_rows(iterator, self.job.asked)
+        return Prepared(self.job.staging.write(partition, rows), self.job.write_id)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Write what all tasks have prepared."""
+        if self.wanted:
+            commit(
+                self.job, [message.part for message in messages if isinstance(message, Prepared)]
+            )
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Remove what the tasks have prepared."""
+        self.job.staging.remove()
+
+
+def partition_id() -> int:
+    """The number of the task's partition."""
+    context = TaskContext.get()
+    assert context is not None
+    return context.partitionId()
+
+
+def prepared_rows(
+    batches: Iterator[pa.RecordBatch], asked: WriteOptions
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a task, checked and in the form in which they are staged."""
+    keep_freed_memory()  # this process is a Spark worker that only writes
+    for batch in batches:
+        if batch.num_rows:
+            yield from to_append(batch, asked)

@@ -1,0 +1,254 @@
+"""The commit of a write: prepared rows become messages of the target store, all of them or none.
+
+A new store is built beside the target and takes its place when it is whole. Rows for a store that
+exists are appended to it; where its log ended before is in the ledger, and the rows of a write that
+was killed are cut off again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from rmq_store import MessageStore
+from rmq_store.config.broker_conf import StoreConfig
+from rmq_store.config.locate import commitlog_folders, require_store
+from rmq_store.errors import NotAStoreError, StoreError
+from rmq_store.markers.lock_file import StoreLock, refuse_locked
+from rmq_store.recovery.clean_stop import refuse_abort
+from rmq_store.writing.store_writer import StoreWriter
+from spark_source.writing.exchange import exchange
+from spark_source.writing.ledger import (
+    APPENDING,
+    REPLACING,
+    Begun,
+    StreamBatch,
+    WriteLedger,
+    WriteLedgerError,
+)
+from spark_source.writing.rows_to_append import Turns
+from spark_source.writing.staging import Part, Staging, remove_abandoned
+from spark_source.writing.target_lock import has_content
+from spark_source.writing.unfinished_write import settle
+from spark_source.writing.write_options import ERROR, IGNORE, WriteOptions
+
+# What brokers and this package keep in the root of a store. Others' files are never deleted.
+_OF_A_STORE = frozenset(
+    (
+        *("abort", "abort.bak", "checkpoint", "lock", "timercheck"),
+        *("batchconsumequeue", "commitlog", "compaction", "config", "consumequeue"),
+        *("consumequeue_ext", "consumequeue_rocksdb", "index", "kvStore", "rocksdbstore"),
+        *("timerlog", "timerwheel", "transaction"),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreWrite:
+    """One write into a store. Plain data, so that executors can use it."""
+
+    write_id: str
+    asked: WriteOptions
+    overwrite: bool = False
+
+    @property
+    def staging(self) -> Staging:
+        """The folder of the rows that tasks prepare."""
+        return Staging(self.asked.path, self.write_id)
+
+
+def check_target(write: StoreWrite) -> bool:
+    """Whether the write has anything to do: False for ifExists=ignore and a target that exists.
+
+    Raises the error of a target that cannot be written to: NotAStoreError for a folder with other
+    files, StoreLockedError while a broker runs on it.
+    """
+    path = write.asked.path
+    if not has_content(path):
+        return True
+    if not write.overwrite and write.asked.if_exists == IGNORE:
+        return False
+    if not write.overwrite and write.asked.if_exists == ERROR:
+        raise NotAStoreError(
+            path,
+            reason="the target exists, and the option ifExists is 'error'",
+            advice="Nothing was written. Name a new folder, or leave the option out to append",
+        )
+    root = require_store(path, write.asked.config_of_target())
+    if write.overwrite:
+        _refuse_other_files(root, write.asked.config_of_target())
+    refuse_locked(root)
+    return True
+
+
+def commit(write: StoreWrite, parts: Sequence[Part], stream: StreamBatch | None = None) -> bool:
+    """Make the rows of all parts messages of the target, and remove their files.
+
+    With `stream` that batch is written once, whatever was killed before. Returns False if it was
+    done already. Raises StoreError; the target is then as it was.
+    """
+    staging = write.staging
+    with WriteLedger(write.asked.path) as ledger:
+        settle(ledger, write.asked)
+        of = None if stream is None else stream.query
+        remove_abandoned(write.asked.path, but=staging.path.name, of=of)
+        done = None if stream is None else ledger.done(stream.query)
+        again = stream is not None and done is not None and stream.batch <= done.batch
+        if not again and check_target(write) and _has_work(write, parts, stream):
+            if done is not None and not write.overwrite:
+                _refuse_shorter(write.asked, done.end)
+            rows = _with_queues(staging.read(parts), write.asked)
+            if write.overwrite or not has_content(write.asked.path):
+                _replace(ledger, write, rows, stream)
+            else:
+                _append(ledger, write, rows, stream)
+        staging.remove()
+    return not again
+
+
+def _has_work(write: StoreWrite, parts: Sequence[Part], stream: StreamBatch | None) -> bool:
+    """False for no rows: they change a store only where it is created or replaced by a batch."""
+    creates = write.overwrite or (stream is None and not has_content(write.asked.path))
+    return creates or any(part.rows for part in parts)
+
+
+def _with_queues(
+    batches: Iterator[pa.RecordBatch], asked: WriteOptions
+) -> Iterator[pa.RecordBatch]:
+    turns = Turns(asked.queues)
+    return (turns.fill(batch) for batch in batches)
+
+
+# --- append ---------------------------------------------------------------------------------------
+
+
+def _append(
+    ledger: WriteLedger,
+    write: StoreWrite,
+    rows: Iterator[pa.RecordBatch],
+    stream: StreamBatch | None,
+) -> None:
+    asked = write.asked
+    config = asked.config_of_target()
+    refuse_abort(require_store(asked.path, config))
+    with MessageStore.open(asked.path, config=config, queues=False) as store:
+        start = store.log_range()[1]
+    # From here on the target may change; what fails is undone, here or by the next write.
+    begun = ledger.begin(Begun(write.write_id, APPENDING, start, stream=stream))
+    try:
+        writer = MessageStore.append_to(
+            asked.path, config, release=asked.release, recovery="refuse"
+        )
+        try:
+            if writer.log_range()[1] != start:
+                raise _changed(asked.path, start, writer.log_range()[1])
+            writer.sign(begun.mark)
+            ledger.sign()
+            _append_all(writer, rows, asked)
+            ledger.finish(writer.log_range()[1], closed=False)
+        except BaseException:
+            writer.abandon()
+            raise
+        writer.close(sync=asked.flush)
+    except Exception:
+        settle(ledger, asked)
+        raise
+    ledger.forget()
+
+
+def _append_all(store: StoreWriter, rows: Iterator[pa.RecordBatch], asked: WriteOptions) -> None:
+    for batch in rows:
+        store.append_batch(batch)
+    if asked.flush:
+        store.flush()
+    else:
+        store.dispatch()
+
+
+def _changed(path: str, expected: int, actual: int) -> StoreError:
+    return WriteLedgerError(
+        path,
+        reason="another process wrote into the store while this write began",
+        expected=f"a log that ends at {expected}",
+        actual=actual,
+        advice="Run the write again",
+    )
+
+
+def _refuse_shorter(asked: WriteOptions, end: int) -> None:
+    """Raise WriteLedgerError if the target has lost what a query has written into it."""
+    actual = 0
+    if has_content(asked.path):
+        with MessageStore.open(asked.path, config=asked.config_of_target(), queues=False) as store:
+            actual = store.log_range()[1]
+    if actual < end:
+        raise WriteLedgerError(
+            asked.path,
+            reason="the store has lost messages that this query has written",
+            expected=f"a log that ends at {end} or later",
+            actual=actual,
+            advice="Restore the store, or write into a new one with a new checkpoint",
+        )
+
+
+# --- new store ------------------------------------------------------------------------------------
+
+
+def _replace(
+    ledger: WriteLedger,
+    write: StoreWrite,
+    rows: Iterator[pa.RecordBatch],
+    stream: StreamBatch | None,
+) -> None:
+    """Build a store with the rows, and put it in the place of the target."""
+    asked, target = write.asked, Path(write.asked.path)
+    new, aside = write.staging.path / "new", write.staging.path / "old"
+    new.parent.mkdir(parents=True, exist_ok=True)
+    writer = MessageStore.create(new, asked.config, release=asked.release, broker_name=target.name)
+    try:
+        _append_all(writer, rows, asked)
+        end = writer.log_range()[1]
+    except BaseException:
+        writer.abandon()
+        raise
+    writer.close(sync=asked.flush)
+    where = new.stat()
+    ledger.begin(Begun(write.write_id, REPLACING, new=(where.st_dev, where.st_ino), stream=stream))
+    # A broker must not run on the store that is replaced.
+    lock = StoreLock(target) if has_content(asked.path) else None
+    try:
+        exchange(new, target, aside)
+    except BaseException:
+        settle(ledger, asked)
+        raise
+    finally:
+        if lock is not None:
+            lock.release()
+    ledger.finish(end, closed=True, replaced=True)
+
+
+def _refuse_other_files(root: Path, config: StoreConfig) -> None:
+    """Raise NotAStoreError if replacing the store would delete what is not a store's."""
+    folders = commitlog_folders(root, config)
+    home = os.path.realpath(root)
+    for folder in folders:
+        if Path(home) not in Path(os.path.realpath(folder)).parents:
+            raise NotAStoreError(
+                root,
+                reason="the log of this store lies outside of its folder, so it cannot be replaced",
+                actual=folder,
+                advice="Nothing was written. Name a new folder",
+            )
+    known = _OF_A_STORE | {folder.name for folder in folders}
+    other = sorted(path.name for path in root.iterdir() if path.name not in known)
+    if other:
+        raise NotAStoreError(
+            root,
+            reason=f"the folder holds {other[0]!r}, which is not of a store, and overwrite would "
+            "delete it",
+            advice="Nothing was written. Name a new folder, or move what is not of the store away",
+        )

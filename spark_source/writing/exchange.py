@@ -1,0 +1,49 @@
+"""Put a folder in the place of another at once."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from pathlib import Path
+
+from rmq_store.files.durable import sync_one_folder
+from spark_source.writing.target_lock import refusals
+
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+# File systems and systems without an exchange answer so.
+_NOT_HERE = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP)
+
+
+def exchange(new: Path, target: Path, aside: Path) -> None:
+    """Put the folder `new` at `target`. The folder that was at `target` is then at `new` or `aside`.
+
+    At every moment `target` is the old folder or the new one. Where the file system cannot exchange
+    two folders (NFS), `target` is missing for a moment, and the old folder is at `aside`.
+    """
+    with refusals(target):
+        if not target.exists():
+            new.rename(target)
+        elif not any(target.iterdir()):
+            new.rename(target)  # an empty folder is replaced
+        elif not _exchanged(new, target):
+            target.rename(aside)
+            new.rename(target)
+    sync_one_folder(target.parent)
+    sync_one_folder(aside.parent)
+
+
+def _exchanged(new: Path, target: Path) -> bool:
+    """Exchange two folders with renameat2; False where that does not exist."""
+    try:
+        call = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError):
+        return False
+    paths = os.fsencode(new), os.fsencode(target)
+    if call(_AT_FDCWD, paths[0], _AT_FDCWD, paths[1], _RENAME_EXCHANGE) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in _NOT_HERE:
+        return False
+    raise OSError(number, os.strerror(number), str(target))

@@ -1,0 +1,205 @@
+"""The ledger of a target: what a write has begun, and which batches of streams are done.
+
+The file is always replaced as a whole and flushed. A write that was killed leaves its entry; the
+next write finds it there, and undoes or finishes that write before it begins its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime, timezone
+from typing import Any
+
+from rmq_store.errors import StoreError
+from rmq_store.files.durable import write_whole
+from spark_source.writing.staging import folder_beside, remove_if_empty
+from spark_source.writing.target_lock import TargetLock, refusals
+
+FORMAT = 1
+APPENDING, REPLACING = "appending", "replacing"
+
+
+class WriteLedgerError(StoreError):
+    """The ledger beside a store does not allow a write, or cannot be read."""
+
+    code = "RMQSTORE_WRITE_LEDGER"
+
+
+@dataclass(frozen=True, slots=True)
+class StreamBatch:
+    """A batch of a stream: the id of the query, and Spark's number of the batch."""
+
+    query: str
+    batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A write that has begun.
+
+    `start`: where the log of the target ended before it. `signed`: it is about to append, and its
+    mark is in the store's lock file. `end`: where the log ends with this write; set once everything
+    is there, and from then on the write is done. `new`: device and inode of the
+    store that takes the target's place, as soon as it is whole.
+    """
+
+    write_id: str
+    kind: str
+    start: int = 0
+    signed: bool = False
+    end: int | None = None
+    new: tuple[int, int] | None = None
+    stream: StreamBatch | None = None
+    at: str = ""
+
+    @property
+    def mark(self) -> bytes:
+        """4 bytes in the store's lock file that say that nobody opened it since this write."""
+        return self.write_id[-4:].encode("ascii")
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The last batch of a query that is in the target, and where the log ended after it."""
+
+    batch: int
+    end: int
+    at: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Content:
+    begun: Begun | None = None
+    queries: Mapping[str, Done] = field(default_factory=dict)
+
+
+class WriteLedger:
+    """The ledger of one target. A context manager that holds the target's lock.
+
+    It waits for another write into the same target: the driver of a killed query may live on for
+    the rest of its commit.
+    """
+
+    def __init__(self, target: str) -> None:
+        self.folder = folder_beside(target)
+        self.path = self.folder / "ledger.json"
+        self._content = _Content()
+        self._lock: TargetLock | None = None
+
+    def __enter__(self) -> WriteLedger:
+        self._lock = TargetLock(self.folder / "lock", wait=True)
+        try:
+            self._content = self._load()
+        except BaseException:
+            self._unlock()
+            raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._unlock()
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+            remove_if_empty(self.folder)
+
+    @property
+    def begun(self) -> Begun | None:
+        """The write that has begun and was not closed."""
+        return self._content.begun
+
+    def done(self, query: str) -> Done | None:
+        """The last batch of a query that is in the target."""
+        return self._content.queries.get(query)
+
+    def begin(self, begun: Begun) -> Begun:
+        """Record that a write is about to change the target."""
+        begun = replace(begun, at=_now())
+        self._save(replace(self._content, begun=begun))
+        return begun
+
+    def sign(self) -> None:
+        """Record that the write that has begun is about to append."""
+        assert self.begun is not None
+        self._save(replace(self._content, begun=replace(self.begun, signed=True)))
+
+    def finish(self, end: int, *, closed: bool, replaced: bool = False) -> None:
+        """Record that the write is done: its rows are in the target, whose log ends at `end`.
+
+        `closed`: the store is closed too, so nothing is left to do. `replaced`: the target is
+        another store now, so the ends of other queries mean nothing.
+        """
+        assert self.begun is not None
+        queries = dict(self._content.queries)
+        if replaced:
+            queries = {query: replace(done, end=0) for query, done in queries.items()}
+        stream = self.begun.stream
+        if stream is not None:
+            queries[stream.query] = Done(stream.batch, end, _now())
+        self._save(_Content(None if closed else replace(self.begun, end=end), queries))
+
+    def forget(self) -> None:
+        """Record that the write that had begun has left nothing to do."""
+        self._save(replace(self._content, begun=None))
+
+    # --- the file --------------------------------------------------------------------------------
+
+    def _save(self, content: _Content) -> None:
+        self._content = content
+        with refusals(self.path):
+            if content.begun is None and not content.queries:
+                self.path.unlink(missing_ok=True)
+                return
+            value = {
+                "format": FORMAT,
+                "begun": None if content.begun is None else asdict(content.begun),
+                "queries": {query: asdict(done) for query, done in content.queries.items()},
+            }
+            write_whole(self.path, json.dumps(value, indent=1) + "\n")
+
+    def _load(self) -> _Content:
+        try:
+            with refusals(self.path):
+                if not self.path.exists():
+                    return _Content()
+                text = self.path.read_text("utf-8")
+            value = json.loads(text)
+            if value["format"] != FORMAT:
+                raise WriteLedgerError(
+                    self.path,
+                    reason="this version does not know the ledger's format",
+                    expected=FORMAT,
+                    actual=value["format"],
+                    advice="Use the version that wrote it",
+                )
+            return _Content(
+                _to_begun(value["begun"]),
+                {query: Done(**done) for query, done in value["queries"].items()},
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise WriteLedgerError(
+                self.path,
+                reason=f"cannot be read as a ledger: {error!r}",
+                advice="What the last write has done is unknown. Compare the store with what was "
+                "written, then delete the file",
+            ) from error
+
+
+def _to_begun(value: dict[str, Any] | None) -> Begun | None:
+    if value is None:
+        return None
+    stream, new = value["stream"], value["new"]
+    return Begun(
+        **{
+            **value,
+            "stream": None if stream is None else StreamBatch(**stream),
+            "new": None if new is None else (int(new[0]), int(new[1])),
+        }
+    )
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")

@@ -1,0 +1,257 @@
+"""Rows of a DataFrame as batches for `StoreWriter.append_batch`, checked as the store checks them.
+
+Runs on the executors. A row without queueId and with keys gets the queue that the broker's client
+chooses for such a key (SelectMessageQueueByHash). A row with neither keeps a null, and gets its
+queue in turn when the rows of all partitions are in their order.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmq_store.arrow.encoding.batch_to_records import (
+    KNOWN_COLUMNS,
+    LOOPBACK,
+    NUMBER_COLUMNS,
+    prepare,
+)
+from rmq_store.arrow.encoding.input_columns import cast_to, invalid, lengths
+from rmq_store.arrow.encoding.properties import PROPERTY_WORDS
+from rmq_store.arrow.message_columns import BY_NAME
+from rmq_store.arrow.property_columns import decode_property_columns
+from rmq_store.arrow.substrings import buffers
+from rmq_store.errors import InvalidArgumentError, nearest
+from rmq_store.format.array_types import Ints
+from rmq_store.format.hashing import java_string_hashes
+from rmq_store.format.layout import Property, SysFlag
+from rmq_store.format.releases import dialect
+from spark_source.writing.write_options import WriteOptions
+
+BATCH_BYTES = 32 << 20  # about, of a batch that is staged
+_HOSTS = ("bornHost", "storeHost")
+_COMPRESSION = SysFlag.COMPRESSED | SysFlag.COMPRESSION_MASK
+
+WRITTEN = tuple(name for name in BY_NAME if name in KNOWN_COLUMNS or name == "rawBody")
+"""Columns of the source that a write takes."""
+ASSIGNED = tuple(name for name in BY_NAME if name not in WRITTEN)
+"""Columns of the source that the target store assigns itself: a write leaves them out."""
+
+
+def check_columns(names: Sequence[str], asked: WriteOptions) -> None:
+    """Raise InvalidArgumentError for a column that is not one of the source, or is missing."""
+    known = (*BY_NAME, "rawProperties")
+    for name in names:
+        if name not in known:
+            raise InvalidArgumentError(
+                None,
+                reason=f"column {name!r} is not a column of a store",
+                advice=f"{nearest(name, known)} Put other values into the body or the properties",
+            )
+        if names.count(name) > 1:
+            raise InvalidArgumentError(None, reason=f"column {name!r} is there twice")
+    if "topic" not in names and asked.topic is None:
+        raise _missing("topic", "Add it, or give the option 'topic' for all rows")
+    if "topic" in names and asked.topic is not None:
+        raise InvalidArgumentError(
+            None,
+            reason="there is a column 'topic', and the option 'topic' for all rows",
+            advice="Leave one of them out",
+        )
+    if "body" not in names and "rawBody" not in names:
+        raise _missing("body", "Add it, as text or as bytes")
+    if "rawBody" in names and "sysFlag" not in names:
+        raise _missing("sysFlag", "It says whether rawBody is compressed")
+
+
+def _missing(name: str, advice: str) -> InvalidArgumentError:
+    return InvalidArgumentError(None, reason=f"there is no column {name!r}", advice=advice)
+
+
+def to_append(batch: pa.RecordBatch, asked: WriteOptions) -> Iterator[pa.RecordBatch]:
+    """The rows as checked batches of about BATCH_BYTES, in their order.
+
+    Raises InvalidMessageError, with the row, for what the store would refuse.
+    """
+    columns = {name: batch.column(name) for name in batch.schema.names if name in WRITTEN}
+    if "rawProperties" in batch.schema.names:
+        columns["rawProperties"] = batch.column("rawProperties")
+    rows = _Rows(columns, asked, batch.num_rows)
+    prepared = prepare(rows.as_batch(), asked.config, dialect(asked.release), LOOPBACK)
+    rows.refuse_whole_batches(prepared.properties)
+    staged = rows.staged(prepared.properties)
+    yield from _pieces(staged, prepared.total)
+
+
+def _pieces(staged: pa.RecordBatch, sizes: Ints) -> Iterator[pa.RecordBatch]:
+    ends = np.cumsum(sizes)
+    start = 0
+    while start < len(ends):
+        before = int(ends[start - 1]) if start else 0
+        stop = max(start + 1, int(np.searchsorted(ends, before + BATCH_BYTES, side="right")))
+        yield staged.slice(start, stop - start)
+        start = stop
+
+
+@dataclass
+class _Rows:
+    """The columns of a batch, each made what the store takes."""
+
+    columns: dict[str, pa.Array]
+    asked: WriteOptions
+    count: int
+    made: dict[str, pa.Array] = field(default_factory=dict)
+    members: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # rows of inner batches
+
+    def as_batch(self) -> pa.RecordBatch:
+        """A batch for `prepare`; a queue that is not known yet is 0 in it."""
+        made = self.made
+        made["topic"] = self._topics()
+        for name in NUMBER_COLUMNS:
+            if name in self.columns and name != "storeTimestamp":
+                made[name] = _numbers(self.columns[name], name)
+        if self.asked.keep_timestamps and "storeTimestamp" in self.columns:
+            made["storeTimestamp"] = _numbers(self.columns["storeTimestamp"], "storeTimestamp")
+        now = pa.scalar(time.time_ns() // 1_000_000, pa.int64())
+        made["bornTimestamp"] = (
+            pc.coalesce(_numbers(self.columns["bornTimestamp"], "bornTimestamp", None), now)
+            if "bornTimestamp" in self.columns
+            else pa.repeat(now, self.count)
+        )
+        made["body"] = self._bodies()
+        for name in (*_HOSTS, *PROPERTY_WORDS, "properties", "rawProperties"):
+            if name in self.columns:
+                made[name] = self.columns[name]
+        given = self.columns.get("queueId")
+        made["queueId"] = (
+            pa.nulls(self.count, pa.int32())
+            if given is None
+            else cast_to(given, pa.int32(), "queueId")
+        )
+        return pa.RecordBatch.from_pydict(
+            {**made, "queueId": pc.fill_null(made["queueId"], pa.scalar(0, pa.int32()))}
+        )
+
+    def staged(self, properties: pa.Array) -> pa.RecordBatch:
+        """The batch as it is staged: properties as they are stored, and queues where known."""
+        columns = {
+            name: column
+            for name, column in self.made.items()
+            if name not in PROPERTY_WORDS and name != "properties"
+        }
+        columns["rawProperties"] = properties
+        columns["queueId"] = _queues_by_key(columns["queueId"], properties, self.asked.queues)
+        for name in _HOSTS:
+            if name in columns:
+                columns[name] = cast_to(columns[name], pa.string(), name)
+        return pa.RecordBatch.from_pydict(columns)
+
+    def _topics(self) -> pa.Array:
+        if self.asked.topic is not None:
+            return pa.repeat(pa.scalar(self.asked.topic), self.count)
+        return cast_to(self.columns["topic"], pa.string(), "topic")
+
+    def _bodies(self) -> pa.Array:
+        """Bodies as they are stored, with a sysFlag that fits: a body that was decompressed, or taken
+        out of an inner batch, is stored as it is."""
+        flags = self.made.get("sysFlag")
+        raw = "rawBody" in self.columns
+        if flags is not None:
+            values = flags.to_numpy()
+            _refuse_unlisted(values)
+            members = (values & SysFlag.INNER_BATCH) > 0
+            self.members = np.flatnonzero(members)
+            unpacked = members if raw else np.ones(len(values), np.bool_)
+            plain = values & ~(_COMPRESSION | SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP)
+            self.made["sysFlag"] = pa.array(np.where(unpacked, plain, values), pa.int32())
+        name = "rawBody" if raw else "body"
+        return cast_to(self.columns[name], pa.binary(), name)
+
+    def refuse_whole_batches(self, properties: pa.Array) -> None:
+        """Raise InvalidMessageError for a record that is an inner batch. Its members have the same
+        sysFlag, but not the property INNER_NUM."""
+        if not len(self.members):
+            return
+        if not {"properties", "rawProperties"} & set(self.columns):
+            raise invalid(
+                int(self.members[0]),
+                "sysFlag marks an inner batch, or a message of one",
+                advice="Add the column properties, which shows the difference, or leave out sysFlag",
+            )
+        own = properties.take(pa.array(self.members))
+        whole = pc.match_substring(own, Property.INNER_NUM + "\x01").to_numpy(zero_copy_only=False)
+        if whole.any():
+            raise invalid(
+                int(self.members[np.argmax(whole)]),
+                "the record is an inner batch",
+                advice="Read its messages, with unwrapBatches=true",
+            )
+
+
+def _refuse_unlisted(flags: npt.NDArray[np.int32]) -> None:
+    transaction = flags & SysFlag.TRANSACTION_MASK
+    unlisted = (transaction != 0) & (transaction != SysFlag.TRANSACTION_COMMIT)
+    if unlisted.any():
+        raise invalid(
+            int(np.argmax(unlisted)),
+            "sysFlag marks a message that no queue lists: prepared or rolled back",
+        )
+
+
+def _numbers(column: pa.Array, name: str, null: int | None = 0) -> pa.Array:
+    """A number for each row; times as milliseconds, rounded down. Null becomes `null`."""
+    kind = pa.from_numpy_dtype(NUMBER_COLUMNS[name])
+    if pa.types.is_timestamp(column.type):
+        millis = pa.timestamp("ms", tz=column.type.tz)
+        column = pc.floor_temporal(column, unit="millisecond").cast(millis).view(pa.int64())
+    numbers = cast_to(column, kind, name)
+    return numbers if null is None else pc.fill_null(numbers, pa.scalar(null, kind))
+
+
+def _queues_by_key(queue_id: pa.Array, properties: pa.Array, queues: int) -> pa.Array:
+    """queueId by the hash of KEYS where it is null and there are keys."""
+    open_rows = np.flatnonzero(queue_id.is_null().to_numpy(zero_copy_only=False))
+    if not len(open_rows):
+        return queue_id
+    found = decode_property_columns(properties.take(pa.array(open_rows)), with_map=False).keys
+    filled = found.fill_null("")
+    some = lengths(filled) > 0
+    ends, raw = buffers(filled)
+    # SelectMessageQueueByHash: the remainder of Java, made positive.
+    hashed = np.abs(np.fmod(java_string_hashes(raw, ends).astype(np.int64), queues))
+    values = pc.fill_null(queue_id, pa.scalar(0, pa.int32())).to_numpy().copy()
+    values[open_rows] = hashed
+    unknown = np.zeros(len(values), np.bool_)
+    unknown[open_rows] = ~some
+    return pa.array(values, pa.int32(), mask=unknown)
+
+
+class Turns:
+    """Gives rows without queueId their queues, one after the other by topic."""
+
+    def __init__(self, queues: int) -> None:
+        self._queues = queues
+        self._next: dict[str, int] = {}
+
+    def fill(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The batch with a queueId in every row."""
+        at = batch.schema.get_field_index("queueId")
+        column = batch.column(at)
+        if not column.null_count:
+            return batch
+        rows = np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))
+        values = pc.fill_null(column, pa.scalar(0, pa.int32())).to_numpy().copy()
+        topics = batch.column("topic").take(pa.array(rows)).dictionary_encode()
+        codes = topics.indices.to_numpy()
+        for code, topic in enumerate(topics.dictionary.to_pylist()):
+            own = rows[codes == code]
+            first = self._next.get(topic, 0)
+            values[own] = (first + np.arange(len(own))) % self._queues
+            self._next[topic] = (first + len(own)) % self._queues
+        return batch.set_column(at, "queueId", pa.array(values, pa.int32()))

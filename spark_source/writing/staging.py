@@ -1,0 +1,221 @@
+"""Prepared rows in files beside the target, until the driver appends them.
+
+`.NAME.write` beside a store NAME holds the ledger, the lock, and a folder for each write with one
+Arrow IPC stream for each task. Nothing in it is followed through a link.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import mmap
+import os
+import shutil
+import socket
+import stat
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+
+import pyarrow as pa
+
+from rmq_store.errors import MissingFileError, StoreError, UnsafeNameError
+from rmq_store.files.safe_paths import path_inside
+from spark_source.writing.target_lock import refusals
+
+LOG = logging.getLogger("rmqstore")
+_OWNER = "owner.json"
+_REMOVED = "removed-"  # the begin of a folder's name
+_ABANDONED_AFTER = 24 * 3600.0  # seconds without a change, where the owner is unknown
+
+
+class StagingError(StoreError):
+    """Prepared rows of a write are not as its tasks left them."""
+
+    code = "RMQSTORE_STAGING"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one task has prepared. `name`: its file, None without rows."""
+
+    partition: int
+    name: str | None = None
+    rows: int = 0
+
+
+def folder_beside(target: str) -> Path:
+    """The folder of all writes into `target`."""
+    path = Path(target)
+    return path.with_name(f".{path.name}.write")
+
+
+class Staging:
+    """The folder of one write. Plain data, so that executors can use it."""
+
+    def __init__(self, target: str, write_id: str) -> None:
+        self.parent = folder_beside(target)
+        self.path = Path(path_inside(self.parent, write_id))
+
+    def begin(self) -> None:
+        """Create the folder on the driver, with the process that it depends on."""
+        self._make()
+        with refusals(self.path):
+            (self.path / _OWNER).write_text(json.dumps(_driver()), "utf-8")
+
+    def _make(self) -> None:
+        with refusals(self.path):
+            self.parent.parent.mkdir(parents=True, exist_ok=True)
+            for folder in (self.parent, self.path):
+                folder.mkdir(exist_ok=True)
+                if not stat.S_ISDIR(folder.lstat().st_mode):
+                    raise UnsafeNameError(
+                        folder,
+                        reason="a link is where the folder of a write belongs",
+                        advice="Remove it, if nothing else uses it",
+                    )
+
+    def write(
+        self, partition: int, batches: Iterator[pa.RecordBatch], *, begin: bool = False
+    ) -> Part:
+        """Write the batches of a task. Another attempt of the same task has a file of its own.
+
+        `begin`: the driver has not created the folder. Otherwise a task that is slow to end after
+        an abort must not create it again.
+        """
+        first = next(batches, None)
+        if first is None:
+            return Part(partition)
+        if begin:
+            self._make()
+        name, rows = f"part-{partition:05}-{uuid.uuid4().hex}.arrow", 0
+        with refusals(self.path):
+            file = os.fdopen(_new_file(self.path / name), "wb")
+        with file, pa.ipc.new_stream(file, first.schema) as writer:
+            for batch in chain((first,), batches):
+                with refusals(self.path):
+                    writer.write_batch(batch)
+                rows += batch.num_rows
+        return Part(partition, name, rows)
+
+    def read(self, parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
+        """The batches of all parts in order of partition and row, one at a time.
+
+        Raises MissingFileError if driver and executors do not share the folder, StagingError if a
+        file does not have the rows that its task wrote.
+        """
+        for part in sorted(parts, key=lambda part: part.partition):
+            if part.name is not None:
+                yield from self._read(Path(path_inside(self.path, part.name)), part.rows)
+
+    def _read(self, path: Path, expected: int) -> Iterator[pa.RecordBatch]:
+        rows = 0
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise MissingFileError(
+                path,
+                reason="rows that a task prepared are not there",
+                advice="Driver and executors must see the same folder: write to a mount that they "
+                "share",
+            ) from None
+        except OSError as error:
+            raise StagingError(path, reason=f"cannot be opened: {error.strerror}") from error
+        try:
+            with os.fdopen(descriptor, "rb") as file:
+                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            for batch in pa.ipc.open_stream(pa.py_buffer(mapped)):
+                rows += batch.num_rows
+                yield batch
+        except (pa.ArrowInvalid, OSError, ValueError) as error:
+            raise StagingError(path, reason=f"cannot be read: {error}") from error
+        if rows != expected:
+            raise StagingError(
+                path,
+                reason="the file does not have the rows that its task prepared",
+                expected=expected,
+                actual=rows,
+                advice="Run the write again",
+            )
+
+    def remove(self) -> None:
+        """Delete the folder, and the one around it if nothing is left there."""
+        _remove(self.path)
+        remove_if_empty(self.parent)
+
+
+def remove_if_empty(folder: Path) -> None:
+    """Delete the folder of all writes if it has neither a ledger nor another write."""
+    try:
+        folder.rmdir()
+    except OSError:
+        LOG.debug("%s is still used", folder)
+
+
+def remove_abandoned(target: str, *, but: str, of: str | None = None) -> None:
+    """Delete what killed writes have left. Logs what may belong to a write that still runs.
+
+    `but`: the write that is being committed. `of`: the begin of the names of writes that cannot run
+    any more, because this one belongs to the same query.
+    """
+    parent = folder_beside(target)
+    for folder in sorted(parent.iterdir()):
+        if folder.name == but or not stat.S_ISDIR(folder.lstat().st_mode):
+            continue
+        if (of is not None and folder.name.startswith(of)) or _abandoned(folder):
+            LOG.warning("removing what a killed write left: %s", folder)
+            _remove(folder)
+        else:
+            LOG.info("another write has prepared rows, or has left them: %s", folder)
+
+
+def _remove(folder: Path) -> None:
+    """Delete a folder. One that is deleted halfway has a name that says so."""
+    with refusals(folder):
+        if folder.exists():
+            going = folder.with_name(_REMOVED + folder.name.removeprefix(_REMOVED))
+            shutil.rmtree(folder.rename(going))
+
+
+def _new_file(path: Path) -> int:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    return os.open(path, flags, 0o644)
+
+
+# --- whose writes ---------------------------------------------------------------------------------
+
+
+def _driver() -> dict[str, str | int]:
+    """The process that runs the query: the JVM above this worker, else this process."""
+    pid = own = os.getpid()
+    while pid > 1 and _stat(pid)[0] != "java":
+        pid = int(_stat(pid)[1])
+    pid = pid if pid > 1 else own
+    return {"host": socket.gethostname(), "pid": pid, "started": _stat(pid)[2]}
+
+
+def _stat(pid: int) -> tuple[str, str, str]:
+    """Name, parent and start time of a process; empty and "0" if there is none."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
+    except OSError:
+        return "", "0", ""
+    name, rest = text[text.index("(") + 1 : text.rindex(")")], text[text.rindex(")") + 2 :].split()
+    return name, rest[1], rest[19]
+
+
+def _abandoned(folder: Path) -> bool:
+    """Whether the process of a write has ended, or nothing changed for a day."""
+    if folder.name.startswith(_REMOVED):
+        return True
+    try:
+        owner = json.loads((folder / _OWNER).read_text("utf-8"))
+        if owner["host"] == socket.gethostname():
+            return bool(_stat(int(owner["pid"]))[2] != owner["started"])
+    except (OSError, ValueError, KeyError, TypeError):
+        LOG.debug("%s does not name its owner", folder)
+    changed = max(path.lstat().st_mtime for path in (folder, *folder.iterdir()))
+    return time.time() - changed > _ABANDONED_AFTER

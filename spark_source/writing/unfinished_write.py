@@ -1,0 +1,101 @@
+"""Undo or finish a write that was killed."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from rmq_store import MessageStore
+from rmq_store.config.broker_conf import StoreConfig
+from rmq_store.config.locate import refuse_foreign_log
+from rmq_store.format.layout import ABORT_FILE, LOCK_FILE
+from rmq_store.format.releases import dialect
+from rmq_store.markers.abort_file import remove_abort
+from rmq_store.markers.lock_file import StoreLock
+from rmq_store.recovery.recover_store import recover_locked
+from spark_source.writing.ledger import APPENDING, Begun, WriteLedger, WriteLedgerError
+from spark_source.writing.staging import Staging, folder_beside
+from spark_source.writing.target_lock import has_content, refusals
+from spark_source.writing.write_options import WriteOptions
+
+LOG = logging.getLogger("rmqstore")
+
+
+def settle(ledger: WriteLedger, asked: WriteOptions) -> None:
+    """Undo the write that the ledger has as begun, or finish it if all its rows are in the target.
+
+    Raises WriteLedgerError if that is not known any more, because another process has opened the
+    store since.
+    """
+    begun = ledger.begun
+    if begun is None:
+        return
+    LOG.warning("%s: a write was interrupted: %s", asked.path, begun)
+    if begun.kind == APPENDING:
+        _settle_append(begun, asked)
+        ledger.forget()
+    else:
+        _settle_replacement(ledger, begun, asked)
+
+
+def _settle_append(begun: Begun, asked: WriteOptions) -> None:
+    root, config = Path(asked.path), asked.config_of_target()
+    if not has_content(asked.path):
+        return  # the store was deleted since
+    unclean = (root / ABORT_FILE).exists()
+    nobody_since = _signature(root / LOCK_FILE) == begun.mark
+    if begun.signed and unclean and nobody_since:
+        _recover(begun, root, config, asked.release)
+        return
+    if begun.end is not None:
+        return  # it was done, and the store was closed, or opened by another since
+    with MessageStore.open(root, config=config, queues=False) as store:
+        end = store.log_range()[1]
+    if end == begun.start:
+        if unclean and not begun.signed:
+            _recover(begun, root, config, asked.release)  # killed while it opened the store
+        return
+    if begun.signed:
+        raise WriteLedgerError(
+            root,
+            reason=f"a write that began at {begun.at} was interrupted, and another process has "
+            "opened the store since; which messages are of that write is unknown",
+            expected=f"a log that ends at {begun.start}",
+            actual=end,
+            advice="Compare the messages from there on with what was written. To keep them, delete "
+            f"{folder_beside(asked.path) / 'ledger.json'}",
+        )
+
+
+def _signature(lock: Path) -> bytes:
+    with refusals(lock):
+        return lock.read_bytes()[:4] if lock.exists() else b""
+
+
+def _recover(begun: Begun, root: Path, config: StoreConfig, release: str | None) -> None:
+    """Recover the store to where the log ends with the write, or without it."""
+    refuse_foreign_log(root, config)
+    until = begun.start if begun.end is None else begun.end
+    lock = StoreLock(root, begun.mark)  # a second attempt sees that it was this one
+    try:
+        recover_locked(root, config, dialect(release), "strict", until=until)
+        remove_abort(root)
+    finally:
+        lock.release()
+
+
+def _settle_replacement(ledger: WriteLedger, begun: Begun, asked: WriteOptions) -> None:
+    target, staging = Path(asked.path), Staging(asked.path, begun.write_id)
+    aside = staging.path / "old"
+    with refusals(target):
+        if not target.exists() and aside.exists():
+            aside.rename(target)  # the exchange was in two steps, and this was between them
+        where = target.stat() if target.exists() else None
+    if where is not None and (where.st_dev, where.st_ino) == begun.new:
+        with MessageStore.open(target, config=asked.config_of_target(), queues=False) as store:
+            end = store.log_range()[1]
+        ledger.finish(end, closed=True, replaced=True)
+    else:
+        ledger.forget()
+    if staging.path.exists():
+        staging.remove()

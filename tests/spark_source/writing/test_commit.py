@@ -1,0 +1,407 @@
+"""The commit of a write: modes, order, what is refused, and what others did meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from rmq_store import MessageStore
+from rmq_store.config.broker_conf import StoreConfig
+from rmq_store.errors import (
+    AccessError,
+    InvalidMessageError,
+    MissingFileError,
+    NotAStoreError,
+    StoreLockedError,
+    UncleanStoreError,
+    UnsafeNameError,
+)
+from rmq_store.markers.lock_file import StoreLock
+from spark_source.writing import commit as committing
+from spark_source.writing import exchange as exchanging
+from spark_source.writing.commit import StoreWrite, check_target, commit
+from spark_source.writing.ledger import StreamBatch, WriteLedger, WriteLedgerError
+from spark_source.writing.staging import Part, Staging, StagingError, folder_beside
+from tests.support.golden import CLEAN, GoldenStore
+from tests.support.running.child import in_a_child
+from tests.support.stores import SMALL
+from tests.support.writing.writes import (
+    left_beside,
+    numbers_in,
+    options,
+    prepared,
+    rows,
+    staged,
+    write_rows,
+)
+
+# The broker left bytes of no record at the end of its log. `append_to` refuses such a store.
+BYTES_AFTER_THE_LOG = ("nommap-5.5.0",)
+
+Golden = Callable[[str], GoldenStore]
+
+
+def test_rows_come_in_order_of_partition_and_row_and_nothing_is_left(tmp_path: Path) -> None:
+    target = tmp_path / "store"
+    write, parts = prepared(target, 0, 60)
+    commit(write, parts[::-1])  # Spark may give them in another order
+    write_rows(target, 60, 30)
+    assert numbers_in(target) == list(range(90))
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]
+
+
+def test_an_empty_folder_becomes_a_store_and_no_rows_a_store_without_messages(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "store").mkdir()
+    write_rows(tmp_path / "store", 0, 5)
+    assert numbers_in(tmp_path / "store") == list(range(5))
+    empty = StoreWrite("none", options(tmp_path / "empty"))
+    commit(empty, [Part(0), Part(1)])
+    assert numbers_in(tmp_path / "empty") == []
+    before = (tmp_path / "store" / "checkpoint").stat().st_mtime_ns
+    commit(StoreWrite("none", options(tmp_path / "store")), [Part(0)])
+    assert (tmp_path / "store" / "checkpoint").stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize("exchanges", [True, False])
+def test_overwrite_replaces_the_store(
+    exchanges: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not exchanges:  # as on NFS
+        monkeypatch.setattr(exchanging, "_exchanged", lambda new, target: False)
+    target = tmp_path / "store"
+    write_rows(target, 0, 40)
+    write_rows(target, 100, 20, overwrite=True)
+    assert numbers_in(target) == list(range(100, 120))
+    assert left_beside(target) == []
+
+
+@pytest.mark.parametrize("how", ["a broker's file", "a file of others", "no store"])
+def test_overwrite_deletes_nothing_that_is_not_of_a_store(how: str, tmp_path: Path) -> None:
+    target = tmp_path / "store"
+    if how == "no store":
+        target.mkdir()
+    else:
+        write_rows(target, 0, 10)
+    name = "timerwheel" if how == "a broker's file" else "notes.txt"
+    (target / name).write_text("mine")
+    write, parts = prepared(target, 50, 10, overwrite=True)
+    if how == "a broker's file":
+        commit(write, parts)
+        assert numbers_in(target) == list(range(50, 60))
+        return
+    with pytest.raises(NotAStoreError):
+        check_target(write)
+    with pytest.raises(NotAStoreError):
+        commit(write, parts)
+    assert (target / name).read_text() == "mine"
+
+
+def test_overwrite_leaves_the_old_store_until_the_new_one_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "store"
+    write_rows(target, 0, 40)
+    seen: list[list[int]] = []
+
+    def failing(*args: Any) -> None:
+        seen.append(numbers_in(target))
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(committing, "_append_all", failing)
+    write, parts = prepared(target, 50, 10, overwrite=True)
+    with pytest.raises(OSError, match="No space"):
+        commit(write, parts)
+    monkeypatch.undo()
+    assert seen == [list(range(40))]
+    assert numbers_in(target) == list(range(40))
+
+
+@pytest.mark.parametrize("kind", ["ignore", "error", "append"])
+def test_a_store_that_exists_follows_the_option(kind: str, tmp_path: Path) -> None:
+    target = tmp_path / "store"
+    assert check_target(StoreWrite("w", options(target, if_exists=kind)))
+    write_rows(target, 0, 10)
+    write = StoreWrite("w", options(target, if_exists=kind))
+    if kind == "error":
+        with pytest.raises(NotAStoreError, match="ifExists"):
+            check_target(write)
+    else:
+        assert check_target(write) is (kind == "append")
+        commit(write, staged(write, [rows(10, 5)]))
+        assert len(numbers_in(target)) == (15 if kind == "append" else 10)
+
+
+def test_a_row_that_the_store_refuses_leaves_it_as_it_was(tmp_path: Path) -> None:
+    target = tmp_path / "store"
+    write_rows(target, 0, 40)
+    write = StoreWrite("w" * 8, options(target, config=StoreConfig()))
+    # The tasks do not see the size of a log file where the target alone shows it.
+    large = pa.RecordBatch.from_pydict(
+        {"topic": ["t"], "queueId": pa.array([0], pa.int32()), "body": [b"." * 9000]}
+    )
+    parts = staged(write, [rows(40, 30), large])
+    with pytest.raises(InvalidMessageError, match="too large"):
+        commit(write, parts)
+    assert numbers_in(target) == list(range(40))
+    with MessageStore.append_to(target, SMALL, recovery="refuse"):
+        pass  # it is as after a clean stop
+    write_rows(target, 40, 10)
+    assert numbers_in(target) == list(range(50))
+
+
+@pytest.mark.parametrize("name", CLEAN)
+def test_every_clean_store_of_a_broker_is_appended_to(
+    golden: Golden, name: str, tmp_path: Path
+) -> None:
+    target = tmp_path / "store"
+    shutil.copytree(golden(name).path, target)
+    facts = json.loads((golden(name).folder / "golden.json").read_text("utf-8"))
+    paths = ",".join(facts.get("commitLogPaths", [])) or None
+    config = StoreConfig(storePathCommitLog=paths)
+    with MessageStore.open(target, config=config) as store:
+        before = sum(store.max_offset(*queue) for queue in store.queues())
+    write = StoreWrite("abcd1234", options(target, config=config, topic="sink-test"))
+    batch = pa.RecordBatch.from_pydict({"body": [b"%d" % number for number in range(50)]})
+    parts = staged(write, [batch])
+    if name in BYTES_AFTER_THE_LOG:
+        with pytest.raises(UncleanStoreError):
+            commit(write, parts)
+        return
+    commit(write, parts)
+    with MessageStore.open(target, config=config) as store:
+        assert sum(store.max_offset(*queue) for queue in store.queues()) == before + 50
+    assert not (target / "abort").exists()
+
+
+# --- streams --------------------------------------------------------------------------------------
+
+
+def test_a_batch_that_was_done_is_not_done_again(tmp_path: Path) -> None:
+    target = tmp_path / "store"
+    for batch in (0, 1, 1, 0, 2):
+        write_rows(target, 10 * batch, 10, stream=StreamBatch("query-a", batch))
+    assert not write_rows(target, 20, 10, stream=StreamBatch("query-a", 2))
+    assert write_rows(target, 30, 10, stream=StreamBatch("query-b", 0))
+    assert numbers_in(target) == list(range(40))
+    assert left_beside(target) == ["ledger.json"]
+
+
+def test_a_store_that_lost_what_a_query_wrote_is_refused(tmp_path: Path) -> None:
+    target = tmp_path / "store"
+    write_rows(target, 0, 10, stream=StreamBatch("q", 0))
+    kept = tmp_path / "kept"
+    shutil.copytree(target, kept)
+    write_rows(target, 10, 10, stream=StreamBatch("q", 1))
+    shutil.rmtree(target)
+    with pytest.raises(WriteLedgerError, match="lost messages"):
+        write_rows(target, 20, 10, stream=StreamBatch("q", 2))
+    kept.rename(target)
+    with pytest.raises(WriteLedgerError, match="lost messages"):
+        write_rows(target, 20, 10, stream=StreamBatch("q", 2))
+    assert numbers_in(target) == list(range(10))
+
+
+def test_a_batch_write_between_two_batches_of_a_stream_stays(tmp_path: Path) -> None:
+    target = tmp_path / "store"
+    write_rows(target, 0, 10, stream=StreamBatch("q", 0))
+    write_rows(target, 10, 10)
+    write_rows(target, 20, 10, stream=StreamBatch("q", 1))
+    assert numbers_in(target) == list(range(30))
+    write_rows(target, 50, 10, overwrite=True)
+    assert not write_rows(target, 20, 10, stream=StreamBatch("q", 1))
+    write_rows(target, 60, 10, stream=StreamBatch("q", 2))
+    assert numbers_in(target) == list(range(50, 70))
+
+
+# --- what others do -------------------------------------------------------------------------------
+
+
+def killed_while_appending(target: Path) -> None:
+    """A write whose driver dies after it has appended, with its rows in no ledger."""
+    write, parts = prepared(target, 40, 20)
+
+    def work() -> None:
+        def die(*args: Any, **named: Any) -> None:
+            os._exit(9)
+
+        WriteLedger.finish = die  # type: ignore[method-assign]
+        commit(write, parts)
+
+    assert os.waitstatus_to_exitcode(in_a_child(work)) == 9
+    assert len(numbers_in(target)) == 60  # a crashed store, for a reader
+
+
+def test_messages_that_a_broker_appended_after_a_killed_write_are_not_cut_off(
+    tmp_path: Path,
+) -> None:
+    target = tmp_path / "store"
+    write_rows(target, 0, 40)
+    killed_while_appending(target)
+
+    def broker() -> None:  # recovers the store, appends, and is killed
+        store = MessageStore.append_to(target, SMALL)
+        store.append({"topic": "orders", "queueId": 0, "body": b"of the broker"})
+        os._exit(0)
+
+    assert in_a_child(broker) == 0
+    for _ in range(2):
+        with pytest.raises(WriteLedgerError, match="another process has opened the store"):
+            write_rows(target, 100, 10)
+    with MessageStore.open(target) as store:
+        assert sum(store.max_offset(*queue) for queue in store.queues()) == 61
+    (folder_beside(str(target)) / "ledger.json").unlink()
+    with pytest.raises(UncleanStoreError):
+        write_rows(target, 100, 10)
+
+
+def test_a_killed_write_is_undone_by_the_next_one(tmp_path: Path) -> None:
+    target = tmp_path / "store"
+    write_rows(target, 0, 40)
+    killed_while_appending(target)
+    # What only looks at the store does not count as a process that opened it.
+    check_target(StoreWrite("w", options(target)))
+    write_rows(target, 200, 10)
+    assert numbers_in(target) == [*range(40), *range(200, 210)]
+
+
+def test_a_store_that_was_deleted_after_a_killed_write_is_created_again(tmp_path: Path) -> None:
+    target = tmp_path / "store"
+    write_rows(target, 0, 40)
+    killed_while_appending(target)
+    shutil.rmtree(target)
+    write_rows(target, 0, 10)
+    assert numbers_in(target) == list(range(10))
+
+
+def test_a_store_that_crashed_before_is_refused_and_not_recovered(tmp_path: Path) -> None:
+    target = tmp_path / "store"
+    write_rows(target, 0, 40)
+    (target / "abort").touch()
+    with pytest.raises(UncleanStoreError):
+        write_rows(target, 40, 10)
+    assert (target / "abort").exists()
+    assert numbers_in(target) == list(range(40))
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_store_that_a_broker_runs_on_is_refused(overwrite: bool, tmp_path: Path) -> None:
+    target = tmp_path / "store"
+    write_rows(target, 0, 40)
+    write, parts = prepared(target, 40, 10, overwrite=overwrite)
+    lock = StoreLock(target)
+    try:
+        with pytest.raises(StoreLockedError):
+            check_target(write)
+        with pytest.raises(StoreLockedError):
+            commit(write, parts)
+    finally:
+        lock.release()
+    commit(write, parts)
+    assert len(numbers_in(target)) == (10 if overwrite else 50)
+
+
+# --- staging --------------------------------------------------------------------------------------
+
+
+def test_prepared_rows_that_are_missing_or_cut_are_noticed(tmp_path: Path) -> None:
+    target = tmp_path / "store"
+    write_rows(target, 0, 40)
+    for harm, error in (
+        ("remove", MissingFileError),
+        ("cut", StagingError),
+        ("swap", StagingError),
+    ):
+        write, parts = prepared(target, 40, 40)
+        file = write.staging.path / str(parts[1].name)
+        if harm == "remove":
+            file.unlink()
+        elif harm == "cut":
+            os.truncate(file, file.stat().st_size // 2)
+        else:
+            shutil.copy(
+                write.staging.path / str(write.staging.write(9, iter([rows(0, 1)])).name), file
+            )
+        with pytest.raises(error):
+            commit(write, parts)
+        assert numbers_in(target) == list(range(40)), harm
+        write.staging.remove()
+
+
+def test_links_in_the_place_of_staged_files_are_not_followed(tmp_path: Path) -> None:
+    target, elsewhere = tmp_path / "store", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    folder_beside(str(target)).symlink_to(elsewhere)
+    write = StoreWrite("w", options(target))
+    with pytest.raises(UnsafeNameError):
+        write.staging.begin()
+    assert list(elsewhere.iterdir()) == []
+    folder_beside(str(target)).unlink()
+    parts = staged(write, [rows(0, 3)])
+    file = write.staging.path / str(parts[0].name)
+    file.rename(tmp_path / "moved")
+    file.symlink_to(tmp_path / "moved")
+    with pytest.raises(StagingError):
+        commit(write, parts)
+    with pytest.raises(UnsafeNameError):
+        list(write.staging.read([Part(0, "../store", 1)]))
+    with pytest.raises(UnsafeNameError):
+        Staging(str(target), "../../other")
+
+
+def test_the_next_write_removes_what_killed_writes_left_and_no_more(tmp_path: Path) -> None:
+    target = tmp_path / "store"
+
+    def killed() -> None:
+        prepared(target, 0, 10)
+
+    assert in_a_child(killed) == 0
+    running, parts = prepared(target, 20, 10)
+    of_a_stream = Staging(str(target), "query-1")
+    of_a_stream.write(0, iter([rows(0, 1)]), begin=True)
+    assert len(left_beside(target)) == 3
+    write_rows(target, 0, 10)
+    assert left_beside(target) == sorted([running.write_id, "query-1"])
+    long_ago = 1_000_000_000
+    for path in (*of_a_stream.path.iterdir(), of_a_stream.path):
+        os.utime(path, (long_ago, long_ago))
+    commit(running, parts)
+    assert left_beside(target) == []
+    assert numbers_in(target) == [*range(10), *range(20, 30)]
+
+
+def test_a_task_that_ends_after_the_abort_leaves_nothing(tmp_path: Path) -> None:
+    write = StoreWrite("w", options(tmp_path / "store"))
+    write.staging.begin()
+    write.staging.remove()
+    with pytest.raises(AccessError):
+        write.staging.write(0, iter([rows(0, 1)]))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_stream_removes_what_its_killed_drivers_left(tmp_path: Path) -> None:
+    target = tmp_path / "store"
+    prepared(target, 0, 10, query="q")
+    prepared(target, 0, 10, query="other")
+    write_rows(target, 0, 10, stream=StreamBatch("q", 0))
+    (left,) = (name for name in left_beside(target) if name != "ledger.json")
+    assert left.startswith("other-")
+
+
+def test_a_damaged_ledger_is_an_error_with_what_to_do(tmp_path: Path) -> None:
+    target = tmp_path / "store"
+    write_rows(target, 0, 10, stream=StreamBatch("q", 0))
+    ledger = folder_beside(str(target)) / "ledger.json"
+    for text in ("{", "[]", '{"format": 2}', '{"format": 1, "begun": {"a": 1}, "queries": {}}'):
+        ledger.write_text(text)
+        with pytest.raises(WriteLedgerError):
+            write_rows(target, 10, 10, stream=StreamBatch("q", 1))
+    assert numbers_in(target) == list(range(10))

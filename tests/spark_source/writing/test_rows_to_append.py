@@ -1,0 +1,177 @@
+"""Rows of a DataFrame as the store takes them: queues, times, bodies, properties."""
+
+from __future__ import annotations
+
+import zlib
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from rmq_store import MessageStore
+from rmq_store.errors import InvalidMessageError
+from rmq_store.format.hashing import java_string_hash
+from rmq_store.format.layout import SysFlag
+from rmq_store.format.properties import decode_properties
+from spark_source.writing import rows_to_append
+from spark_source.writing.rows_to_append import Turns, to_append
+from spark_source.writing.write_options import WriteOptions
+from tests.support.golden import unpack
+
+MAP = pa.map_(pa.string(), pa.string())
+
+
+def ready(columns: dict[str, Any], **asked: Any) -> dict[str, list[Any]]:
+    """The columns as they are staged."""
+    batch = pa.RecordBatch.from_pydict(columns)
+    found = list(to_append(batch, WriteOptions("/new", **asked)))
+    return dict(pa.Table.from_batches(found).to_pydict())
+
+
+def test_text_becomes_utf8_and_a_topic_is_for_all_rows() -> None:
+    found = ready({"body": ["客户", ""], "queueId": [1, 2]}, topic="orders")
+    assert found["body"] == ["客户".encode(), b""]
+    assert found["topic"] == ["orders", "orders"]
+    assert found["queueId"] == [1, 2]
+
+
+@pytest.mark.parametrize("queues", [1, 4, 7])
+def test_rows_with_keys_get_the_queue_of_the_clients_hash(queues: int) -> None:
+    keys = ["a", "ORDER_1", "客户 7", "polygenelubricants", "x" * 300, "", None]
+    found = ready({"topic": ["t"] * 7, "body": ["b"] * 7, "keys": keys}, queues=queues)
+    # SelectMessageQueueByHash: hashCode() % size, and the absolute value of that.
+    expected = [abs(java_string_hash(key)) % queues for key in keys if key]
+    assert found["queueId"] == [*expected, None, None]
+
+
+def test_a_given_queue_stays_and_keys_may_be_in_the_properties() -> None:
+    properties = pa.array([[("KEYS", "k1")], [("KEYS", "k1")], [("a", "b")]], MAP)
+    found = ready(
+        {
+            "topic": ["t"] * 3,
+            "body": ["b"] * 3,
+            "queueId": [6, None, None],
+            "properties": properties,
+        }
+    )
+    assert found["queueId"] == [6, abs(java_string_hash("k1")) % 4, None]
+
+
+def test_rows_without_keys_take_turns_by_topic() -> None:
+    turns = Turns(3)
+
+    def batch(topics: str, given: list[int | None]) -> list[int]:
+        rows = {"topic": list(topics), "queueId": pa.array(given, pa.int32())}
+        filled = turns.fill(pa.RecordBatch.from_pydict(rows))
+        found: list[int] = filled["queueId"].to_pylist()
+        return found
+
+    assert batch("abab", [None] * 4) == [0, 0, 1, 1]
+    assert batch("aaab", [None, 9, None, None]) == [2, 9, 0, 2]
+    assert batch("ab", [5, 6]) == [5, 6]
+
+
+def test_times_are_milliseconds_rounded_down() -> None:
+    when = datetime(2026, 5, 1, 10, 0, 0, 123_999, timezone.utc)
+    micros = pa.array([when, None], pa.timestamp("us", tz="UTC"))
+    columns = {"topic": ["t", "t"], "body": ["b", "b"], "storeTimestamp": micros}
+    found = ready({**columns, "bornTimestamp": micros}, keep_timestamps=True)
+    millis = int(when.timestamp()) * 1000 + 123
+    assert found["storeTimestamp"] == [millis, 0]  # 0: the store assigns it
+    assert found["bornTimestamp"][0] == millis
+    assert found["bornTimestamp"][1] > millis  # the time of the write
+    assert "storeTimestamp" not in ready(columns)
+    before_1970 = pa.array([-1], pa.timestamp("us"))
+    old = ready({"topic": ["t"], "body": ["b"], "bornTimestamp": before_1970})
+    assert old["bornTimestamp"] == [-1]
+
+
+def test_null_in_an_optional_column_is_its_default() -> None:
+    nothing = pa.nulls(1, pa.int32())
+    found = ready(
+        {
+            "topic": ["t"],
+            "body": ["b"],
+            "flag": nothing,
+            "reconsumeTimes": nothing,
+            "tags": pa.nulls(1, pa.string()),
+            "properties": pa.nulls(1, MAP),
+            "bornHost": pa.nulls(1, pa.string()),
+        }
+    )
+    assert (found["flag"], found["reconsumeTimes"], found["bornHost"]) == ([0], [0], [None])
+    assert found["rawProperties"] == [b""]
+
+
+def test_tags_keys_and_properties_are_stored_as_properties() -> None:
+    found = ready({"topic": ["t"], "body": ["b"], "tags": ["A"], "keys": ["k1 k2"]})
+    assert decode_properties(found["rawProperties"][0]) == {"KEYS": "k1 k2", "TAGS": "A"}
+
+
+def test_a_body_that_was_decompressed_is_not_marked_as_compressed() -> None:
+    flag = SysFlag.COMPRESSED | SysFlag.COMPRESSION_ZLIB | SysFlag.TRANSACTION_COMMIT
+    stored = zlib.compress(b"plain")
+    columns = {"topic": ["t"], "sysFlag": pa.array([flag], pa.int32())}
+    assert ready({**columns, "body": [b"plain"]})["sysFlag"] == [SysFlag.TRANSACTION_COMMIT]
+    raw = ready({**columns, "body": [b"plain"], "rawBody": [stored]})
+    assert (raw["sysFlag"], raw["body"]) == ([flag], [stored])
+
+
+def test_messages_of_inner_batches_become_messages_and_whole_batches_are_refused(
+    tmp_path: Path,
+) -> None:
+    with MessageStore.open(unpack("clean-5.5.0", tmp_path).path) as store:
+        columns = ("topic", "queueId", "sysFlag", "body", "properties")
+        members = pa.Table.from_batches(
+            store.read_batches("inner", columns=columns, unwrap_batches=True)
+        )
+        whole = next(iter(store.read_batches("inner", columns=columns, unwrap_batches=False)))
+    flags = members["sysFlag"].to_pylist()
+    assert any(flag & SysFlag.INNER_BATCH for flag in flags)
+    found = ready(members.to_pydict() | {"properties": members["properties"].combine_chunks()})
+    assert not any(flag & (SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP) for flag in found["sysFlag"])
+    assert found["body"] == members["body"].to_pylist()
+    with pytest.raises(InvalidMessageError, match="unwrapBatches=true"):
+        list(to_append(whole, WriteOptions("/new")))
+    with pytest.raises(InvalidMessageError, match="Add the column properties"):
+        list(to_append(whole.drop_columns(["properties"]), WriteOptions("/new")))
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"body": pa.nulls(1, pa.string())}, "body is null"),
+        ({"topic": pa.nulls(1, pa.string())}, "topic is null"),
+        ({"topic": ["a b"]}, "forbidden character"),
+        ({"body": [b"." * 5000]}, "message 0 of the batch: the body"),
+        ({"queueId": [-1]}, "queueId is below 0"),
+        ({"queueId": ["one"]}, "column queueId does not fit"),
+        ({"bornHost": ["nowhere"]}, "not ip:port"),
+        ({"keys": ["a"], "properties": pa.array([[("KEYS", "b")]], MAP)}, "differ"),
+        ({"sysFlag": [SysFlag.TRANSACTION_PREPARED]}, "no queue lists"),
+        ({"sysFlag": [SysFlag.TRANSACTION_ROLLBACK]}, "no queue lists"),
+    ],
+)
+def test_what_a_broker_would_not_store_is_refused(columns: dict[str, Any], message: str) -> None:
+    from rmq_store.config.broker_conf import StoreConfig
+
+    small = StoreConfig(maxMessageSize=4000)
+    with pytest.raises(InvalidMessageError) as refused:
+        ready({"topic": ["t"], "body": ["b"], **columns}, config=small)
+    assert message in str(refused.value)
+
+
+def test_large_rows_are_staged_in_small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows_to_append, "BATCH_BYTES", 1000)
+    batch = pa.RecordBatch.from_pydict(
+        {"topic": ["t"] * 50, "body": ["x" * (number * 10) for number in range(50)]}
+    )
+    found = list(to_append(batch, WriteOptions("/new")))
+    assert pa.Table.from_batches(found)["body"].to_pylist() == [
+        body.encode() for body in batch["body"].to_pylist()
+    ]
+    sizes = [sum(len(body.as_py()) + 100 for body in one["body"]) for one in found]
+    assert max(sizes) <= 1100
+    assert len(found) > 15

@@ -1,0 +1,270 @@
+"""df.write and df.writeStream as Spark runs them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from rmq_store import MessageStore
+from rmq_store.format.layout import SysFlag
+from tests.conftest import GoldenStore, user_topic
+from tests.support.expected import members
+from tests.support.golden import bodies_of
+from tests.support.writing.writes import left_beside
+
+Golden = Callable[[str], GoldenStore]
+NAME = "clean-5.5.0"
+# What does not depend on where in the log of a store a message lies.
+SAME = (
+    *("topic", "queueId", "queueOffset", "tags", "keys", "uniqKey", "flag", "bornTimestamp"),
+    *("bornHost", "storeTimestamp", "storeHost", "reconsumeTimes", "preparedTransactionOffset"),
+    *("body", "properties"),
+)
+
+
+def messages(spark: SparkSession, path: str | Path, **options: str) -> DataFrame:
+    return spark.read.format("rmqstore").options(**options).load(str(path))
+
+
+def rows_of(frame: DataFrame) -> list[Any]:
+    def plain(value: Any) -> Any:
+        return tuple(sorted(value.items())) if isinstance(value, dict) else value
+
+    rows = frame.select(*SAME).collect()
+    return sorted((tuple(map(plain, row)) for row in rows), key=repr)
+
+
+def save(frame: DataFrame, target: Path, mode: str = "append", **options: str) -> None:
+    frame.write.format("rmqstore").mode(mode).options(**options).save(str(target))
+
+
+def refusal(action: Callable[[], Any]) -> str:
+    with pytest.raises(PySparkException) as refused:
+        action()
+    return str(refused.value)
+
+
+def test_a_store_of_a_broker_is_read_written_and_read_again(
+    spark: SparkSession, golden: Golden, tmp_path: Path
+) -> None:
+    store, target = golden(NAME), tmp_path / "copy"
+    source = messages(spark, store.path)
+    save(source, target, keepTimestamps="true")
+    assert rows_of(messages(spark, target)) == rows_of(source)
+    assert [path.name for path in tmp_path.iterdir()] == ["copy"]
+    # And against what the broker's own classes read in the first store.
+    expected = []
+    for record in store.truth:
+        if not user_topic(record):
+            continue
+        if record["sysFlag"] & SysFlag.INNER_BATCH:
+            bodies = [body for _, body, _ in members(record)]
+        else:
+            bodies = [bodies_of(record)[0]]
+        expected += [(record["topic"], record["queueId"], body) for body in bodies]
+    with MessageStore.open(target) as written:
+        found = [
+            (message.topic, message.queue_id, message.body)
+            for queue in written.queues()
+            for message in written.get_message(*queue, 0, max_messages=10**6).messages
+        ]
+        key = next(record for record in store.truth if user_topic(record) and record["keys"])
+        word = key["keys"].split()[0]
+        assert written.query_message(key["topic"], word)
+    assert sorted(found) == sorted(expected)
+
+
+def test_compressed_bodies_are_kept_with_raw_body(
+    spark: SparkSession, golden: Golden, tmp_path: Path
+) -> None:
+    columns = "topic,queueId,sysFlag,rawBody,properties"
+    source = messages(spark, golden(NAME).path, columns=columns)
+    assert source.where("sysFlag & 1 = 1").count()
+    save(source, tmp_path / "copy")
+    both = [
+        sorted(map(tuple, frame.where("sysFlag & 128 = 0").select("rawBody", "sysFlag").collect()))
+        for frame in (source, messages(spark, tmp_path / "copy", columns=columns))
+    ]
+    assert [row for row in both[0] if row[1] & 1] == [row for row in both[1] if row[1] & 1]
+
+
+def test_a_table_without_queues_becomes_a_topic(spark: SparkSession, tmp_path: Path) -> None:
+    target, conf = tmp_path / "store", tmp_path / "broker.conf"
+    conf.write_text("mappedFileSizeCommitLog=65536\n")
+    frame = spark.range(0, 600, 1, 3).selectExpr(
+        "concat('order ', id) AS body",
+        "if(id % 3 = 0, NULL, concat('k', id)) AS keys",
+        "'A' AS tags",
+    )
+    options = {"topic": "orders", "queues": "5", "release": "4.9.7", "brokerConf": str(conf)}
+    save(frame, target, **options)
+    found = messages(spark, target)
+    assert found.where("storeTimestamp > current_timestamp() - INTERVAL 10 MINUTES").count() == 600
+    assert {row.tags for row in found.collect()} == {"A"}
+    in_turn = found.where("keys IS NULL").groupBy("queueId").count().collect()
+    assert {row["queueId"]: row["count"] for row in in_turn} == dict.fromkeys(range(5), 40)
+    with MessageStore.open(target) as store:
+        assert (store.log_range()[1] // 65536) >= 1
+        assert store.geometry().mappedFileSizeCommitLog == 65536
+        bodies = [message.body for message in _in_log_order(store)]
+    assert bodies == [b"order %d" % number for number in range(600)]
+    assert not (target / "abort.bak").exists()  # 4.9.7 does not leave it
+    save(frame.limit(1), target, **options, ifExists="ignore")
+    save(frame.limit(1), target, **options, flush="false")
+    assert messages(spark, target).count() == 601
+
+
+def _in_log_order(store: MessageStore) -> list[Any]:
+    found = [
+        message
+        for queue in store.queues()
+        for message in store.get_message(*queue, 0, max_messages=10**6).messages
+    ]
+    return sorted(found, key=lambda message: message.commit_log_offset)
+
+
+def test_modes(spark: SparkSession, tmp_path: Path) -> None:
+    target = tmp_path / "store"
+    frame = spark.range(10).selectExpr("'t' AS topic", "cast(id AS string) AS body")
+    for mode, count in (("overwrite", 10), ("append", 20), ("append", 30), ("overwrite", 10)):
+        save(frame, target, mode)
+        assert messages(spark, target).count() == count
+    for mode in ("error", "ignore"):
+        assert "cannot be written in the" in refusal(partial(save, frame, target, mode))
+    assert "ifExists" in refusal(lambda: save(frame, target, ifExists="error"))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").touch()
+    for mode in ("append", "overwrite"):
+        reported = refusal(partial(save, frame, tmp_path / "other", mode))
+        assert "RMQSTORE_NOT_A_STORE" in reported.splitlines()[0]
+    assert messages(spark, target).count() == 10
+    assert left_beside(target) == left_beside(tmp_path / "other") == []
+
+
+def test_what_is_wrong_is_said_before_a_task_runs(spark: SparkSession, tmp_path: Path) -> None:
+    target = tmp_path / "store"
+    frame = spark.range(3).selectExpr("'t' AS topic", "'b' AS body", "'A' AS tag")
+    assert "Did you mean 'tags'" in refusal(lambda: save(frame, target)).splitlines()[0]
+    good = frame.drop("tag")
+    assert "Did you mean 'queues'" in refusal(lambda: save(good, target, queue="3"))
+    assert "'startingOffsets' is for reading" in refusal(
+        lambda: save(good, target, startingOffsets="earliest")
+    )
+    assert "URI" in refusal(
+        lambda: good.write.format("rmqstore").mode("append").save("s3://bucket/store")
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failing_task_leaves_the_target_as_it_was(spark: SparkSession, tmp_path: Path) -> None:
+    target = tmp_path / "store"
+    good = spark.range(0, 100, 1, 4).selectExpr("'t' AS topic", "cast(id AS string) AS body")
+    bad = spark.range(0, 100, 1, 4).selectExpr(
+        "if(id = 77, 'not a topic!', 't') AS topic", "cast(id AS string) AS body"
+    )
+    assert "forbidden character" in refusal(lambda: save(bad, target))
+    assert list(tmp_path.iterdir()) == []
+    save(good, target)
+    before = {path: path.read_bytes() for path in target.rglob("*") if path.is_file()}
+    for mode in ("append", "overwrite"):
+        assert "forbidden character" in refusal(partial(save, bad, target, mode))
+    after = {path: path.read_bytes() for path in target.rglob("*") if path.is_file()}
+    assert after == before
+    assert left_beside(target) == []
+
+
+# --- streams --------------------------------------------------------------------------------------
+
+
+def mirror(
+    spark: SparkSession, source: Path, target: Path, checkpoint: Path, **options: str
+) -> StreamingQuery:
+    """Copy what is there now, by a query that goes on from its checkpoint."""
+    stream = spark.readStream.format("rmqstore").option("startingOffsets", "earliest")
+    query = (
+        stream.option("maxBytesPerTrigger", "300k")
+        .load(str(source))
+        .writeStream.format("rmqstore")
+        .options(**{"keepTimestamps": "true", **options})
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start(str(target))
+    )
+    query.awaitTermination()
+    return query
+
+
+def test_a_store_mirrored_into_another_ends_equal(
+    spark: SparkSession, golden: Golden, tmp_path: Path
+) -> None:
+    source, target, checkpoint = (tmp_path / name for name in ("source", "mirror", "checkpoint"))
+    shutil.copytree(golden(NAME).path, source)
+    query = mirror(spark, source, target, checkpoint)
+    assert len(query.recentProgress) >= 3
+    assert rows_of(messages(spark, target)) == rows_of(messages(spark, source))
+
+    with MessageStore.append_to(source) as writer:
+        for number in range(40):
+            writer.append({"topic": f"new-{number % 3}", "queueId": 1, "body": b"%d" % number})
+    mirror(spark, source, target, checkpoint)
+    # A driver that was killed after its commit and before Spark knew: the batch comes again.
+    last = max(int(path.name) for path in (checkpoint / "commits").iterdir() if path.name.isdigit())
+    for number in (last, last - 1):
+        for path in (checkpoint / "commits").glob(f"*{number}*"):
+            path.unlink()
+    again = mirror(spark, source, target, checkpoint)
+    assert sum(progress["numInputRows"] for progress in again.recentProgress) > 0
+    assert rows_of(messages(spark, target)) == rows_of(messages(spark, source))
+    assert left_beside(target) == ["ledger.json"]
+
+
+def test_a_stream_that_counts_replaces_its_store(
+    spark: SparkSession, golden: Golden, tmp_path: Path
+) -> None:
+    counts = (
+        spark.readStream.format("rmqstore")
+        .option("startingOffsets", "earliest")
+        .option("maxBytesPerTrigger", "400k")
+        .load(golden(NAME).path)
+        .groupBy("topic")
+        .count()
+        .selectExpr("'counts' AS topic", "topic AS keys", "cast(count AS string) AS body")
+    )
+    query = (
+        counts.writeStream.format("rmqstore")
+        .outputMode("complete")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(str(tmp_path / "counts"))
+    )
+    query.awaitTermination()
+    assert len(query.recentProgress) >= 2
+    found = (
+        messages(spark, tmp_path / "counts")
+        .selectExpr("keys", "cast(cast(body AS string) AS int)")
+        .collect()
+    )
+    counted = messages(spark, golden(NAME).path).groupBy("topic").count().collect()
+    assert sorted(map(tuple, found)) == sorted((row[0], str(row[1])) for row in counted)
+
+
+def test_a_stream_says_what_is_wrong(spark: SparkSession, tmp_path: Path) -> None:
+    rate = spark.readStream.format("rate").load()
+
+    def started(frame: DataFrame, **options: str) -> None:
+        writer = frame.writeStream.format("rmqstore").options(**options)
+        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        query = writer.trigger(availableNow=True).start(str(tmp_path / "store"))
+        query.awaitTermination()
+
+    assert "'timestamp' is not a column of a store" in refusal(lambda: started(rate))
+    good = rate.selectExpr("'t' AS topic", "cast(value AS string) AS body")
+    assert "no meaning in a stream" in refusal(lambda: started(good, ifExists="error"))
