@@ -38,7 +38,9 @@ from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.topics import DLQ_PREFIX
 from rmq_store.questions.dead_letters import DeadLettersQuestion
 from rmq_store.questions.engine import ask
+from rmq_store.text.times import Time
 from spark_source.options.secret import HidesSecrets
+from spark_source.planning.query_plan import ReadPlan
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -82,7 +84,9 @@ def run(
     plan = plan_of(spec.store, {**spec.options, "includeSystemTopics": "true"})
     question = DeadLettersQuestion(spec.groups, spec.origin_topics, spec.top, plan.ranges)
     dead = ask(question, plan.store, engine_of(spark))
-    resent = None if spec.resent_to is None else replay.run(spark, resend_spec(spec), should_stop)
+    resent = (
+        None if spec.resent_to is None else replay.run(spark, resend_spec(spec, plan), should_stop)
+    )
     numbers: dict[str, Any] = {
         "dead letters": sum(row["messages"] for row in dead.groups),
         "bytes": sum(row["bytes"] for row in dead.groups),
@@ -106,22 +110,23 @@ def run(
     )
 
 
-def resend_spec(spec: DlqSpec) -> ReplaySpec:
-    """The spec of the replay that puts these dead letters into their origin topics."""
+def resend_spec(spec: DlqSpec, plan: ReadPlan) -> ReplaySpec:
+    """The spec of the replay that puts the dead letters of a plan into their origin topics."""
     if spec.origin_topics:
         raise InvalidArgumentError(
             None,
             reason="dead letters can be sent again by group, not by origin topic",
             advice="Leave out --origin-topic",
         )
-    with plan_of(spec.store, {**spec.options, "includeSystemTopics": "true"}).store.open() as store:
+    with plan.store.open() as store:
         groups = {t for t in store.topics() if t.startswith(DLQ_PREFIX)}
     return ReplaySpec(
         source=spec.store,
         to_store=spec.resend,
         topics=tuple(sorted(DLQ_PREFIX + g for g in spec.groups) or sorted(groups)),
-        since=spec.options.get("startingTimestamp"),
-        until=spec.options.get("endingTimestamp"),
+        # As milliseconds, so that a relative time means the same moment in the report and here.
+        since=_as_text(plan.asked.starting_timestamp),
+        until=_as_text(plan.asked.ending_timestamp),
         broker_name=spec.options.get("brokerName"),
         broker_conf=spec.options.get("brokerConf"),
         release=spec.release,
@@ -138,7 +143,11 @@ def look(spec: DlqSpec) -> None:
     with plan.store.open() as store:
         DeadLettersQuestion(spec.groups, spec.origin_topics, spec.top, plan.ranges).plan(store)
     if spec.resent_to is not None:
-        replay.look(resend_spec(spec))
+        replay.look(resend_spec(spec, plan))
+
+
+def _as_text(time: Time | None) -> str | None:
+    return None if time is None else str(time)
 
 
 # --- the command ----------------------------------------------------------------------------------

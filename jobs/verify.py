@@ -23,6 +23,7 @@ from jobs.running.provenance import files_of_store, provenance_of, sums_of
 from jobs.running.result_tables import Answer
 from jobs.running.spark_engine import engine_of
 from jobs.running.store_selection import pinned_store
+from rmq_store.markers.lock_file import lock_state
 from rmq_store.questions.engine import Stopped, ask
 from rmq_store.questions.verify import VerifyQuestion
 from rmq_store.text.json_keys import as_json_object
@@ -51,6 +52,8 @@ def run(
     checked."""
     began = time.monotonic()
     pinned = pinned_store(spec.store, spec.options)
+    with pinned.open() as store:
+        lock = lock_state(store.path)
     source = provenance_of(pinned, (), dict(spec.options))
     try:
         report = examine(spark, pinned, should_stop)
@@ -69,6 +72,7 @@ def run(
         numbers={
             **{name: fields[name] for name in ("records", "recordBytes", "queues", "lag")},
             **{f"{name}s": count for name, count in severities(report.findings).items()},
+            "lock": str(lock),
         },
         source=source,
         seconds=round(time.monotonic() - began, 3),

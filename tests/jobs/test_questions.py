@@ -19,6 +19,7 @@ from rich.console import Console
 from jobs import dlq, lag, trace, usage
 from jobs.running.job_command import EXIT_NOT_ALL, EXIT_OK, EXIT_REFUSED
 from jobs.running.result_tables import show
+from jobs.running.store_selection import plan_of
 from rmq_store import MessageStore, QueueId
 from rmq_store.errors import InvalidArgumentError, StoreError
 from rmq_store.questions.trace import trace as trace_of
@@ -286,6 +287,17 @@ def test_dead_letters_are_sent_again_to_their_origin_once(
         assert not {"RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "DELAY", "REAL_TOPIC"} & set(properties)
     with pytest.raises(Exception, match="this replay"):
         dlq.run(engine, spec)
+
+
+def test_a_relative_time_is_the_same_for_the_report_and_for_what_is_sent_again(
+    golden: Golden,
+) -> None:
+    store = golden(WITH_DEAD)
+    options = {**conf(store), "startingTimestamp": "-1h"}
+    plan = plan_of(store.path, {**options, "includeSystemTopics": "true"})
+    spec = dlq.DlqSpec(store.path, options, resend="again")
+    newest = max(record["storeTimestamp"] for record in store.truth)
+    assert dlq.resend_spec(spec, plan).since == str(newest - 3_600_000)
 
 
 # --- the commands ---------------------------------------------------------------------------------

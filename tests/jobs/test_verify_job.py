@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from pyspark.sql import SparkSession
 from jobs import verify as job
 from jobs.running.job_command import EXIT_NOT_ALL, EXIT_OK, EXIT_REFUSED
 from jobs.running.store_selection import pinned_store
+from rmq_store import MessageStore
 from rmq_store.verify.verify_store import verify
 from tests.conftest import GoldenStore, unpack
 from tests.support.golden import STORES
@@ -82,6 +84,14 @@ def test_the_exit_code_says_whether_all_is_well(
     assert job.main([store.path, "--brokerCnf", store.conf]) == EXIT_REFUSED
     assert "--brokerConf" in capsys.readouterr().err
     assert job.main([str(tmp_path / "nothing")]) == EXIT_REFUSED
+
+
+def test_the_report_says_whether_a_process_has_the_store_open_to_write(tmp_path: Path) -> None:
+    store = unpack("clean-5.3.3", tmp_path)
+    spec = job.VerifySpec(store.path, {"brokerConf": store.conf})
+    assert job.run(None, spec).numbers["lock"].startswith("free: ")
+    with MessageStore.append_to(store.path, store.conf):
+        assert f"held: process {os.getpid()} " in job.run(None, spec).numbers["lock"]
 
 
 def test_asked_to_stop_it_says_that_it_is_not_all(
