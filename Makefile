@@ -57,7 +57,7 @@ jdk:
 
 .PHONY: demo
 demo: jdk $(READY)  ## replay a real broker's store through local Spark, and show the result
-	@$(BIN)/python -m jobs.demo
+	@$(BIN)/python jobs/demo.py
 
 .PHONY: lint
 lint: $(READY)  ## check code style and import layers

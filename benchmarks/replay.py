@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from benchmarks.life import fill
-from jobs.replay import run
-from jobs.replaying.spec import ReplaySpec
 from rmq_store import MessageStore
 from rmq_store.malloc import keep_freed_memory
+from rmqstore_jobs.replay import run
+from rmqstore_jobs.replaying.spec import ReplaySpec
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -80,7 +80,7 @@ def main() -> None:
             "replay, this process": lambda target: replayed(None, source, target),
         }
         if given.spark:
-            from jobs.running.spark_session import builder_for
+            from rmqstore_jobs.running.spark_session import builder_for
 
             spark = builder_for("benchmark", "local[2]").getOrCreate()
             ways["replay, Spark"] = lambda target: replayed(spark, source, target)

@@ -25,9 +25,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from jobs.running.spark_session import builder_for
 from rmq_store import MessageStore
 from rmq_store.malloc import keep_freed_memory
+from rmqstore_jobs.running.spark_session import builder_for
 from spark_source.writing.commit import StoreWrite, commit
 from spark_source.writing.rows_to_append import to_append
 from spark_source.writing.staging import Part, folder_beside

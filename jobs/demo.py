@@ -18,11 +18,11 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from jobs.replay import run
-from jobs.replaying.report import show
-from jobs.replaying.row_rules import ORIGIN_PREFIX
-from jobs.replaying.spec import ReplaySpec
 from rmq_store.escaping import printable
+from rmqstore_jobs.replay import run
+from rmqstore_jobs.replaying.report import show
+from rmqstore_jobs.replaying.row_rules import ORIGIN_PREFIX
+from rmqstore_jobs.replaying.spec import ReplaySpec
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 GOLDEN = "clean-5.5.0"
@@ -69,7 +69,7 @@ def unpack(out: Path) -> Path:
 def session() -> SparkSession:
     """A local Spark session that logs only errors."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    logging = (CHECKOUT / "jobs" / "log4j2.properties").as_uri()
+    logging = (CHECKOUT / "rmqstore_jobs" / "log4j2.properties").as_uri()
     return (
         SparkSession.builder.master("local[*]")
         .appName("rmqstore demo")

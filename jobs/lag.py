@@ -1,117 +1,12 @@
-"""Report how far consumer groups are behind, and which lost messages or are too far behind.
-
-spark-submit jobs/lag.py STORE --max-lag 100000
-"""
-
-from __future__ import annotations
+"""The job `lag` for spark-submit, from a checkout; see docs/jobs/lag.md."""
 
 import sys
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-import click
+# spark-submit puts this file's folder on the path, but the imports need its parent.
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-if __package__ in (None, ""):
-    # spark-submit puts this file's folder on the path, but the imports need its parent.
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from jobs.running.job_command import STORE_OPTIONS, Given, job, source_options, spec_from
-from jobs.running.provenance import files_of_store, provenance_of, sums_of
-from jobs.running.result_tables import Answer
-from jobs.running.spark_engine import engine_of
-from jobs.running.store_selection import pinned_store
-from rmq_store.questions.engine import ask
-from rmq_store.questions.lag import LagQuestion
-from spark_source.options.secret import HidesSecrets
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-_SHOWN = (
-    "consumerGroup",
-    "topic",
-    "queueId",
-    "consumerOffset",
-    "minOffset",
-    "maxOffset",
-    "lag",
-    "lagBytes",
-    "lagMs",
-    "status",
-)
-
-
-@dataclass(frozen=True, slots=True)
-class LagSpec(HidesSecrets):
-    """Which groups (default: all). `max_lag`: a group that is more messages behind is a problem."""
-
-    store: str
-    options: Mapping[str, str] = field(default_factory=dict)
-    groups: tuple[str, ...] = ()
-    topics: tuple[str, ...] = ()
-    max_lag: int | None = None
-    checksums: bool = False
-
-
-def run(
-    spark: SparkSession | None, spec: LagSpec, should_stop: Callable[[], bool] = lambda: False
-) -> Answer:
-    """Report the lag from the broker's offset file. Raises StoreError, also for an unknown group.
-
-    It is a problem if a group's next message expired before the group consumed it, or if a group is
-    more than `max_lag` messages behind.
-    """
-    began = time.monotonic()
-    pinned = pinned_store(spec.store, spec.options)
-    answer = ask(LagQuestion(spec.groups, spec.topics), pinned, engine_of(spark))
-    problems = tuple(answer.problems(spec.max_lag))
-    shown = [{name: row.get(name) for name in _SHOWN} for row in answer.rows]
-    shown.sort(key=lambda row: (-(row["lag"] or 0), row["consumerGroup"], row["topic"]))
-    sums = sums_of(spark, files_of_store(pinned)) if spec.checksums else ()
-    ages = {row["configFile"]: row["configAgeMs"] for row in answer.rows}
-    return Answer(
-        job="lag",
-        ok=not problems,
-        tables={"by group": answer.by_group(), "by queue": shown},
-        numbers={
-            "groups": len({row["consumerGroup"] for row in answer.rows}),
-            "messages behind": sum(row.get("lag") or 0 for row in answer.rows),
-            **{f"seconds since {Path(file).name}": ms // 1000 for file, ms in ages.items() if ms},
-        },
-        source=provenance_of(
-            pinned,
-            (),
-            {**spec.options, "groups": spec.groups, "topics": spec.topics, "max_lag": spec.max_lag},
-            sums,
-        ),
-        seconds=round(time.monotonic() - began, 3),
-        problems=problems,
-    )
-
-
-def look(spec: LagSpec) -> None:
-    """Raise StoreError for a store, group or topic that is not there."""
-    with pinned_store(spec.store, spec.options).open() as store:
-        LagQuestion(spec.groups, spec.topics).plan(store)
-
-
-# --- the command ----------------------------------------------------------------------------------
-
-
-@job("lag", run, look=look, stoppable=False)
-@click.option("--group", "groups", multiple=True, help="Only this consumer group; repeatable.")
-@click.option("--topic", "topics", multiple=True, help="Only this topic; repeatable.")
-@click.option(
-    "--max-lag", type=click.IntRange(min=0), help="Exit code 1 if a group is more messages behind."
-)
-@source_options(STORE_OPTIONS)
-def main(given: Given) -> LagSpec:
-    """Report how far consumer groups are behind, by the offsets that the broker wrote last."""
-    return spec_from(LagSpec, given, STORE_OPTIONS)
-
+from rmqstore_jobs.lag import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,81 +1,12 @@
-"""Replay selected messages of a store into another store, into Parquet, or to a running broker.
-
-python jobs/replay.py STORE --to-store NEW --topic orders --since 2026-05-01T10:00:00Z
-"""
-
-from __future__ import annotations
+"""The job `replay` for spark-submit, from a checkout; see docs/jobs/replay.md."""
 
 import sys
-from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if __package__ in (None, ""):
-    # spark-submit puts this file's folder on the path, but the imports need its parent.
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+# spark-submit puts this file's folder on the path, but the imports need its parent.
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from jobs.replay_targets import dry_run
-from jobs.replay_targets.broker_waves import LiveReplay
-from jobs.replay_targets.grpc_client import require_client
-from jobs.replay_targets.local_targets import LocalReplay
-from jobs.replaying.ledger import Ledger
-from jobs.replaying.options import replay_options, spec_of
-from jobs.replaying.plan import ledger_place
-from jobs.replaying.replay_question import source_options
-from jobs.replaying.report import Report
-from jobs.replaying.spec import ReplaySpec, check, with_fixed_times
-from jobs.running.job_command import Given, job
-from rmq_store.errors import DataLossError
-from rmq_store.format.releases import dialect
-from spark_source.options.parse import parse_options
-from spark_source.planning.query_plan import pin
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-
-def run(
-    spark: SparkSession | None, spec: ReplaySpec, should_stop: Callable[[], bool] = lambda: False
-) -> Report:
-    """Replay the selected messages. Returns the report.
-
-    `should_stop` is called between waves. If it returns true, or if reading fails, the target is
-    closed cleanly, the report has the reason, and a later run of the same spec continues. If
-    writing fails, the report says so, and the next run is refused. Raises StoreError if the replay
-    is refused; then nothing was written.
-    """
-    check(spec)
-    spec = with_fixed_times(spec)
-    if spec.to_broker is not None:
-        require_client()
-    if spec.dry_run:
-        return dry_run.run(spark, spec)
-    kind = LocalReplay if spec.to_broker is None else LiveReplay
-    with Ledger(ledger_place(spec)) as ledger:
-        return kind(spark, spec, ledger).run(should_stop)
-
-
-def look(spec: ReplaySpec) -> None:
-    """Raise StoreError for a store or a selection that cannot be read.
-
-    Offsets may have expired: an interrupted replay then reads only what it has not replayed.
-    """
-    if spec.release is not None:
-        dialect(spec.release)
-    with suppress(DataLossError):
-        pin(parse_options(source_options(with_fixed_times(spec))))
-
-
-# --- the command ----------------------------------------------------------------------------------
-
-
-@job("replay", run, look=look)
-@replay_options
-def main(given: Given) -> ReplaySpec:
-    """Replay selected messages of a store into another store, into Parquet, or to a broker."""
-    return spec_of(given)
-
+from rmqstore_jobs.replay import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,118 +1,12 @@
-"""Verify a store with Spark: executors check parts of the log, and the driver merges the findings.
-
-The findings are the same as those of `rmqstore verify`, which uses one process.
-
-    spark-submit jobs/verify.py STORE --json report.json
-"""
-
-from __future__ import annotations
+"""The job `verify` for spark-submit, from a checkout; see docs/jobs/verify.md."""
 
 import sys
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if __package__ in (None, ""):
-    # spark-submit puts this file's folder on the path, but the imports need its parent.
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+# spark-submit puts this file's folder on the path, but the imports need its parent.
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from jobs.running.job_command import STORE_OPTIONS, Given, job, source_options, spec_from
-from jobs.running.provenance import files_of_store, provenance_of, sums_of
-from jobs.running.result_tables import Answer
-from jobs.running.spark_engine import engine_of
-from jobs.running.store_selection import pinned_store
-from rmq_store.markers.lock_file import lock_state
-from rmq_store.questions.engine import Stopped, ask
-from rmq_store.questions.verify import VerifyQuestion
-from rmq_store.text.json_keys import as_json_object
-from rmq_store.text.progress import Progress
-from rmq_store.verify.verify_store import VerifyReport, severities
-from spark_source.options.secret import HidesSecrets
-from spark_source.planning.query_plan import PinnedStore
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-
-@dataclass(frozen=True, slots=True)
-class VerifySpec(HidesSecrets):
-    """The store to check. `options`: brokerName and brokerConf."""
-
-    store: str
-    options: Mapping[str, str]
-    checksums: bool = False
-
-
-def run(
-    spark: SparkSession | None, spec: VerifySpec, should_stop: Callable[[], bool] = lambda: False
-) -> Answer:
-    """Check the store. Damage becomes findings; raises StoreError only if the store cannot be
-    checked."""
-    began = time.monotonic()
-    pinned = pinned_store(spec.store, spec.options)
-    with pinned.open() as store:
-        lock = lock_state(store.path)
-    source = provenance_of(pinned, (), dict(spec.options))
-    try:
-        report = examine(spark, pinned, should_stop)
-    except Stopped:
-        seconds = round(time.monotonic() - began, 3)
-        return Answer("verify", False, {}, source, seconds, {}, stopped_by=_STOPPED)
-    if spec.checksums:
-        source = replace(source, files=tuple(sums_of(spark, files_of_store(pinned))))
-    fields = as_json_object(report.to_dict())
-    found = map(as_json_object, report.findings)
-    findings = [{name: finding[name] for name in _SHOWN} for finding in found]
-    return Answer(
-        job="verify",
-        ok=report.nothing_wrong,
-        tables={"findings": findings, "index": [as_json_object(one) for one in report.index]},
-        numbers={
-            **{name: fields[name] for name in ("records", "recordBytes", "queues", "lag")},
-            **{f"{name}s": count for name, count in severities(report.findings).items()},
-            "lock": str(lock),
-        },
-        source=source,
-        seconds=round(time.monotonic() - began, 3),
-    )
-
-
-_STOPPED = "stopped on request; a part of the log is not enough for a result"
-_SHOWN = ("severity", "code", "path", "start", "stop", "count", "meaning", "advice")
-
-
-def examine(
-    spark: SparkSession | None, pinned: PinnedStore, should_stop: Callable[[], bool] = lambda: False
-) -> VerifyReport:
-    """The report of a pinned store. Raises Stopped if stopped before the whole log is checked."""
-    with pinned.open() as store:
-        total = store.log.chain.stop - store.log.chain.start
-    with Progress("verify", total) as progress:
-        return ask(
-            VerifyQuestion(),
-            pinned,
-            engine_of(spark),
-            progress=progress,
-            should_stop=should_stop,
-        )
-
-
-def look(spec: VerifySpec) -> None:
-    """Raise StoreError for a store that cannot be opened."""
-    pinned_store(spec.store, spec.options)
-
-
-# --- the command ----------------------------------------------------------------------------------
-
-
-@job("verify", run, look=look)
-@source_options(STORE_OPTIONS)
-def main(given: Given) -> VerifySpec:
-    """Check that log, queues, index, checkpoint and configuration agree. Changes nothing."""
-    return spec_from(VerifySpec, given, STORE_OPTIONS)
-
+from rmqstore_jobs.verify import main
 
 if __name__ == "__main__":
     sys.exit(main())

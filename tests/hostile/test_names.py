@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from jobs.running.provenance import Provenance
-from jobs.running.result_tables import Answer
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.escaping import printable, printable_json
 from rmq_store.tables import TABLES
+from rmqstore_jobs.running.provenance import Provenance
+from rmqstore_jobs.running.result_tables import Answer
 from tests.support.golden import unpack
 from tests.support.running.commands import call
 

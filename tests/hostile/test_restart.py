@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from jobs.replay import run
-from jobs.replaying.ledger import LedgerError
-from jobs.replaying.spec import ReplaySpec
 from rmq_store import MessageStore
 from rmq_store.errors import StoreError, StoreLockedError, UnsafeNameError
 from rmq_store.markers.lock_file import StoreLock
+from rmqstore_jobs.replay import run
+from rmqstore_jobs.replaying.ledger import LedgerError
+from rmqstore_jobs.replaying.spec import ReplaySpec
 from tests.hostile.canaries import tree
 from tests.support.golden import GoldenStore
 from tests.support.spark.replays import NAME, arrived, everything, expected_rows, spec

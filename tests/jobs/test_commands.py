@@ -16,13 +16,13 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
-from jobs import dlq, trace, usage
-from jobs.exporting import export_parquet
-from jobs.replay_targets import broker_waves
-from jobs.replaying.spec import ReplaySpec
-from jobs.running import provenance
-from jobs.running.job_command import EXIT_NOT_ALL, EXIT_OK, EXIT_REFUSED, Job
-from jobs.running.spark_session import ship_jobs
+from rmqstore_jobs import dlq, trace, usage
+from rmqstore_jobs.exporting import export_parquet
+from rmqstore_jobs.replay_targets import broker_waves
+from rmqstore_jobs.replaying.spec import ReplaySpec
+from rmqstore_jobs.running import provenance
+from rmqstore_jobs.running.job_command import EXIT_NOT_ALL, EXIT_OK, EXIT_REFUSED, Job
+from rmqstore_jobs.running.spark_session import ship_jobs
 from tests.conftest import GoldenStore, unpack
 from tests.support.checkout import CHECKOUT
 
@@ -50,7 +50,7 @@ def test_every_option_of_a_jobs_own_is_in_its_spec(
     """One by one, for some exclude each other: what is given must make another spec."""
     main: Job = import_module(f"jobs.{name}").main
     for module in (
-        "jobs.replaying.options",
+        "rmqstore_jobs.replaying.options",
         f"jobs.{name}",
     ):  # options alone: no check of the whole
         monkeypatch.setattr(import_module(module), "check", lambda spec: None, raising=False)
@@ -127,7 +127,7 @@ def test_a_job_looks_at_its_arguments_before_spark_starts(
     def started(*_: object) -> None:
         raise AssertionError("a Spark session was asked for")
 
-    monkeypatch.setattr("jobs.running.spark_session.builder_for", started)
+    monkeypatch.setattr("rmqstore_jobs.running.spark_session.builder_for", started)
     store, out = golden("clean-5.5.0").path, str(tmp_path / "out")
     main: Job = import_module(f"jobs.{words[0]}").main
     given = [word.replace("STORE", store).replace("OUT", out) for word in words[1:]]

@@ -16,13 +16,13 @@ import pytest
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from jobs import dlq, lag, trace, usage
-from jobs.running.job_command import EXIT_NOT_ALL, EXIT_OK, EXIT_REFUSED
-from jobs.running.result_tables import show
-from jobs.running.store_selection import plan_of
 from rmq_store import MessageStore, QueueId
 from rmq_store.errors import InvalidArgumentError, StoreError
 from rmq_store.questions.trace import trace as trace_of
+from rmqstore_jobs import dlq, lag, trace, usage
+from rmqstore_jobs.running.job_command import EXIT_NOT_ALL, EXIT_OK, EXIT_REFUSED
+from rmqstore_jobs.running.result_tables import show
+from rmqstore_jobs.running.store_selection import plan_of
 from tests.conftest import GoldenStore, in_a_queue, unpack, user_topic
 from tests.support.golden import messages_in
 from tests.support.running.engines import ON_BOTH

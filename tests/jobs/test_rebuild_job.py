@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from jobs import rebuild as job
-from jobs.running.job_command import EXIT_OK, EXIT_REFUSED
 from rmq_store import MessageStore
 from rmq_store.admin.rebuild import STATE_FILE
+from rmqstore_jobs import rebuild as job
+from rmqstore_jobs.running.job_command import EXIT_OK, EXIT_REFUSED
 from tests.conftest import GoldenStore, unpack
 from tests.support.checkout import CHECKOUT
 
@@ -64,7 +64,7 @@ def test_queues_come_back_as_the_broker_wrote_them(
 
 KILLER = """
 import os, signal, sys
-from jobs import rebuild
+from rmqstore_jobs import rebuild
 class Killing(rebuild.Progress):
     done = 0
     def __call__(self, more):

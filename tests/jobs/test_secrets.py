@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from jobs.export import ExportSpec, run
-from jobs.running.job_command import Job
 from rmq_store.errors import InvalidArgumentError
+from rmqstore_jobs.export import ExportSpec, run
+from rmqstore_jobs.running.job_command import Job
 from spark_source.options.parse import parse_options
 from spark_source.options.secret import Secret, hide_secrets, reveal
 from spark_source.writing.target_lock import refuse_uri

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from jobs import verify as job
-from jobs.running.job_command import EXIT_NOT_ALL, EXIT_OK, EXIT_REFUSED
-from jobs.running.store_selection import pinned_store
 from rmq_store import MessageStore
 from rmq_store.verify.verify_store import verify
+from rmqstore_jobs import verify as job
+from rmqstore_jobs.running.job_command import EXIT_NOT_ALL, EXIT_OK, EXIT_REFUSED
+from rmqstore_jobs.running.store_selection import pinned_store
 from tests.conftest import GoldenStore, unpack
 from tests.support.golden import STORES
 from tests.support.running.engines import ON_BOTH

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from jobs.exporting.manifest import Manifest
+from rmqstore_jobs.exporting.manifest import Manifest
 from tests.conftest import GoldenStore, unpack, user_topic
 from tests.live.support.delta_spark import RUNNER, Exports, delta_python, environment, exports
 from tests.support.checkout import CHECKOUT

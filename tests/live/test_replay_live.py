@@ -22,13 +22,13 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from jobs import dlq
-from jobs.replay import main, run
-from jobs.replaying.ledger import LedgerError
-from jobs.replaying.row_rules import ORIGIN, ORIGIN_PREFIX
-from jobs.replaying.spec import ReplaySpec
-from jobs.running.job_command import EXIT_NOT_ALL, EXIT_STOPPED
 from rmq_store import MessageStore
+from rmqstore_jobs import dlq
+from rmqstore_jobs.replay import main, run
+from rmqstore_jobs.replaying.ledger import LedgerError
+from rmqstore_jobs.replaying.row_rules import ORIGIN, ORIGIN_PREFIX
+from rmqstore_jobs.replaying.spec import ReplaySpec
+from rmqstore_jobs.running.job_command import EXIT_NOT_ALL, EXIT_STOPPED
 from tests.live.support.harness import Broker, Row, read_all
 from tests.live.support.needs import need_jars
 from tests.support.checkout import CHECKOUT
@@ -165,8 +165,8 @@ def test_every_message_arrives_once_as_it_was_and_in_order(
 
 KILLER = """
 import os, signal, sys
-from jobs import replay
-from jobs.replay_targets import broker_waves as live
+from rmqstore_jobs import replay
+from rmqstore_jobs.replay_targets import broker_waves as live
 real, left = live.LiveReplay._keep, [2]
 def killing(self, *args):
     if left[0] == 0:

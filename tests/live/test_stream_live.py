@@ -13,10 +13,10 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from jobs.replay import run
-from jobs.replaying.report import Report
-from jobs.replaying.spec import ReplaySpec
 from rmq_store import MessageStore
+from rmqstore_jobs.replay import run
+from rmqstore_jobs.replaying.report import Report
+from rmqstore_jobs.replaying.spec import ReplaySpec
 from tests.live.support.harness import Broker
 from tests.live.support.needs import need_jars
 

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from jobs.replay import run
-from jobs.replaying.spec import ReplaySpec
 from rmq_store import MessageStore
 from rmq_store.verify import Severity, VerifyReport, verify
+from rmqstore_jobs.replay import run
+from rmqstore_jobs.replaying.spec import ReplaySpec
 from tests.live.support.harness import Broker
 from tests.live.support.needs import need_jars
 

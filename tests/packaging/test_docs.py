@@ -14,13 +14,13 @@ from pathlib import Path
 import click
 import pytest
 
-import jobs
 import rmq_store
+import rmqstore_jobs
 import spark_source
-from jobs.replaying.row_rules import ORIGIN
 from rmq_store.arrow.message_columns import COLUMNS
 from rmq_store.errors import StoreError
 from rmq_store.tables import TABLES
+from rmqstore_jobs.replaying.row_rules import ORIGIN
 from spark_source.options.definitions import OPTIONS, STREAM_OPTIONS, WRITE_OPTIONS, Option
 from spark_source.spark_types import struct_field
 from tests.conftest import unpack
@@ -98,10 +98,10 @@ def kinds_of_errors(base: type[StoreError] = StoreError) -> Iterator[type[StoreE
 
 def test_the_errors_are_those_of_the_code() -> None:
     """Each code, its class, and what that says of itself; and a next step for each."""
-    for package in (rmq_store, spark_source, jobs):
+    for package in (rmq_store, spark_source, rmqstore_jobs):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             import_module(module.name)
-    ours = ("rmq_store.", "spark_source.", "jobs.")
+    ours = ("rmq_store.", "spark_source.", "rmqstore_jobs.")
     expected = sorted(
         [f"`{kind.code}`", kind.__name__, " ".join((kind.__doc__ or "").split("\n\n")[0].split())]
         for kind in kinds_of_errors()
@@ -136,7 +136,11 @@ def test_a_page_of_a_command_has_its_synopsis_and_options(
 def test_every_command_and_job_has_a_page_and_the_index_leads_to_it() -> None:
     reported = {page for page, _, _ in pages()}
     assert reported == {*(DOCS / "commands").glob("*.md"), *(DOCS / "jobs").glob("*.md")}
-    runs = {path.stem for path in (CHECKOUT / "jobs").glob("*.py") if "@job(" in path.read_text()}
+    runs = {
+        path.stem
+        for path in (CHECKOUT / "rmqstore_jobs").glob("*.py")
+        if "@job(" in path.read_text()
+    }
     assert runs - {"command"} == set(JOBS)
     for folder in ("commands", "jobs"):
         index = (DOCS / f"{folder}.md").read_text("utf-8")

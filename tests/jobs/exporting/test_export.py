@@ -19,16 +19,16 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from jobs import replay
-from jobs.export import ExportSpec, main, run
-from jobs.exporting.delta import DeltaUnavailableError
-from jobs.exporting.export_parquet import folder_of
-from jobs.exporting.manifest import Manifest
-from jobs.exporting.step import ManifestError, without
-from jobs.running.job_command import EXIT_NOT_ALL, EXIT_OK, EXIT_REFUSED
 from rmq_store import MessageStore, QueueId, StoreError
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.queues import QueueSlice
+from rmqstore_jobs import replay
+from rmqstore_jobs.export import ExportSpec, main, run
+from rmqstore_jobs.exporting.delta import DeltaUnavailableError
+from rmqstore_jobs.exporting.export_parquet import folder_of
+from rmqstore_jobs.exporting.manifest import Manifest
+from rmqstore_jobs.exporting.step import ManifestError, without
+from rmqstore_jobs.running.job_command import EXIT_NOT_ALL, EXIT_OK, EXIT_REFUSED
 from tests.conftest import GoldenStore, unpack, user_topic
 from tests.support.checkout import CHECKOUT
 from tests.support.golden import Truth, bodies_of, messages_in
@@ -326,9 +326,9 @@ def test_delta_without_its_package_is_refused_before_spark_starts(
 
 KILLER = """
 import os, signal, sys
-from jobs import export
-from jobs.exporting import manifest
-from jobs.exporting import export_parquet
+from rmqstore_jobs import export
+from rmqstore_jobs.exporting import manifest
+from rmqstore_jobs.exporting import export_parquet
 where, count, *words = sys.argv[1:]
 owner, name = {{"write": (export_parquet.ParquetFiles, "merge"), "commit": (manifest.Manifest, "commit"),
                "move": (manifest.Manifest, "_move"), "rename": (manifest.Path, "rename")}}[where]

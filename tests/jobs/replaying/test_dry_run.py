@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from jobs.replay import main, run
-from jobs.replaying.ledger import LedgerError
-from jobs.replaying.report import PlannedQueue
-from jobs.running.job_command import EXIT_OK
 from rmq_store import MessageStore
 from rmq_store.errors import InvalidArgumentError
+from rmqstore_jobs.replay import main, run
+from rmqstore_jobs.replaying.ledger import LedgerError
+from rmqstore_jobs.replaying.report import PlannedQueue
+from rmqstore_jobs.running.job_command import EXIT_OK
 from tests.conftest import GoldenStore, user_topic
 from tests.support.golden import messages_in
 from tests.support.running.engines import ON_BOTH

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from jobs.replaying.ledger import Ledger, LedgerError, ReplayRun, new_run
 from rmq_store.format.queues import QueueId, QueueSlice
+from rmqstore_jobs.replaying.ledger import Ledger, LedgerError, ReplayRun, new_run
 from spark_source.writing.target_lock import TargetLockedError
 
 

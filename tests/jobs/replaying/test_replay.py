@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from jobs.replay import run
-from jobs.replaying.row_rules import ORIGIN_PREFIX
-from jobs.replaying.spec import ReplaySpec
 from rmq_store import QueueId
 from rmq_store.config.topics_json import read_topic_configs
+from rmqstore_jobs.replay import run
+from rmqstore_jobs.replaying.row_rules import ORIGIN_PREFIX
+from rmqstore_jobs.replaying.spec import ReplaySpec
 from tests.conftest import GoldenStore
 from tests.support.running.engines import ON_BOTH
 from tests.support.spark.replays import (

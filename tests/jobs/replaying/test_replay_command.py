@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from jobs.replay import main, run
-from jobs.running.job_command import EXIT_OK, EXIT_REFUSED
 from rmq_store import QueueId, StoreError
 from rmq_store.errors import InvalidArgumentError, UnknownQueueError
+from rmqstore_jobs.replay import main, run
+from rmqstore_jobs.running.job_command import EXIT_OK, EXIT_REFUSED
 from tests.conftest import GoldenStore
 from tests.support.checkout import CHECKOUT
 from tests.support.spark.replays import (
@@ -123,7 +123,7 @@ WITHOUT_SPARK = """
 import sys
 for name in ("pyspark", "py4j"):
     sys.modules[name] = None
-from jobs.replay import main
+from rmqstore_jobs.replay import main
 sys.exit(main(sys.argv[1:]))
 """
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from jobs.replay import run
-from jobs.replaying.plan import narrowed, planned, waves_of
+from rmqstore_jobs.replay import run
+from rmqstore_jobs.replaying.plan import narrowed, planned, waves_of
 from tests.conftest import GoldenStore, unpack
 from tests.support.running.engines import ON_BOTH
 from tests.support.spark.replays import NAME, arrived, expected_rows, spec

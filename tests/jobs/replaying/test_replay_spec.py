@@ -8,18 +8,18 @@ from typing import Any
 import click
 import pytest
 
-from jobs.replay import main
-from jobs.replaying.options import spec_of
-from jobs.replaying.replay_question import source_options
-from jobs.replaying.spec import (
+from rmq_store.errors import InvalidArgumentError
+from rmq_store.format.queues import QueueId, QueueSlice
+from rmqstore_jobs.replay import main
+from rmqstore_jobs.replaying.options import spec_of
+from rmqstore_jobs.replaying.replay_question import source_options
+from rmqstore_jobs.replaying.spec import (
     DEFAULT_WAVE_BYTES,
     ReplaySpec,
     check,
     times_of,
     with_fixed_times,
 )
-from rmq_store.errors import InvalidArgumentError
-from rmq_store.format.queues import QueueId, QueueSlice
 from tests.support.running.commands import Golden
 
 ORDERS_0, PAYMENTS_1 = QueueId("orders", 0), QueueId("payments", 1)

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from jobs.replay import run
-from jobs.replaying.ledger import Ledger, LedgerError
-from jobs.replaying.spec import ReplaySpec
 from rmq_store import QueueId
 from rmq_store.errors import AccessError, ForeignLogError, MissingFileError
 from rmq_store.writing.record_appender import RecordAppender
+from rmqstore_jobs.replay import run
+from rmqstore_jobs.replaying.ledger import Ledger, LedgerError
+from rmqstore_jobs.replaying.spec import ReplaySpec
 from tests.conftest import GoldenStore, unpack
 from tests.support.checkout import CHECKOUT
 from tests.support.running.engines import ON_BOTH
@@ -156,10 +156,10 @@ def test_a_replay_continues_after_its_target_could_not_be_written(
 
 KILLED_AT = """
 import os, signal, sys
-from jobs import replay
-from jobs.replaying import ledger
-from jobs.replay_targets import local_targets as replay_local
-from jobs.replay_targets import replay_parquet
+from rmqstore_jobs import replay
+from rmqstore_jobs.replaying import ledger
+from rmqstore_jobs.replay_targets import local_targets as replay_local
+from rmqstore_jobs.replay_targets import replay_parquet
 
 def die(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -259,7 +259,7 @@ def test_a_source_that_fails_before_the_first_message_leaves_the_target_as_it_wa
         raise MissingFileError("consumequeue/documents/0", reason="deleted by the broker meanwhile")
 
     with monkeypatch.context() as broken:
-        broken.setattr("jobs.replay_targets.local_targets.waves_of", gone)
+        broken.setattr("rmqstore_jobs.replay_targets.local_targets.waves_of", gone)
         with pytest.raises(MissingFileError):
             run(engine, asked)
     assert not (target / "abort").exists()

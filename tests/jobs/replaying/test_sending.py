@@ -11,12 +11,19 @@ from typing import Any
 import click
 import pytest
 
-from jobs.replay import main
-from jobs.replay_targets.grpc_client import MESSAGE_GROUP_LIMIT, group_of, user_properties
-from jobs.replay_targets.retrying_sender import Manner, Pacer, Refused, Row, Sender, Unreachable
-from jobs.replaying.options import spec_of
-from jobs.replaying.spec import ReplaySpec, check
 from rmq_store.errors import InvalidArgumentError
+from rmqstore_jobs.replay import main
+from rmqstore_jobs.replay_targets.grpc_client import MESSAGE_GROUP_LIMIT, group_of, user_properties
+from rmqstore_jobs.replay_targets.retrying_sender import (
+    Manner,
+    Pacer,
+    Refused,
+    Row,
+    Sender,
+    Unreachable,
+)
+from rmqstore_jobs.replaying.options import spec_of
+from rmqstore_jobs.replaying.spec import ReplaySpec, check
 
 SEED = 20261121
 

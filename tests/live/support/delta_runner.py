@@ -16,10 +16,10 @@ from typing import Any
 
 from pyspark.sql import DataFrameWriter, SparkSession
 
-from jobs import export
-from jobs.exporting.delta import DeltaTarget, with_delta
-from jobs.running.spark_session import builder_for
 from rmq_store import StoreError
+from rmqstore_jobs import export
+from rmqstore_jobs.exporting.delta import DeltaTarget, with_delta
+from rmqstore_jobs.running.spark_session import builder_for
 
 
 def answer(spark: SparkSession, question: dict[str, Any]) -> dict[str, Any]:

@@ -9,11 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from jobs.replaying.row_rules import ORIGIN, ORIGIN_PREFIX
-from jobs.replaying.spec import ReplaySpec
 from rmq_store import MessageStore
 from rmq_store.arrow.message_columns import arrow_schema
 from rmq_store.format.layout import CRC_PROPERTY, SysFlag
+from rmqstore_jobs.replaying.row_rules import ORIGIN, ORIGIN_PREFIX
+from rmqstore_jobs.replaying.spec import ReplaySpec
 from tests.conftest import GoldenStore, user_topic
 
 NAME = "clean-5.5.0"

@@ -9,9 +9,9 @@ from collections.abc import Collection, Mapping
 from importlib.util import find_spec
 from typing import Any
 
-from jobs.replay_targets.retrying_sender import Refused, Row, Unreachable
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.layout import CRC_PROPERTY, KEY_SEPARATOR, Property
+from rmqstore_jobs.replay_targets.retrying_sender import Refused, Row, Unreachable
 
 MESSAGE_GROUP_LIMIT = 64  # characters; ProxyConfig#maxMessageGroupSize
 REQUEST_SECONDS = 10

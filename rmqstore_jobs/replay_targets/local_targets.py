@@ -15,16 +15,20 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from jobs.replay_targets.discarding import discard_unfinished
-from jobs.replay_targets.replay_parquet import PARQUET, write_parquet
-from jobs.replay_targets.step_reader import WaveReader, to_append
-from jobs.replay_targets.target_store import (
+from rmq_store import MessageStore
+from rmq_store.errors import StoreError
+from rmq_store.format.queues import QueueId
+from rmq_store.search.log_slices import LogSlice
+from rmqstore_jobs.replay_targets.discarding import discard_unfinished
+from rmqstore_jobs.replay_targets.replay_parquet import PARQUET, write_parquet
+from rmqstore_jobs.replay_targets.step_reader import WaveReader, to_append
+from rmqstore_jobs.replay_targets.target_store import (
     append_rows,
     open_target,
     queue_ends,
 )
-from jobs.replaying.ledger import Ledger, ReplayRun, new_run
-from jobs.replaying.plan import (
+from rmqstore_jobs.replaying.ledger import Ledger, ReplayRun, new_run
+from rmqstore_jobs.replaying.plan import (
     cut_short,
     messages_selected,
     narrowed,
@@ -32,16 +36,12 @@ from jobs.replaying.plan import (
     refuse_to_mix,
     waves_of,
 )
-from jobs.replaying.replay_question import REFUSED_BY_STORE, Handled, left_unread
-from jobs.replaying.report import Report, TargetRange
-from jobs.replaying.row_rules import OTHER_KEY, OTHER_TIME, READ
-from jobs.replaying.spec import ReplaySpec
-from jobs.running.failures import failure
-from jobs.running.provenance import Provenance, files_of_store, provenance_of, sums_of
-from rmq_store import MessageStore
-from rmq_store.errors import StoreError
-from rmq_store.format.queues import QueueId
-from rmq_store.search.log_slices import LogSlice
+from rmqstore_jobs.replaying.replay_question import REFUSED_BY_STORE, Handled, left_unread
+from rmqstore_jobs.replaying.report import Report, TargetRange
+from rmqstore_jobs.replaying.row_rules import OTHER_KEY, OTHER_TIME, READ
+from rmqstore_jobs.replaying.spec import ReplaySpec
+from rmqstore_jobs.running.failures import failure
+from rmqstore_jobs.running.provenance import Provenance, files_of_store, provenance_of, sums_of
 from spark_source.writing.target_lock import has_content
 
 if TYPE_CHECKING:

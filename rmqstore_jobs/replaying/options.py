@@ -8,17 +8,17 @@ from typing import Any, TypeVar
 
 import click
 
-from jobs.replaying.spec import (
+from rmq_store.errors import InvalidArgumentError
+from rmq_store.format.queues import QueueId
+from rmq_store.text.times import TIME_FORMS
+from rmqstore_jobs.replaying.spec import (
     DEFAULT_PATIENCE,
     DEFAULT_WAVE_BYTES,
     LIVE_WAVE_BYTES,
     ReplaySpec,
     check,
 )
-from jobs.running.job_command import size
-from rmq_store.errors import InvalidArgumentError
-from rmq_store.format.queues import QueueId
-from rmq_store.text.times import TIME_FORMS
+from rmqstore_jobs.running.job_command import size
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 

@@ -14,9 +14,9 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from jobs.running.provenance import Provenance, source_table
 from rmq_store.escaping import printable, printable_json
 from rmq_store.text.json_keys import as_json_object
+from rmqstore_jobs.running.provenance import Provenance, source_table
 
 Row = Mapping[str, Any]
 _ANY_WIDTH = 10_000

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from jobs.replaying.ledger import Ledger, LedgerError, ReplayRun
 from rmq_store import MessageStore
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import (
@@ -18,6 +17,7 @@ from rmq_store.errors import (
 )
 from rmq_store.format.queues import QueueId
 from rmq_store.writing.open_for_writing import with_log_of_its_own
+from rmqstore_jobs.replaying.ledger import Ledger, LedgerError, ReplayRun
 from spark_source.writing.target_lock import has_content
 
 if TYPE_CHECKING:

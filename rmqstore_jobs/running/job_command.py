@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import click
 from rich.console import Console
 
-from jobs.running.engine_choice import AUTO, ENGINES, runs_on_spark
-from jobs.running.failures import is_damage, is_from_spark, reason_of
 from rmq_store.errors import AccessError, StoreError, nearest
 from rmq_store.malloc import keep_freed_memory
+from rmqstore_jobs.running.engine_choice import AUTO, ENGINES, runs_on_spark
+from rmqstore_jobs.running.failures import is_damage, is_from_spark, reason_of
 from spark_source.options.definitions import OPTIONS
 from spark_source.options.secret import hide_secrets
 from spark_source.options.value_parsers import parse_size
@@ -162,7 +162,7 @@ class Job:
         return EXIT_OK if answer.ok else EXIT_NOT_ALL
 
     def _session(self, given: Given, spec: Any) -> SparkSession:
-        from jobs.running.spark_session import builder_for
+        from rmqstore_jobs.running.spark_session import builder_for
 
         builder = builder_for(self._name, given["master"])
         return (self._prepare(builder, spec) if self._prepare else builder).getOrCreate()

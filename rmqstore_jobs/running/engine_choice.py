@@ -6,9 +6,9 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from jobs.running.spark_engine import submitted
-from jobs.running.store_selection import log_of_store
 from rmq_store.text.sizes import size
+from rmqstore_jobs.running.spark_engine import submitted
+from rmqstore_jobs.running.store_selection import log_of_store
 
 AUTO, LOCAL, SPARK = ENGINES = ("auto", "local", "spark")
 MOST_LOCAL_BYTES = 4 << 30

@@ -16,13 +16,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from jobs.exporting.manifest import Manifest
-from jobs.exporting.rows import DAY, TOPIC, ExportRead, damaged
-from jobs.exporting.step import ExportedFile, Wave
-from jobs.running.provenance import sum_of
-from jobs.running.spark_engine import engine_of
 from rmq_store import MessageStore
 from rmq_store.questions.engine import OnProgress, ask
+from rmqstore_jobs.exporting.manifest import Manifest
+from rmqstore_jobs.exporting.rows import DAY, TOPIC, ExportRead, damaged
+from rmqstore_jobs.exporting.step import ExportedFile, Wave
+from rmqstore_jobs.running.provenance import sum_of
+from rmqstore_jobs.running.spark_engine import engine_of
 from spark_source.damage import DamageHandler
 from spark_source.planning.partitions import Share
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
-import jobs
-from jobs.running.spark_engine import submitted
+import rmqstore_jobs
+from rmqstore_jobs.running.spark_engine import submitted
 
 
 def builder_for(name: str, master: str | None) -> SparkSession.Builder:
@@ -37,6 +37,6 @@ def builder_for(name: str, master: str | None) -> SparkSession.Builder:
 
 
 def ship_jobs() -> None:
-    """Make Spark send the functions of `jobs` by value, because executors do not have this
-    folder."""
-    cloudpickle.register_pickle_by_value(jobs)  # type: ignore[no-untyped-call]
+    """Make Spark send the functions of this package by value: executors may have another version
+    of it, or none."""
+    cloudpickle.register_pickle_by_value(rmqstore_jobs)  # type: ignore[no-untyped-call]

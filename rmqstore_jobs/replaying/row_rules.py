@@ -11,11 +11,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jobs.replaying.spec import QueueMap, ReplaySpec, times_of
 from rmq_store.arrow.message_columns import PROPERTIES
 from rmq_store.format.layout import CRC_PROPERTY, Property
 from rmq_store.format.topics import LMQ_PREFIX
 from rmq_store.index.keys import rows_with_key
+from rmqstore_jobs.replaying.spec import QueueMap, ReplaySpec, times_of
 
 ORIGIN_PREFIX = "REPLAY_ORIGIN_"
 ORIGIN: Mapping[str, str] = {  # property -> column of the source

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from jobs.replaying.ledger import Ledger, LedgerError, ReplayRun
-from jobs.replaying.replay_question import source_options
-from jobs.replaying.spec import ReplaySpec
 from rmq_store import MessageStore, StoreSnapshot
 from rmq_store.format.queues import QueueSlice
 from rmq_store.format.topics import LMQ_PREFIX
 from rmq_store.search.key_plan import plan_keys
 from rmq_store.search.log_slices import LogSlice, joined, pieces_of
+from rmqstore_jobs.replaying.ledger import Ledger, LedgerError, ReplayRun
+from rmqstore_jobs.replaying.replay_question import source_options
+from rmqstore_jobs.replaying.spec import ReplaySpec
 from spark_source.options.parse import parse_options
 from spark_source.planning.partitions import cut_into_slices
 from spark_source.planning.query_plan import ReadPlan, pin

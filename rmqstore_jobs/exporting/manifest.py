@@ -18,7 +18,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from jobs.exporting.step import (
+from rmq_store.files.durable import sync_folder, write_whole
+from rmq_store.files.safe_paths import refuse_links
+from rmq_store.format.queues import QueueId
+from rmqstore_jobs.exporting.step import (
     DELTA,
     FORMAT,
     PARQUET,
@@ -32,9 +35,6 @@ from jobs.exporting.step import (
     to_json,
     unreadable,
 )
-from rmq_store.files.durable import sync_folder, write_whole
-from rmq_store.files.safe_paths import refuse_links
-from rmq_store.format.queues import QueueId
 from spark_source.options.secret import without_secrets
 from spark_source.writing.target_lock import TargetLock, refusals
 

@@ -9,12 +9,12 @@ from typing import Generic, TypeVar
 
 import pyarrow as pa
 
-from jobs.replaying.row_rules import OTHER_KEY, RowRules
-from jobs.replaying.spec import ReplaySpec
-from jobs.running.store_selection import assign_json, offsets_json, range_options
 from rmq_store import MessageStore
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.questions.engine import OnProgress
+from rmqstore_jobs.replaying.row_rules import OTHER_KEY, RowRules
+from rmqstore_jobs.replaying.spec import ReplaySpec
+from rmqstore_jobs.running.store_selection import assign_json, offsets_json, range_options
 from spark_source.damage import DamageHandler
 from spark_source.planning.partitions import Share, cut_into_slices, end_shares
 from spark_source.planning.query_plan import QueryPlan, ReadPlan

@@ -11,10 +11,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from jobs.running.provenance import Provenance as Provenance
-from jobs.running.provenance import source_table
 from rmq_store.escaping import printable, printable_json
 from rmq_store.text.json_keys import as_json_object
+from rmqstore_jobs.running.provenance import Provenance as Provenance
+from rmqstore_jobs.running.provenance import source_table
 
 
 @dataclass(frozen=True, slots=True)

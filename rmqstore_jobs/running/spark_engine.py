@@ -56,7 +56,7 @@ class SparkEngine:
         progress: OnProgress,
     ) -> Iterator[Part]:
         """The part of each share, in order. Raises the errors of the work, wrapped by Spark."""
-        from jobs.running.spark_session import ship_jobs
+        from rmqstore_jobs.running.spark_session import ship_jobs
 
         ship_jobs()
         for first in range(0, len(shares), self._together):

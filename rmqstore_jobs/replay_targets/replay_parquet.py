@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from jobs.replaying.replay_question import Rows
-from jobs.replaying.spec import ReplaySpec
-from jobs.running.spark_engine import engine_of
 from rmq_store import MessageStore
 from rmq_store.arrow.message_columns import DEFAULT_NAMES, arrow_schema
 from rmq_store.questions.engine import ask
+from rmqstore_jobs.replaying.replay_question import Rows
+from rmqstore_jobs.replaying.spec import ReplaySpec
+from rmqstore_jobs.running.spark_engine import engine_of
 from spark_source.options.definitions import DEFAULT_PARTITION_BYTES
 from spark_source.planning.query_plan import ReadPlan
 

@@ -17,8 +17,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jobs.replaying.ledger import Ledger, LedgerError, ReplayRun
-from jobs.replaying.row_rules import ORIGIN
 from rmq_store import MessageStore
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.locate import commitlog_folders
@@ -26,6 +24,8 @@ from rmq_store.errors import StoreError
 from rmq_store.files.safe_paths import refuse_link
 from rmq_store.markers.lock_file import StoreLock, refuse_locked
 from rmq_store.writing.open_for_writing import with_log_of_its_own
+from rmqstore_jobs.replaying.ledger import Ledger, LedgerError, ReplayRun
+from rmqstore_jobs.replaying.row_rules import ORIGIN
 
 _SEGMENT = r"\d{20}(\.part)?"
 _OF_A_STORE = (

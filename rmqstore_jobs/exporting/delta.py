@@ -19,16 +19,16 @@ from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from jobs.exporting.delta_log import Commit, commits, latest_version
-from jobs.exporting.export_parquet import summed_file
-from jobs.exporting.manifest import Manifest
-from jobs.exporting.rows import DAY, TOPIC, ExportRead
-from jobs.exporting.step import ExportedFile, ManifestError, Wave, from_json, to_json
-from jobs.running.job_command import RANGES
-from jobs.running.spark_engine import submitted
-from jobs.running.store_selection import range_options
 from rmq_store.errors import StoreError
 from rmq_store.format.queues import QueueId, QueueSlice
+from rmqstore_jobs.exporting.delta_log import Commit, commits, latest_version
+from rmqstore_jobs.exporting.export_parquet import summed_file
+from rmqstore_jobs.exporting.manifest import Manifest
+from rmqstore_jobs.exporting.rows import DAY, TOPIC, ExportRead
+from rmqstore_jobs.exporting.step import ExportedFile, ManifestError, Wave, from_json, to_json
+from rmqstore_jobs.running.job_command import RANGES
+from rmqstore_jobs.running.spark_engine import submitted
+from rmqstore_jobs.running.store_selection import range_options
 from spark_source.options.definitions import CORRUPT, FAILFAST, PERMISSIVE
 from spark_source.options.secret import reveal
 

@@ -18,31 +18,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jobs.replay_targets.step_reader import to_append
-from jobs.replay_targets.target_store import refused_rows
-from jobs.replaying.ledger import Ledger, ReplayRun
-from jobs.replaying.plan import (
-    cut_short,
-    ledger_place,
-    left_of,
-    messages_selected,
-    narrowed,
-    planned,
-    refuse_to_mix,
-)
-from jobs.replaying.replay_question import (
-    READ_FOR_STORE,
-    READ_TO_SEND,
-    REFUSED_BY_BROKER,
-    REFUSED_BY_STORE,
-    Rows,
-    left_unread,
-)
-from jobs.replaying.report import PlannedQueue, Report
-from jobs.replaying.row_rules import ORIGIN_PREFIX, OTHER_KEY, OTHER_TIME, READ
-from jobs.replaying.spec import ReplaySpec
-from jobs.running.provenance import files_of_store, provenance_of, sums_of
-from jobs.running.spark_engine import engine_of
 from rmq_store import MessageStore
 from rmq_store.arrow.encoding.batch_to_records import LOOPBACK, prepare
 from rmq_store.config.broker_conf import StoreConfig
@@ -51,6 +26,31 @@ from rmq_store.errors import InvalidMessageError
 from rmq_store.format.queues import QueueSlice
 from rmq_store.format.releases import Dialect, dialect
 from rmq_store.questions.engine import ask
+from rmqstore_jobs.replay_targets.step_reader import to_append
+from rmqstore_jobs.replay_targets.target_store import refused_rows
+from rmqstore_jobs.replaying.ledger import Ledger, ReplayRun
+from rmqstore_jobs.replaying.plan import (
+    cut_short,
+    ledger_place,
+    left_of,
+    messages_selected,
+    narrowed,
+    planned,
+    refuse_to_mix,
+)
+from rmqstore_jobs.replaying.replay_question import (
+    READ_FOR_STORE,
+    READ_TO_SEND,
+    REFUSED_BY_BROKER,
+    REFUSED_BY_STORE,
+    Rows,
+    left_unread,
+)
+from rmqstore_jobs.replaying.report import PlannedQueue, Report
+from rmqstore_jobs.replaying.row_rules import ORIGIN_PREFIX, OTHER_KEY, OTHER_TIME, READ
+from rmqstore_jobs.replaying.spec import ReplaySpec
+from rmqstore_jobs.running.provenance import files_of_store, provenance_of, sums_of
+from rmqstore_jobs.running.spark_engine import engine_of
 from spark_source.options.definitions import DEFAULT_PARTITION_BYTES
 from spark_source.planning.query_plan import ReadPlan
 from spark_source.writing.target_lock import has_content
@@ -278,9 +278,9 @@ def _plain(error: InvalidMessageError) -> str:
 
 def _by_client(fifo: frozenset[str]) -> Refusals:
     def refusals(batch: pa.RecordBatch) -> Mapping[int, str]:
-        from jobs.replay_targets.broker_waves import rows_to_send
-        from jobs.replay_targets.grpc_client import GrpcClient
-        from jobs.replay_targets.retrying_sender import Refused
+        from rmqstore_jobs.replay_targets.broker_waves import rows_to_send
+        from rmqstore_jobs.replay_targets.grpc_client import GrpcClient
+        from rmqstore_jobs.replay_targets.retrying_sender import Refused
 
         client = GrpcClient(
             "127.0.0.1:1", fifo, connect=False

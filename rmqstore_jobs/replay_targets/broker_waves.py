@@ -20,21 +20,26 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from rich.console import Console
 
-from jobs.replay_targets.grpc_client import GrpcClient, group_of
-from jobs.replay_targets.retrying_sender import Manner, Row, Sender, Unreachable
-from jobs.replaying.ledger import Ledger, ReplayRun, new_run
-from jobs.replaying.plan import cut_short, messages_selected, narrowed, planned, waves_of
-from jobs.replaying.replay_question import READ_TO_SEND, REFUSED_BY_BROKER, Rows, left_unread
-from jobs.replaying.report import Report
-from jobs.replaying.row_rules import ORIGIN_PREFIX, OTHER_KEY, OTHER_TIME, READ
-from jobs.replaying.spec import ReplaySpec
-from jobs.running.failures import failure
-from jobs.running.provenance import files_of_store, provenance_of, sums_of
-from jobs.running.spark_engine import cores_of, engine_of
 from rmq_store import MessageStore
 from rmq_store.files.durable import sync_folder
 from rmq_store.questions.engine import ask
 from rmq_store.search.log_slices import LogSlice, pieces_of
+from rmqstore_jobs.replay_targets.grpc_client import GrpcClient, group_of
+from rmqstore_jobs.replay_targets.retrying_sender import Manner, Row, Sender, Unreachable
+from rmqstore_jobs.replaying.ledger import Ledger, ReplayRun, new_run
+from rmqstore_jobs.replaying.plan import cut_short, messages_selected, narrowed, planned, waves_of
+from rmqstore_jobs.replaying.replay_question import (
+    READ_TO_SEND,
+    REFUSED_BY_BROKER,
+    Rows,
+    left_unread,
+)
+from rmqstore_jobs.replaying.report import Report
+from rmqstore_jobs.replaying.row_rules import ORIGIN_PREFIX, OTHER_KEY, OTHER_TIME, READ
+from rmqstore_jobs.replaying.spec import ReplaySpec
+from rmqstore_jobs.running.failures import failure
+from rmqstore_jobs.running.provenance import files_of_store, provenance_of, sums_of
+from rmqstore_jobs.running.spark_engine import cores_of, engine_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

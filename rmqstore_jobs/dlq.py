@@ -1,0 +1,175 @@
+"""Report dead letters: messages, reasons, consumer groups. Optionally send them again to their
+origin topics.
+
+spark-submit jobs/dlq.py STORE --group billing
+spark-submit jobs/dlq.py STORE --group billing --resend NEWSTORE
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rmq_store.errors import InvalidArgumentError
+from rmq_store.format.topics import DLQ_PREFIX
+from rmq_store.questions.dead_letters import DeadLettersQuestion
+from rmq_store.questions.engine import ask
+from rmq_store.text.times import Time
+from rmqstore_jobs import replay
+from rmqstore_jobs.replaying.spec import DEFAULT_WAVE_BYTES, LIVE_WAVE_BYTES, ReplaySpec
+from rmqstore_jobs.running.job_command import (
+    STORE_OPTIONS,
+    Given,
+    job,
+    source_options,
+    spec_from,
+    top_option,
+)
+from rmqstore_jobs.running.provenance import files_of_store, provenance_of, sums_of
+from rmqstore_jobs.running.result_tables import Answer
+from rmqstore_jobs.running.spark_engine import engine_of
+from rmqstore_jobs.running.store_selection import plan_of
+from spark_source.options.secret import HidesSecrets
+from spark_source.planning.query_plan import ReadPlan
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DEFAULT_TOP = 100
+
+
+@dataclass(frozen=True, slots=True)
+class DlqSpec(HidesSecrets):
+    """Which dead letters: those of `groups` and of `origin_topics` (default: all). `options` are
+    the source's own.
+
+    `resend`: the folder of a new store that gets them in their origin topics. `to_broker`: the
+    proxy of a running broker to send them to. `failed`: the folder for messages that the broker
+    refuses.
+    """
+
+    store: str
+    options: Mapping[str, str] = field(default_factory=dict)
+    groups: tuple[str, ...] = ()
+    origin_topics: tuple[str, ...] = ()
+    top: int = DEFAULT_TOP
+    resend: str | None = None
+    release: str | None = None
+    to_broker: str | None = None
+    failed: str | None = None
+    checksums: bool = False
+
+    @property
+    def resent_to(self) -> str | None:
+        """The target to which they are sent again, if any."""
+        return self.resend or self.to_broker
+
+
+def run(
+    spark: SparkSession | None, spec: DlqSpec, should_stop: Callable[[], bool] = lambda: False
+) -> Answer:
+    """Report dead letters, and send them again if requested. Raises StoreError, also for a group
+    without dead letters."""
+    began = time.monotonic()
+    plan = plan_of(spec.store, {**spec.options, "includeSystemTopics": "true"})
+    question = DeadLettersQuestion(spec.groups, spec.origin_topics, spec.top, plan.ranges)
+    dead = ask(question, plan.store, engine_of(spark))
+    resent = (
+        None if spec.resent_to is None else replay.run(spark, resend_spec(spec, plan), should_stop)
+    )
+    numbers: dict[str, Any] = {
+        "dead letters": sum(row["messages"] for row in dead.groups),
+        "bytes": sum(row["bytes"] for row in dead.groups),
+    }
+    if resent is not None:
+        numbers |= {"sent again": sum(resent.written.values()), "to": spec.resent_to}
+    with plan.store.open() as store:
+        looked_in = question.dead_ranges(store)
+    sums = sums_of(spark, files_of_store(plan.store)) if spec.checksums else ()
+    asked = {"groups": spec.groups, "origin_topics": spec.origin_topics, "resend": spec.resent_to}
+    return Answer(
+        job="dlq",
+        ok=resent is None or resent.ok,
+        tables={"of whom": dead.groups, "the newest": dead.newest},
+        numbers=numbers,
+        source=provenance_of(plan.store, looked_in, {**spec.options, **asked}, sums),
+        seconds=round(time.monotonic() - began, 3),
+        problems=() if resent is None else resent.problems,
+        resumed=resent is not None and resent.resumed,
+        stopped_by=None if resent is None else resent.stopped_by,
+    )
+
+
+def resend_spec(spec: DlqSpec, plan: ReadPlan) -> ReplaySpec:
+    """The spec of the replay that puts the dead letters of a plan into their origin topics."""
+    if spec.origin_topics:
+        raise InvalidArgumentError(
+            None,
+            reason="dead letters can be sent again by group, not by origin topic",
+            advice="Leave out --origin-topic",
+        )
+    with plan.store.open() as store:
+        groups = {t for t in store.topics() if t.startswith(DLQ_PREFIX)}
+    return ReplaySpec(
+        source=spec.store,
+        to_store=spec.resend,
+        topics=tuple(sorted(DLQ_PREFIX + g for g in spec.groups) or sorted(groups)),
+        # As milliseconds, so that a relative time means the same moment in the report and here.
+        since=_as_text(plan.asked.starting_timestamp),
+        until=_as_text(plan.asked.ending_timestamp),
+        broker_name=spec.options.get("brokerName"),
+        broker_conf=spec.options.get("brokerConf"),
+        release=spec.release,
+        to_broker=spec.to_broker,
+        failed=spec.failed,
+        wave_bytes=DEFAULT_WAVE_BYTES if spec.to_broker is None else LIVE_WAVE_BYTES,
+        dead_to_origin=True,
+    )
+
+
+def look(spec: DlqSpec) -> None:
+    """Raise StoreError for a store or group that is not there, and for a target that cannot be."""
+    plan = plan_of(spec.store, {**spec.options, "includeSystemTopics": "true"})
+    with plan.store.open() as store:
+        DeadLettersQuestion(spec.groups, spec.origin_topics, spec.top, plan.ranges).plan(store)
+    if spec.resent_to is not None:
+        replay.look(resend_spec(spec, plan))
+
+
+def _as_text(time: Time | None) -> str | None:
+    return None if time is None else str(time)
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+_OPTIONS = (*STORE_OPTIONS, "startingTimestamp", "endingTimestamp")
+
+
+@job("dlq", run, look=look)
+@click.option("--group", "groups", multiple=True, help="Only this consumer group; repeatable.")
+@click.option(
+    "--origin-topic",
+    "origin_topics",
+    multiple=True,
+    help="Only dead letters from this topic; repeatable.",
+)
+@top_option(DEFAULT_TOP, "List the N newest dead letters.")
+@click.option(
+    "--resend", metavar="DIR", help="Write them to this new store, in their origin topics."
+)
+@click.option(
+    "--release", help="Write the new store like this broker release (default: the newest)."
+)
+@click.option(
+    "--to-broker", metavar="HOST:PORT", help="Send them to the proxy of a running broker."
+)
+@click.option("--failed", metavar="DIR", help="Folder for refused messages and reasons.")
+@source_options(_OPTIONS)
+def main(given: Given) -> DlqSpec:
+    """Report dead letters with reason, consumer group and origin topic; optionally send them
+    again."""
+    return spec_from(DlqSpec, given, _OPTIONS)

@@ -1,0 +1,404 @@
+"""Export a broker's messages to Parquet or Delta, partitioned by topic and day. Adds only new
+messages.
+
+Executors read and write; this process keeps the manifest. Each run adds the messages stored since
+the last one, and none twice. A run after an interruption continues.
+
+    spark-submit jobs/export.py STORE --to DIR --topic orders
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rmq_store import MessageStore
+from rmq_store.errors import InvalidArgumentError
+from rmq_store.format.queues import QueueSlice
+from rmq_store.search.log_slices import LogSlice, pieces_of
+from rmq_store.text.progress import Progress
+from rmqstore_jobs.exporting.export_parquet import ParquetTarget
+from rmqstore_jobs.exporting.manifest import Manifest
+from rmqstore_jobs.exporting.rows import ExportRead
+from rmqstore_jobs.exporting.step import (
+    DELTA,
+    PARQUET,
+    ExportedFile,
+    ExportedRange,
+    ManifestError,
+    Wave,
+    without,
+)
+from rmqstore_jobs.running.failures import SALVAGE, is_damage, reason_of
+from rmqstore_jobs.running.job_command import (
+    RANGES,
+    SELECTION,
+    Given,
+    job,
+    size,
+    source_options,
+    spec_from,
+)
+from rmqstore_jobs.running.provenance import files_of_store, provenance_of, sums_of
+from rmqstore_jobs.running.result_tables import Answer
+from spark_source.options.definitions import PERMISSIVE
+from spark_source.options.parse import parse_options
+from spark_source.options.secret import HidesSecrets, without_secrets
+from spark_source.planning.partitions import cut_into_slices
+from spark_source.planning.query_plan import ReadPlan, pin
+from spark_source.writing.target_lock import refuse_uri
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from rmqstore_jobs.exporting.delta import DeltaTarget
+
+DEFAULT_WAVE_BYTES = 8 << 30
+FORMATS = (PARQUET, DELTA)
+_GO_ON = "Run the same command to continue"
+_IN_THE_WAY = (
+    "The same command would fail again: export into a new folder with --mode DROPMALFORMED or "
+    f"PERMISSIVE, or from a salvaged store ({SALVAGE})"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ExportSpec(HidesSecrets):
+    """What to export, and the target. `options` are the source's own, by name.
+
+    `wave_bytes`: about how many selected bytes a wave has. After an interruption its wave starts
+    again.
+    """
+
+    store: str
+    target: str
+    options: Mapping[str, str] = field(default_factory=dict)
+    format: str = PARQUET
+    wave_bytes: int = DEFAULT_WAVE_BYTES
+    checksums: bool = False
+
+    def asked(self) -> dict[str, str]:
+        """The options that determine rows and columns, except those that select queue ranges."""
+        return {
+            name: value
+            for name, value in without_secrets(self.options).items()
+            if name not in RANGES
+        }
+
+
+def run(
+    spark: SparkSession | None, spec: ExportSpec, should_stop: Callable[[], bool] = lambda: False
+) -> Answer:
+    """Export the messages that are not in the target yet. Returns the result.
+
+    `should_stop` is called between waves. Raises StoreError if the export is refused; then nothing
+    was written.
+    """
+    check(spec)
+    if spec.format == DELTA:
+        _require_delta(spark)
+    with Manifest(spec.target) as manifest:
+        return _Export(spark, spec, manifest).run(should_stop)
+
+
+def check(spec: ExportSpec) -> None:
+    """Raise InvalidArgumentError for an invalid spec, before a session starts."""
+    if spec.format not in FORMATS:
+        raise InvalidArgumentError(
+            None, reason="unknown format", expected=" or ".join(FORMATS), actual=spec.format
+        )
+    refuse_uri(spec.target)
+    source, target = Path(spec.store).resolve(), Path(spec.target).resolve()
+    if source == target or source in target.parents or target in source.parents:
+        raise InvalidArgumentError(target, reason="store and target must be separate folders")
+    for name in spec.options:
+        if name not in SELECTION:
+            raise InvalidArgumentError(
+                None, reason=f"option {name!r} is not an option of an export"
+            )
+
+
+class _Export:
+    """One call of `run`: the plan, the remaining ranges, and the waves written by this call."""
+
+    def __init__(self, spark: SparkSession | None, spec: ExportSpec, manifest: Manifest) -> None:
+        self.spark, self.spec, self.manifest = spark, spec, manifest
+        self.began = time.monotonic()
+        self.plan: ReadPlan = pin(parse_options({"path": spec.store, **spec.options}))
+        self.problems: list[str] = []
+        self.stopped_by: str | None = None
+        self.written: list[Wave] = []
+        self._refuse_another_table()
+        self.target = _target(spark, spec, manifest)
+        self.target.settle()
+        self._refuse_other_questions()
+        done = manifest.finished(self.plan.store.broker_name)
+        with self.plan.store.open() as store:
+            self._refuse_another_store(store, done)
+        finished = [part.slice for parts in done.values() for part in parts]
+        self.left = list(without(self.plan.ranges, finished))
+        self._note_gaps(done)
+
+    # --- refusals --------------------------------------------------------------------------------
+
+    def _refuse_another_table(self) -> None:
+        there = self.manifest.table
+        if there not in (None, self.spec.format):
+            raise ManifestError(
+                self.manifest.target,
+                reason="the target has an export in another format",
+                expected=there,
+                actual=self.spec.format,
+                advice=f"Give --format {there}, or export into a new folder",
+            )
+
+    def _refuse_other_questions(self) -> None:
+        before = self.manifest.asked
+        if before is not None and dict(before) != self.spec.asked():
+            raise ManifestError(
+                self.manifest.folder,
+                reason="the target was exported with other options",
+                expected=_as_text(before),
+                actual=_as_text(self.spec.asked()),
+                advice="Give the same options (topics, offsets and times may differ), or export "
+                "into "
+                "a new folder",
+            )
+
+    def _refuse_another_store(
+        self, store: MessageStore, done: Mapping[Any, Sequence[ExportedRange]]
+    ) -> None:
+        """Check that the last exported message of each queue is where it was, or has expired."""
+        there = set(store.queues())
+        for queue, parts in done.items():
+            last = parts[-1]
+            if queue not in there:
+                continue
+            low, high = store.min_offset(*queue), store.max_offset(*queue)
+            if low >= last.stop:
+                continue
+            at = store.log_offset_of(queue, last.stop - 1) if last.stop <= high else None
+            if at != last.last_log_offset:
+                raise ManifestError(
+                    store.path,
+                    reason=f"queue {queue.queue_id} of {queue.topic!r} has other messages than "
+                    f"those exported from broker {store.broker_name!r}: its offset "
+                    f"{last.stop - 1}",
+                    expected=f"log offset {last.last_log_offset}",
+                    actual="no such offset" if at is None else f"log offset {at}",
+                    advice="If this is another broker's store, give its --brokerName; if this one "
+                    "was "
+                    "created again or cut by a recovery, export into a new folder",
+                )
+
+    def _note_gaps(self, done: Mapping[Any, Sequence[ExportedRange]]) -> None:
+        """Note what expired between the last export and this one."""
+        for part in self.plan.ranges:
+            low = self.plan.store.snapshot.queues[part.queue].min_offset
+            before = [one.stop for one in done.get(part.queue, ()) if one.stop <= low]
+            if before and max(before) < low and part.start <= low:
+                self.problems.append(
+                    f"queue {part.queue.queue_id} of {part.queue.topic}: offsets {max(before):,} to "
+                    f"{low:,} expired before they were exported"
+                )
+
+    # --- waves -----------------------------------------------------------------------------------
+
+    def run(self, should_stop: Callable[[], bool]) -> Answer:
+        waves = self._waves()
+        with Progress("export", sum(wave.selected_bytes for wave in waves)) as progress:
+            for wave in waves:
+                try:
+                    self._write(self._pieces(wave))
+                except ManifestError:
+                    raise
+                except Exception as error:
+                    # An error of the read, or of Spark. Earlier waves are complete, and the answer
+                    # has the reason.
+                    reason = reason_of(error)
+                    self.stopped_by = f"{reason}. {_IN_THE_WAY if is_damage(reason) else _GO_ON}"
+                    break
+                progress(wave.selected_bytes)
+                if should_stop():
+                    self.stopped_by = f"stopped on request. {_GO_ON}"
+                    break
+        return self._answer()
+
+    def _waves(self) -> list[LogSlice]:
+        if not self.left:
+            return []
+        with self.plan.store.open() as store:
+            return cut_into_slices(store, self.left, self.spec.wave_bytes)
+
+    def _pieces(self, wave: LogSlice) -> list[QueueSlice]:
+        """The remaining ranges of every queue in a range of the log."""
+        with self.plan.store.open() as store:
+            return list(pieces_of(self.left, wave, store.view.offset_at_log))
+
+    def _write(self, pieces: Sequence[QueueSlice]) -> None:
+        if not pieces:
+            return
+        snapshot = self.plan.store.snapshot
+        wave = Wave(
+            number=self.manifest.next_number,
+            store=os.path.realpath(self.spec.store),
+            broker_name=self.plan.store.broker_name,
+            asked=self.spec.asked(),
+            log_range=(snapshot.log_start, snapshot.log_end),
+            ranges=tuple(self._with_last(pieces)),
+            rows=0,
+            files=(),
+            version=version("rmqstore"),
+            written=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            table=self.spec.format,
+        )
+        done, damaged = self.target.write(ExportRead.of(self.plan, pieces), wave)
+        self._compare(pieces, done, damaged)
+        self.written.append(done)
+
+    def _with_last(self, pieces: Sequence[QueueSlice]) -> list[ExportedRange]:
+        with self.plan.store.open() as store:
+            return [
+                ExportedRange(*p.queue, p.start, p.stop, store.log_offset_of(p.queue, p.stop - 1))
+                for p in pieces
+            ]
+
+    def _compare(self, pieces: Sequence[QueueSlice], done: Wave, damaged: int) -> None:
+        """Note messages that did not arrive, or arrived as a row about damage."""
+        asked = self.plan.asked
+        if asked.mode == PERMISSIVE:
+            if damaged:
+                self.problems.append(f"rows about damage (see their corruptRecord): {damaged:,}")
+        elif asked.tags is None and asked.keys is None and asked.unwrap_batches:
+            selected = sum(map(len, pieces))
+            if done.rows != selected:
+                self.problems.append(
+                    f"{selected:,} messages were selected, and {done.rows:,} arrived"
+                )
+        elif damaged:
+            self.problems.append(f"damaged messages that were left out: {damaged:,}")
+
+    # --- result ----------------------------------------------------------------------------------
+
+    def _answer(self) -> Answer:
+        files = [file for wave in self.written for file in wave.files]
+        by_folder: dict[str, list[ExportedFile]] = {}
+        for file in files:
+            by_folder.setdefault(str(Path(file.path).parent), []).append(file)
+        table = [
+            {
+                "partition": folder,
+                "messages": sum(file.rows for file in its),
+                "files": len(its),
+                "bytes": sum(file.size for file in its),
+            }
+            for folder, its in sorted(by_folder.items())
+        ]
+        totals = self.manifest.totals
+        sums = sums_of(self.spark, files_of_store(self.plan.store)) if self.spec.checksums else ()
+        return Answer(
+            job="export",
+            ok=self.stopped_by is None and not self.problems,
+            tables={"added": table},
+            numbers={
+                "messages added": sum(file.rows for file in files),
+                "bytes added": sum(file.size for file in files),
+                "messages in the target": totals["rows"],
+                "files in the target": totals["files"],
+                "bytes in the target": totals["bytes"],
+                "target": str(self.manifest.target),
+            },
+            source=provenance_of(
+                self.plan.store,
+                (part for wave in self.written for part in (r.slice for r in wave.ranges)),
+                dict(self.spec.options),
+                sums,
+            ),
+            seconds=round(time.monotonic() - self.began, 3),
+            problems=tuple(self.problems),
+            resumed=totals["waves"] > len(self.written),
+            stopped_by=self.stopped_by,
+        )
+
+
+def _require_delta(spark: SparkSession | None) -> None:
+    if spark is None:
+        raise InvalidArgumentError(
+            None,
+            reason="a Delta table is written by Spark",
+            advice="Give --engine spark or auto, or --format parquet",
+        )
+    from rmqstore_jobs.exporting.delta import require_delta
+
+    require_delta(spark)
+
+
+def _target(
+    spark: SparkSession | None, spec: ExportSpec, manifest: Manifest
+) -> ParquetTarget | DeltaTarget:
+    if spec.format == PARQUET:
+        return ParquetTarget(spark, manifest)
+    from rmqstore_jobs.exporting.delta import DeltaTarget
+
+    assert spark is not None
+    return DeltaTarget(spark, manifest, spec.options)
+
+
+def _as_text(asked: Mapping[str, str]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in sorted(asked.items())) or "no options"
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+
+def look(spec: ExportSpec) -> None:
+    """Raise StoreError for a store or a selection that cannot be read."""
+    check(spec)
+    pin(parse_options({"path": spec.store, **spec.options}))
+
+
+def _prepared(builder: SparkSession.Builder, spec: ExportSpec) -> SparkSession.Builder:
+    if spec.format != DELTA:
+        return builder
+    from rmqstore_jobs.exporting.delta import with_delta
+
+    return with_delta(builder)
+
+
+@job(
+    "export",
+    run,
+    look=look,
+    prepare=_prepared,
+    needs_spark=lambda spec: spec.format == DELTA,
+)
+@click.option(
+    "--to",
+    "target",
+    required=True,
+    metavar="DIR",
+    help="The target folder, which only this export uses.",
+)
+@click.option(
+    "--format",
+    type=click.Choice(FORMATS),
+    default=PARQUET,
+    show_default=True,
+    help="A folder of Parquet files, or a Delta table.",
+)
+@click.option("--wave-bytes", type=size, default="8g", show_default=True, help="Bytes per wave.")
+@source_options()
+def main(given: Given) -> ExportSpec:
+    """Export messages to Parquet or Delta, partitioned by topic and day; each run adds only new
+    ones."""
+    spec = spec_from(ExportSpec, given, SELECTION)
+    check(spec)
+    return spec
