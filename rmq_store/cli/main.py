@@ -62,16 +62,53 @@ COMMANDS = {
 }
 
 
+OTHER_COMMANDS = "rmqstore.commands"
+"""The entry points of packages that add commands: dicts as COMMANDS, with "module:function".
+
+The function takes the arguments and what was typed before them, and returns the exit code.
+"""
+
+
+def other_commands() -> dict[str, tuple[str, str]]:
+    """The commands of other packages. They stand above this package, so it does not import them."""
+    from importlib.metadata import entry_points
+
+    found: dict[str, tuple[str, str]] = {}
+    for point in entry_points(group=OTHER_COMMANDS):
+        found |= point.load()
+    return found
+
+
+def _passing_on(name: str, where: str) -> click.Command:
+    """A command that leaves all its arguments to a function."""
+
+    @click.command(
+        name,
+        add_help_option=False,
+        context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    )
+    @click.argument("words", nargs=-1, type=click.UNPROCESSED)
+    def run(words: tuple[str, ...]) -> None:
+        # A connection that a broker closes is an error; only our readers may leave.
+        if hasattr(signal, "SIGPIPE"):
+            signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+        module, function = where.split(":")
+        sys.exit(getattr(import_module(module), function)(words, f"rmqstore {name}"))
+
+    return run
+
+
 class _Commands(click.Group):
     """A command group that imports a command when it runs."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
+        return [*COMMANDS, *other_commands()]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         known = COMMANDS.get(cmd_name)
         if known is None:
-            return None
+            other = other_commands().get(cmd_name)
+            return None if other is None else _passing_on(cmd_name, other[0])
         module = import_module(f"rmq_store.cli.{known[0]}")
         command: click.Command = getattr(module, cmd_name)
         return command
@@ -79,13 +116,16 @@ class _Commands(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         # Uses the texts of COMMANDS, so that --help does not import the commands.
         with formatter.section("Commands"):
-            formatter.write_dl([(name, what) for name, (_, what) in COMMANDS.items()])
+            every = {**COMMANDS, **other_commands()}
+            formatter.write_dl([(name, what) for name, (_, what) in every.items()])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            ctx.fail(f"there is no command {args[0]!r}. {nearest(args[0], COMMANDS)}")
+            every = {**COMMANDS, **other_commands()}
+            if args[0] not in every:
+                ctx.fail(f"there is no command {args[0]!r}. {nearest(args[0], every)}")
         return super().resolve_command(ctx, args)
 
 

@@ -38,7 +38,7 @@ _EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 _CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 _SETTINGS = {"spark.sql.extensions": _EXTENSION, "spark.sql.catalog.spark_catalog": _CATALOG}
 _HOW = (
-    "pip install 'rmqstore[delta]' and run the job as python jobs/export.py; or give spark-submit "
+    "pip install 'rmqstore[delta]' and run rmqstore export; or give spark-submit "
     "--packages io.delta:delta-spark_<Spark, as 4.2>_2.13:<Delta's release> "
     + " ".join(f"--conf {name}={value}" for name, value in _SETTINGS.items())
 )

@@ -114,20 +114,23 @@ class Job:
         self._run, self._stoppable, self._look, self._prepare = run, stoppable, look, prepare
         self._needs_spark = needs_spark
 
-    def parse(self, argv: Sequence[str]) -> dict[str, Any]:
+    def parse(self, argv: Sequence[str], typed: str | None = None) -> dict[str, Any]:
         """The given options by name. Raises click's errors."""
-        with self.command.make_context(self._name, list(argv)) as context:
+        with self.command.make_context(typed or self._name, list(argv)) as context:
             return context.params
 
     @property
     def _name(self) -> str:
         return self.command.name or "job"
 
-    def __call__(self, argv: Sequence[str] | None = None) -> int:
-        """Run with the arguments of this process, or with `argv`. Returns the exit code."""
+    def __call__(self, argv: Sequence[str] | None = None, typed: str | None = None) -> int:
+        """Run with the arguments of this process, or with `argv`. Returns the exit code.
+
+        `typed`: what the user types for the job, for its help.
+        """
         keep_freed_memory()
         try:
-            given = self.parse(sys.argv[1:] if argv is None else argv)
+            given = self.parse(sys.argv[1:] if argv is None else argv, typed)
             _check_report(given["json_file"])
             spec = self.ask(given)
             self._look(spec)

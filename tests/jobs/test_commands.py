@@ -16,6 +16,7 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
+from rmq_store import MessageStore
 from rmqstore_jobs import dlq, trace, usage
 from rmqstore_jobs.exporting import export_parquet
 from rmqstore_jobs.replay_targets import broker_waves
@@ -25,9 +26,47 @@ from rmqstore_jobs.running.job_command import EXIT_NOT_ALL, EXIT_OK, EXIT_REFUSE
 from rmqstore_jobs.running.spark_session import ship_jobs
 from tests.conftest import GoldenStore, unpack
 from tests.support.checkout import CHECKOUT
+from tests.support.running.commands import call, sent_to
 
 Golden = Callable[[str], GoldenStore]
 NAMES = ("dlq", "export", "lag", "rebuild", "replay", "trace", "usage", "verify")
+
+
+def test_jobs_are_commands_of_rmqstore(golden: Golden, tmp_path: Path) -> None:
+    store = golden("clean-5.5.0")
+    target = tmp_path / "new"
+    done = call("replay", store.path, "--to-store", str(target), "--topic", "orders")
+    assert done.returncode == EXIT_OK, done.both
+    with MessageStore.open(target) as opened:
+        assert sum(b.num_rows for b in opened.read_batches()) == len(sent_to(store, "orders"))
+    done = call("dlq", "--help")
+    assert "Usage: rmqstore dlq [OPTIONS] STORE" in done.both
+    done = call("export", store.path, "--topik", "orders")
+    assert done.returncode == EXIT_REFUSED
+    assert "--topic" in done.both
+    assert "replay " in call("--help").both
+    wrong = call("exprt", store.path)
+    assert wrong.returncode == EXIT_REFUSED
+    assert "Did you mean 'export'?" in wrong.both
+
+
+def test_they_need_no_spark(golden: Golden, tmp_path: Path) -> None:
+    script = (
+        "import sys; sys.modules['pyspark'] = None\n"
+        "import importlib.util as util; find = util.find_spec\n"
+        "util.find_spec = lambda name, *a: None if name == 'pyspark' else find(name, *a)\n"
+        "sys.argv = ['rmqstore', *sys.argv[1:]]\n"
+        "from rmq_store.cli.main import main; main()"
+    )
+    python, store = [sys.executable, "-c", script], golden("clean-5.5.0").path
+    orders = ["export", store, "--to", str(tmp_path / "out"), "--topic", "orders"]
+    done = subprocess.run([*python, *orders], capture_output=True, text=True, check=False)
+    assert done.returncode == EXIT_OK, done.stderr
+    assert "because pyspark is not installed" in done.stderr
+    spark = [*python, "dlq", store, "--engine", "spark"]
+    refused = subprocess.run(spark, capture_output=True, text=True, check=False)
+    assert refused.returncode == EXIT_REFUSED
+    assert "pip install 'rmqstore[spark]'" in refused.stderr
 
 
 @pytest.mark.parametrize("name", NAMES)
