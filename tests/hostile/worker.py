@@ -52,9 +52,9 @@ def read(store: Path, mode: str) -> None:
     """Every message of every queue, system topics too."""
     with MessageStore.open(store, broker_name="broker-a") as opened:
         damage = DamageHandler(opened, SourceOptions(paths=(str(store),), mode=mode))
-        batches = opened.read_batches(
+        batches = opened.read_slices(
+            opened.view.ranges_of(opened.topics()),
             columns=_COLUMNS,
-            include_system_topics=True,
             on_damage=damage,
             verify_queue=True,
         )
