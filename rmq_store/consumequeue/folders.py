@@ -83,11 +83,15 @@ def _queue_folders(folder: Path) -> Iterable[QueueId]:
             LOG.warning("passed over %s, whose name is not UTF-8", printable(topic.path))
             continue
         for queue in _folders_in(topic.path):
-            if queue.name.isascii() and queue.name.isdigit():
-                if len(queue.name) > _DIGITS or int(queue.name) > _LAST_ID:
-                    LOG.warning("passed over %s: no queue has this id", printable(queue.path))
-                    continue
+            if is_queue_id(queue.name):
                 yield QueueId(topic.name, int(queue.name))
+            elif queue.name.isdigit():
+                LOG.warning("passed over %s: no queue has this id", printable(queue.path))
+
+
+def is_queue_id(name: str) -> bool:
+    """Whether a folder's name is a queue id: a Java int, in ASCII digits."""
+    return name.isascii() and name.isdigit() and len(name) <= _DIGITS and int(name) <= _LAST_ID
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -23,7 +24,7 @@ class QueueSlice:
     stop: int  # queue offset, excluded
 
     def __len__(self) -> int:
-        return max(0, self.stop - self.start)
+        return min(max(0, self.stop - self.start), sys.maxsize)  # all that len can say
 
     def cut(self, start: int, stop: int) -> QueueSlice:
         """What of it lies in [start, stop); maybe empty."""

@@ -11,6 +11,7 @@ from rmq_store.questions.engine import Engine, OnProgress, OpenedStore, StoreSou
 from rmq_store.reading.message_by_id import behind_index
 from rmq_store.search.find_messages import FindShare, find_in, find_shares
 from rmq_store.search.message_history import TRACED, Life, TracedRecord, lives_of, once, sent_to
+from rmq_store.search.offset_steps import offset_steps
 from rmq_store.search.queue_selection import Search
 from rmq_store.store import MessageStore
 
@@ -48,7 +49,7 @@ class RecordsQuestion:
         damage: list[StoreError] = []
         shares: list[FindShare | RecordsPart] = []
         for share in find_shares(store, self.search, damage.append):
-            shares += _cut(share)
+            shares += _cut(store, share)
         return [*shares, RecordsPart(damage=tuple(damage))] if damage else shares
 
     def work(
@@ -124,14 +125,15 @@ def trace(
     ]
 
 
-def _cut(share: FindShare) -> list[FindShare | RecordsPart]:
+def _cut(store: MessageStore, share: FindShare) -> list[FindShare | RecordsPart]:
     """A share with many entries, cut into several shares."""
     if sum(map(len, share.slices)) <= _ENTRIES_A_SHARE:
         return [share]
     return [
-        FindShare((part.cut(start, start + _ENTRIES_A_SHARE),))
+        FindShare((part.cut(start, start + steps.step),))
         for part in share.slices
-        for start in range(part.start, part.stop, _ENTRIES_A_SHARE)
+        for steps in (offset_steps(store, part.start, part.stop, _ENTRIES_A_SHARE),)
+        for start in steps
     ]
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from rmq_store.format.queues import QueueSlice
 from rmq_store.questions.engine import OnProgress
+from rmq_store.search.offset_steps import offset_steps
 from rmq_store.store import MessageStore
 from rmq_store.tables.table import Row, all_ranges
 from rmq_store.tables.usage_damage import usage_rows
@@ -97,12 +98,13 @@ class UsageQuestion:
         room = _ENTRIES_A_SHARE
         for part in all_ranges(store) if self.ranges is None else self.ranges:
             start = part.start
+            usual = offset_steps(store, start, part.stop, _ENTRIES_A_SHARE).step
             while start < part.stop:
-                stop = min(part.stop, start + room)
+                stop = min(part.stop, start + (room if usual == _ENTRIES_A_SHARE else usual))
                 shares[-1].append(QueueSlice(part.queue, start, stop))
                 room -= stop - start
                 start = stop
-                if not room:
+                if room <= 0:
                     shares.append([])
                     room = _ENTRIES_A_SHARE
         return [tuple(share) for share in shares if share]
@@ -136,8 +138,9 @@ def _large_messages(store: MessageStore, share: Ranges, count: int) -> Iterator[
     if not count:
         return
     for part in share:
-        for start in range(part.start, part.stop, _ENTRIES_AT_ONCE):
-            stop = min(start + _ENTRIES_AT_ONCE, part.stop)
+        steps = offset_steps(store, part.start, part.stop, _ENTRIES_AT_ONCE)
+        for start in steps:
+            stop = min(start + steps.step, part.stop)
             entries = store.entries(part.queue, start, stop)
             entries = entries.take(entries.points_to_record & (entries.offset >= start))
             rows = np.lexsort((entries.log_offset, -entries.size))[:count].tolist()

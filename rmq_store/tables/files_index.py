@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from rmq_store.consumequeue.folders import is_queue_id
 from rmq_store.errors import from_os_error
 from rmq_store.format.layout import (
     BATCH_CONSUMEQUEUE_DIR,
@@ -82,7 +83,7 @@ def _file(root: Path, path: str, log_folder: str | None) -> Iterator[Row]:
         "allocated": stat.st_blocks * 512,
         "modified": stat.st_mtime_ns // 1_000_000,
     }
-    if part in _QUEUE_PARTS and len(inside) == 4 and inside[2].isdigit():
+    if part in _QUEUE_PARTS and len(inside) == 4 and is_queue_id(inside[2]):
         row |= {"topic": inside[1], "queueId": int(inside[2])}
     if len(name) == SEGMENT_NAME_DIGITS and name.isascii() and name.isdigit():
         row["baseOffset"] = min(int(name), 2**63 - 1)

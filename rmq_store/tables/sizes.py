@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.search.log_slices import stretches_of
+from rmq_store.search.offset_steps import offset_steps
 from rmq_store.store import MessageStore
 
 COUNTED = 1_000_000
@@ -27,8 +28,9 @@ def bytes_between(store: MessageStore, queue: QueueId, start: int, stop: int) ->
 def exact_bytes(store: MessageStore, queue: QueueId, start: int, stop: int) -> int:
     """The exact bytes of the records. An inner batch counts at its first message."""
     total = 0
-    for at in range(start, stop, _AT_ONCE):
-        entries = store.entries(queue, at, min(at + _AT_ONCE, stop))
+    steps = offset_steps(store, start, stop, _AT_ONCE)
+    for at in steps:
+        entries = store.entries(queue, at, min(at + steps.step, stop))
         mine = entries.points_to_record & (entries.offset >= at)
         total += int(entries.size[mine].sum())
     return total

@@ -11,6 +11,7 @@ from rmq_store.format.queues import QueueSlice
 from rmq_store.format.topics import LMQ_PREFIX
 from rmq_store.search.key_plan import plan_keys
 from rmq_store.search.log_slices import LogSlice, joined, pieces_of
+from rmq_store.search.offset_steps import offset_steps
 from rmqstore_jobs.replaying.ledger import Ledger, LedgerError, ReplayRun
 from rmqstore_jobs.replaying.replay_question import source_options
 from rmqstore_jobs.replaying.spec import ReplaySpec
@@ -105,8 +106,9 @@ def _entries_selected(plan: ReadPlan) -> int:
     with plan.store.open() as source:
         # An inner batch is one entry, but has several queue offsets.
         for part in batched:
-            for start in range(part.start, part.stop, OFFSETS_COUNTED_AT_A_TIME):
-                stop = min(part.stop, start + OFFSETS_COUNTED_AT_A_TIME)
+            steps = offset_steps(source, part.start, part.stop, OFFSETS_COUNTED_AT_A_TIME)
+            for start in steps:
+                stop = min(part.stop, start + steps.step)
                 entries = source.entries(part.queue, start, stop)
                 count += int((entries.offset >= start).sum())
     return count

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+_READ = 1 << 24  # bytes; of larger files, which are sparse, the size must do
 Canaries = dict[str, tuple[bytes, int]]
 
 
@@ -37,4 +38,7 @@ def tree(folder: Path) -> dict[str, tuple[object, int]]:
 def _content(path: Path) -> object:
     if path.is_symlink():
         return path.readlink()
-    return path.read_bytes() if path.is_file() else None
+    if not path.is_file():
+        return None
+    size = path.stat().st_size
+    return size if size > _READ else path.read_bytes()

@@ -1,0 +1,76 @@
+"""Hostile stores through all that reads and repairs: rows, damage or our error, and nothing else."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.support.checkout import CHECKOUT
+from tests.support.running.campaigns import some
+
+CASES = 5_000
+SHARE = 150  # a part is one case of so many: a case takes about half a second of one core
+FAST_CASES = 6
+AT_ONCE = 50  # cases of one process
+# Seeds of cases that ended with a traceback, a signal or the time limit, or changed a file outside.
+FOUND = ("29", "125")
+
+
+def run_cases(seeds: Sequence[str], folder: Path) -> None:
+    """Run the cases in processes with limits. Fails with what each of them prints."""
+    failed = []
+    for first in range(0, len(seeds), AT_ONCE):
+        place = folder / str(first)
+        place.mkdir()
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "tests.hostile.worker",
+                str(place),
+                *seeds[first : first + AT_ONCE],
+            ],
+            cwd=CHECKOUT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            failed.append(
+                f"ended with {done.returncode}\n{done.stdout[-8000:]}\n{done.stderr[-8000:]}"
+            )
+    assert not failed, "\n".join(failed)
+
+
+def test_hostile_stores(tmp_path: Path) -> None:
+    run_cases([*FOUND, *map(str, range(FAST_CASES))], tmp_path)
+
+
+@pytest.mark.campaign
+def test_hostile_stores_at_length(tmp_path: Path) -> None:
+    seeds = some("hostile stores", [str(seed) for seed in range(100, 100 + CASES)], SHARE)
+    print("seeds:", *seeds)
+    run_cases(seeds, tmp_path)
+
+
+def test_what_should_not_happen_is_noticed(tmp_path: Path) -> None:
+    """A worker that calls what fails says so, and ends with another code."""
+    code = (
+        "import sys; from tests.hostile import worker\n"
+        "def broken(case):\n"
+        "    yield 'breaks', lambda: 1 // 0\n"
+        "    yield 'writes', lambda: (case / 'can' / 'file').write_text('x')\n"
+        "    yield 'changes', lambda: (case / 'store' / 'x').touch()\n"
+        "worker.steps = broken\n"
+        f"sys.exit(worker.work(__import__('pathlib').Path({str(tmp_path)!r}), ['1']))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=CHECKOUT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 3, done.stderr
+    for what in ("ZeroDivisionError", "a file outside was changed", "the store was changed"):
+        assert what in done.stdout
