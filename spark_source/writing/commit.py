@@ -94,7 +94,7 @@ def commit(write: StoreWrite, parts: Sequence[Part], stream: StreamBatch | None 
     staging = write.staging
     with WriteLedger(write.asked.path) as ledger:
         settle(ledger, write.asked)
-        of = None if stream is None else stream.query
+        of = None if stream is None else f"{stream.query}-"
         remove_abandoned(write.asked.path, but=staging.path.name, of=of)
         done = None if stream is None else ledger.done(stream.query)
         again = stream is not None and done is not None and stream.batch <= done.batch

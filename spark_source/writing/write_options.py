@@ -10,6 +10,7 @@ from typing import Any
 
 from rmq_store.config.broker_conf import PATH_SPLITTER, StoreConfig
 from rmq_store.errors import InvalidArgumentError, nearest
+from rmq_store.files.remote.glob import has_pattern
 from rmq_store.format.layout import COMMITLOG_DIR
 from rmq_store.format.releases import dialect
 from rmq_store.writing.open_for_writing import with_log_of_its_own
@@ -66,8 +67,13 @@ def parse_write_options(raw: Mapping[str, str], *, stream: bool) -> WriteOptions
         fields[option.field] = parse_option(option, value)
     if "path" not in fields:
         raise _invalid("no path", "Give the store's folder: save('/path/to/store')")
-    refuse_uri(fields["path"].removeprefix("file://"))
-    fields["path"] = os.path.realpath(fields["path"].removeprefix("file://"))
+    path = fields["path"].removeprefix("file://")
+    refuse_uri(path)
+    if has_pattern(path) and not os.path.isdir(path):
+        raise _invalid(
+            f"the path {path!r} is a pattern, and a write has one target", "Name one folder"
+        )
+    fields["path"] = os.path.realpath(path)
     dialect(fields.get("release"))  # raises for one that is not supported
     conf = fields.pop("broker_conf", None)
     return WriteOptions(**fields, config=StoreConfig.of(conf))

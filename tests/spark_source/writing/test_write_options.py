@@ -76,6 +76,7 @@ def test_a_link_to_a_folder_is_followed_once(tmp_path: Path) -> None:
         ({"checkpointLocation": "/tmp/c"}, "unknown option 'checkpointLocation'"),
         ({"path": "s3://bucket/store"}, "the target is a URI"),
         ({"path": " "}, "'path' is empty"),
+        ({"path": "/data/*/store"}, "is a pattern"),
     ],
 )
 def test_wrong_options_are_refused(raw: dict[str, str], message: str) -> None:
