@@ -16,8 +16,8 @@ from rmq_store.arrow.property_columns import PropertyColumns
 from rmq_store.commitlog.crc import wrong_crc_rows
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.errors import CorruptQueueError, ListedAt, StoreError
-from rmq_store.format.array_types import Ints, Mask
+from rmq_store.errors import CorruptQueueError, ListedAt, MissingFileError, StoreError
+from rmq_store.format.array_types import Bytes, Ints, Mask
 from rmq_store.format.layout import (
     MULTI_DISPATCH_SEPARATOR,
     Property,
@@ -217,15 +217,10 @@ class SliceReader:
     def _located(self, rows: Rows) -> tuple[Rows, Headers]:
         """The rows with intact records, and their headers. Other rows are damage."""
         first = int(rows.log_offset[0])
-        segment = self.log.chain.segment_at(first)
-        if segment is None:
+        window = self._window(rows, first)
+        if window is None:
             self._explain(rows, np.arange(len(rows)))
             return rows.take(slice(0, 0)), Headers(_NO_BYTES, rows.log_offset[:0], 0)
-        stop = min(self.log.chain.segment_end(segment), int((rows.log_offset + rows.size).max()))
-        self.log.chain.need(
-            rows.log_offset, np.minimum(rows.log_offset + rows.size, stop), fresh=True
-        )
-        window = self.log.chain.window(first, stop, fetch=0)
         headers = Headers(window, rows.log_offset - first, first)
         good = headers.valid & (headers.total == rows.size)
         if not good.all():
@@ -235,6 +230,20 @@ class SliceReader:
         if not self._reads_bodies:
             self.log.chain.counts.bytes -= int(headers.body_length.sum())
         return self._believed(rows, headers)
+
+    def _window(self, rows: Rows, first: int) -> Bytes | None:
+        """The bytes of the rows' records from log offset `first` on; None if their file is gone."""
+        segment = self.log.chain.segment_at(first)
+        if segment is None:
+            return None
+        stop = min(self.log.chain.segment_end(segment), int((rows.log_offset + rows.size).max()))
+        self.log.chain.need(
+            rows.log_offset, np.minimum(rows.log_offset + rows.size, stop), fresh=True
+        )
+        try:
+            return self.log.chain.window(first, stop, fetch=0)
+        except MissingFileError:
+            return None  # it has expired since the store was opened
 
     def _believed(self, rows: Rows, headers: Headers) -> tuple[Rows, Headers]:
         """The rows without records of another queue and without bodies with a wrong CRC."""

@@ -410,3 +410,17 @@ def test_a_crashed_store_whose_log_lost_the_file_that_it_ended_in_is_reported(
         lost = [offset for offset in wanted(golden) if offset >= start]
         assert sorted(found) == [offset for offset in wanted(golden) if offset < start]
         assert len(met) >= len(lost) - 6, "six messages are not dispatched"
+
+
+def test_a_file_that_expires_during_the_read_is_reported_by_its_entries_alone(
+    tmp_path: Path,
+) -> None:
+    golden = unpack("geometry-5.5.0", tmp_path)
+    files = log_files(golden)
+    with golden.open() as store:
+        files[1].unlink()
+        found, met = met_by(store)
+    start, stop = int(files[1].name), int(files[2].name)
+    assert found == [offset for offset in wanted(golden) if not start <= offset < stop]
+    lost = [offset for offset in wanted(golden) if start <= offset < stop]
+    assert sorted(error.entry.log_offset for error in met if error.entry) == lost
