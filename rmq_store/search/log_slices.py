@@ -96,7 +96,9 @@ def stretches_of(part: QueueSlice, queues: int, entry_at: EntryAt) -> Iterator[S
     for (offset, here), (end, there) in pairwise(known):
         low, high = sorted((here.log_offset, there.log_offset))
         size = (end - offset) * (here.size + there.size) / 2
-        yield Stretch(low, max(high, low + 1), size, end - offset)
+        # A queue may claim 2^62 messages; not more can be there than bytes.
+        most = max(high - low, 1)
+        yield Stretch(low, low + most, min(size, most), min(end - offset, most))
     if known:
         last = known[-1][1]
         yield Stretch(last.log_offset, last.log_offset + max(1, round(last.size)), last.size, 1)

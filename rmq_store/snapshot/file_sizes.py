@@ -17,6 +17,7 @@ from rmq_store.index.file import IndexFile, list_index_files
 from rmq_store.index.geometry import Geometry
 from rmq_store.snapshot.snapshot import StoreSnapshot
 
+_LEAST_ITEMS = 2  # item 0 is never used; a file without items does not show how many it can have
 _QUEUES_ASKED = 100  # of each kind; a store may have 100,000
 
 
@@ -48,7 +49,8 @@ def _index_geometry(root: Path, given: StoreConfig, damaged: bool) -> Geometry |
     for segment in reversed(list_index_files(root / INDEX_DIR)):
         try:
             file = IndexFile(segment, slots=given.maxHashSlotNum, items=given.maxIndexNum)
-            return file.geometry
+            if file.geometry.items >= _LEAST_ITEMS:
+                return file.geometry
         except (IndexGeometryError, CorruptIndexError):
             if not damaged:
                 raise

@@ -45,7 +45,7 @@ def usage_rows(store: MessageStore, ranges: Iterable[QueueSlice]) -> Iterator[Ro
             yield {
                 "topic": part.queue.topic,
                 "queueId": part.queue.queue_id,
-                "day": None if stored is None else _EPOCH + timedelta(days=day),
+                "day": None if stored is None else _date(day),
                 "messages": upto - at,
                 "bytes": exact_bytes(store, part.queue, at, upto),
                 "shared": part.queue.topic.startswith(LMQ_PREFIX),
@@ -55,6 +55,14 @@ def usage_rows(store: MessageStore, ranges: Iterable[QueueSlice]) -> Iterator[Ro
             at = upto
 
 
+def _date(day: int) -> date | None:
+    """A day since 1970 as a date; None beyond the year 9999."""
+    try:
+        return _EPOCH + timedelta(days=day)
+    except OverflowError:
+        return None
+
+
 USAGE = Table(
     "usage",
     "messages and bytes by topic, queue and day of store time (UTC)",
@@ -62,7 +70,11 @@ USAGE = Table(
         BROKER,
         TableColumn("topic", TEXT, "topic of the queue"),
         TableColumn("queueId", INT, "number of the queue"),
-        TableColumn("day", DAY, "day of store time, UTC; null if the first record is not readable"),
+        TableColumn(
+            "day",
+            DAY,
+            "day of store time, UTC; null if the first record is not readable, or after 9999",
+        ),
         TableColumn("messages", LONG, "messages stored on that day"),
         TableColumn("bytes", LONG, "bytes of their records in the log"),
         TableColumn("shared", FLAG, "a light queue: its records are those of other topics too"),

@@ -62,3 +62,13 @@ def test_a_cut_last_file_does_not_change_the_size(tmp_path: Path, left: int) -> 
     os.truncate(files_of(golden, "commitlog")[-1], left)
     with MessageStore.open(golden.path, queues=False) as store:
         assert store.log.chain.file_size == size
+
+
+def test_an_index_file_without_items_does_not_say_how_many_it_can_have(tmp_path: Path) -> None:
+    golden = unpack(NAME, tmp_path)
+    with MessageStore.open(golden.path) as store:
+        expected = store.geometry()
+    newest = files_of(golden, "index")[-1]
+    newest.write_bytes(bytes(newest.stat().st_size))
+    with MessageStore.open(golden.path) as store:
+        assert store.geometry() == expected
