@@ -30,7 +30,8 @@ def settle(ledger: WriteLedger, asked: WriteOptions) -> None:
     begun = ledger.begun
     if begun is None:
         return
-    LOG.warning("%s: a write was interrupted: %s", asked.path, begun)
+    how = "undone" if begun.end is None else "finished"
+    LOG.warning("%s: the write begun at %s was interrupted; it is %s", asked.path, begun.at, how)
     if begun.kind == APPENDING:
         _settle_append(begun, asked)
         ledger.forget()

@@ -312,11 +312,10 @@ def test_credentials_are_in_no_message_plan_or_log(
     options = options_of(bucket, NAMES[0])
     with caplog.at_level(logging.DEBUG):
         plan = rows_of({**options, "table": "plan"})
-        said = [
-            str(plan),
-            repr(RmqStoreSource(options)._plan),
-            repr(RmqStoreSource(options)._asked),
-        ]
+        source = RmqStoreSource(options)
+        source.schema()
+        assert source._plan is not None
+        said = [str(plan), repr(source._plan), repr(source._asked)]
         for wrong in (
             {**options, "path": "s3://stores/nothing-here"},
             {**options, "path": "s3://somebody:a-secret-that-must-not-show@stores/clean-5.5.0"},

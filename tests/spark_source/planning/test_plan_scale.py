@@ -24,8 +24,9 @@ def test_ten_thousand_queues_of_three_billion_entries_are_planned(
     assert queues * UNITS >= 10**9
     begun = time.perf_counter()
     source = RmqStoreSource({"path": str(store.root), "columns": "topic,queueOffset"})
+    schema = source.schema()  # opens the store
     opened = time.perf_counter() - begun
-    reader = source.reader(source.schema())
+    reader = source.reader(schema)
     partitions = reader.partitions()
     took = time.perf_counter() - begun
     sizes = [len(pickle.dumps(one)) for one in (reader, partitions[0])]
@@ -45,7 +46,8 @@ def test_more_entries_are_planned_with_as_many_looks(tmp_path: Path, counts: Cou
     for name, files in (("few", 1), ("many", 4)):
         store = SparseStore(tmp_path / name, 1, 2, files, short=10)
         source = RmqStoreSource({"path": str(store.root), "columns": "topic,queueOffset"})
+        schema = source.schema()  # opens the store
         counts.seen.clear()
-        assert source.reader(source.schema()).partitions()
+        assert source.reader(schema).partitions()
         looks.append(counts.seen["read"] + counts.seen["windows"] + counts.seen["mapped"])
     assert looks[1] <= looks[0] + 8
