@@ -26,7 +26,7 @@ from rmq_store.format.layout import ABORT_BACKUP_FILE
 from rmq_store.format.message import Message
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.releases import Dialect, dialect
-from rmq_store.format.topics import is_system_topic
+from rmq_store.format.topics import is_system_topic, topic_of_broker
 from rmq_store.index.query_message import KeyIndex
 from rmq_store.reading.get_message import GetMessageResult, MessageGetter
 from rmq_store.reading.log_reader import Limits, LogReader, everything, log_end_without_queues
@@ -64,9 +64,7 @@ class MessageStore:
         queues: bool = True,
     ) -> None:
         """Use `open`."""
-        self.path = root
-        self.config = config
-        self.broker_name = broker_name
+        self.path, self.config, self.broker_name = root, config, broker_name
         self._log = CommitLog(
             commitlog_folders(root, config), file_size=config.mappedFileSizeCommitLog
         )
@@ -79,9 +77,9 @@ class MessageStore:
         self._key_index: KeyIndex | None = None
         self.view = QueueView(root, lambda: self.log, self._folders, self._snapshot)
         self.lookup = MessageLookup(self.view, lambda: self.log, broker_name, self.key_index)
-        self._release = release
-        self._closed = False
+        self._release, self._closed = release, False
         self._shadow: Shadow | None = None
+        self.own_topic = topic_of_broker(broker_name, str(root.absolute()))
 
     @classmethod
     def open(
@@ -128,7 +126,8 @@ class MessageStore:
             name = broker_name or known.brokerName or folder
             store = cls(root, known, name, snapshot, release, queues)
             on_failure.pop_all()
-        store._shadow = shadow
+        if shadow is not None:
+            store._shadow, store.own_topic = shadow, topic_of_broker(name, where)
         return store
 
     @staticmethod
@@ -191,14 +190,13 @@ class MessageStore:
     @property
     def log(self) -> CommitLog:
         """The CommitLog, by log offset. Raises ReadOnlyStoreError after `close`."""
-        if self._closed:
-            raise ReadOnlyStoreError(self.path, reason="the store was closed", advice="Reopen it")
-        return self._log
+        if not self._closed:
+            return self._log
+        raise ReadOnlyStoreError(self.path, reason="the store was closed", advice="Reopen it")
 
     def geometry(self) -> StoreConfig:
         """The file sizes of this store, as settings; None where the files do not show one."""
-        log = self.log
-        return geometry_found(self.path, log, self._folders, self.config, damaged_index=True)
+        return geometry_found(self.path, self.log, self._folders, self.config, damaged_index=True)
 
     @property
     def dialect(self) -> Dialect:
@@ -235,7 +233,7 @@ class MessageStore:
 
     def is_system_topic(self, topic: str) -> bool:
         """Whether a topic is the broker's own, given this broker's and cluster's names."""
-        return is_system_topic(topic, self.config.brokerClusterName, self.broker_name)
+        return is_system_topic(topic, self.config.brokerClusterName, self.own_topic)
 
     def queues(self, topic: str | None = None) -> list[QueueId]:
         """All queues, or those of one topic, sorted."""

@@ -27,7 +27,7 @@ from rmq_store.format.layout import (
     INDEX_DIR,
 )
 from rmq_store.format.record import Record
-from rmq_store.format.topics import is_system_topic
+from rmq_store.format.topics import is_system_topic, topic_of_broker
 from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.markers.lock_file import lock_state
 
@@ -79,7 +79,8 @@ def store_info(
         last = end.last
         lock = lock_state(root)
         name = broker_name or config.brokerName or root.absolute().name
-        system = [topic for topic in topics if is_system_topic(topic, "", name)]
+        own = topic_of_broker(name, str(root.absolute()))
+        system = [topic for topic in topics if is_system_topic(topic, "", own)]
         return StoreInfo(
             str(root),
             name,

@@ -37,6 +37,14 @@ _REPLY_SUFFIX = "_REPLY_TOPIC"
 _ALLOWED = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 
+def topic_of_broker(broker_name: str, path: str) -> str | None:
+    """The topic that a broker names after itself; None if its name is only known from the path.
+
+    A store in a folder `orders` is not of a broker of that name, and its topic `orders` is a user's.
+    """
+    return None if broker_name in path.split("/") else broker_name
+
+
 def is_system_topic(topic: str, cluster: str | None = None, broker: str | None = None) -> bool:
     """Whether `topic` belongs to the broker and was not created by a user.
 

@@ -133,6 +133,7 @@ class WantedTopics:
     include_system: bool
     cluster: str | None
     broker_name: str
+    own_topic: str | None  # of the broker
 
     @classmethod
     def of(cls, store: MessageStore, asked: SourceOptions) -> WantedTopics:
@@ -143,12 +144,13 @@ class WantedTopics:
             asked.include_system_topics,
             store.config.brokerClusterName,
             store.broker_name,
+            store.own_topic,
         )
 
     def __call__(self, topic: str) -> bool:
         if self.topics is not None:
             return topic in self.topics
-        if not self.include_system and is_system_topic(topic, self.cluster, self.broker_name):
+        if not self.include_system and is_system_topic(topic, self.cluster, self.own_topic):
             return False
         return self.pattern is None or re.fullmatch(self.pattern, topic) is not None
 
