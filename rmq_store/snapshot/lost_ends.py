@@ -18,7 +18,7 @@ import numpy as np
 
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.resync import record_start_at
-from rmq_store.commitlog.scan import SoundRun, scan
+from rmq_store.commitlog.scan import SoundRun
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.consumer_offsets import read_consumer_offsets, read_delay_offsets
 from rmq_store.config.topics_json import declared_topics, queue_count
@@ -36,6 +36,7 @@ from rmq_store.format.layout import (
     CONSUMEQUEUE_DIR,
 )
 from rmq_store.format.queues import QueueId, QueueSlice
+from rmq_store.format.topics import LMQ_PREFIX
 from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.snapshot.snapshot import StoreSnapshot
 from rmq_store.snapshot.uncovered_bytes import UncoveredBytes, WholeRange
@@ -84,17 +85,14 @@ class LostEnds:
         One more if the log lacks its own end. With `whole_log`, compares every record of the log
         with the queues instead of some near the ends; with `uncovered`, those that no entry lists.
         """
-        states = self._snapshot.queues
-        there = [part for part in parts if part.queue in states]
-        first = {part.queue for part in there if part.start <= states[part.queue].min_offset}
-        last = {part.queue for part in there if part.stop >= states[part.queue].max_offset}
+        first, last = self._reached_ends(parts)
         if whole_log:
             start, stop = self._snapshot.log_start, self._snapshot.log_end
             missing = self._records.search(first | last, start, stop)
-        elif uncovered is not None:
-            missing = uncovered.missing
         else:
             missing = self._missing_near(first, last)
+        if uncovered is not None:
+            missing |= uncovered.missing
         for queue in sorted(missing):
             yield self._unlisted(queue, missing[queue])
         if uncovered is None:
@@ -104,14 +102,28 @@ class LostEnds:
         yield from self._beside_records(last, missing)
 
     def errors_beside_records(self, parts: Sequence[QueueSlice]) -> Iterator[StoreError]:
-        """The errors that no comparison of records with queues finds.
+        """The errors that no comparison of records with queues finds; `unlisted` gives the others."""
+        _, last = self._reached_ends(parts)
+        yield from self._beside_records(last, ())
 
-        `unlisted` and `errors_of` give the others.
+    def errors_beside_bytes(self, parts: Sequence[QueueSlice]) -> Iterator[StoreError]:
+        """The errors that no `uncovered` bytes show; `errors_of` gives the others.
+
+        The records of a light queue are listed in another queue too.
         """
+        first, last = self._reached_ends(parts)
+        missing = self._missing_near(_light(first), _light(last))
+        for queue in sorted(missing):
+            yield self._unlisted(queue, missing[queue])
+        yield from self._beside_records(last, missing)
+
+    def _reached_ends(self, parts: Sequence[QueueSlice]) -> tuple[set[QueueId], set[QueueId]]:
+        """The queues of `parts` of which they reach the first message, and those with the last."""
         states = self._snapshot.queues
         there = [part for part in parts if part.queue in states]
+        first = {part.queue for part in there if part.start <= states[part.queue].min_offset}
         last = {part.queue for part in there if part.stop >= states[part.queue].max_offset}
-        yield from self._beside_records(last, ())
+        return first, last
 
     def uncovered(self, whole: WholeRange) -> UncoveredBytes:
         """An empty collection for the entries of a range.
@@ -282,7 +294,7 @@ class LostEnds:
         Only a snapshot of all queues can say so.
         """
         errors: list[StoreError] = []
-        pieces = scan(self._log, *self._last_bytes, check_crc=False)
+        pieces = self._records.pieces(*self._last_bytes)
         extents = (piece for piece in pieces if not isinstance(piece, SoundRun))
         damage = (extent for extent in extents if self._records.is_damage(extent))
         for extent in islice(damage, _MOST_DAMAGE):
@@ -375,3 +387,7 @@ class LostEnds:
         )
         error.entry = ListedAt(*queue, missing.offset, missing.log_offset, missing.size)
         return error
+
+
+def _light(queues: Collection[QueueId]) -> set[QueueId]:
+    return {queue for queue in queues if queue.topic.startswith(LMQ_PREFIX)}

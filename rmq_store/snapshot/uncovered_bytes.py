@@ -12,8 +12,6 @@ from itertools import pairwise
 
 import numpy as np
 
-from rmq_store.commitlog.log import Extent
-from rmq_store.errors import MissingFileError
 from rmq_store.format.array_types import Ints
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.snapshot.unlisted_records import Missing, UnlistedRecords
@@ -73,20 +71,13 @@ class UncoveredBytes:
         for first, last in _groups(starts, stops):
             gaps = slice(first, last)
             start, stop = int(starts[first]), int(stops[last - 1])
-            for piece in self._damage_between(start, stop):
+            for piece in self._records.look_at(self._queues, start, stop, self.missing):
                 low = np.maximum(starts[gaps], piece.start)
                 high = np.minimum(stops[gaps], piece.stop)
                 unlisted = int((high - low).clip(0).sum())
                 if unlisted:
                     why = piece.reason or "a record that names another place"
                     self.damage.append((piece.start, unlisted, why))
-
-    def _damage_between(self, start: int, stop: int) -> Iterator[Extent]:
-        """Note the missing records of a range; yields its damage."""
-        try:
-            yield from self._records.look_at(self._queues, start, stop, self.missing)
-        except MissingFileError:
-            return  # its file has expired since the store was opened; the entries of it say so
 
 
 def _groups(starts: Ints, stops: Ints) -> Iterator[tuple[int, int]]:

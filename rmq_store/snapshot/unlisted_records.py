@@ -16,6 +16,7 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.topics_json import declared_batch_topics
 from rmq_store.consumequeue.dispatch import DispatchRequests, dispatch
 from rmq_store.consumequeue.entries import Entries
+from rmq_store.errors import MissingFileError
 from rmq_store.format.array_types import Ints
 from rmq_store.format.layout import RECORD_HEAD
 from rmq_store.format.queues import QueueId
@@ -69,7 +70,7 @@ class UnlistedRecords:
         missing: dict[QueueId, Missing],
     ) -> Iterator[Extent]:
         """As `search`, added to `missing`. Yields the damage in the range."""
-        for piece in scan(self._log, start, stop, check_crc=False):
+        for piece in self.pieces(start, stop):
             if isinstance(piece, SoundRun):
                 self._note_missing(queues, self._request_of(piece), missing)
             elif self.is_damage(piece):
@@ -97,9 +98,23 @@ class UnlistedRecords:
 
     def requests(self, start: int, stop: int) -> Iterator[DispatchRequests]:
         """What the whole records that start in [start, stop) of the log give the queues."""
-        for piece in scan(self._log, start, stop, check_crc=False) if start < stop else ():
+        for piece in self.pieces(start, stop):
             if isinstance(piece, SoundRun):
                 yield self._request_of(piece)
+
+    def pieces(self, start: int, stop: int) -> Iterator[SoundRun | Extent]:
+        """The records and gaps of [start, stop). Passes over a file that expired since the store was
+        opened."""
+        at, chain = start, self._log.chain
+        while at < stop:
+            try:
+                for piece in scan(self._log, at, stop, check_crc=False):
+                    yield piece
+                    at = piece.stop
+                return
+            except MissingFileError:
+                gone = chain.segment_at(at)
+                at = stop if gone is None else chain.segment_end(gone)
 
     def _request_of(self, run: SoundRun) -> DispatchRequests:
         return dispatch(

@@ -92,8 +92,13 @@ def end_shares(
         compares = of_store.asked.verify_queue
         with of_store.store.open() as store:
             ends = store.view.lost_ends
-            beside = compares or (in_slices and whole_log(of_store, store, columns) is not None)
-            lost = tuple((ends.errors_beside_records if beside else ends.errors)(ranges))
+            if compares:
+                found = ends.errors_beside_records(ranges)
+            elif in_slices and whole_log(of_store, store, columns) is not None:
+                found = ends.errors_beside_bytes(ranges)
+            else:
+                found = ends.errors(ranges)
+            lost = tuple(found)
             if any(part.stop >= store.max_offset(*part.queue) for part in ranges):
                 lost += of_store.damage
         if compares:

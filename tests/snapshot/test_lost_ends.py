@@ -132,6 +132,29 @@ def test_spark_accounts_for_them_in_the_share_that_has_them(
         assert row["commitLogOffset"] == lost["commitLogOffset"]
 
 
+def test_entries_of_a_light_queue_are_missed_although_another_queue_lists_the_records(
+    tmp_path: Path,
+) -> None:
+    from spark_source.options.parse import parse_options
+    from spark_source.planning.query_plan import pin_all
+    from spark_source.spark_reader import RmqStoreReader
+    from spark_source.spark_types import spark_schema
+
+    golden = unpack("lmq-5.3.3", tmp_path)
+    forget_consumers(golden)
+    light = QueueId("%LMQ%device-0", 0)
+    count = len(golden.by_queue[light])
+    hurt_queue(golden, light, 1, bytes((count - 1) * WIDTH))
+    with golden.open() as store:
+        _, met = met_by(store)
+        assert [error.entry and error.entry[:3] for error in met] == [(*light, 1)]
+    options = {"path": golden.path, "includeSystemTopics": "true", "mode": "PERMISSIVE"}
+    reader = RmqStoreReader(pin_all(parse_options(options)), spark_schema(permissive=True))
+    batches = [batch for part in reader.partitions() for batch in reader.read(part)]
+    about = [row for batch in batches for row in batch.to_pylist() if row["corruptRecord"]]
+    assert [(row["topic"], row["queueOffset"]) for row in about] == [(light.topic, 1)]
+
+
 def test_damage_in_the_middle_that_no_queue_lists_is_reported_by_a_read_of_all_topics(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
