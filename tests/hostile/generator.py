@@ -79,7 +79,7 @@ class Rec:
         total = _HEAD.size + len(self.body) + len(tail)
         crc = zlib.crc32(self.body) & 0x7FFFFFFF
         numbers = (
-            _fit(lie("total", total), 32), magic, crc, _fit(queue, 32), flag, _fit(at, 64),
+            _fit(lie("total", total), 32), magic, crc, _fit(queue, 32), _fit(flag, 32), _fit(at, 64),
             _fit(lie("place", where), 64), _fit(sys, 32), _fit(born, 64), self.hosts[0],
             _fit(stored, 64), self.hosts[1], _fit(again, 32), _fit(prepared, 64),
             _fit(lie("body", len(self.body)), 32),
