@@ -13,6 +13,7 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.topics_json import batch_topics, read_topic_configs
 from rmq_store.consumequeue.dispatch import DispatchRequests, entries_to_write
 from rmq_store.consumequeue.writer import QueueWriter
+from rmq_store.files.segments import SegmentFile
 from rmq_store.files.writer import OpenFiles
 from rmq_store.format.array_types import Bytes, Ints
 from rmq_store.format.layout import INDEX_DIR
@@ -129,7 +130,14 @@ def _open_index(root: Path, config: StoreConfig, release: Dialect) -> IndexWrite
     geometry = Geometry(config.index_slots, config.index_items)
     files = list_index_files(root / INDEX_DIR)
     header: Header | None = None
+    # A file without items does not show its geometry. One of another size is not continued.
+    while files and files[-1].size != geometry.file_size and not _has_items(files[-1], geometry):
+        files.pop()
     if files:
         header = IndexFile(files[-1], slots=geometry.slots, items=geometry.items).header
     last = Path(files[-1].path) if files else None
     return IndexWriter(root, geometry, release, last, header)
+
+
+def _has_items(segment: SegmentFile, geometry: Geometry) -> bool:
+    return IndexFile.assumed(segment, geometry).header.items > 0

@@ -87,7 +87,7 @@ def test_every_option_of_a_jobs_own_is_in_its_spec(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One by one, for some exclude each other: what is given must make another spec."""
-    main: Job = import_module(f"jobs.{name}").main
+    main: Job = import_module(f"rmqstore_jobs.{name}").main
     for module in (
         "rmqstore_jobs.replaying.options",
         f"jobs.{name}",
@@ -205,7 +205,7 @@ def test_where_nothing_can_be_written_it_is_refused_in_our_words(
     (tmp_path / "file").touch()
     name, option, place = words
     place = place.replace("FILE", str(tmp_path / "file")).replace("FOLDER", str(tmp_path))
-    main: Job = import_module(f"jobs.{name}").main
+    main: Job = import_module(f"rmqstore_jobs.{name}").main
     assert main([golden("clean-5.5.0").path, option, place]) == EXIT_REFUSED
     printed = capsys.readouterr()
     assert f"{name}: [RMQSTORE_ACCESS] " in printed.err

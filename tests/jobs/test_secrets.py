@@ -60,7 +60,7 @@ def test_no_output_of_a_job_has_the_key(
     capfd: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    module = import_module(f"jobs.{name}")
+    module = import_module(f"rmqstore_jobs.{name}")
     kind = next(v for k, v in vars(module).items() if k.endswith("Spec") and k != "ReplaySpec")
     fields = {k: str(tmp_path / "target") if v == "TARGET" else v for k, v in JOBS[name][1].items()}
     spec = kind(golden(NAME).path, **{**fields, "options": GIVEN})
@@ -78,7 +78,7 @@ def test_no_output_of_a_job_has_the_key(
 def test_no_output_of_a_command_has_the_key(
     name: str, golden: Golden, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    main: Job = import_module(f"jobs.{name}").main
+    main: Job = import_module(f"rmqstore_jobs.{name}").main
     options = {word for p in main.command.params for word in p.opts}
     words = [str(tmp_path / "target") if word == "TARGET" else word for word in JOBS[name][0]]
     given = ["--storageOptions", GIVEN["storageOptions"]] if "--storageOptions" in options else []
