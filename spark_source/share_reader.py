@@ -12,9 +12,10 @@ from typing import TypeVar
 import pyarrow as pa
 
 from rmq_store import MessageStore
+from rmq_store.commitlog.resync import record_start_at
 from rmq_store.format.queues import QueueSlice
 from rmq_store.reading.options import OnDamage
-from rmq_store.search.log_slices import pieces_of
+from rmq_store.search.log_slices import LogSlice, pieces_of
 from rmq_store.search.prefetch import offset_at_log
 from rmq_store.snapshot.uncovered_bytes import WholeRange
 from spark_source.damage import DamageHandler
@@ -108,7 +109,12 @@ def _whole_range(
         return None
     start, stop = share.slice.start, share.slice.stop
     pieces = pieces_of(whole.rest, share.slice, store.view.offset_at_log)
-    return WholeRange(whole.queues, tuple(pieces), start, stop)
+    beyond: Sequence[QueueSlice] = ()
+    end = None if stop is None else record_start_at(store.log, stop, store.log_range()[1])
+    if stop is not None and end is not None and end > stop:
+        every = (*plan.ranges, *whole.rest)
+        beyond = pieces_of(every, LogSlice(stop, end, 0), store.view.offset_at_log)
+    return WholeRange(whole.queues, tuple(pieces), start, stop, tuple(beyond))
 
 
 def pieces_of_share(

@@ -188,10 +188,12 @@ def _properties_of(headers: Headers, row: int) -> dict[str, str]:
 
 
 def _integer(text: str | None, otherwise: int) -> int:
+    """A number that Java's Long can have; `otherwise` for anything else."""
     try:
-        return otherwise if text is None else int(text)
+        number = otherwise if text is None else int(text)
     except ValueError:
         return otherwise
+    return number if -(2**63) <= number < 2**63 else otherwise
 
 
 def _deliver_time(
@@ -212,9 +214,9 @@ def _other_queues(properties: Mapping[str, str], queue_id: int) -> list[tuple[Qu
     if len(names) != len(offsets):
         return []
     return [
-        (QueueId(name, 0 if name.startswith(LMQ_PREFIX) else queue_id), int(at))
-        for name, at in zip(names, offsets, strict=True)
-        if name and "/" not in name and at.isdigit()
+        (QueueId(name, 0 if name.startswith(LMQ_PREFIX) else queue_id), at)
+        for name, text in zip(names, offsets, strict=True)
+        if name and "/" not in name and (at := _integer(text, -1)) >= 0
     ]
 
 

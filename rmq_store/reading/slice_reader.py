@@ -97,7 +97,7 @@ class SliceReader:
         uncovered = None
         if whole is not None:
             uncovered = ends.uncovered(whole)
-            yield from self.batches_of(self._entries.all_in_order(slices, whole.rest, uncovered))
+            yield from self.batches_of(self._entries.all_in_order(slices, whole, uncovered))
         else:
             yield from self.batches_of(self._entries.in_order(slices))
         errors: Iterable[StoreError] = ()

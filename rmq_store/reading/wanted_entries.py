@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from rmq_store.arrow.batches import Rows
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.consumequeue.entries import Entries
+from rmq_store.consumequeue.entries import Entries, concat_entries
 from rmq_store.errors import CorruptQueueError, ListedAt, StoreError
 from rmq_store.format.array_types import Ints
 from rmq_store.format.hashing import tags_code
@@ -20,7 +20,7 @@ from rmq_store.format.topics import SCHEDULE_TOPIC
 from rmq_store.reading.log_order import in_log_order
 from rmq_store.reading.options import ReadOptions
 from rmq_store.snapshot.queue_view import QueueView
-from rmq_store.snapshot.uncovered_bytes import UncoveredBytes
+from rmq_store.snapshot.uncovered_bytes import UncoveredBytes, WholeRange
 
 _MASK32 = 0xFFFFFFFF
 
@@ -55,9 +55,10 @@ class WantedEntries:
         return self._merged(slices, self._with_tags)
 
     def all_in_order(
-        self, slices: Sequence[QueueSlice], rest: Sequence[QueueSlice], uncovered: UncoveredBytes
+        self, slices: Sequence[QueueSlice], whole: WholeRange, uncovered: UncoveredBytes
     ) -> Iterator[Rows]:
-        """As `in_order`; `uncovered` sees all entries, also those of `rest`."""
+        """As `in_order`; `uncovered` sees all entries of the `whole` range."""
+        rest = whole.rest
         others = {part.queue for part in rest}
         hidden = {queue.topic for queue in others}
         exempt = {part.queue.topic for part in slices if not self._has_tag_hashes(part.queue)}
@@ -69,6 +70,13 @@ class WantedEntries:
             if self._hashes is not None:
                 kept &= self._may_match(rows.tags_code) | rows.is_of(exempt)
             yield rows if kept.all() else rows.take(kept)
+        if whole.beyond:
+            listed = concat_entries(
+                [self._view.entries(part.queue, part.start, part.stop) for part in whole.beyond]
+            )
+            listed = listed.take(self._leads(listed))
+            order = np.argsort(listed.log_offset)
+            uncovered.add(listed.log_offset[order], listed.size[order])
         uncovered.close()
 
     def _merged(

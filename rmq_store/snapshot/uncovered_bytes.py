@@ -23,13 +23,15 @@ _JOINED = 1 << 16  # gaps with at most this number of bytes between them are sca
 class WholeRange:
     """A log range [start, stop) of which a read has all entries of `queues`: of all users' topics.
 
-    None means the log's start or end. `rest`: the parts of the other queues in the range.
+    None means the log's start or end. `rest`: the parts of the other queues in the range. `beyond`:
+    parts of any queue from `stop` to the next record, where `stop` is inside of damage.
     """
 
     queues: frozenset[QueueId]
     rest: tuple[QueueSlice, ...]
     start: int | None = None
     stop: int | None = None
+    beyond: tuple[QueueSlice, ...] = ()
 
 
 class UncoveredBytes:

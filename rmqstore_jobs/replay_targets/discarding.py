@@ -56,6 +56,7 @@ def discard_unfinished(path: str | None, parquet: str | None, ledger: Ledger) ->
             reason="the unfinished replay did not create this store, so it is not deleted",
             advice=f"Restore it from a copy, and delete the last run from {ledger.path}",
         )
+    _refuse_other_targets(run, to_store=path, to_parquet=parquet)
     folders = [Path(one) for one in (path, parquet if run.parquet else None) if one is not None]
     there = [folder for folder in folders if os.path.lexists(folder)]
     for folder in there:
@@ -66,6 +67,22 @@ def discard_unfinished(path: str | None, parquet: str | None, ledger: Ledger) ->
     for folder in there:
         _delete(folder, run if str(folder) == path else None)
     ledger.forget_last()
+
+
+def _refuse_other_targets(run: ReplayRun, **given: str | None) -> None:
+    """Raise LedgerError if the unfinished run wrote to other targets than the given ones."""
+    for name, target in given.items():
+        before = run.asked.get(name)
+        if target is None or before is None:
+            continue
+        if os.path.abspath(target) != os.path.abspath(str(before)):
+            raise LedgerError(
+                target,
+                reason="the unfinished replay wrote to another folder, so this one is not deleted",
+                expected=str(before),
+                actual=target,
+                advice="Name the targets of the unfinished replay with --restart",
+            )
 
 
 def _delete(folder: Path, of_store: ReplayRun | None) -> None:

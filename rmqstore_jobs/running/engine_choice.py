@@ -38,7 +38,10 @@ def runs_on_spark(name: str, given: Mapping[str, Any], *, needed: bool) -> bool:
             raise SparkUnavailableError(
                 None,
                 reason="this asks for Spark, but pyspark is not installed",
-                advice="pip install 'rmqstore[spark]', or leave out --engine spark and --master",
+                # Of our jobs only an export to Delta cannot do without.
+                advice="pip install 'rmqstore[delta]'"
+                if needed
+                else "pip install 'rmqstore[spark]', or leave out --engine spark and --master",
             )
         return True
     conf = given.get("brokerConf") or given.get("broker_conf")  # as the job calls it

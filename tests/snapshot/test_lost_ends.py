@@ -14,7 +14,16 @@ from rmq_store.admin.info import store_info
 from rmq_store.errors import CorruptQueueError, DataLossError
 from rmq_store.format.layout import QUEUE_ENTRY
 from rmq_store.snapshot import lost_ends
-from tests.support.golden import STORES, GoldenStore, Truth, log_files, offsets, unpack, wanted
+from tests.support.golden import (
+    STORES,
+    GoldenStore,
+    Truth,
+    in_a_queue,
+    log_files,
+    offsets,
+    unpack,
+    wanted,
+)
 
 WIDTH = QUEUE_ENTRY.itemsize
 
@@ -130,6 +139,33 @@ def test_spark_accounts_for_them_in_the_share_that_has_them(
             for row in batch.to_pylist()
         ]
         assert row["commitLogOffset"] == lost["commitLogOffset"]
+
+
+@pytest.mark.parametrize("shares", [1, 5, 6, 7, 40])
+def test_listed_damage_is_reported_once_wherever_the_log_is_cut(
+    shares: int, tmp_path: Path
+) -> None:
+    from spark_source.options.parse import parse_options
+    from spark_source.planning.query_plan import pin_all
+    from spark_source.spark_reader import RmqStoreReader
+    from spark_source.spark_types import spark_schema
+
+    golden = unpack("clean-5.5.0", tmp_path)
+    users = [r for r in golden.truth if r["topic"] == "orders"]
+    cut = golden.truth[-1]["commitLogOffset"] // 6
+    near = min(range(len(users)), key=lambda n: abs(users[n]["commitLogOffset"] - cut))
+    hit = users[near - 30 : near + 30]
+    start, stop = hit[0]["commitLogOffset"], hit[-1]["commitLogOffset"] + hit[-1]["storeSize"]
+    inside = [r for r in golden.truth if start <= r["commitLogOffset"] < stop]
+    hurt_log(golden, start, b"\xff" * (stop - start))
+    options = {"path": golden.path, "mode": "PERMISSIVE", "minPartitions": str(shares)}
+    reader = RmqStoreReader(
+        pin_all(parse_options({**options, "includeSystemTopics": "true"})),
+        spark_schema(permissive=True),
+    )
+    batches = [batch for part in reader.partitions() for batch in reader.read(part)]
+    about = [row for batch in batches for row in batch.to_pylist() if row["corruptRecord"]]
+    assert len(about) == sum(1 for record in inside if in_a_queue(record))
 
 
 def test_entries_of_a_light_queue_are_missed_although_another_queue_lists_the_records(
