@@ -165,3 +165,13 @@ def rows_of(store: MessageStore) -> list[dict[str, Any]]:
     return [
         row for batch in store.read_log(columns=["commitLogOffset"]) for row in batch.to_pylist()
     ]
+
+
+def test_the_folder_of_another_replay_stays(stopped: ReplaySpec, tmp_path: Path) -> None:
+    """It has the names that every replay writes."""
+    change_ledger(stopped, parquet="writing")
+    finished = tmp_path / "finished"
+    finished.mkdir()
+    (finished / "part-00000.parquet").write_text("of a finished replay")
+    other = replace(stopped, to_parquet=str(finished))
+    refused(other, tmp_path, "wrote to another folder", LedgerError)
