@@ -192,7 +192,9 @@ def test_a_manifest_that_is_behind_the_table_catches_up_or_is_refused(
     kept = tmp_path / "kept"
     shutil.copytree(table / "_manifest", kept)
     first_lost = len(list((table / "_delta_log").glob("*.json")))
-    delta.export(spec(store, table, topic="payments"))
+    # Several waves, so that commits are left behind the one that is lost below.
+    delta.export({**spec(store, table, topic="payments"), "wave_bytes": 80_000})
+    assert len(list((table / "_delta_log").glob("*.json"))) > first_lost + 1
 
     def put_back() -> None:
         shutil.rmtree(table / "_manifest")
