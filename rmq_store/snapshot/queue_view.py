@@ -75,8 +75,8 @@ class QueueView:
     ) -> WholeRange | None:
         """The whole log if `parts` are all messages of users' topics; else None.
 
-        Also None for an object store, a snapshot of some queues, and more than 1,000 other queues:
-        looking at them would cost more than it shows.
+        Also None for an object store, a snapshot of some queues, and more than 1,000 other queues,
+        whose entries would take longer to read than the messages.
         """
         if self.snapshot.part or self._open_log().chain.is_remote:
             return None
