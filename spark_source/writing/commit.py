@@ -21,7 +21,7 @@ from rmq_store.errors import NotAStoreError, StoreError
 from rmq_store.markers.lock_file import StoreLock, refuse_locked
 from rmq_store.recovery.clean_stop import refuse_abort
 from rmq_store.writing.store_writer import StoreWriter
-from spark_source.writing.exchange import exchange
+from spark_source.writing.exchange import exchange, place
 from spark_source.writing.ledger import (
     APPENDING,
     REPLACING,
@@ -218,17 +218,23 @@ def _replace(
     writer.close(sync=asked.flush)
     where = new.stat()
     ledger.begin(Begun(write.write_id, REPLACING, new=(where.st_dev, where.st_ino), stream=stream))
-    # A broker must not run on the store that is replaced.
-    lock = StoreLock(target) if has_content(asked.path) else None
     try:
-        exchange(new, target, aside)
+        if write.overwrite and has_content(asked.path):
+            _exchange_locked(new, target, aside)
+        else:
+            place(new, target)
     except BaseException:
         settle(ledger, asked)
         raise
-    finally:
-        if lock is not None:
-            lock.release()
     ledger.finish(end, closed=True, replaced=True)
+
+
+def _exchange_locked(new: Path, target: Path, aside: Path) -> None:
+    lock = StoreLock(target)  # a broker must not run on the store that is replaced
+    try:
+        exchange(new, target, aside)
+    finally:
+        lock.release()
 
 
 def _refuse_other_files(root: Path, config: StoreConfig) -> None:

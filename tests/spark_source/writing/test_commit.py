@@ -182,6 +182,51 @@ def test_every_clean_store_of_a_broker_is_appended_to(
     assert not (target / "abort").exists()
 
 
+def while_it_builds(monkeypatch: pytest.MonkeyPatch, other: Callable[[], None]) -> None:
+    """Have `other` happen when a write has appended its rows."""
+    append_all = committing._append_all
+
+    def with_other(*args: Any) -> None:
+        append_all(*args)
+        other()
+
+    monkeypatch.setattr(committing, "_append_all", with_other)
+
+
+@pytest.mark.parametrize("what", ["a store", "a folder", "a file"])
+def test_what_appears_at_the_target_while_a_write_builds_is_not_deleted(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "store"
+
+    def appear() -> None:
+        if what == "a store":
+            with MessageStore.create(target, SMALL) as store:
+                store.append({"topic": "orders", "queueId": 0, "body": b"of another"})
+        elif what == "a folder":
+            target.mkdir()
+            (target / "notes.txt").write_text("mine")
+        else:
+            target.write_text("mine")
+
+    def seen() -> dict[str, bytes]:
+        files = [target] if target.is_file() else sorted(target.rglob("*"))
+        return {str(file): file.read_bytes() for file in files if file.is_file()}
+
+    before: dict[str, bytes] = {}
+
+    def other() -> None:
+        appear()
+        before.update(seen())
+
+    while_it_builds(monkeypatch, other)
+    with pytest.raises(NotAStoreError, match="appeared meanwhile"):
+        write_rows(target, 0, 20)
+    assert before
+    assert seen() == before
+    assert left_beside(target) == []
+
+
 # --- streams --------------------------------------------------------------------------------------
 
 
