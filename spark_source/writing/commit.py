@@ -220,7 +220,7 @@ def _replace(
     ledger.begin(Begun(write.write_id, REPLACING, new=(where.st_dev, where.st_ino), stream=stream))
     try:
         if write.overwrite and has_content(asked.path):
-            _exchange_locked(new, target, aside)
+            _exchange_locked(new, asked, aside)
         else:
             place(new, target)
     except BaseException:
@@ -229,9 +229,13 @@ def _replace(
     ledger.finish(end, closed=True, replaced=True)
 
 
-def _exchange_locked(new: Path, target: Path, aside: Path) -> None:
+def _exchange_locked(new: Path, asked: WriteOptions, aside: Path) -> None:
+    """Exchange the stores. Raises NotAStoreError if files of others appeared in the target while
+    the new store was built."""
+    target = require_store(asked.path, asked.config_of_target())
     lock = StoreLock(target)  # a broker must not run on the store that is replaced
     try:
+        _refuse_other_files(target, asked.config_of_target())
         exchange(new, target, aside)
     finally:
         lock.release()

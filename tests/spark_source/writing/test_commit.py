@@ -227,6 +227,19 @@ def test_what_appears_at_the_target_while_a_write_builds_is_not_deleted(
     assert left_beside(target) == []
 
 
+def test_overwrite_leaves_files_that_appear_in_the_target_while_it_builds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "store"
+    write_rows(target, 0, 20)
+    while_it_builds(monkeypatch, lambda: (target / "notes.txt").touch())
+    with pytest.raises(NotAStoreError, match=r"notes\.txt"):
+        write_rows(target, 100, 20, overwrite=True)
+    assert (target / "notes.txt").exists()
+    assert numbers_in(target) == list(range(20))
+    assert left_beside(target) == []
+
+
 # --- streams --------------------------------------------------------------------------------------
 
 
