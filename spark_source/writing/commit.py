@@ -206,18 +206,19 @@ def _replace(
 ) -> None:
     """Build a store with the rows, and put it in the place of the target."""
     asked, target = write.asked, Path(write.asked.path)
-    new, aside = write.staging.path / "new", write.staging.path / "old"
+    new, aside = write.staging.new_store, write.staging.old_store
+    begun = Begun(write.write_id, REPLACING, stream=stream)
     new.parent.mkdir(parents=True, exist_ok=True)
     writer = MessageStore.create(new, asked.config, release=asked.release, broker_name=target.name)
     try:
         _append_all(writer, rows, asked)
         end = writer.log_range()[1]
+        writer.sign(begun.mark)
     except BaseException:
         writer.abandon()
         raise
     writer.close(sync=asked.flush)
-    where = new.stat()
-    ledger.begin(Begun(write.write_id, REPLACING, new=(where.st_dev, where.st_ino), stream=stream))
+    ledger.begin(begun)
     try:
         if write.overwrite and has_content(asked.path):
             _exchange_locked(new, asked, aside)
@@ -233,7 +234,9 @@ def _exchange_locked(new: Path, asked: WriteOptions, aside: Path) -> None:
     """Exchange the stores. Raises NotAStoreError if files of others appeared in the target while
     the new store was built."""
     target = require_store(asked.path, asked.config_of_target())
-    lock = StoreLock(target)  # a broker must not run on the store that is replaced
+    # A broker must not run on the store that is replaced. The lock also replaces the mark of an
+    # earlier write in that store, so that only the new store has one.
+    lock = StoreLock(target)
     try:
         _refuse_other_files(target, asked.config_of_target())
         exchange(new, target, aside)

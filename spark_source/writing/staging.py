@@ -60,6 +60,16 @@ class Staging:
         self.parent = folder_beside(target)
         self.path = Path(path_inside(self.parent, write_id))
 
+    @property
+    def new_store(self) -> Path:
+        """Where a store is built that takes the target's place."""
+        return self.path / "new"
+
+    @property
+    def old_store(self) -> Path:
+        """Where the target waits until the new store is in its place, without an exchange."""
+        return self.path / "old"
+
     def begin(self) -> None:
         """Create the folder on the driver, with the process that it depends on."""
         self._make()

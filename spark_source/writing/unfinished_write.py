@@ -86,17 +86,46 @@ def _recover(begun: Begun, root: Path, config: StoreConfig, release: str | None)
 
 
 def _settle_replacement(ledger: WriteLedger, begun: Begun, asked: WriteOptions) -> None:
-    target, staging = Path(asked.path), Staging(asked.path, begun.write_id)
-    aside = staging.path / "old"
-    with refusals(target):
-        if not target.exists() and aside.exists():
-            aside.rename(target)  # the exchange was in two steps, and this was between them
-        where = target.stat() if target.exists() else None
-    if where is not None and (where.st_dev, where.st_ino) == begun.new:
-        with MessageStore.open(target, config=asked.config_of_target(), queues=False) as store:
+    staging = Staging(asked.path, begun.write_id)
+    if _signature(staging.new_store / LOCK_FILE) == begun.mark:  # it is still to be put in place
+        _put_back(staging.old_store, Path(asked.path), begun)
+        ledger.forget()
+    elif not has_content(asked.path):
+        ledger.forget()  # the store was deleted since
+    else:
+        _refuse_unknown(staging, begun, asked)
+        with MessageStore.open(asked.path, config=asked.config_of_target(), queues=False) as store:
             end = store.log_range()[1]
         ledger.finish(end, closed=True, replaced=True)
-    else:
-        ledger.forget()
     if staging.path.exists():
         staging.remove()
+
+
+def _put_back(aside: Path, target: Path, begun: Begun) -> None:
+    """Undo the first of the two steps that replace a store where there is no exchange."""
+    with refusals(target):
+        if not aside.exists():
+            return
+        if has_content(str(target)):
+            raise WriteLedgerError(
+                target,
+                reason=f"a write that began at {begun.at} was interrupted while it replaced the "
+                "store, and another folder has appeared in its place since",
+                advice=f"The store is at {aside}. Move one of the two away",
+            )
+        aside.rename(target)
+
+
+def _refuse_unknown(staging: Staging, begun: Begun, asked: WriteOptions) -> None:
+    """Raise WriteLedgerError if nothing shows whether the new store is in its place."""
+    # Its folder without the new store shows it, as does the mark in the target.
+    marked = _signature(Path(asked.path) / LOCK_FILE) == begun.mark
+    if not marked and not staging.path.exists():
+        raise WriteLedgerError(
+            asked.path,
+            reason=f"a write that began at {begun.at} was interrupted, and its folder was deleted "
+            "since; whether this store is the old one or the new one is unknown",
+            expected=staging.path,
+            advice="Compare the store with what was written, and then delete "
+            f"{folder_beside(asked.path) / 'ledger.json'}",
+        )

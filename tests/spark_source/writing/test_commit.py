@@ -367,6 +367,60 @@ def test_a_store_that_a_broker_runs_on_is_refused(overwrite: bool, tmp_path: Pat
     assert len(numbers_in(target)) == (10 if overwrite else 50)
 
 
+@pytest.mark.parametrize("opened", [False, True])
+@pytest.mark.parametrize("placed", [False, True])
+def test_a_killed_replacement_is_recognised_on_another_disk(
+    placed: bool, opened: bool, tmp_path: Path
+) -> None:
+    first = tmp_path / "first"
+    first.mkdir()
+    write, parts = prepared(first / "store", 0, 20, query="q")
+
+    def killed() -> None:
+        def die(*args: Any, **named: Any) -> None:
+            os._exit(9)
+
+        if placed:
+            WriteLedger.finish = die  # type: ignore[method-assign]
+        else:
+            pytest.MonkeyPatch().setattr(committing, "place", die)
+        commit(write, parts, StreamBatch("q", 0))
+
+    assert os.waitstatus_to_exitcode(in_a_child(killed)) == 9
+    target = tmp_path / "moved" / "store"
+    shutil.copytree(first, target.parent)  # other inodes
+    if placed and opened:
+        MessageStore.append_to(target, SMALL).close()
+    assert write_rows(target, 0, 20, stream=StreamBatch("q", 0)) is not placed
+    assert numbers_in(target) == list(range(20))
+    assert left_beside(target) == ["ledger.json"]
+
+
+def test_the_old_store_is_not_lost_between_the_two_steps_without_an_exchange(
+    tmp_path: Path,
+) -> None:
+    target = tmp_path / "store"
+    write_rows(target, 0, 20)
+    write, parts = prepared(target, 100, 20, overwrite=True)
+
+    def killed() -> None:
+        def between(new: Path, target: Path, aside: Path) -> None:
+            target.rename(aside)
+            os._exit(9)
+
+        pytest.MonkeyPatch().setattr(committing, "exchange", between)
+        commit(write, parts)
+
+    assert os.waitstatus_to_exitcode(in_a_child(killed)) == 9
+    with MessageStore.create(target, SMALL) as store:
+        store.append({"topic": "orders", "queueId": 0, "body": b"of another"})
+    with pytest.raises(WriteLedgerError, match="another folder has appeared"):
+        write_rows(target, 40, 10)
+    shutil.rmtree(target)
+    write_rows(target, 20, 10)
+    assert numbers_in(target) == list(range(30))
+
+
 # --- staging --------------------------------------------------------------------------------------
 
 
