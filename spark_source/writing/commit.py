@@ -143,9 +143,10 @@ def _append(
         writer = MessageStore.append_to(
             asked.path, config, release=asked.release, recovery="refuse"
         )
+        if writer.log_range()[1] != start:
+            writer.close()  # nothing was appended
+            raise _changed(asked.path, start, writer.log_range()[1])
         try:
-            if writer.log_range()[1] != start:
-                raise _changed(asked.path, start, writer.log_range()[1])
             writer.sign(begun.mark)
             ledger.sign()
             _append_all(writer, rows, asked)

@@ -27,7 +27,7 @@ from rmq_store.markers.lock_file import StoreLock
 from spark_source.writing import commit as committing
 from spark_source.writing import exchange as exchanging
 from spark_source.writing.commit import StoreWrite, check_target, commit
-from spark_source.writing.ledger import StreamBatch, WriteLedger, WriteLedgerError
+from spark_source.writing.ledger import Begun, StreamBatch, WriteLedger, WriteLedgerError
 from spark_source.writing.staging import Part, Staging, StagingError, folder_beside
 from tests.support.golden import CLEAN, GoldenStore
 from tests.support.running.child import in_a_child
@@ -419,6 +419,27 @@ def test_the_old_store_is_not_lost_between_the_two_steps_without_an_exchange(
     shutil.rmtree(target)
     write_rows(target, 20, 10)
     assert numbers_in(target) == list(range(30))
+
+
+def test_a_store_that_another_process_wrote_into_meanwhile_stays_clean(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "store"
+    write_rows(target, 0, 20)
+    begin = WriteLedger.begin
+
+    def with_other(ledger: WriteLedger, begun: Begun) -> Begun:
+        with MessageStore.append_to(target, SMALL) as store:
+            store.append_batch(rows(20, 10))
+        return begin(ledger, begun)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(WriteLedger, "begin", with_other)
+        with pytest.raises(WriteLedgerError, match="another process wrote"):
+            write_rows(target, 100, 10)
+    assert not (target / "abort").exists()
+    write_rows(target, 30, 10)
+    assert numbers_in(target) == list(range(40))
 
 
 # --- staging --------------------------------------------------------------------------------------
