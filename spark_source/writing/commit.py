@@ -7,6 +7,7 @@ was killed are cut off again.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -35,6 +36,8 @@ from spark_source.writing.staging import Part, Staging, remove_abandoned
 from spark_source.writing.target_lock import has_content
 from spark_source.writing.unfinished_write import settle
 from spark_source.writing.write_options import ERROR, IGNORE, WriteOptions
+
+LOG = logging.getLogger("rmqstore")
 
 # What brokers and this package keep in the root of a store. Others' files are never deleted.
 _OF_A_STORE = frozenset(
@@ -139,6 +142,7 @@ def _append(
         start = store.log_range()[1]
     # From here on the target may change; what fails is undone, here or by the next write.
     begun = ledger.begin(Begun(write.write_id, APPENDING, start, stream=stream))
+    done = False
     try:
         writer = MessageStore.append_to(
             asked.path, config, release=asked.release, recovery="refuse"
@@ -154,11 +158,27 @@ def _append(
         except BaseException:
             writer.abandon()
             raise
+        done = True
         writer.close(sync=asked.flush)
-    except Exception:
-        settle(ledger, asked)
-        raise
-    ledger.forget()
+        ledger.forget()
+    except Exception as error:
+        if not _settled(ledger, asked, done):
+            raise
+        LOG.warning("%s: the rows are written; what came after that failed: %s", asked.path, error)
+
+
+def _settled(ledger: WriteLedger, asked: WriteOptions, done: bool) -> bool:
+    """Settle a write that failed. Returns whether its rows are in the target all the same.
+
+    `done`: the ledger has the write as done, so an error would make its user write the rows again.
+    """
+    try:
+        return settle(ledger, asked) or done
+    except Exception as error:
+        if not done:
+            raise
+        LOG.warning("%s: the next write, or a recovery, closes the store: %s", asked.path, error)
+        return True
 
 
 def _append_all(store: StoreWriter, rows: Iterator[pa.RecordBatch], asked: WriteOptions) -> None:
@@ -225,10 +245,12 @@ def _replace(
             _exchange_locked(new, asked, aside)
         else:
             place(new, target)
-    except BaseException:
-        settle(ledger, asked)
-        raise
-    ledger.finish(end, closed=True, replaced=True)
+    except BaseException as error:
+        if not settle(ledger, asked) or not isinstance(error, Exception):
+            raise
+        LOG.warning("%s: the store is replaced; what came after failed: %s", target, error)
+    else:
+        ledger.finish(end, closed=True, replaced=True)
 
 
 def _exchange_locked(new: Path, asked: WriteOptions, aside: Path) -> None:

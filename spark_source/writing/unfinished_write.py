@@ -8,6 +8,7 @@ from pathlib import Path
 from rmq_store import MessageStore
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.locate import refuse_foreign_log
+from rmq_store.files.durable import sync_one_folder
 from rmq_store.format.layout import ABORT_FILE, LOCK_FILE
 from rmq_store.format.releases import dialect
 from rmq_store.markers.abort_file import remove_abort
@@ -21,22 +22,22 @@ from spark_source.writing.write_options import WriteOptions
 LOG = logging.getLogger("rmqstore")
 
 
-def settle(ledger: WriteLedger, asked: WriteOptions) -> None:
+def settle(ledger: WriteLedger, asked: WriteOptions) -> bool:
     """Undo the write that the ledger has as begun, or finish it if all its rows are in the target.
 
-    Raises WriteLedgerError if that is not known any more, because another process has opened the
-    store since.
+    Returns whether there was such a write and it is finished. Raises WriteLedgerError if that is
+    not known any more, because another process has opened the store since.
     """
     begun = ledger.begun
     if begun is None:
-        return
+        return False
     how = "undone" if begun.end is None else "finished"
     LOG.warning("%s: the write begun at %s was interrupted; it is %s", asked.path, begun.at, how)
     if begun.kind == APPENDING:
         _settle_append(begun, asked)
         ledger.forget()
-    else:
-        _settle_replacement(ledger, begun, asked)
+        return begun.end is not None
+    return _settle_replacement(ledger, begun, asked)
 
 
 def _settle_append(begun: Begun, asked: WriteOptions) -> None:
@@ -85,8 +86,8 @@ def _recover(begun: Begun, root: Path, config: StoreConfig, release: str | None)
         lock.release()
 
 
-def _settle_replacement(ledger: WriteLedger, begun: Begun, asked: WriteOptions) -> None:
-    staging = Staging(asked.path, begun.write_id)
+def _settle_replacement(ledger: WriteLedger, begun: Begun, asked: WriteOptions) -> bool:
+    staging, placed = Staging(asked.path, begun.write_id), False
     if _signature(staging.new_store / LOCK_FILE) == begun.mark:  # it is still to be put in place
         _put_back(staging.old_store, Path(asked.path), begun)
         ledger.forget()
@@ -96,9 +97,12 @@ def _settle_replacement(ledger: WriteLedger, begun: Begun, asked: WriteOptions) 
         _refuse_unknown(staging, begun, asked)
         with MessageStore.open(asked.path, config=asked.config_of_target(), queues=False) as store:
             end = store.log_range()[1]
+        sync_one_folder(Path(asked.path).parent)  # the ledger must not be ahead of the disk
         ledger.finish(end, closed=True, replaced=True)
+        placed = True
     if staging.path.exists():
         staging.remove()
+    return placed
 
 
 def _put_back(aside: Path, target: Path, begun: Begun) -> None:

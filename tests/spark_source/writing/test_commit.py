@@ -24,8 +24,10 @@ from rmq_store.errors import (
     UnsafeNameError,
 )
 from rmq_store.markers.lock_file import StoreLock
+from rmq_store.writing.store_writer import StoreWriter
 from spark_source.writing import commit as committing
 from spark_source.writing import exchange as exchanging
+from spark_source.writing import unfinished_write
 from spark_source.writing.commit import StoreWrite, check_target, commit
 from spark_source.writing.ledger import Begun, StreamBatch, WriteLedger, WriteLedgerError
 from spark_source.writing.staging import Part, Staging, StagingError, folder_beside
@@ -440,6 +442,44 @@ def test_a_store_that_another_process_wrote_into_meanwhile_stays_clean(
     assert not (target / "abort").exists()
     write_rows(target, 30, 10)
     assert numbers_in(target) == list(range(40))
+
+
+@pytest.mark.parametrize("settles", [True, False])
+def test_a_write_that_is_done_does_not_fail_when_the_store_cannot_be_closed(
+    settles: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "store"
+    write_rows(target, 0, 20)
+
+    def failing(*args: Any, **named: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StoreWriter, "_finish", failing)
+        if not settles:
+            patch.setattr(unfinished_write, "recover_locked", failing)
+        write_rows(target, 20, 10, stream=StreamBatch("q", 0))
+    assert (target / "abort").exists() is not settles
+    assert numbers_in(target) == list(range(30))
+    assert not write_rows(target, 20, 10, stream=StreamBatch("q", 0))
+    assert not (target / "abort").exists()
+    write_rows(target, 30, 10)
+    assert numbers_in(target) == list(range(40))
+
+
+def test_a_replacement_that_is_done_does_not_fail_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "store"
+
+    def failing(folder: Path) -> None:
+        raise AccessError(folder, reason="flushing: Input/output error")
+
+    with monkeypatch.context() as patch:  # settling flushes the folder again
+        patch.setattr(exchanging, "sync_one_folder", failing)
+        write_rows(target, 0, 20)
+    assert numbers_in(target) == list(range(20))
+    assert left_beside(target) == []
 
 
 # --- staging --------------------------------------------------------------------------------------
