@@ -8,6 +8,7 @@ from pathlib import Path
 from rmq_store import MessageStore
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.locate import refuse_foreign_log
+from rmq_store.config.topics_json import update_topics
 from rmq_store.files.durable import sync_one_folder
 from rmq_store.format.layout import ABORT_FILE, LOCK_FILE
 from rmq_store.format.releases import dialect
@@ -80,7 +81,9 @@ def _recover(begun: Begun, root: Path, config: StoreConfig, release: str | None)
     until = begun.start if begun.end is None else begun.end
     lock = StoreLock(root, begun.mark)  # a second attempt sees that it was this one
     try:
-        recover_locked(root, config, dialect(release), "strict", until=until)
+        report = recover_locked(root, config, dialect(release), "strict", until=until)
+        if begun.end is not None and report.snapshot is not None:
+            update_topics(root, dialect(release), list(report.snapshot.queues), {})
         remove_abort(root)
     finally:
         lock.release()

@@ -14,6 +14,7 @@ import pytest
 
 from rmq_store import MessageStore
 from rmq_store.config.broker_conf import StoreConfig
+from rmq_store.config.topics_json import read_topic_configs
 from rmq_store.errors import (
     AccessError,
     InvalidMessageError,
@@ -465,6 +466,26 @@ def test_a_write_that_is_done_does_not_fail_when_the_store_cannot_be_closed(
     assert not (target / "abort").exists()
     write_rows(target, 30, 10)
     assert numbers_in(target) == list(range(40))
+
+
+def test_a_write_that_is_finished_later_declares_its_topics(tmp_path: Path) -> None:
+    target = tmp_path / "store"
+    write_rows(target, 0, 20)
+    write = StoreWrite("w" * 8, options(target, topic="late"))
+    batch = pa.RecordBatch.from_pydict({"body": [b"a"], "queueId": pa.array([2], pa.int32())})
+    parts = staged(write, [batch])
+
+    def killed() -> None:
+        def die(*args: Any, **named: Any) -> None:
+            os._exit(9)
+
+        pytest.MonkeyPatch().setattr(StoreWriter, "_finish", die)
+        commit(write, parts, StreamBatch("q", 0))
+
+    assert os.waitstatus_to_exitcode(in_a_child(killed)) == 9
+    assert "late" not in read_topic_configs(target)
+    assert not write_rows(target, 0, 1, stream=StreamBatch("q", 0))
+    assert read_topic_configs(target)["late"]["readQueueNums"] == 3
 
 
 def test_a_replacement_that_is_done_does_not_fail_afterwards(
