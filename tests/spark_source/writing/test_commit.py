@@ -572,6 +572,31 @@ def test_the_next_write_removes_what_killed_writes_left_and_no_more(tmp_path: Pa
     assert numbers_in(target) == [*range(10), *range(20, 30)]
 
 
+@pytest.mark.parametrize("what", ["refused", "gone", "half removed"])
+def test_leftovers_that_cannot_be_removed_fail_no_write(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "store"
+    prepared(target, 0, 10, query="q")
+    (left,) = folder_beside(str(target)).iterdir()
+    remove = shutil.rmtree
+
+    def removing(path: Path, *args: Any, **named: Any) -> None:
+        if what == "gone":
+            remove(path)
+        raise FileNotFoundError(path) if what == "gone" else PermissionError(13, "denied", path)
+
+    if what == "half removed":
+        (left.with_name(f"removed-{left.name}") / "part").mkdir(parents=True)
+    else:
+        monkeypatch.setattr(shutil, "rmtree", removing)
+    assert write_rows(target, 0, 10, stream=StreamBatch("q", 0))
+    monkeypatch.undo()
+    assert numbers_in(target) == list(range(10))
+    write_rows(target, 10, 10)
+    assert left_beside(target) == ["ledger.json"]
+
+
 def test_a_task_that_ends_after_the_abort_leaves_nothing(tmp_path: Path) -> None:
     write = StoreWrite("w", options(tmp_path / "store"))
     write.staging.begin()
