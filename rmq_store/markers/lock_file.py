@@ -58,6 +58,7 @@ class StoreLock:
         it opens the store, so these bytes stay only while nobody else does."""
         try:
             os.pwrite(self._fd, content, 0)
+            os.fsync(self._fd)  # after a power failure, the bytes are still those of the last one
         except OSError as error:
             raise from_os_error(self._path, error, "writing the lock") from error
 

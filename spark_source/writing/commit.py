@@ -7,6 +7,7 @@ was killed are cut off again.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from rmq_store.errors import NotAStoreError, StoreError
 from rmq_store.markers.lock_file import StoreLock, refuse_locked
 from rmq_store.recovery.clean_stop import refuse_abort
 from rmq_store.writing.store_writer import StoreWriter
-from spark_source.writing.exchange import exchange
+from spark_source.writing.exchange import exchange, place
 from spark_source.writing.ledger import (
     APPENDING,
     REPLACING,
@@ -35,6 +36,8 @@ from spark_source.writing.staging import Part, Staging, remove_abandoned
 from spark_source.writing.target_lock import has_content
 from spark_source.writing.unfinished_write import settle
 from spark_source.writing.write_options import ERROR, IGNORE, WriteOptions
+
+LOG = logging.getLogger("rmqstore")
 
 # What brokers and this package keep in the root of a store. Others' files are never deleted.
 _OF_A_STORE = frozenset(
@@ -139,13 +142,15 @@ def _append(
         start = store.log_range()[1]
     # From here on the target may change; what fails is undone, here or by the next write.
     begun = ledger.begin(Begun(write.write_id, APPENDING, start, stream=stream))
+    done = False
     try:
         writer = MessageStore.append_to(
             asked.path, config, release=asked.release, recovery="refuse"
         )
+        if writer.log_range()[1] != start:
+            writer.close()  # nothing was appended
+            raise _changed(asked.path, start, writer.log_range()[1])
         try:
-            if writer.log_range()[1] != start:
-                raise _changed(asked.path, start, writer.log_range()[1])
             writer.sign(begun.mark)
             ledger.sign()
             _append_all(writer, rows, asked)
@@ -153,11 +158,27 @@ def _append(
         except BaseException:
             writer.abandon()
             raise
+        done = True
         writer.close(sync=asked.flush)
-    except Exception:
-        settle(ledger, asked)
-        raise
-    ledger.forget()
+        ledger.forget()
+    except Exception as error:
+        if not _settled(ledger, asked, done):
+            raise
+        LOG.warning("%s: the rows are written; what came after that failed: %s", asked.path, error)
+
+
+def _settled(ledger: WriteLedger, asked: WriteOptions, done: bool) -> bool:
+    """Settle a write that failed. Returns whether its rows are in the target all the same.
+
+    `done`: the ledger has the write as done, so an error would make its user write the rows again.
+    """
+    try:
+        return settle(ledger, asked) or done
+    except Exception as error:
+        if not done:
+            raise
+        LOG.warning("%s: the next write, or a recovery, closes the store: %s", asked.path, error)
+        return True
 
 
 def _append_all(store: StoreWriter, rows: Iterator[pa.RecordBatch], asked: WriteOptions) -> None:
@@ -206,29 +227,44 @@ def _replace(
 ) -> None:
     """Build a store with the rows, and put it in the place of the target."""
     asked, target = write.asked, Path(write.asked.path)
-    new, aside = write.staging.path / "new", write.staging.path / "old"
+    new, aside = write.staging.new_store, write.staging.old_store
+    begun = Begun(write.write_id, REPLACING, stream=stream)
     new.parent.mkdir(parents=True, exist_ok=True)
     writer = MessageStore.create(new, asked.config, release=asked.release, broker_name=target.name)
     try:
         _append_all(writer, rows, asked)
         end = writer.log_range()[1]
+        writer.sign(begun.mark)
     except BaseException:
         writer.abandon()
         raise
     writer.close(sync=asked.flush)
-    where = new.stat()
-    ledger.begin(Begun(write.write_id, REPLACING, new=(where.st_dev, where.st_ino), stream=stream))
-    # A broker must not run on the store that is replaced.
-    lock = StoreLock(target) if has_content(asked.path) else None
+    ledger.begin(begun)
     try:
+        if write.overwrite and has_content(asked.path):
+            _exchange_locked(new, asked, aside)
+        else:
+            place(new, target)
+    except BaseException as error:
+        if not settle(ledger, asked) or not isinstance(error, Exception):
+            raise
+        LOG.warning("%s: the store is replaced; what came after failed: %s", target, error)
+    else:
+        ledger.finish(end, closed=True, replaced=True)
+
+
+def _exchange_locked(new: Path, asked: WriteOptions, aside: Path) -> None:
+    """Exchange the stores. Raises NotAStoreError if files of others appeared in the target while
+    the new store was built."""
+    target = require_store(asked.path, asked.config_of_target())
+    # A broker must not run on the store that is replaced. The lock also replaces the mark of an
+    # earlier write in that store, so that only the new store has one.
+    lock = StoreLock(target)
+    try:
+        _refuse_other_files(target, asked.config_of_target())
         exchange(new, target, aside)
-    except BaseException:
-        settle(ledger, asked)
-        raise
     finally:
-        if lock is not None:
-            lock.release()
-    ledger.finish(end, closed=True, replaced=True)
+        lock.release()
 
 
 def _refuse_other_files(root: Path, config: StoreConfig) -> None:

@@ -7,6 +7,7 @@ import errno
 import os
 from pathlib import Path
 
+from rmq_store.errors import NotAStoreError
 from rmq_store.files.durable import sync_one_folder
 from spark_source.writing.target_lock import refusals
 
@@ -14,6 +15,29 @@ _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 # File systems and systems without an exchange answer so.
 _NOT_HERE = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP)
+# A rename onto a folder with content, and onto a file.
+_OCCUPIED = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)
+
+
+def place(new: Path, target: Path) -> None:
+    """Put the folder `new` at `target`, which is missing or an empty folder.
+
+    Raises NotAStoreError, and changes nothing, if anything else is there.
+    """
+    with refusals(target):
+        try:
+            new.rename(target)  # replaces an empty folder, and never one with content
+        except OSError as error:
+            if error.errno not in _OCCUPIED:
+                raise
+            raise NotAStoreError(
+                target,
+                reason="the target appeared meanwhile",
+                expected="a folder that does not exist or is empty, as when the write began",
+                advice="The target is as it was, and nothing was written. Run the write again",
+            ) from error
+    sync_one_folder(target.parent)
+    sync_one_folder(new.parent)
 
 
 def exchange(new: Path, target: Path, aside: Path) -> None:
@@ -23,11 +47,7 @@ def exchange(new: Path, target: Path, aside: Path) -> None:
     two folders (NFS), `target` is missing for a moment, and the old folder is at `aside`.
     """
     with refusals(target):
-        if not target.exists():
-            new.rename(target)
-        elif not any(target.iterdir()):
-            new.rename(target)  # an empty folder is replaced
-        elif not _exchanged(new, target):
+        if not _exchanged(new, target):
             target.rename(aside)
             new.rename(target)
     sync_one_folder(target.parent)

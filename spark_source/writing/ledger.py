@@ -41,8 +41,8 @@ class Begun:
 
     `start`: where the log of the target ended before it. `signed`: it is about to append, and its
     mark is in the store's lock file. `end`: where the log ends with this write; set once everything
-    is there, and from then on the write is done. `new`: device and inode of the
-    store that takes the target's place, as soon as it is whole.
+    is there, and from then on the write is done. The store that takes the target's place is whole
+    when its write begins, and has the mark in its lock file.
     """
 
     write_id: str
@@ -50,7 +50,6 @@ class Begun:
     start: int = 0
     signed: bool = False
     end: int | None = None
-    new: tuple[int, int] | None = None
     stream: StreamBatch | None = None
     at: str = ""
 
@@ -191,12 +190,11 @@ class WriteLedger:
 def _to_begun(value: dict[str, Any] | None) -> Begun | None:
     if value is None:
         return None
-    stream, new = value["stream"], value["new"]
+    stream = value["stream"]
     return Begun(
         **{
             **value,
             "stream": None if stream is None else StreamBatch(**stream),
-            "new": None if new is None else (int(new[0]), int(new[1])),
         }
     )
 

@@ -16,6 +16,7 @@ import stat
 import time
 import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -59,6 +60,16 @@ class Staging:
     def __init__(self, target: str, write_id: str) -> None:
         self.parent = folder_beside(target)
         self.path = Path(path_inside(self.parent, write_id))
+
+    @property
+    def new_store(self) -> Path:
+        """Where a store is built that takes the target's place."""
+        return self.path / "new"
+
+    @property
+    def old_store(self) -> Path:
+        """Where the target waits until the new store is in its place, without an exchange."""
+        return self.path / "old"
 
     def begin(self) -> None:
         """Create the folder on the driver, with the process that it depends on."""
@@ -142,8 +153,9 @@ class Staging:
             )
 
     def remove(self) -> None:
-        """Delete the folder, and the one around it if nothing is left there."""
-        _remove(self.path)
+        """Delete the folder, and the one around it if nothing is left there. Logs what fails."""
+        with _gone_or_logged(self.path):
+            _remove(self.path)
         remove_if_empty(self.parent)
 
 
@@ -163,21 +175,33 @@ def remove_abandoned(target: str, *, but: str, of: str | None = None) -> None:
     """
     parent = folder_beside(target)
     for folder in sorted(parent.iterdir()):
-        if folder.name == but or not stat.S_ISDIR(folder.lstat().st_mode):
+        if folder.name == but:
             continue
-        if (of is not None and folder.name.startswith(of)) or _abandoned(folder):
-            LOG.warning("removing what a killed write left: %s", folder)
-            _remove(folder)
-        else:
-            LOG.info("another write has prepared rows, or has left them: %s", folder)
+        with _gone_or_logged(folder):
+            if not stat.S_ISDIR(folder.lstat().st_mode):
+                continue
+            if (of is not None and folder.name.startswith(of)) or _abandoned(folder):
+                LOG.warning("removing what a killed write left: %s", folder)
+                _remove(folder)
+            else:
+                LOG.info("another write has prepared rows, or has left them: %s", folder)
+
+
+@contextmanager
+def _gone_or_logged(folder: Path) -> Iterator[None]:
+    """For the removal of a folder: it may be gone, and what cannot be removed fails no write."""
+    try:
+        yield
+    except FileNotFoundError:
+        LOG.debug("%s is gone", folder)
+    except OSError as error:
+        LOG.warning("%s cannot be removed; a later write tries it again: %s", folder, error)
 
 
 def _remove(folder: Path) -> None:
-    """Delete a folder. One that is deleted halfway has a name that says so."""
-    with refusals(folder):
-        if folder.exists():
-            going = folder.with_name(_REMOVED + folder.name.removeprefix(_REMOVED))
-            shutil.rmtree(folder.rename(going))
+    """Delete a folder. One that is deleted halfway has a name that says so, and that is new."""
+    going = folder.with_name(_REMOVED + uuid.uuid4().hex)
+    shutil.rmtree(folder.rename(going))
 
 
 def _new_file(path: Path) -> int:

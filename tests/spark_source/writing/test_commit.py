@@ -1,4 +1,4 @@
-"""The commit of a write: modes, order, what is refused, and what others did meanwhile."""
+"""The commit of a write: modes, order, what is refused, streams, and staged rows."""
 
 from __future__ import annotations
 
@@ -19,15 +19,13 @@ from rmq_store.errors import (
     InvalidMessageError,
     MissingFileError,
     NotAStoreError,
-    StoreLockedError,
     UncleanStoreError,
     UnsafeNameError,
 )
-from rmq_store.markers.lock_file import StoreLock
 from spark_source.writing import commit as committing
 from spark_source.writing import exchange as exchanging
 from spark_source.writing.commit import StoreWrite, check_target, commit
-from spark_source.writing.ledger import StreamBatch, WriteLedger, WriteLedgerError
+from spark_source.writing.ledger import StreamBatch, WriteLedgerError
 from spark_source.writing.staging import Part, Staging, StagingError, folder_beside
 from tests.support.golden import CLEAN, GoldenStore
 from tests.support.running.child import in_a_child
@@ -182,6 +180,64 @@ def test_every_clean_store_of_a_broker_is_appended_to(
     assert not (target / "abort").exists()
 
 
+def while_it_builds(monkeypatch: pytest.MonkeyPatch, other: Callable[[], None]) -> None:
+    """Have `other` happen when a write has appended its rows."""
+    append_all = committing._append_all
+
+    def with_other(*args: Any) -> None:
+        append_all(*args)
+        other()
+
+    monkeypatch.setattr(committing, "_append_all", with_other)
+
+
+@pytest.mark.parametrize("what", ["a store", "a folder", "a file"])
+def test_what_appears_at_the_target_while_a_write_builds_is_not_deleted(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "store"
+
+    def appear() -> None:
+        if what == "a store":
+            with MessageStore.create(target, SMALL) as store:
+                store.append({"topic": "orders", "queueId": 0, "body": b"of another"})
+        elif what == "a folder":
+            target.mkdir()
+            (target / "notes.txt").write_text("mine")
+        else:
+            target.write_text("mine")
+
+    def seen() -> dict[str, bytes]:
+        files = [target] if target.is_file() else sorted(target.rglob("*"))
+        return {str(file): file.read_bytes() for file in files if file.is_file()}
+
+    before: dict[str, bytes] = {}
+
+    def other() -> None:
+        appear()
+        before.update(seen())
+
+    while_it_builds(monkeypatch, other)
+    with pytest.raises(NotAStoreError, match="appeared meanwhile"):
+        write_rows(target, 0, 20)
+    assert before
+    assert seen() == before
+    assert left_beside(target) == []
+
+
+def test_overwrite_leaves_files_that_appear_in_the_target_while_it_builds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "store"
+    write_rows(target, 0, 20)
+    while_it_builds(monkeypatch, lambda: (target / "notes.txt").touch())
+    with pytest.raises(NotAStoreError, match=r"notes\.txt"):
+        write_rows(target, 100, 20, overwrite=True)
+    assert (target / "notes.txt").exists()
+    assert numbers_in(target) == list(range(20))
+    assert left_beside(target) == []
+
+
 # --- streams --------------------------------------------------------------------------------------
 
 
@@ -220,93 +276,6 @@ def test_a_batch_write_between_two_batches_of_a_stream_stays(tmp_path: Path) -> 
     assert not write_rows(target, 20, 10, stream=StreamBatch("q", 1))
     write_rows(target, 60, 10, stream=StreamBatch("q", 2))
     assert numbers_in(target) == list(range(50, 70))
-
-
-# --- what others do -------------------------------------------------------------------------------
-
-
-def killed_while_appending(target: Path) -> None:
-    """A write whose driver dies after it has appended, with its rows in no ledger."""
-    write, parts = prepared(target, 40, 20)
-
-    def work() -> None:
-        def die(*args: Any, **named: Any) -> None:
-            os._exit(9)
-
-        WriteLedger.finish = die  # type: ignore[method-assign]
-        commit(write, parts)
-
-    assert os.waitstatus_to_exitcode(in_a_child(work)) == 9
-    assert len(numbers_in(target)) == 60  # a crashed store, for a reader
-
-
-def test_messages_that_a_broker_appended_after_a_killed_write_are_not_cut_off(
-    tmp_path: Path,
-) -> None:
-    target = tmp_path / "store"
-    write_rows(target, 0, 40)
-    killed_while_appending(target)
-
-    def broker() -> None:  # recovers the store, appends, and is killed
-        store = MessageStore.append_to(target, SMALL)
-        store.append({"topic": "orders", "queueId": 0, "body": b"of the broker"})
-        os._exit(0)
-
-    assert in_a_child(broker) == 0
-    for _ in range(2):
-        with pytest.raises(WriteLedgerError, match="another process has opened the store"):
-            write_rows(target, 100, 10)
-    with MessageStore.open(target) as store:
-        assert sum(store.max_offset(*queue) for queue in store.queues()) == 61
-    (folder_beside(str(target)) / "ledger.json").unlink()
-    with pytest.raises(UncleanStoreError):
-        write_rows(target, 100, 10)
-
-
-def test_a_killed_write_is_undone_by_the_next_one(tmp_path: Path) -> None:
-    target = tmp_path / "store"
-    write_rows(target, 0, 40)
-    killed_while_appending(target)
-    # What only looks at the store does not count as a process that opened it.
-    check_target(StoreWrite("w", options(target)))
-    write_rows(target, 200, 10)
-    assert numbers_in(target) == [*range(40), *range(200, 210)]
-
-
-def test_a_store_that_was_deleted_after_a_killed_write_is_created_again(tmp_path: Path) -> None:
-    target = tmp_path / "store"
-    write_rows(target, 0, 40)
-    killed_while_appending(target)
-    shutil.rmtree(target)
-    write_rows(target, 0, 10)
-    assert numbers_in(target) == list(range(10))
-
-
-def test_a_store_that_crashed_before_is_refused_and_not_recovered(tmp_path: Path) -> None:
-    target = tmp_path / "store"
-    write_rows(target, 0, 40)
-    (target / "abort").touch()
-    with pytest.raises(UncleanStoreError):
-        write_rows(target, 40, 10)
-    assert (target / "abort").exists()
-    assert numbers_in(target) == list(range(40))
-
-
-@pytest.mark.parametrize("overwrite", [False, True])
-def test_a_store_that_a_broker_runs_on_is_refused(overwrite: bool, tmp_path: Path) -> None:
-    target = tmp_path / "store"
-    write_rows(target, 0, 40)
-    write, parts = prepared(target, 40, 10, overwrite=overwrite)
-    lock = StoreLock(target)
-    try:
-        with pytest.raises(StoreLockedError):
-            check_target(write)
-        with pytest.raises(StoreLockedError):
-            commit(write, parts)
-    finally:
-        lock.release()
-    commit(write, parts)
-    assert len(numbers_in(target)) == (10 if overwrite else 50)
 
 
 # --- staging --------------------------------------------------------------------------------------
@@ -376,6 +345,31 @@ def test_the_next_write_removes_what_killed_writes_left_and_no_more(tmp_path: Pa
     commit(running, parts)
     assert left_beside(target) == []
     assert numbers_in(target) == [*range(10), *range(20, 30)]
+
+
+@pytest.mark.parametrize("what", ["refused", "gone", "half removed"])
+def test_leftovers_that_cannot_be_removed_fail_no_write(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "store"
+    prepared(target, 0, 10, query="q")
+    (left,) = folder_beside(str(target)).iterdir()
+    remove = shutil.rmtree
+
+    def removing(path: Path, *args: Any, **named: Any) -> None:
+        if what == "gone":
+            remove(path)
+        raise FileNotFoundError(path) if what == "gone" else PermissionError(13, "denied", path)
+
+    if what == "half removed":
+        (left.with_name(f"removed-{left.name}") / "part").mkdir(parents=True)
+    else:
+        monkeypatch.setattr(shutil, "rmtree", removing)
+    assert write_rows(target, 0, 10, stream=StreamBatch("q", 0))
+    monkeypatch.undo()
+    assert numbers_in(target) == list(range(10))
+    write_rows(target, 10, 10)
+    assert left_beside(target) == ["ledger.json"]
 
 
 def test_a_task_that_ends_after_the_abort_leaves_nothing(tmp_path: Path) -> None:

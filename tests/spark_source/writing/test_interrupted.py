@@ -1,0 +1,255 @@
+"""Commits that are interrupted: by a kill, by another process, or by an error after the rows are in."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from rmq_store import MessageStore
+from rmq_store.config.topics_json import read_topic_configs
+from rmq_store.errors import (
+    AccessError,
+    StoreLockedError,
+    UncleanStoreError,
+)
+from rmq_store.markers.lock_file import StoreLock
+from rmq_store.writing.store_writer import StoreWriter
+from spark_source.writing import commit as committing
+from spark_source.writing import exchange as exchanging
+from spark_source.writing import unfinished_write
+from spark_source.writing.commit import StoreWrite, check_target, commit
+from spark_source.writing.ledger import Begun, StreamBatch, WriteLedger, WriteLedgerError
+from spark_source.writing.staging import folder_beside
+from tests.support.running.child import in_a_child
+from tests.support.stores import SMALL
+from tests.support.writing.writes import (
+    left_beside,
+    numbers_in,
+    options,
+    prepared,
+    rows,
+    staged,
+    write_rows,
+)
+
+
+def killed_while_appending(target: Path) -> None:
+    """A write whose driver dies after it has appended, with its rows in no ledger."""
+    write, parts = prepared(target, 40, 20)
+
+    def work() -> None:
+        def die(*args: Any, **named: Any) -> None:
+            os._exit(9)
+
+        WriteLedger.finish = die  # type: ignore[method-assign]
+        commit(write, parts)
+
+    assert os.waitstatus_to_exitcode(in_a_child(work)) == 9
+    assert len(numbers_in(target)) == 60  # a crashed store, for a reader
+
+
+def test_messages_that_a_broker_appended_after_a_killed_write_are_not_cut_off(
+    tmp_path: Path,
+) -> None:
+    target = tmp_path / "store"
+    write_rows(target, 0, 40)
+    killed_while_appending(target)
+
+    def broker() -> None:  # recovers the store, appends, and is killed
+        store = MessageStore.append_to(target, SMALL)
+        store.append({"topic": "orders", "queueId": 0, "body": b"of the broker"})
+        os._exit(0)
+
+    assert in_a_child(broker) == 0
+    for _ in range(2):
+        with pytest.raises(WriteLedgerError, match="another process has opened the store"):
+            write_rows(target, 100, 10)
+    with MessageStore.open(target) as store:
+        assert sum(store.max_offset(*queue) for queue in store.queues()) == 61
+    (folder_beside(str(target)) / "ledger.json").unlink()
+    with pytest.raises(UncleanStoreError):
+        write_rows(target, 100, 10)
+
+
+def test_a_killed_write_is_undone_by_the_next_one(tmp_path: Path) -> None:
+    target = tmp_path / "store"
+    write_rows(target, 0, 40)
+    killed_while_appending(target)
+    # What only looks at the store does not count as a process that opened it.
+    check_target(StoreWrite("w", options(target)))
+    write_rows(target, 200, 10)
+    assert numbers_in(target) == [*range(40), *range(200, 210)]
+
+
+def test_a_store_that_was_deleted_after_a_killed_write_is_created_again(tmp_path: Path) -> None:
+    target = tmp_path / "store"
+    write_rows(target, 0, 40)
+    killed_while_appending(target)
+    shutil.rmtree(target)
+    write_rows(target, 0, 10)
+    assert numbers_in(target) == list(range(10))
+
+
+def test_a_store_that_crashed_before_is_refused_and_not_recovered(tmp_path: Path) -> None:
+    target = tmp_path / "store"
+    write_rows(target, 0, 40)
+    (target / "abort").touch()
+    with pytest.raises(UncleanStoreError):
+        write_rows(target, 40, 10)
+    assert (target / "abort").exists()
+    assert numbers_in(target) == list(range(40))
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_store_that_a_broker_runs_on_is_refused(overwrite: bool, tmp_path: Path) -> None:
+    target = tmp_path / "store"
+    write_rows(target, 0, 40)
+    write, parts = prepared(target, 40, 10, overwrite=overwrite)
+    lock = StoreLock(target)
+    try:
+        with pytest.raises(StoreLockedError):
+            check_target(write)
+        with pytest.raises(StoreLockedError):
+            commit(write, parts)
+    finally:
+        lock.release()
+    commit(write, parts)
+    assert len(numbers_in(target)) == (10 if overwrite else 50)
+
+
+@pytest.mark.parametrize("opened", [False, True])
+@pytest.mark.parametrize("placed", [False, True])
+def test_a_killed_replacement_is_recognised_on_another_disk(
+    placed: bool, opened: bool, tmp_path: Path
+) -> None:
+    first = tmp_path / "first"
+    first.mkdir()
+    write, parts = prepared(first / "store", 0, 20, query="q")
+
+    def killed() -> None:
+        def die(*args: Any, **named: Any) -> None:
+            os._exit(9)
+
+        if placed:
+            WriteLedger.finish = die  # type: ignore[method-assign]
+        else:
+            pytest.MonkeyPatch().setattr(committing, "place", die)
+        commit(write, parts, StreamBatch("q", 0))
+
+    assert os.waitstatus_to_exitcode(in_a_child(killed)) == 9
+    target = tmp_path / "moved" / "store"
+    shutil.copytree(first, target.parent)  # other inodes
+    if placed and opened:
+        MessageStore.append_to(target, SMALL).close()
+    assert write_rows(target, 0, 20, stream=StreamBatch("q", 0)) is not placed
+    assert numbers_in(target) == list(range(20))
+    assert left_beside(target) == ["ledger.json"]
+
+
+def test_the_old_store_is_not_lost_between_the_two_steps_without_an_exchange(
+    tmp_path: Path,
+) -> None:
+    target = tmp_path / "store"
+    write_rows(target, 0, 20)
+    write, parts = prepared(target, 100, 20, overwrite=True)
+
+    def killed() -> None:
+        def between(new: Path, target: Path, aside: Path) -> None:
+            target.rename(aside)
+            os._exit(9)
+
+        pytest.MonkeyPatch().setattr(committing, "exchange", between)
+        commit(write, parts)
+
+    assert os.waitstatus_to_exitcode(in_a_child(killed)) == 9
+    with MessageStore.create(target, SMALL) as store:
+        store.append({"topic": "orders", "queueId": 0, "body": b"of another"})
+    with pytest.raises(WriteLedgerError, match="another folder has appeared"):
+        write_rows(target, 40, 10)
+    shutil.rmtree(target)
+    write_rows(target, 20, 10)
+    assert numbers_in(target) == list(range(30))
+
+
+def test_a_store_that_another_process_wrote_into_meanwhile_stays_clean(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "store"
+    write_rows(target, 0, 20)
+    begin = WriteLedger.begin
+
+    def with_other(ledger: WriteLedger, begun: Begun) -> Begun:
+        with MessageStore.append_to(target, SMALL) as store:
+            store.append_batch(rows(20, 10))
+        return begin(ledger, begun)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(WriteLedger, "begin", with_other)
+        with pytest.raises(WriteLedgerError, match="another process wrote"):
+            write_rows(target, 100, 10)
+    assert not (target / "abort").exists()
+    write_rows(target, 30, 10)
+    assert numbers_in(target) == list(range(40))
+
+
+@pytest.mark.parametrize("settles", [True, False])
+def test_a_write_that_is_done_does_not_fail_when_the_store_cannot_be_closed(
+    settles: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "store"
+    write_rows(target, 0, 20)
+
+    def failing(*args: Any, **named: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StoreWriter, "_finish", failing)
+        if not settles:
+            patch.setattr(unfinished_write, "recover_locked", failing)
+        write_rows(target, 20, 10, stream=StreamBatch("q", 0))
+    assert (target / "abort").exists() is not settles
+    assert numbers_in(target) == list(range(30))
+    assert not write_rows(target, 20, 10, stream=StreamBatch("q", 0))
+    assert not (target / "abort").exists()
+    write_rows(target, 30, 10)
+    assert numbers_in(target) == list(range(40))
+
+
+def test_a_write_that_is_finished_later_declares_its_topics(tmp_path: Path) -> None:
+    target = tmp_path / "store"
+    write_rows(target, 0, 20)
+    write = StoreWrite("w" * 8, options(target, topic="late"))
+    batch = pa.RecordBatch.from_pydict({"body": [b"a"], "queueId": pa.array([2], pa.int32())})
+    parts = staged(write, [batch])
+
+    def killed() -> None:
+        def die(*args: Any, **named: Any) -> None:
+            os._exit(9)
+
+        pytest.MonkeyPatch().setattr(StoreWriter, "_finish", die)
+        commit(write, parts, StreamBatch("q", 0))
+
+    assert os.waitstatus_to_exitcode(in_a_child(killed)) == 9
+    assert "late" not in read_topic_configs(target)
+    assert not write_rows(target, 0, 1, stream=StreamBatch("q", 0))
+    assert read_topic_configs(target)["late"]["readQueueNums"] == 3
+
+
+def test_a_replacement_that_is_done_does_not_fail_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "store"
+
+    def failing(folder: Path) -> None:
+        raise AccessError(folder, reason="flushing: Input/output error")
+
+    with monkeypatch.context() as patch:  # settling flushes the folder again
+        patch.setattr(exchanging, "sync_one_folder", failing)
+        write_rows(target, 0, 20)
+    assert numbers_in(target) == list(range(20))
+    assert left_beside(target) == []
