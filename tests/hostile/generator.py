@@ -133,7 +133,9 @@ class Generator:
             raw += data[: size - len(raw) % size]
         for base in range(0, len(raw), size):
             piece = bytes(raw[base : base + size]).ljust(size, b"\0")
-            (folder / f"{base:020d}").write_bytes(piece)
+            path = folder / f"{base:020d}"
+            path.unlink(missing_ok=True)  # an earlier lie may have put a link or a FIFO there
+            path.write_bytes(piece)
 
     def make(self, seed: str, store: Path) -> list[str]:
         """A hostile store in the folder `store`. Returns what the lies are about."""
@@ -142,7 +144,10 @@ class Generator:
         done = []
         for _ in range(random_.choice((1, 1, 2, 3))):
             lie = random_.choice(_LIES)
-            done.append(f"{lie.__name__}: {lie(self, random_, store)}")
+            try:
+                done.append(f"{lie.__name__}: {lie(self, random_, store)}")
+            except OSError as error:  # an earlier lie has put something else in its place
+                done.append(f"{lie.__name__}: not possible any more: {error}")
         return done
 
     # --- lies -------------------------------------------------------------------------------------
