@@ -1,0 +1,156 @@
+"""A read of all topics accounts for every byte of the log: what no entry lists is looked at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rmq_store import QueueId, StoreError
+from rmq_store.errors import CorruptQueueError
+from tests.snapshot.test_lost_ends import (
+    WIDTH,
+    far_from_the_ends,
+    forget_consumers,
+    hurt_log,
+    hurt_queue,
+    last_of,
+    met_by,
+)
+from tests.support.golden import GoldenStore, Truth, in_a_queue, unpack
+
+IDLE = QueueId("documents", 0)
+
+
+def lose_idle_end(golden: GoldenStore, gone: int = 4) -> Truth:
+    """Zero the last entries of a queue that got no message for long; returns the first lost one."""
+    forget_consumers(golden)
+    count, records = last_of(golden, IDLE)
+    hurt_queue(golden, IDLE, count - gone, bytes(gone * WIDTH))
+    return records[count - gone]
+
+
+@pytest.mark.parametrize(
+    ("columns", "tags"), [(("queueOffset",), "TagA"), (("body",), None), (None, "TagA")]
+)
+@pytest.mark.parametrize("name", ["clean-4.3.2", "clean-4.9.7", "clean-5.2.0", "clean-5.3.3"])
+def test_a_read_of_all_topics_accounts_for_the_messages_of_an_idle_queue(
+    name: str,
+    tags: str | None,
+    columns: tuple[str, ...] | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    far_from_the_ends(monkeypatch)
+    golden = unpack(name, tmp_path)
+    lost = lose_idle_end(golden)
+    met: list[StoreError] = []
+    with golden.open() as store:
+        list(store.read_batches(tags=tags, columns=columns, on_damage=met.append))
+        place = (*IDLE, lost["queueOffset"], lost["commitLogOffset"])
+        assert [error.entry and error.entry[:4] for error in met] == [place]
+        assert "at least 4 whole records" in str(met[0])
+        list(store.read_batches("orders"))
+        with pytest.raises(CorruptQueueError):
+            list(store.read_batches(tags=tags, columns=columns))
+
+
+def test_spark_accounts_for_them_in_the_share_that_has_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from spark_source.options.parse import parse_options
+    from spark_source.planning.query_plan import pin_all
+    from spark_source.spark_reader import RmqStoreReader
+    from spark_source.spark_types import spark_schema
+    from spark_source.table_reader import TableReader, table_schema
+
+    far_from_the_ends(monkeypatch)
+    golden = unpack("clean-5.3.3", tmp_path)
+    lost = lose_idle_end(golden)
+    for shares in ("1", "7"):
+        options = {"path": golden.path, "minPartitions": shares}
+        plan = pin_all(parse_options({**options, "mode": "PERMISSIVE"}))
+        reader = RmqStoreReader(plan, spark_schema(permissive=True))
+        parts = reader.partitions()
+        assert len(parts) >= int(shares)
+        rows = [row for part in parts for batch in reader.read(part) for row in batch.to_pylist()]
+        users = [r for r in golden.truth if r["topic"] in ("orders", "documents")]
+        assert len([row for row in rows if row["corruptRecord"] is None]) >= len(users) - 4
+        (bad,) = [row for row in rows if row["corruptRecord"]]
+        assert (bad["topic"], bad["queueOffset"]) == ("documents", lost["queueOffset"])
+        table = TableReader(
+            pin_all(parse_options({**options, "table": "damage"})), "damage", table_schema("damage")
+        )
+        (row,) = [
+            row
+            for part in table.partitions()
+            for batch in table.read(part)
+            for row in batch.to_pylist()
+        ]
+        assert row["commitLogOffset"] == lost["commitLogOffset"]
+
+
+@pytest.mark.parametrize("shares", [1, 5, 6, 7, 40])
+def test_listed_damage_is_reported_once_wherever_the_log_is_cut(
+    shares: int, tmp_path: Path
+) -> None:
+    from spark_source.options.parse import parse_options
+    from spark_source.planning.query_plan import pin_all
+    from spark_source.spark_reader import RmqStoreReader
+    from spark_source.spark_types import spark_schema
+
+    golden = unpack("clean-5.5.0", tmp_path)
+    users = [r for r in golden.truth if r["topic"] == "orders"]
+    cut = golden.truth[-1]["commitLogOffset"] // 6
+    near = min(range(len(users)), key=lambda n: abs(users[n]["commitLogOffset"] - cut))
+    hit = users[near - 30 : near + 30]
+    start, stop = hit[0]["commitLogOffset"], hit[-1]["commitLogOffset"] + hit[-1]["storeSize"]
+    inside = [r for r in golden.truth if start <= r["commitLogOffset"] < stop]
+    hurt_log(golden, start, b"\xff" * (stop - start))
+    options = {"path": golden.path, "mode": "PERMISSIVE", "minPartitions": str(shares)}
+    reader = RmqStoreReader(
+        pin_all(parse_options({**options, "includeSystemTopics": "true"})),
+        spark_schema(permissive=True),
+    )
+    batches = [batch for part in reader.partitions() for batch in reader.read(part)]
+    about = [row for batch in batches for row in batch.to_pylist() if row["corruptRecord"]]
+    assert len(about) == sum(1 for record in inside if in_a_queue(record))
+
+
+def test_entries_of_a_light_queue_are_missed_although_another_queue_lists_the_records(
+    tmp_path: Path,
+) -> None:
+    from spark_source.options.parse import parse_options
+    from spark_source.planning.query_plan import pin_all
+    from spark_source.spark_reader import RmqStoreReader
+    from spark_source.spark_types import spark_schema
+
+    golden = unpack("lmq-5.3.3", tmp_path)
+    forget_consumers(golden)
+    light = QueueId("%LMQ%device-0", 0)
+    count = len(golden.by_queue[light])
+    hurt_queue(golden, light, 1, bytes((count - 1) * WIDTH))
+    with golden.open() as store:
+        _, met = met_by(store)
+        assert [error.entry and error.entry[:3] for error in met] == [(*light, 1)]
+    options = {"path": golden.path, "includeSystemTopics": "true", "mode": "PERMISSIVE"}
+    reader = RmqStoreReader(pin_all(parse_options(options)), spark_schema(permissive=True))
+    batches = [batch for part in reader.partitions() for batch in reader.read(part)]
+    about = [row for batch in batches for row in batch.to_pylist() if row["corruptRecord"]]
+    assert [(row["topic"], row["queueOffset"]) for row in about] == [(light.topic, 1)]
+
+
+def test_damage_in_the_middle_that_no_queue_lists_is_reported_by_a_read_of_all_topics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    far_from_the_ends(monkeypatch)
+    golden = unpack("clean-5.3.3", tmp_path)
+    lost = lose_idle_end(golden)
+    hurt_log(golden, lost["commitLogOffset"], b"\xff" * lost["storeSize"])
+    met: list[StoreError] = []
+    with golden.open() as store:
+        list(store.read_batches(on_damage=met.append))
+    assert [error.offset for error in met if "no queue lists all" in str(error)] == [
+        lost["commitLogOffset"]
+    ]
+    assert len(met) == 2, "the other three are whole"
