@@ -215,9 +215,9 @@ def _new_file(path: Path) -> int:
 def _driver() -> dict[str, str | int]:
     """The process that runs the query: the JVM above this worker, else this process."""
     pid = own = os.getpid()
-    while pid > 1 and _stat(pid)[0] != "java":
-        pid = int(_stat(pid)[1])
-    pid = pid if pid > 1 else own
+    while pid > 0 and _stat(pid)[0] != "java":
+        pid = int(_stat(pid)[1])  # 0 above process 1, which is the JVM itself in some containers
+    pid = pid or own
     return {"host": socket.gethostname(), "pid": pid, "started": _stat(pid)[2]}
 
 
