@@ -37,6 +37,7 @@ from rmq_store.snapshot.file_sizes import geometry_found
 from rmq_store.snapshot.queue_view import QueueView
 from rmq_store.snapshot.snapshot import StoreSnapshot, take_snapshot
 from rmq_store.snapshot.uncovered_bytes import WholeRange
+from rmq_store.snapshot.whole_range import whole_range
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -291,11 +292,11 @@ class MessageStore:
         TruncatedFileError in any case.
         """
         options = ReadOptions.of(verify_queue, **how)
-        if self._log.chain.is_remote:
-            self.view.fetch_ahead(slices)
         reader = SliceReader(self.log, self.view, self.broker_name, self._snapshot.log_end, options)
         if whole is None and reader.may_account:
-            whole = self.view.whole_log(slices, self.is_system_topic)
+            whole = whole_range(self.view, slices, self.is_system_topic)
+        if self._log.chain.is_remote:
+            self.view.fetch_ahead((*slices, *(whole.rest if whole else ())))
         return reader.read(slices, whole)
 
     def read_log(
@@ -443,8 +444,6 @@ class MessageStore:
         return self.view.first_since(queue, timestamp, unreadable_before=unreadable_before)
 
     def scan(self, start: int | None = None) -> Iterator[Extent]:
-        """Every byte of the log from `start` (default: its first) on, as whole records and named gaps.
-
-        Gaps are filler, unwritten, torn, ghost, stale, damaged or missing.
-        """
+        """Every byte of the log from `start` (default: its first) on, as whole records and gaps, each
+        with its kind: filler, unwritten, torn, ghost, stale, damaged or missing."""
         return self.log.extents(start)

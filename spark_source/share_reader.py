@@ -19,7 +19,7 @@ from rmq_store.search.log_slices import LogSlice, pieces_of
 from rmq_store.search.prefetch import offset_at_log
 from rmq_store.snapshot.uncovered_bytes import WholeRange
 from spark_source.damage import DamageHandler
-from spark_source.planning.partitions import Share, end_errors, whole_log
+from spark_source.planning.partitions import Share, end_errors
 from spark_source.planning.query_plan import ReadPlan
 
 FIRST_BATCH_ROWS = 256
@@ -80,7 +80,7 @@ def read_messages(
             on_damage=damage,
         )
         return
-    whole = _whole_range(plan, share, store, columns)
+    whole = _whole_range(plan, share, store)
     for slices in pieces_of_share(plan, share, store):
         yield from store.read_slices(
             slices,
@@ -98,23 +98,25 @@ def read_messages(
         )
 
 
-def _whole_range(
-    plan: ReadPlan, share: Share, store: MessageStore, columns: Sequence[str]
-) -> WholeRange | None:
-    """The log range of a share that has all messages of users' topics in it; None for another."""
-    if share.slice is None or share.ranges is not None:
+def _whole_range(plan: ReadPlan, share: Share, store: MessageStore) -> WholeRange | None:
+    """What a share accounts for; None for one that does not."""
+    part = share.accounts
+    if part is None:
         return None
-    whole = whole_log(plan, store, columns)
-    if whole is None:
-        return None
-    start, stop = share.slice.start, share.slice.stop
-    pieces = pieces_of(whole.rest, share.slice, store.view.offset_at_log)
+    view, states = store.view, store.view.snapshot.queues
+    selected = {piece.queue for piece in (*plan.ranges, *plan.empty)}
+    every = [QueueSlice(q, state.min_offset, state.max_offset) for q, state in states.items()]
+    rest = [
+        one for one in every if one.queue not in selected and store.is_system_topic(one.queue.topic)
+    ]
+    queues = states.keys() - {one.queue for one in rest}
+    read = () if share.ranges is None else plan.ranges  # by other shares
     beyond: Sequence[QueueSlice] = ()
-    end = None if stop is None else record_start_at(store.log, stop, store.log_range()[1])
-    if stop is not None and end is not None and end > stop:
-        every = (*plan.ranges, *whole.rest)
-        beyond = pieces_of(every, LogSlice(stop, end, 0), store.view.offset_at_log)
-    return WholeRange(whole.queues, tuple(pieces), start, stop, tuple(beyond))
+    end = None if part.stop is None else record_start_at(store.log, part.stop, store.log_range()[1])
+    if part.stop is not None and end is not None and end > part.stop:
+        beyond = pieces_of(every, LogSlice(part.stop, end, 0), view.offset_at_log)
+    pieces = pieces_of((*rest, *read), part, view.offset_at_log)
+    return WholeRange(frozenset(queues), tuple(pieces), part.start, part.stop, tuple(beyond))
 
 
 def pieces_of_share(

@@ -51,7 +51,8 @@ class RmqStoreReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Partitions with about equal numbers of selected bytes."""
-        shares = [*shares_of(self.plan, self.columns), *end_shares(self.plan, self.columns)]
+        shares = shares_of(self.plan, self.columns)
+        shares += end_shares(self.plan, shares, self.columns)
         return [LogPartition(share) for share in shares]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

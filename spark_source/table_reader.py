@@ -109,7 +109,8 @@ class TableReader(DataSourceReader):
         if self.table == PLAN:
             return [TablePartition(0, rows=list(plan_rows(self.plan)))]
         if self.table == DAMAGE:
-            shares = [*shares_of(self.plan, ("body",)), *end_shares(self.plan, ("body",))]
+            shares = shares_of(self.plan, ("body",))
+            shares += end_shares(self.plan, shares, ("body",))
             return [TablePartition(share.store, share) for share in shares]
         if self.table == USAGE:
             whole = replaced(self.plan, split_by=BY_QUEUE)

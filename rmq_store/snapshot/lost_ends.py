@@ -95,9 +95,10 @@ class LostEnds:
             missing |= uncovered.missing
         for queue in sorted(missing):
             yield self._unlisted(queue, missing[queue])
-        if uncovered is None:
-            yield from self._damage_near_end(last)
-        else:
+        for error in self._damage_near_end(last):
+            if uncovered is None or error.offset is None or not uncovered.covers(error.offset):
+                yield error
+        if uncovered is not None:
             yield from self._uncovered_damage(uncovered)
         yield from self._beside_records(last, missing)
 
@@ -115,7 +116,10 @@ class LostEnds:
         missing = self._missing_near(_light(first), _light(last))
         for queue in sorted(missing):
             yield self._unlisted(queue, missing[queue])
-        yield from self._beside_records(last, missing)
+        # Where the log has records after the end of such a queue, the uncovered bytes show them.
+        short = {queue for queue in last if self._snapshot.queues[queue].bytes_after}
+        known = {queue for queue in short if self._short_of_consumers(queue) is not None}
+        yield from self._beside_records(last, known | missing.keys())
 
     def _reached_ends(self, parts: Sequence[QueueSlice]) -> tuple[set[QueueId], set[QueueId]]:
         """The queues of `parts` of which they reach the first message, and those with the last."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,9 @@ from rmq_store.snapshot.lost_ends import LostEnds
 from rmq_store.snapshot.offset_by_time import offset_by_time
 from rmq_store.snapshot.queue_state import QueueState
 from rmq_store.snapshot.snapshot import StoreSnapshot
-from rmq_store.snapshot.uncovered_bytes import WholeRange
 
 _EMPTY = QueueState(0, 0, 0, 0)
 _FETCHED_AHEAD = 16 << 20  # bytes of queues to fetch before the first is read
-_MOST_OTHERS = 1000  # queues that a read looks at beside those that it returns
 _MOST_AHEAD = 512  # queue ranges, so that the first ones are still cached when they are read
 
 
@@ -69,31 +67,6 @@ class QueueView:
         config = self._folders.config
         log = self._open_log()
         return LostEnds(self._root, log, config, self.snapshot, self.entries, self.offset_at_log)
-
-    def whole_log(
-        self, parts: Iterable[QueueSlice], is_system: Callable[[str], bool]
-    ) -> WholeRange | None:
-        """The whole log if `parts` are all messages of users' topics; else None.
-
-        Also None for an object store, a snapshot of some queues, and more than 1,000 other queues,
-        whose entries would take longer to read than the messages.
-        """
-        if self.snapshot.part or self._open_log().chain.is_remote:
-            return None
-        states = self.snapshot.queues
-        whole: set[QueueId] = set()
-        for part in parts:
-            state = states.get(part.queue)
-            if state is None or part.start > state.min_offset or part.stop < state.max_offset:
-                return None
-            whole.add(part.queue)
-        rest = states.keys() - whole
-        if not whole or len(rest) > _MOST_OTHERS or not all(is_system(q.topic) for q in rest):
-            return None
-        if {queue.topic for queue in rest} & {queue.topic for queue in whole}:
-            return None
-        slices = (QueueSlice(q, states[q].min_offset, states[q].max_offset) for q in sorted(rest))
-        return WholeRange(frozenset(whole), tuple(part for part in slices if len(part)))
 
     def warnings(self) -> Iterator[str]:
         """What a read of this store cannot give: parts of the log without files, and lost queues."""

@@ -33,6 +33,11 @@ class WholeRange:
     stop: int | None = None
     beyond: tuple[QueueSlice, ...] = ()
 
+    @property
+    def is_log(self) -> bool:
+        """Whether it is the whole log."""
+        return self.start is None and self.stop is None
+
 
 class UncoveredBytes:
     """Collects them for one log range, which starts and stops at a record or at a file.
@@ -45,7 +50,7 @@ class UncoveredBytes:
         self, records: UnlistedRecords, queues: Collection[QueueId], start: int, stop: int
     ) -> None:
         self._records, self._queues = records, queues
-        self._reached, self._stop = start, stop
+        self._reached, self._start, self._stop = start, start, stop
         self.missing: dict[QueueId, Missing] = {}
         self.damage: list[tuple[int, int, str]] = []
 
@@ -59,9 +64,14 @@ class UncoveredBytes:
         reached = ends[:-1]
         if (log_offset != reached).any():
             np.maximum.accumulate(ends, out=ends)  # a record may be in several queues
-            open_ = np.flatnonzero(log_offset > reached)
-            self._look_at(reached[open_], log_offset[open_])
+            # A damaged entry may lead out of the range.
+            open_ = np.flatnonzero((log_offset > reached) & (reached < self._stop))
+            self._look_at(reached[open_], np.minimum(log_offset[open_], self._stop))
         self._reached = int(ends[-1])
+
+    def covers(self, log_offset: int) -> bool:
+        """Whether a log offset is in the range."""
+        return self._start <= log_offset < self._stop
 
     def close(self) -> None:
         """The range ends here."""

@@ -49,7 +49,8 @@ class ExportRead:
     def shares(self) -> list[tuple[int, Share]]:
         """The shares with their numbers, and those that report what is missing at the ends."""
         plan = QueryPlan((self.plan,))
-        return list(enumerate((*shares_of(plan, self.columns), *end_shares(plan, self.columns))))
+        shares = shares_of(plan, self.columns)
+        return list(enumerate((*shares, *end_shares(plan, shares, self.columns))))
 
     def batches(
         self, store: MessageStore, share: Share, damage: DamageHandler

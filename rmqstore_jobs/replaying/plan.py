@@ -12,6 +12,7 @@ from rmq_store.format.topics import LMQ_PREFIX
 from rmq_store.search.key_plan import plan_keys
 from rmq_store.search.log_slices import LogSlice, joined, pieces_of
 from rmq_store.search.offset_steps import offset_steps
+from rmq_store.snapshot.whole_range import whole_range
 from rmqstore_jobs.replaying.ledger import Ledger, LedgerError, ReplayRun
 from rmqstore_jobs.replaying.replay_question import source_options
 from rmqstore_jobs.replaying.spec import ReplaySpec
@@ -51,12 +52,16 @@ def _still_to_read(
     with MessageStore.open(
         spec.source, broker_name=spec.broker_name, broker_conf=spec.broker_conf
     ) as source:
-        there = set(source.queues())
-        snapshot = source.snapshot().only(r.queue for r in before.ranges if r.queue in there)
-        if not start or again or len(snapshot.queues) < len(before.ranges):
-            return before.ranges, snapshot
-        left = pieces_of(before.ranges, LogSlice(start, None, 0), source.view.offset_at_log)
-    return left or before.ranges, snapshot
+        there = {part.queue for part in before.ranges}.intersection(source.queues())
+        left: Sequence[QueueSlice] = before.ranges
+        if start and not again and len(there) == len(before.ranges):
+            rest = LogSlice(start, None, 0)
+            left = pieces_of(before.ranges, rest, source.view.offset_at_log) or left
+        snapshot = source.snapshot()
+        # The waves account for every byte of a range only with the other queues.
+        if whole_range(source.view, left, source.is_system_topic) is None:
+            snapshot = snapshot.only(there)
+    return left, snapshot
 
 
 def left_of(plan: ReadPlan, start: int | None) -> list[QueueSlice]:

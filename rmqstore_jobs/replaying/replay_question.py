@@ -16,7 +16,13 @@ from rmqstore_jobs.replaying.row_rules import OTHER_KEY, RowRules
 from rmqstore_jobs.replaying.spec import ReplaySpec
 from rmqstore_jobs.running.store_selection import assign_json, offsets_json, range_options
 from spark_source.damage import DamageHandler
-from spark_source.planning.partitions import Share, cut_into_slices, end_shares
+from spark_source.planning.partitions import (
+    Share,
+    accounted_range,
+    cut_into_slices,
+    end_shares,
+    log_shares,
+)
 from spark_source.planning.query_plan import QueryPlan, ReadPlan
 from spark_source.share_reader import read_share
 
@@ -141,8 +147,8 @@ class Rows(Generic[_Part]):
             shares = _by_queue(ranges, self.tasks)
         else:
             slices = cut_into_slices(store, ranges, self.share_bytes)
-            shares = [Share(0, piece) for piece in slices]
-        lost = end_shares(QueryPlan((self.read,)), self.columns, in_slices=self.tasks is None)
+            shares = log_shares(0, slices, accounted_range(self.read, store, self.columns))
+        lost = end_shares(QueryPlan((self.read,)), shares, self.columns)
         return list(enumerate((*shares, *lost)))
 
     def work(

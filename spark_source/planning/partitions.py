@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from rmq_store import MessageStore, StoreError
 from rmq_store.format.layout import MIN_RECORD_SIZE
@@ -20,6 +21,7 @@ from rmq_store.search.log_slices import (
 )
 from rmq_store.search.prefetch import entry_at
 from rmq_store.snapshot.uncovered_bytes import WholeRange
+from rmq_store.snapshot.whole_range import whole_range
 from spark_source.options.definitions import BY_QUEUE
 from spark_source.planning.query_plan import QueryPlan, ReadPlan
 
@@ -38,7 +40,8 @@ class Share:
 
     `in_turn`: read queue after queue, each in order; else all of them in log order. `lost`: it has no
     message, and reports what is missing at the ends of the queues. `compares`: it reports what the
-    slice of the log has and the queues lack at their ends.
+    slice of the log has and the queues lack at their ends. `accounts`: a range of the log, in which
+    it also reports what no entry lists.
     """
 
     store: int
@@ -47,6 +50,7 @@ class Share:
     in_turn: bool = False
     lost: tuple[StoreError, ...] = ()
     compares: bool = False
+    accounts: LogSlice | None = None
 
     @property
     def checks_ends(self) -> bool:
@@ -76,53 +80,78 @@ def shares_of(plan: QueryPlan, columns: Sequence[str] | None = None) -> list[Sha
 
 
 def end_shares(
-    plan: QueryPlan, columns: Sequence[str] | None = None, *, in_slices: bool = True
+    plan: QueryPlan, shares: Sequence[Share], columns: Sequence[str] | None = None
 ) -> list[Share]:
     """Shares that report what is missing at the ends of the queues; none for a sound store.
 
-    `columns`: as for `shares_of`. With verifyQueue there are shares that compare the whole log with
-    the queues. If the plan is for the `whole_log`, the shares that read messages report what no entry
-    lists; only those that are slices of the log can do so.
+    `shares`: those that read the messages. With verifyQueue there are shares that compare the whole
+    log with the queues. Else, if the messages are all of a range of the log and their shares are not
+    slices of it, there are shares that account for the range.
     """
-    shares: list[Share] = []
+    found: list[Share] = []
     for number, of_store in enumerate(plan.stores):
         ranges = (*of_store.ranges, *of_store.empty)
         if of_store.limits is not None or of_store.nothing or not ranges:
             continue
-        compares = of_store.asked.verify_queue
+        snapshot, target = of_store.store.snapshot, of_store.asked.max_bytes_per_partition
         with of_store.store.open() as store:
-            ends = store.view.lost_ends
-            if compares:
-                found = ends.errors_beside_records(ranges)
-            elif in_slices and whole_log(of_store, store, columns) is not None:
-                found = ends.errors_beside_bytes(ranges)
-            else:
-                found = ends.errors(ranges)
-            lost = tuple(found)
-            if any(part.stop >= store.max_offset(*part.queue) for part in ranges):
-                lost += of_store.damage
-        if compares:
-            snapshot, target = of_store.store.snapshot, of_store.asked.max_bytes_per_partition
+            whole = accounted_range(of_store, store, columns)
+            if whole is not None and not any(
+                one.store == number and one.accounts is not None for one in shares
+            ):
+                start = snapshot.log_start if whole.start is None else whole.start
+                stop = snapshot.log_end if whole.stop is None else whole.stop
+                slices = even_slices(start, stop, target, 1)
+                found += [Share(number, piece, (), accounts=piece) for piece in slices]
+            lost = _lost_ends(of_store, store, ranges, whole)
+        if of_store.asked.verify_queue:
             slices = even_slices(snapshot.log_start, snapshot.log_end, target, 1)
-            shares += [Share(number, piece, compares=True) for piece in slices]
+            found += [Share(number, piece, compares=True) for piece in slices]
         if lost:
-            shares.append(Share(number, lost=lost))
-    return shares
+            found.append(Share(number, lost=lost))
+    return found
 
 
-def whole_log(
+def _lost_ends(
+    plan: ReadPlan, store: MessageStore, ranges: Sequence[QueueSlice], whole: WholeRange | None
+) -> tuple[StoreError, ...]:
+    """What is missing at the ends of the queues, as far as no other share reports it."""
+    ends = store.view.lost_ends
+    if plan.asked.verify_queue:
+        found = ends.errors_beside_records(ranges)
+    elif whole is not None and whole.is_log:
+        found = ends.errors_beside_bytes(ranges)
+    else:
+        found = ends.errors(ranges)
+    lost = tuple(found)
+    if any(part.stop >= store.max_offset(*part.queue) for part in ranges):
+        lost += plan.damage
+    return lost
+
+
+def accounted_range(
     plan: ReadPlan, store: MessageStore, columns: Sequence[str] | None
 ) -> WholeRange | None:
-    """The whole log, if the shares are slices of it that have all messages of users' topics.
+    """The range of the log of which the plan reads all messages of users' topics; None without one.
 
     None too if `columns` (default: those of the option) are read without the log.
     """
-    asked = plan.asked
-    in_slices = plan.limits is None and plan.places is None and asked.split_by != BY_QUEUE
-    skips = plan.nothing or asked.verify_queue or not plan.ranges
-    if not in_slices or skips or not plan.reads_log(columns):
+    skips = plan.nothing or plan.asked.verify_queue or not plan.ranges
+    if plan.limits is not None or plan.places is not None or skips or not plan.reads_log(columns):
         return None
-    return store.view.whole_log((*plan.ranges, *plan.empty), store.is_system_topic)
+    return whole_range(store.view, (*plan.ranges, *plan.empty), store.is_system_topic)
+
+
+def log_shares(number: int, slices: Sequence[LogSlice], whole: WholeRange | None) -> list[Share]:
+    """Shares for adjacent slices of the log of a store. Together they account for the `whole` range."""
+    if whole is None:
+        return [Share(number, piece) for piece in slices]
+    cuts = [piece.stop for piece in slices[:-1]]
+    edges = pairwise([whole.start, *cuts, whole.stop])
+    return [
+        Share(number, piece, accounts=LogSlice(start, stop, 0))
+        for piece, (start, stop) in zip(slices, edges, strict=True)
+    ]
 
 
 def end_errors(plan: ReadPlan, share: Share, store: MessageStore) -> Iterable[StoreError]:
@@ -153,7 +182,7 @@ def _shares(number: int, plan: ReadPlan, columns: Sequence[str] | None, least: i
     if not plan.ranges:
         return []
     with plan.store.open() as store:
-        shares = _SharesOfStore(number, plan, store, by_entries=not plan.reads_log(columns))
+        shares = _SharesOfStore(number, plan, store, columns)
         if plan.places is not None:
             found = shares.of_keys(plan.places)
             if found is not None:
@@ -173,12 +202,12 @@ def _by_entries(look: EntryAt) -> EntryAt:
 
 @dataclass(frozen=True, slots=True)
 class _SharesOfStore:
-    """Cuts the ranges of one store; with `by_entries`, measured by entries instead of records."""
+    """Cuts the ranges of one store, measured by entries if `columns` are read without records."""
 
     number: int
     plan: ReadPlan
     store: MessageStore
-    by_entries: bool
+    columns: Sequence[str] | None
 
     def of_ranges(self, ranges: Sequence[QueueSlice], least: int) -> list[Share]:
         """Slices of the log with the parts of `ranges` in them, or ranges of whole queues."""
@@ -191,7 +220,8 @@ class _SharesOfStore:
             self.store, ranges, target, least, most, size_at=self._size_at(ranges)
         )
         if tuple(ranges) == self.plan.ranges:
-            return [Share(self.number, piece) for piece in slices]
+            whole = accounted_range(self.plan, self.store, self.columns)
+            return log_shares(self.number, slices, whole)
         # There are usually few parts of the ranges, so the share contains them.
         return [
             Share(self.number, ranges=tuple(pieces))
@@ -223,7 +253,7 @@ class _SharesOfStore:
 
     def _size_at(self, ranges: Sequence[QueueSlice]) -> EntryAt:
         look = entry_at(self.store, ranges)
-        return _by_entries(look) if self.by_entries else look
+        return look if self.plan.reads_log(self.columns) else _by_entries(look)
 
 
 def cut_into_slices(

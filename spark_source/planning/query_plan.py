@@ -16,6 +16,7 @@ from rmq_store.files.remote.remote_store import Listing
 from rmq_store.files.remote.uri_filesystem import StorageOptions
 from rmq_store.format.queues import QueueSlice
 from rmq_store.reading.log_reader import Limits
+from rmq_store.snapshot.whole_range import whole_range
 from spark_source.options.definitions import COMMITLOG
 from spark_source.options.parse import SourceOptions
 from spark_source.planning.selection import LogLimits, WantedTopics, check_names, select_ranges
@@ -134,10 +135,13 @@ def _plan_of(target: Target, store: MessageStore, asked: SourceOptions) -> ReadP
         selected = select_ranges(store, asked)
         ranges = tuple(part for part in selected if len(part))
         empty = tuple(part for part in selected if not len(part))
-        # A read of all queues accounts for every byte, and needs the others too for that.
-        if asked.table is None and store.view.whole_log(selected, store.is_system_topic) is None:
-            snapshot = snapshot.only(part.queue for part in selected)
-            damage = tuple(store.view.lost_ends.unlisted_damage)
+        if asked.table is None:
+            whole = whole_range(store.view, selected, store.is_system_topic)
+            # A read that accounts for every byte of a range needs the other queues too.
+            if whole is None:
+                snapshot = snapshot.only(part.queue for part in selected)
+            if whole is None or whole.stop is not None:
+                damage = tuple(store.view.lost_ends.unlisted_damage)
     pinned = PinnedStore(
         target.path,
         target.broker_conf,

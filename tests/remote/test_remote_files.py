@@ -12,12 +12,14 @@ import numpy as np
 import pyarrow.fs as pafs
 import pytest
 
-from rmq_store import MessageStore
+from rmq_store import MessageStore, StoreError
 from rmq_store.errors import MissingFileError
 from rmq_store.files.remote import remote_store as remote
 from rmq_store.files.remote.blocks import Held, RemoteMapping
 from rmq_store.files.remote.parallel import IN_FLIGHT, side_by_side
 from tests.conftest import GoldenStore, unpack
+from tests.snapshot.test_lost_ends import far_from_the_ends
+from tests.snapshot.test_uncovered_bytes import IDLE, lose_idle_end
 from tests.support.golden import keys_of, user_topic
 
 Golden = Callable[[str], GoldenStore]
@@ -62,6 +64,18 @@ def test_a_far_store_answers_as_one_that_is_near(
         for mine, theirs in zip(away.read_batches(), near.read_batches(), strict=True):
             index = mine.schema.get_field_index("brokerName")
             assert mine.remove_column(index) == theirs.remove_column(index)
+
+
+def test_a_read_of_all_topics_of_a_far_store_accounts_for_an_idle_queue(
+    far: Callable[[str], MessageStore], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    far_from_the_ends(monkeypatch)
+    store = unpack("clean-5.3.3", tmp_path)
+    lost = lose_idle_end(store)
+    met: list[StoreError] = []
+    list(far(store.path).read_batches(on_damage=met.append))
+    place = (*IDLE, lost["queueOffset"], lost["commitLogOffset"])
+    assert [error.entry and error.entry[:4] for error in met] == [place]
 
 
 def test_a_key_takes_a_few_requests_and_kilobytes(
