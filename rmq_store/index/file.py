@@ -289,6 +289,15 @@ class IndexFile:
         for first in range(1, self.header.items + 1, _PIECE):
             yield first, self._places(first, min(first + _PIECE, self.header.items + 1)).copy()
 
+    def sampled_places(self, most: int) -> list[int]:
+        """The log offsets of at most `most` items, evenly among all."""
+        count = self.header.items
+        if count < 1:
+            return []
+        numbers = np.unique(np.linspace(1, count, min(most, count), dtype=np.int64))
+        places: list[int] = self._items(self.geometry, numbers)["log_offset"].tolist()
+        return places
+
     def jumps(self) -> list[tuple[int, int]]:
         """Long stretches of the log between two items, as the log offsets of both.
 

@@ -37,6 +37,7 @@ from rmq_store.format.layout import (
 )
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.topics import LMQ_PREFIX
+from rmq_store.index.open_files import open_index_files
 from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.snapshot.snapshot import StoreSnapshot
 from rmq_store.snapshot.uncovered_bytes import UncoveredBytes, WholeRange
@@ -49,6 +50,7 @@ LOOKED_AT = 4 << 20
 """Bytes at the start and at the end of the log that every read compares with the queues."""
 
 _SEARCHED = 64 << 20  # bytes of the log searched for what a consumer's offset says was in a queue
+_ITEMS_TRIED = 64  # of all index files; each is a place of the disk
 _MOST_DAMAGE = 10  # damaged ranges compared with the entries
 _REBUILD = "Read with source=commitlog, or rebuild the queues: rmqstore rebuild"
 
@@ -264,6 +266,9 @@ class LostEnds:
             missing |= {queue: lost for queue, lost in self._at_start.items() if queue in first}
         if last and self._is_closed:
             missing |= {queue: lost for queue, lost in self._at_end.items() if queue in last}
+        if last - missing.keys() and self._is_closed:
+            listed = self._at_items.items()
+            missing |= {q: lost for q, lost in listed if q in last and q not in missing}
         for queue in sorted(last - missing.keys()):
             lost = self._short_of_consumers(queue)
             if lost is not None:
@@ -285,6 +290,22 @@ class LostEnds:
     @cached_property
     def _at_end(self) -> dict[QueueId, Missing]:
         return self._records.search(self._snapshot.queues.keys(), *self._last_bytes)
+
+    @cached_property
+    def _at_items(self) -> dict[QueueId, Missing]:
+        """What some items of the index lead to. In an object store each of them costs a request."""
+        snapshot = self._snapshot
+        if self._log.chain.is_remote:
+            return {}
+        found: set[int] = set()
+        try:
+            files = open_index_files(self._root, self._config)
+            for file in files:
+                found.update(file.sampled_places(max(1, _ITEMS_TRIED // len(files))))
+        except StoreError:
+            return {}  # a damaged index proves nothing; verify reports it
+        inside = (at for at in sorted(found) if snapshot.log_start <= at < snapshot.log_end)
+        return self._records.search_at(islice(inside, _ITEMS_TRIED))
 
     @cached_property
     def _last_bytes(self) -> tuple[int, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -60,6 +60,14 @@ class UnlistedRecords:
         missing: dict[QueueId, Missing] = {}
         for requests in self.requests(start, stop):
             self._note_missing(queues, requests, missing)
+        return missing
+
+    def search_at(self, places: Iterable[int]) -> dict[QueueId, Missing]:
+        """As `search`, for all queues and the records that start at some log offsets."""
+        missing: dict[QueueId, Missing] = {}
+        for place in places:
+            for requests in self.requests(place, place + 1):
+                self._note_missing(self._snapshot.queues.keys(), requests, missing)
         return missing
 
     def look_at(

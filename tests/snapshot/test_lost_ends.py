@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -347,3 +348,24 @@ def test_a_file_that_expires_during_the_read_is_reported_by_its_entries_alone(
     assert found == [offset for offset in wanted(golden) if not start <= offset < stop]
     lost = [offset for offset in wanted(golden) if start <= offset < stop]
     assert sorted(error.entry.log_offset for error in met if error.entry) == lost
+
+
+@pytest.mark.parametrize("name", ["clean-4.3.2", "clean-4.9.7", "clean-5.5.0"])
+def test_items_of_the_index_prove_that_a_queue_lost_a_long_end(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    far_from_the_ends(monkeypatch)
+    golden = unpack(name, tmp_path)
+    forget_consumers(golden)
+    files = sorted(Path(golden.path, "consumequeue", "orders", "2").iterdir())
+    assert len(files) > 1
+    for path in files[1:]:
+        path.unlink()
+    with golden.open() as store:
+        with pytest.raises(CorruptQueueError, match="queue orders/2 ends before its messages"):
+            list(store.read_batches("orders"))
+        list(store.read_batches("documents"))
+        list(store.read_batches("orders", stop=store.max_offset("orders", 2) - 1))
+    shutil.rmtree(Path(golden.path, "index"))
+    with golden.open() as store:
+        list(store.read_batches("orders"))
