@@ -154,3 +154,23 @@ def test_damage_in_the_middle_that_no_queue_lists_is_reported_by_a_read_of_all_t
         lost["commitLogOffset"]
     ]
     assert len(met) == 2, "the other three are whole"
+
+
+def test_a_damaged_end_of_a_queue_is_one_error_in_spark_as_in_a_direct_read(tmp_path: Path) -> None:
+    from spark_source.options.parse import parse_options
+    from spark_source.planning.query_plan import pin_all
+    from spark_source.spark_reader import RmqStoreReader
+    from spark_source.spark_types import spark_schema
+
+    golden = unpack("clean-5.3.3", tmp_path)
+    forget_consumers(golden)
+    count, records = last_of(golden, IDLE)
+    hurt_queue(golden, IDLE, count - 1, b"\xff" * (WIDTH - 8) + bytes(8))
+    with golden.open() as store:
+        _, met = met_by(store)
+    assert [error.entry and error.entry[:3] for error in met] == [(*IDLE, count - 1)]
+    plan = pin_all(parse_options({"path": golden.path, "mode": "PERMISSIVE"}))
+    reader = RmqStoreReader(plan, spark_schema(permissive=True))
+    batches = [batch for part in reader.partitions() for batch in reader.read(part)]
+    bad = [row for batch in batches for row in batch.to_pylist() if row["corruptRecord"]]
+    assert [row["commitLogOffset"] for row in bad] == [records[-1]["commitLogOffset"]]
