@@ -3,8 +3,9 @@ lists it."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -210,12 +211,14 @@ def _check_tags(
     )
 
 
-def check_entries(store: MessageStore, tally: QueueTally) -> Iterator[Finding]:
+def check_entries(
+    store: MessageStore, tally: QueueTally, damage: Sequence[tuple[int, int]]
+) -> Iterator[Finding]:
     """Findings for entries without a record. Searches only queues with more entries than
-    records."""
+    records. `damage`: the log offsets of what the log lost, in any order."""
     for queue, state in store.snapshot().queues.items():
         if _entries_of(state) > tally.listed[queue]:
-            yield from _dangling(store, queue, state)
+            yield from _dangling(store, queue, state, sorted(damage))
 
 
 def _entries_of(state: QueueState) -> int:
@@ -226,31 +229,52 @@ def _entries_of(state: QueueState) -> int:
     return min(stop, state.file_stop) - max(state.min_offset, state.file_start)
 
 
-def _dangling(store: MessageStore, queue: QueueId, state: QueueState) -> Iterator[Finding]:
-    errors: list[StoreError] = []
-    count = 0
+def _dangling(
+    store: MessageStore, queue: QueueId, state: QueueState, damage: Sequence[tuple[int, int]]
+) -> Iterator[Finding]:
+    """One finding for entries that lead into `damage`, and one for other entries without a record."""
+    first: dict[tuple[int, int] | None, StoreError] = {}
+    counts: Counter[bool] = Counter()
 
     def take(error: StoreError) -> None:
-        nonlocal count
-        count += 1
-        errors[:] = errors or [error]
+        place = None if error.entry is None else _around(damage, error.entry.log_offset)
+        counts[place is not None] += 1
+        first.setdefault(place, error)
 
     part = QueueSlice(queue, state.min_offset, state.max_offset)
     for _ in store.read_slices(
         [part], columns=("flag",), check_crc=False, check_ends=False, on_damage=take
     ):
         pass
-    if count:
+    name, folder = f"{queue.topic}/{queue.queue_id}", queue_folder(store, queue, state.batch)
+    if counts[True]:
+        places = sorted(place[0] for place in first if place is not None)
+        more = f" and {len(places) - 1} more places" if len(places) > 1 else ""
         yield Finding(
             Severity.ERROR,
             "queue-dangling-entry",
-            queue_folder(store, queue, state.batch),
-            f"{count} entries of queue {queue.topic}/{queue.queue_id} point to no record of the "
-            "queue; the "
-            f"first: {errors[0]}",
-            f"Readers skip them; a consumer stops or skips there. {_REBUILD}",
-            count=count,
+            folder,
+            f"{counts[True]} entries of queue {name} lead into the damage at log offset {places[0]}"
+            f"{more}, which is reported too: these messages are lost",
+            "Readers skip them; a consumer stops or skips there. Repair the damage of the log first",
+            count=counts[True],
         )
+    if counts[False]:
+        yield Finding(
+            Severity.ERROR,
+            "queue-dangling-entry",
+            folder,
+            f"{counts[False]} entries of queue {name} point to no record of the queue; the first: "
+            f"{first[None]}",
+            f"Readers skip them; a consumer stops or skips there. {_REBUILD}",
+            count=counts[False],
+        )
+
+
+def _around(damage: Sequence[tuple[int, int]], log_offset: int) -> tuple[int, int] | None:
+    """The damaged range that a log offset is in."""
+    at = bisect_right(damage, log_offset, key=lambda place: place[0]) - 1
+    return damage[at] if at >= 0 and log_offset < damage[at][1] else None
 
 
 def waiting_findings(store: MessageStore, tally: QueueTally) -> Iterator[Finding]:

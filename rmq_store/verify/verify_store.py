@@ -81,6 +81,8 @@ _LOG_FINDINGS = {
 }
 
 
+_MOST_DAMAGE = 10_000  # places of one part of the log with which entries are compared
+
 # What the index, the checkpoint or a consumer says of records after the end that the log had at first.
 _AHEAD = ("checkpoint-ahead", "index-beyond-log", "consumer-ahead")
 
@@ -106,6 +108,7 @@ class LogPart:
     last_timestamp: int = 0  # storeTimestamp, the highest
     unindexed: int = 0  # records after the end of the index
     after_end: list[AfterEnd] = field(default_factory=list)
+    damage: list[tuple[int, int]] = field(default_factory=list)  # log offsets, half-open; the first
 
     def add(self, other: LogPart) -> None:
         """Add another part."""
@@ -116,6 +119,7 @@ class LogPart:
         self.last_timestamp = max(self.last_timestamp, other.last_timestamp)
         self.unindexed += other.unindexed
         self.after_end += other.after_end
+        self.damage += other.damage
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,6 +296,8 @@ def _note_gap(store: MessageStore, extent: Extent, part: LogPart) -> None:
     if extent.start >= store.log_range()[1] and severity is Severity.ERROR:
         # Bytes after the end of the log were cut off, so they cannot be damage.
         severity, code, meaning, advice = _LOG_FINDINGS[Gap.STALE]
+    elif severity is Severity.ERROR and len(part.damage) < _MOST_DAMAGE:
+        part.damage.append((extent.start, extent.stop))
     part.findings.add(
         Finding(
             severity,
@@ -311,7 +317,7 @@ def conclude(store: MessageStore, whole: LogPart) -> VerifyReport:
     declared = store.view.declared_topics
     findings.add_all(waiting_findings(store, whole.tally))
     findings.add_all(queueless_findings(store, whole.tally, declared))
-    findings.add_all(check_entries(store, whole.tally))
+    findings.add_all(check_entries(store, whole.tally, whole.damage))
     beside = Findings()
     health = check_files(store, beside)
     beside.add_all(_about_index(store, health, whole))

@@ -145,6 +145,17 @@ def test_a_flipped_bit_in_a_body_is_found_in_its_record(clean: GoldenStore) -> N
     assert "crc" in finding.meaning.lower()
 
 
+def test_entries_of_a_damaged_record_name_the_damage(clean: GoldenStore) -> None:
+    record = next(one for one in clean.truth if one["topic"] == "orders")
+    at = record["commitLogOffset"]
+    overwrite(log_file(clean), at, bytes(record["storeSize"]))
+    report = report_of(clean.path)
+    (finding,) = [one for one in report.findings if one.code == "queue-dangling-entry"]
+    assert f"lead into the damage at log offset {at}, which" in finding.meaning
+    assert finding.count == 1
+    assert one(report, "log-damaged").start == at
+
+
 def queue_file(store: GoldenStore) -> Path:
     with store.open() as opened:
         state = opened.snapshot().queues
