@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -123,24 +123,30 @@ class TableReader(DataSourceReader):
             return
         table = TABLES[self.table]
         if partition.rows is not None:
-            found = table.of_rows("", partition.rows)
-        else:
-            plan = self.plan.stores[partition.store]
-            with plan.store.open() as store:
-                found = _of_store(table, plan, partition.share, store)
-        for batch in found.select(self.names).to_batches(8192):
-            yield _to_spark(batch)
+            yield from self._batches(table.pieces_of_rows("", partition.rows))
+            return
+        plan = self.plan.stores[partition.store]
+        with plan.store.open() as store:
+            yield from self._batches(_of_store(table, plan, partition.share, store))
+
+    def _batches(self, pieces: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
+        for piece in pieces:
+            for batch in piece.select(self.names).to_batches():
+                yield _to_spark(batch)
 
 
-def _of_store(table: Table, plan: ReadPlan, share: Share | None, store: MessageStore) -> pa.Table:
+def _of_store(
+    table: Table, plan: ReadPlan, share: Share | None, store: MessageStore
+) -> Iterator[pa.Table]:
     if share is None:
-        return table.of(store)
+        return table.pieces(store)
     if share.checks_ends:
-        return table.of_rows(store.broker_name, map(damage_row, end_errors(plan, share, store)))
+        errors = map(damage_row, end_errors(plan, share, store))
+        return table.pieces_of_rows(store.broker_name, errors)
     if table.name == DAMAGE:
-        return table.of_rows(store.broker_name, _damage_of(plan, share, store))
+        return table.pieces_of_rows(store.broker_name, _damage_of(plan, share, store))
     slices = [part for pieces in pieces_of_share(plan, share, store) for part in pieces]
-    return table.of(store, slices)
+    return table.pieces(store, slices)
 
 
 def _damage_of(plan: ReadPlan, share: Share, store: MessageStore) -> Iterator[Row]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from rmq_store.store import MessageStore
 TEXT, INT, LONG, FLAG = pa.string(), pa.int32(), pa.int64(), pa.bool_()
 DOUBLE, DAY, TEXTS = pa.float64(), pa.date32(), pa.list_(pa.string())
 
+_PIECE_ROWS = 8192
 _PATHS = ("path", "file", "configFile")
 Row = Mapping[str, Any]
 RowsOf = Callable[[MessageStore, Sequence[QueueSlice] | None], Iterable[Row]]
@@ -55,6 +57,21 @@ class Table:
         """
         assert self.rows_of is not None
         return self.of_rows(store.broker_name, self.rows_of(store, ranges))
+
+    def pieces(
+        self, store: MessageStore, ranges: Sequence[QueueSlice] | None = None
+    ) -> Iterator[pa.Table]:
+        """The table of a store, in pieces of some thousand rows; at least one."""
+        assert self.rows_of is not None
+        yield from self.pieces_of_rows(store.broker_name, self.rows_of(store, ranges))
+
+    def pieces_of_rows(self, broker_name: str, rows: Iterable[Row]) -> Iterator[pa.Table]:
+        """As `of_rows`, in pieces of some thousand rows; at least one."""
+        left = iter(rows)
+        some = list(islice(left, _PIECE_ROWS))
+        yield self.of_rows(broker_name, some)
+        while some := list(islice(left, _PIECE_ROWS)):
+            yield self.of_rows(broker_name, some)
 
     def of_rows(self, broker_name: str, rows: Iterable[Row]) -> pa.Table:
         """The table with these rows (column -> value, null if missing)."""

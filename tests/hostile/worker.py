@@ -43,6 +43,11 @@ _TABLES = (
     "index",
     "files",
     "damage",
+    "scheduled",
+    "transactions",
+    "deadLetters",
+    "retries",
+    "traces",
 )
 # The last two columns open bodies and properties.
 _COLUMNS = ("topic", "queueId", "queueOffset", "storeTimestamp", "keys", "properties", "body")

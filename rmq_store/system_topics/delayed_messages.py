@@ -1,0 +1,174 @@
+"""Messages that the broker is to deliver later: delay levels, and timers.
+
+Both are stored under a topic of the broker, and once more under their own topic when they are due
+(ScheduleMessageService, TimerMessageStore). How far the broker is stands in config/delayOffset.json, and
+in config/timercheck and the timer log. A broker writes these files some seconds late, so after a crash
+it delivers again what it has delivered: a later copy shows that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+
+from rmq_store.config.consumer_offsets import read_delay_offsets
+from rmq_store.format.queues import QueueSlice
+from rmq_store.format.topics import SCHEDULE_TOPIC, TIMER_TOPIC
+from rmq_store.store import MessageStore
+from rmq_store.system_topics.later_copies import Copy, copies_with
+from rmq_store.system_topics.rows import ORIGIN, PLACE, Row, all_of, newest_time, rows_of
+from rmq_store.system_topics.timer_files import (
+    DELETE,
+    TimerCheck,
+    TimerUnits,
+    read_timer_check,
+    read_timer_units,
+)
+
+LEVEL, TIMER = "level", "timer"
+WAITING, OVERDUE, DELIVERED = "waiting", "overdue", "delivered"
+CANCELLED, LOST = "cancelled", "lost"
+
+_TEXTS = {"topic": "REAL_TOPIC"}
+_NUMBERS = {"dueTimestamp": "TIMER_OUT_MS"}
+_SMALL = {"realQueueId": "REAL_QID"}
+_DELETES = {"deletes": "TIMER_DEL_UNIQKEY"}
+_LOOKED_UP = 1 << 16  # messages whose later copies are looked for at a time
+
+
+def delayed_messages(store: MessageStore) -> Iterator[Row]:
+    """Every message that the broker's files do not count as delivered: delay levels, then timers.
+
+    Columns as in the table `scheduled`, times in ms. A message is overdue when the newest record of
+    the log is later. Raises CorruptConfigError, and the errors of `read_slices` for damage.
+    """
+    newest = newest_time(store)
+    rows = iter(_with_states((*_levels(store), *_timers(store)), newest))
+    while some := list(islice(rows, _LOOKED_UP)):
+        yield from _with_copies(store, some)
+
+
+def _with_states(parts: Iterable[Iterable[Row]], newest: int) -> Iterator[Row]:
+    for row in (row for part in parts for row in part):
+        due = row["dueTimestamp"]
+        if row["state"] == WAITING and due is not None and due <= newest:
+            row |= {"state": OVERDUE, "overdueMs": newest - due}
+        yield row
+
+
+def _with_copies(store: MessageStore, rows: list[Row]) -> Iterator[Row]:
+    """The rows; an overdue one with a later copy under its own topic is delivered."""
+    late = [row for row in rows if row["state"] == OVERDUE and row["uniqKey"] and row["topic"]]
+    topics, keys = {row["topic"] for row in late}, {row["uniqKey"] for row in late}
+    copies: dict[tuple[str, str, int], Copy] = {}
+    for copy in copies_with(store, topics, keys):
+        known = copies.setdefault((copy.topic, copy.uniq_key, copy.reconsume_times), copy)
+        if copy.log_offset > known.log_offset:
+            copies[copy.topic, copy.uniq_key, copy.reconsume_times] = copy
+    for row in rows:
+        found = copies.get((row["topic"], row["uniqKey"], row["reconsumeTimes"]))
+        if (
+            row["state"] == OVERDUE
+            and found is not None
+            and found.log_offset > row["commitLogOffset"]
+        ):
+            row |= {
+                "state": DELIVERED,
+                "overdueMs": None,
+                "deliveredTimestamp": found.stored,
+                "deliveredQueueOffset": found.queue_offset,
+            }
+        yield row
+
+
+# --- delay levels ---------------------------------------------------------------------------------
+
+
+def _levels(store: MessageStore) -> Iterator[Iterator[Row]]:
+    delivered = read_delay_offsets(store.path).get(SCHEDULE_TOPIC, {})
+    for part in all_of(store, SCHEDULE_TOPIC):
+        start = min(max(part.start, delivered.get(part.queue.queue_id, 0)), part.stop)
+        yield _level(store, QueueSlice(part.queue, start, part.stop))
+
+
+def _level(store: MessageStore, part: QueueSlice) -> Iterator[Row]:
+    level = part.queue.queue_id + 1
+    for row in rows_of(store, part, _TEXTS, {}, _SMALL, (*PLACE, *ORIGIN, "tagsCode")):
+        # The entry has the time in place of a hash (docs/format-consumequeue.md).
+        due = row.pop("tagsCode")
+        yield _row(row, LEVEL, SCHEDULE_TOPIC) | {"dueTimestamp": due, "delayLevel": level}
+
+
+# --- timers ---------------------------------------------------------------------------------------
+
+
+def _timers(store: MessageStore) -> Iterator[Iterator[Row]]:
+    check, units = read_timer_check(store.path), read_timer_units(store.path)
+    for part in all_of(store, TIMER_TOPIC):
+        yield _timer_rows(store, part, check, units)
+
+
+def _timer_rows(
+    store: MessageStore, part: QueueSlice, check: TimerCheck | None, units: TimerUnits | None
+) -> Iterator[Row]:
+    """The timer messages of a queue that the timer has neither delivered nor put off.
+
+    A message for a time beyond the wheel is put off: stored again as a new timer message.
+    """
+    deletes = _waiting_deletes(store, part, check, units)
+    for row in rows_of(store, part, _TEXTS | _DELETES, _NUMBERS, _SMALL):
+        state = _state(row, check, units)
+        if state is None or row.pop("deletes") is not None:
+            continue
+        row = _row(row, TIMER, TIMER_TOPIC) | {"state": state}
+        if not deletes.isdisjoint(_delete_keys(row)):
+            row["state"] = CANCELLED
+        yield row
+
+
+def _state(row: Row, check: TimerCheck | None, units: TimerUnits | None) -> str | None:
+    """The state of a timer message; None if the timer is done with it."""
+    due = row["dueTimestamp"]
+    if check is None or row["queueOffset"] >= check.queue_offset:
+        return WAITING  # the timer has not read it yet
+    unit = None if units is None else units.of(row["commitLogOffset"])
+    if unit is not None:
+        return WAITING if unit.time > check.read_time else None
+    if due is not None and due <= check.read_time:
+        return None
+    # What was due when the timer read it has no unit. Nothing else leads the timer to a message.
+    return WAITING if units is None else LOST
+
+
+def _waiting_deletes(
+    store: MessageStore, part: QueueSlice, check: TimerCheck | None, units: TimerUnits | None
+) -> set[str]:
+    """What waiting orders to delete name. Reads the queue only if the timer log can have one."""
+    some = check is None or units is None or check.queue_offset < part.stop
+    if not some and units is not None and not bool((units.magic & DELETE).any()):
+        return set()
+    orders = rows_of(store, part, _DELETES, _NUMBERS, {}, PLACE)
+    return {
+        row["deletes"]
+        for row in orders
+        if row["deletes"] is not None and _state(row, check, units) is not None
+    }
+
+
+def _delete_keys(row: Row) -> set[str]:
+    """How an order to delete names a message: by topic and UNIQ_KEY up to 5.3.4, then by UNIQ_KEY."""
+    topic, key = row["topic"], row["uniqKey"]
+    return set() if key is None else {key, f"{topic}{key}", f"{topic}+{key}"}
+
+
+def _row(row: Row, kind: str, held_in: str) -> Row:
+    """A row of the table, but for what only its kind knows."""
+    return {
+        **row,
+        "kind": kind,
+        "state": WAITING,
+        "heldIn": held_in,
+        "heldQueueId": row["queueId"],
+        "heldQueueOffset": row["queueOffset"],
+        "queueId": row["realQueueId"],
+    }

@@ -1,0 +1,69 @@
+"""Copies of a message that the broker stored later under another topic, found by UNIQ_KEY.
+
+A delayed message is stored again when it is due, and a half message when its transaction is committed.
+Both copies keep UNIQ_KEY.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+from rmq_store.search.key_plan import plan_keys
+from rmq_store.store import MessageStore
+
+_KEYS_AT_ONCE = 1 << 15
+_COLUMNS = (
+    "topic",
+    "queueId",
+    "queueOffset",
+    "commitLogOffset",
+    "storeTimestamp",
+    "uniqKey",
+    "reconsumeTimes",
+    "preparedTransactionOffset",
+)
+
+
+class Copy(NamedTuple):
+    """A stored message: its place, the time when it was stored (ms), and what it repeats."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    log_offset: int
+    stored: int
+    uniq_key: str
+    reconsume_times: int
+    half_offset: int  # log offset of the half message of its transaction; 0 without one
+
+
+def copies_with(
+    store: MessageStore, topics: Collection[str], uniq_keys: Collection[str]
+) -> Iterator[Copy]:
+    """All messages of `topics` with one of the UNIQ_KEYs.
+
+    Looks up the index, and reads what it does not cover. Topics without queues have none. Raises the
+    errors of `read_slices` for damage.
+    """
+    there = [topic for topic in topics if store.view.queues_of(topic)]
+    keys = iter(sorted(uniq_keys))
+    while there and (some := list(islice(keys, _KEYS_AT_ONCE))):
+        yield from _copies(store, there, some)
+
+
+def _copies(store: MessageStore, topics: Sequence[str], keys: Sequence[str]) -> Iterator[Copy]:
+    ranges = store.view.ranges_of(topics)
+    plan = plan_keys(store, ranges, keys)
+    slices = ranges
+    if plan is not None:
+        slices = [*plan.hits, *plan.beside_hits(store.view.offset_at_log)]
+    batches = store.read_slices(
+        slices, columns=_COLUMNS, keys=tuple(keys), check_ends=False, unwrap_batches=False
+    )
+    for batch in batches:
+        columns = [batch.column(name) for name in _COLUMNS]
+        columns[4] = columns[4].cast("int64")
+        for row in zip(*(column.to_pylist() for column in columns), strict=True):
+            yield Copy(*row)

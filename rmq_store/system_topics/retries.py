@@ -1,0 +1,111 @@
+"""Messages that consumers sent back: under `%RETRY%group` to be consumed again, under `%DLQ%group` given up.
+
+Both carry RETRY_TOPIC, and the id of the message that was sent back first
+(AbstractSendMessageProcessor#consumerSendMsgBack).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rmq_store.errors import StoreError
+from rmq_store.format.properties import decode_properties, decode_utf8
+from rmq_store.format.queues import QueueId
+from rmq_store.format.record import Record
+from rmq_store.format.topics import DLQ_PREFIX, RETRY_PREFIX
+from rmq_store.reading.message_by_id import log_offset_of_id
+from rmq_store.store import MessageStore
+from rmq_store.system_topics.rows import Row, all_of, rows_of
+
+_TEXTS = {
+    "retryTopic": "RETRY_TOPIC",
+    "deadOriginTopic": "DLQ_ORIGIN_TOPIC",
+    "originMsgId": "ORIGIN_MESSAGE_ID",
+    "deadOriginMsgId": "DLQ_ORIGIN_MESSAGE_ID",
+}
+_SMALL = {"maxAttempts": "MAX_RECONSUME_TIMES"}
+
+
+def dead_letters(store: MessageStore) -> Iterator[Row]:
+    """Every dead letter, by group in the order of its queue. Columns as in the table `deadLetters`.
+
+    Raises the errors of `read_slices` for damage.
+    """
+    for row in _sent_back(store, DLQ_PREFIX):
+        yield row | _origin(store, row) | {"firstTimestamp": row["bornTimestamp"]}
+
+
+def retries(store: MessageStore) -> Iterator[Row]:
+    """A row for each message that a group sent back, in the order of its first retry.
+
+    Columns as in the table `retries`. Takes about a kilobyte of memory for each such message. Raises the
+    errors of `read_slices` for damage.
+    """
+    dead = {
+        (row["consumerGroup"], _id_of(row)): row["storeTimestamp"]
+        for row in _sent_back(store, DLQ_PREFIX)
+    }
+    found: dict[tuple[str, str], Row] = {}
+    for row in _sent_back(store, RETRY_PREFIX):
+        key = row["consumerGroup"], _id_of(row)
+        first = found.get(key)
+        if first is None:
+            found[key] = row | {"retries": 1, "firstTimestamp": row["storeTimestamp"]}
+            continue
+        kept = {name: first[name] for name in ("firstTimestamp", "retries")}
+        found[key] = row | kept | {"retries": first["retries"] + 1}
+    for key, row in found.items():
+        yield row | _origin(store, row) | {"deadLetterTimestamp": dead.get(key)}
+
+
+def _sent_back(store: MessageStore, prefix: str) -> Iterator[Row]:
+    for topic in store.topics():
+        if not topic.startswith(prefix):
+            continue
+        group = topic.removeprefix(prefix)
+        for part in all_of(store, topic):
+            for row in rows_of(store, part, _TEXTS, {}, _SMALL):
+                # Pop retries from 5.2 on are named group+topic (KeyBuilder).
+                name, plus, of_topic = group.partition("+")
+                yield row | {
+                    "consumerGroup": name,
+                    "originTopic": row["deadOriginTopic"]
+                    or row["retryTopic"]
+                    or (of_topic if plus else None),
+                    "originMsgId": row["originMsgId"] or row["deadOriginMsgId"],
+                    "lastTimestamp": row["storeTimestamp"],
+                }
+
+
+def _id_of(row: Row) -> str:
+    return str(row["originMsgId"] or row["uniqKey"] or row["msgId"])
+
+
+def _origin(store: MessageStore, row: Row) -> Row:
+    """The queue and queue offset of the message that was sent back, if its record is in this log."""
+    place = log_offset_of_id(row["originMsgId"] or "")
+    record = None if place is None else _record_at(store, place)
+    if record is None:
+        return {}
+    uniq_key = decode_properties(record.properties).get("UNIQ_KEY")
+    if row["uniqKey"] is not None and uniq_key != row["uniqKey"]:
+        return {}  # of another broker
+    queue = QueueId(decode_utf8(record.topic), record.queue_id)
+    if row["originTopic"] is not None and queue.topic != row["originTopic"]:
+        return {}
+    return {
+        "originTopic": queue.topic,
+        "originQueueId": queue.queue_id,
+        "originQueueOffset": record.queue_offset,
+        "originCommitLogOffset": place,
+    }
+
+
+def _record_at(store: MessageStore, log_offset: int) -> Record | None:
+    start, end = store.log_range()
+    if not start <= log_offset < end:
+        return None
+    try:
+        return store.log.record_at(log_offset)
+    except StoreError:
+        return None

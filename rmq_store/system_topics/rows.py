@@ -1,0 +1,70 @@
+"""Messages of the broker's own topics as rows, with the properties that say what they stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmq_store.format.queues import QueueSlice
+from rmq_store.store import MessageStore
+
+PLACE = ("queueId", "queueOffset", "commitLogOffset", "storeSize", "storeTimestamp")
+ORIGIN = ("bornTimestamp", "tags", "keys", "uniqKey", "msgId", "reconsumeTimes")
+
+Row = dict[str, Any]
+
+
+def rows_of(
+    store: MessageStore,
+    part: QueueSlice,
+    texts: Mapping[str, str],
+    numbers: Mapping[str, str],
+    small: Mapping[str, str],
+    columns: tuple[str, ...] = (*PLACE, *ORIGIN),
+) -> Iterator[Row]:
+    """The messages of a queue range, in order, with `columns` and properties; times in ms.
+
+    `texts`, `numbers`, `small`: column -> property. A number that is none, or a small one of more than
+    9 digits, is null. Raises the errors of `read_slices` for damage.
+    """
+    if not len(part):
+        return
+    for batch in store.read_slices([part], columns=(*columns, "properties")):
+        found = {name: _plain(batch[name]) for name in columns}
+        found |= {column: property_of(batch, name) for column, name in texts.items()}
+        for digits, named in ((18, numbers), (9, small)):
+            found |= {
+                column: whole_numbers(property_of(batch, name), digits)
+                for column, name in named.items()
+            }
+        yield from pa.table(found).to_pylist()
+
+
+def _plain(column: pa.Array) -> pa.Array:
+    return column.cast("int64") if pa.types.is_timestamp(column.type) else column
+
+
+def property_of(batch: pa.RecordBatch, name: str) -> pa.Array:
+    """A property of each message; null without it."""
+    return pc.map_lookup(batch["properties"], pa.scalar(name), "last")
+
+
+def whole_numbers(texts: pa.Array, digits: int = 18) -> pa.Array:
+    """Texts as int64; null for what is no whole number of at most so many digits."""
+    fits = pc.match_substring_regex(texts, rf"^-?[0-9]{{1,{digits}}}$")
+    return pc.if_else(fits, texts, None).cast("int64")
+
+
+def all_of(store: MessageStore, topic: str) -> Iterator[QueueSlice]:
+    """The whole queues of a topic; none if it has no queues."""
+    for queue in store.view.queues_of(topic):
+        yield QueueSlice(queue, store.min_offset(*queue), store.max_offset(*queue))
+
+
+def newest_time(store: MessageStore) -> int:
+    """The storeTimestamp (ms) of the last record of the log; 0 without one."""
+    last = store.snapshot().last_record
+    return 0 if last is None else store.log.store_time_at(last) or 0

@@ -1,0 +1,96 @@
+"""The tables `retries` and `deadLetters`, held against the truth of golden stores."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rmq_store.system_topics.retries import dead_letters, retries
+from rmq_store.tables import TABLES
+from tests.support.golden import GoldenStore, Truth, in_a_queue, unpack
+
+Golden = Callable[[str], GoldenStore]
+NAMES = ["clean-4.3.2", "clean-4.9.0", "clean-4.9.7", "clean-5.3.3", "clean-5.5.0"]
+
+
+def origins(store: GoldenStore) -> dict[str, Truth]:
+    """The messages that no consumer sent back, by UNIQ_KEY."""
+    return {
+        r["properties"]["UNIQ_KEY"]: r
+        for r in store.truth
+        if r["topic"] == "retrying" and "UNIQ_KEY" in r["properties"]
+    }
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_retries_are_counted_by_the_message_that_was_sent_back(name: str, golden: Golden) -> None:
+    store = golden(name)
+    records = [r for r in store.truth if r["topic"].startswith("%RETRY%")]
+    with store.open() as opened:
+        found = list(retries(opened))
+    expected = Counter(r["properties"]["UNIQ_KEY"] for r in records)
+    assert {row["uniqKey"]: row["retries"] for row in found} == expected
+    assert records
+    sources = origins(store)
+    for row in found:
+        own = [r for r in records if r["properties"]["UNIQ_KEY"] == row["uniqKey"]]
+        assert row["reconsumeTimes"] == max(r["reconsumeTimes"] for r in own)
+        assert row["firstTimestamp"] == min(r["storeTimestamp"] for r in own)
+        assert row["lastTimestamp"] == max(r["storeTimestamp"] for r in own)
+        source = sources[row["uniqKey"]]
+        place = (row["originTopic"], row["originQueueId"], row["originQueueOffset"])
+        assert place == (source["topic"], source["queueId"], source["queueOffset"])
+        assert row["consumerGroup"] == "g-retry"
+
+
+@pytest.mark.parametrize("name", [*NAMES, "clean-5.2.0", "direct-5.5.0"])
+def test_each_dead_letter_is_a_row(name: str, golden: Golden) -> None:
+    store = golden(name)
+    records = {
+        (r["queueOffset"], r["commitLogOffset"]): r
+        for r in store.truth
+        if r["topic"].startswith("%DLQ%") and in_a_queue(r)
+    }
+    with store.open() as opened:
+        found = {(row["queueOffset"], row["commitLogOffset"]): row for row in dead_letters(opened)}
+    assert found.keys() == records.keys()
+    for place, row in found.items():
+        assert row["reconsumeTimes"] == records[place]["reconsumeTimes"]
+        assert row["lastTimestamp"] == records[place]["storeTimestamp"]
+
+
+def test_a_dead_letter_has_the_place_that_it_came_from(golden: Golden) -> None:
+    store = golden("clean-4.9.7")
+    with store.open() as opened:
+        found = TABLES["deadLetters"].of(opened).to_pylist()
+        tried = TABLES["retries"].of(opened).to_pylist()
+    assert len(found) == 13
+    sources = origins(store)
+    for row in found:
+        source = sources[row["uniqKey"]]
+        assert row["originCommitLogOffset"] == source["commitLogOffset"]
+        assert (row["consumerGroup"], row["originTopic"]) == ("g-retry", "retrying")
+    given_up = {row["uniqKey"] for row in tried if row["deadLetterTimestamp"] is not None}
+    assert given_up == {row["uniqKey"] for row in found}
+
+
+def test_an_origin_that_expired_has_no_place(tmp_path: Path) -> None:
+    store = unpack("clean-4.9.7", tmp_path)
+    files = sorted(Path(store.path, "commitlog").iterdir())
+    first_dead = min(r["commitLogOffset"] for r in store.truth if r["topic"].startswith("%DLQ%"))
+    for path in files[:-1]:
+        following = files[files.index(path) + 1]
+        if int(following.name) <= first_dead:
+            path.unlink()
+    with store.open() as opened:
+        start = opened.log_range()[0]
+        found = list(dead_letters(opened))
+    assert start > 0
+    gone = [row for row in found if "originQueueId" not in row]
+    sources = origins(store)
+    expected = [row for row in found if sources[row["uniqKey"]]["commitLogOffset"] < start]
+    assert gone == expected
+    assert all(row["originTopic"] == "retrying" for row in found)

@@ -1,0 +1,56 @@
+"""The table `traces`: reports of clients as their own decoder reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rmq_store.system_topics.traces import reports_in
+from rmq_store.tables import TABLES
+from tests.support.client_traces import assert_as_the_client_decodes
+from tests.support.golden import GoldenStore
+
+HERE = Path(__file__).parent
+
+
+@pytest.mark.parametrize("release", ["4.9.7", "5.5.0"])
+def test_reports_have_the_values_that_the_client_decodes(release: str) -> None:
+    lines = (HERE / f"traces-{release}.txt").read_text("ascii").splitlines()
+    assert assert_as_the_client_decodes(lines) > 60
+
+
+def test_the_outcome_is_that_of_sending_consuming_or_the_transaction() -> None:
+    sent = "Pub\x011795000000000\x01r\x01g\x01t\x01id\x01\x01k\x01h\x0112\x017\x013\x01off\x01"
+    (one, two) = reports_in(f"{sent}true\x02{sent}false\x0110.0.0.1\x02")
+    assert (one["outcome"], one["messageType"], one["costMs"]) == ("SUCCESS", "Delay_Msg", 7)
+    assert (two["outcome"], two["clientHost"], two["tags"]) == ("FAILED", "10.0.0.1", None)
+    (short,) = reports_in("Pub\x011\x01r\x01g\x01t\x01id\x01\x01k\x01h\x0112\x017\x010\x01true\x02")
+    assert (short["success"], "offsetMsgId" in short) == (True, False)
+    (consumed,) = reports_in("SubAfter\x01req\x01id\x019\x01false\x01k\x012\x01178\x01group\x02")
+    assert (consumed["outcome"], consumed["groupName"]) == ("EXCEPTION", "group")
+
+
+def test_what_is_no_report_is_shown_as_its_text() -> None:
+    rows = list(reports_in("hello\x02Pub\x01not a number\x02Pub\x02" + "SubAfter\x01" * 40))
+    assert rows[0] == {"unreadable": "hello"}
+    assert rows[1]["timestamp"] is None
+    assert [row.get("traceType") for row in rows[1:]] == ["Pub", "Pub", "SubAfter"]
+    with_large = "SubAfter\x01r\x01m\x01" + "9" * 40 + "\x01true\x01k\x01-9\x01" + "9" * 18 + "\x02"
+    (row,) = reports_in(with_large)
+    assert (row["costMs"], row["timestamp"], row["outcome"]) == (None, 10**18 - 1, "SUCCESS")
+
+
+def test_the_table_has_the_place_of_each_report(golden: Callable[[str], GoldenStore]) -> None:
+    """The trace messages of this store have bodies that no client wrote."""
+    store = golden("direct-5.5.0")
+    records = [r for r in store.truth if r["topic"] == "RMQ_SYS_TRACE_TOPIC"]
+    with store.open() as opened:
+        rows = TABLES["traces"].of(opened).to_pylist()
+    bodies = sum(1 for r in records if r["body"])
+    assert records
+    assert len(rows) >= bodies - 1
+    assert all(row["unreadable"] for row in rows)
+    places = {(r["queueId"], r["queueOffset"]) for r in records}
+    assert {(row["queueId"], row["queueOffset"]) for row in rows} <= places

@@ -1,0 +1,130 @@
+"""The table `transactions`, held against the truth of golden stores and the broker's own counts."""
+
+from __future__ import annotations
+
+import base64
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmq_store import MessageStore
+from rmq_store.system_topics.transactions import transactions
+from rmq_store.tables import TABLES
+from tests.support.golden import GoldenStore, unpack, unpack_kind
+from tests.system_topics.test_delayed_messages import TIMERS, WITH_LEVELS, counted_by_broker
+
+Golden = Callable[[str], GoldenStore]
+
+
+def rows_of(store: GoldenStore) -> list[dict[str, Any]]:
+    with MessageStore.open(store.path, broker_conf=store.conf) as opened:
+        return list(transactions(opened))
+
+
+def expected_of(store: GoldenStore) -> dict[str, str]:
+    """Transaction id -> its state, from the records as the broker's classes read them."""
+    ended = {
+        int(number)
+        for r in store.truth
+        if r["topic"] == "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+        for number in base64.b64decode(r["body"]).decode("ascii").split(",")
+        if number
+    }
+    committed = {r["preparedTransactionOffset"] for r in store.truth if r["sysFlag"] & 0xC == 0x8}
+    states: dict[str, str] = {}
+    for r in store.truth:
+        if r["topic"] != "RMQ_SYS_TRANS_HALF_TOPIC":
+            continue
+        key = r["properties"]["UNIQ_KEY"]
+        if r["commitLogOffset"] in committed:
+            states[key] = "committed"
+        elif states.get(key) != "committed":
+            before = states.get(key)
+            states[key] = "rolledBack" if r["queueOffset"] in ended else before or "open"
+    return states
+
+
+@pytest.mark.parametrize("name", [*WITH_LEVELS, "proxy-5.5.0"])
+def test_each_transaction_has_the_fate_that_its_records_show(name: str, golden: Golden) -> None:
+    store = golden(name)
+    found = rows_of(store)
+    assert {row["uniqKey"]: row["state"] for row in found} == expected_of(store)
+    assert len({row["transactionId"] for row in found}) == len(found)
+    assert {row["state"] for row in found} >= {"committed", "rolledBack"}
+
+
+@pytest.mark.parametrize("name", ["clean-5.3.3", "clean-5.5.0", "proxy-5.5.0"])
+def test_those_that_are_open_are_those_that_the_broker_counts(name: str, golden: Golden) -> None:
+    store = golden(name)
+    found = Counter(row["topic"] for row in rows_of(store) if row["state"] == "open")
+    assert found == counted_by_broker(store, "transactionMetrics", "transactionCount")
+
+
+def test_open_ones_of_another_broker(tmp_path: Path) -> None:
+    store = unpack_kind(TIMERS, tmp_path)
+    found = rows_of(store)
+    assert Counter(row["state"] for row in found) == {"open": 12, "committed": 13, "rolledBack": 12}
+    assert counted_by_broker(store, "transactionMetrics", "transactionCount") == {"payments": 12}
+    assert all(row["openMs"] >= 0 for row in found if row["state"] == "open")
+
+
+def test_a_transaction_that_was_checked_is_one_row(golden: Golden) -> None:
+    store = golden("proxy-5.5.0")
+    (checked,) = [row for row in rows_of(store) if row["checks"]]
+    halves = [
+        r
+        for r in store.truth
+        if r["topic"] == "RMQ_SYS_TRANS_HALF_TOPIC"
+        and r["properties"]["UNIQ_KEY"] == checked["uniqKey"]
+    ]
+    assert (checked["halfMessages"], checked["checks"]) == (len(halves), 1) == (2, 1)
+    assert checked["sinceTimestamp"] == halves[0]["storeTimestamp"]
+    assert checked["lastCheckTimestamp"] == halves[-1]["storeTimestamp"]
+    assert checked["halfQueueOffset"] == halves[-1]["queueOffset"]
+
+
+def test_committed_messages_prove_it_without_op_messages(tmp_path: Path) -> None:
+    """As after a crash: a broker of 5.x writes op messages some seconds late."""
+    store = unpack("clean-4.9.7", tmp_path)
+    expected = expected_of(store)
+    shutil.rmtree(Path(store.path, "consumequeue", "RMQ_SYS_TRANS_OP_HALF_TOPIC"))
+    found = {row["uniqKey"]: row["state"] for row in rows_of(store)}
+    assert found == {
+        key: state if state == "committed" else "open" for key, state in expected.items()
+    }
+
+
+def test_without_the_queues_of_the_topic_nobody_knows_how_it_ended(tmp_path: Path) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    shutil.rmtree(Path(store.path, "consumequeue", "payments"))
+    found = Counter(row["state"] for row in rows_of(store))
+    assert found == {"open": 10, "ended": 20}
+
+
+def test_without_an_index_the_queues_are_read(tmp_path: Path) -> None:
+    store = unpack("clean-4.9.7", tmp_path)
+    expected = expected_of(store)
+    shutil.rmtree(Path(store.path, "index"))
+    assert {row["uniqKey"]: row["state"] for row in rows_of(store)} == expected
+
+
+def test_the_table_has_the_place_of_the_committed_message(golden: Golden) -> None:
+    store = golden("clean-5.5.0")
+    committed = {
+        r["properties"]["UNIQ_KEY"]: (r["queueId"], r["queueOffset"])
+        for r in store.truth
+        if r["sysFlag"] & 0xC == 0x8
+    }
+    with store.open() as opened:
+        rows = TABLES["transactions"].of(opened).to_pylist()
+    found = {
+        row["uniqKey"]: (row["committedQueueId"], row["committedQueueOffset"])
+        for row in rows
+        if row["state"] == "committed"
+    }
+    assert found == committed
+    assert all(row["committedTimestamp"] is None for row in rows if row["state"] != "committed")
