@@ -38,6 +38,13 @@ COMMANDS = {
         "read_commands.trace",
         "Show a message's history by key or id: retries, DLQ, delay, transaction.",
     ),
+    "scheduled": (
+        "read_commands.system_topics",
+        "List messages that are to be delivered later, and which are overdue.",
+    ),
+    "transactions": ("read_commands.system_topics", "List transactions with what became of them."),
+    "retries": ("read_commands.system_topics", "List messages that consumers sent back."),
+    "traces": ("read_commands.system_topics", "Print what clients reported of their messages."),
     "retention": (
         "write_commands.retention",
         "Show what the broker would delete now, and which groups lose messages.",

@@ -30,12 +30,19 @@ def say(text: str, *, err: bool = False) -> None:
 def print_table(table: pa.Table, as_json: bool, *, columns: Sequence[str] | None = None) -> None:
     """Print a table: JSON lines, aligned columns on a terminal, or tab-separated with a header
     line."""
+    print_pieces([table], as_json, columns=columns or table.column_names)
+
+
+def print_pieces(pieces: Iterable[pa.Table], as_json: bool, *, columns: Sequence[str]) -> None:
+    """Print the pieces of one table, as `print_table`; in a pipe each as it comes."""
     if as_json:
-        for row in _with_plain_times(table).to_pylist():
-            print_json(row)
+        for piece in pieces:
+            for row in _with_plain_times(piece).to_pylist():
+                print_json(row)
         return
-    shown = _with_plain_times(table.select(list(columns)) if columns else table)
-    print_rows(shown.column_names, ([_cell(v) for v in row.values()] for row in shown.to_pylist()))
+    shown = (_with_plain_times(piece.select(list(columns))) for piece in pieces)
+    rows = (row for piece in shown for row in piece.to_pylist())
+    print_rows(columns, ([_cell(value) for value in row.values()] for row in rows))
 
 
 def _with_plain_times(table: pa.Table) -> pa.Table:

@@ -1,0 +1,203 @@
+"""rmqstore scheduled, transactions, retries, traces: what the broker's own topics stand for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+import click
+
+from rmq_store.cli.options import json_option, open_store, store_command, word
+from rmq_store.cli.printing import print_pieces
+from rmq_store.errors import InvalidArgumentError, nearest
+from rmq_store.store import MessageStore
+
+_DELAYED = ("waiting", "overdue", "delivered", "cancelled", "lost")
+_TRANSACTIONS = ("open", "committed", "rolledBack", "givenUp", "ended")
+
+# The columns printed as text. --json prints all columns.
+_SHOWN = {
+    "scheduled": (
+        "state",
+        "dueTimestamp",
+        "topic",
+        "queueId",
+        "kind",
+        "delayLevel",
+        "overdueMs",
+        "keys",
+        "uniqKey",
+        "commitLogOffset",
+    ),
+    "transactions": (
+        "state",
+        "sinceTimestamp",
+        "topic",
+        "producerGroup",
+        "checks",
+        "openMs",
+        "keys",
+        "transactionId",
+        "halfQueueOffset",
+    ),
+    "retries": (
+        "consumerGroup",
+        "originTopic",
+        "originQueueId",
+        "originQueueOffset",
+        "reconsumeTimes",
+        "firstTimestamp",
+        "lastTimestamp",
+        "deadLetterTimestamp",
+        "keys",
+        "uniqKey",
+    ),
+    "traces": (
+        "timestamp",
+        "traceType",
+        "groupName",
+        "topic",
+        "outcome",
+        "costMs",
+        "keys",
+        "msgId",
+        "unreadable",
+    ),
+}
+
+_limit = click.option(
+    "--limit", type=click.IntRange(min=1), metavar="N", help="Print at most N rows."
+)
+_topic = click.option("--topic", type=word, help="Only messages for this topic.")
+
+
+@click.command()
+@store_command
+@_topic
+@click.option("--state", type=click.Choice(_DELAYED), help="Only messages in this state.")
+@_limit
+@json_option
+def scheduled(
+    store: str,
+    broker_conf: str | None,
+    broker_name: str | None,
+    topic: str | None,
+    state: str | None,
+    limit: int | None,
+    as_json: bool,
+) -> None:
+    """List messages that the broker is to deliver later, by delay level or by timer.
+
+    What the broker's files count as delivered is left out. A message is overdue when it was due before
+    the newest record of the log.
+    """
+    with open_store(store, broker_conf, broker_name) as opened:
+        _print(opened, "scheduled", {"topic": topic, "state": state}, limit, as_json)
+
+
+@click.command()
+@store_command
+@_topic
+@click.option("--state", type=click.Choice(_TRANSACTIONS), help="Only transactions in this state.")
+@_limit
+@json_option
+def transactions(
+    store: str,
+    broker_conf: str | None,
+    broker_name: str | None,
+    topic: str | None,
+    state: str | None,
+    limit: int | None,
+    as_json: bool,
+) -> None:
+    """List transactions of which a half message is left, with what became of them."""
+    with open_store(store, broker_conf, broker_name) as opened:
+        _print(opened, "transactions", {"topic": topic, "state": state}, limit, as_json)
+
+
+@click.command()
+@store_command
+@click.option("--group", type=word, help="Only this consumer group.")
+@click.option("--topic", type=word, help="Only messages of this topic.")
+@_limit
+@json_option
+def retries(
+    store: str,
+    broker_conf: str | None,
+    broker_name: str | None,
+    group: str | None,
+    topic: str | None,
+    limit: int | None,
+    as_json: bool,
+) -> None:
+    """List messages that consumer groups sent back: where they came from, how often, since when.
+
+    rmqstore dlq lists those that a group gave up.
+    """
+    wanted = {"consumerGroup": group, "originTopic": topic}
+    with open_store(store, broker_conf, broker_name) as opened:
+        _print(opened, "retries", wanted, limit, as_json)
+
+
+@click.command()
+@store_command
+@click.option("--group", type=word, help="Only reports of this producer or consumer group.")
+@click.option("--id", "message_id", type=word, help="Only reports about this message (UNIQ_KEY).")
+@_limit
+@json_option
+def traces(
+    store: str,
+    broker_conf: str | None,
+    broker_name: str | None,
+    group: str | None,
+    message_id: str | None,
+    limit: int | None,
+    as_json: bool,
+) -> None:
+    """Print what producers and consumers reported of their messages (RMQ_SYS_TRACE_TOPIC)."""
+    with open_store(store, broker_conf, broker_name) as opened:
+        _print(opened, "traces", {"groupName": group, "msgId": message_id}, limit, as_json)
+
+
+def _print(
+    store: MessageStore,
+    name: str,
+    wanted: Mapping[str, str | None],
+    limit: int | None,
+    as_json: bool,
+) -> None:
+    """Print the rows of a table that have the wanted values, and on stderr how many of each state."""
+    from rmq_store.tables import TABLES
+
+    table = TABLES[name]
+    assert table.rows_of is not None
+    _refuse_unknown(store, wanted.get("topic") or wanted.get("originTopic"))
+    counts: Counter[str] = Counter()
+
+    def rows() -> Iterator[Mapping[str, Any]]:
+        assert table.rows_of is not None
+        given = {column: value for column, value in wanted.items() if value is not None}
+        found = (
+            row
+            for row in table.rows_of(store, None)
+            if all(row.get(column) == value for column, value in given.items())
+        )
+        for row in islice(found, limit):
+            counts[row.get("state", "")] += 1
+            yield row
+
+    print_pieces(table.pieces_of_rows(store.broker_name, rows()), as_json, columns=_SHOWN[name])
+    states = ", ".join(f"{count} {state}" for state, count in counts.items() if state)
+    rows_said = f"{counts.total():,} {'row' if counts.total() == 1 else 'rows'}"
+    click.echo(f"{rows_said}: {states}" if states else rows_said, err=True)
+
+
+def _refuse_unknown(store: MessageStore, topic: str | None) -> None:
+    if topic is not None and topic not in store.view.known_topics:
+        raise InvalidArgumentError(
+            store.path,
+            reason=f"there is no topic {topic!r}",
+            advice=nearest(topic, store.view.known_topics),
+        )
