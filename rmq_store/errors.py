@@ -101,12 +101,6 @@ class MissingFileError(StoreError):
     code = "RMQSTORE_MISSING_FILE"
 
 
-class TruncatedFileError(StoreError):
-    """A file became shorter while it was being read."""
-
-    code = "RMQSTORE_TRUNCATED_FILE"
-
-
 class CorruptRecordError(StoreError):
     """Bytes of the CommitLog that should be a whole record and are not."""
 
@@ -156,7 +150,8 @@ class UnknownQueueError(StoreError):
 
 
 class DataLossError(StoreError):
-    """Messages have expired, before the read began or during it, or the log lost its end."""
+    """Messages have expired, before the read began or during it, the log lost its end, or a file
+    became shorter while it was being read."""
 
     code = "RMQSTORE_DATA_LOSS"
 

@@ -123,7 +123,10 @@ class CommitLog:
                 advice="It expired and was deleted, or was never written",
             )
         window = self._window_at(offset, segment)
-        decoded = decode_record(window.data, 0, offset, segment.path)
+        try:
+            decoded = decode_record(window.data, 0, offset, segment.path)
+        finally:
+            self.chain.check_reads()
         _require_whole(decoded, segment, offset)
         return decoded
 
@@ -172,6 +175,7 @@ class CommitLog:
                 places = offsets[rows] - segment.base
                 headers = Headers(self.window_of(segment), places, segment.base)
                 whole[rows] = headers.valid & (headers.total == sizes[rows])
+        self.chain.check_reads()
         return whole
 
     def store_time_at(self, offset: int, size: int | None = None) -> int | None:
@@ -189,6 +193,7 @@ class CommitLog:
         headers = Headers(self._window_at(offset, segment), _FIRST, offset)
         total = int(headers.total[0])
         whole = bool(headers.valid[0]) and offset + total <= segment.base + segment.size
+        self.chain.check_reads()
         return headers if whole and (size is None or total == size) else None
 
     def end_from(self, offset: int) -> int:
@@ -232,6 +237,7 @@ class CommitLog:
             for first in range(0, len(run.at), _ROWS):
                 places = run.at[first : first + _ROWS]
                 sound = self._sound_until(window, segment, places, ends[first : first + _ROWS])
+                self.chain.check_reads()
                 if sound:
                     yield places[:sound] + base, int(ends[first + sound - 1]) + base
                 if sound < len(places):
@@ -243,7 +249,9 @@ class CommitLog:
             if at < end:
                 self._window_at(at, segment)
             window = self.window_of(segment)
-            match self._gap_at(window, base, run.stop):
+            gap = self._gap_at(window, base, run.stop)
+            self.chain.check_reads()
+            match gap:
                 case Gap.FILLER:
                     at = base + self.chain.file_size
                 case Gap.GHOST:
@@ -260,6 +268,7 @@ class CommitLog:
         self.chain.need([at], [min(end, upto + HEAD_SIZE)], fresh=True)
         run = follow(self.window_of(segment), base, at - base, upto - base)
         self.chain.need([at], [base + run.stop])  # the last record may extend past `upto`
+        self.chain.check_reads()
         return self.window_of(segment), run
 
     def _sound_until(self, window: Bytes, segment: SegmentFile, at: Ints, ends: Ints) -> int:
@@ -290,6 +299,7 @@ class CommitLog:
             window = self._window_at(segment.base, segment)
             front = Headers(window, _FIRST, segment.base)
             blank = int.from_bytes(window[4:BLANK_SIZE].tobytes(), "big") == MAGIC_BLANK
+            self.chain.check_reads()
             if front.valid[0] or blank:
                 return segment
         return None
@@ -325,7 +335,9 @@ class CommitLog:
             decoded = decode_record(window, at - segment.base, at, segment.path)
             _require_whole(decoded, segment, at)
         except CorruptRecordError as error:
+            self.chain.check_reads()
             return self._damage(segment, at, end, error)
+        self.chain.check_reads()
         return self._extent(segment, at, end, decoded)
 
     def _extent(self, segment: SegmentFile, at: int, end: int, decoded: Record | Gap) -> Extent:
@@ -342,7 +354,9 @@ class CommitLog:
         """Zeros up to the end of the file, or a range of zeros with data after it."""
         stored = self.chain.stored_from(at)
         self.chain.need([stored], [end])
-        if stored >= end or not self.chain.window(stored, end).any():
+        empty = stored >= end or not self.chain.window(stored, end).any()
+        self.chain.check_reads()
+        if empty:
             return Extent(at, end, gap=Gap.UNWRITTEN)
         behind = self.next_record(segment, self._with_front(at, stored), end)
         if behind is None:
@@ -359,6 +373,7 @@ class CommitLog:
             stop - base,
             lambda position: self._with_front(position, self._stored_from(segment, position)),
         )
+        self.chain.check_reads()
         return None if decoded is None else base + decoded
 
     def _stored_from(self, segment: SegmentFile, position: int) -> int:

@@ -89,7 +89,9 @@ def _sound_parts(
         rows = slice(first, first + _ROWS)
         headers, after = Headers(window, run.at[rows], segment.base), ends[rows]
         start = 0
-        for row in _unsound(headers, segment, check_crc):
+        unsound = _unsound(headers, segment, check_crc)
+        log.chain.check_reads()
+        for row in unsound:
             if row > start:
                 yield SoundRun(segment, headers.take(slice(start, row)), int(after[row - 1]))
             piece = _piece_at(log, segment, segment.base + int(headers.at[row]))

@@ -111,6 +111,7 @@ class QueueFiles:
         if self.batch:
             base = units["base_offset"]
             units["size"][(base < 0) | (base > _LAST_BASE_OFFSET) | (units["batch_size"] < 1)] = 0
+        self.chain.check_reads()
         return units
 
     def _stored(self, start: int, stop: int) -> npt.NDArray[Any]:
@@ -330,6 +331,7 @@ class QueueFiles:
         width = self.dtype.itemsize
         units = self.chain.window(first * width, last * width).view(self.dtype)
         found = first + bisect_left(units["log_offset"], log_offset)
+        self.chain.check_reads()
         low, high = max(start, found - 2), min(stop, found + 2)
         if first <= low and high <= last and _in_order(units[low - first : high - first]):
             return found

@@ -29,6 +29,7 @@ from rmq_store.format.array_types import Bytes
 
 # Mapped files that a chain without a shared cache keeps: one pass along the log needs two.
 _MAPPINGS_KEPT = 2
+_COPIED = 1 << 16  # bytes of a window: a copy costs less than to ask again whether they were there
 
 
 class SegmentChain:
@@ -115,9 +116,10 @@ class SegmentChain:
     def window(self, start: int, stop: int, *, fetch: int | None = None) -> Bytes:
         """Bytes `start` to `stop` of the stream, within one file; zeros beyond a short file's end.
 
-        Returns a view on the mapped file if possible. For a remote file, fetches all of the range
-        or its first `fetch` bytes; with `fetch=0` only what `need` requested before. Raises
-        MissingFileError if no file holds the range, TruncatedFileError if the file shrank after it
+        Returns a view on the mapped file, or a copy of at most _COPIED bytes. Call `check_reads` after
+        the bytes of a view were used, and before they lead to a result. For a remote file, fetches all
+        of the range or its first `fetch` bytes; with `fetch=0` only what `need` requested before.
+        Raises MissingFileError if no file holds the range, DataLossError if the file shrank after it
         was listed.
         """
         segment = self.segment_at(start)
@@ -130,11 +132,20 @@ class SegmentChain:
             behind = last if fetch is None else min(first + fetch, last)
             mapping.need(np.array([first]), np.array([behind]), fresh=False)
         if last <= segment.size:
-            return mapping.bytes[first:last]
+            if last - first > _COPIED or isinstance(mapping, RemoteFile):
+                return mapping.bytes[first:last]
+            copied: Bytes = mapping.bytes[first:last].copy()
+            self.check_reads()
+            return copied
         padded = np.zeros(last - first, dtype=np.uint8)
         there = mapping.bytes[first : segment.size]
         padded[: len(there)] = there
+        self.check_reads()
         return padded
+
+    def check_reads(self) -> None:
+        """Raise DataLossError if a file was cut while its bytes were read: they read as zeros."""
+        self._mappings.check_reads()
 
     def stored_from(self, offset: int) -> int:
         """The first offset at or after `offset`, in its file, whose bytes are stored on disk.

@@ -12,7 +12,8 @@ from collections import OrderedDict
 import numpy as np
 import numpy.typing as npt
 
-from rmq_store.errors import TruncatedFileError, from_os_error
+from rmq_store.errors import DataLossError, from_os_error
+from rmq_store.files.mapping_guard import Faults, Guarded, guard
 from rmq_store.files.read_counts import ReadCounts
 from rmq_store.files.remote.blocks import KEPT_BYTES, Held, RemoteMapping
 from rmq_store.files.remote.remote_store import Shadow, shadow_of
@@ -37,6 +38,8 @@ class MappingCache:
         self._kept: OrderedDict[str, Mapping | RemoteFile] = OrderedDict()
         self._held = Held()
         self._lock = threading.Lock()
+        self._guarded: weakref.WeakSet[Guarded] = weakref.WeakSet()  # released ones with views too
+        self._faults = Faults.count
 
     def get(self, segment: SegmentFile, *, to_fetch: bool = False) -> Mapping | RemoteFile:
         """The mapping of `segment`; creates it if it is not cached.
@@ -53,6 +56,7 @@ class MappingCache:
             shadow = shadow_of(segment.path)
             if shadow is None:
                 mapping = Mapping(segment)
+                self._guarded.add(mapping.guarded)
             else:
                 mapping = RemoteFile(shadow, segment, self._held, self._block)
             self.counts.files[segment.path] = None
@@ -69,6 +73,20 @@ class MappingCache:
         _, oldest = self._kept.popitem(last=False)
         if isinstance(oldest, RemoteFile):
             oldest.count_as_released()
+
+    def check_reads(self) -> None:
+        """Raise DataLossError if a file was cut while its bytes were read.
+
+        To be called after bytes of a view were used, and before they lead to a result.
+        """
+        if self._faults == Faults.count:
+            return
+        known = Faults.count
+        with self._lock:
+            mapped = list(self._guarded)
+        for guarded in mapped:
+            _refuse_fault(guarded)
+        self._faults = known
 
     def clear(self) -> None:
         """Release all mappings; a file is unmapped once no view on it is left."""
@@ -112,6 +130,7 @@ class Mapping:
             os.close(fd)
             raise
         self.bytes: Bytes = np.frombuffer(mapped, dtype=np.uint8)
+        self.guarded = guard(mapped, segment)
         self._fd = fd
         # Close exactly once: another file may get the same descriptor right afterwards.
         weakref.finalize(self, os.close, fd)
@@ -122,13 +141,11 @@ class Mapping:
         """Does nothing: the system loads the pages of a local file."""
 
     def check(self, size: int, segment: SegmentFile) -> None:
-        """Raises TruncatedFileError if the file shrank.
-
-        Reading past the end of a mapped file kills the process (SIGBUS).
-        """
+        """Raises DataLossError if the file shrank."""
         actual = os.fstat(self._fd).st_size
         if actual < size:
             raise _shrunk(segment, actual)
+        _refuse_fault(self.guarded)
 
     def stored_from(self, position: int) -> int:
         """The first position at or after this one that is not in a hole; the file size if none is."""
@@ -166,8 +183,13 @@ def stored_until(fd: int, size: int) -> int:
     return size
 
 
-def _shrunk(segment: SegmentFile, actual: int) -> TruncatedFileError:
-    return TruncatedFileError(
+def _refuse_fault(guarded: Guarded) -> None:
+    if guarded.fault is not None:
+        raise _shrunk(guarded.segment, guarded.fault)
+
+
+def _shrunk(segment: SegmentFile, actual: int) -> DataLossError:
+    return DataLossError(
         segment.path,
         offset=actual,
         reason="the file became shorter while it was being read",

@@ -129,7 +129,9 @@ class IndexFile:
         mapping = self._mappings.get(self._segment)
         mapping.check(self._segment.size, self._segment)
         mapping.need(np.array([start]), np.array([stop]), fresh=True)
-        return mapping.bytes[start:stop]
+        found: Bytes = mapping.bytes[start:stop].copy()
+        self._mappings.check_reads()
+        return found
 
     def ranges(self, starts: npt.NDArray[Any], stops: npt.NDArray[Any]) -> Ranges | None:
         """Ranges of the file to fetch; None for a local file."""
@@ -146,6 +148,7 @@ class IndexFile:
             mapping.need(starts, starts + width, fresh=False)
         whole = mapping.bytes[first : first + (self._segment.size - first) // width * width]
         found: npt.NDArray[Any] = whole.view(dtype)[numbers]
+        self._mappings.check_reads()
         return found
 
     def _read_header(self) -> Header:

@@ -37,6 +37,7 @@ class Mark:
         if segment is None or not start < stop <= log.chain.segment_end(segment):
             return None
         raw = log.chain.window(start, stop).tobytes()
+        log.chain.check_reads()
         return cls(start, stop, hashlib.blake2b(raw, digest_size=8).hexdigest())
 
 
@@ -119,7 +120,9 @@ def whole_end(log: CommitLog, start: int, listed_end: Callable[[], int]) -> int:
     file_end = log.chain.segment_end(last)
     while end < file_end:
         window = log.chain.window(end, min(end + _ZEROS_LOOKED_AT, file_end))
-        if end > start and not window.any():
+        zeros = not window.any()
+        log.chain.check_reads()
+        if end > start and zeros:
             return end
         proven = listed_end()
         if end < doubtful <= proven:

@@ -123,6 +123,7 @@ class SliceReader:
             while at < len(rows):
                 upto = self._batch_end(rows, at, rows_next)
                 for batch in self._batches(rows.take(slice(at, upto))):
+                    self.log.chain.check_reads()
                     if batch.num_rows or self._damages != reported:
                         rows_next = self.options.batch_rows
                         reported = self._damages
@@ -311,6 +312,7 @@ class SliceReader:
         )
 
     def _damaged(self, error: StoreError, entry: ListedAt | None) -> None:
+        self.log.chain.check_reads()
         error.entry = entry
         if self.options.on_damage is None:
             raise error

@@ -147,7 +147,9 @@ class UnlistedRecords:
             return False  # expired
         if not self._log.is_record(named, size):
             return True
-        return not np.array_equal(window, chain.window(named, named + size))
+        copied = np.array_equal(window, chain.window(named, named + size))
+        chain.check_reads()
+        return not copied
 
     def _lost(self, queue: QueueId, requests: DispatchRequests, rows: Ints) -> Ints:
         """The rows that belong before the first entry, or after the last one, also by log offset.

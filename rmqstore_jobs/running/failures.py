@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-_DAMAGE = re.compile(r"\[RMQSTORE_(CORRUPT_[A-Z]+|MISSING_FILE|TRUNCATED_FILE|BODY)\]")
+_DAMAGE = re.compile(r"\[RMQSTORE_(CORRUPT_[A-Z]+|MISSING_FILE|BODY)\]")
 SALVAGE = "`rmqstore salvage` copies the intact messages into a new store"
 
 

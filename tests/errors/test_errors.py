@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rmq_store import StoreError
-from rmq_store.errors import BodyError, CorruptRecordError, TruncatedFileError
+from rmq_store.errors import BodyError, CorruptRecordError, DataLossError
 from tests.support.golden import GoldenStore, in_a_queue, log_files, offsets, unpack
 
 
@@ -98,7 +98,7 @@ def test_a_bomb_in_a_body_is_stopped(golden: Callable[[str], GoldenStore]) -> No
         list(opened.read_batches(packed["topic"], max_body_bytes=100))
 
 
-def test_a_file_cut_before_it_is_mapped_is_our_error(tmp_path: Path) -> None:
+def test_a_file_cut_before_it_is_opened_is_our_error(tmp_path: Path) -> None:
     golden = unpack("crc-5.5.0", tmp_path)
     with golden.open() as store:
         store.close()
@@ -106,7 +106,7 @@ def test_a_file_cut_before_it_is_mapped_is_our_error(tmp_path: Path) -> None:
     last = log_files(golden)[0]
     store._log.chain.close()
     os.truncate(last, 100)
-    with pytest.raises(TruncatedFileError, match="became shorter while") as caught:
+    with pytest.raises(DataLossError, match="became shorter while") as caught:
         store.message_at(0)
     assert (caught.value.path, caught.value.offset) == (str(last), 100)
 

@@ -71,7 +71,7 @@ def test_a_log_cut_between_two_batches_is_our_error_and_kills_nobody(
     golden = unpack("geometry-5.5.0", tmp_path)
     victims = log_files(golden)
     kind, path = read_while(golden, victims, size)
-    assert kind == "TruncatedFileError"
+    assert kind == "DataLossError"
     assert path in map(str, victims)
 
 
@@ -91,7 +91,7 @@ def test_queue_files_that_go_between_two_batches_are_our_error_or_were_read_befo
     victims = sorted(Path(golden.path, "consumequeue").glob("*/*/*"))
     kind, rest = read_while(golden, victims, verb)
     everything = len(wanted(golden)) - 20
-    assert kind in ("TruncatedFileError", "MissingFileError") or int(rest) == everything
+    assert kind in ("DataLossError", "MissingFileError") or int(rest) == everything
 
 
 @pytest.mark.parametrize("verb", ["scan", "get_message", "query_message", "message_at"])
@@ -101,7 +101,7 @@ def test_every_other_read_of_a_cut_log_is_our_error_too(tmp_path: Path, verb: st
     code = f"""
 import os
 from rmq_store import MessageStore
-from rmq_store.errors import TruncatedFileError
+from rmq_store.errors import DataLossError
 store = MessageStore.open({golden.path!r})
 reads = {{
     "scan": lambda: list(store.scan()),
@@ -114,14 +114,14 @@ for victim in {list(map(str, log_files(golden)))!r}:
     os.truncate(victim, 0)
 try:
     reads[{verb!r}]()
-except TruncatedFileError as error:
+except DataLossError as error:
     print(error)
 """
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=CHECKOUT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, f"died of {done.returncode}: {done.stderr}"
-    assert "RMQSTORE_TRUNCATED_FILE" in done.stdout
+    assert "RMQSTORE_DATA_LOSS" in done.stdout
 
 
 # --- copies that are not whole ---------------------------------------------------------------------
