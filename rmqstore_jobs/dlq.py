@@ -49,7 +49,7 @@ class DlqSpec(HidesSecrets):
 
     `resend`: the folder of a new store that gets them in their origin topics. `to_broker`: the
     proxy of a running broker to send them to. `failed`: the folder for messages that the broker
-    refuses.
+    refuses. `tls` and `tls_ca`: as for a replay.
     """
 
     store: str
@@ -61,6 +61,8 @@ class DlqSpec(HidesSecrets):
     release: str | None = None
     to_broker: str | None = None
     failed: str | None = None
+    tls: bool = False
+    tls_ca: str | None = None
     checksums: bool = False
 
     @property
@@ -126,6 +128,8 @@ def resend_spec(spec: DlqSpec, plan: ReadPlan) -> ReplaySpec:
         release=spec.release,
         to_broker=spec.to_broker,
         failed=spec.failed,
+        tls=spec.tls,
+        tls_ca=spec.tls_ca,
         wave_bytes=DEFAULT_WAVE_BYTES if spec.to_broker is None else LIVE_WAVE_BYTES,
         dead_to_origin=True,
     )
@@ -168,6 +172,8 @@ _OPTIONS = (*STORE_OPTIONS, "startingTimestamp", "endingTimestamp")
     "--to-broker", metavar="HOST:PORT", help="Send them to the proxy of a running broker."
 )
 @click.option("--failed", metavar="DIR", help="Folder for refused messages and reasons.")
+@click.option("--tls", is_flag=True, help="Connect to the proxy with TLS.")
+@click.option("--tls-ca", metavar="FILE", help="Certificates, in PEM, that sign the proxy's own.")
 @source_options(_OPTIONS)
 def main(given: Given) -> DlqSpec:
     """Report dead letters with reason, consumer group and origin topic; optionally send them

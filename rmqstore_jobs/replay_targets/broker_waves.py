@@ -24,8 +24,9 @@ from rmq_store import MessageStore
 from rmq_store.files.durable import sync_folder
 from rmq_store.questions.engine import ask
 from rmq_store.search.log_slices import LogSlice, pieces_of
+from rmqstore_jobs.replay_targets.broker_access import BrokerAccess
 from rmqstore_jobs.replay_targets.grpc_client import GrpcClient, group_of
-from rmqstore_jobs.replay_targets.retrying_sender import Manner, Row, Sender, Unreachable
+from rmqstore_jobs.replay_targets.retrying_sender import Denied, Manner, Row, Sender, Unreachable
 from rmqstore_jobs.replaying.ledger import Ledger, ReplayRun, new_run
 from rmqstore_jobs.replaying.plan import cut_short, messages_selected, narrowed, planned, waves_of
 from rmqstore_jobs.replaying.replay_question import (
@@ -85,6 +86,7 @@ class LiveReplay:
         self.stopped_by: str | None = None
         self.read = narrowed(self.plan, spec)
         self.tasks = min(cores_of(spark), _MOST_TASKS)
+        self.access = BrokerAccess.of(spec)
 
     def _new_run(self) -> ReplayRun:
         snapshot = self.plan.store.snapshot
@@ -139,7 +141,7 @@ class LiveReplay:
             self.spec,
             self.plan,
             pieces,
-            partial(_send_rows, self.spec, self.tasks),
+            partial(_send_rows, self.spec, self.access, self.tasks),
             columns=READ_TO_SEND,
             share_bytes=0,
             tasks=self.tasks,
@@ -215,6 +217,7 @@ class LiveReplay:
 
 def _send_rows(
     spec: ReplaySpec,
+    access: BrokerAccess,
     tasks: int,
     store: MessageStore,
     number: int,
@@ -229,8 +232,8 @@ def _send_rows(
     fifo = frozenset(spec.fifo_topics)
     rate = None if spec.rate is None else spec.rate / tasks
     try:
-        client = _connected(spec.to_broker, fifo, spec.patience)
-    except Unreachable as error:
+        client = _connected(spec.to_broker, fifo, access, spec.patience)
+    except (Unreachable, Denied) as error:
         return Sent(0, 0, str(error), REFUSED.empty_table())
     try:
         sender = Sender(
@@ -252,17 +255,22 @@ def _refused(row: Row) -> Mapping[str, Any]:
     return {**kept, "properties": list(row["properties"].items())}
 
 
-def _connected(endpoints: str, fifo: frozenset[str], patience: float) -> GrpcClient:
-    """A connected client. Retries for `patience` seconds, then raises Unreachable."""
+def _connected(
+    endpoints: str, fifo: frozenset[str], access: BrokerAccess, patience: float
+) -> GrpcClient:
+    """A connected client. Retries for `patience` seconds, then raises Unreachable; or Denied."""
     began = time.monotonic()
     while True:
         try:
-            return GrpcClient(endpoints, fifo)
+            return GrpcClient(endpoints, fifo, access)
+        except Denied:
+            raise
         except Exception as error:
             if time.monotonic() - began > patience:
                 raise Unreachable(
-                    f"no connection to {endpoints} for {patience:.0f} s: {error}"
-                ) from error
+                    f"no connection to {endpoints} for {patience:.0f} s: "
+                    f"{access.hidden(str(error))}"
+                ) from None
             time.sleep(1.0)
 
 

@@ -11,7 +11,8 @@ from typing import Any
 
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.layout import CRC_PROPERTY, KEY_SEPARATOR, Property
-from rmqstore_jobs.replay_targets.retrying_sender import Refused, Row, Unreachable
+from rmqstore_jobs.replay_targets.broker_access import ACCESS_KEY, SECRET_KEY, BrokerAccess
+from rmqstore_jobs.replay_targets.retrying_sender import Denied, Refused, Row, Unreachable
 
 MESSAGE_GROUP_LIMIT = 64  # characters; ProxyConfig#maxMessageGroupSize
 REQUEST_SECONDS = 10
@@ -97,13 +98,28 @@ def user_properties(properties: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in properties.items() if name not in OF_THE_WAY}
 
 
+_OPEN = BrokerAccess()
+
+
 class GrpcClient:
     """A producer at a proxy. `fifo`: target topics whose messages have a message group.
 
-    With `connect` False it only prepares messages, which shows what the client would refuse.
+    With `connect` False it only prepares messages, which shows what the client would refuse. The
+    client signs each request with the credentials of `access`.
     """
 
-    def __init__(self, endpoints: str, fifo: Collection[str], *, connect: bool = True) -> None:
+    def __init__(
+        self,
+        endpoints: str,
+        fifo: Collection[str],
+        access: BrokerAccess = _OPEN,
+        *,
+        connect: bool = True,
+    ) -> None:
+        """Raises Denied if the broker cannot be trusted, or does not trust this client."""
+        self._access = access
+        if connect:
+            access.trust()
         self._rocketmq = _imported()
         self._fifo = frozenset(fifo)
         self._endpoints = endpoints
@@ -111,10 +127,12 @@ class GrpcClient:
 
     def _started(self) -> Any:
         rocketmq = self._rocketmq
-        configuration = rocketmq.ClientConfiguration(
-            self._endpoints, rocketmq.Credentials(), request_timeout=REQUEST_SECONDS
+        self._configuration = rocketmq.ClientConfiguration(
+            self._endpoints,
+            rocketmq.Credentials(*self._access.credentials),
+            request_timeout=REQUEST_SECONDS,
         )
-        producer = rocketmq.Producer(configuration, [], tls_enable=False)
+        producer = rocketmq.Producer(self._configuration, [], tls_enable=self._access.tls)
         producer.startup()
         return producer
 
@@ -141,7 +159,7 @@ class GrpcClient:
         return message
 
     def send(self, message: Any) -> None:
-        """Send a message and wait for the answer. Raises Refused, Unreachable."""
+        """Send a message and wait for the answer. Raises Refused, Unreachable, Denied."""
         from rocketmq.v5 import exception as errors
 
         for_good = (
@@ -159,7 +177,59 @@ class GrpcClient:
         except for_good as why:
             raise Refused(f"the broker: {why}") from None
         except Exception as why:
-            raise Unreachable(f"{type(why).__name__}: {why}") from why
+            denied = self._denial(message.topic)
+            if denied is not None:
+                raise denied from None
+            more = "" if self._access.tls else " (if the proxy wants TLS, give --tls)"
+            said = self._access.hidden(f"{type(why).__name__}: {why}")
+            raise Unreachable(said + more) from None
+
+    def _denial(self, topic: str) -> Denied | None:
+        """Why the proxy cannot be used at all: it asks for TLS or for other credentials.
+
+        None if trying again may help. The official client only logs such answers. So this asks for
+        the route of the topic, as the client does first.
+        """
+        import grpc
+        from rocketmq.grpc_protocol import Code, MessagingServiceStub, QueryRouteRequest
+        from rocketmq.v5.util import Signature
+
+        assert self._producer is not None
+        named = self._configuration.rpc_endpoints
+        request = QueryRouteRequest(endpoints=named.endpoints)
+        request.topic.name = topic
+        signed = Signature.metadata(self._configuration, self._producer.client_id)
+        with self._channel(grpc, named.facade) as channel:
+            try:
+                ask = MessagingServiceStub(channel).QueryRoute
+                status = ask(request, metadata=signed, timeout=REQUEST_SECONDS).status
+            except grpc.RpcError as error:
+                return self._unprotected(str(error.details()))
+        if status.code not in (Code.UNAUTHORIZED, Code.FORBIDDEN):
+            return None
+        what = (
+            "does not accept the credentials"
+            if self._access.has_credentials
+            else "wants credentials"
+        )
+        said = self._access.hidden(status.message)
+        return Denied(f"the proxy {what}: {said} (set {ACCESS_KEY} and {SECRET_KEY})")
+
+    def _channel(self, grpc: Any, address: str) -> Any:
+        if self._access.tls:
+            return grpc.secure_channel(address, grpc.ssl_channel_credentials())
+        return grpc.insecure_channel(address)
+
+    def _unprotected(self, details: str) -> Denied | None:
+        """Why there is no connection, if that is for TLS."""
+        if "CERTIFICATE_VERIFY_FAILED" in details or "not match" in details:
+            return Denied(
+                f"the certificate of {self._endpoints} is not trusted, or is for another host: give "
+                f"--tls-ca the certificates that sign it ({details})"
+            )
+        if "WRONG_VERSION_NUMBER" in details:
+            return Denied(f"{self._endpoints} answers without TLS: leave out --tls ({details})")
+        return None
 
     def close(self) -> None:
         """Close the producer."""

@@ -31,6 +31,10 @@ class Unreachable(Exception):
     """The message may be sent later; the text is the reason of this failure."""
 
 
+class Denied(Exception):
+    """No message can be sent, now or later; the text is the reason."""
+
+
 class Client(Protocol):
     """A client: prepares a message, which finds most refusals, and sends it."""
 
@@ -38,7 +42,7 @@ class Client(Protocol):
         """The client's message for a row. Raises Refused."""
 
     def send(self, message: Any) -> None:
-        """Send a message and wait until the broker has it. Raises Refused, Unreachable."""
+        """Send a message and wait until the broker has it. Raises Refused, Unreachable, Denied."""
 
     def close(self) -> None:
         """Close the connections."""
@@ -171,6 +175,9 @@ class Sender:
             began = time.monotonic() if began is None else began
             try:
                 self.client.send(message)
+            except Denied as why:
+                self._fail(str(why))
+                return False
             except Unreachable as why:
                 if time.monotonic() - began > self.manner.patience:
                     self._fail(f"tried for {self.manner.patience:.0f} s: {why}")

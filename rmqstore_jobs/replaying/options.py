@@ -102,6 +102,10 @@ _OPTIONS = (
         metavar="SECONDS",
         help="Seconds to retry a message.",
     ),
+    click.option("--tls", is_flag=True, help="Connect to the proxy with TLS."),
+    click.option(
+        "--tls-ca", metavar="FILE", help="Certificates, in PEM, that sign the proxy's own."
+    ),
     click.option(
         "--dry-run",
         is_flag=True,

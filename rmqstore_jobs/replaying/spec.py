@@ -37,7 +37,8 @@ class ReplaySpec:
     `to_broker`: the gRPC endpoint of a running broker's proxy, host:port. Messages that it refuses
     go to the folder `failed`, and the ledger is beside that folder. Messages of `fifo_topics`
     (names in the target) have the source queue as message group. `rate`: messages per second.
-    `patience`: seconds to retry one message. `dry_run`: write and send nothing; the report says
+    `patience`: seconds to retry one message. `tls`: connect with TLS; `tls_ca`: a file with the
+    certificates that sign the proxy's. `dry_run`: write and send nothing; the report says
     what would be written or sent.
     """
 
@@ -69,6 +70,8 @@ class ReplaySpec:
     fifo_topics: tuple[str, ...] = ()
     rate: float | None = None
     patience: float = DEFAULT_PATIENCE
+    tls: bool = False
+    tls_ca: str | None = None
     dry_run: bool = False
     checksums: bool = False
 
@@ -86,7 +89,7 @@ class ReplaySpec:
 
 
 # Fields that decide how rows are found and sent, but not which rows.
-_MANNERS = ("rate", "patience", "dry_run", "checksums", "by_index")
+_MANNERS = ("rate", "patience", "tls", "tls_ca", "dry_run", "checksums", "by_index")
 
 
 def check(spec: ReplaySpec) -> None:
@@ -97,8 +100,11 @@ def check(spec: ReplaySpec) -> None:
         raise InvalidArgumentError(
             None, reason="no target", advice="Give --to-store, --to-parquet or both, or --to-broker"
         )
-    elif spec.failed or spec.fifo_topics or spec.rate:
-        raise InvalidArgumentError(None, reason="--failed, --fifo and --rate need --to-broker")
+    elif spec.failed or spec.fifo_topics or spec.rate or spec.tls:
+        raise InvalidArgumentError(
+            None, reason="--failed, --fifo, --rate and --tls need --to-broker"
+        )
+    _check_tls(spec)
     if not 0 <= spec.patience < math.inf:
         raise InvalidArgumentError(
             None, reason="--patience must be a number of seconds, 0 or more", actual=spec.patience
@@ -127,6 +133,11 @@ def check(spec: ReplaySpec) -> None:
             reason="topics and single queues exclude each other",
             advice="Name every queue, or only topics",
         )
+
+
+def _check_tls(spec: ReplaySpec) -> None:
+    if spec.tls_ca is not None and not spec.tls:
+        raise InvalidArgumentError(None, reason="--tls-ca needs --tls", advice="Give --tls too")
 
 
 def _check_keys(spec: ReplaySpec) -> None:

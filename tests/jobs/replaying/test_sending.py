@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 import threading
 import time
 from collections import Counter, defaultdict
+from pathlib import Path
 from typing import Any
 
 import click
 import pytest
 
-from rmq_store.errors import InvalidArgumentError
+from rmq_store.errors import InvalidArgumentError, MissingFileError
 from rmqstore_jobs.replay import main
+from rmqstore_jobs.replay_targets.broker_access import ACCESS_KEY, SECRET_KEY, BrokerAccess
 from rmqstore_jobs.replay_targets.grpc_client import MESSAGE_GROUP_LIMIT, group_of, user_properties
 from rmqstore_jobs.replay_targets.retrying_sender import (
+    Denied,
     Manner,
     Pacer,
     Refused,
@@ -153,6 +157,58 @@ def test_no_attempt_comes_before_its_turn_by_the_real_clock(fails: float) -> Non
     assert early == []
 
 
+class Locked(Fake):
+    """Does not let this user in."""
+
+    def send(self, message: Any) -> None:
+        with self.lock:
+            self.taken.append(message)
+        raise Denied("not you")
+
+
+def test_a_broker_that_denies_access_is_not_asked_again() -> None:
+    client = Locked()
+    sender = Sender(client, Manner(lanes=1, patience=3600), nothing_together)
+    assert list(sender.send([{"number": 0, "queue": 0}, {"number": 1, "queue": 0}])) == []
+    assert (sender.outcome.failure, sender.outcome.sent) == ("not you", 0)
+    assert len(client.taken) == 1
+
+
+# --- credentials ----------------------------------------------------------------------------------
+
+
+def test_credentials_reach_executors_and_nothing_prints_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(ACCESS_KEY, "user-7Q")
+    monkeypatch.setenv(SECRET_KEY, "horse-93")
+    spec = ReplaySpec("/store", to_broker="127.0.0.1:1", failed="/failed", tls=True)
+    access = pickle.loads(pickle.dumps(BrokerAccess.of(spec)))
+    assert access.credentials == ("user-7Q", "horse-93")
+    shown = f"{access!r} {access} {access.hidden('User:user-7Q, horse-93')} {spec.asked()}"
+    assert "user-7Q" not in shown
+    assert "horse-93" not in shown
+    assert access.tls
+    assert BrokerAccess().credentials == ("", "")
+
+
+@pytest.mark.parametrize("name", [ACCESS_KEY, SECRET_KEY])
+def test_half_of_the_credentials_is_refused(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(name, "horse-93")
+    with pytest.raises(InvalidArgumentError, match="one half") as caught:
+        BrokerAccess.of(ReplaySpec("/store", to_broker="127.0.0.1:1", failed="/failed"))
+    assert "horse" not in str(caught.value)
+
+
+def test_a_file_that_has_no_certificate_is_refused(tmp_path: Path) -> None:
+    spec = ReplaySpec("/store", to_broker="h:1", failed="/f", tls=True, tls_ca=str(tmp_path / "ca"))
+    with pytest.raises(MissingFileError):
+        BrokerAccess.of(spec)
+    (tmp_path / "ca").write_bytes(b"-----BEGIN PRIVATE KEY-----")
+    with pytest.raises(InvalidArgumentError, match="no certificate"):
+        BrokerAccess.of(spec)
+
+
 # --- what is sent of a message --------------------------------------------------------------------
 
 
@@ -181,6 +237,11 @@ def test_a_message_group_is_short_and_distinguishes_queues() -> None:
         ({"to_store": "/elsewhere"}, "cannot have another target"),
         ({"append": True}, "need --to-store"),
         ({"rate": 0.0}, "messages per second"),
+        ({"tls_ca": "/ca.pem"}, "needs --tls"),
+        (
+            {"to_broker": None, "to_store": "/elsewhere", "failed": None, "tls": True},
+            "--to-broker",
+        ),
         ({"to_broker": None, "to_store": "/elsewhere", "failed": None, "rate": 1.0}, "--to-broker"),
     ],
 )

@@ -76,6 +76,7 @@ class BrokerFiles:
     conf: Conf
     ports: Ports
     proxy: bool
+    proxy_conf: Conf
 
     def write(self) -> None:
         """Write every file again: ports differ from start to start, and a broker rewrites its file."""
@@ -85,7 +86,7 @@ class BrokerFiles:
         _write_conf(self.work / "namesrv.conf", self._namesrv_conf())
         _write_conf(self.work / "broker.conf", self._broker_conf())
         if self.proxy:
-            proxy = json.dumps({**self._proxy_conf(), **self._certificate()})
+            proxy = json.dumps({**self._proxy_conf(), **self._certificate(), **self.proxy_conf})
             (self.work / "conf/rmq-proxy.json").write_text(proxy)
 
     def _namesrv_conf(self) -> Conf:
@@ -133,7 +134,8 @@ class BrokerFiles:
         if not Path(certificate).exists():
             kind = ["-x509", "-newkey", "rsa:2048", "-nodes", "-days", "3650"]
             names = ["-subj", "/CN=localhost", "-keyout", key, "-out", certificate]
-            run([openssl, "req", *kind, *names])
+            also = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+            run([openssl, "req", *kind, *names, *also])
         return {"tlsTestModeEnable": False, "tlsKeyPath": key, "tlsCertPath": certificate}
 
 

@@ -110,6 +110,8 @@ class Broker:
         conf: Conf | None = None,
         topics: Mapping[str, TopicFields] | None = None,
         proxy: bool = False,
+        proxy_conf: Conf | None = None,
+        tls: bool = False,
         jvm: Sequence[str] = (),
         timeout: float = 120.0,
     ) -> None:
@@ -117,12 +119,16 @@ class Broker:
 
         `conf` overrides BROKER_DEFAULTS; `{store}` in a value becomes the store's folder. `topics`
         are declared before the start: a name and what differs from four readable queues.
+        `proxy_conf` overrides the proxy's settings. With `tls` nothing in the JVM answers without
+        TLS; `certificate` signs the proxy's.
         """
         self.release = release
         self.work = work.resolve()
         self.store = (store or work / "store").resolve()
         self.conf: Conf = {**BROKER_DEFAULTS, **(conf or {})}
         self.proxy = proxy
+        self.proxy_conf: Conf = proxy_conf or {}
+        self.tls = tls
         self.ports = Ports(0, 0, 0, 0)
         self._output = self.work / "broker.out"
         self._jvm = tuple(jvm)
@@ -146,6 +152,11 @@ class Broker:
     def grpc(self) -> str:
         """The proxy, for gRPC clients."""
         return f"127.0.0.1:{self.ports.grpc}"
+
+    @property
+    def certificate(self) -> Path:
+        """The certificate of the proxy, signed by itself, in PEM."""
+        return self.work / "proxy.crt"
 
     @property
     def running(self) -> bool:
@@ -201,7 +212,7 @@ class Broker:
 
     def _start_once(self, ports: Ports | None = None) -> None:
         self.ports = ports or Ports(*free_ports(len(Ports._fields)))
-        BrokerFiles(self.work, self.store, self.conf, self.ports, self.proxy).write()
+        self._files().write()
         ready = threading.Event()
         # Nobody writes to the JVM's input: it ends with this process, and Live ends with it.
         self._process = subprocess.Popen(
@@ -218,6 +229,11 @@ class Broker:
         if not ready.wait(self._timeout) or not self.running:
             self.kill()
             raise BrokerFailed(f"the broker of {self.release} did not start\n{self.last_words()}")
+
+    def _files(self) -> BrokerFiles:
+        return BrokerFiles(
+            self.work, self.store, self.conf, self.ports, self.proxy, self.proxy_conf
+        )
 
     def _pump_output(self, ready: threading.Event) -> None:
         """Keep what the JVM prints; end the waiting when it is ready, or dead."""
@@ -321,8 +337,9 @@ def _java(broker: Broker, main: str, *options: str) -> list[str]:
     """The beginning of a command that runs one of our classes with a broker's release."""
     logs = [f"-Duser.home={broker.work}", f"-Drocketmq.log.root.dir={broker.work}/logs"]
     path = class_path(HERE / f"{main}.java", broker.release, proxy=broker.proxy)
-    quiet = "-Dtls.server.mode=disabled"
-    return [jdk_tool("java"), *JVM_SMALL, *options, *logs, quiet, "-cp", path, main]
+    mode = "enforcing" if broker.tls else "disabled"
+    tls = [f"-Dtls.server.mode={mode}", f"-Dtls.enable={str(broker.tls).lower()}"]
+    return [jdk_tool("java"), *JVM_SMALL, *options, *logs, *tls, "-cp", path, main]
 
 
 def _lines(log: Path) -> list[str]:
