@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.resync import next_start
-from rmq_store.errors import DataLossError, LogCutError, OtherStoreError
+from rmq_store.errors import DataLossError, LogCutError, OtherStoreError, StoreError
 from rmq_store.files.mapping import stored_until
 from rmq_store.files.segments import SegmentFile
 from rmq_store.format.queues import QueueId
@@ -129,6 +129,7 @@ class LogFollower:
     def __init__(self, listed_end: Callable[[], int]) -> None:
         self._listed_end = listed_end
         self._known = 0
+        self._whole: LogPlace | None = None  # the end at the last look
         self._looked_at = self._changed_at = float("-inf")
         self._change: tuple[int, int] | None = None  # of the last file, at the last look
 
@@ -138,8 +139,24 @@ class LogFollower:
         return self.end(log, place.offset)
 
     def end(self, log: CommitLog, start: int) -> int:
-        """The end of the whole records at or after log offset `start`, as `whole_end`."""
-        return whole_end(log, start, lambda: self._end_by_queues(log))
+        """The end of the whole records at or after log offset `start`, as `whole_end`.
+
+        Goes on from the end at the last look, so that a follower which is far behind does not check
+        the same records at each look.
+        """
+        end = whole_end(log, self._known_whole(log, start), lambda: self._end_by_queues(log))
+        self._whole = LogPlace.at(log, end)
+        return end
+
+    def _known_whole(self, log: CommitLog, start: int) -> int:
+        """`start`, or the end at the last look if it is after that and the log is still the same."""
+        if self._whole is None or self._whole.offset <= start:
+            return start
+        try:
+            check_place(log, self._whole, "")
+        except StoreError:
+            return start
+        return self._whole.offset
 
     def _end_by_queues(self, log: CommitLog) -> int:
         now, change = time.monotonic(), _change_of(log)
@@ -253,14 +270,11 @@ def end_by_rows(batches: Iterator[pa.RecordBatch], end: int, most: int) -> int:
     count = 0
     last: tuple[int, int] | None = None  # the record that a further row must not be in
     for batch in batches:
-        offsets, sizes = (batch[n].to_pylist() for n in ("commitLogOffset", "storeSize"))
-        if count + batch.num_rows <= most and batch.num_rows:
-            count += batch.num_rows
-            last = offsets[-1], sizes[-1]
-            continue
-        for offset, size in zip(offsets, sizes, strict=True):
-            if count >= most and last is not None and offset != last[0]:
-                return last[0] + last[1]
-            count += 1
-            last = offset, size
+        offsets, sizes = (batch[name].to_numpy() for name in ("commitLogOffset", "storeSize"))
+        upto = max(0, min(most - count, batch.num_rows))
+        if upto:
+            last = int(offsets[upto - 1]), int(sizes[upto - 1])
+        count += upto
+        if last is not None and (offsets[upto:] != last[0]).any():
+            return last[0] + last[1]
     return end

@@ -226,6 +226,7 @@ class Follower:
                 stop,
                 limits=self.limits(store, first),
                 columns=("commitLogOffset", "storeSize"),
+                check_crc=False,
                 tags=self.asked.tags,
                 keys=self.asked.keys,
                 unwrap_batches=self.asked.unwrap_batches,

@@ -1,4 +1,4 @@
-"""How often a follower of a log looks at all queues of its store."""
+"""What a follower of a log looks at: how often at all queues, and at which records again."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ import pytest
 
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.files.mapping import stored_until
-from rmq_store.reading.growing_log import LogFollower, LogPlace, dispatched_end
+from rmq_store.reading.growing_log import LogFollower, LogPlace, dispatched_end, whole_end
 from rmq_store.store import MessageStore
 from tests.support.golden import GoldenStore
+from tests.support.growing import Growing
 
 Golden = Callable[[str], GoldenStore]
 NAME = "clean-5.5.0"
-HOUR = 3600
+MINUTES = 5
 
 
 @pytest.fixture
@@ -71,13 +72,13 @@ def test_a_log_that_ends_in_a_hole_needs_no_queue(idle: Path, clock: list[float]
     with last.open("rb") as file:
         if stored_until(file.fileno(), size) == size:
             pytest.skip("this file system does not report holes")
-    assert looks(idle, clock, range(HOUR)) == 0
+    assert looks(idle, clock, range(60 * MINUTES)) == 0
 
 
 def test_an_idle_log_with_stored_zeros_has_its_queues_looked_at_once_a_minute(
     idle: Path, clock: list[float]
 ) -> None:
-    assert looks(idle, clock, range(HOUR)) <= HOUR // 60 + 3
+    assert looks(idle, clock, range(60 * MINUTES)) <= MINUTES + 3
 
 
 def test_a_log_that_changes_has_its_queues_looked_at_every_ten_seconds(
@@ -91,3 +92,29 @@ def test_a_log_that_changes_has_its_queues_looked_at_every_ten_seconds(
             yield second
 
     assert looks(idle, clock, touched()) == 10
+
+
+# --- far behind -----------------------------------------------------------------------------------
+
+
+def test_records_are_checked_once_until_the_log_is_cut(
+    golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A follower that is far behind goes on from the end that it knows, if it is still that end."""
+    starts: list[int] = []
+
+    def noted(log: CommitLog, start: int, listed_end: Callable[[], int]) -> int:
+        starts.append(start)
+        return whole_end(log, start, listed_end)
+
+    monkeypatch.setattr("rmq_store.reading.growing_log.whole_end", noted)
+    store = Growing(golden("geometry-5.5.0"), tmp_path)
+    follower, ends = LogFollower(lambda: 0), list[int]()
+    size = len(store.bytes[0])
+    for stop in (size // 2, size, size // 3, size):
+        store.show(stop)
+        log = CommitLog([store.path / "commitlog"], file_size=size)
+        ends.append(follower.end(log, 0))
+        log.chain.close()
+    assert 0 < ends[2] <= size // 3 < ends[0] < ends[1] == ends[3]
+    assert starts == [0, ends[0], 0, ends[2]]
