@@ -100,6 +100,10 @@ bench: jdk $(READY)  ## measure how fast reading and writing are
 bench-spark: jdk $(READY)  ## compare the Spark source with the limit of its API and with Parquet
 	@$(BIN)/python -m benchmarks.spark
 
+.PHONY: bench-stream
+bench-stream: jdk $(READY)  ## measure readStream against batch reads, its latency, and many queues
+	@$(BIN)/python -m benchmarks.stream
+
 .PHONY: docs
 docs: $(READY)  ## build the documentation in build/docs; broken links are errors
 	@$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -E -b html docs build/docs
