@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from rmq_store import MessageStore, StoreSnapshot
 from rmq_store.errors import DataLossError, MissingFileError
+from rmq_store.files.expiry import again_if_expired
 from rmq_store.format.queues import QueueId
 from rmq_store.reading.growing_log import (
     LogFollower,
@@ -166,19 +167,37 @@ class Follower:
         each = None if most_rows is None else max(1, most_rows // len(stores))
         found: dict[str, StorePlace] = {}
         for name, where in stores.items():
-            with self.open(name, where) as store:
-                before = start.get(name) or self._since(store)
-                end = self._end(store, where, before)
-                self.ends[name] = StorePlace(LogPlace.at(store.log, end))
-                if target is not None:
-                    end = min(end, target[name].place.offset) if name in target else store.log.start
-                if most_bytes is not None:
-                    end = end_by_bytes(store.log, before.place.offset, end, most_bytes)
-                if each is not None and end > before.place.offset:
-                    end = end_by_rows(self._rows(name, where, before, end), end, each)
-                if name in start or end > before.place.offset:
-                    found[name] = _moved(store, before, end)
+
+            def look(name: str = name, where: Target = where) -> StorePlace | None:
+                return self._latest_of(name, where, start, each, most_bytes, target)
+
+            place = again_if_expired(look)
+            if place is not None:
+                found[name] = place
         return found
+
+    def _latest_of(
+        self,
+        name: str,
+        where: Target,
+        start: StreamOffset,
+        most_rows: int | None,
+        most_bytes: int | None,
+        target: StreamOffset | None,
+    ) -> StorePlace | None:
+        """The same of one store; None if it is new and has nothing yet."""
+        with self.open(name, where) as store:
+            before = start.get(name) or self._since(store)
+            end = self._end(store, where, before)
+            self.ends[name] = StorePlace(LogPlace.at(store.log, end))
+            if target is not None:
+                end = min(end, target[name].place.offset) if name in target else store.log.start
+            if most_bytes is not None:
+                end = end_by_bytes(store.log, before.place.offset, end, most_bytes)
+            if most_rows is not None and end > before.place.offset:
+                end = end_by_rows(self._rows(name, where, before, end), end, most_rows)
+            moved = name in start or end > before.place.offset
+            return _moved(store, before, end) if moved else None
 
     def _since(self, store: MessageStore) -> StorePlace:
         start = store.log.start

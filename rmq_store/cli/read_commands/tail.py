@@ -111,20 +111,26 @@ class _Following:
 
     def new_messages(self, **how: Any) -> Iterator[pa.RecordBatch]:
         """The messages after the last look, in the order of the log. Raises as `LogFollower.after`."""
-        from rmq_store.reading.growing_log import LogPlace
+        from rmq_store.files.expiry import again_if_expired
 
         start = self._place.offset
-        with self._opened(0) as store:
-            end = self._log.after(store.log, self._place, self._path)
-            if end == start:
-                return
-            self._place = LogPlace.at(store.log, end)
+        self._place = again_if_expired(self._look)
+        end = self._place.offset
+        if end == start:
+            return
         with self._opened(end) as store:
 
             def limits(queue: QueueId) -> QueueLimits | None:
                 return _limits(store, self._topics, queue)
 
             yield from store.read_log(start, end, limits=limits, **how)
+
+    def _look(self) -> LogPlace:
+        from rmq_store.reading.growing_log import LogPlace
+
+        with self._opened(0) as store:
+            end = self._log.after(store.log, self._place, self._path)
+            return LogPlace.at(store.log, end) if end > self._place.offset else self._place
 
     def _opened(self, end: int | None) -> MessageStore:
         """The store without its queues, up to a log offset; None means the whole store."""
