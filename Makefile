@@ -85,7 +85,11 @@ campaigns: jdk $(READY) $(VENV)/spark-classes.jsa  ## run all cases of the long 
 # One test at a time, because each starts a broker and a Spark, and more may not fit in memory.
 .PHONY: live
 live: jdk $(READY) $(VENV)/spark-classes.jsa  ## run tests that start a real broker (Maven downloads it)
-	@$(TIMED) "live brokers" $(PYTEST) -m live $(FILE)
+	@$(TIMED) "live brokers" $(PYTEST) -m "live and not long" $(FILE)
+
+.PHONY: long
+long: jdk $(READY) $(VENV)/spark-classes.jsa  ## run the long tests with real brokers
+	@$(TIMED) "long tests" $(PYTEST) -m long $(FILE)
 
 .PHONY: test-all
 test-all: test  ## run make test, the long campaigns and the tests with real brokers
