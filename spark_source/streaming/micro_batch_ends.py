@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from rmq_store import MessageStore, StoreSnapshot
+from rmq_store.commitlog.log import CommitLog
 from rmq_store.errors import DataLossError, MissingFileError
 from rmq_store.files.expiry import again_if_expired
 from rmq_store.format.queues import QueueId
@@ -101,6 +102,10 @@ class Follower:
                 return dispatched_end(store.view, store.queues())
 
         return self._followers.setdefault(name, LogFollower(listed_end))
+
+    def whole_end(self, name: str, target: Target, log: CommitLog, start: int) -> int:
+        """The end of the whole records of a store at or after a log offset."""
+        return self._follower_of(name, target).end(log, start)
 
     def require(self, name: str) -> Target:
         """The store of a broker. Raises MissingFileError if it is gone."""
