@@ -85,7 +85,11 @@ campaigns: jdk $(READY) $(VENV)/spark-classes.jsa  ## run all cases of the long 
 # One test at a time, because each starts a broker and a Spark, and more may not fit in memory.
 .PHONY: live
 live: jdk $(READY) $(VENV)/spark-classes.jsa  ## run tests that start a real broker (Maven downloads it)
-	@$(TIMED) "live brokers" $(PYTEST) -m live $(FILE)
+	@$(TIMED) "live brokers" $(PYTEST) -m "live and not long" $(FILE)
+
+.PHONY: long
+long: jdk $(READY) $(VENV)/spark-classes.jsa  ## run the long tests with real brokers
+	@$(TIMED) "long tests" $(PYTEST) -m long $(FILE)
 
 .PHONY: test-all
 test-all: test  ## run make test, the long campaigns and the tests with real brokers
@@ -99,6 +103,10 @@ bench: jdk $(READY)  ## measure how fast reading and writing are
 .PHONY: bench-spark
 bench-spark: jdk $(READY)  ## compare the Spark source with the limit of its API and with Parquet
 	@$(BIN)/python -m benchmarks.spark
+
+.PHONY: bench-stream
+bench-stream: jdk $(READY)  ## measure readStream against batch reads, its latency, and many queues
+	@$(BIN)/python -m benchmarks.stream
 
 .PHONY: docs
 docs: $(READY)  ## build the documentation in build/docs; broken links are errors

@@ -19,6 +19,7 @@ from rmq_store.config.topics_json import batch_topics
 from rmq_store.consumequeue.entries import Entries
 from rmq_store.consumequeue.folders import QueueFolders
 from rmq_store.errors import ReadOnlyStoreError
+from rmq_store.files.expiry import again_if_expired
 from rmq_store.files.read_counts import StoreReads
 from rmq_store.files.remote.remote_store import Listing, Shadow, open_shadow
 from rmq_store.files.remote.uri_filesystem import is_uri
@@ -125,7 +126,7 @@ class MessageStore:
             root = require_store(where if shadow is None else shadow.folder, known, queues=queues)
             folder = root.absolute().name if shadow is None else where.rpartition("/")[2]
             name = broker_name or known.brokerName or folder
-            store = cls(root, known, name, snapshot, release, queues)
+            store = again_if_expired(lambda: cls(root, known, name, snapshot, release, queues))
             on_failure.pop_all()
         if shadow is not None:
             store._shadow, store.own_topic = shadow, topic_of_broker(name, where)

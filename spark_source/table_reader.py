@@ -45,6 +45,7 @@ from spark_source.planning.partitions import Share, end_errors, end_shares, shar
 from spark_source.planning.query_plan import QueryPlan, ReadPlan, replaced
 from spark_source.share_reader import pieces_of_share, read_messages
 from spark_source.spark_types import microseconds
+from spark_source.streaming.progress_rows import progress_rows
 
 _SPARK_TYPES: dict[pa.DataType, DataType] = {
     TEXT: StringType(),
@@ -56,7 +57,7 @@ _SPARK_TYPES: dict[pa.DataType, DataType] = {
     TIMESTAMP: TimestampType(),
     TEXTS: ArrayType(StringType(), containsNull=True),
 }
-USAGE, DAMAGE, PLAN = "usage", "damage", "plan"
+USAGE, DAMAGE, PLAN, STREAM = "usage", "damage", "plan", "stream"
 
 
 def table_schema(name: str) -> StructType:
@@ -108,6 +109,9 @@ class TableReader(DataSourceReader):
         """One partition per store; for `usage` and `damage`, which read messages, one per share."""
         if self.table == PLAN:
             return [TablePartition(0, rows=list(plan_rows(self.plan)))]
+        if self.table == STREAM:
+            rows = [row for one in self.plan.stores[:1] for row in progress_rows(one.asked)]
+            return [TablePartition(0, rows=rows)]
         if self.table == DAMAGE:
             shares = shares_of(self.plan, ("body",))
             shares += end_shares(self.plan, shares, ("body",))

@@ -55,14 +55,12 @@ def time_range(
     return first, stop
 
 
-def open_store(
-    store: str, broker_conf: str | None, broker_name: str | None, *, warns: bool = True
-) -> MessageStore:
+def open_store(store: str, broker_conf: str | None, broker_name: str | None) -> MessageStore:
     """Open the store to read it, and warn of what cannot be read. Raises what MessageStore.open raises."""
     from rmq_store.store import MessageStore
 
     opened = MessageStore.open(store, broker_conf=broker_conf, broker_name=broker_name)
-    for warning in opened.view.warnings() if warns else ():
+    for warning in opened.view.warnings():
         click.echo(f"rmqstore: warning: {warning}", err=True)
     return opened
 

@@ -1,12 +1,15 @@
 """Follow a log while a broker writes it: places, how far it is whole, and whether it is the same.
 
 A place is an offset of the log with digests of bytes before it. So a follower that comes back later
-notices a log that was cut behind it, and another store at the same path.
+notices a log that was cut behind it, and another store at the same path. A stream of Spark and
+`rmqstore tail -f` follow a log with the same `LogFollower`.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -14,12 +17,17 @@ import pyarrow as pa
 
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.resync import next_start
-from rmq_store.errors import DataLossError, LogCutError, OtherStoreError
+from rmq_store.errors import DataLossError, LogCutError, OtherStoreError, StoreError
+from rmq_store.files.mapping import stored_until
+from rmq_store.files.segments import SegmentFile
 from rmq_store.format.queues import QueueId
 from rmq_store.snapshot.queue_view import QueueView
 
 _MARK_BYTES = 4096
 _ZEROS_LOOKED_AT = 4096
+_MOST_ZEROS = 4 << 20  # zeros after the end of a log that are read, if the file system stored them
+_QUEUES_EVERY = 10.0  # seconds between looks at all queues while the last file of a log changes
+_QUIET_QUEUES_EVERY = 60.0  # the same once the file has not changed for some seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,33 +85,98 @@ def check_place(log: CommitLog, place: LogPlace, path: str) -> None:
                 reason="another store is at this path: its log begins with other bytes",
                 expected=place.first.digest,
                 actual=now.digest,
-                advice="Start a new query with another checkpoint, or put the store back",
+                advice="Put the store back, or start again; a stream then needs another checkpoint",
             )
     if place.offset < log.start:
-        raise DataLossError(
-            path,
-            offset=place.offset,
-            reason="files of the log expired before the stream read them",
-            expected=f"the log from {place.offset} on",
-            actual=f"the log from {log.start} on",
-            advice="Set failOnDataLoss=false to continue with what is left, and read more often "
-            "than files expire",
-        )
+        raise expired(path, place.offset, log.start)
     if place.before is not None and place.before.start >= log.start:
         now = Mark.of(log, place.before.start, place.before.stop)
         if now != place.before:
             raise LogCutError(
                 path,
                 offset=place.offset,
-                reason="the log was cut behind what the stream has already returned: a broker "
-                "lost what it had not flushed",
+                reason="the log was cut behind what was already read: a broker lost what it had "
+                "not flushed",
                 expected=f"the bytes that ended at {place.offset}",
                 actual="other bytes"
                 if now is not None
                 else f"a log that ends before {place.offset}",
-                advice="Rows after the cut may be in the result although the broker lost them; "
-                "failOnDataLoss=false continues at the end of the log",
+                advice="The broker may have lost messages that were read after the cut. Start "
+                "again, or let a stream continue at the end of the log with failOnDataLoss=false",
             )
+
+
+def expired(path: str, offset: int, log_start: int) -> DataLossError:
+    """The error for files of a log that expired before they were read."""
+    return DataLossError(
+        path,
+        offset=offset,
+        reason="files of the log expired before they were read",
+        expected=f"the log from {offset} on",
+        actual=f"the log from {log_start} on",
+        advice="Read more often than files expire; start again, or let a stream continue with what "
+        "is left with failOnDataLoss=false",
+    )
+
+
+class LogFollower:
+    """Finds how far one log has grown, look after look.
+
+    `listed_end` opens the store with its queues and gives the end of the last record that they list.
+    It looks at every queue, so it is called only if the bytes of the log do not decide: every few
+    seconds while the last file of the log changes, and every minute while it does not.
+    """
+
+    def __init__(self, listed_end: Callable[[], int]) -> None:
+        self._listed_end = listed_end
+        self._known = 0
+        self._whole: LogPlace | None = None  # the end at the last look
+        self._looked_at = self._changed_at = float("-inf")
+        self._change: tuple[int, int] | None = None  # of the last file, at the last look
+
+    def after(self, log: CommitLog, place: LogPlace, path: str) -> int:
+        """The end of the whole records after a place. Raises as `check_place`."""
+        check_place(log, place, path)
+        return self.end(log, place.offset)
+
+    def end(self, log: CommitLog, start: int) -> int:
+        """The end of the whole records at or after log offset `start`, as `whole_end`.
+
+        Goes on from the end at the last look, so that a follower which is far behind does not check
+        the same records at each look.
+        """
+        end = whole_end(log, self._known_whole(log, start), lambda: self._end_by_queues(log))
+        self._whole = LogPlace.at(log, end)
+        return end
+
+    def _known_whole(self, log: CommitLog, start: int) -> int:
+        """`start`, or the end at the last look if it is after that and the log is still the same."""
+        if self._whole is None or self._whole.offset <= start:
+            return start
+        try:
+            check_place(log, self._whole, "")
+        except StoreError:
+            return start
+        return self._whole.offset
+
+    def _end_by_queues(self, log: CommitLog) -> int:
+        now, change = time.monotonic(), _change_of(log)
+        if change is None or change != self._change:
+            self._change, self._changed_at = change, now
+        # A broker dispatches a record a moment after it wrote it.
+        quiet = self._looked_at - self._changed_at >= _QUEUES_EVERY
+        if now - self._looked_at >= (_QUIET_QUEUES_EVERY if quiet else _QUEUES_EVERY):
+            self._known, self._looked_at = self._listed_end(), now
+        return self._known
+
+
+def _change_of(log: CommitLog) -> tuple[int, int] | None:
+    """The number and the time of change of the last file; None where nothing says that."""
+    last = None if log.chain.is_remote else log.last_record_file()
+    try:
+        return None if last is None else (last.base, os.stat(last.path).st_mtime_ns)
+    except OSError:
+        return None
 
 
 def whole_end(log: CommitLog, start: int, listed_end: Callable[[], int]) -> int:
@@ -120,9 +193,9 @@ def whole_end(log: CommitLog, start: int, listed_end: Callable[[], int]) -> int:
     file_end = log.chain.segment_end(last)
     while end < file_end:
         window = log.chain.window(end, min(end + _ZEROS_LOOKED_AT, file_end))
-        zeros = not window.any()
+        zeros = not window.any() and (end > start or _only_zeros_after(log, last, end))
         log.chain.check_reads()
-        if end > start and zeros:
+        if zeros:
             return end
         proven = listed_end()
         if end < doubtful <= proven:
@@ -134,6 +207,26 @@ def whole_end(log: CommitLog, start: int, listed_end: Callable[[], int]) -> int:
         stop, doubtful = _run_end(log, following)
         end = max(stop, following)
     return end
+
+
+def _only_zeros_after(log: CommitLog, file: SegmentFile, offset: int) -> bool:
+    """Whether nothing is stored after a log offset in a local file, which the broker made as a hole.
+
+    False if that is not known without reading much.
+    """
+    if log.chain.is_remote:
+        return False
+    try:
+        fd = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        stop = file.base + stored_until(fd, file.size)
+    finally:
+        os.close(fd)
+    if stop - offset > _MOST_ZEROS:
+        return False
+    return stop <= offset or not log.chain.window(offset, stop).any()
 
 
 def dispatched_end(view: QueueView, queues: Iterable[QueueId]) -> int:
@@ -180,14 +273,11 @@ def end_by_rows(batches: Iterator[pa.RecordBatch], end: int, most: int) -> int:
     count = 0
     last: tuple[int, int] | None = None  # the record that a further row must not be in
     for batch in batches:
-        offsets, sizes = (batch[n].to_pylist() for n in ("commitLogOffset", "storeSize"))
-        if count + batch.num_rows <= most and batch.num_rows:
-            count += batch.num_rows
-            last = offsets[-1], sizes[-1]
-            continue
-        for offset, size in zip(offsets, sizes, strict=True):
-            if count >= most and last is not None and offset != last[0]:
-                return last[0] + last[1]
-            count += 1
-            last = offset, size
+        offsets, sizes = (batch[name].to_numpy() for name in ("commitLogOffset", "storeSize"))
+        upto = max(0, min(most - count, batch.num_rows))
+        if upto:
+            last = int(offsets[upto - 1]), int(sizes[upto - 1])
+        count += upto
+        if last is not None and (offsets[upto:] != last[0]).any():
+            return last[0] + last[1]
     return end

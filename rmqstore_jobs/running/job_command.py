@@ -32,7 +32,10 @@ _EXIT_CODES = (
     "3 stopped early, run the same command to continue."
 )
 # Left out, because a job reads the messages of one store, which its argument names.
-_OF_THE_JOB = ("path", "stores", "unavailableStores", "table", "source", "includeUnqueued")
+_OF_THE_JOB = (
+    *("path", "stores", "unavailableStores", "table", "checkpointLocation"),
+    *("source", "includeUnqueued"),
+)
 STORE_OPTIONS = ("brokerName", "brokerConf")
 SELECTION = tuple(option.name for option in OPTIONS if option.name not in _OF_THE_JOB)
 RANGES = (  # the options of a selection that select queue ranges

@@ -278,6 +278,13 @@ OPTIONS: tuple[Option, ...] = (
         "messages",
         "read this table instead of messages: " + ", ".join(TABLES),
     ),
+    Option(
+        "checkpointLocation",
+        "checkpoint",
+        values.text,
+        "none",
+        "for `table=stream`: the checkpoint folder of a query, on a local or mounted disk",
+    ),
 )
 
 # What a write takes, of a batch or a stream.

@@ -66,6 +66,7 @@ class SourceOptions:
     max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
     unwrap_batches: bool = True
     table: str | None = None
+    checkpoint: str | None = None
     storage_options: StorageOptions | None = None
 
     @property
@@ -155,6 +156,11 @@ def _check_together(asked: SourceOptions, given: set[str]) -> None:
         raise _invalid(
             "includeUnqueued asks for records that no queue lists, but the queues are the source",
             "Give source=commitlog too",
+        )
+    if (asked.table == "stream") != (asked.checkpoint is not None):
+        raise _invalid(
+            "option 'checkpointLocation' and table=stream need each other",
+            "Give both for the progress of a query. A query itself has the option in writeStream",
         )
     if asked.table is not None and asked.columns is not None and asked.table != "plan":
         raise _invalid(

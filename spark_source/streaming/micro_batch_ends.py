@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from rmq_store import MessageStore
-from rmq_store.errors import DataLossError, LogCutError, MissingFileError
+from rmq_store import MessageStore, StoreSnapshot
+from rmq_store.commitlog.log import CommitLog
+from rmq_store.errors import DataLossError, MissingFileError
+from rmq_store.files.expiry import again_if_expired
 from rmq_store.format.queues import QueueId
 from rmq_store.reading.growing_log import (
+    LogFollower,
     LogPlace,
-    check_place,
     dispatched_end,
     end_by_bytes,
     end_by_rows,
-    whole_end,
 )
 from rmq_store.reading.log_reader import QueueLimits
 from spark_source.options.parse import SourceOptions
@@ -31,7 +31,6 @@ from spark_source.streaming.offsets import StorePlace, StreamOffset
 from spark_source.streaming.stream_options import EARLIEST, LATEST, StreamOptions
 
 LOG = logging.getLogger("rmqstore")
-_QUEUES_EVERY = 10.0  # seconds between looks at all queues of a store whose log stands still
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +56,7 @@ class Follower:
         self.asked, self.stream = asked, stream
         self.ends: dict[str, StorePlace] = {}
         self._names: dict[str, str] = {}  # path -> broker name, where no option gives it
-        self._looked: dict[str, tuple[float, int]] = {}  # store -> when all queues were looked at
+        self._followers: dict[str, LogFollower] = {}  # by broker name
 
     # --- stores ----------------------------------------------------------------------------------
 
@@ -74,22 +73,39 @@ class Follower:
         if target.broker_name is not None:
             return target.broker_name
         if target.path not in self._names:
-            with self._opened(target, None, queues=False) as store:
+            with self.open(None, target) as store:
                 self._names[target.path] = store.broker_name
         return self._names[target.path]
 
-    def open(self, name: str, target: Target, *, queues: bool = False) -> MessageStore:
-        """The store of a broker."""
-        return self._opened(target, name, queues=queues)
+    def open(self, name: str | None, target: Target, end: int = 0) -> MessageStore:
+        """The store of a broker without its queues; `read_log` reads it up to log offset `end`.
 
-    def _opened(self, target: Target, name: str | None, *, queues: bool) -> MessageStore:
+        Does not search for the end of the log, which can take a walk through a whole file.
+        """
+        return self._opened(target, name, StoreSnapshot(0, end))
+
+    def _opened(
+        self, target: Target, name: str | None, snapshot: StoreSnapshot | None
+    ) -> MessageStore:
         return MessageStore.open(
             target.path,
             broker_name=name,
             broker_conf=target.broker_conf,
-            queues=queues,
+            snapshot=snapshot,
+            queues=snapshot is None,
             storage_options=self.asked.storage_options,
         )
+
+    def _follower_of(self, name: str, target: Target) -> LogFollower:
+        def listed_end() -> int:
+            with self._opened(target, name, None) as store:
+                return dispatched_end(store.view, store.queues())
+
+        return self._followers.setdefault(name, LogFollower(listed_end))
+
+    def whole_end(self, name: str, target: Target, log: CommitLog, start: int) -> int:
+        """The end of the whole records of a store at or after a log offset."""
+        return self._follower_of(name, target).end(log, start)
 
     def require(self, name: str) -> Target:
         """The store of a broker. Raises MissingFileError if it is gone."""
@@ -118,11 +134,11 @@ class Follower:
             )
 
     def _initial(self, name: str, target: Target, asked: SourceOptions) -> StorePlace:
-        with self.open(name, target, queues=True) as store:
+        with self._opened(target, name, None) as store:
             start = store.log_range()[0]
             # Not the end of the snapshot: its last record may be half-written, and then the bytes
             # before the place would change.
-            end = whole_end(store.log, start, lambda: dispatched_end(store.view, store.queues()))
+            end = self._follower_of(name, target).end(store.log, start)
             if self.stream.start == LATEST:
                 return StorePlace(LogPlace.at(store.log, end))
             if self.stream.start == EARLIEST:
@@ -156,19 +172,37 @@ class Follower:
         each = None if most_rows is None else max(1, most_rows // len(stores))
         found: dict[str, StorePlace] = {}
         for name, where in stores.items():
-            with self.open(name, where) as store:
-                before = start.get(name) or self._since(store)
-                end = self._end(store, where, before)
-                self.ends[name] = StorePlace(LogPlace.at(store.log, end))
-                if target is not None:
-                    end = min(end, target[name].place.offset) if name in target else store.log.start
-                if most_bytes is not None:
-                    end = end_by_bytes(store.log, before.place.offset, end, most_bytes)
-                if each is not None and end > before.place.offset:
-                    end = end_by_rows(self._rows(store, before, end), end, each)
-                if name in start or end > before.place.offset:
-                    found[name] = _moved(store, before, end)
+
+            def look(name: str = name, where: Target = where) -> StorePlace | None:
+                return self._latest_of(name, where, start, each, most_bytes, target)
+
+            place = again_if_expired(look)
+            if place is not None:
+                found[name] = place
         return found
+
+    def _latest_of(
+        self,
+        name: str,
+        where: Target,
+        start: StreamOffset,
+        most_rows: int | None,
+        most_bytes: int | None,
+        target: StreamOffset | None,
+    ) -> StorePlace | None:
+        """The same of one store; None if it is new and has nothing yet."""
+        with self.open(name, where) as store:
+            before = start.get(name) or self._since(store)
+            end = self._end(store, where, before)
+            self.ends[name] = StorePlace(LogPlace.at(store.log, end))
+            if target is not None:
+                end = min(end, target[name].place.offset) if name in target else store.log.start
+            if most_bytes is not None:
+                end = end_by_bytes(store.log, before.place.offset, end, most_bytes)
+            if most_rows is not None and end > before.place.offset:
+                end = end_by_rows(self._rows(name, where, before, end), end, most_rows)
+            moved = name in start or end > before.place.offset
+            return _moved(store, before, end) if moved else None
 
     def _since(self, store: MessageStore) -> StorePlace:
         start = store.log.start
@@ -176,31 +210,18 @@ class Follower:
 
     def _end(self, store: MessageStore, target: Target, before: StorePlace) -> int:
         """The end of the whole records. failOnDataLoss decides if the log is not the same."""
-        offset = before.place.offset
+        follower = self._follower_of(store.broker_name, target)
         try:
-            check_place(store.log, before.place, target.path)
-        except LogCutError as error:
+            return follower.after(store.log, before.place, target.path)
+        except DataLossError as error:  # a LogCutError too
             self._go_on_or_raise(error)
-            offset = store.log.start  # only the end matters, and that is not before the last file
-        except DataLossError as error:
-            self._go_on_or_raise(error)
-            offset = store.log.start
-        name = store.broker_name
-        return whole_end(store.log, offset, lambda: self._end_by_queues(name, target))
+        # Only the end matters, and that is not before the last file.
+        return follower.end(store.log, store.log.start)
 
     def _go_on_or_raise(self, error: DataLossError) -> None:
         if self.asked.fail_on_data_loss:
             raise error
         LOG.warning("%s", error)
-
-    def _end_by_queues(self, name: str, target: Target) -> int:
-        """The end of the log by its queues. Looks at all queues every few seconds at most."""
-        when, known = self._looked.get(name, (-_QUEUES_EVERY, 0))
-        if time.monotonic() - when >= _QUEUES_EVERY:
-            with self.open(name, target, queues=True) as store:
-                known = dispatched_end(store.view, store.queues())
-            self._looked[name] = time.monotonic(), known
-        return known
 
     # --- rows ------------------------------------------------------------------------------------
 
@@ -208,26 +229,33 @@ class Follower:
         """The number of rows between two offsets; stops counting at `enough`."""
         count = 0
         for name, last in end.items():
-            with self.open(name, self.require(name)) as store:
-                first = start.get(name) or self._since(store)
-                for batch in self._rows(store, first, last.place.offset):
-                    count += int(batch.num_rows)
-                    if count >= enough:
-                        return count
+            where = self.require(name)
+            first = start.get(name)
+            if first is None:
+                with self.open(name, where) as store:
+                    first = self._since(store)
+            for batch in self._rows(name, where, first, last.place.offset):
+                count += int(batch.num_rows)
+                if count >= enough:
+                    return count
         return count
 
-    def _rows(self, store: MessageStore, first: StorePlace, stop: int) -> Iterator[pa.RecordBatch]:
+    def _rows(
+        self, name: str, target: Target, first: StorePlace, stop: int
+    ) -> Iterator[pa.RecordBatch]:
         """The places of the rows of a micro-batch. Damage is left to the tasks that read them."""
-        return store.read_log(
-            first.place.offset,
-            stop,
-            limits=self.limits(store, first),
-            columns=("commitLogOffset", "storeSize"),
-            tags=self.asked.tags,
-            keys=self.asked.keys,
-            unwrap_batches=self.asked.unwrap_batches,
-            on_damage=lambda error: None,
-        )
+        with self.open(name, target, stop) as store:
+            yield from store.read_log(
+                first.place.offset,
+                stop,
+                limits=self.limits(store, first),
+                columns=("commitLogOffset", "storeSize"),
+                check_crc=False,
+                tags=self.asked.tags,
+                keys=self.asked.keys,
+                unwrap_batches=self.asked.unwrap_batches,
+                on_damage=lambda error: None,
+            )
 
     def limits(self, store: MessageStore, first: StorePlace) -> StreamLimits:
         """What a micro-batch that starts at a place wants of each queue."""

@@ -29,6 +29,7 @@ _NOT_OF_A_STREAM: Mapping[str, str] = {
     "maxRecordsPerPartition": "Give maxBytesPerPartition",
     "startingOffsetsByTimestampStrategy": "A queue without such a message starts at its end",
     "table": "Tables are read as a batch, with spark.read",
+    "checkpointLocation": "It is an option of writeStream",
 }
 
 

@@ -20,9 +20,9 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from rmq_store import StoreSnapshot
-from rmq_store.errors import DataLossError, StoreError
+from rmq_store.errors import StoreError
 from rmq_store.malloc import keep_freed_memory
-from rmq_store.reading.growing_log import LogPlace
+from rmq_store.reading.growing_log import LogPlace, expired
 from rmq_store.search.log_slices import even_slices
 from spark_source.damage import DamageHandler
 from spark_source.hidden_traceback import without_traceback
@@ -160,14 +160,7 @@ class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The start of the log, if the files before it are gone and that is allowed."""
         if start >= log_start:
             return start
-        error = DataLossError(
-            path,
-            offset=start,
-            reason="files of the log expired before the stream read them",
-            expected=f"the log from {start} on",
-            actual=f"the log from {log_start} on",
-            advice="Set failOnDataLoss=false to continue with what is left",
-        )
+        error = expired(path, start, log_start)
         if self.asked.fail_on_data_loss:
             raise error
         LOG.warning("%s", error)

@@ -271,7 +271,7 @@ def compare_tables(golden: Golden, bucket: dict[str, Any], name: str) -> None:
     store = golden(name)
     address = f"s3://stores/{name}"
     for table in TABLES:
-        if table == "plan":
+        if TABLES[table].rows_of is None:  # what a query reads, or has read
             continue
         options = {"table": table, "brokername": "b"}
         found = near(rows_of(options_of(bucket, name, **options)), address, store)

@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,7 +14,13 @@ from rmq_store.cli.messages import chosen_columns, columns_option, print_batches
 from rmq_store.cli.options import json_option, open_store, seconds, store_command, word
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+
     from rmq_store.format.queues import QueueId, QueueSlice
+    from rmq_store.reading.growing_log import LogPlace
+    from rmq_store.reading.log_reader import QueueLimits
     from rmq_store.store import MessageStore
 
 
@@ -62,25 +68,95 @@ def tail(
 ) -> None:
     """Print the newest messages of each queue; with -f, also new ones until ctrl-C.
 
-    With -f, a topic that is created later is printed from its first message.
+    With -f, a topic that is created later is printed from its first message. It fails if the log was
+    cut behind what it has printed, if files expired before it read them, or if another store is there.
     """
     names = chosen_columns(columns, as_json)
     interrupted = _interrupt_event()
-    printed: dict[QueueId, int] = {}
-    first = True
-    while True:
-        with open_store(store, broker_conf, broker_name, warns=first) as opened:
-            slices = _not_printed(opened, topics, printed, lines if first else None)
-            batches = opened.read_slices(slices, columns=names, tags=tags, unwrap_batches=not raw)
-            print_batches(batches, as_json)
-        printed.update({part.queue: part.stop for part in slices})
+    following = _Following(store, broker_conf, broker_name, topics)
+    with open_store(store, broker_conf, broker_name) as opened:
+        slices = _newest(opened, topics, lines, following.begin(opened) if follow else None)
+        batches = opened.read_slices(slices, columns=names, tags=tags, unwrap_batches=not raw)
+        print_batches(batches, as_json)
+    while follow:
         sys.stdout.flush()
-        if not follow:
-            return
-        first = False
         if interrupted.is_set():
             raise KeyboardInterrupt
         time.sleep(interval)
+        batches = following.new_messages(columns=names, tags=tags, unwrap_batches=not raw)
+        print_batches(batches, as_json)
+
+
+class _Following:
+    """The messages of one store that are new since the last look. Their queues are not read."""
+
+    def __init__(
+        self, path: str, broker_conf: str | None, broker_name: str | None, topics: tuple[str, ...]
+    ) -> None:
+        from rmq_store.reading.growing_log import LogFollower
+
+        self._path, self._topics = path, topics
+        self._conf, self._name = broker_conf, broker_name
+        self._log = LogFollower(self._listed_end)
+        self._place: LogPlace
+
+    def begin(self, store: MessageStore) -> int:
+        """Follow `store` from the log offset that is returned: no record before it still changes."""
+        from rmq_store.reading.growing_log import LogPlace
+
+        # The log may have grown since the store was opened.
+        end = min(store.log_range()[1], self._log.end(store.log, store.log.start))
+        self._place = LogPlace.at(store.log, end)
+        return end
+
+    def new_messages(self, **how: Any) -> Iterator[pa.RecordBatch]:
+        """The messages after the last look, in the order of the log. Raises as `LogFollower.after`."""
+        from rmq_store.files.expiry import again_if_expired
+
+        start = self._place.offset
+        self._place = again_if_expired(self._look)
+        end = self._place.offset
+        if end == start:
+            return
+        with self._opened(end) as store:
+
+            def limits(queue: QueueId) -> QueueLimits | None:
+                return _limits(store, self._topics, queue)
+
+            yield from store.read_log(start, end, limits=limits, **how)
+
+    def _look(self) -> LogPlace:
+        from rmq_store.reading.growing_log import LogPlace
+
+        with self._opened(0) as store:
+            end = self._log.after(store.log, self._place, self._path)
+            return LogPlace.at(store.log, end) if end > self._place.offset else self._place
+
+    def _opened(self, end: int | None) -> MessageStore:
+        """The store without its queues, up to a log offset; None means the whole store."""
+        from rmq_store.snapshot.snapshot import StoreSnapshot
+        from rmq_store.store import MessageStore
+
+        return MessageStore.open(
+            self._path,
+            broker_name=self._name,
+            broker_conf=self._conf,
+            snapshot=None if end is None else StoreSnapshot(0, end),
+            queues=end is None,
+        )
+
+    def _listed_end(self) -> int:
+        from rmq_store.reading.growing_log import dispatched_end
+
+        with self._opened(None) as store:
+            return dispatched_end(store.view, store.queues())
+
+
+def _limits(store: MessageStore, topics: tuple[str, ...], queue: QueueId) -> QueueLimits | None:
+    from rmq_store.reading.log_reader import QueueLimits
+
+    wanted = queue.topic in topics if topics else not store.is_system_topic(queue.topic)
+    return QueueLimits() if wanted else None
 
 
 def _interrupt_event() -> threading.Event:
@@ -99,21 +175,19 @@ def _interrupt_event() -> threading.Event:
     return event
 
 
-def _not_printed(
-    store: MessageStore, topics: tuple[str, ...], printed: dict[QueueId, int], lines: int | None
+def _newest(
+    store: MessageStore, topics: tuple[str, ...], lines: int, end: int | None
 ) -> list[QueueSlice]:
-    """The queue ranges not printed yet; with `lines`, only the newest messages of each queue."""
+    """The newest messages of each queue; of those before a log offset, if that is given."""
     from rmq_store.format.queues import QueueSlice
     from rmq_store.search.queue_selection import Search, selected_slices
 
-    there = set(store.topics())
-    wanted = [topic for topic in topics if lines is not None or topic in there]
     slices = []
-    for part in selected_slices(store, Search(wanted or None if topics else None)):
-        start = max(part.start, printed.get(part.queue, part.start))
-        if lines is not None:
-            start = max(part.start, part.stop - lines)
-            printed.setdefault(part.queue, part.stop)
-        if start < part.stop:
-            slices.append(QueueSlice(part.queue, start, part.stop))
+    for part in selected_slices(store, Search(topics or None)):
+        stop = part.stop
+        if end is not None and end < store.log_range()[1]:
+            stop = store.view.offset_at_log(part.queue, end)
+        start = max(part.start, stop - lines)
+        if start < stop:
+            slices.append(QueueSlice(part.queue, start, stop))
     return slices

@@ -18,7 +18,7 @@ import subprocess
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TypedDict, cast
+from typing import NamedTuple, TypedDict, cast
 
 from tests.live.support.broker_files import BROKER_DEFAULTS, DISK_GUARD, BrokerFiles
 from tests.live.support.java import (
@@ -42,11 +42,13 @@ from tests.live.support.stores import (
 )
 
 __all__ = [
+    "Acknowledged",
     "Broker",
     "BrokerFailed",
     "Conf",
     "HarnessUnavailable",
     "Row",
+    "Sending",
     "boot_copy",
     "copy_store",
     "golden_conf",
@@ -92,6 +94,15 @@ class Row(TypedDict):
     foundBy: str | None  # the key that was asked for
     properties: dict[str, str]
     body: str  # base64; the client has inflated a compressed body
+
+
+class Acknowledged(NamedTuple):
+    """A message that a broker acknowledged, as the client heard it."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    key: str
 
 
 class Broker:
@@ -318,6 +329,35 @@ def read_by_key(
     A key that is not found has no row.
     """
     return _read(broker, ["unique" if unique else "key", topic], keys)
+
+
+class Sending:
+    """A client that sends to a broker until `finish`, also while the broker is down for a while."""
+
+    def __init__(self, broker: Broker, rate: int, topics: Sequence[str], output: Path) -> None:
+        options = [*JVM_OPENS, "-Drocketmq.client.logUseSlf4j=false"]
+        command = [*_java(broker, "Sender", *options), broker.namesrv, str(rate), *topics]
+        self._output = output
+        with output.open("wb") as acknowledged, output.with_suffix(".log").open("wb") as log:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=acknowledged, stderr=log
+            )
+        atexit.register(self._process.kill)
+
+    def finish(self) -> list[Acknowledged]:
+        """Stop sending; what the broker acknowledged."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+        atexit.unregister(self._process.kill)
+        lines = self._output.read_text().splitlines()
+        if not lines or json.loads(lines[-1]) != {"done": len(lines) - 1}:
+            said = self._output.with_suffix(".log").read_text()[-3000:]
+            raise BrokerFailed(f"the sender's answer is cut off\n{said}")
+        return [
+            Acknowledged(topic, int(queue), int(offset), key)
+            for topic, queue, offset, key in map(str.split, lines[:-1])
+        ]
 
 
 def _read(broker: Broker, arguments: Sequence[str], lines: Iterable[str]) -> list[Row]:

@@ -5,9 +5,6 @@ from __future__ import annotations
 import os
 import random
 import shutil
-import signal
-import sys
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,67 +16,19 @@ from rmq_store.verify import verify
 from spark_source.writing.commit import commit
 from spark_source.writing.ledger import StreamBatch
 from tests.support.running.campaigns import count, seed_of
+from tests.support.running.killing import calls_of
 from tests.support.writing.writes import left_beside, numbers_in, prepared, write_rows
 
 SEED = "20261122"
 BEFORE, ROWS, AFTER = 50, 90, 10
 KILLS = 100
 QUERY = "5a3c"
-# Calls that change what is on the disk, or stand between two that do.
-_CALLS = {
-    *("open", "close", "pwrite", "fstat", "rename", "replace", "unlink", "remove"),
-    *("ftruncate", "truncate", "mkdir", "rmdir", "lstat", "scandir"),
-}
 
 
 @pytest.fixture(autouse=True)
 def without_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a killed process wrote is in the page cache, so no test here waits for a disk."""
     monkeypatch.setattr(os, "fsync", os.fstat)
-
-
-class Killer:
-    """Counts the calls of this process to the operating system, and kills it at one of them."""
-
-    def __init__(self, at: int | None) -> None:
-        self.at, self.calls = at, 0
-
-    def __call__(self, frame: Any, event: str, called: Any) -> None:
-        """A profile function."""
-        if event != "c_call" or called.__name__ not in _CALLS:
-            return
-        if self.calls == self.at:
-            os.kill(os.getpid(), signal.SIGKILL)
-        self.calls += 1
-
-
-def calls_of(prepare: Callable[[], Callable[[], Any]], kill_at: int | None) -> int | None:
-    """Prepare work in a child, and run it there until the child is killed at a call; None then, else
-    the number of calls."""
-    readable, writable = os.pipe()
-    child = os.fork()
-    if not child:
-        try:
-            work, killer = prepare(), Killer(kill_at)
-            sys.setprofile(killer)
-            work()
-            sys.setprofile(None)
-            os.write(writable, str(killer.calls).encode())
-            os._exit(0)
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stderr.flush()
-            os._exit(1)
-    os.close(writable)
-    with os.fdopen(readable) as pipe:
-        said = pipe.read()
-    _, status = os.waitpid(child, 0)
-    if os.WIFSIGNALED(status):
-        assert os.WTERMSIG(status) == signal.SIGKILL
-        return None
-    assert status == 0, "the commit failed: see above"
-    return int(said)
 
 
 WAYS: dict[str, dict[str, Any]] = {

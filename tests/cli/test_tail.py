@@ -1,0 +1,108 @@
+"""rmqstore tail -f: the answers are those of a stream, because both follow a log with one engine."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import pytest
+
+from rmq_store import MessageStore
+from rmq_store.cli.read_commands import tail
+from rmq_store.errors import DataLossError, LogCutError, OtherStoreError, StoreError
+from tests.conftest import GoldenStore, unpack
+from tests.support.growing import Growing
+
+Golden = Callable[[str], GoldenStore]
+NAME = "clean-5.5.0"
+
+
+@pytest.fixture
+def follow(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., list[tuple[str, int, int]]]:
+    """Runs `tail -f`, with a step of the test in each pause; returns the messages that it printed."""
+
+    def run(path: str | Path, *steps: Callable[[], object]) -> list[tuple[str, int, int]]:
+        left = list(steps)
+
+        def sleep(seconds: float) -> None:
+            if not left:
+                raise KeyboardInterrupt
+            left.pop(0)()
+
+        monkeypatch.setattr("rmq_store.cli.read_commands.tail.time.sleep", sleep)
+        monkeypatch.setattr(tail, "_interrupt_event", threading.Event)
+        arguments = [str(path), "-f", "-n", "1000000", "--json"]
+        arguments += ["--columns", "topic,queueId,queueOffset"]
+        # click turns ctrl-C into this
+        with pytest.raises(click.Abort):
+            tail.tail.main(arguments, standalone_mode=False)
+        printed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        return [(row["topic"], row["queueId"], row["queueOffset"]) for row in printed]
+
+    return run
+
+
+@pytest.mark.parametrize("name", [NAME, "lmq-5.3.3", "geometry-5.5.0"])
+def test_every_message_is_printed_once_however_the_log_grows(
+    golden: Golden, tmp_path: Path, follow: Callable[..., list[tuple[str, int, int]]], name: str
+) -> None:
+    """A record that is half there is printed when it is whole."""
+    store = Growing(golden(name), tmp_path)
+    total = max(base + len(raw) for base, raw in store.bytes.items())
+    first, *rest = [total * part // 40 + 777 for part in range(1, 40)]
+    store.show(first)
+    stops = [*rest, total]
+    found = follow(store.path, *(lambda stop=stop: store.show(stop) for stop in stops))
+    with MessageStore.open(golden(name).path) as whole:
+        expected = [
+            tuple(row.values())
+            for batch in whole.read_batches(
+                columns=("topic", "queueId", "queueOffset"), unwrap_batches=True
+            )
+            for row in batch.to_pylist()
+        ]
+    assert len(found) == len(set(found))
+    assert sorted(found) == sorted(expected)
+
+
+def cut(store: Growing) -> None:
+    store.show(300_000)
+
+
+def replace(store: Growing) -> None:
+    shutil.rmtree(store.path)
+    shutil.copytree(unpack("clean-5.3.3", store.path.parent).path, store.path)
+
+
+@pytest.mark.parametrize(("change", "error"), [(cut, LogCutError), (replace, OtherStoreError)])
+def test_a_log_that_is_not_the_one_printed_is_refused(
+    golden: Golden,
+    tmp_path: Path,
+    follow: Callable[..., object],
+    change: Callable[[Growing], None],
+    error: type[StoreError],
+) -> None:
+    store = Growing(golden(NAME), tmp_path)
+    store.show(500_000)
+    with pytest.raises(error):
+        follow(store.path, lambda: change(store))
+
+
+def test_files_that_expired_before_they_were_printed_are_data_loss(
+    golden: Golden, tmp_path: Path, follow: Callable[..., object]
+) -> None:
+    store = Growing(golden("geometry-5.5.0"), tmp_path)
+    store.show(1000)
+
+    def roll_and_expire() -> None:
+        store.show(10**9)
+        store.files[0].unlink()
+
+    with pytest.raises(DataLossError, match="expired before they were read"):
+        follow(store.path, roll_and_expire)

@@ -1,0 +1,70 @@
+"""A broker deletes files while its store is being opened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmq_store import MessageStore
+from rmq_store.errors import MissingFileError
+from rmq_store.files.expiry import again_if_expired
+from rmq_store.reading.growing_log import check_place
+from rmq_store.snapshot.snapshot import take_snapshot
+from spark_source.source import RmqStoreSource
+from spark_source.streaming.stream_reader import RmqStoreStreamReader
+from tests.conftest import unpack
+
+
+def once_before(call: Callable[..., Any], first: Callable[[], object]) -> Callable[..., Any]:
+    """The call, with something done before it the first time."""
+    left = [first]
+
+    def called(*args: Any, **named: Any) -> Any:
+        if left:
+            left.pop()()
+        return call(*args, **named)
+
+    return called
+
+
+def test_a_file_that_expires_while_the_store_is_opened_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = Path(unpack("geometry-5.5.0", tmp_path).path)
+    first, second = sorted((path / "commitlog").iterdir())[:2]
+    (path / "abort").touch()  # a broker runs, so the log is searched for what is in no queue
+    taken = once_before(take_snapshot, first.unlink)
+    monkeypatch.setattr("rmq_store.store.take_snapshot", taken)
+    with MessageStore.open(path) as store:
+        assert store.log_range()[0] == int(second.name)
+
+
+def test_a_stream_goes_on_when_a_file_that_it_has_read_expires_during_a_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = Path(unpack("geometry-5.5.0", tmp_path).path)
+    source = RmqStoreSource({"path": str(path), "startingOffsets": "earliest"})
+    reader = source.streamReader(source.schema())
+    assert isinstance(reader, RmqStoreStreamReader)
+    limit = reader.getDefaultReadLimit()
+    offset = reader.latestOffset(reader.initialOffset(), limit)
+    first = min((path / "commitlog").iterdir())
+    checked = once_before(check_place, first.unlink)
+    monkeypatch.setattr("rmq_store.reading.growing_log.check_place", checked)
+    assert reader.latestOffset(offset, limit) == offset
+    assert not first.exists()
+
+
+def test_a_file_that_is_missing_for_another_reason_is_an_error_at_once() -> None:
+    looks = []
+
+    def look() -> None:
+        looks.append(1)
+        raise MissingFileError("store/commitlog", reason="no file", advice="none")
+
+    with pytest.raises(MissingFileError):
+        again_if_expired(look)
+    assert len(looks) == 1

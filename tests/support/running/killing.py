@@ -1,0 +1,83 @@
+"""Work in a process of its own that is killed at one of its calls to the operating system."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+# Calls that change what is on the disk, or stand between two that do.
+_CALLS = {
+    *("open", "close", "pwrite", "fstat", "rename", "replace", "unlink", "remove"),
+    *("ftruncate", "truncate", "mkdir", "rmdir", "lstat", "scandir"),
+}
+
+
+class _Killer:
+    """Counts the calls of this process to the operating system, and kills it at one of them."""
+
+    def __init__(self, at: int | None) -> None:
+        self.at, self.calls = at, 0
+
+    def __call__(self, frame: Any, event: str, called: Any) -> None:
+        """A profile function."""
+        if event != "c_call" or called.__name__ not in _CALLS:
+            return
+        if self.calls == self.at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.calls += 1
+
+
+class Victim:
+    """A child that prepares work and does it, until it is killed at the call `kill_at` of the work."""
+
+    def __init__(self, prepare: Callable[[], Callable[[], Any]], kill_at: int | None) -> None:
+        readable, writable = os.pipe()
+        self._child, self._status = os.fork(), -1
+        if not self._child:
+            _work(prepare, kill_at, writable)
+        os.close(writable)
+        self._pipe = os.fdopen(readable)
+
+    def runs(self) -> bool:
+        """Whether it has not ended yet."""
+        if self._status < 0:
+            ended, status = os.waitpid(self._child, os.WNOHANG)
+            if ended:
+                self._status = status
+        return self._status < 0
+
+    def calls(self) -> int | None:
+        """Wait for its end; None if it was killed, else the number of its calls."""
+        with self._pipe:
+            said = self._pipe.read()
+        if self._status < 0:
+            self._status = os.waitpid(self._child, 0)[1]
+        if os.WIFSIGNALED(self._status):
+            assert os.WTERMSIG(self._status) == signal.SIGKILL
+            return None
+        assert self._status == 0, "the work failed: see above"
+        return int(said)
+
+
+def calls_of(prepare: Callable[[], Callable[[], Any]], kill_at: int | None) -> int | None:
+    """The number of calls of work that is done in a child; None if it was killed at one of them."""
+    return Victim(prepare, kill_at).calls()
+
+
+def _work(prepare: Callable[[], Callable[[], Any]], kill_at: int | None, writable: int) -> None:
+    try:
+        work, killer = prepare(), _Killer(kill_at)
+        sys.setprofile(killer)
+        work()
+        sys.setprofile(None)
+        os.write(writable, str(killer.calls).encode())
+        os._exit(0)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(1)
