@@ -204,7 +204,8 @@ def _deliver_time(
     if level <= 0:
         return tags_code
     level = min(level, max(delays, default=0))
-    return stored + delays.get(level, _UNKNOWN_LEVEL_MS)
+    due = stored + delays.get(level, _UNKNOWN_LEVEL_MS)
+    return (due + (1 << 63)) % (1 << 64) - (1 << 63)  # as Java adds
 
 
 def _other_queues(properties: Mapping[str, str], queue_id: int) -> list[tuple[QueueId, int]]:

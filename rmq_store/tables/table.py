@@ -75,16 +75,25 @@ class Table:
 
     def of_rows(self, broker_name: str, rows: Iterable[Row]) -> pa.Table:
         """The table with these rows (column -> value, null if missing)."""
-        found = [{"brokerName": broker_name, **_shown(row)} for row in rows]
+        widths = {c.name: c.type.bit_width for c in self.columns if pa.types.is_integer(c.type)}
+        found = [{"brokerName": broker_name, **_shown(row, widths)} for row in rows]
         return pa.Table.from_pylist(found, schema=self.schema)
 
 
-def _shown(row: Row) -> Row:
-    """The row with paths as users know them, such as `s3://`, and names of files as UTF-8."""
-    return {
-        name: _text(value, path=name in _PATHS) if isinstance(value, str) else value
-        for name, value in row.items()
-    }
+def _shown(row: Row, widths: Mapping[str, int]) -> Row:
+    """The row with paths as users know them, such as `s3://`, and names of files as UTF-8.
+
+    A number beyond the type of its column (`widths`: bits) becomes the last one in it: sums of numbers
+    that stand in foreign files have no limit.
+    """
+    shown = dict(row)
+    for name, value in row.items():
+        if isinstance(value, str):
+            shown[name] = _text(value, path=name in _PATHS)
+        elif name in widths and value is not None:
+            most = (1 << (widths[name] - 1)) - 1
+            shown[name] = max(-most - 1, min(value, most))
+    return shown
 
 
 def _text(value: str, *, path: bool) -> str:
