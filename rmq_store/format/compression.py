@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import zlib
-
 import lz4.frame
 import zstandard
+from zlib_ng import zlib_ng
 
 from rmq_store.errors import BodyError
 from rmq_store.format.layout import SysFlag
@@ -14,6 +13,7 @@ DEFAULT_MAX_BODY_BYTES = 256 << 20
 """Largest body after decompression. The broker limits the stored size, to 4 MiB by default."""
 
 _ZSTD_STEP = 1024
+_ZLIB_ERROR: type[Exception] = zlib_ng.error  # type: ignore[assignment]  # typed as an object
 
 _NAMES = {
     SysFlag.COMPRESSION_LZ4: "LZ4",
@@ -44,7 +44,7 @@ def decompress(
     try:
         body = _OPENERS[name](stored, max_body_bytes + 1)
     except (
-        zlib.error,
+        _ZLIB_ERROR,
         RuntimeError,
         ValueError,
         EOFError,
@@ -73,7 +73,7 @@ def _error(path: str | None, log_offset: int | None, reason: str) -> BodyError:
 
 
 def _open_zlib(stored: bytes, limit: int) -> bytes:
-    opener = zlib.decompressobj()
+    opener = zlib_ng.decompressobj()
     body = opener.decompress(stored, limit)
     if not opener.eof and len(body) < limit:
         raise EOFError("the stream ends early")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from isal import isal_zlib
+from zlib_ng import zlib_ng
 
 from rmq_store.format.layout import CRC_MASK
 
@@ -15,7 +15,7 @@ _MASK32 = 0xFFFFFFFF
 _SHORT_SLICE = 512  # bytes
 _SIGN32 = 0x80000000
 
-crc32: Callable[[Any], int] = isal_zlib.crc32
+crc32: Callable[[Any], int] = zlib_ng.crc32
 """zlib's CRC-32 of any buffer; uses the processor's carry-less multiply if available."""
 
 

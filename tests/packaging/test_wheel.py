@@ -86,7 +86,12 @@ def test_it_depends_on_what_it_imports(wheel: Path) -> None:
     declared: dict[bool, set[str]] = {True: set(), False: set()}
     for requirement in headers.get_all("Requires-Dist", []):
         declared["extra ==" in requirement].add(re.split(r"[^\w-]", requirement)[0])
-    known_as = {"rocketmq": "rocketmq-python-client", "delta": "delta-spark", "py4j": "pyspark"}
+    known_as = {
+        "rocketmq": "rocketmq-python-client",
+        "delta": "delta-spark",
+        "py4j": "pyspark",
+        "zlib_ng": "zlib-ng",
+    }
     used = {known_as.get(name, name) for name in needed - own - sys.stdlib_module_names}
     assert declared[False] <= used <= declared[False] | declared[True]
 
