@@ -195,7 +195,7 @@ def main() -> None:
         for row in rows:
             print(row.line())
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(f"\npeak memory of our side, mapped pages included: {peak:.0f} MiB")
+    print(f"\npeak memory of our side: {peak:.0f} MiB")
 
 
 if __name__ == "__main__":
