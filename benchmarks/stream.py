@@ -69,8 +69,11 @@ def _descends(pid: int, parents: dict[int, int]) -> bool:
 # --- (a) micro-batches and batch reads ------------------------------------------------------------
 
 
-def micro_batches(spark: SparkSession, store: Path, folder: Path) -> list[float]:
-    """Seconds of each micro-batch of a new query, from trigger to commit."""
+PIECES = ("latestOffset", "queryPlanning", "walCommit", "addBatch", "commitOffsets")
+
+
+def micro_batches(spark: SparkSession, store: Path, folder: Path) -> list[dict[str, float]]:
+    """Seconds of each micro-batch of a new query, from trigger to commit, and of its pieces."""
     stream = (
         spark.readStream.format("rmqstore")
         .option("startingOffsets", "earliest")
@@ -82,7 +85,7 @@ def micro_batches(spark: SparkSession, store: Path, folder: Path) -> list[float]
     query.awaitTermination()
     done = [one for one in query.recentProgress if one["numInputRows"]]
     assert all(one["numInputRows"] == MICRO_BATCH for one in done), "micro-batches of another size"
-    return [one["durationMs"]["triggerExecution"] / 1000 for one in done]
+    return [{name: ms / 1000 for name, ms in one["durationMs"].items()} for one in done]
 
 
 def batches(spark: SparkSession, store: Path, count: int) -> Iterator[float]:
@@ -105,6 +108,7 @@ def compare(spark: SparkSession, work: Path, count: int, rounds: int) -> None:
         for batch in messages(count * MICRO_BATCH):
             writer.append_batch(batch)
     taken: dict[str, list[float]] = {"micro-batch": [], "batch": []}
+    pieces: list[dict[str, float]] = []
     cpu = dict.fromkeys(taken, 0.0)
     for number in range(rounds + 1):
         for side in taken:
@@ -112,7 +116,9 @@ def compare(spark: SparkSession, work: Path, count: int, rounds: int) -> None:
             if side == "batch":
                 found = list(batches(spark, store, count))
             else:
-                found = micro_batches(spark, store, work / f"checkpoint-{number}")
+                parts = micro_batches(spark, store, work / f"checkpoint-{number}")
+                found = [part["triggerExecution"] for part in parts]
+                pieces += parts[1:] if number else []
             if number:  # the first round starts Spark's workers
                 cpu[side] += cpu_seconds() - before
                 # A new query plans for the first time in its first micro-batch.
@@ -123,6 +129,8 @@ def compare(spark: SparkSession, work: Path, count: int, rounds: int) -> None:
         cpu_each = cpu[side] / rounds / count
         print(f"    {side:<12} {seconds:>6.2f} s   CPU {cpu_each:>5.2f} s   {spread(taken[side])}")
     print(f"    ratio {middle['micro-batch'] / middle['batch']:.2f} (at most 1.3)")
+    medians = {name: statistics.median(part[name] for part in pieces) for name in PIECES}
+    print("    of a micro-batch:", ", ".join(f"{n} {s:.2f} s" for n, s in medians.items()))
 
 
 def spread(seconds: list[float]) -> str:
