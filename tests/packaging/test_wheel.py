@@ -91,6 +91,7 @@ def test_it_depends_on_what_it_imports(wheel: Path) -> None:
         "delta": "delta-spark",
         "py4j": "pyspark",
         "zlib_ng": "zlib-ng",
+        "grpc": "grpcio",
     }
     used = {known_as.get(name, name) for name in needed - own - sys.stdlib_module_names}
     assert declared[False] <= used <= declared[False] | declared[True]
