@@ -57,6 +57,9 @@ def _read(segment: SegmentFile, start: int, stop: int) -> bytes:
         raise from_os_error(segment.path, error, "reading") from error
 
 
+_READ_WHOLE = 4096  # units of a file in which no search is worth its steps
+
+
 class QueueFiles:
     """The files of one queue as numbered units: unit i is at byte i * unit size of the stream.
 
@@ -296,7 +299,11 @@ class QueueFiles:
         filled = np.flatnonzero(self.raw(first + front, first + count)["size"] > 0)
         if len(filled):
             return front + int(filled[-1]) + 1
-        known = bisect_first(0, count, lambda place: self.unit(first + place)[1] <= 0)
+        if count <= _READ_WHOLE and not self.chain.is_remote:
+            sizes = self.raw(first, first + count)["size"]  # one look instead of one for each step
+            known = bisect_first(0, count, lambda place: int(sizes[place]) <= 0)
+        else:
+            known = bisect_first(0, count, lambda place: self.unit(first + place)[1] <= 0)
         if known == 0:
             return self._filled_after_zeros(first, count)
         return known
