@@ -7,6 +7,7 @@ import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import click
 import pytest
@@ -35,7 +36,8 @@ def follow(
                 raise KeyboardInterrupt
             left.pop(0)()
 
-        monkeypatch.setattr("rmq_store.cli.read_commands.tail.time.sleep", sleep)
+        # Not the function of the module: other threads of the test process sleep too.
+        monkeypatch.setattr(tail, "time", SimpleNamespace(sleep=sleep))
         monkeypatch.setattr(tail, "_interrupt_event", threading.Event)
         arguments = [str(path), "-f", "-n", "1000000", "--json"]
         arguments += ["--columns", "topic,queueId,queueOffset"]

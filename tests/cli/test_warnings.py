@@ -7,6 +7,7 @@ import os
 import shutil
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import click
 import pytest
@@ -100,7 +101,7 @@ def test_tail_warns_once_however_long_it_follows(
         if len(looks) == 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("rmq_store.cli.read_commands.tail.time.sleep", sleep)
+    monkeypatch.setattr(tail, "time", SimpleNamespace(sleep=sleep))
     monkeypatch.setattr(tail, "_interrupt_event", threading.Event)
     with pytest.raises(click.Abort):
         tail.tail.main(

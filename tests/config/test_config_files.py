@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -89,5 +90,5 @@ def test_a_file_that_a_broker_is_writing_is_read_again(
     def written(seconds: float) -> None:
         path.write_text('{"offsetTable": {"orders@g": {0:7}}}')
 
-    monkeypatch.setattr("rmq_store.config.json_files.time.sleep", written)
+    monkeypatch.setattr("rmq_store.config.json_files.time", SimpleNamespace(sleep=written))
     assert read_consumer_offsets(tmp_path) == {"g": {"orders": {0: 7}}}

@@ -13,7 +13,7 @@ from tests.support.checkout import CHECKOUT
 from tests.support.running.campaigns import WORD
 
 CASES = 5_000
-PART = 50  # cases where a campaign runs a part; each takes about half a second of one core
+PART = 100  # cases where a campaign runs a part; each takes about half a second of one core
 FAST_CASES = 3
 AT_ONCE = 50  # cases of one process
 # Seeds of cases that ended with a traceback, a signal or the time limit, or changed a file outside.
