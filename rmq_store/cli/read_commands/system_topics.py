@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
@@ -15,6 +15,7 @@ from rmq_store.errors import InvalidArgumentError, nearest
 from rmq_store.store import MessageStore
 
 _DELAYED = ("waiting", "overdue", "delivered", "cancelled", "lost")
+_OF_BROKER = "rmq_sys_"  # topics of the broker; a retry belongs to a consumer
 _TRANSACTIONS = ("open", "committed", "rolledBack", "givenUp", "ended")
 
 # The columns printed as text. --json prints all columns.
@@ -77,6 +78,7 @@ _topic = click.option("--topic", type=word, help="Only messages for this topic."
 @store_command
 @_topic
 @click.option("--state", type=click.Choice(_DELAYED), help="Only messages in this state.")
+@click.option("--system", is_flag=True, help="Include the broker's own, such as pop checkpoints.")
 @_limit
 @json_option
 def scheduled(
@@ -85,6 +87,7 @@ def scheduled(
     broker_name: str | None,
     topic: str | None,
     state: str | None,
+    system: bool,
     limit: int | None,
     as_json: bool,
 ) -> None:
@@ -94,7 +97,8 @@ def scheduled(
     the newest record of the log.
     """
     with open_store(store, broker_conf, broker_name) as opened:
-        _print(opened, "scheduled", {"topic": topic, "state": state}, limit, as_json)
+        wanted = {"topic": topic, "state": state}
+        _print(opened, "scheduled", wanted, limit, as_json, system=system or topic is not None)
 
 
 @click.command()
@@ -167,6 +171,8 @@ def _print(
     wanted: Mapping[str, str | None],
     limit: int | None,
     as_json: bool,
+    *,
+    system: bool = True,
 ) -> None:
     """Print the rows of a table that have the wanted values, and on stderr how many of each state."""
     from rmq_store.tables import TABLES
@@ -175,6 +181,15 @@ def _print(
     assert table.rows_of is not None
     _refuse_unknown(store, wanted.get("topic") or wanted.get("originTopic"))
     counts: Counter[str] = Counter()
+    left_out = 0
+
+    def of_users(found: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+        nonlocal left_out
+        for row in found:
+            if str(row.get("topic")).startswith(_OF_BROKER):
+                left_out += 1
+            else:
+                yield row
 
     def rows() -> Iterator[Mapping[str, Any]]:
         assert table.rows_of is not None
@@ -184,7 +199,7 @@ def _print(
             for row in table.rows_of(store, None)
             if all(row.get(column) == value for column, value in given.items())
         )
-        for row in islice(found, limit):
+        for row in islice(found if system else of_users(found), limit):
             counts[row.get("state", "")] += 1
             yield row
 
@@ -192,6 +207,8 @@ def _print(
     states = ", ".join(f"{count} {state}" for state, count in counts.items() if state)
     rows_said = f"{counts.total():,} {'row' if counts.total() == 1 else 'rows'}"
     click.echo(f"{rows_said}: {states}" if states else rows_said, err=True)
+    if left_out:
+        click.echo(f"{left_out:,} of the broker's own are left out; --system shows them", err=True)
 
 
 def _refuse_unknown(store: MessageStore, topic: str | None) -> None:

@@ -1,0 +1,56 @@
+"""The commands of the broker's own topics, held against their tables."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from rmq_store.tables import TABLES
+from tests.support.golden import GoldenStore
+from tests.support.running.commands import call
+
+Golden = Callable[[str], GoldenStore]
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("scheduled", "clean-4.9.7"),
+        ("transactions", "clean-5.5.0"),
+        ("retries", "clean-4.9.7"),
+        ("traces", "direct-5.5.0"),
+    ],
+)
+def test_a_command_prints_its_table(command: str, name: str, golden: Golden) -> None:
+    store = golden(name)
+    with store.open(broker_name="store") as opened:
+        expected = TABLES[command].of(opened).num_rows
+    rows = call(command, store.path, "--broker-conf", store.conf, "--json").stdout.splitlines()
+    assert len(rows) == expected > 0
+    assert json.loads(rows[0]).keys() == {c.name for c in TABLES[command].columns}
+    lines = call(command, store.path, "--broker-conf", store.conf, "--limit", "1").stdout
+    assert len(lines.splitlines()) == 2
+
+
+def test_rows_are_chosen_by_topic_state_and_group(golden: Golden) -> None:
+    store = golden("clean-5.5.0")
+    asked = call("transactions", store.path, "--state", "open", "--json")
+    assert {json.loads(line)["state"] for line in asked.stdout.splitlines()} == {"open"}
+    assert asked.stderr == "10 rows: 10 open\n"
+    none = call("scheduled", store.path, "--topic", "orders", "--json")
+    assert (none.stdout, none.stderr, none.returncode) == ("", "0 rows\n", 0)
+    other = call("retries", store.path, "--group", "nobody", "--json")
+    assert (other.stdout, other.stderr) == ("", "0 rows\n")
+    wrong = call("transactions", store.path, "--topic", "paymets")
+    assert wrong.returncode == 2
+    assert "Did you mean 'payments'?" in wrong.stderr
+
+
+def test_the_messages_of_the_broker_are_counted_where_they_are_left_out(golden: Golden) -> None:
+    store = golden("proxy-5.5.0")
+    asked = call("scheduled", store.path, "--json")
+    assert asked.stdout == ""
+    assert asked.stderr.splitlines()[1].startswith("451 of the broker's own are left out")
+    assert len(call("scheduled", store.path, "--json", "--system").stdout.splitlines()) == 451
