@@ -104,10 +104,12 @@ def _whole_range(plan: ReadPlan, share: Share, store: MessageStore) -> WholeRang
     if part is None:
         return None
     view, states = store.view, store.view.snapshot.queues
-    selected = {piece.queue for piece in (*plan.ranges, *plan.empty)}
+    selected = {piece.queue.topic for piece in (*plan.ranges, *plan.empty)}
     every = [QueueSlice(q, state.min_offset, state.max_offset) for q, state in states.items()]
     rest = [
-        one for one in every if one.queue not in selected and store.is_system_topic(one.queue.topic)
+        one
+        for one in every
+        if one.queue.topic not in selected and store.is_system_topic(one.queue.topic)
     ]
     queues = states.keys() - {one.queue for one in rest}
     read = () if share.ranges is None else plan.ranges  # by other shares

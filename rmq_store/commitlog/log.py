@@ -175,7 +175,7 @@ class CommitLog:
                 places = offsets[rows] - segment.base
                 headers = Headers(self.window_of(segment), places, segment.base)
                 whole[rows] = headers.valid & (headers.total == sizes[rows])
-        self.chain.check_reads()
+                self.chain.check_reads()
         return whole
 
     def store_time_at(self, offset: int, size: int | None = None) -> int | None:

@@ -12,7 +12,7 @@ from collections import OrderedDict
 import numpy as np
 import numpy.typing as npt
 
-from rmq_store.errors import DataLossError, from_os_error
+from rmq_store.errors import AccessError, DataLossError, from_os_error
 from rmq_store.files.mapping_guard import Faults, Guarded, guard
 from rmq_store.files.read_counts import ReadCounts
 from rmq_store.files.remote.blocks import KEPT_BYTES, Held, RemoteMapping
@@ -184,8 +184,23 @@ def stored_until(fd: int, size: int) -> int:
 
 
 def _refuse_fault(guarded: Guarded) -> None:
-    if guarded.fault is not None:
-        raise _shrunk(guarded.segment, guarded.fault)
+    if guarded.fault is None:
+        return
+    segment = guarded.segment
+    try:
+        size = os.stat(segment.path).st_size
+    except OSError:
+        size = 0
+    if size < segment.size:
+        raise _shrunk(segment, size)
+    raise AccessError(
+        segment.path,
+        offset=guarded.fault,
+        reason="a page of the file could not be read",
+        expected=f"the {segment.size} bytes that the file has",
+        advice="Somebody cut the file and wrote it again, or the disk fails: look at the log of the "
+        "system, and read again",
+    )
 
 
 def _shrunk(segment: SegmentFile, actual: int) -> DataLossError:

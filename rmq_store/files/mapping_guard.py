@@ -20,6 +20,7 @@ import signal
 import sys
 import threading
 import weakref
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -75,6 +76,7 @@ class Faults:
 
 _lock = threading.Lock()
 _mapped: dict[int, Guarded] = {}
+_faulted: list[Guarded] = []  # kept, for whoever asks after the mapping is gone
 _installed: list[Any] = []  # what the C library refers to
 
 
@@ -83,7 +85,10 @@ def guard(mapped: mmap.mmap, segment: SegmentFile) -> Guarded:
     guarded = Guarded(mapped, segment)
     with _lock:
         if not _installed:
-            _install()
+            _installed.append(None)
+            # Where no memory may be made executable, there is no handler.
+            with suppress(MemoryError, OSError, AttributeError, SystemError):
+                _install()
         _mapped[guarded.start] = guarded
     weakref.finalize(mapped, _forget, guarded)
     return guarded
@@ -96,7 +101,6 @@ def _forget(guarded: Guarded) -> None:
 
 
 def _install() -> None:
-    _installed.append(None)
     if not sys.platform.startswith("linux") or ctypes.sizeof(ctypes.c_void_p) != 8:
         return
     library = ctypes.CDLL(None, use_errno=False)
@@ -132,6 +136,7 @@ def _replace(library: Any, address: int) -> bool:
                 return False
             found = max(0, page - guarded.start)
             guarded.fault = found if guarded.fault is None else min(found, guarded.fault)
+            _faulted.append(guarded)
             Faults.count += 1
             return True
     return False

@@ -156,6 +156,7 @@ class LogFollower:
         try:
             check_place(log, self._whole, "")
         except StoreError:
+            self._known, self._looked_at = 0, float("-inf")  # of a log that was cut
             return start
         return self._whole.offset
 

@@ -109,13 +109,19 @@ class LostEnds:
         _, last = self._reached_ends(parts)
         yield from self._beside_records(last, ())
 
-    def errors_beside_bytes(self, parts: Sequence[QueueSlice]) -> Iterator[StoreError]:
+    def errors_beside_bytes(
+        self, parts: Sequence[QueueSlice], whole: WholeRange | None = None
+    ) -> Iterator[StoreError]:
         """The errors that no `uncovered` bytes show; `errors_of` gives the others.
 
-        The records of a light queue are listed in another queue too.
+        The records of a light queue are listed in another queue too. `whole`: the range of these
+        bytes, if nobody else reads the others; then what queues lack outside of it is an error too.
         """
         first, last = self._reached_ends(parts)
         missing = self._missing_near(_light(first), _light(last))
+        if whole is not None and not whole.is_log:
+            found = self._missing_near(first, last).items()
+            missing |= {q: lost for q, lost in found if not whole.covers(lost.log_offset)}
         for queue in sorted(missing):
             yield self._unlisted(queue, missing[queue])
         # Where the log has records after the end of such a queue, the uncovered bytes show them.

@@ -38,6 +38,13 @@ class WholeRange:
         """Whether it is the whole log."""
         return self.start is None and self.stop is None
 
+    def covers(self, log_offset: int | None) -> bool:
+        """Whether a log offset is in the range."""
+        if log_offset is None:
+            return False
+        after = self.start is None or log_offset >= self.start
+        return after and (self.stop is None or log_offset < self.stop)
+
 
 class UncoveredBytes:
     """Collects them for one log range, which starts and stops at a record or at a file.

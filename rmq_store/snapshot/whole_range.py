@@ -34,12 +34,11 @@ def whole_range(
     states = view.snapshot.queues
     there = [part for part in parts if part.queue in states]
     chosen = {part.queue: part for part in there}
-    users = [queue for queue in states if queue in chosen or not is_system(queue.topic)]
+    topics = {queue.topic for queue in chosen}
+    users = [queue for queue in states if queue.topic in topics or not is_system(queue.topic)]
     queues = frozenset(users)
     rest = [queue for queue in states if queue not in queues]
     if not chosen or len(chosen) < len(there) or len(rest) > _MOST_OTHERS:
-        return None
-    if {queue.topic for queue in rest} & {queue.topic for queue in users}:
         return None
     edges = _edges(view, chosen, users)
     if edges is None:

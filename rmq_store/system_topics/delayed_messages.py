@@ -58,20 +58,17 @@ def _with_states(parts: Iterable[Iterable[Row]], newest: int) -> Iterator[Row]:
 
 def _with_copies(store: MessageStore, rows: list[Row]) -> Iterator[Row]:
     """The rows; an overdue one with a later copy under its own topic is delivered."""
-    late = [row for row in rows if row["state"] == OVERDUE and row["uniqKey"] and row["topic"]]
+    late = [row for row in rows if row["state"] in (OVERDUE, LOST) and row["uniqKey"]]
     topics, keys = {row["topic"] for row in late}, {row["uniqKey"] for row in late}
-    copies: dict[tuple[str, str, int], Copy] = {}
+    copies: dict[tuple[str | None, str, int], list[Copy]] = {}
     for copy in copies_with(store, topics, keys):
-        known = copies.setdefault((copy.topic, copy.uniq_key, copy.reconsume_times), copy)
-        if copy.log_offset > known.log_offset:
-            copies[copy.topic, copy.uniq_key, copy.reconsume_times] = copy
+        copies.setdefault((copy.topic, copy.uniq_key, copy.reconsume_times), []).append(copy)
     for row in rows:
-        found = copies.get((row["topic"], row["uniqKey"], row["reconsumeTimes"]))
-        if (
-            row["state"] == OVERDUE
-            and found is not None
-            and found.log_offset > row["commitLogOffset"]
-        ):
+        left = copies.get((row["topic"], row["uniqKey"], row["reconsumeTimes"]), [])
+        after = (copy for copy in left if copy.log_offset > row["commitLogOffset"])
+        found = next(after, None) if row["state"] in (OVERDUE, LOST) else None
+        if found is not None:
+            left.remove(found)  # a producer that tried twice stored two messages with one key
             row |= {
                 "state": DELIVERED,
                 "overdueMs": None,
@@ -115,13 +112,14 @@ def _timer_rows(
 
     A message for a time beyond the wheel is put off: stored again as a new timer message.
     """
-    deletes = _waiting_deletes(store, part, check, units)
+    deletes = _waiting_deletes(store, part, check, units)  # each with its tick
     for row in rows_of(store, part, _TEXTS | _DELETES, _NUMBERS, _SMALL):
         state = _state(row, check, units)
         if state is None or row.pop("deletes") is not None:
             continue
         row = _row(row, TIMER, TIMER_TOPIC) | {"state": state}
-        if not deletes.isdisjoint(_delete_keys(row)):
+        tick = _tick(row, units)
+        if any((key, tick) in deletes for key in _delete_keys(row)):
             row["state"] = CANCELLED
         yield row
 
@@ -133,8 +131,8 @@ def _state(row: Row, check: TimerCheck | None, units: TimerUnits | None) -> str 
         return WAITING  # the timer has not read it yet
     unit = None if units is None else units.of(row["commitLogOffset"])
     if unit is not None:
-        return WAITING if unit.time > check.read_time else None
-    if due is not None and due <= check.read_time:
+        return WAITING if unit.time >= check.read_time else None
+    if due is not None and due < check.read_time:
         return None
     # What was due when the timer read it has no unit. Nothing else leads the timer to a message.
     return WAITING if units is None else LOST
@@ -142,17 +140,27 @@ def _state(row: Row, check: TimerCheck | None, units: TimerUnits | None) -> str 
 
 def _waiting_deletes(
     store: MessageStore, part: QueueSlice, check: TimerCheck | None, units: TimerUnits | None
-) -> set[str]:
-    """What waiting orders to delete name. Reads the queue only if the timer log can have one."""
+) -> set[tuple[str, int | None]]:
+    """What waiting orders to delete name, and the tick of each: the timer applies them only there.
+
+    Reads the queue only if the timer log can have one.
+    """
     some = check is None or units is None or check.queue_offset < part.stop
     if not some and units is not None and not bool((units.magic & DELETE).any()):
         return set()
     orders = rows_of(store, part, _DELETES, _NUMBERS, {}, PLACE)
     return {
-        row["deletes"]
+        (row["deletes"], _tick(row, units))
         for row in orders
         if row["deletes"] is not None and _state(row, check, units) is not None
     }
+
+
+def _tick(row: Row, units: TimerUnits | None) -> int | None:
+    """When the timer turns to a message (ms)."""
+    unit = None if units is None else units.of(row["commitLogOffset"])
+    due: int | None = row["dueTimestamp"]
+    return due if unit is None else unit.time
 
 
 def _delete_keys(row: Row) -> set[str]:

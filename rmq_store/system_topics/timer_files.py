@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rmq_store.errors import CorruptConfigError
+from rmq_store.errors import CorruptConfigError, from_os_error
 from rmq_store.files.durable import read_file
 from rmq_store.files.remote.remote_store import shadow_of
 from rmq_store.format.array_types import Ints
@@ -43,8 +43,8 @@ _UNITS_READ = 1 << 16  # at a time
 
 @dataclass(frozen=True, slots=True)
 class TimerCheck:
-    """How far the timer is: it has delivered what was due at `read_time` (ms), and has read the timer
-    topic up to `queue_offset`."""
+    """How far the timer is: it has delivered what was due before `read_time` (ms), the tick that it
+    delivers next, and has read the timer topic up to `queue_offset`."""
 
     read_time: int
     queue_offset: int
@@ -117,6 +117,15 @@ _KEPT = np.dtype([("log_offset", "i8"), ("time", "i8"), ("magic", "i8")])
 
 def _units_of(path: Path) -> list[np.ndarray[tuple[int], np.dtype[np.void]]]:
     """The units of a file up to its end: a blank, or zeros."""
+    try:
+        return _read_units(path)
+    except FileNotFoundError:
+        return []  # the broker deletes files whose messages have expired
+    except OSError as error:
+        raise from_os_error(path, error, "reading") from error
+
+
+def _read_units(path: Path) -> list[np.ndarray[tuple[int], np.dtype[np.void]]]:
     parts = []
     with path.open("rb") as file:
         while raw := file.read(_UNIT.itemsize * _UNITS_READ):

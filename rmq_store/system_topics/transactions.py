@@ -9,18 +9,22 @@ stores the half message again before it does (TransactionalMessageServiceImpl).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rmq_store.format.array_types import Ints
 from rmq_store.format.topics import (
     GIVEN_UP_TOPIC,
     HALF_TOPIC,
     OP_TOPIC,
     ROCKSDB_HALF_TOPIC,
     ROCKSDB_OP_TOPIC,
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
 )
 from rmq_store.store import MessageStore
 from rmq_store.system_topics.later_copies import Copy, copies_with
@@ -39,7 +43,7 @@ ENDED = "ended"
 _TEXTS = {"topic": "REAL_TOPIC", "producerGroup": "PGROUP", "transactionId": "__transactionId__"}
 _NUMBERS = {"original": "TRAN_PREPARED_QUEUE_OFFSET"}
 _SMALL = {"realQueueId": "REAL_QID", "checks": "TRANSACTION_CHECK_TIMES"}
-_LOOKED_UP = 1 << 16  # transactions whose messages are looked for at a time
+_LOOKED_UP = 1 << 17  # transactions whose messages are looked for at a time
 
 
 def transactions(store: MessageStore) -> Iterator[Row]:
@@ -56,37 +60,46 @@ def transactions(store: MessageStore) -> Iterator[Row]:
             yield from _with_fates(store, some, newest)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Ended:
-    """The half messages that op messages name: by queue offset, and by log offset (RocksDB)."""
+    """The half messages that op messages name: by queue offset, and by log offset (RocksDB); sorted.
 
-    queue_offsets: set[int] = field(default_factory=set)
-    log_offsets: set[int] = field(default_factory=set)
+    Takes 8 bytes of memory a transaction.
+    """
+
+    queue_offsets: Ints
+    log_offsets: Ints
 
     @classmethod
     def of(cls, store: MessageStore, topic: str) -> _Ended:
-        found = cls()
+        offsets, places = [_NONE], [_NONE]
         for part in all_of(store, topic):
             for batch in store.read_slices([part], columns=("tags", "body", "properties")):
                 batch = batch.filter(pc.equal(batch["tags"], "d"))
                 numbers = whole_numbers(property_of(batch, "TRANS_OFFSET"))
-                found.log_offsets.update(numbers.drop_null().to_pylist())
-                bodies = batch["body"].filter(pc.is_null(numbers))
-                found.queue_offsets.update(_numbers_in(bodies))
-        return found
+                places.append(numbers.drop_null().to_numpy())
+                offsets.append(_numbers_in(batch["body"].filter(pc.is_null(numbers))))
+        return cls(np.unique(np.concatenate(offsets)), np.unique(np.concatenate(places)))
 
     def has(self, row: Row) -> bool:
-        return (
-            row["halfQueueOffset"] in self.queue_offsets
-            or row["halfCommitLogOffset"] in self.log_offsets
+        return _holds(self.queue_offsets, row["halfQueueOffset"]) or _holds(
+            self.log_offsets, row["halfCommitLogOffset"]
         )
 
 
-def _numbers_in(bodies: pa.Array) -> list[int]:
+_NONE: Ints = np.zeros(0, dtype=np.int64)
+
+
+def _holds(numbers: Ints, wanted: int) -> bool:
+    at = int(np.searchsorted(numbers, wanted))
+    return at < len(numbers) and int(numbers[at]) == wanted
+
+
+def _numbers_in(bodies: pa.Array) -> Ints:
     """The numbers of texts that separate them by commas."""
     texts = [body.decode("ascii", "replace") for body in bodies.to_pylist()]
     words = pa.array([word for text in texts for word in text.split(",")], pa.string())
-    numbers: list[int] = whole_numbers(words).drop_null().to_pylist()
+    numbers: Ints = whole_numbers(words).drop_null().to_numpy()
     return numbers
 
 
@@ -141,24 +154,31 @@ def _with_fates(store: MessageStore, rows: list[Row], newest: int) -> Iterator[R
     """The rows with their state. A committed message may be there without an op message."""
     keys = {row["uniqKey"] for row in rows if row["uniqKey"]}
     topics = {row["topic"] for row in rows if row["topic"]}
-    committed: dict[int, Copy] = {}
+    committed: dict[int | str, Copy] = {}
     given_up: set[str] = set()
-    for copy in copies_with(store, {*topics, GIVEN_UP_TOPIC}, keys):
+    start = store.log_range()[0]
+    # A committed message with a delay waits once more under a topic of the broker.
+    searched = {*topics, GIVEN_UP_TOPIC, TIMER_TOPIC, SCHEDULE_TOPIC}
+    for copy in copies_with(store, searched, keys):
         if copy.topic == GIVEN_UP_TOPIC:
             given_up.add(copy.uniq_key)
-        elif copy.half_offset:
-            committed[copy.half_offset] = copy
+        elif copy.half_offset >= start:
+            committed.setdefault(copy.half_offset, copy)
+        elif copy.half_offset:  # the half message that it names has expired, a later one is left
+            committed.setdefault(copy.uniq_key, copy)
     there = {topic for topic in topics if store.view.queues_of(topic)}
     for row in rows:
-        copy_ = next((committed[at] for at in row.pop("places") if at in committed), None)
+        names = (*row.pop("places"), row["uniqKey"])
+        copy_ = next((committed[name] for name in names if name in committed), None)
         is_ended = row.pop("ended")
         if copy_ is not None:
             row |= {
                 "state": COMMITTED,
                 "committedTimestamp": copy_.stored,
-                "committedQueueId": copy_.queue_id,
-                "committedQueueOffset": copy_.queue_offset,
             }
+            if copy_.topic == row["topic"]:
+                row["committedQueueId"] = copy_.queue_id
+                row["committedQueueOffset"] = copy_.queue_offset
         elif row["uniqKey"] in given_up:
             row["state"] = GIVEN_UP
         elif is_ended:

@@ -36,7 +36,7 @@ class ExportRead:
         needed = (*_NEEDED, CORRUPT) if plan.asked.mode == PERMISSIVE else _NEEDED
         columns = (*names, *(name for name in needed if name not in names))
         asked = replace(plan.asked, split_by=BY_LOG)
-        return cls(replace(plan, ranges=tuple(pieces), asked=asked), columns)
+        return cls(replace(plan, ranges=tuple(pieces), asked=asked, is_wave=True), columns)
 
     @property
     def schema(self) -> pa.Schema:

@@ -16,7 +16,7 @@ ACCESS_KEY, SECRET_KEY = "RMQSTORE_ACCESS_KEY", "RMQSTORE_SECRET_KEY"
 """Environment variables of the driver. Options would be visible in the list of processes."""
 
 _ROOTS = "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"  # read by gRPC once in a process
-_TRUSTED: list[bytes] = []  # what it read there
+_TRUSTED: list[bytes] = []  # what it read there; b"" for its own
 _NONE = Secret("")
 
 
@@ -70,17 +70,19 @@ class BrokerAccess:
         The official client takes no certificates of its own. Raises Denied if this process trusts
         others already, because gRPC looks only once.
         """
-        if self.roots is None or self.roots in _TRUSTED:
+        wanted = self.roots or b""
+        if not self.tls or wanted in _TRUSTED:
             return
         if _TRUSTED:
             raise Denied(
                 "this process trusts other certificates already; replay to a broker of another CA "
                 "in another process"
             )
-        path = Path(tempfile.mkdtemp(prefix="rmqstore-roots-"), "roots.pem")
-        path.write_bytes(self.roots)
-        os.environ[_ROOTS] = str(path)
-        _TRUSTED.append(self.roots)
+        if wanted:
+            path = Path(tempfile.mkdtemp(prefix="rmqstore-roots-"), "roots.pem")
+            path.write_bytes(wanted)
+            os.environ[_ROOTS] = str(path)
+        _TRUSTED.append(wanted)
 
 
 def _certificates(path: str | None) -> bytes | None:

@@ -207,12 +207,14 @@ class GrpcClient:
                 return self._unprotected(str(error.details()))
         if status.code not in (Code.UNAUTHORIZED, Code.FORBIDDEN):
             return None
+        said = self._access.hidden(status.message)
+        if status.code == Code.FORBIDDEN and self._access.has_credentials:
+            return Denied(f"the user of {ACCESS_KEY} may not send to topic {topic!r}: {said}")
         what = (
             "does not accept the credentials"
             if self._access.has_credentials
             else "wants credentials"
         )
-        said = self._access.hidden(status.message)
         return Denied(f"the proxy {what}: {said} (set {ACCESS_KEY} and {SECRET_KEY})")
 
     def _channel(self, grpc: Any, address: str) -> Any:

@@ -132,7 +132,7 @@ class Rows(Generic[_Part]):
             keys=spec.keys if spec.by_index else None,
             unwrap_batches=spec.to_broker is not None,
         )
-        read = replace(plan, ranges=tuple(ranges), asked=asked)
+        read = replace(plan, ranges=tuple(ranges), asked=asked, is_wave=True)
         return cls(read, RowRules.of(spec), columns, handle, share_bytes, tasks)
 
     def plan(self, store: MessageStore) -> list[tuple[int, Share]]:

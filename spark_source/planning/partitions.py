@@ -119,13 +119,15 @@ def _lost_ends(
     ends = store.view.lost_ends
     if plan.asked.verify_queue:
         found = ends.errors_beside_records(ranges)
-    elif whole is not None and whole.is_log:
-        found = ends.errors_beside_bytes(ranges)
+    elif whole is not None:
+        found = ends.errors_beside_bytes(ranges, None if plan.is_wave else whole)
     else:
         found = ends.errors(ranges)
     lost = tuple(found)
+    if plan.is_wave and whole is not None:
+        return lost  # other waves report the damage outside of this one
     if any(part.stop >= store.max_offset(*part.queue) for part in ranges):
-        lost += plan.damage
+        lost += tuple(e for e in plan.damage if whole is None or not whole.covers(e.offset))
     return lost
 
 

@@ -65,6 +65,7 @@ class ReadPlan:
     nothing: bool = False  # the filters exclude everything
     empty: tuple[QueueSlice, ...] = ()  # selected queues without a message: their end may be lost
     damage: tuple[StoreError, ...] = ()  # of the log near its end, where no queue lists it
+    is_wave: bool = False  # a job reads the rest of the selection by other plans
 
     @property
     def tags(self) -> tuple[str, ...] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,12 @@ from spark_source.planning.query_plan import pin_all
 from spark_source.spark_reader import RmqStoreReader
 from spark_source.spark_types import spark_schema
 from tests.jobs.exporting.test_export import rows_in
-from tests.snapshot.test_lost_ends import far_from_the_ends, hurt_log
+from tests.snapshot.test_lost_ends import (
+    WIDTH,
+    far_from_the_ends,
+    forget_consumers,
+    hurt_log,
+)
 from tests.snapshot.test_uncovered_bytes import IDLE, lose_idle_end
 from tests.support.golden import GoldenStore, Truth, unpack
 
@@ -217,3 +223,47 @@ def test_the_ledger_keeps_the_ranges_of_the_first_run(
     plan = planned(spec, before)
     assert plan.ranges == before.ranges
     assert not plan.store.snapshot.part, "the other queues prove what lies between"
+
+
+def test_waves_with_system_topics_account_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a wave, a topic of the broker has some queues with messages and some without."""
+    far_from_the_ends(monkeypatch)
+    golden = unpack("direct-5.5.0", tmp_path)
+    queue = max(
+        (q for q in golden.by_queue if q.topic == "orders"), key=lambda q: -len(golden.by_queue[q])
+    )
+    records = golden.by_queue[queue]
+    lost = records[-1]
+    place = lost["queueOffset"] * WIDTH
+    files = sorted(Path(golden.path, "consumequeue", queue.topic, str(queue.queue_id)).iterdir())
+    path = [path for path in files if int(path.name) <= place][-1]
+    with path.open("r+b") as file:
+        file.seek(place - int(path.name))
+        file.write(bytes(WIDTH))
+    forget_consumers(golden)
+    shutil.rmtree(Path(golden.path, "index"))
+    options = {"brokerName": "b", "brokerConf": golden.conf, "mode": "PERMISSIVE"}
+    for waves in (10**9, 20_000):
+        target = tmp_path / f"copy{waves}"
+        spec = export.ExportSpec(
+            golden.path, str(target), {**options, "includeSystemTopics": "true"}, wave_bytes=waves
+        )
+        assert export.run(None, spec).stopped_by is None
+        assert damage_in(target) == [(*queue, lost["queueOffset"])]
+
+
+@pytest.mark.parametrize("option", ["startingTimestamp", "endingTimestamp"])
+def test_damage_is_reported_once_also_near_the_end(option: str, tmp_path: Path) -> None:
+    golden = unpack(NAME, tmp_path)
+    lost = lose_idle_end(golden)
+    hurt_log(golden, lost["commitLogOffset"], b"\xff" * lost["storeSize"])
+    times = [r["storeTimestamp"] for r in golden.truth if r["topic"] == "orders"]
+    at = min(times) + 1 if option == "startingTimestamp" else max(times)
+    for changed in ({}, {option: str(at)}):
+        options = {"path": golden.path, "mode": "PERMISSIVE", **changed}
+        reader = RmqStoreReader(pin_all(parse_options(options)), spark_schema(permissive=True))
+        batches = [batch for part in reader.partitions() for batch in reader.read(part)]
+        bad = [row for batch in batches for row in batch.to_pylist() if row["corruptRecord"]]
+        assert len(bad) == 2, [row["corruptRecord"] for row in bad]

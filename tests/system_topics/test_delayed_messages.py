@@ -124,6 +124,28 @@ def test_a_timer_whose_unit_is_gone_is_lost(tmp_path: Path) -> None:
     assert states == {"waiting": 6, "lost": 1}
 
 
+def test_the_tick_that_the_timer_reads_next_waits(tmp_path: Path) -> None:
+    store = unpack_kind(TIMERS, tmp_path)
+    tick = next(row for row in rows_of(store) if row["kind"] == "timer")["dueTimestamp"]
+    path = Path(store.path, "config", "timercheck")
+    raw = path.read_bytes()
+    for read_time, left in ((tick, 7), (tick + 1000, 0)):
+        path.write_bytes(read_time.to_bytes(8, "big") + raw[8:])
+        assert sum(row["kind"] == "timer" for row in rows_of(store)) == left
+
+
+def test_a_timer_without_a_unit_that_was_delivered_is_not_lost(tmp_path: Path) -> None:
+    """What was due when the timer read it is delivered at once, without a unit."""
+    store = unpack_kind(TIMERS, tmp_path)
+    path = Path(store.path, "config", "timercheck")
+    raw = path.read_bytes()
+    path.write_bytes((0).to_bytes(8, "big") + raw[8:])
+    log = next(Path(store.path, "timerlog").iterdir())
+    log.write_bytes(bytes(log.stat().st_size))
+    found = Counter(row["state"] for row in rows_of(store) if row["kind"] == "timer")
+    assert found == {"delivered": 8, "lost": 7}
+
+
 def test_without_the_timer_log_the_time_of_each_message_decides(tmp_path: Path) -> None:
     store = unpack_kind(TIMERS, tmp_path)
     for path in Path(store.path, "timerlog").iterdir():
@@ -139,11 +161,13 @@ def test_a_waiting_order_to_delete_cancels_a_timer(tmp_path: Path) -> None:
     target = next(row for row in rows_of(store) if row["kind"] == "timer")
     with MessageStore.open(store.path) as opened:
         newest = newest_time(opened)
-    for key in (target["uniqKey"], f"{target['topic']}+{target['uniqKey']}"):
+    late = target["dueTimestamp"] + 600_000
+    orders = [(target["uniqKey"], late), (target["uniqKey"], target["dueTimestamp"])]
+    for key, due in [*orders, (f"{target['topic']}+{target['uniqKey']}", target["dueTimestamp"])]:
         properties = {
             "REAL_TOPIC": target["topic"],
             "REAL_QID": "0",
-            "TIMER_OUT_MS": str(target["dueTimestamp"]),
+            "TIMER_OUT_MS": str(due),
             "TIMER_DEL_UNIQKEY": key,
         }
         with MessageStore.append_to(store.path) as writer:
@@ -157,6 +181,9 @@ def test_a_waiting_order_to_delete_cancels_a_timer(tmp_path: Path) -> None:
                 }
             )
         found = {row["commitLogOffset"]: row["state"] for row in rows_of(store)}
+        if due == late:  # the timer applies an order in its own tick only
+            assert set(found.values()) == {"waiting"}
+            continue
         assert found[target["commitLogOffset"]] == "cancelled"
         assert Counter(found.values()) == {"waiting": 14, "cancelled": 1}
 
