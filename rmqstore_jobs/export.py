@@ -25,7 +25,7 @@ from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.queues import QueueSlice
 from rmq_store.search.log_slices import LogSlice, pieces_of
 from rmq_store.text.progress import Progress
-from rmqstore_jobs.exporting.export_parquet import ParquetTarget
+from rmqstore_jobs.exporting.export_files import FolderTarget
 from rmqstore_jobs.exporting.manifest import Manifest
 from rmqstore_jobs.exporting.rows import ExportRead
 from rmqstore_jobs.exporting.step import (
@@ -343,9 +343,9 @@ def _require_delta(spark: SparkSession | None) -> None:
 
 def _target(
     spark: SparkSession | None, spec: ExportSpec, manifest: Manifest
-) -> ParquetTarget | DeltaTarget:
+) -> FolderTarget | DeltaTarget:
     if spec.format == PARQUET:
-        return ParquetTarget(spark, manifest)
+        return FolderTarget(spark, manifest)
     from rmqstore_jobs.exporting.delta import DeltaTarget
 
     assert spark is not None

@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 from rmq_store.errors import StoreError
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmqstore_jobs.exporting.delta_log import Commit, commits, latest_version
-from rmqstore_jobs.exporting.export_parquet import summed_file
+from rmqstore_jobs.exporting.export_files import summed_file
 from rmqstore_jobs.exporting.manifest import Manifest
 from rmqstore_jobs.exporting.rows import DAY, TOPIC, ExportRead
 from rmqstore_jobs.exporting.step import ExportedFile, ManifestError, Wave, from_json, to_json

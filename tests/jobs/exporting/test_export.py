@@ -25,7 +25,7 @@ from rmq_store.format.queues import QueueSlice
 from rmqstore_jobs import replay
 from rmqstore_jobs.export import ExportSpec, main, run
 from rmqstore_jobs.exporting.delta import DeltaUnavailableError
-from rmqstore_jobs.exporting.export_parquet import folder_of
+from rmqstore_jobs.exporting.export_files import folder_of
 from rmqstore_jobs.exporting.manifest import Manifest
 from rmqstore_jobs.exporting.step import ManifestError, without
 from rmqstore_jobs.running.job_command import EXIT_NOT_ALL, EXIT_OK, EXIT_REFUSED
@@ -328,9 +328,9 @@ KILLER = """
 import os, signal, sys
 from rmqstore_jobs import export
 from rmqstore_jobs.exporting import manifest
-from rmqstore_jobs.exporting import export_parquet
+from rmqstore_jobs.exporting import export_files
 where, count, *words = sys.argv[1:]
-owner, name = {{"write": (export_parquet.ParquetFiles, "merge"), "commit": (manifest.Manifest, "commit"),
+owner, name = {{"write": (export_files.WaveFiles, "merge"), "commit": (manifest.Manifest, "commit"),
                "move": (manifest.Manifest, "_move"), "rename": (manifest.Path, "rename")}}[where]
 real, left = getattr(owner, name), [int(count)]
 def killing(*args, **named):

@@ -46,7 +46,7 @@ class Written:
     damaged: int
 
 
-class ParquetTarget:
+class FolderTarget:
     """A folder of Parquet files, partitioned by topic and day."""
 
     def __init__(self, spark: SparkSession | None, manifest: Manifest) -> None:
@@ -60,7 +60,7 @@ class ParquetTarget:
 
         Returns the wave with its files, and the number of damaged messages.
         """
-        question = ParquetFiles(read, str(self.manifest.staging), wave.number)
+        question = WaveFiles(read, str(self.manifest.staging), wave.number)
         written = ask(question, read.plan.store, engine_of(self.spark))
         rows = sum(file.rows for file in written.files)
         done = replace(wave, rows=rows, files=written.files)
@@ -69,7 +69,7 @@ class ParquetTarget:
 
 
 @dataclass(frozen=True, slots=True)
-class ParquetFiles:
+class WaveFiles:
     """The question of an export to Parquet: write the rows of a wave below the folder `staging`."""
 
     read: ExportRead
