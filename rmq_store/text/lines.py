@@ -106,9 +106,10 @@ def _objects(column: pa.Array) -> pa.Array:
     entries = pc.binary_join_element_wise(_quoted(keys), colon, _json_values(items), _EMPTY)
     lists = pa.ListArray.from_arrays(column.offsets, entries)
     inner = pc.binary_join(lists, ",")
-    return pc.binary_join_element_wise(
+    objects = pc.binary_join_element_wise(
         pa.scalar("{", pa.string()), inner, pa.scalar("}", pa.string()), _EMPTY
     )
+    return pc.if_else(column.is_valid(), objects, pa.scalar(None, pa.string()))
 
 
 def iso_times(column: pa.Array) -> pa.Array:

@@ -19,3 +19,10 @@ def test_a_line_depends_on_no_other_row() -> None:
         {"body": "", "n": 3},
         {"body": None, "n": 4},
     ]
+
+
+def test_a_map_that_is_null_is_null() -> None:
+    kind = pa.map_(pa.string(), pa.string())
+    rows = pa.record_batch({"properties": pa.array([None, [], [("a", '"b"')]], kind)})
+    lines = [json.loads(line) for line in json_lines(rows).splitlines()]
+    assert [line["properties"] for line in lines] == [None, {}, {"a": '"b"'}]
