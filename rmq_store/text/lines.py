@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from rmq_store.arrow.substrings import buffers
 from rmq_store.escaping import CONTROLS, printable
-from rmq_store.text.binary_values import as_text
+from rmq_store.text.binary_values import as_base64, as_text
 from rmq_store.text.times import LATEST_MS
 
 _EMPTY = pa.scalar("", pa.string())
@@ -132,6 +132,25 @@ def iso_times(column: pa.Array) -> pa.Array:
         texts, pa.scalar(".", pa.string()), _MILLIS.take(pa.array(millis)), _EMPTY
     )
     return pc.if_else(column.is_valid(), iso, pa.scalar(None, pa.string()))
+
+
+def text_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows in types that CSV has. Null stays null.
+
+    Binary values are base64, whatever their bytes are. Timestamps and maps are as in JSON lines.
+    """
+    return pa.RecordBatch.from_arrays(
+        [_for_csv(column) for column in batch.columns], names=batch.schema.names
+    )
+
+
+def _for_csv(column: pa.Array) -> pa.Array:
+    kind = column.type
+    if pa.types.is_binary(kind):
+        return as_base64(column)
+    if pa.types.is_timestamp(kind):
+        return iso_times(column)
+    return _objects(column) if pa.types.is_map(kind) else column
 
 
 def text_lines(batch: pa.RecordBatch) -> bytes:
