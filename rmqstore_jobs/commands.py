@@ -12,7 +12,7 @@ COMMANDS = {
     ),
     "export": (
         "rmqstore_jobs.export:main",
-        "Export messages to Parquet or Delta; a second run adds only new ones.",
+        "Export messages to Parquet, CSV, JSON lines or Delta; a second run adds only new ones.",
     ),
     "dlq": (
         "rmqstore_jobs.dlq:main",

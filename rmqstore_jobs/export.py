@@ -1,5 +1,5 @@
-"""Export a broker's messages to Parquet or Delta, partitioned by topic and day. Adds only new
-messages.
+"""Export a broker's messages to Parquet, CSV, JSON lines or Delta, partitioned by topic and day.
+Adds only new messages.
 
 Executors read and write; this process keeps the manifest. Each run adds the messages stored since
 the last one, and none twice. A run after an interruption continues.
@@ -21,15 +21,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rmq_store import MessageStore
-from rmq_store.errors import InvalidArgumentError
+from rmq_store.errors import InvalidArgumentError, nearest
 from rmq_store.format.queues import QueueSlice
 from rmq_store.search.log_slices import LogSlice, pieces_of
 from rmq_store.text.progress import Progress
-from rmqstore_jobs.exporting.export_parquet import ParquetTarget
+from rmqstore_jobs.exporting.export_files import FolderTarget
 from rmqstore_jobs.exporting.manifest import Manifest
 from rmqstore_jobs.exporting.rows import ExportRead
 from rmqstore_jobs.exporting.step import (
     DELTA,
+    FORMATS,
     PARQUET,
     ExportedFile,
     ExportedRange,
@@ -42,6 +43,7 @@ from rmqstore_jobs.running.job_command import (
     RANGES,
     SELECTION,
     Given,
+    NearestChoice,
     job,
     size,
     source_options,
@@ -62,7 +64,6 @@ if TYPE_CHECKING:
     from rmqstore_jobs.exporting.delta import DeltaTarget
 
 DEFAULT_WAVE_BYTES = 8 << 30
-FORMATS = (PARQUET, DELTA)
 _GO_ON = "Run the same command to continue"
 _IN_THE_WAY = (
     "The same command would fail again: export into a new folder with --mode DROPMALFORMED or "
@@ -113,7 +114,9 @@ def check(spec: ExportSpec) -> None:
     """Raise InvalidArgumentError for an invalid spec, before a session starts."""
     if spec.format not in FORMATS:
         raise InvalidArgumentError(
-            None, reason="unknown format", expected=" or ".join(FORMATS), actual=spec.format
+            None,
+            reason=f"unknown format {spec.format!r}",
+            advice=nearest(spec.format, FORMATS),
         )
     refuse_uri(spec.target)
     source, target = Path(spec.store).resolve(), Path(spec.target).resolve()
@@ -334,7 +337,7 @@ def _require_delta(spark: SparkSession | None) -> None:
         raise InvalidArgumentError(
             None,
             reason="a Delta table is written by Spark",
-            advice="Give --engine spark or auto, or --format parquet",
+            advice="Give --engine spark or auto, or --format parquet, csv or jsonl",
         )
     from rmqstore_jobs.exporting.delta import require_delta
 
@@ -343,9 +346,9 @@ def _require_delta(spark: SparkSession | None) -> None:
 
 def _target(
     spark: SparkSession | None, spec: ExportSpec, manifest: Manifest
-) -> ParquetTarget | DeltaTarget:
-    if spec.format == PARQUET:
-        return ParquetTarget(spark, manifest)
+) -> FolderTarget | DeltaTarget:
+    if spec.format != DELTA:
+        return FolderTarget(spark, manifest)
     from rmqstore_jobs.exporting.delta import DeltaTarget
 
     assert spark is not None
@@ -389,16 +392,16 @@ def _prepared(builder: SparkSession.Builder, spec: ExportSpec) -> SparkSession.B
 )
 @click.option(
     "--format",
-    type=click.Choice(FORMATS),
+    type=NearestChoice(FORMATS),
     default=PARQUET,
     show_default=True,
-    help="A folder of Parquet files, or a Delta table.",
+    help="A folder of Parquet, CSV or JSON lines files, or a Delta table.",
 )
 @click.option("--wave-bytes", type=size, default="8g", show_default=True, help="Bytes per wave.")
 @source_options()
 def main(given: Given) -> ExportSpec:
-    """Export messages to Parquet or Delta, partitioned by topic and day; each run adds only new
-    ones."""
+    """Export messages to Parquet, CSV, JSON lines or Delta, partitioned by topic and day; each run
+    adds only new ones."""
     spec = spec_from(ExportSpec, given, SELECTION)
     check(spec)
     return spec

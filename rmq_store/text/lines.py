@@ -3,7 +3,6 @@ message."""
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,6 +11,7 @@ import pyarrow.compute as pc
 
 from rmq_store.arrow.substrings import buffers
 from rmq_store.escaping import CONTROLS, printable
+from rmq_store.text.binary_values import as_base64, as_text
 from rmq_store.text.times import LATEST_MS
 
 _EMPTY = pa.scalar("", pa.string())
@@ -30,26 +30,29 @@ def json_lines(batch: pa.RecordBatch) -> bytes:
     """One JSON object per row, with the column names as keys.
 
     Timestamps are ISO 8601 in UTC. A binary value is written as text. If it is not UTF-8, it is
-    null, and a second key, the name plus `Base64`, has it as base64.
+    null, and a second key of its line, the name plus `Base64`, has it as base64.
     """
     if not batch.num_rows:
         return b""
     pieces: list[pa.Array | pa.Scalar] = []
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        for key, values in _named_values(name, column):
-            front = "{" if not pieces else ","
-            pieces += [pa.scalar(f'{front}"{key}":', pa.string()), values]
+        pieces += [_key(name, first=not pieces), *_json_of(name, column)]
     return _joined([*pieces, pa.scalar("}\n", pa.string())])
 
 
-def _named_values(name: str, column: pa.Array) -> list[tuple[str, pa.Array]]:
+def _json_of(name: str, column: pa.Array) -> list[pa.Array]:
+    """The values, and the second keys of those that are not UTF-8."""
     if not pa.types.is_binary(column.type):
-        return [(name, _json_values(column))]
+        return [_json_values(column)]
     text, encoded = as_text(column)
-    found = [(name, _json_values(text))]
-    if encoded is not None:
-        found.append((name + BASE64_SUFFIX, _json_values(encoded)))
-    return found
+    if encoded is None:
+        return [_json_values(text)]
+    second = pc.binary_join_element_wise(_key(name + BASE64_SUFFIX), _quoted(encoded), _EMPTY)
+    return [_json_values(text), second.fill_null(_EMPTY)]
+
+
+def _key(name: str, *, first: bool = False) -> pa.Scalar:
+    return pa.scalar(f'{"{" if first else ","}"{name}":', pa.string())
 
 
 def _joined(pieces: Sequence[pa.Array | pa.Scalar]) -> bytes:
@@ -103,9 +106,10 @@ def _objects(column: pa.Array) -> pa.Array:
     entries = pc.binary_join_element_wise(_quoted(keys), colon, _json_values(items), _EMPTY)
     lists = pa.ListArray.from_arrays(column.offsets, entries)
     inner = pc.binary_join(lists, ",")
-    return pc.binary_join_element_wise(
+    objects = pc.binary_join_element_wise(
         pa.scalar("{", pa.string()), inner, pa.scalar("}", pa.string()), _EMPTY
     )
+    return pc.if_else(column.is_valid(), objects, pa.scalar(None, pa.string()))
 
 
 def iso_times(column: pa.Array) -> pa.Array:
@@ -130,27 +134,23 @@ def iso_times(column: pa.Array) -> pa.Array:
     return pc.if_else(column.is_valid(), iso, pa.scalar(None, pa.string()))
 
 
-def as_text(column: pa.Array) -> tuple[pa.Array, pa.Array | None]:
-    """Binary values as text, and as base64. A value that is not UTF-8 is null in the first array;
-    the second array is None if all are UTF-8."""
-    try:
-        return column.cast(pa.string()), None
-    except pa.ArrowInvalid:
-        texts, encoded = [], []
-        for raw in column.to_pylist():
-            text = None if raw is None else _utf8(raw)
-            texts.append(text)
-            encoded.append(
-                None if raw is None or text is not None else base64.b64encode(raw).decode()
-            )
-        return pa.array(texts, pa.string()), pa.array(encoded, pa.string())
+def text_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows in types that CSV has. Null stays null.
+
+    Binary values are base64, whatever their bytes are. Timestamps and maps are as in JSON lines.
+    """
+    return pa.RecordBatch.from_arrays(
+        [_for_csv(column) for column in batch.columns], names=batch.schema.names
+    )
 
 
-def _utf8(raw: bytes) -> str | None:
-    try:
-        return raw.decode("utf-8")
-    except UnicodeDecodeError:
-        return None
+def _for_csv(column: pa.Array) -> pa.Array:
+    kind = column.type
+    if pa.types.is_binary(kind):
+        return as_base64(column)
+    if pa.types.is_timestamp(kind):
+        return iso_times(column)
+    return _objects(column) if pa.types.is_map(kind) else column
 
 
 def text_lines(batch: pa.RecordBatch) -> bytes:

@@ -15,6 +15,7 @@ from functools import reduce
 from importlib.util import find_spec
 from pathlib import Path
 
+import pyarrow.parquet as pq
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -22,7 +23,7 @@ from pyspark.sql import functions as F
 from rmq_store.errors import StoreError
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmqstore_jobs.exporting.delta_log import Commit, commits, latest_version
-from rmqstore_jobs.exporting.export_parquet import summed_file
+from rmqstore_jobs.exporting.export_files import summed_file
 from rmqstore_jobs.exporting.manifest import Manifest
 from rmqstore_jobs.exporting.rows import DAY, TOPIC, ExportRead
 from rmqstore_jobs.exporting.step import ExportedFile, ManifestError, Wave, from_json, to_json
@@ -205,7 +206,11 @@ class DeltaTarget:
         tasks = min(len(paths), 4 * self.spark.sparkContext.defaultParallelism)
         top = str(self.table)
         shared = self.spark.sparkContext.parallelize(paths, tasks)
-        return tuple(shared.map(lambda path: summed_file(path, top)).collect())
+        return tuple(shared.map(lambda path: _summed_parquet(path, top)).collect())
+
+
+def _summed_parquet(path: str, root: str) -> ExportedFile:
+    return summed_file(path, root, pq.read_metadata(path).num_rows)
 
 
 def _rows_of(

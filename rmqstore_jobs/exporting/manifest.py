@@ -1,6 +1,6 @@
 """The manifest of an export: one file per wave that lists all its files in the target.
 
-`TARGET/_manifest/000001.json` is written and flushed when all Parquet files of wave 1 are in
+`TARGET/_manifest/000001.json` is written and flushed when all files of wave 1 are in
 `_staging`. Then its files are moved to where readers see them. So an interrupted process leaves
 either a wave that is not in the manifest, which the next run deletes, or a wave whose moves the
 next run completes. Readers of Parquet and Delta ignore names with an underscore.
@@ -117,7 +117,7 @@ class Manifest:
         for path in paths:
             if int(path.stem) > self._sum.number:
                 self._sum.add(_load(path))
-        if paths and self._sum.table == PARQUET:
+        if paths and self._sum.table != DELTA:
             self._move(_load(paths[-1]))
 
     def waves(self) -> Iterator[Wave]:
@@ -141,7 +141,7 @@ class Manifest:
 
     @property
     def table(self) -> str | None:
-        """The format of the target, Parquet or Delta; None if it is empty."""
+        """The format of the target, one of FORMATS; None if it is empty."""
         if self._sum.asked is not None:
             return self._sum.table
         return None if self.begun is None else DELTA
@@ -178,11 +178,11 @@ class Manifest:
         return found
 
     def commit(self, wave: Wave) -> None:
-        """Add a wave to the manifest. Its Parquet files must be in `staging`; they are moved to
-        where readers see them."""
+        """Add a wave to the manifest. Its files, except those of Delta, must be in `staging`;
+        they are moved to where readers see them."""
         write_whole(self.folder / f"{wave.number:06d}.json", to_json(wave) + "\n")
         self._sum.add(wave)
-        if wave.table == PARQUET:
+        if wave.table != DELTA:
             self._move(wave)
         write_whole(self.folder / SUM, json.dumps({"format": FORMAT, **asdict(self._sum)}))
         shutil.rmtree(self.target / STAGING, ignore_errors=True)

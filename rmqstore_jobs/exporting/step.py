@@ -16,7 +16,8 @@ from rmq_store.format.queues import QueueId, QueueSlice
 from spark_source.options.secret import without_secrets
 
 FORMAT = 1
-PARQUET, DELTA = "parquet", "delta"
+PARQUET, CSV, JSONL, DELTA = "parquet", "csv", "jsonl", "delta"
+FORMATS = (PARQUET, CSV, JSONL, DELTA)
 
 
 class ManifestError(StoreError):
@@ -47,7 +48,7 @@ class ExportedRange:
 
 @dataclass(frozen=True, slots=True)
 class ExportedFile:
-    """A Parquet file: its path in the target, its size and rows, and its SHA-256."""
+    """A file of messages: its path in the target, its size and rows, and its SHA-256."""
 
     path: str
     rows: int

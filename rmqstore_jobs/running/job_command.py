@@ -49,6 +49,11 @@ RANGES = (  # the options of a selection that select queue ranges
     "failOnDataLoss",
 )
 
+if TYPE_CHECKING:
+    _Choice = click.Choice[str]
+else:
+    _Choice = click.Choice  # generic from click 8.2 on
+
 _F = TypeVar("_F", bound=Callable[..., Any])
 _Spec = TypeVar("_Spec")
 
@@ -63,6 +68,16 @@ class JobCommand(click.Command):
             known = [name for param in self.params for name in (*param.opts, *param.secondary_opts)]
             hint = nearest(wrong.option_name, [name for name in known if name.startswith("--")])
             raise click.UsageError(f"unknown option {wrong.option_name}. {hint}", ctx) from None
+
+
+class NearestChoice(_Choice):
+    """A choice that names the nearest word for an unknown one."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The word. Raises click's error."""
+        if value not in self.choices:
+            self.fail(f"{value!r} is unknown. {nearest(str(value), self.choices)}", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 class JobResult(Protocol):

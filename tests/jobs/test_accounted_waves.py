@@ -20,7 +20,6 @@ from spark_source.planning.partitions import accounted_range, end_shares, shares
 from spark_source.planning.query_plan import pin_all
 from spark_source.spark_reader import RmqStoreReader
 from spark_source.spark_types import spark_schema
-from tests.jobs.exporting.test_export import rows_in
 from tests.snapshot.test_lost_ends import (
     WIDTH,
     far_from_the_ends,
@@ -28,6 +27,7 @@ from tests.snapshot.test_lost_ends import (
     hurt_log,
 )
 from tests.snapshot.test_uncovered_bytes import IDLE, lose_idle_end
+from tests.support.exported import rows_in
 from tests.support.golden import GoldenStore, Truth, unpack
 
 WAVE = 100_000

@@ -15,7 +15,6 @@ from datetime import date, datetime, timezone
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
@@ -25,34 +24,26 @@ from rmq_store.format.queues import QueueSlice
 from rmqstore_jobs import replay
 from rmqstore_jobs.export import ExportSpec, main, run
 from rmqstore_jobs.exporting.delta import DeltaUnavailableError
-from rmqstore_jobs.exporting.export_parquet import folder_of
+from rmqstore_jobs.exporting.export_files import folder_of
 from rmqstore_jobs.exporting.manifest import Manifest
-from rmqstore_jobs.exporting.step import ManifestError, without
+from rmqstore_jobs.exporting.step import CSV, JSONL, PARQUET, ManifestError, without
 from rmqstore_jobs.running.job_command import EXIT_NOT_ALL, EXIT_OK, EXIT_REFUSED
 from tests.conftest import GoldenStore, unpack, user_topic
 from tests.support.checkout import CHECKOUT
+from tests.support.exported import files_in, rows_in, rows_of
 from tests.support.golden import Truth, bodies_of, messages_in
 from tests.support.running.engines import ON_BOTH
 
 Golden = Callable[[str], GoldenStore]
 NAME = "clean-5.5.0"
+IN_FILES = pytest.mark.parametrize("table", [PARQUET, CSV, JSONL])
 
 
-def spec(store: GoldenStore, target: Path, **options: str) -> ExportSpec:
+def spec(store: GoldenStore, target: Path, table: str = PARQUET, **options: str) -> ExportSpec:
     options = {"brokerConf": store.conf, "brokerName": "broker-a", **options}
-    return ExportSpec(store=store.path, target=str(target), options=options, wave_bytes=400_000)
-
-
-def rows_in(target: Path) -> list[dict[str, Any]]:
-    """What a reader of Parquet finds, topic and day out of the names of the folders."""
-    rows = []
-    for path in sorted(target.rglob("*.parquet")):
-        folders = path.relative_to(target).parts[:-1]
-        if any(part.startswith("_") for part in folders):
-            continue
-        named = dict(part.split("=", 1) for part in folders)
-        rows += [{**row, **named} for row in pq.ParquetFile(path).read().to_pylist()]
-    return rows
+    return ExportSpec(
+        store=store.path, target=str(target), options=options, format=table, wave_bytes=400_000
+    )
 
 
 def place(row: dict[str, Any]) -> tuple[str, int, int]:
@@ -87,13 +78,14 @@ def orders(record: Truth) -> bool:
 # --- what arrives ---------------------------------------------------------------------------------
 
 
+@IN_FILES
 @ON_BOTH
 def test_every_message_arrives_once_and_the_manifest_says_so(
-    engine: SparkSession | None, golden: Golden, tmp_path: Path
+    engine: SparkSession | None, golden: Golden, tmp_path: Path, table: str
 ) -> None:
     store = golden(NAME)
     before = store.fingerprint()
-    answer = run(engine, spec(store, tmp_path / "out"))
+    answer = run(engine, spec(store, tmp_path / "out", table))
     found = Counter(place(row) for row in rows_in(tmp_path / "out"))
     expected = Counter(one[0] for one in expected_of(store, lambda record: True).elements())
     assert found == expected
@@ -117,7 +109,8 @@ def test_every_message_arrives_once_and_the_manifest_says_so(
         for file in (file for wave in waves for file in wave.files):
             raw = (tmp_path / "out" / file.path).read_bytes()
             assert (len(raw), hashlib.sha256(raw).hexdigest()) == (file.size, file.sha256)
-            assert pq.read_metadata(tmp_path / "out" / file.path).num_rows == file.rows
+            assert len(rows_of(tmp_path / "out" / file.path)) == file.rows
+            assert file.path.endswith(f".{table}")
 
 
 @pytest.mark.parametrize("name", ["clean-4.9.7", "direct-5.5.0"])
@@ -136,17 +129,18 @@ def test_bodies_and_days_are_those_of_the_truth(
     )
 
 
+@IN_FILES
 def test_twice_adds_nothing_and_what_is_new_is_added_alone(
-    engine: SparkSession | None, golden: Golden, tmp_path: Path
+    engine: SparkSession | None, golden: Golden, tmp_path: Path, table: str
 ) -> None:
     store = golden(NAME)
     target = tmp_path / "out"
     half = '{"orders": {"0": 100, "1": 7}}'
-    first = run(engine, spec(store, target, topic="orders", endingOffsets=half))
-    files = {path: path.stat().st_mtime_ns for path in target.rglob("*.parquet")}
+    first = run(engine, spec(store, target, table, topic="orders", endingOffsets=half))
+    files = {path: path.stat().st_mtime_ns for path in files_in(target)}
     (target / "_manifest" / "_sum.json").unlink()  # a process killed before it was written
-    second = run(engine, spec(store, target, topic="orders"))
-    third = run(engine, spec(store, target, topic="orders"))
+    second = run(engine, spec(store, target, table, topic="orders"))
+    third = run(engine, spec(store, target, table, topic="orders"))
     expected = expected_of(store, orders)
     assert found_in(target) == expected
     assert first.numbers["messages added"] > 0
@@ -203,6 +197,7 @@ def damaged(tmp_path: Path) -> GoldenStore:
     return store
 
 
+@IN_FILES
 @pytest.mark.parametrize(
     ("options", "arrived", "reported"),
     [
@@ -225,11 +220,12 @@ def test_damage_that_is_left_out_is_a_problem(
     options: dict[str, str],
     arrived: int,
     reported: str,
+    table: str,
 ) -> None:
     store, target = damaged(tmp_path), tmp_path / "out"
     words = [store.path, "--to", str(target), "--topic", "payments", "--brokerConf", store.conf]
     words += [word for name, value in options.items() for word in (f"--{name}", value)]
-    words += ["--json", str(tmp_path / "report.json")]
+    words += ["--format", table, "--json", str(tmp_path / "report.json")]
     assert main(words) == EXIT_NOT_ALL
     report = json.loads((tmp_path / "report.json").read_text("utf-8"))
     assert any(reported in problem for problem in report["problems"]), report["problems"]
@@ -265,6 +261,37 @@ def test_a_wrong_option_is_refused_with_the_nearest(
     assert main(words) == EXIT_REFUSED
     assert "--startingTimestamp" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"), [("cvs", "csv"), ("json", "jsonl"), ("Delta", "delta")]
+)
+def test_a_wrong_format_is_refused_with_the_nearest(
+    golden: Golden,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    wrong: str,
+    right: str,
+) -> None:
+    words = [golden(NAME).path, "--to", str(tmp_path / "out"), "--format", wrong]
+    assert main(words) == EXIT_REFUSED
+    assert f"{wrong!r} is unknown. Did you mean {right!r}?" in capsys.readouterr().err
+    with pytest.raises(InvalidArgumentError, match=f"Did you mean {right!r}"):
+        run(None, spec(golden(NAME), tmp_path / "out", wrong))
+    assert not (tmp_path / "out").exists()
+
+
+@IN_FILES
+def test_another_format_than_that_of_the_target_is_refused(
+    golden: Golden, tmp_path: Path, table: str
+) -> None:
+    store, target = golden(NAME), tmp_path / "out"
+    run(None, spec(store, target, table, topic="payments"))
+    held = sorted(target.rglob("*"))
+    for other in {PARQUET, CSV, JSONL} - {table}:
+        with pytest.raises(ManifestError, match=f"Give --format {table}"):
+            run(None, spec(store, target, other, topic="payments"))
+    assert sorted(target.rglob("*")) == held
 
 
 def test_other_columns_other_stores_and_folders_of_others_are_refused(
@@ -328,9 +355,9 @@ KILLER = """
 import os, signal, sys
 from rmqstore_jobs import export
 from rmqstore_jobs.exporting import manifest
-from rmqstore_jobs.exporting import export_parquet
+from rmqstore_jobs.exporting import export_files
 where, count, *words = sys.argv[1:]
-owner, name = {{"write": (export_parquet.ParquetFiles, "merge"), "commit": (manifest.Manifest, "commit"),
+owner, name = {{"write": (export_files.WaveFiles, "merge"), "commit": (manifest.Manifest, "commit"),
                "move": (manifest.Manifest, "_move"), "rename": (manifest.Path, "rename")}}[where]
 real, left = getattr(owner, name), [int(count)]
 def killing(*args, **named):
@@ -345,14 +372,21 @@ sys.exit(export.main(words))
 
 
 @pytest.mark.campaign
+@IN_FILES
 @pytest.mark.parametrize(
     ("where", "count"), [("write", 0), ("commit", 1), ("move", 1), ("rename", 3)]
 )
 def test_killed_and_run_again_nothing_is_lost_or_doubled(
-    engine: SparkSession | None, golden: Golden, tmp_path: Path, where: str, count: int
+    engine: SparkSession | None,
+    golden: Golden,
+    tmp_path: Path,
+    where: str,
+    count: int,
+    table: str,
 ) -> None:
     store, target = golden(NAME), tmp_path / "out"
-    words = [store.path, "--to", str(target), "--wave-bytes", "200k", "--master", "local[2]"]
+    words = [store.path, "--to", str(target), "--wave-bytes", "200k", "--format", table]
+    words += ["--master", "local[2]"] if table == PARQUET else ["--engine", "local"]
     words += ["--brokerConf", store.conf, "--brokerName", "broker-a", "--topic", "orders,payments"]
     done = subprocess.run(
         [sys.executable, "-c", KILLER.format(), where, str(count), *words],
@@ -363,7 +397,7 @@ def test_killed_and_run_again_nothing_is_lost_or_doubled(
         check=False,
     )
     assert done.returncode == -signal.SIGKILL, done.stderr
-    answer = run(engine, spec(store, target, topic="orders,payments"))
+    answer = run(engine, spec(store, target, table, topic="orders,payments"))
     assert answer.ok
     assert found_in(target) == expected_of(
         store, lambda record: record["topic"] in ("orders", "payments")
@@ -372,14 +406,15 @@ def test_killed_and_run_again_nothing_is_lost_or_doubled(
     assert left == {"_manifest"}
 
 
+@IN_FILES
 def test_asked_to_stop_it_goes_on_later(
-    engine: SparkSession | None, golden: Golden, tmp_path: Path
+    engine: SparkSession | None, golden: Golden, tmp_path: Path, table: str
 ) -> None:
     store, target = golden(NAME), tmp_path / "out"
-    stopped = run(engine, spec(store, target, topic="orders"), should_stop=lambda: True)
+    stopped = run(engine, spec(store, target, table, topic="orders"), should_stop=lambda: True)
     assert stopped.stopped_by is not None
     assert not stopped.ok
-    rest = run(engine, spec(store, target, topic="orders"))
+    rest = run(engine, spec(store, target, table, topic="orders"))
     assert rest.resumed
     assert found_in(target) == expected_of(store, orders)
 

@@ -1,5 +1,4 @@
-"""Export to Parquet: write to a staging folder, compute checksums, add to the manifest, then
-move."""
+"""Export to files: write to a staging folder, compute checksums, add to the manifest, then move."""
 
 from __future__ import annotations
 
@@ -14,10 +13,10 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from rmq_store import MessageStore
 from rmq_store.questions.engine import OnProgress, ask
+from rmqstore_jobs.exporting.file_writers import WRITERS, FileWriter, OpenWriter
 from rmqstore_jobs.exporting.manifest import Manifest
 from rmqstore_jobs.exporting.rows import DAY, TOPIC, ExportRead, damaged
 from rmqstore_jobs.exporting.step import ExportedFile, Wave
@@ -46,8 +45,8 @@ class Written:
     damaged: int
 
 
-class ParquetTarget:
-    """A folder of Parquet files, partitioned by topic and day."""
+class FolderTarget:
+    """A folder of files in one format, partitioned by topic and day."""
 
     def __init__(self, spark: SparkSession | None, manifest: Manifest) -> None:
         self.spark, self.manifest = spark, manifest
@@ -60,7 +59,7 @@ class ParquetTarget:
 
         Returns the wave with its files, and the number of damaged messages.
         """
-        question = ParquetFiles(read, str(self.manifest.staging), wave.number)
+        question = WaveFiles(read, str(self.manifest.staging), wave.number, wave.table)
         written = ask(question, read.plan.store, engine_of(self.spark))
         rows = sum(file.rows for file in written.files)
         done = replace(wave, rows=rows, files=written.files)
@@ -69,12 +68,13 @@ class ParquetTarget:
 
 
 @dataclass(frozen=True, slots=True)
-class ParquetFiles:
-    """The question of an export to Parquet: write the rows of a wave below the folder `staging`."""
+class WaveFiles:
+    """The question of an export to files: write the rows of a wave below the folder `staging`."""
 
     read: ExportRead
     staging: str
     number: int
+    format: str
 
     def plan(self, store: MessageStore) -> list[tuple[int, Share]]:
         """The shares with their numbers."""
@@ -84,7 +84,8 @@ class ParquetFiles:
         """Write the files of a share. Raises what the read raises, and OSError."""
         number, part = share
         damage = DamageHandler(store, self.read.plan.asked)
-        files = _Files(Path(self.staging), f"{self.number:06d}-{number:05d}.parquet")
+        name = f"{self.number:06d}-{number:05d}.{self.format}"
+        files = _Files(Path(self.staging), name, WRITERS[self.format])
         for batch in self.read.batches(store, part, damage):
             files.add(batch)
         return Written(tuple(files.close()), damaged(damage))
@@ -103,13 +104,14 @@ class ParquetFiles:
 class _Files:
     """The files of one share, one for each topic and day. Holds at most some row groups."""
 
-    def __init__(self, staging: Path, name: str) -> None:
-        self.staging, self.name = staging, name
+    def __init__(self, staging: Path, name: str, open_writer: OpenWriter) -> None:
+        self.staging, self.name, self._open = staging, name, open_writer
         # Two attempts of a task may run at the same time.
         self._unfinished = f".{uuid4().hex}.{name}"
         self._waiting: dict[Group, list[pa.RecordBatch]] = {}
         self._bytes: Counter[Group] = Counter()
-        self._writers: dict[Group, pq.ParquetWriter] = {}
+        self._rows: Counter[Group] = Counter()
+        self._writers: dict[Group, FileWriter] = {}
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Add rows to the files of their topics and days, in order."""
@@ -127,8 +129,9 @@ class _Files:
         if group not in self._writers:
             folder = self.staging / folder_of(group)
             folder.mkdir(parents=True, exist_ok=True)
-            self._writers[group] = pq.ParquetWriter(folder / self._unfinished, rows.schema)
+            self._writers[group] = self._open(folder / self._unfinished, rows.schema)
         self._writers[group].write_table(rows)
+        self._rows[group] += rows.num_rows
 
     def close(self) -> Iterator[ExportedFile]:
         """Complete all files and flush them to the disk. Yields each with rows, bytes and SHA-256.
@@ -140,7 +143,8 @@ class _Files:
                 self._write(group)
             self._writers.pop(group).close()
             folder = self.staging / folder_of(group)
-            written = summed_file(str(folder / self._unfinished), str(self.staging))
+            unfinished = str(folder / self._unfinished)
+            written = summed_file(unfinished, str(self.staging), self._rows.pop(group))
             (folder / self._unfinished).rename(folder / self.name)
             yield replace(written, path=str(Path(written.path).with_name(self.name)))
 
@@ -168,10 +172,9 @@ def _escaped(text: str) -> str:
     return "".join(f"%{ord(c):02X}" if c in _ESCAPED else c for c in text) or _NULL
 
 
-def summed_file(path: str, root: str) -> ExportedFile:
-    """Rows, bytes and SHA-256 of one file. Flushes it to the disk."""
+def summed_file(path: str, root: str, rows: int) -> ExportedFile:
+    """Bytes and SHA-256 of one file, which has `rows` messages. Flushes it to the disk."""
     with open(path, "rb") as file:
         os.fsync(file.fileno())
-    rows = pq.read_metadata(path).num_rows
     found = sum_of(path)
     return ExportedFile(os.path.relpath(path, root), rows, found.size, found.sha256)

@@ -1,0 +1,71 @@
+"""Convert binary values to text: as UTF-8, or as base64."""
+
+from __future__ import annotations
+
+import binascii
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmq_store.arrow.substrings import buffers
+from rmq_store.errors import InvalidArgumentError
+
+# Well-formed byte sequences (table 3-7 of the Unicode Standard). Arrow matches bytes one by one.
+_TAIL = r"[\x80-\xbf]"
+_UTF8 = (
+    r"\A(?:[\x00-\x7f]"
+    rf"|[\xc2-\xdf]{_TAIL}"
+    rf"|\xe0[\xa0-\xbf]{_TAIL}|[\xe1-\xec\xee\xef]{_TAIL}{{2}}|\xed[\x80-\x9f]{_TAIL}"
+    rf"|\xf0[\x90-\xbf]{_TAIL}{{2}}|[\xf1-\xf3]{_TAIL}{{3}}|\xf4[\x80-\x8f]{_TAIL}{{2}}"
+    r")*\z"
+)
+_PADDING = pa.array([b"", b"\0", b"\0\0"], pa.binary())
+_EMPTY = pa.scalar(b"", pa.binary())
+_FILL = ord("=")
+_LARGEST = (1 << 31) - 1  # offsets of Arrow strings have 32 bits
+
+
+def as_text(column: pa.Array) -> tuple[pa.Array, pa.Array | None]:
+    """Binary values as text, and as base64. A value that is not UTF-8 is null in the first array;
+    any other is null in the second array, which is None if all are UTF-8."""
+    try:
+        return column.cast(pa.string()), None
+    except pa.ArrowInvalid:
+        is_text = pc.match_substring_regex(column, _UTF8)
+        none = pa.scalar(None, pa.binary())
+        text = pc.if_else(is_text, column, none).cast(pa.string())
+        return text, as_base64(pc.if_else(is_text, none, column))
+
+
+def as_base64(column: pa.Array) -> pa.Array:
+    """Binary values as base64 (RFC 4648, section 4). Null stays null.
+
+    All values are encoded at once: each is padded to a multiple of three bytes with zeros, whose
+    last characters then become the padding of base64. Raises InvalidArgumentError if the base64 of
+    the column is 2 GiB or more.
+    """
+    values = column.fill_null(b"")  # a null may have bytes
+    ends, _ = buffers(values)
+    total = (int(ends[-1]) - int(ends[0]) + 2 * len(values)) * 4 // 3
+    if total > _LARGEST:
+        raise InvalidArgumentError(
+            None,
+            reason="a body is too large for base64",
+            expected=f"less than {_LARGEST:,} bytes of base64",
+            actual=f"{total:,}",
+            advice="Lower maxBodyBytes, or leave the columns of bodies out",
+        )
+    missing = -(ends[1:] - ends[:-1]) % 3
+    padding = _PADDING.take(pa.array(missing))
+    padded = pc.binary_join_element_wise(values, padding, _EMPTY)
+    starts, raw = buffers(padded)
+    used = raw[int(starts[0]) : int(starts[-1])].data
+    encoded = bytearray(binascii.b2a_base64(used, newline=False))
+    characters = np.frombuffer(encoded, dtype=np.uint8)
+    offsets = (starts - starts[0]) // 3 * 4
+    characters[offsets[1:][missing >= 1] - 1] = _FILL
+    characters[offsets[1:][missing == 2] - 2] = _FILL
+    bits = None if not column.null_count else pc.is_valid(column).buffers()[1]
+    data = [bits, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(encoded)]
+    return pa.Array.from_buffers(pa.string(), len(column), data)

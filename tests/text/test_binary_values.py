@@ -1,0 +1,70 @@
+"""Binary values as text, against Python's own codecs."""
+
+from __future__ import annotations
+
+import base64
+import random
+
+import pyarrow as pa
+import pytest
+
+from rmq_store.errors import InvalidArgumentError
+from rmq_store.text import binary_values
+from rmq_store.text.binary_values import as_base64, as_text
+
+_MALFORMED = (
+    *(b"\xff", b"\xff\n", b"\xc0\x80", b"\xe0\x80\x80", b"\xed\xa0\x80", b"\xf4\x90\x80\x80"),
+    *(b"\xf5\x80\x80\x80", b"\xe2\x82", b"a\xc3", b"\x80"),
+)
+
+
+def decoded(raw: bytes | None) -> str | None:
+    try:
+        return None if raw is None else raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+
+
+def encoded(raw: bytes | None) -> str | None:
+    return None if raw is None else base64.b64encode(raw).decode("ascii")
+
+
+def values() -> list[bytes | None]:
+    """Nulls, random bytes, text of all planes, and malformed UTF-8."""
+    dice = random.Random(20261122)
+    noise = [dice.randbytes(dice.randrange(12)) for _ in range(3000)]
+    planes = ((0, 0x80), (0x80, 0x800), (0x800, 0xD800), (0xE000, 0x110000))
+    texts = [
+        "".join(chr(dice.randrange(*dice.choice(planes))) for _ in range(dice.randrange(6)))
+        for _ in range(3000)
+    ]
+    found = [None, b"", *_MALFORMED, *noise, *(text.encode() for text in texts), None]
+    dice.shuffle(found)
+    return found
+
+
+@pytest.mark.parametrize("skipped", [0, 3])
+def test_each_value_is_text_or_base64(skipped: int) -> None:
+    expected = values()
+    column = pa.array([*([b"before"] * skipped), *expected], pa.binary())[skipped:]
+    text, binary = as_text(column)
+    assert binary is not None
+    for array in (text, binary, as_base64(column)):
+        array.validate(full=True)
+    assert text.to_pylist() == [decoded(raw) for raw in expected]
+    others = [encoded(raw) if decoded(raw) is None else None for raw in expected]
+    assert binary.to_pylist() == others
+    assert as_base64(column).to_pylist() == [encoded(raw) for raw in expected]
+
+
+@pytest.mark.parametrize("few", [[], [None], [b""], [b"abc"]])
+def test_few_values(few: list[bytes | None]) -> None:
+    assert as_base64(pa.array(few, pa.binary())).to_pylist() == [encoded(raw) for raw in few]
+    assert as_text(pa.array(few, pa.binary()))[1] is None
+
+
+def test_more_than_a_column_can_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(binary_values, "_LARGEST", 100)
+    assert as_base64(pa.array([b"x" * 70])).to_pylist() == [encoded(b"x" * 70)]
+    with pytest.raises(InvalidArgumentError, match="maxBodyBytes"):
+        as_base64(pa.array([b"x" * 80]))
