@@ -73,7 +73,7 @@ def test_a_link_to_a_folder_is_followed_once(tmp_path: Path) -> None:
         ({"mode": "append"}, "df.write.mode"),
         ({"startingOffsets": "earliest"}, "'startingOffsets' is for reading"),
         ({"maxbytespertrigger": "1m"}, "'maxBytesPerTrigger' is for reading"),
-        ({"checkpointLocation": "checkpoint"}, "unknown option 'checkpointLocation'"),
+        ({"checkpointLocation": "checkpoint"}, "'checkpointLocation' is for reading"),
         ({"path": "s3://bucket/store"}, "the target is a URI"),
         ({"path": " "}, "'path' is empty"),
         ({"path": "/data/*/store"}, "is a pattern"),
