@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -33,8 +32,6 @@ pytestmark = pytest.mark.live
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     need_jars(RELEASE, proxy=True)
-    if shutil.which("openssl") is None:
-        pytest.skip("no openssl, to make a certificate")
     work = tmp_path_factory.mktemp("broker")
     conf: dict[str, str | int | bool] = {
         "authenticationEnabled": True,

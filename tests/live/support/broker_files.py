@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.live.support.java import run
+from tests.live.support.certificate import write_certificate
 from tests.live.support.ports import Ports
 from tests.live.support.stores import Conf
 
@@ -126,17 +125,10 @@ class BrokerFiles:
         }
 
     def _certificate(self) -> dict[str, object]:
-        """A certificate made by openssl, if there is one: making it itself costs the proxy 4 s."""
-        openssl = shutil.which("openssl")
-        if openssl is None:
-            return {}
-        key, certificate = str(self.work / "proxy.key"), str(self.work / "proxy.crt")
-        if not Path(certificate).exists():
-            kind = ["-x509", "-newkey", "rsa:2048", "-nodes", "-days", "3650"]
-            names = ["-subj", "/CN=localhost", "-keyout", key, "-out", certificate]
-            also = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
-            run([openssl, "req", *kind, *names, *also])
-        return {"tlsTestModeEnable": False, "tlsKeyPath": key, "tlsCertPath": certificate}
+        key, certificate = self.work / "proxy.key", self.work / "proxy.crt"
+        if not certificate.exists():
+            write_certificate(certificate, key)
+        return {"tlsTestModeEnable": False, "tlsKeyPath": str(key), "tlsCertPath": str(certificate)}
 
 
 def _write_conf(path: Path, conf: Conf) -> None:
