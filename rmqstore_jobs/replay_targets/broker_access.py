@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,7 +81,9 @@ class BrokerAccess:
                 "in another process"
             )
         if wanted:
-            path = Path(tempfile.mkdtemp(prefix="rmqstore-roots-"), "roots.pem")
+            folder = Path(tempfile.mkdtemp(prefix="rmqstore-roots-"))
+            atexit.register(shutil.rmtree, folder, ignore_errors=True)
+            path = folder / "roots.pem"
             path.write_bytes(wanted)
             os.environ[_ROOTS] = str(path)
         _TRUSTED.append(wanted)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import tempfile
 from collections.abc import Collection, Mapping
@@ -16,6 +17,7 @@ from rmqstore_jobs.replay_targets.retrying_sender import Denied, Refused, Row, U
 
 MESSAGE_GROUP_LIMIT = 64  # characters; ProxyConfig#maxMessageGroupSize
 REQUEST_SECONDS = 10
+_CLIENT_LOG = "rocketmq-python-client"
 
 # Properties that clients and brokers write during sending (MessageConst). They describe the old
 # copy, the new one gets its own, and a client may not send them.
@@ -249,14 +251,20 @@ def _add(message: Any, name: str, value: str) -> None:
 
 
 def _imported() -> Any:
-    """The client's module. Its import opens a log in the home folder, so use a temporary one."""
+    """The client's module. Its import opens a log in the home folder, which is not wanted there."""
     home = os.environ.get("HOME")
-    os.environ["HOME"] = tempfile.mkdtemp(prefix="rmqstore-client-")
-    try:
-        import rocketmq
-    finally:
-        if home is None:
-            del os.environ["HOME"]
-        else:
-            os.environ["HOME"] = home
+    with tempfile.TemporaryDirectory(prefix="rmqstore-client-") as folder:
+        os.environ["HOME"] = folder
+        try:
+            import rocketmq
+        finally:
+            if home is None:
+                del os.environ["HOME"]
+            else:
+                os.environ["HOME"] = home
+        log = logging.getLogger(_CLIENT_LOG)
+        for handler in list(log.handlers):
+            log.removeHandler(handler)
+            handler.close()
+        log.addHandler(logging.NullHandler())  # without one, warnings go to stderr
     return rocketmq

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import random
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter, defaultdict
@@ -28,6 +31,7 @@ from rmqstore_jobs.replay_targets.retrying_sender import (
 )
 from rmqstore_jobs.replaying.options import spec_of
 from rmqstore_jobs.replaying.spec import ReplaySpec, check
+from tests.support.checkout import CHECKOUT
 
 SEED = 20261121
 
@@ -260,3 +264,26 @@ def test_the_command_line_of_a_live_replay() -> None:
     assert spec.wave_bytes < spec_of(main.parse(["/s", "--to-store", "/t"])).wave_bytes
     with pytest.raises(click.UsageError, match="--fifo"):
         main.parse([*words, "--fifoo", "b"])
+
+
+def test_the_client_leaves_no_log_behind(tmp_path: Path) -> None:
+    """Its import opens one in the home folder. In a process of its own: it is imported once."""
+    (tmp_path / "home").mkdir()
+    (tmp_path / "scratch").mkdir()
+    code = (
+        "from rmqstore_jobs.replay_targets.grpc_client import _imported\n"
+        "import logging\n"
+        "assert _imported().__name__ == 'rocketmq'\n"
+        "logging.getLogger('rocketmq-python-client').warning('said')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "HOME": f"{tmp_path}/home", "TMPDIR": f"{tmp_path}/scratch"},
+        cwd=CHECKOUT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not list((tmp_path / "home").iterdir())
+    assert not list((tmp_path / "scratch").iterdir())
