@@ -22,7 +22,7 @@ from rmq_store.consumequeue.entries import Entries, concat_entries, hole_at, in_
 from rmq_store.errors import from_os_error
 from rmq_store.files.chain import SegmentChain
 from rmq_store.files.mapping import MappingCache, stored_until
-from rmq_store.files.segments import SegmentFile
+from rmq_store.files.segments import SegmentFile, open_to_read
 from rmq_store.format.layout import (
     BATCH_QUEUE_ENTRY,
     FILLER_SIZE,
@@ -48,7 +48,7 @@ class Glance(NamedTuple):
 def _read(segment: SegmentFile, start: int, stop: int) -> bytes:
     """Bytes of a local file without mapping it; fewer if the file is short."""
     try:
-        fd = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = open_to_read(segment)
         try:
             return os.pread(fd, stop - start, start)
         finally:
@@ -252,7 +252,7 @@ class QueueFiles:
             yield lambda start, stop: self._look(segment, start, stop), segment.size
             return
         try:
-            fd = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = open_to_read(segment)
             try:
                 yield (
                     lambda start, stop: os.pread(fd, stop - start, start),

@@ -125,8 +125,12 @@ class SegmentChain:
         segment = self.segment_at(start)
         if segment is None or stop > segment.base + self.file_size:
             raise self._missing(start, stop)
-        mapping = self._mappings.get(segment, to_fetch=fetch != 0)
         first, last = start - segment.base, stop - segment.base
+        if last - first <= _COPIED and last <= segment.size:
+            looked = self._mappings.first_look(segment, first, last)
+            if looked is not None:
+                return looked
+        mapping = self._mappings.get(segment, to_fetch=fetch != 0)
         mapping.check(min(last, segment.size), segment)
         if fetch != 0 and isinstance(mapping, RemoteFile):
             behind = last if fetch is None else min(first + fetch, last)

@@ -17,11 +17,12 @@ from rmq_store.files.mapping_guard import Faults, Guarded, guard
 from rmq_store.files.read_counts import ReadCounts
 from rmq_store.files.remote.blocks import KEPT_BYTES, Held, RemoteMapping
 from rmq_store.files.remote.remote_store import Shadow, shadow_of
-from rmq_store.files.segments import SegmentFile
+from rmq_store.files.segments import SegmentFile, open_to_read
 from rmq_store.format.array_types import Bytes
 
 _REMOTE_FILES_KEPT = 1024
 _MOST_RANGES = 64
+_LOOKS_REMEMBERED = 1 << 17  # paths, of some 100 bytes each
 
 
 class MappingCache:
@@ -37,6 +38,7 @@ class MappingCache:
         self._block = block
         self._kept: OrderedDict[str, Mapping | RemoteFile] = OrderedDict()
         self._held = Held()
+        self._looked_into: set[str] = set()
         self._lock = threading.Lock()
         self._guarded: weakref.WeakSet[Guarded] = weakref.WeakSet()  # released ones with views too
         self._faults = Faults.count
@@ -63,6 +65,36 @@ class MappingCache:
             self._make_room(remote=shadow is not None)
             self._kept[segment.path] = mapping
         return mapping
+
+    def first_look(self, segment: SegmentFile, start: int, stop: int) -> Bytes | None:
+        """Bytes of a local file by one short read, for the first small look into it; else None.
+
+        To map a file for that costs many times as much: of a queue file that is mostly a hole, the
+        system also creates the pages around the touched one. Raises DataLossError if the file became
+        shorter.
+        """
+        with self._lock:
+            if segment.path in self._kept or segment.path in self._looked_into:
+                return None
+            if len(self._looked_into) >= _LOOKS_REMEMBERED:
+                self._looked_into.clear()
+            self._looked_into.add(segment.path)
+        if shadow_of(segment.path) is not None:
+            return None
+        looked: Bytes = np.empty(stop - start, dtype=np.uint8)
+        try:
+            fd = open_to_read(segment)
+            try:
+                count = os.preadv(fd, [looked.data], start)
+                size = os.fstat(fd).st_size
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise from_os_error(segment.path, error, "reading") from error
+        if count < len(looked):
+            raise _shrunk(segment, size)
+        self.counts.files[segment.path] = None
+        return looked
 
     def _make_room(self, *, remote: bool) -> None:
         limit = _REMOTE_FILES_KEPT if remote else self.limit
@@ -114,7 +146,7 @@ class Mapping:
 
     def __init__(self, segment: SegmentFile) -> None:
         try:
-            fd = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = open_to_read(segment)
         except OSError as error:
             raise from_os_error(segment.path, error, "opening") from error
         try:

@@ -57,6 +57,11 @@ def list_segments(folders: Sequence[str | os.PathLike[str]]) -> list[SegmentFile
     return [segments[base] for base in sorted(segments)]
 
 
+def open_to_read(segment: SegmentFile) -> int:
+    """A descriptor of a local file. A FIFO that has taken its place does not make the caller wait."""
+    return os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+
+
 def size_of_file(entry: os.DirEntry[str]) -> int | None:
     """Bytes of a regular file; None for other things, which are passed over.
 

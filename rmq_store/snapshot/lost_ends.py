@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from rmq_store.commitlog.resync import record_start_at
 from rmq_store.commitlog.scan import SoundRun
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.consumer_offsets import read_consumer_offsets, read_delay_offsets
-from rmq_store.config.topics_json import declared_topics, queue_count
+from rmq_store.config.topics_json import queue_count
 from rmq_store.errors import (
     CorruptQueueError,
     CorruptRecordError,
@@ -188,13 +189,13 @@ class LostEnds:
         for start, length, why in uncovered.damage:
             yield self._damaged(start, length, why)
 
-    def lost_queues(self) -> dict[QueueId, str]:
-        """Declared queues that have no files although they had messages, and what proves it.
+    def lost_queues(self, declared: Mapping[str, Mapping[str, Any]]) -> dict[QueueId, str]:
+        """Queues without files that had messages, of those in `declared` (topics.json), and the proof.
 
         Records in the first and last bytes of the log prove it. A consumer's offset may also be left
         from messages that expired.
         """
-        states, declared = self._snapshot.queues, declared_topics(self._root)
+        states = self._snapshot.queues
         # Not every declared queue is looked at: a file may declare 2^31 of a topic.
         counts_said = {topic: queue_count(settings) for topic, settings in declared.items()}
         there = Counter(q.topic for q in states if q.queue_id < counts_said.get(q.topic, 0))

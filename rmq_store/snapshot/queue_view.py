@@ -75,7 +75,7 @@ class QueueView:
                 f"log offset {start} to {stop} is in no file, so its messages cannot be read: a file is "
                 "missing, empty or cut. rmqstore verify shows what is lost"
             )
-        for queue, proof in self.lost_ends.lost_queues().items():
+        for queue, proof in self.lost_ends.lost_queues(self.declared_topics).items():
             yield (
                 f"queue {queue.topic}/{queue.queue_id} has no files, although {proof}. Unless its "
                 "messages expired, rmqstore rebuild lists them in a new store, and source=commitlog "

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rmq_store.config.topics_json import declared_topics
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.store import MessageStore
 from rmq_store.tables.table import BROKER, FLAG, INT, LONG, TEXT, TIMESTAMP, Row, Table, TableColumn
 
 
 def _topics(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterator[Row]:
-    declared = declared_topics(store.path)
+    declared = store.view.declared_topics
     for topic in sorted({*store.topics(), *declared}):
         queues = store.queues(topic)
         said = declared.get(topic, {})
