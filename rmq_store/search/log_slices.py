@@ -22,6 +22,7 @@ from rmq_store.format.queues import EntryAt, QueueId, QueueSlice
 
 SAMPLES_IN_ALL = 20_000
 SAMPLES_PER_QUEUE = 64
+QUEUES_IN_ALL = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +163,28 @@ def plan_partitions(
     `entry_at` returns the entry of a queue offset in the selected ranges.
     """
     parts = [part for part in wanted if len(part)]
-    found = (s for part in parts for s in stretches_of(part, len(parts), entry_at))
+    found = (
+        Stretch(s.start, s.stop, s.selected_bytes * stands_for, s.entries * stands_for)
+        for part, stands_for in looked_at(parts)
+        for s in stretches_of(part, len(parts), entry_at)
+    )
     return cut_log(found, target_bytes, min_slices, max_entries)
+
+
+def looked_at(parts: Sequence[QueueSlice]) -> list[tuple[QueueSlice, float]]:
+    """The ranges whose entries are sampled, and for how many times its size each of them stands.
+
+    All of them, up to QUEUES_IN_ALL. Of more, the longest half of that number, and as many of the
+    others, evenly by length, which stand for all others.
+    """
+    if len(parts) <= QUEUES_IN_ALL:
+        return [(part, 1.0) for part in parts]
+    by_length = sorted(parts, key=len, reverse=True)
+    half = QUEUES_IN_ALL // 2
+    longest, others = by_length[:half], by_length[half:]
+    some = [others[len(others) * i // half] for i in range(half)]
+    stands_for = sum(map(len, others)) / sum(map(len, some))
+    return [(part, 1.0) for part in longest] + [(part, stands_for) for part in some]
 
 
 def even_slices(start: int, stop: int, target_bytes: int, min_slices: int = 1) -> list[LogSlice]:

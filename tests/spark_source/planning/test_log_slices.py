@@ -5,15 +5,18 @@ from __future__ import annotations
 from bisect import bisect_left
 from itertools import pairwise
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq_store.format.queues import Entry, QueueId, QueueSlice
 from rmq_store.search.log_slices import (
+    QUEUES_IN_ALL,
     Bound,
     LogSlice,
     Stretch,
     cut_log,
+    looked_at,
     pieces_of,
     plan_partitions,
     resolve,
@@ -159,3 +162,33 @@ def test_every_entry_is_in_exactly_one_slice(
         for offset in range(piece.start, piece.stop)
     ]
     assert sorted(read) == [(q, o) for q, log in queues.items() for o in range(len(log))]
+
+
+def test_of_very_many_queues_some_stand_for_the_others() -> None:
+    """50,000 queues of 1 to 100 messages of 1,000 bytes, spread over the log, and two long ones."""
+    lengths = [1 + number % 100 for number in range(50_000)] + [100_000, 200_000]
+    parts = [QueueSlice(QueueId("t", n), 0, length) for n, length in enumerate(lengths)]
+    total = sum(lengths) * 1000
+    phases = np.random.default_rng(7).random(len(lengths))  # of a message's distance
+    asked: set[QueueId] = set()
+
+    def entry_at(queue: QueueId, offset: int) -> Entry:
+        asked.add(queue)
+        number = queue.queue_id
+        return Entry(int(total * (offset + phases[number]) / lengths[number]), 1000)
+
+    target = 64 << 20
+    slices = plan_partitions(parts, entry_at, target)
+    assert len(asked) == QUEUES_IN_ALL
+    assert {QueueId("t", 50_000), QueueId("t", 50_001)} <= asked
+    assert abs(sum(piece.selected_bytes for piece in slices) - total) < total / 100
+    places = [total * (np.arange(n) + phase) / n for n, phase in zip(lengths, phases, strict=True)]
+    edges = [piece.stop for piece in slices if piece.stop is not None]
+    filled = np.histogram(np.concatenate(places), [0, *edges, total])[0] * 1000
+    assert filled.max() < 1.5 * target
+    assert np.median(filled) < 1.1 * target
+
+
+def test_of_many_queues_all_are_looked_at() -> None:
+    parts = [QueueSlice(QueueId("t", n), 0, 1) for n in range(QUEUES_IN_ALL)]
+    assert looked_at(parts) == [(part, 1.0) for part in parts]
