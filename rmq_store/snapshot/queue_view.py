@@ -16,7 +16,7 @@ from rmq_store.consumequeue.files import QueueFiles
 from rmq_store.consumequeue.folders import QueueFolders, queue_folder
 from rmq_store.errors import UnknownQueueError, nearest
 from rmq_store.files.remote.blocks import Ranges, need_all
-from rmq_store.format.layout import CONSUMEQUEUE_EXT_DIR, FILLER_SIZE
+from rmq_store.format.layout import CONSUMEQUEUE_EXT_DIR, EXT_MAX_ADDRESS, FILLER_SIZE
 from rmq_store.format.queues import Entry, QueueId, QueueSlice
 from rmq_store.snapshot.lost_ends import LostEnds
 from rmq_store.snapshot.offset_by_time import offset_by_time
@@ -241,6 +241,8 @@ class QueueView:
 
     def with_ext(self, queue: QueueId, entries: Entries) -> Entries:
         """The entries with addresses replaced by the tagsCode in the queue's extension."""
+        if not (entries.tags_code <= EXT_MAX_ADDRESS).any():
+            return entries  # without a look for the folder, of which there may be many thousands
         ext = self._ext(queue)
         if ext is not None:
             entries.tags_code = ext.tags_codes(entries.tags_code)
