@@ -3,7 +3,7 @@
     python -m benchmarks.javabench put STORE --messages 200000
     python -m benchmarks.javabench read STORE
 
-Needs a JDK, and Maven the first time (see tests/live/support/java.py).
+Needs a JDK, and Maven the first time (see rmq_store/testing/live_broker/java.py).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from tests.live.support.broker_files import java_value
-from tests.live.support.java import JVM_OPENS, class_path, jdk_tool, run
-from tests.live.support.stores import Conf
+from rmq_store.testing.live_broker.broker_files import java_value
+from rmq_store.testing.live_broker.java import JVM_OPENS, class_path, jdk_tool, run
+from rmq_store.testing.live_broker.stores import Conf
 
 RELEASE = "5.5.0"
 SOURCE = Path(__file__).resolve().parent / "java/Bench.java"

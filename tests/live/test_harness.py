@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.live.support.harness import (
+from rmq_store.testing.live_broker.harness import (
     Broker,
     Row,
     boot_copy,

@@ -19,8 +19,8 @@ from rmq_store.config.topics_json import batch_topics, read_topic_configs
 from rmq_store.errors import UnrecoverableStoreError
 from rmq_store.recovery.recover_store import recover
 from rmq_store.recovery.report import RecoveryReport
-from tests.live.support.harness import boot_copy, read_all
-from tests.live.support.java import JVM_OPENS, class_path, jdk_tool
+from rmq_store.testing.live_broker.harness import boot_copy, read_all
+from rmq_store.testing.live_broker.java import JVM_OPENS, class_path, jdk_tool
 from tests.live.support.needs import need_jars
 from tests.recovery.test_crash import kill_rounds
 from tests.support.golden import unpack

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pytest
 
 from rmq_store import MessageStore
+from rmq_store.testing.live_broker.harness import Broker
 from rmqstore_jobs.replay_targets.broker_access import ACCESS_KEY, SECRET_KEY
 from rmqstore_jobs.running.job_command import EXIT_OK, EXIT_STOPPED
-from tests.live.support.harness import Broker
 from tests.live.support.needs import need_jars
 from tests.support.checkout import CHECKOUT
 

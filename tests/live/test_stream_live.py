@@ -23,7 +23,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from rmq_store import MessageStore
-from tests.live.support.harness import Acknowledged, Broker, Conf, Sending
+from rmq_store.testing.live_broker.harness import Acknowledged, Broker, Conf, Sending
 from tests.live.support.needs import need_jars
 from tests.support.running.campaigns import seed_of
 

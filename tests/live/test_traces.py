@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.support.java import class_path, jdk_tool, run
+from rmq_store.testing.live_broker.java import class_path, jdk_tool, run
 from tests.support.client_traces import assert_as_the_client_decodes
 
 pytestmark = pytest.mark.live

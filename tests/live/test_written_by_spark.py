@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.live.support.harness import boot_copy, read_all, read_by_key
+from rmq_store.testing.live_broker.harness import boot_copy, read_all, read_by_key
 from tests.live.support.needs import need_jars
 
 MESSAGES = 20_000

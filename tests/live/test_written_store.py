@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from rmq_store import MessageStore
-from tests.live.support.harness import (
+from rmq_store.testing.live_broker.harness import (
     Broker,
     Row,
     boot_copy,

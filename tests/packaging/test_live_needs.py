@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from rmq_store.testing.live_broker.harness import HarnessUnavailable
 from tests.live.support import needs
-from tests.live.support.harness import HarnessUnavailable
 
 
 @pytest.mark.parametrize("required", [None, "1"])

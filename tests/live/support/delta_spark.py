@@ -19,7 +19,7 @@ from importlib.metadata import requires
 from pathlib import Path
 from typing import Any
 
-from tests.live.support.java import CommandFailed, _cached, cache_folder, jdk_tool, run
+from rmq_store.testing.live_broker.java import CommandFailed, _cached, cache_folder, jdk_tool, run
 from tests.support.checkout import CHECKOUT
 
 RUNNER = Path(__file__).with_name("delta_runner.py")

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from tests.live.support.harness import HarnessUnavailable, jars
+from rmq_store.testing.live_broker.harness import HarnessUnavailable, jars
 
 REQUIRED = "RMQSTORE_REQUIRE_LIVE"
 """Set to 1 by .ci/run: these tests have to run."""

@@ -20,8 +20,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypedDict, cast
 
-from tests.live.support.broker_files import BROKER_DEFAULTS, DISK_GUARD, BrokerFiles
-from tests.live.support.java import (
+from rmq_store.testing.live_broker.broker_files import BROKER_DEFAULTS, DISK_GUARD, BrokerFiles
+from rmq_store.testing.live_broker.java import (
     HERE,
     JVM_OPENS,
     CommandFailed,
@@ -31,8 +31,8 @@ from tests.live.support.java import (
     jdk_tool,
     run,
 )
-from tests.live.support.ports import Ports, free_ports
-from tests.live.support.stores import (
+from rmq_store.testing.live_broker.ports import Ports, free_ports
+from rmq_store.testing.live_broker.stores import (
     Conf,
     TopicFields,
     copy_store,

@@ -6,9 +6,9 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.live.support.certificate import write_certificate
-from tests.live.support.ports import Ports
-from tests.live.support.stores import Conf
+from rmq_store.testing.live_broker.certificate import write_certificate
+from rmq_store.testing.live_broker.ports import Ports
+from rmq_store.testing.live_broker.stores import Conf
 
 # A copied store is old and the disk of a test machine may be full: neither may make the broker
 # delete files. (From 90 % disk use on it refuses writes all the same; that cannot be set higher.)
