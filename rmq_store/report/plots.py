@@ -113,8 +113,13 @@ def draw_rate(axes: Axes, edges: npt.ArrayLike, per_second: Numbers, names: Sequ
     axes.set_ylim(0, max(per_second.sum(axis=0).max(initial=0) * 1.05, 1e-9))
 
 
-def draw_days(axes: Axes, days: Sequence[str], values: Numbers, names: Sequence[str]) -> None:
-    """A bar for each day, one row of `values` (bytes) for each name, stacked. The last one is grey."""
+def draw_days(
+    axes: Axes, days: Sequence[str], values: Numbers, names: Sequence[str], most: int = 8
+) -> None:
+    """A bar for each day, one row of `values` (bytes) for each name, stacked. The last one is grey.
+
+    At most about `most` days have a label.
+    """
     bottom = np.zeros(len(days))
     at = np.arange(len(days))
     for name, row, colour in zip(names, values, [*COLOURS[: len(names) - 1], OTHERS], strict=True):
@@ -122,7 +127,7 @@ def draw_days(axes: Axes, days: Sequence[str], values: Numbers, names: Sequence[
             at, row, bottom=bottom, color=colour, label=name, width=0.8 if len(days) > 4 else 0.4
         )
         bottom += row
-    step = max(1, -(-len(days) // 8))
+    step = max(1, -(-len(days) // most))
     axes.set_xticks(at[::step], [days[place] for place in at[::step]])
     axes.set_xlim(-0.6, max(len(days), 4) - 0.4)
     axes.set_xlabel("day of store time (UTC)")
