@@ -20,7 +20,7 @@ from rmq_store.format.layout import CONFIG_DIR
 from rmq_store.questions.engine import ask_opened
 from rmq_store.questions.lag import LagQuestion
 from rmq_store.report.inquiry import Inquiry
-from rmq_store.report.plots import draw_bars, named
+from rmq_store.report.plots import COLOURS, draw_bars, named
 from rmq_store.report.section import (
     Cell,
     Command,
@@ -61,10 +61,11 @@ def lag(inquiry: Inquiry) -> Section:
         return replace(section, about=f"No group has committed an offset: {names} {why}.")
     if offsets > inquiry.bounds.offsets:
         reason = (
-            f"not looked at: groups have {offsets:,} offsets, and a report reads "
+            f"groups have {offsets:,} offsets, and a report reads "
             f"{inquiry.bounds.offsets:,}; rmqstore report --all reads all"
         )
-        return replace(section, unseen=[reason], missing=Missing(reason, inquiry.command("lag")))
+        left_out = Missing(reason, inquiry.command("lag"), bounded=True)
+        return replace(section, unseen=[reason], missing=left_out)
     counted = min(COUNTED, max(1, inquiry.bounds.entries // offsets))
     answer = ask_opened(LagQuestion(counted=counted), inquiry.store)
     rows = answer.by_group()
@@ -141,6 +142,7 @@ def _lag_plot(behind: Sequence[dict[str, Any]]) -> Plot:
                 f"{row['lag']:,}" if narrow else f"{row['lag']:,} messages, {size(row['lagBytes'])}"
                 for row in shown
             ],
+            COLOURS[:1],
         )
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
         axes.xaxis.set_major_locator(MaxNLocator(3 if narrow else 7, integer=True))
@@ -209,6 +211,14 @@ def _retention_text(plan: RetentionPlan, when: str, said: str) -> str:
     )
 
 
+def _planned(inquiry: Inquiry, plan: RetentionPlan) -> Command:
+    """The command that shows a plan, whether it is due now or not."""
+    first_left = inquiry.store.log.store_time_at(plan.log_start_after)
+    if plan.trigger != "manual" or first_left is None:
+        return inquiry.command("retention")
+    return inquiry.command("retention", "--keep-from", shown_time(first_left + 1))
+
+
 def _of_plan(inquiry: Inquiry, plan: RetentionPlan) -> dict[str, Any]:
     """The table and the remarks of a plan: unread messages that go, by group and topic."""
     lost: dict[tuple[str, str], list[int]] = {}
@@ -232,9 +242,9 @@ def _of_plan(inquiry: Inquiry, plan: RetentionPlan) -> dict[str, Any]:
             Severity.WARNING,
             f"group {group} loses {lost[group, topic][1]:,} unread messages of topic {topic} when "
             "retention deletes the next files",
-            inquiry.command("retention", "--manual"),
+            _planned(inquiry, plan),
         )
-        for group, topic in order[:_ROWS]
+        for group, topic in order
     ]
     grid = Grid("retention-by-group", "Groups that lose messages", columns, rows[:_ROWS], more)
     return {"grids": [grid] if rows else [], "remarks": remarks}

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from rmq_store.errors import AccessError, InvalidArgumentError
 from rmq_store.escaping import printable
 from rmq_store.files.durable import write_whole
-from rmq_store.report.section import Command, Report
+from rmq_store.report.section import Report
 from rmq_store.report.svg import svg_of
 from rmq_store.text.times import shown_time
 from rmq_store.verify.findings import Severity
@@ -35,7 +35,6 @@ def html_of(report: Report) -> str:
         made=shown_time(report.made_ms),
         severities=list(reversed(Severity)),
         svg_of=svg_of,
-        is_command=lambda cell: isinstance(cell, Command),
     )
 
 

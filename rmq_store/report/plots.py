@@ -85,15 +85,20 @@ def as_times(milliseconds: npt.ArrayLike) -> npt.NDArray[Any]:
 
 
 def draw_bars(
-    axes: Axes, names: Sequence[str], values: Sequence[float], labels: Sequence[str]
+    axes: Axes,
+    names: Sequence[str],
+    values: Sequence[float],
+    labels: Sequence[str],
+    colours: Sequence[str] = (*COLOURS[:4], OTHERS),
 ) -> None:
     """A horizontal bar for each name, the first on top, with a label beside it.
 
-    The first four have colours of their own, as in `draw_rate`.
+    The last one of `colours` is that of all further bars; by default the first four have colours of
+    their own, as in `draw_rate`.
     """
-    colours = [COLOURS[row] if row < 4 else OTHERS for row in range(len(names))]
     rows = np.arange(len(names))
-    bars = axes.barh(rows, np.asarray(values, dtype="float64"), color=colours or None)
+    chosen = [colours[min(row, len(colours) - 1)] for row in range(len(names))]
+    bars = axes.barh(rows, np.asarray(values, dtype="float64"), color=chosen or None)
     axes.set_yticks(rows, names)
     axes.bar_label(bars, labels, padding=4)
     axes.invert_yaxis()

@@ -16,16 +16,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A cell of a table: what is shown, and the exact value where that is rounded."""
+    """A cell of a table: what is shown, and the exact value where that is rounded.
+
+    `kind`: text, number, time or command.
+    """
 
     text: str
     exact: str | None = None
-    is_number: bool = False
+    kind: str = "text"
 
 
 @dataclass(frozen=True, slots=True)
 class Command(Cell):
     """A command line for a shell, quoted."""
+
+    kind: str = "command"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +65,11 @@ class Remark:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Why a section is not there, and the command that looks closer."""
+    """Why a section is not there, and the command that looks closer. `bounded`: it would take long."""
 
     reason: str
     command: Command
+    bounded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +107,20 @@ class Report:
         """The number of findings of a severity."""
         return sum(remark.severity is severity for remark in self.remarks)
 
+    def counted(self, severity: Severity) -> str:
+        """The number of findings of a severity in words, such as `1 error`."""
+        count = self.count(severity)
+        return f"{count:,} {severity.value}{'' if count == 1 else 's'}"
+
     @property
     def has_problem(self) -> bool:
-        """Whether there is an error, or a section is missing."""
-        return self.count(Severity.ERROR) > 0 or any(one.missing for one in self.sections)
+        """Whether there is an error, or a section could not be made."""
+        return self.count(Severity.ERROR) > 0 or len(self.failed) > 0
+
+    @property
+    def failed(self) -> list[str]:
+        """The titles of the sections that could not be made."""
+        return [one.title for one in self.sections if one.missing and not one.missing.bounded]
 
 
 def text(value: object) -> Cell:
@@ -114,19 +130,19 @@ def text(value: object) -> Cell:
 
 def number(value: int | None) -> Cell:
     """A cell with a whole number; empty for None."""
-    return Cell("" if value is None else f"{value:,}", None, True)
+    return Cell("" if value is None else f"{value:,}", None, "number")
 
 
 def in_units(count: int | None) -> Cell:
     """A cell with a byte count."""
-    return number(None) if count is None else Cell(size(count), f"{count:,} bytes", True)
+    return number(None) if count is None else Cell(size(count), f"{count:,} bytes", "number")
 
 
 def moment(ms: int | None) -> Cell:
     """A cell with a time in UTC."""
-    return text(None) if ms is None else Cell(shown_time(ms), f"{ms} ms")
+    return text(None) if ms is None else Cell(shown_time(ms), f"{ms} ms", "time")
 
 
 def span(ms: int | None) -> Cell:
     """A cell with a time span."""
-    return number(None) if ms is None else Cell(shown_duration(ms), f"{ms:,} ms", True)
+    return number(None) if ms is None else Cell(shown_duration(ms), f"{ms:,} ms", "number")

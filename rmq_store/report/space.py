@@ -85,12 +85,12 @@ def _topics_grid(topics: Sequence[dict[str, Any]], rest: int, every: int) -> Gri
             text(f"{row['topic']} (shared)" if row["shared"] else row["topic"]),
             number(row["messages"]),
             in_units(row["bytes"]),
-            Cell(_share(row["bytes"], every), None, True),
+            Cell(_share(row["bytes"], every), None, "number"),
         ]
         for row in topics[:_ROWS]
     ]
     if rest > 0:
-        share = Cell(_share(rest, every), None, True)
+        share = Cell(_share(rest, every), None, "number")
         rows.append([text("(in no queue)"), number(None), in_units(rest), share])
     left_out = len(topics) - _ROWS
     return Grid(
@@ -190,7 +190,7 @@ def rate(inquiry: Inquiry) -> Section:
     def draw(axes: Axes, narrow: bool) -> None:
         names = [named(topic, _LONGEST[not narrow]) for topic in leading]
         draw_rate(axes, edges, counts / seconds, [*names, "all others"])
-        in_time(axes, 4 if narrow else 9)
+        in_time(axes, 6 if narrow else 9)
         axes.set_ylabel("messages per second")
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
         _legend(axes, narrow)

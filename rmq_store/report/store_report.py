@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from importlib.metadata import version
 from typing import NamedTuple
 
@@ -13,8 +14,11 @@ from rmq_store.files.remote.uri_filesystem import is_uri
 from rmq_store.questions.engine import OnProgress
 from rmq_store.report import condition, groups, space, waiting
 from rmq_store.report.inquiry import NO_BOUNDS, Bounds, Inquiry, Named, SectionOf, missing
-from rmq_store.report.section import Report, Section
+from rmq_store.report.section import Remark, Report, Section
 from rmq_store.store import MessageStore
+from rmq_store.verify.findings import Severity
+
+_REMARKS = 10  # findings of a section that are listed at the start of the report
 
 
 class _Asked(NamedTuple):
@@ -84,9 +88,22 @@ def store_report(
     return Report(named.path, now, version("rmqstore"), sections)
 
 
+def _with_few_remarks(section: Section) -> Section:
+    """The section with its worst findings, and one that counts the others."""
+    order = list(Severity)
+    worst = sorted(section.remarks, key=lambda remark: -order.index(remark.severity))
+    rest = worst[_REMARKS:]
+    if not rest:
+        return section
+    text = f"{len(rest):,} more findings are in the section {section.title}"
+    return replace(
+        section, remarks=[*worst[:_REMARKS], Remark(rest[0].severity, text, rest[0].command)]
+    )
+
+
 def _made(inquiry: Inquiry) -> Iterator[Section]:
     for one in _SECTIONS:
         try:
-            yield one.make(inquiry)
+            yield _with_few_remarks(one.make(inquiry))
         except (StoreError, OSError) as error:
             yield missing(one.anchor, one.title, error, inquiry.command(*one.command))

@@ -213,7 +213,7 @@ def retries(inquiry: Inquiry) -> Section:
     section = Section("retries", "Retries", commands=[more])
     names = inquiry.store.topics()
     topics = [topic for topic in names if topic.startswith((RETRY_PREFIX, DLQ_PREFIX))]
-    if too_many := _too_many(inquiry, inquiry.held(topics), more):
+    if too_many := _too_many(inquiry, inquiry.held(topics), more, copies=False):
         return _left_out(section, too_many)
     groups: Counter[str] = Counter()
 
@@ -255,26 +255,33 @@ def _there(inquiry: Inquiry, *topics: str) -> list[str]:
     return [topic for topic in topics if inquiry.store.view.queues_of(topic)]
 
 
-def _too_many(inquiry: Inquiry, messages: int, command: Command) -> Missing | None:
-    """Why a section of so many messages of the broker's topics would cost too much; None if not."""
+def _too_many(
+    inquiry: Inquiry, messages: int, command: Command, *, copies: bool = True
+) -> Missing | None:
+    """Why a section of so many messages of the broker's topics would cost too much; None if not.
+
+    `copies`: it looks for later copies of the messages, by their keys.
+    """
     bounds = inquiry.bounds
     if messages > bounds.held:
         return Missing(
-            f"not looked at: the broker's topics hold {messages:,} such messages, and a report reads "
+            f"the broker's topics hold {messages:,} such messages, and a report reads "
             f"{bounds.held:,}; rmqstore report --all reads all",
             command,
+            bounded=True,
         )
-    if messages and inquiry.unindexed > bounds.unindexed:
+    if copies and messages and inquiry.unindexed > bounds.unindexed:
         return Missing(
-            f"not looked at: {inquiry.unindexed:,} bytes of the log have no index, and would be read to "
+            f"{inquiry.unindexed:,} bytes of the log have no index, and would be read to "
             "find what became of the messages; rmqstore report --all reads them",
             command,
+            bounded=True,
         )
     return None
 
 
 def _left_out(section: Section, why: Missing) -> Section:
-    return replace(section, missing=why, unseen=[f"{section.title}: {why.reason}."])
+    return replace(section, missing=why, unseen=[why.reason])
 
 
 Order = Callable[[Row], tuple[int, ...]]

@@ -68,10 +68,9 @@ def report(
             on_open=on_open,
         )
     write_page(output, html_of(found))
-    counts = ", ".join(f"{found.count(one)} {one.value}s" for one in reversed(Severity))
-    missing = [section.title for section in found.sections if section.missing]
+    counts = ", ".join(found.counted(one) for one in reversed(Severity))
     say(f"{output}: {counts}")
-    if missing:
-        say(f"rmqstore: sections that could not be made: {', '.join(missing)}", err=True)
+    if found.failed:
+        say(f"rmqstore: sections that could not be made: {', '.join(found.failed)}", err=True)
     if found.has_problem:
         sys.exit(EXIT_FINDINGS)
