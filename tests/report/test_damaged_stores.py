@@ -10,6 +10,7 @@ import pytest
 
 from rmq_store import MessageStore
 from rmq_store.report import libraries
+from rmq_store.report import page as page_module
 from rmq_store.report.inquiry import Bounds
 from rmq_store.report.page import html_of
 from rmq_store.report.store_report import store_report
@@ -22,6 +23,13 @@ from tests.support.running.commands import call, complaint
 Golden = Callable[[str], GoldenStore]
 
 
+@pytest.fixture
+def _no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing takes most of a second, and these tests are about words."""
+    monkeypatch.setattr(page_module, "svg_of", lambda plot, narrow: plot.about)
+
+
+@pytest.mark.usefixtures("_no_plots")
 def test_one_damaged_system_topic_does_not_end_the_report(tmp_path: Path, report: MakePage) -> None:
     store = unpack("clean-4.9.7", tmp_path)
     letter = next(one for one in store.truth if one["topic"].startswith("%DLQ%"))
@@ -48,6 +56,7 @@ def test_one_damaged_system_topic_does_not_end_the_report(tmp_path: Path, report
     assert "The records and their checksums" not in checked.text("unseen")
 
 
+@pytest.mark.usefixtures("_no_plots")
 def test_a_log_without_a_file_is_an_error(tmp_path: Path, report: MakePage) -> None:
     store = unpack("clean-5.5.0", tmp_path)
     sorted(Path(store.path, "commitlog").iterdir())[1].unlink()
@@ -58,6 +67,7 @@ def test_a_log_without_a_file_is_an_error(tmp_path: Path, report: MakePage) -> N
     assert page.rows("by-topic")
 
 
+@pytest.mark.usefixtures("_no_plots")
 def test_a_store_that_lost_its_queues_still_has_its_facts(
     tmp_path: Path, report: MakePage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -72,7 +82,9 @@ def test_a_store_that_lost_its_queues_still_has_its_facts(
         assert "RMQSTORE_UNDISPATCHED" in page.text(anchor), anchor
 
 
+@pytest.mark.usefixtures("_no_plots")
 @pytest.mark.parametrize("name", ["crash-4.9.7", "crash-5.5.0"])
+@pytest.mark.usefixtures("_no_plots")
 def test_a_crashed_store_says_so(name: str, golden: Golden, report: MakePage) -> None:
     store = golden(name)
     page = report(store.path)
@@ -82,6 +94,7 @@ def test_a_crashed_store_says_so(name: str, golden: Golden, report: MakePage) ->
     assert f"rmqstore recover {store.path}" in page.commands
 
 
+@pytest.mark.usefixtures("_no_plots")
 def test_a_store_that_is_being_written_says_so(tmp_path: Path, report: MakePage) -> None:
     store = unpack("crash-5.5.0", tmp_path)
     Path(store.path, "lock").unlink(missing_ok=True)
@@ -92,6 +105,7 @@ def test_a_store_that_is_being_written_says_so(tmp_path: Path, report: MakePage)
     assert not any("not cleanly" in text for text in page.remarks)
 
 
+@pytest.mark.usefixtures("_no_plots")
 def test_an_empty_store_and_one_without_config(
     golden: Golden, tmp_path: Path, report: MakePage
 ) -> None:
@@ -106,6 +120,7 @@ def test_an_empty_store_and_one_without_config(
     assert "is not there" in without.text("lag")
 
 
+@pytest.mark.usefixtures("_no_plots")
 def test_what_would_take_long_is_left_out_and_the_report_says_so(golden: Golden) -> None:
     store = golden("clean-4.9.7")
     html = html_of(store_report(store.path, bounds=Bounds(200, 5, 3, 0), now_ms=1 << 40))
@@ -126,6 +141,7 @@ def test_what_would_take_long_is_left_out_and_the_report_says_so(golden: Golden)
     assert "bytes of the log have no index" in left_out
 
 
+@pytest.mark.usefixtures("_no_plots")
 def test_many_findings_of_a_section_are_counted(tmp_path: Path) -> None:
     store = unpack("clean-5.5.0", tmp_path)
     offsets = ",".join(f'"orders@group-{number:02}":{{"0":999999}}' for number in range(25))
@@ -144,6 +160,7 @@ def test_the_same_store_gives_the_same_page(golden: Golden) -> None:
     assert len(pages) == 1
 
 
+@pytest.mark.usefixtures("_no_plots")
 def test_where_a_report_may_be_written(tmp_path: Path, golden: Golden) -> None:
     store = golden("crash-5.5.0").path
     target = tmp_path / "report.html"
@@ -164,6 +181,7 @@ def test_where_a_report_may_be_written(tmp_path: Path, golden: Golden) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html"]
 
 
+@pytest.mark.usefixtures("_no_plots")
 def test_without_its_libraries_it_names_what_to_install(
     golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,6 +192,7 @@ def test_without_its_libraries_it_names_what_to_install(
     assert "pip install 'rmqstore[report]'" in said
 
 
+@pytest.mark.usefixtures("_no_plots")
 def test_lost_messages_are_an_error(golden: Golden, tmp_path: Path, report: MakePage) -> None:
     store = unpack("expired-5.5.0", tmp_path)
     with MessageStore.open(store.path) as opened:
