@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from matplotlib import cycler
 from matplotlib.axes import Axes
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+from matplotlib.rcsetup import cycler
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from rmq_store.escaping import printable
