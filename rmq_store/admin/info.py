@@ -29,7 +29,9 @@ from rmq_store.format.layout import (
 from rmq_store.format.record import Record
 from rmq_store.format.topics import is_system_topic, topic_of_broker
 from rmq_store.markers.checkpoint import Checkpoint
-from rmq_store.markers.lock_file import lock_state
+from rmq_store.markers.lock_file import LockState, lock_state
+from rmq_store.text.sizes import size
+from rmq_store.text.times import iso_time
 
 _BLOCK = 1 << 16  # bytes read to decide whether a file is written up to a position
 _MOST_DAMAGE = 10  # damaged ranges named
@@ -210,3 +212,37 @@ def _checkpointed(root: Path) -> int | None:
     if checkpoint is None:
         return None
     return min(checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp)
+
+
+def closed_how(info: StoreInfo) -> str:
+    """How the store was closed, as the rest of "it was closed ..."."""
+    if info.closed:
+        return "cleanly"
+    if info.lockHeld is None:
+        return "not cleanly, or a broker has it open (abort)"
+    return "not yet: a broker or a writer has it open" if info.lockHeld else "not cleanly (abort)"
+
+
+def facts_of(info: StoreInfo) -> list[tuple[str, str]]:
+    """The summary as names and sentences, times in UTC."""
+    used = info.logEnd - info.logStart
+    return [
+        ("store", info.path),
+        ("broker", info.brokerName),
+        ("closed", closed_how(info)),
+        ("lock", str(LockState(info.lockHeld, info.lockPid))),
+        (
+            "log",
+            f"{info.logStart} to {info.logEnd}: {size(used)}, {info.logFiles} files "
+            f"of {size(info.logFileSize)}",
+        ),
+        (
+            "stored",
+            f"{iso_time(info.firstStoreTimestamp)} to {iso_time(info.lastStoreTimestamp)}",
+        ),
+        ("checkpoint", iso_time(info.checkpointTimestamp)),
+        ("topics", f"{info.topics}, and {info.systemTopics} system topics"),
+        ("queues", str(info.queues)),
+        ("index files", str(info.indexFiles)),
+        *(("damage", f"{what}; see rmqstore verify") for what in info.damage),
+    ]

@@ -53,6 +53,10 @@ COMMANDS = {
         "Show what the broker would delete now, and which groups lose messages.",
     ),
     "verify": ("read_commands.verify", "Check that log, queues, index and configuration agree."),
+    "report": (
+        "read_commands.report",
+        "Write a report of the store into one HTML file: findings, tables and plots.",
+    ),
     "rebuild": (
         "write_commands.rebuild",
         "Rebuild queues and index from the log into a new store.",

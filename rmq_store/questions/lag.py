@@ -12,6 +12,7 @@ from rmq_store.questions.engine import OnProgress
 from rmq_store.search.queue_selection import require_queue_ids
 from rmq_store.store import MessageStore
 from rmq_store.tables.groups_offsets import group_rows
+from rmq_store.tables.sizes import COUNTED
 from rmq_store.tables.table import Row
 
 LOST = "BELOW_MIN"
@@ -50,11 +51,15 @@ class LagAnswer:
 
 @dataclass(frozen=True, slots=True)
 class LagQuestion:
-    """The lag of `groups` in `topics` and in queues with these numbers; an empty list means all."""
+    """The lag of `groups` in `topics` and in queues with these numbers; an empty list means all.
+
+    `counted`: the bytes of more messages of a queue are estimated from samples.
+    """
 
     groups: Collection[str] = ()
     topics: Sequence[str] = ()
     queue_ids: Collection[int] = ()
+    counted: int = COUNTED
 
     def plan(self, store: MessageStore) -> list[list[Committed]]:
         """Committed offsets, a few hundred per share.
@@ -82,7 +87,7 @@ class LagQuestion:
         self, store: MessageStore, share: Sequence[Committed], progress: OnProgress
     ) -> list[Row]:
         """The rows of some committed offsets."""
-        rows = list(group_rows(store, share))
+        rows = list(group_rows(store, share, self.counted))
         progress(len(share))
         return rows
 

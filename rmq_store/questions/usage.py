@@ -87,10 +87,15 @@ class UsageAnswer:
 @dataclass(frozen=True, slots=True)
 class UsageQuestion:
     """The usage of `ranges` (default: all queues). `largest`: how many of the largest messages to
-    list."""
+    list.
+
+    `most_of_a_queue`: to read at most about so many entries of a queue. Longer days are estimated from
+    samples, and the largest messages are those of the newest of each queue.
+    """
 
     ranges: Ranges | None = None
     largest: int = 0
+    most_of_a_queue: int | None = None
 
     def plan(self, store: MessageStore) -> list[Ranges]:
         """Queue ranges, about a million entries per share."""
@@ -111,10 +116,18 @@ class UsageQuestion:
 
     def work(self, store: MessageStore, share: Ranges, progress: OnProgress) -> UsagePart:
         """The rows and the largest messages of some ranges."""
-        rows = list(usage_rows(store, share))
-        found = heapq.nsmallest(self.largest, _large_messages(store, share, self.largest), _size)
+        rows = list(usage_rows(store, share, self.most_of_a_queue))
+        searched = [self._newest(store, part) for part in share]
+        found = heapq.nsmallest(self.largest, _large_messages(store, searched, self.largest), _size)
         progress(self.weight(share))
         return UsagePart(rows, found)
+
+    def _newest(self, store: MessageStore, part: QueueSlice) -> QueueSlice:
+        """Of a range, what is searched for the largest messages."""
+        if self.most_of_a_queue is None:
+            return part
+        first = store.max_offset(*part.queue) - self.most_of_a_queue
+        return part.cut(min(max(part.start, first), part.stop), part.stop)
 
     def weight(self, share: Ranges) -> int:
         """The number of messages in the ranges."""
@@ -133,7 +146,9 @@ def _size(message: Row) -> tuple[int, int, str]:
     return -message["storeSize"], message["commitLogOffset"], message["topic"]
 
 
-def _large_messages(store: MessageStore, share: Ranges, count: int) -> Iterator[dict[str, Any]]:
+def _large_messages(
+    store: MessageStore, share: Sequence[QueueSlice], count: int
+) -> Iterator[dict[str, Any]]:
     """Candidates for the `count` largest messages. Reads only the queues, not the log."""
     if not count:
         return

@@ -17,7 +17,7 @@ from rmq_store.config.topics_json import queue_count
 from rmq_store.format.layout import CONFIG_DIR
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.store import MessageStore
-from rmq_store.tables.sizes import bytes_between
+from rmq_store.tables.sizes import COUNTED, bytes_between
 from rmq_store.tables.table import BROKER, INT, LONG, TEXT, TIMESTAMP, Row, Table, TableColumn
 
 
@@ -30,8 +30,10 @@ def _source(store: MessageStore, name: str) -> tuple[str, int | None]:
     return str(folder / name), None
 
 
-def group_rows(store: MessageStore, offsets: Iterable[Committed]) -> Iterator[Row]:
-    """A row of the table `groups` for each committed offset."""
+def group_rows(
+    store: MessageStore, offsets: Iterable[Committed], counted: int = COUNTED
+) -> Iterator[Row]:
+    """A row of the table `groups` for each committed offset. `counted`: as for `bytes_between`."""
     now = time.time_ns() // 1_000_000
     there, declared = set(store.queues()), store.view.declared_topics
     for _, name, group, queue, offset in offsets:
@@ -47,7 +49,7 @@ def group_rows(store: MessageStore, offsets: Iterable[Committed]) -> Iterator[Ro
             "configAgeMs": None if written is None else now - written,
         }
         if queue in there:
-            row |= _lag(store, queue, offset)
+            row |= _lag(store, queue, offset, counted)
         elif queue.queue_id < queue_count(declared.get(queue.topic)):
             # A queue gets files with its first message.
             row |= {"minOffset": 0, "maxOffset": 0, "lag": 0, "lagBytes": 0, "lagMs": 0}
@@ -59,7 +61,7 @@ def _groups(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterato
     return group_rows(store, committed_offsets(store.path))
 
 
-def _lag(store: MessageStore, queue: QueueId, offset: int) -> Row:
+def _lag(store: MessageStore, queue: QueueId, offset: int, counted: int) -> Row:
     low, high = store.min_offset(*queue), store.max_offset(*queue)
     status = "BELOW_MIN" if offset < low else "ABOVE_MAX" if offset > high else "OK"
     start = min(max(offset, low), high)
@@ -67,7 +69,7 @@ def _lag(store: MessageStore, queue: QueueId, offset: int) -> Row:
         "minOffset": low,
         "maxOffset": high,
         "lag": high - start,
-        "lagBytes": bytes_between(store, queue, start, high),
+        "lagBytes": bytes_between(store, queue, start, high, counted),
         "status": status,
         "lagMs": 0,
     }

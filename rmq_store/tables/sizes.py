@@ -13,10 +13,12 @@ COUNTED = 1_000_000
 _AT_ONCE = 1 << 16
 
 
-def bytes_between(store: MessageStore, queue: QueueId, start: int, stop: int) -> int:
-    """Bytes of the records at queue offsets [start, stop), estimated from samples for a long
-    range."""
-    if stop - start <= COUNTED:
+def bytes_between(
+    store: MessageStore, queue: QueueId, start: int, stop: int, counted: int = COUNTED
+) -> int:
+    """Bytes of the records at queue offsets [start, stop), estimated from samples for a range of more
+    than `counted` messages."""
+    if stop - start <= counted:
         return exact_bytes(store, queue, start, stop)
 
     part = QueueSlice(queue, start, stop)

@@ -9,7 +9,7 @@ from rmq_store.errors import StoreError
 from rmq_store.format.queues import QueueSlice
 from rmq_store.format.topics import LMQ_PREFIX
 from rmq_store.store import MessageStore
-from rmq_store.tables.sizes import exact_bytes
+from rmq_store.tables.sizes import bytes_between
 from rmq_store.tables.table import (
     BROKER,
     DAY,
@@ -31,8 +31,13 @@ def _usage(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterator
     return usage_rows(store, all_ranges(store) if ranges is None else ranges)
 
 
-def usage_rows(store: MessageStore, ranges: Iterable[QueueSlice]) -> Iterator[Row]:
-    """Rows of the table `usage`: one for each range and day of store time (UTC)."""
+def usage_rows(
+    store: MessageStore, ranges: Iterable[QueueSlice], counted: int | None = None
+) -> Iterator[Row]:
+    """Rows of the table `usage`: one for each range and day of store time (UTC).
+
+    `counted`: the bytes of a row with more messages are estimated from samples; by default of none.
+    """
     for part in ranges:
         at = part.start
         while at < part.stop:
@@ -47,7 +52,9 @@ def usage_rows(store: MessageStore, ranges: Iterable[QueueSlice]) -> Iterator[Ro
                 "queueId": part.queue.queue_id,
                 "day": None if stored is None else _date(day),
                 "messages": upto - at,
-                "bytes": exact_bytes(store, part.queue, at, upto),
+                "bytes": bytes_between(
+                    store, part.queue, at, upto, upto - at if counted is None else counted
+                ),
                 "shared": part.queue.topic.startswith(LMQ_PREFIX),
                 "firstOffset": at,
                 "stopOffset": upto,

@@ -143,6 +143,21 @@ def shown_time(ms: int) -> str:
     return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def shown_duration(ms: int) -> str:
+    """A time span in its two largest units, such as `2 h 13 min`; below a minute in seconds."""
+    if ms < 1000:
+        return f"{ms} ms"
+    if ms < 60_000:
+        return f"{ms / 1000:.1f} s"
+    left = ms // 1000
+    found: list[str] = []
+    for unit, seconds in (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1)):
+        count, left = divmod(left, seconds)
+        if count or found:
+            found.append(f"{count:,} {unit}")
+    return " ".join(found[:2])
+
+
 def as_datetime(ms: int) -> datetime | str:
     """A time in UTC; its number as text where no datetime can be that late or early."""
     try:

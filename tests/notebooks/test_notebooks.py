@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import sys
-from importlib import import_module
 from typing import Any
 
-import matplotlib
 import nbformat
 import pytest
 from nbclient import NotebookClient
@@ -101,26 +99,6 @@ def run_on(name: str, store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert any(store in cell.source for cell in notebook.cells)
     where = {"metadata": {"path": str(FOLDER)}}
     NotebookClient(notebook, timeout=SECONDS_A_CELL, resources=where).execute()  # raises
-
-
-def test_foreign_names_are_drawn_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(FOLDER))
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    helpers = import_module("helpers")  # sets the style
-
-    names = ["_hidden", "$\\frac{1$", "a\x1b[2J", *map(str, range(9))]
-    figure, axes = pyplot.subplots()
-    try:
-        for name, colour in helpers.colours_of(names).items():
-            axes.bar([1], [1], color=colour, label=helpers.named(name))
-        legend = axes.legend()
-        figure.canvas.draw()  # where a formula would be parsed
-        shown = [text.get_text() for text in legend.get_texts()]
-        assert shown == [" _hidden", "$\\frac{1$", "a\\u001b[2J", *map(str, range(9))]
-    finally:
-        pyplot.close(figure)
 
 
 def test_the_words_are_those_of_the_golden_store(golden: Any) -> None:

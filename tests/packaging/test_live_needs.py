@@ -1,4 +1,4 @@
-"""Where tests against real brokers are left out, and where that is a failure."""
+"""Where tests against real brokers, and in a browser, are left out, and where that is a failure."""
 
 from __future__ import annotations
 
@@ -22,3 +22,16 @@ def test_what_is_missing_is_a_failure_where_it_has_to_be_there(
     outcome = pytest.skip.Exception if required is None else pytest.fail.Exception
     with pytest.raises(outcome, match="no Maven"):
         needs.need_jars("5.5.0")
+
+
+@pytest.mark.parametrize("required", [None, "1"])
+def test_a_missing_browser_is_a_failure_where_it_has_to_be_there(
+    monkeypatch: pytest.MonkeyPatch, required: str | None
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv(needs.REQUIRED, raising=False)
+    if required is not None:
+        monkeypatch.setenv(needs.REQUIRED, required)
+    outcome = pytest.skip.Exception if required is None else pytest.fail.Exception
+    with pytest.raises(outcome, match="apt-get install chromium"):
+        needs.need_browser()

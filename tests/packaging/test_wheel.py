@@ -70,6 +70,10 @@ def test_it_installs_four_names_and_no_common_one(wheel: Path) -> None:
     }
 
 
+def test_it_has_the_template_of_the_report(wheel: Path) -> None:
+    assert "rmq_store/report/page.html" in members(wheel)
+
+
 def test_it_is_typed(wheel: Path) -> None:
     typed = {f"{name}/py.typed" for name in ("rmq_store", "spark_source", "rmqstore_jobs")}
     assert typed <= set(members(wheel))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+from typing import NamedTuple
 
 import pytest
 
@@ -24,3 +26,23 @@ def need_jars(release: str, *, proxy: bool = False) -> None:
         if os.environ.get(REQUIRED) == "1":
             pytest.fail(f"{missing} ({REQUIRED}=1)")
         pytest.skip(str(missing))
+
+
+class Browser(NamedTuple):
+    """Where a browser and the program that drives it are."""
+
+    chromium: str
+    driver: str
+
+
+def need_browser() -> Browser:
+    """Debian's packages chromium and chromium-driver. Where one is missing, as for `need_jars`."""
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if chromium is None or driver is None:
+        missing = (
+            "no chromium and chromedriver on the path: apt-get install chromium chromium-driver"
+        )
+        if os.environ.get(REQUIRED) == "1":
+            pytest.fail(f"{missing} ({REQUIRED}=1)")
+        pytest.skip(missing)
+    return Browser(chromium, driver)

@@ -1,0 +1,76 @@
+"""rmqstore report."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import click
+
+from rmq_store.cli.exit_codes import EXIT_FINDINGS
+from rmq_store.cli.options import store_command
+from rmq_store.cli.printing import say
+from rmq_store.questions.engine import OnProgress
+from rmq_store.report.libraries import require_libraries
+from rmq_store.store import MessageStore
+from rmq_store.text.progress import Progress
+from rmq_store.verify.findings import Severity
+
+
+@click.command()
+@store_command
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="The HTML file to write. An earlier report is replaced.",
+)
+@click.option("--overwrite", is_flag=True, help="Replace a file that is not a report, too.")
+@click.option("--verify", is_flag=True, help="Check the whole log, as rmqstore verify does.")
+@click.option(
+    "--all", "everything", is_flag=True, help="Read everything, however large the store is."
+)
+def report(
+    store: str,
+    broker_conf: str | None,
+    broker_name: str | None,
+    output: Path,
+    overwrite: bool,
+    verify: bool,
+    everything: bool,
+) -> None:
+    """Write a report of the store into one HTML file: findings, tables and plots.
+
+    It holds for a store of any size: what would take long is sampled or left out, and the report says
+    so. Changes nothing in the store. Needs pip install 'rmqstore[report]'.
+    """
+    require_libraries()
+    from rmq_store.report.page import check_target, html_of, write_page
+    from rmq_store.report.store_report import store_report
+
+    check_target(output, store, overwrite=overwrite)
+    with ExitStack() as stack:
+
+        def on_open(opened: MessageStore) -> OnProgress | None:
+            if not verify:
+                return None
+            length = opened.log.chain.stop - opened.log.chain.start
+            return stack.enter_context(Progress("verify", length))
+
+        found = store_report(
+            store,
+            broker_conf=broker_conf,
+            broker_name=broker_name,
+            verify=verify,
+            everything=everything,
+            on_open=on_open,
+        )
+    write_page(output, html_of(found))
+    counts = ", ".join(found.counted(one) for one in reversed(Severity))
+    say(f"{output}: {counts}")
+    if found.failed:
+        say(f"rmqstore: sections that could not be made: {', '.join(found.failed)}", err=True)
+    if found.has_problem:
+        sys.exit(EXIT_FINDINGS)

@@ -1,0 +1,142 @@
+"""Sections of a report: what the store is and how it ended, and its damage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from rmq_store.admin.info import StoreInfo, closed_how, facts_of
+from rmq_store.format.layout import ABORT_BACKUP_FILE
+from rmq_store.questions.engine import ask_opened
+from rmq_store.questions.verify import VerifyQuestion
+from rmq_store.report.inquiry import Inquiry, Named
+from rmq_store.report.section import Cell, Grid, Remark, Section, in_units, number, text
+from rmq_store.store import MessageStore
+from rmq_store.tables import TABLES
+from rmq_store.verify.config_against_store import config_findings, consumer_findings
+from rmq_store.verify.findings import Finding, Severity
+
+_ROWS = 100
+_FACTS = ("fact", "value")
+
+
+def facts(named: Named, info: StoreInfo) -> Section:
+    """What the store is and how it ended (the answer of `rmqstore info`)."""
+    rows = [[text(name), text(value)] for name, value in facts_of(info)]
+    return Section(
+        "facts",
+        "The store",
+        grids=[Grid("facts-of-store", "", _FACTS, rows)],
+        remarks=[*_ending(named, info), *_damaged(named, info.damage)],
+        commands=[named.command("info")],
+    )
+
+
+def _ending(named: Named, info: StoreInfo) -> Iterator[Remark]:
+    if info.lockHeld:
+        yield Remark(
+            Severity.NOTE,
+            "a process has the store open to write: the numbers are those of the moment when the "
+            "report was made",
+            named.command("info"),
+        )
+    elif not info.closed:
+        yield Remark(
+            Severity.WARNING,
+            f"the store was closed {closed_how(info)}: the broker's next start recovers it",
+            named.command("recover"),
+        )
+
+
+def _damaged(named: Named, damage: Iterable[str]) -> Iterator[Remark]:
+    for what in damage:
+        yield Remark(Severity.ERROR, what, named.command("verify"))
+
+
+def files(inquiry: Inquiry) -> Section:
+    """The release, and the files by part: their size, and the space that they take on the disk."""
+    rows_of = TABLES["files"].rows_of
+    assert rows_of is not None
+    parts: dict[str, list[int]] = {}
+    for row in rows_of(inquiry.store, None):
+        before = parts.get(row["part"], [0, 0, 0])
+        parts[row["part"]] = [
+            before[0] + 1,
+            before[1] + row["size"],
+            before[2] + row["allocated"],
+        ]
+    order = sorted(parts, key=lambda part: (-parts[part][1], part))
+    rows = [[text(part), number(parts[part][0]), *map(in_units, parts[part][1:])] for part in order]
+    return Section(
+        "files",
+        "Files",
+        f"{_release(inquiry.store)} A broker creates log files in advance: size is what ls shows, "
+        "allocated is what they take on the disk.",
+        grids=[Grid("files-by-part", "", ("part", "files", "size", "allocated"), rows)],
+        commands=[inquiry.command("table files")],
+    )
+
+
+def _release(store: MessageStore) -> str:
+    """What the files show of the broker's release; none records it."""
+    if (store.path / ABORT_BACKUP_FILE).exists():
+        return "The broker is of release 5.0 or newer: it left abort.bak."
+    return f"No file records the release; the records look like those of {store.dialect}."
+
+
+def damage(inquiry: Inquiry) -> Section:
+    """Damage: that which costs little to find, or all that `verify` finds."""
+    section = Section("damage", "Damage", commands=[inquiry.command("verify")])
+    if inquiry.verify:
+        report = ask_opened(VerifyQuestion(), inquiry.store, inquiry.progress)
+        return replace(
+            section,
+            about=f"The whole log was checked: {report.records:,} records, {report.queues:,} queues, "
+            f"{len(report.index):,} index files."
+            + ("" if len(report.findings) else " Nothing is wrong."),
+            grids=_findings_grids(report.findings),
+            remarks=[_remark(inquiry, finding) for finding in report.findings],
+        )
+    found = [*config_findings(inquiry.store), *consumer_findings(inquiry.store)]
+    warnings = [Remark(Severity.ERROR, what, inquiry.command("verify")) for what in _lost(inquiry)]
+    nothing = "Nothing was found in what was looked at." if not found and not warnings else ""
+    return replace(
+        section,
+        about="Looked at: the files of the log and of the queues, the end of the log, the files of "
+        f"config/ and the offsets of the groups. {nothing}",
+        grids=_findings_grids(found),
+        remarks=[*warnings, *(_remark(inquiry, finding) for finding in found)],
+        unseen=[
+            "The records and their checksums, the queue entries compared with the records, and the "
+            "index: rmqstore report --verify, or rmqstore verify, reads all of them."
+        ],
+    )
+
+
+def _lost(inquiry: Inquiry) -> Iterator[str]:
+    """The store's warnings, but for those that `info` has given already."""
+    holes = len(inquiry.store.log.chain.holes)
+    for place, warning in enumerate(inquiry.store.view.warnings()):
+        if place >= holes:
+            yield warning
+
+
+def _remark(inquiry: Inquiry, finding: Finding) -> Remark:
+    return Remark(finding.severity, f"{finding.code}: {finding.meaning}", inquiry.command("verify"))
+
+
+def _findings_grids(findings: Iterable[Finding]) -> list[Grid]:
+    rows = [
+        [
+            text(one.severity.value),
+            text(one.code),
+            text(one.path),
+            Cell("" if one.start is None else f"{one.start:,} to {one.stop:,}"),
+            text(one.meaning),
+            text(one.advice),
+        ]
+        for one in findings
+    ]
+    columns = ("severity", "code", "file", "bytes of it", "meaning", "advice")
+    more = f"{len(rows) - _ROWS:,} more are not listed." if len(rows) > _ROWS else None
+    return [Grid("findings", "", columns, rows[:_ROWS], more)] if rows else []

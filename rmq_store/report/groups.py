@@ -1,0 +1,250 @@
+"""Sections of a report: how far consumer groups are behind, and what retention takes from them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from matplotlib.ticker import MaxNLocator
+
+from rmq_store.admin.retention import (
+    RetentionPlan,
+    RetentionPolicy,
+    plan_retention,
+)
+from rmq_store.config.consumer_offsets import CONSUMER_FILES, committed_offsets
+from rmq_store.format.layout import CONFIG_DIR
+from rmq_store.questions.engine import ask_opened
+from rmq_store.questions.lag import LagQuestion
+from rmq_store.report.inquiry import Inquiry
+from rmq_store.report.plots import COLOURS, draw_bars, named
+from rmq_store.report.section import (
+    Cell,
+    Command,
+    Grid,
+    Missing,
+    Plot,
+    Remark,
+    Section,
+    in_units,
+    number,
+    span,
+    text,
+)
+from rmq_store.tables.sizes import COUNTED
+from rmq_store.text.sizes import size
+from rmq_store.text.times import shown_time
+from rmq_store.verify.findings import Severity
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_OF_BROKER = "CID_RMQ_SYS_"  # groups of the broker itself (MixAll#CID_RMQ_SYS_PREFIX)
+_ROWS = 50
+_SLOWEST = 5
+_BARS = 10
+_LONGEST = (16, 34)  # characters of a name in a plot, narrow and wide
+_HOUR_MS = 3_600_000
+
+
+def lag(inquiry: Inquiry) -> Section:
+    """How far each consumer group is behind (the answer of `rmqstore lag`)."""
+    offsets = sum(1 for _ in committed_offsets(inquiry.store.path))
+    section = Section("lag", "Consumer groups", commands=[inquiry.command("lag")])
+    if not offsets:
+        names = " or ".join(f"{CONFIG_DIR}/{name}" for name in CONSUMER_FILES)
+        there = any(Path(inquiry.store.path, CONFIG_DIR, name).exists() for name in CONSUMER_FILES)
+        why = "is empty" if there else "is not there"
+        return replace(section, about=f"No group has committed an offset: {names} {why}.")
+    if offsets > inquiry.bounds.offsets:
+        reason = (
+            f"groups have {offsets:,} offsets, and a report reads "
+            f"{inquiry.bounds.offsets:,}; rmqstore report --all reads all"
+        )
+        left_out = Missing(reason, inquiry.command("lag"), bounded=True)
+        return replace(section, unseen=[reason], missing=left_out)
+    counted = min(COUNTED, max(1, inquiry.bounds.entries // offsets))
+    answer = ask_opened(LagQuestion(counted=counted), inquiry.store)
+    rows = answer.by_group()
+    behind = [row for row in rows if row["lag"]]
+    estimated = any((row.get("lag") or 0) > counted for row in answer.rows)
+    note = f"The bytes of more than {counted:,} messages of a queue are estimated from samples."
+    return replace(
+        section,
+        about="By the broker's offset files, which miss what was consumed since they were written. "
+        "The time is that from the first unconsumed message to the newest of its queue.",
+        plots=[_lag_plot(behind)] if behind else [],
+        grids=[_lag_grid(inquiry, rows), *_slowest(inquiry, behind)],
+        remarks=[*_lost(inquiry, rows), *_furthest(inquiry, behind)],
+        unseen=[note] if estimated else [],
+    )
+
+
+def _lag_grid(inquiry: Inquiry, rows: Sequence[dict[str, Any]]) -> Grid:
+    left_out = len(rows) - _ROWS
+    return Grid(
+        "lag-by-group",
+        "Lag by group and topic",
+        (*("group", "topic", "queues", "messages", "bytes", "time"), "queues that lost messages"),
+        [
+            [
+                text(row["consumerGroup"]),
+                text(row["topic"]),
+                number(row["queues"]),
+                *_lag_cells(row),
+                number(row["queues that lost messages"]),
+            ]
+            for row in rows[:_ROWS]
+        ],
+        f"{left_out:,} more, less far behind, are not listed." if left_out > 0 else None,
+    )
+
+
+def _lag_cells(row: dict[str, Any]) -> tuple[Cell, Cell, Cell]:
+    return number(row["lag"]), in_units(row["lagBytes"]), span(row["lagMs"])
+
+
+def _slowest(inquiry: Inquiry, behind: Sequence[dict[str, Any]]) -> list[Grid]:
+    """The groups with the largest lag in messages, bytes and time; not the broker's own."""
+    found = []
+    users = [row for row in behind if not row["consumerGroup"].startswith(_OF_BROKER)]
+    for what, name in (("messages", "lag"), ("bytes", "lagBytes"), ("time", "lagMs")):
+        rows = sorted(users, key=lambda row: -row[name])[:_SLOWEST]
+        cells = [
+            [text(row["consumerGroup"]), text(row["topic"]), *_lag_cells(row), _look(inquiry, row)]
+            for row in rows
+        ]
+        columns = ("group", "topic", "messages", "bytes", "time", "to look closer")
+        if cells:
+            found.append(Grid(f"slowest-{what}", f"Slowest by {what}", columns, cells))
+    return found
+
+
+def _look(inquiry: Inquiry, row: dict[str, Any]) -> Command:
+    return inquiry.command("lag", "--group", row["consumerGroup"], "--topic", row["topic"])
+
+
+def _lag_plot(behind: Sequence[dict[str, Any]]) -> Plot:
+    shown = behind[:_BARS]
+
+    def draw(axes: Axes, narrow: bool) -> None:
+        draw_bars(
+            axes,
+            [
+                named(f"{row['consumerGroup']}, {row['topic']}", _LONGEST[not narrow])
+                for row in shown
+            ],
+            [row["lag"] for row in shown],
+            [
+                f"{row['lag']:,}" if narrow else f"{row['lag']:,} messages, {size(row['lagBytes'])}"
+                for row in shown
+            ],
+            COLOURS[:1],
+        )
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+        axes.xaxis.set_major_locator(MaxNLocator(3 if narrow else 7, integer=True))
+        axes.set_xlabel("messages not consumed")
+
+    return Plot("plot-lag", "Lag by group and topic, in messages", draw, 0.9 + 0.3 * len(shown))
+
+
+def _lost(inquiry: Inquiry, rows: Sequence[dict[str, Any]]) -> list[Remark]:
+    return [
+        Remark(
+            Severity.ERROR,
+            f"group {row['consumerGroup']} lost messages of topic {row['topic']}: unconsumed messages "
+            f"expired in {row['queues that lost messages']:,} queues",
+            _look(inquiry, row),
+        )
+        for row in rows
+        if row["queues that lost messages"]
+    ]
+
+
+def _furthest(inquiry: Inquiry, behind: Sequence[dict[str, Any]]) -> list[Remark]:
+    users = (row for row in behind if not row["consumerGroup"].startswith(_OF_BROKER))
+    return [
+        Remark(
+            Severity.NOTE,
+            f"group {row['consumerGroup']} is the furthest behind: {row['lag']:,} messages "
+            f"({size(row['lagBytes'])}) of topic {row['topic']}",
+            _look(inquiry, row),
+        )
+        for row in list(users)[:1]
+    ]
+
+
+def retention(inquiry: Inquiry) -> Section:
+    """What the broker deletes now, else what it deletes next, and from which groups."""
+    store, rules = inquiry.store, RetentionPolicy.of(inquiry.store.config)
+    section = Section("retention", "What retention takes", commands=[inquiry.command("retention")])
+    said = (
+        f"fileReservedTime={rules.fileReservedTime} h, deleteWhen={rules.deleteWhen}, "
+        f"diskMaxUsedSpaceRatio={rules.diskMaxUsedSpaceRatio}"
+    )
+    if not store.config.fileReservedTime:
+        said += " (the broker's defaults: give --broker-conf for others)"
+    plan = plan_retention(store, rules, now_ms=inquiry.now_ms)
+    if plan.log:
+        when = f"now ({plan.trigger})"
+        return replace(section, about=_retention_text(plan, when, said), **_of_plan(inquiry, plan))
+    segments = store.log.chain.segments
+    if len(segments) < 2:
+        about = f"Nothing is due, and the broker never deletes its last log file. {said}."
+        return replace(section, about=about)
+    written = os.stat(segments[0].path).st_mtime_ns // 1_000_000
+    due = written + rules.fileReservedTime * _HOUR_MS
+    plan = plan_retention(store, rules, manual=True, now_ms=due + 1, disk_used_percent=0)
+    when = f"in the first hour of deleteWhen after {shown_time(due)}, or when the disk is too full"
+    text_ = f"Nothing is due now. {_retention_text(plan, when, said)}"
+    return replace(section, about=text_, **_of_plan(inquiry, plan))
+
+
+def _retention_text(plan: RetentionPlan, when: str, said: str) -> str:
+    files = (*plan.log, *plan.queues, *plan.index)
+    return (
+        f"{len(files):,} files with {size(plan.bytes)} go {when}: the log then starts at "
+        f"{plan.log_start_after:,}. {said}."
+    )
+
+
+def _planned(inquiry: Inquiry, plan: RetentionPlan) -> Command:
+    """The command that shows a plan, whether it is due now or not."""
+    first_left = inquiry.store.log.store_time_at(plan.log_start_after)
+    if plan.trigger != "manual" or first_left is None:
+        return inquiry.command("retention")
+    return inquiry.command("retention", "--keep-from", shown_time(first_left + 1))
+
+
+def _of_plan(inquiry: Inquiry, plan: RetentionPlan) -> dict[str, Any]:
+    """The table and the remarks of a plan: unread messages that go, by group and topic."""
+    lost: dict[tuple[str, str], list[int]] = {}
+    for risk in plan.risks:
+        queues, messages = lost.get((risk.group, risk.topic), (0, 0))
+        lost[risk.group, risk.topic] = [queues + 1, messages + risk.messages]
+    order = sorted(lost, key=lambda key: (-lost[key][1], key))
+    rows = [
+        [
+            *map(text, key),
+            *map(number, lost[key]),
+            inquiry.command("offsets", "--group", key[0], "--topic", key[1]),
+        ]
+        for key in order
+    ]
+    columns = ("group", "topic", "queues", "unread messages that go", "where the group is")
+    left_out = len(rows) - _ROWS
+    more = f"{left_out:,} more are not listed." if left_out > 0 else None
+    remarks = [
+        Remark(
+            Severity.WARNING,
+            f"group {group} loses {lost[group, topic][1]:,} unread messages of topic {topic} when "
+            "retention deletes the next files",
+            _planned(inquiry, plan),
+        )
+        for group, topic in order
+    ]
+    grid = Grid("retention-by-group", "Groups that lose messages", columns, rows[:_ROWS], more)
+    return {"grids": [grid] if rows else [], "remarks": remarks}

@@ -1,0 +1,152 @@
+"""The store that a report is about, how much of it is read, and the commands that look closer."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from rmq_store.errors import StoreError
+from rmq_store.escaping import printable
+from rmq_store.files.remote.uri_filesystem import is_uri
+from rmq_store.questions.engine import OnProgress, ask_opened
+from rmq_store.questions.usage import UsageAnswer, UsageQuestion
+from rmq_store.report.section import Command, Missing, Section
+from rmq_store.store import MessageStore
+from rmq_store.tables.table import all_ranges
+
+LARGEST = 20  # messages that are listed
+COLOURED = 4  # topics with a colour of their own; as many as `plots.draw_bars` colours
+# What says which broker it is: a command that is a job has the names of the Spark source.
+_OF_COMMANDS = ("--broker-conf", "--broker-name")
+_OF_JOBS = ("--brokerConf", "--brokerName")
+_JOBS = ("dlq",)
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How much a report reads at most, so that it holds for a store of any size.
+
+    `entries`: of queues, 20 bytes each. `held`: messages of the broker's own topics, for each section.
+    `offsets`: of consumer groups. `unindexed`: bytes of the log without an index, which finding the
+    copies of delayed and prepared messages reads.
+    """
+
+    entries: int = 20_000_000
+    held: int = 50_000
+    offsets: int = 50_000
+    unindexed: int = 1 << 30
+
+
+NO_BOUNDS = Bounds(*[1 << 62] * 4)
+
+
+@dataclass(frozen=True)
+class Named:
+    """How the user names a store: its path, made absolute, and options of every command."""
+
+    path: str
+    broker_conf: str | None = None
+    broker_name: str | None = None
+
+    @classmethod
+    def of(cls, path: str, broker_conf: str | None = None, broker_name: str | None = None) -> Named:
+        """The store at `path`; relative paths start at the working folder."""
+        conf = broker_conf and os.path.abspath(broker_conf)
+        return cls(path if is_uri(path) else os.path.abspath(path), conf, broker_name)
+
+    def command(self, name: str, *words: object) -> Command:
+        """A command on this store for a shell: `rmqstore NAME STORE WORDS...`."""
+        every = ("rmqstore", *name.split(), self.path, *map(str, words), *self._options(name))
+        return Command(" ".join(map(shell_word, every)))
+
+    def _options(self, name: str) -> Iterator[str]:
+        names = _OF_JOBS if name in _JOBS else _OF_COMMANDS
+        for option, value in zip(names, (self.broker_conf, self.broker_name), strict=True):
+            if value is not None:
+                yield from (option, value)
+
+
+@dataclass(frozen=True)
+class Inquiry:
+    """An open store and what is asked of it. `now_ms`: the moment that retention is planned for."""
+
+    store: MessageStore
+    named: Named
+    bounds: Bounds
+    now_ms: int
+    verify: bool = False
+    progress: OnProgress | None = None
+
+    def command(self, name: str, *words: object) -> Command:
+        """See `Named.command`."""
+        return self.named.command(name, *words)
+
+    @cached_property
+    def messages(self) -> int:
+        """The messages of all queues, light queues included."""
+        return sum(map(len, all_ranges(self.store)))
+
+    @cached_property
+    def most_of_a_queue(self) -> int | None:
+        """Entries of a queue that may be read; None for all."""
+        if self.messages <= self.bounds.entries:
+            return None
+        return max(1, self.bounds.entries // max(1, len(self.store.queues())))
+
+    @cached_property
+    def usage(self) -> UsageAnswer:
+        """Messages and bytes by topic and day, and the largest messages."""
+        return ask_opened(UsageQuestion(None, LARGEST, self.most_of_a_queue), self.store)
+
+    @cached_property
+    def leading(self) -> list[str]:
+        """The topics that take the most bytes, which have a colour of their own in every plot."""
+        rows = self.usage.by("topic")
+        return [row["topic"] for row in rows if not row["shared"]][:COLOURED]
+
+    def held(self, topics: Iterable[str]) -> int:
+        """The messages in the queues of some topics."""
+        return sum(map(len, self.store.view.ranges_of(self._there(topics))))
+
+    def _there(self, topics: Iterable[str]) -> list[str]:
+        return [topic for topic in topics if self.store.view.queues_of(topic)]
+
+    @cached_property
+    def unindexed(self) -> int:
+        """Bytes of the log that no index file covers."""
+        return sum(stop - start for start, stop in self.store.key_index().gaps())
+
+
+SectionOf = Callable[[Inquiry], Section]
+
+
+def shell_word(word: str) -> str:
+    """A word as a shell takes it, on one line and without control characters (bash, zsh, ksh)."""
+    if printable(word) == word:
+        return shlex.quote(word)
+    return "$'" + "".join(map(_in_ansi_c, word)) + "'"
+
+
+def _in_ansi_c(character: str) -> str:
+    if character in "'\\":
+        return f"\\{character}"
+    if printable(character) == character:
+        return character
+    try:
+        raw = character.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # half of a surrogate pair, from JSON
+        raw = character.encode("utf-8", "surrogatepass")
+    return "".join(f"\\x{byte:02x}" for byte in raw)
+
+
+def reason_of(error: StoreError | OSError) -> str:
+    """What prevented a section, in words."""
+    return str(error) if isinstance(error, StoreError) else f"{error.filename}: {error.strerror}"
+
+
+def missing(anchor: str, title: str, error: StoreError | OSError, command: Command) -> Section:
+    """A section that could not be made."""
+    return Section(anchor, title, missing=Missing(reason_of(error), command))

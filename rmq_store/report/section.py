@@ -1,0 +1,148 @@
+"""What a report consists of: sections with tables, plots and remarks, as plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from rmq_store.text.sizes import size
+from rmq_store.text.times import shown_duration, shown_time
+from rmq_store.verify.findings import Severity
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A cell of a table: what is shown, and the exact value where that is rounded.
+
+    `kind`: text, number, time or command.
+    """
+
+    text: str
+    exact: str | None = None
+    kind: str = "text"
+
+
+@dataclass(frozen=True, slots=True)
+class Command(Cell):
+    """A command line for a shell, quoted."""
+
+    kind: str = "command"
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """A table. `more` says what it leaves out."""
+
+    anchor: str
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    more: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """A plot: `draw` draws on axes, narrow or wide. `height`: inches. `about` describes it in words."""
+
+    anchor: str
+    about: str
+    draw: Callable[[Axes, bool], None]
+    height: float = 3.2
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """A finding of the report, and the command that goes on from it."""
+
+    severity: Severity
+    text: str
+    command: Command
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Why a section is not there, and the command that looks closer. `bounded`: it would take long."""
+
+    reason: str
+    command: Command
+    bounded: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A section. `unseen`: what was not looked at. `commands` show more of the same."""
+
+    anchor: str
+    title: str
+    about: str = ""
+    plots: Sequence[Plot] = ()
+    grids: Sequence[Grid] = ()
+    remarks: Sequence[Remark] = ()
+    unseen: Sequence[str] = ()
+    commands: Sequence[Command] = ()
+    missing: Missing | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A report of the store at `path` (as it is named) at a moment: ms since the epoch."""
+
+    path: str
+    made_ms: int
+    version: str
+    sections: Sequence[Section] = field(default_factory=list)
+
+    @property
+    def remarks(self) -> list[Remark]:
+        """The findings of all sections, the worst first."""
+        order = list(Severity)
+        found = [remark for section in self.sections for remark in section.remarks]
+        return sorted(found, key=lambda remark: -order.index(remark.severity))
+
+    def count(self, severity: Severity) -> int:
+        """The number of findings of a severity."""
+        return sum(remark.severity is severity for remark in self.remarks)
+
+    def counted(self, severity: Severity) -> str:
+        """The number of findings of a severity in words, such as `1 error`."""
+        count = self.count(severity)
+        return f"{count:,} {severity.value}{'' if count == 1 else 's'}"
+
+    @property
+    def has_problem(self) -> bool:
+        """Whether there is an error, or a section could not be made."""
+        return self.count(Severity.ERROR) > 0 or len(self.failed) > 0
+
+    @property
+    def failed(self) -> list[str]:
+        """The titles of the sections that could not be made."""
+        return [one.title for one in self.sections if one.missing and not one.missing.bounded]
+
+
+def text(value: object) -> Cell:
+    """A cell with a text; empty for None."""
+    return Cell("" if value is None else str(value))
+
+
+def number(value: int | None) -> Cell:
+    """A cell with a whole number; empty for None."""
+    return Cell("" if value is None else f"{value:,}", None, "number")
+
+
+def in_units(count: int | None) -> Cell:
+    """A cell with a byte count."""
+    return number(None) if count is None else Cell(size(count), f"{count:,} bytes", "number")
+
+
+def moment(ms: int | None) -> Cell:
+    """A cell with a time in UTC."""
+    return text(None) if ms is None else Cell(shown_time(ms), f"{ms} ms", "time")
+
+
+def span(ms: int | None) -> Cell:
+    """A cell with a time span."""
+    return number(None) if ms is None else Cell(shown_duration(ms), f"{ms:,} ms", "number")

@@ -1,0 +1,236 @@
+"""Sections of a report: what fills the log, when it was stored, and the largest messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import date
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rmq_store.questions.engine import ask_opened
+from rmq_store.questions.message_rate import MessageRateQuestion
+from rmq_store.report.inquiry import LARGEST, Inquiry
+from rmq_store.report.plots import (
+    bytes_label,
+    draw_bars,
+    draw_days,
+    draw_rate,
+    in_bytes,
+    in_time,
+    named,
+)
+from rmq_store.report.section import Cell, Grid, Plot, Remark, Section, in_units, number, text
+from rmq_store.text.times import shown_duration
+from rmq_store.verify.findings import Severity
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_BARS = 8  # topics in a plot
+_ROWS = 50
+_DAYS = 31
+_LONGEST = (18, 30)  # characters of a name in a plot, narrow and wide
+_MUCH = 0.5  # of the log
+
+
+def space(inquiry: Inquiry) -> Section:
+    """What fills the log, by topic and by day (the answer of `rmqstore usage`)."""
+    usage = inquiry.usage
+    topics, days = usage.by("topic"), _by_day(inquiry)
+    rest = usage.log_bytes - usage.listed_bytes
+    return Section(
+        "space",
+        "What fills the log",
+        f"{usage.messages:,} messages in queues take {_share(usage.listed_bytes, usage.log_bytes)} of "
+        "the log.",
+        plots=[_topics_plot(topics, usage.log_bytes), _days_plot(inquiry, days)] if topics else [],
+        grids=[_topics_grid(topics, rest, usage.log_bytes), _days_grid(days)],
+        remarks=[
+            Remark(
+                Severity.NOTE,
+                f"topic {row['topic']} takes {_share(row['bytes'], usage.log_bytes)} of the log",
+                inquiry.command("usage", "--by", "topic,day"),
+            )
+            for row in topics[:1]
+            if row["bytes"] >= _MUCH * usage.log_bytes and not row["shared"]
+        ],
+        unseen=_estimated(inquiry),
+        commands=[
+            inquiry.command("usage"),
+            inquiry.command("usage", "--by", "queue"),
+            inquiry.command("usage", "--by", "topic,day"),
+        ],
+    )
+
+
+def _share(some: int, every: int) -> str:
+    return f"{some / max(1, every):.1%}"
+
+
+def _estimated(inquiry: Inquiry) -> list[str]:
+    most = inquiry.most_of_a_queue
+    if most is None:
+        return []
+    return [
+        f"Bytes of a queue and day with more than {most:,} messages are estimated from samples; "
+        f"the store has {inquiry.messages:,} messages. rmqstore usage, or rmqstore report --all, "
+        "adds them up."
+    ]
+
+
+def _topics_grid(topics: Sequence[dict[str, Any]], rest: int, every: int) -> Grid:
+    rows = [
+        [
+            text(f"{row['topic']} (shared)" if row["shared"] else row["topic"]),
+            number(row["messages"]),
+            in_units(row["bytes"]),
+            Cell(_share(row["bytes"], every), None, "number"),
+        ]
+        for row in topics[:_ROWS]
+    ]
+    if rest > 0:
+        share = Cell(_share(rest, every), None, "number")
+        rows.append([text("(in no queue)"), number(None), in_units(rest), share])
+    left_out = len(topics) - _ROWS
+    return Grid(
+        "by-topic",
+        "By topic",
+        ("topic", "messages", "bytes", "of the log"),
+        rows,
+        f"{left_out:,} smaller topics are not listed." if left_out > 0 else None,
+    )
+
+
+def _topics_plot(topics: Sequence[dict[str, Any]], every: int) -> Plot:
+    shown = [row for row in topics if not row["shared"]][:_BARS]
+
+    def draw(axes: Axes, narrow: bool) -> None:
+        draw_bars(
+            axes,
+            [named(row["topic"], _LONGEST[not narrow]) for row in shown],
+            [row["bytes"] for row in shown],
+            [
+                _share(row["bytes"], every)
+                if narrow
+                else bytes_label(row["bytes"], every, row["messages"])
+                for row in shown
+            ],
+        )
+        in_bytes(axes, "x")
+        axes.set_xlabel("bytes of records" if narrow else "bytes of records in the log")
+
+    return Plot("plot-topics", "Bytes by topic", draw, 0.9 + 0.3 * len(shown))
+
+
+def _by_day(inquiry: Inquiry) -> dict[date | None, dict[str, list[int]]]:
+    """Messages and bytes by day, oldest first: topic -> [messages, bytes]. Unknown days come first."""
+    found: dict[date | None, dict[str, list[int]]] = {}
+    for row in inquiry.usage.by("topic", "day"):
+        if not row["shared"]:
+            found.setdefault(row["day"], {})[row["topic"]] = [row["messages"], row["bytes"]]
+    return {day: found[day] for day in sorted(found, key=lambda day: day or date.min)}
+
+
+def _day_name(day: date | None) -> str:
+    return "unknown" if day is None else day.isoformat()
+
+
+def _days_grid(days: dict[date | None, dict[str, list[int]]]) -> Grid:
+    rows = [
+        [
+            text(_day_name(day)),
+            number(sum(messages for messages, _ in found.values())),
+            in_units(sum(taken for _, taken in found.values())),
+        ]
+        for day, found in list(days.items())[-_DAYS:]
+    ]
+    left_out = len(days) - _DAYS
+    more = f"{left_out:,} earlier days are not listed." if left_out > 0 else None
+    return Grid("by-day", "By day of store time (UTC)", ("day", "messages", "bytes"), rows, more)
+
+
+def _days_plot(inquiry: Inquiry, days: dict[date | None, dict[str, list[int]]]) -> Plot:
+    shown = list(days.items())[-_DAYS:]
+    leading = inquiry.leading
+    values = np.zeros((len(leading) + 1, len(shown)))
+    for column, (_, found) in enumerate(shown):
+        for topic, (_, taken) in found.items():
+            row = leading.index(topic) if topic in leading else len(leading)
+            values[row, column] += taken
+
+    def draw(axes: Axes, narrow: bool) -> None:
+        names = [named(topic, _LONGEST[not narrow]) for topic in leading]
+        labels = [_day_name(day) for day, _ in shown]
+        draw_days(axes, labels, values, [*names, "all others"], 3 if narrow else 8)
+        _legend(axes, narrow)
+
+    return Plot("plot-days", "Bytes by day of store time, UTC", draw)
+
+
+def _legend(axes: Axes, narrow: bool) -> None:
+    """The legend above the axes, where it hides nothing."""
+    columns = 2 if narrow else 5
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=columns, borderaxespad=0.3)
+
+
+def rate(inquiry: Inquiry) -> Section:
+    """Messages per second over the store's time."""
+    found = ask_opened(MessageRateQuestion(), inquiry.store)
+    title = "When messages were stored"
+    if not found.messages:
+        return Section("rate", title, "No queue has a message.")
+    leading = inquiry.leading
+    counts = np.zeros((len(leading) + 1, len(found.edges) - 1))
+    for topic, some in found.counts.items():
+        counts[leading.index(topic) if topic in leading else len(leading)] += some
+    edges = np.array(found.edges, dtype=float)
+    seconds = np.diff(edges) / 1000
+
+    def draw(axes: Axes, narrow: bool) -> None:
+        names = [named(topic, _LONGEST[not narrow]) for topic in leading]
+        draw_rate(axes, edges, counts / seconds, [*names, "all others"])
+        in_time(axes, 6 if narrow else 9)
+        axes.set_ylabel("messages per second")
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
+        _legend(axes, narrow)
+
+    busiest = int((counts.sum(axis=0) / seconds).argmax())
+    period = shown_duration(max(1, round(1000 * float(seconds.mean()))))
+    return Section(
+        "rate",
+        title,
+        f"{found.messages:,} messages in {len(seconds):,} periods of about {period}; the busiest had "
+        f"{counts[:, busiest].sum() / seconds[busiest]:,.1f} messages per second.",
+        plots=[Plot("plot-rate", "Messages per second over store time, UTC", draw)],
+        commands=[inquiry.command("usage", "--by", "day"), inquiry.command("queues")],
+    )
+
+
+def largest(inquiry: Inquiry) -> Section:
+    """The largest messages, each with the command that prints it."""
+    most = inquiry.most_of_a_queue
+    rows = [
+        [
+            in_units(one["storeSize"]),
+            text(one["topic"]),
+            number(one["queueId"]),
+            number(one["queueOffset"]),
+            number(one["commitLogOffset"]),
+            inquiry.command(
+                "cat",
+                *("--topic", one["topic"], "--queue", one["queueId"]),
+                *("--offset", one["queueOffset"], "--limit", 1, "--json"),
+            ),
+        ]
+        for one in inquiry.usage.largest
+    ]
+    columns = ("storeSize", "topic", "queueId", "queueOffset", "commitLogOffset", "to print it")
+    unseen = f"Only the newest {most or 0:,} messages of each queue were looked at."
+    return Section(
+        "largest",
+        "The largest messages",
+        f"The {LARGEST} largest records that queues list." if rows else "No queue has a message.",
+        grids=[Grid("largest-messages", "", columns, rows)] if rows else [],
+        unseen=[unseen] if most is not None else [],
+    )

@@ -1,0 +1,109 @@
+"""The report of a store: every section that can be made, and of the others why not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from importlib.metadata import version
+from typing import NamedTuple
+
+from rmq_store.admin.info import store_info
+from rmq_store.errors import StoreError
+from rmq_store.files.remote.uri_filesystem import is_uri
+from rmq_store.questions.engine import OnProgress
+from rmq_store.report import condition, groups, space, waiting
+from rmq_store.report.inquiry import NO_BOUNDS, Bounds, Inquiry, Named, SectionOf, missing
+from rmq_store.report.section import Remark, Report, Section
+from rmq_store.store import MessageStore
+from rmq_store.verify.findings import Severity
+
+_REMARKS = 10  # findings of a section that are listed at the start of the report
+
+
+class _Asked(NamedTuple):
+    """A section: where it stands, the function that makes it, and the command that asks the same."""
+
+    anchor: str
+    title: str
+    make: SectionOf
+    command: tuple[str, ...]
+
+
+_SECTIONS = (
+    _Asked("files", "Files", condition.files, ("info",)),
+    _Asked("damage", "Damage", condition.damage, ("verify",)),
+    _Asked("space", "What fills the log", space.space, ("usage",)),
+    _Asked("rate", "When messages were stored", space.rate, ("usage", "--by", "day")),
+    _Asked("lag", "Consumer groups", groups.lag, ("lag",)),
+    _Asked("retention", "What retention takes", groups.retention, ("retention",)),
+    _Asked("scheduled", "Scheduled messages", waiting.scheduled, ("verify",)),
+    _Asked("transactions", "Transactions", waiting.transactions, ("verify",)),
+    _Asked("dead-letters", "Dead letters", waiting.dead_letters, ("verify",)),
+    _Asked("retries", "Retries", waiting.retries, ("verify",)),
+    _Asked("largest", "The largest messages", space.largest, ("usage",)),
+)
+
+
+def store_report(
+    path: str,
+    *,
+    broker_conf: str | None = None,
+    broker_name: str | None = None,
+    verify: bool = False,
+    everything: bool = False,
+    bounds: Bounds | None = None,
+    now_ms: int | None = None,
+    on_open: Callable[[MessageStore], OnProgress | None] = lambda store: None,
+) -> Report:
+    """A report of the store at `path`. Changes nothing in it.
+
+    `verify`: check the whole log. `everything`: read all that `bounds` would leave out. `now_ms`: the
+    moment of the report, by default that of the clock. `on_open`: is given the open store, and returns
+    what is called with bytes of the log that were checked. Raises StoreError if neither the summary nor
+    the store can be read; damage in parts of the store becomes part of the report.
+    """
+    now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    named = Named.of(path, broker_conf, broker_name)
+    limits = NO_BOUNDS if everything else bounds or Bounds()
+    sections: list[Section] = []
+    summary: StoreError | None = None
+    try:
+        if not is_uri(path):
+            info = store_info(path, broker_name=broker_name, broker_conf=broker_conf)
+            sections.append(condition.facts(named, info))
+    except StoreError as error:
+        summary = error
+        sections.append(missing("facts", "The store", error, named.command("verify")))
+    try:
+        with MessageStore.open(path, broker_conf=broker_conf, broker_name=broker_name) as store:
+            inquiry = Inquiry(store, named, limits, now, verify, on_open(store))
+            sections += _made(inquiry)
+    except StoreError as error:
+        if summary is not None:
+            raise
+        sections += [
+            missing(one.anchor, one.title, error, named.command(*one.command)) for one in _SECTIONS
+        ]
+    return Report(named.path, now, version("rmqstore"), sections)
+
+
+def _with_few_remarks(section: Section) -> Section:
+    """The section with its worst findings, and one that counts the others."""
+    order = list(Severity)
+    worst = sorted(section.remarks, key=lambda remark: -order.index(remark.severity))
+    rest = worst[_REMARKS:]
+    if not rest:
+        return section
+    text = f"{len(rest):,} more findings are in the section {section.title}"
+    return replace(
+        section, remarks=[*worst[:_REMARKS], Remark(rest[0].severity, text, rest[0].command)]
+    )
+
+
+def _made(inquiry: Inquiry) -> Iterator[Section]:
+    for one in _SECTIONS:
+        try:
+            yield _with_few_remarks(one.make(inquiry))
+        except (StoreError, OSError) as error:
+            yield missing(one.anchor, one.title, error, inquiry.command(*one.command))

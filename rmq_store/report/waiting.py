@@ -1,0 +1,346 @@
+"""Sections of a report: what waits in the broker's own topics, and what consumers gave up."""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from datetime import datetime, timezone
+from itertools import count
+from typing import Any
+
+from rmq_store.config.consumer_offsets import read_delay_offsets
+from rmq_store.format.topics import (
+    DLQ_PREFIX,
+    HALF_TOPIC,
+    OP_TOPIC,
+    RETRY_PREFIX,
+    ROCKSDB_HALF_TOPIC,
+    ROCKSDB_OP_TOPIC,
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+)
+from rmq_store.questions.dead_letters import DeadLettersQuestion
+from rmq_store.questions.engine import ask_opened
+from rmq_store.report.inquiry import Inquiry
+from rmq_store.report.section import (
+    Cell,
+    Command,
+    Grid,
+    Missing,
+    Remark,
+    Section,
+    in_units,
+    moment,
+    number,
+    span,
+    text,
+)
+from rmq_store.system_topics.delayed_messages import OVERDUE
+from rmq_store.system_topics.transactions import OPEN
+from rmq_store.tables import TABLES
+from rmq_store.verify.findings import Severity
+
+_LISTED = 20
+_OF_BROKER = "rmq_sys_"  # topics of the broker; a retry belongs to a consumer
+_LATEST = 1 << 62
+
+Row = Mapping[str, Any]
+
+
+def scheduled(inquiry: Inquiry) -> Section:
+    """Messages that the broker is to deliver later, overdue ones first."""
+    section = Section("scheduled", "Scheduled messages", commands=[inquiry.command("scheduled")])
+    delivered = read_delay_offsets(inquiry.store.path).get(SCHEDULE_TOPIC, {})
+    waiting = inquiry.held((TIMER_TOPIC,)) + sum(
+        max(0, part.stop - max(part.start, delivered.get(part.queue.queue_id, 0)))
+        for part in inquiry.store.view.ranges_of(_there(inquiry, SCHEDULE_TOPIC))
+    )
+    if too_many := _too_many(inquiry, waiting, inquiry.command("scheduled", "--state", OVERDUE)):
+        return _left_out(section, too_many)
+    rows, states, system = _sorted_rows(inquiry, "scheduled", _by_due)
+    overdue = states[OVERDUE]
+    if not states.total():
+        return replace(section, about=_with_system("None is waiting.", system))
+    grid = Grid(
+        "scheduled-messages",
+        "",
+        ("state", "due", "overdue by", "topic", "queueId", "kind", "keys", "to trace it"),
+        [
+            [
+                text(row["state"]),
+                moment(row.get("dueTimestamp")),
+                span(row.get("overdueMs")),
+                text(row["topic"]),
+                number(row["queueId"]),
+                text(_kind(row)),
+                text(row["keys"]),
+                _trace(inquiry, row),
+            ]
+            for row in rows
+        ],
+        _more(states.total()),
+    )
+    remark = Remark(
+        Severity.WARNING,
+        f"{overdue:,} scheduled messages were due before the newest record and are not delivered",
+        inquiry.command("scheduled", "--state", OVERDUE),
+    )
+    about = f"{_states(states)}. A message is overdue if it was due before the newest record of the log."
+    return replace(
+        section,
+        about=_with_system(about, system),
+        grids=[grid],
+        remarks=[remark] if overdue else [],
+    )
+
+
+def _with_system(about: str, system: int) -> str:
+    """With the number of the broker's own messages, such as checkpoints of pop."""
+    return f"{about} {system:,} of the broker's own are left out." if system else about
+
+
+def _kind(row: Row) -> str:
+    level = row.get("delayLevel")
+    return f"{row['kind']} {level}" if level is not None else str(row["kind"])
+
+
+def transactions(inquiry: Inquiry) -> Section:
+    """Transactions that are open, the oldest first."""
+    more = inquiry.command("transactions", "--state", OPEN)
+    section = Section("transactions", "Transactions", commands=[more])
+    topics = (HALF_TOPIC, OP_TOPIC, ROCKSDB_HALF_TOPIC, ROCKSDB_OP_TOPIC)
+    if too_many := _too_many(inquiry, inquiry.held(topics), more):
+        return _left_out(section, too_many)
+    rows, states, _ = _sorted_rows(
+        inquiry, "transactions", _by_age, lambda row: row["state"] == OPEN
+    )
+    if not states.total():
+        return replace(section, about="No half message is left.")
+    grid = Grid(
+        "open-transactions",
+        "Open transactions",
+        ("since", "open for", "topic", "producerGroup", "checks", "keys", "to trace it"),
+        [
+            [
+                moment(row["sinceTimestamp"]),
+                span(row["openMs"]),
+                text(row["topic"]),
+                text(row["producerGroup"]),
+                number(row["checks"]),
+                text(row["keys"]),
+                _trace(inquiry, row),
+            ]
+            for row in rows
+        ],
+        _more(states[OPEN]),
+    )
+    remark = Remark(
+        Severity.WARNING,
+        f"{states[OPEN]:,} transactions are neither committed nor rolled back",
+        more,
+    )
+    return replace(
+        section,
+        about=f"{_states(states)}.",
+        grids=[grid] if rows else [],
+        remarks=[remark] if states[OPEN] else [],
+    )
+
+
+def dead_letters(inquiry: Inquiry) -> Section:
+    """Messages that consumer groups gave up: how many of which group, and the newest."""
+    store = inquiry.store
+    section = Section("dead-letters", "Dead letters", commands=[inquiry.command("dlq")])
+    names = [topic for topic in store.topics() if topic.startswith(DLQ_PREFIX)]
+    ranges = [part for part in store.view.ranges_of(names) if len(part)]
+    if not ranges:
+        return replace(section, about="No group gave up a message.")
+    most = max(1, inquiry.bounds.held // len(ranges))
+    newest = tuple(part.cut(part.stop - most, part.stop) for part in ranges)
+    every, read = sum(map(len, ranges)), sum(map(len, newest))
+    answer = ask_opened(DeadLettersQuestion(top=_LISTED, ranges=newest), store)
+    groups = [
+        [
+            text(row["consumerGroup"]),
+            text(row["originTopic"]),
+            number(row["messages"]),
+            in_units(row["bytes"]),
+            _instant(row["first"]),
+            _instant(row["last"]),
+            inquiry.command("dlq", "--group", row["consumerGroup"]),
+        ]
+        for row in answer.groups
+    ]
+    columns = ("group", "originTopic", "messages", "bytes", "first", "last", "to list them")
+    letters = [
+        [
+            _instant(row["died"]),
+            text(row["consumerGroup"]),
+            text(row["originTopic"]),
+            number(row["reconsumeTimes"]),
+            text(row["keys"]),
+            text(row["why"]),
+            _trace(inquiry, row),
+        ]
+        for row in answer.newest
+    ]
+    of_letters = ("given up", "group", "originTopic", "attempts", "keys", "why", "to trace it")
+    return replace(
+        section,
+        about=f"{every:,} messages that consumer groups gave up.",
+        grids=[
+            Grid("dead-letters-by-group", "By group and topic", columns, groups[:50]),
+            Grid("dead-letters-newest", "The newest", of_letters, letters, _more(read)),
+        ],
+        remarks=[
+            Remark(
+                Severity.WARNING,
+                f"consumer groups gave up {every:,} messages (dead letters)",
+                inquiry.command("dlq"),
+            )
+        ],
+        unseen=[f"Only the newest {read:,} of {every:,} dead letters were read."]
+        if read < every
+        else [],
+    )
+
+
+def retries(inquiry: Inquiry) -> Section:
+    """Messages that consumer groups sent back to be consumed again."""
+    more = inquiry.command("retries")
+    section = Section("retries", "Retries", commands=[more])
+    names = inquiry.store.topics()
+    topics = [topic for topic in names if topic.startswith((RETRY_PREFIX, DLQ_PREFIX))]
+    if too_many := _too_many(inquiry, inquiry.held(topics), more, copies=False):
+        return _left_out(section, too_many)
+    groups: Counter[str] = Counter()
+
+    def noted(row: Row) -> bool:
+        groups[row["consumerGroup"]] += 1
+        return True
+
+    rows, _, _ = _sorted_rows(inquiry, "retries", _newest_first, noted)
+    if not rows:
+        return replace(section, about="No group sent a message back.")
+    by_group = [
+        [text(group), number(messages), inquiry.command("retries", "--group", group)]
+        for group, messages in groups.most_common(50)
+    ]
+    newest = [
+        [
+            moment(row["lastTimestamp"]),
+            text(row["consumerGroup"]),
+            text(row["originTopic"]),
+            number(row["reconsumeTimes"]),
+            moment(row.get("deadLetterTimestamp")),
+            text(row["keys"]),
+            _trace(inquiry, row),
+        ]
+        for row in rows
+    ]
+    columns = ("last", "group", "originTopic", "attempts", "given up", "keys", "to trace it")
+    return replace(
+        section,
+        about=f"{groups.total():,} messages that consumer groups sent back.",
+        grids=[
+            Grid("retries-by-group", "By group", ("group", "messages", "to list them"), by_group),
+            Grid("retries-newest", "The newest", columns, newest, _more(groups.total())),
+        ],
+    )
+
+
+def _there(inquiry: Inquiry, *topics: str) -> list[str]:
+    return [topic for topic in topics if inquiry.store.view.queues_of(topic)]
+
+
+def _too_many(
+    inquiry: Inquiry, messages: int, command: Command, *, copies: bool = True
+) -> Missing | None:
+    """Why a section of so many messages of the broker's topics would cost too much; None if not.
+
+    `copies`: it looks for later copies of the messages, by their keys.
+    """
+    bounds = inquiry.bounds
+    if messages > bounds.held:
+        return Missing(
+            f"the broker's topics hold {messages:,} such messages, and a report reads "
+            f"{bounds.held:,}; rmqstore report --all reads all",
+            command,
+            bounded=True,
+        )
+    if copies and messages and inquiry.unindexed > bounds.unindexed:
+        return Missing(
+            f"{inquiry.unindexed:,} bytes of the log have no index, and would be read to "
+            "find what became of the messages; rmqstore report --all reads them",
+            command,
+            bounded=True,
+        )
+    return None
+
+
+def _left_out(section: Section, why: Missing) -> Section:
+    return replace(section, missing=why, unseen=[why.reason])
+
+
+Order = Callable[[Row], tuple[int, ...]]
+
+
+def _by_due(row: Row) -> tuple[int, ...]:
+    """Overdue first, the latest of them last; then by the time when they are due."""
+    return (row["state"] != OVERDUE, row.get("dueTimestamp") or _LATEST)
+
+
+def _by_age(row: Row) -> tuple[int, ...]:
+    return (row["sinceTimestamp"],)
+
+
+def _newest_first(row: Row) -> tuple[int, ...]:
+    return (-row["lastTimestamp"],)
+
+
+def _sorted_rows(
+    inquiry: Inquiry, name: str, order: Order, wanted: Callable[[Row], bool] = lambda row: True
+) -> tuple[list[Row], Counter[str], int]:
+    """The first rows of a table in an order, how many of each state there are, and of the broker's own.
+
+    Keeps no more rows than are listed. Raises the errors of the table.
+    """
+    rows_of = TABLES[name].rows_of
+    assert rows_of is not None
+    states: Counter[str] = Counter()
+    system = 0
+    ticks = count()
+
+    def users() -> Iterable[tuple[tuple[int, ...], int, Row]]:
+        nonlocal system
+        for row in rows_of(inquiry.store, None):
+            if str(row.get("topic")).startswith(_OF_BROKER):
+                system += 1
+                continue
+            states[row.get("state", "")] += 1
+            if wanted(row):
+                yield order(row), next(ticks), row
+
+    return [row for _, _, row in heapq.nsmallest(_LISTED, users())], states, system
+
+
+def _states(states: Counter[str]) -> str:
+    return ", ".join(f"{number:,} {state}" for state, number in sorted(states.items()))
+
+
+def _more(every: int) -> str | None:
+    return f"{every - _LISTED:,} more are not listed." if every > _LISTED else None
+
+
+def _trace(inquiry: Inquiry, row: Row) -> Cell:
+    """The command that shows the history of a message; empty without a key."""
+    key = row.get("uniqKey") or row.get("msgId") or row.get("originMsgId")
+    return text(None) if not key else inquiry.command("trace", key)
+
+
+def _instant(at: datetime | None) -> Cell:
+    if at is None:
+        return text(None)
+    return moment(round(at.replace(tzinfo=at.tzinfo or timezone.utc).timestamp() * 1000))

@@ -1,0 +1,207 @@
+"""Reports of stores that are damaged, crashed, being written, empty or without configuration."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rmq_store import MessageStore
+from rmq_store.report import libraries
+from rmq_store.report import page as page_module
+from rmq_store.report.inquiry import Bounds
+from rmq_store.report.page import html_of
+from rmq_store.report.store_report import store_report
+from rmq_store.verify.findings import Severity
+from tests.config.test_lock_state import another_process_holding
+from tests.report.conftest import MakePage
+from tests.support.golden import GoldenStore, unpack
+from tests.support.running.commands import call, complaint
+
+Golden = Callable[[str], GoldenStore]
+
+
+@pytest.fixture
+def _no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing takes most of a second, and these tests are about words."""
+    monkeypatch.setattr(page_module, "svg_of", lambda plot, narrow: plot.about)
+
+
+@pytest.mark.usefixtures("_no_plots")
+def test_one_damaged_system_topic_does_not_end_the_report(tmp_path: Path, report: MakePage) -> None:
+    store = unpack("clean-4.9.7", tmp_path)
+    letter = next(one for one in store.truth if one["topic"].startswith("%DLQ%"))
+    with store.open() as opened:
+        segment = opened.log.chain.segment_at(letter["commitLogOffset"])
+    assert segment is not None
+    with open(segment.path, "r+b") as file:
+        file.seek(letter["commitLogOffset"] - segment.base + 4)
+        file.write(bytes(4))  # the magic number
+    page = report(store.path)
+    assert page.done.returncode == 1
+    assert "could not be made: Dead letters, Retries" in page.done.stderr
+    for anchor in ("dead-letters", "retries"):
+        text = page.text(anchor)
+        assert "This section could not be made: [RMQSTORE_CORRUPT_RECORD]" in text
+        assert f"rmqstore verify {store.path}" in text
+        assert "RMQSTORE_CORRUPT_RECORD" in page.text("unseen")
+    assert len(page.rows("open-transactions")) == 10
+    assert page.rows("by-topic")
+    checked = report(store.path, "--verify")
+    assert checked.done.returncode == 1
+    assert "log-damaged" in [row["code"] for row in checked.rows("findings")]
+    assert any(text.startswith("log-damaged: ") for text in checked.remarks)
+    assert "The records and their checksums" not in checked.text("unseen")
+
+
+@pytest.mark.usefixtures("_no_plots")
+def test_a_log_without_a_file_is_an_error(tmp_path: Path, report: MakePage) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    sorted(Path(store.path, "commitlog").iterdir())[1].unlink()
+    page = report(store.path)
+    assert page.done.returncode == 1
+    errors = [text for text, severity in page.remarks.items() if severity == "error"]
+    assert errors[0].startswith("log offset 262144 to 524288 is in no file")
+    assert page.rows("by-topic")
+
+
+@pytest.mark.usefixtures("_no_plots")
+def test_a_store_that_lost_its_queues_still_has_its_facts(
+    tmp_path: Path, report: MakePage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rmq_store.snapshot.undispatched.MOST_UNDISPATCHED", 500)
+    store = unpack("clean-5.5.0", tmp_path)
+    shutil.rmtree(Path(store.path, "consumequeue"))
+    shutil.rmtree(Path(store.path, "batchconsumequeue"))
+    page = report(store.path)
+    assert page.done.returncode == 1
+    assert page.rows("facts-of-store")[0]["value"] == store.path
+    for anchor in ("files", "damage", "space", "lag", "largest"):
+        assert "RMQSTORE_UNDISPATCHED" in page.text(anchor), anchor
+
+
+@pytest.mark.usefixtures("_no_plots")
+@pytest.mark.parametrize("name", ["crash-4.9.7", "crash-5.5.0"])
+@pytest.mark.usefixtures("_no_plots")
+def test_a_crashed_store_says_so(name: str, golden: Golden, report: MakePage) -> None:
+    store = golden(name)
+    page = report(store.path)
+    assert page.done.returncode == 0
+    said = "the store was closed not cleanly (abort): the broker's next start recovers it"
+    assert page.remarks[said] == "warning"
+    assert f"rmqstore recover {store.path}" in page.commands
+
+
+@pytest.mark.usefixtures("_no_plots")
+def test_a_store_that_is_being_written_says_so(tmp_path: Path, report: MakePage) -> None:
+    store = unpack("crash-5.5.0", tmp_path)
+    Path(store.path, "lock").unlink(missing_ok=True)
+    with another_process_holding(store.path):
+        page = report(store.path)
+    (text,) = (text for text in page.remarks if "has the store open" in text)
+    assert page.remarks[text] == "note"
+    assert not any("not cleanly" in text for text in page.remarks)
+
+
+@pytest.mark.usefixtures("_no_plots")
+def test_an_empty_store_and_one_without_config(
+    golden: Golden, tmp_path: Path, report: MakePage
+) -> None:
+    (tmp_path / "empty" / "commitlog").mkdir(parents=True)
+    page = report(str(tmp_path / "empty"))
+    assert page.done.returncode == 0, page.done.both
+    assert "No queue has a message." in page.text("rate")
+    assert "No queue has a message." in page.text("largest")
+    assert "config/consumerOffset.json" in page.text("lag")
+    without = report(golden("direct-5.5.0").path)
+    assert "No group has committed an offset" in without.text("lag")
+    assert "is not there" in without.text("lag")
+
+
+@pytest.mark.usefixtures("_no_plots")
+def test_what_would_take_long_is_left_out_and_the_report_says_so(golden: Golden) -> None:
+    store = golden("clean-4.9.7")
+    html = html_of(store_report(store.path, bounds=Bounds(200, 5, 3, 0), now_ms=1 << 40))
+    for said in (
+        "with more than 11 messages are estimated from samples; the store has 1,550 messages",
+        "Only the newest 11 messages of each queue were looked at",
+        "groups have 7 offsets, and a report reads 3",
+        "hold 39 such messages, and a report reads 5",
+        "Only the newest 5 of 13 dead letters were read",
+    ):
+        assert html.count(said) == 2, said  # in its section, and where all of these are listed
+    every = store_report(store.path, bounds=Bounds(200, 5, 3, 0), everything=True)
+    (unseen,) = (text for section in every.sections for text in section.unseen)
+    assert "checksums" in unseen
+    index = store_report(store.path, bounds=Bounds(unindexed=0))
+    assert index.failed == []
+    (left_out,) = {one.missing.reason for one in index.sections if one.missing}
+    assert "bytes of the log have no index" in left_out
+
+
+@pytest.mark.usefixtures("_no_plots")
+def test_many_findings_of_a_section_are_counted(tmp_path: Path) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    offsets = ",".join(f'"orders@group-{number:02}":{{"0":999999}}' for number in range(25))
+    path = Path(store.path, "config", "consumerOffset.json")
+    path.write_text(f'{{"offsetTable":{{{offsets}}}}}')
+    made = store_report(store.path)
+    (damage,) = (one for one in made.sections if one.anchor == "damage")
+    assert len(damage.remarks) == 11
+    assert damage.remarks[-1].text == "15 more findings are in the section Damage"
+    assert len(damage.grids[0].rows) == 25
+
+
+def test_the_same_store_gives_the_same_page(golden: Golden) -> None:
+    store = golden("crash-5.5.0")
+    pages = {html_of(store_report(store.path, now_ms=1_800_000_000_000)) for _ in range(2)}
+    assert len(pages) == 1
+
+
+@pytest.mark.usefixtures("_no_plots")
+def test_where_a_report_may_be_written(tmp_path: Path, golden: Golden) -> None:
+    store = golden("crash-5.5.0").path
+    target = tmp_path / "report.html"
+    target.write_text("my own page")
+    assert "is not a report" in complaint("report", store, "-o", str(target), expect=2)
+    assert target.read_text() == "my own page"
+    assert call("report", store, "-o", str(target), "--overwrite").returncode == 0
+    first = target.read_text("utf-8")
+    assert call("report", store, "-o", str(target)).returncode == 0
+    assert target.read_text("utf-8") != first  # it has another time
+    inside = f"{store}/config/report.html"
+    assert "into the store" in complaint("report", store, "-o", inside, expect=2)
+    nowhere = str(tmp_path / "no" / "report.html")
+    assert "folder does not exist" in complaint("report", store, "-o", nowhere, expect=2)
+    assert "is a folder" in complaint("report", store, "-o", str(tmp_path), expect=2)
+    nothing, other = tmp_path / "nothing", str(tmp_path / "other.html")
+    assert "NOT_A_STORE" in complaint("report", str(nothing), "-o", other, expect=2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html"]
+
+
+@pytest.mark.usefixtures("_no_plots")
+def test_without_its_libraries_it_names_what_to_install(
+    golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(libraries, "find_spec", lambda name: None)
+    target = str(tmp_path / "report.html")
+    said = complaint("report", golden("crash-5.5.0").path, "-o", target, expect=2)
+    assert "[RMQSTORE_REPORT_UNAVAILABLE] a report needs jinja2 and matplotlib" in said
+    assert "pip install 'rmqstore[report]'" in said
+
+
+@pytest.mark.usefixtures("_no_plots")
+def test_lost_messages_are_an_error(golden: Golden, tmp_path: Path, report: MakePage) -> None:
+    store = unpack("expired-5.5.0", tmp_path)
+    with MessageStore.open(store.path) as opened:
+        queue = next(q for q in opened.queues() if opened.min_offset(*q) > 0)
+    config = Path(store.path, "config")
+    config.mkdir()
+    text = f'{{"offsetTable":{{"{queue.topic}@late":{{"{queue.queue_id}":0}}}}}}'
+    (config / "consumerOffset.json").write_text(text)
+    page = report(store.path)
+    assert page.done.returncode == 1
+    (said,) = (text for text, severity in page.remarks.items() if severity == Severity.ERROR.value)
+    assert said.startswith(f"group late lost messages of topic {queue.topic}")
