@@ -17,12 +17,12 @@ from rmqstore_jobs.running.job_command import (
     RANGES,
     Given,
     job,
-    source_options,
     spec_from,
     top_option,
 )
 from rmqstore_jobs.running.provenance import files_of_store, provenance_of, sums_of
 from rmqstore_jobs.running.result_tables import Answer, Row
+from rmqstore_jobs.running.source_words import source_options
 from rmqstore_jobs.running.spark_engine import engine_of
 from rmqstore_jobs.running.store_selection import plan_of
 from spark_source.options.secret import HidesSecrets

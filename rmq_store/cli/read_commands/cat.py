@@ -9,10 +9,17 @@ import click
 
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.messages import Damage, chosen_columns, columns_option, print_batches, raw_option
-from rmq_store.cli.options import json_option, open_store, store_command, time, time_range, word
+from rmq_store.cli.options import (
+    json_option,
+    open_store,
+    store_command,
+    tag_option,
+    time_options,
+    time_range,
+)
 from rmq_store.cli.printing import say
 from rmq_store.errors import InvalidArgumentError
-from rmq_store.text.times import TIME_FORMS, Time
+from rmq_store.text.times import Time
 
 if TYPE_CHECKING:
     from rmq_store.store import MessageStore
@@ -23,15 +30,8 @@ if TYPE_CHECKING:
 @click.option("--topic", required=True, help="The topic.")
 @click.option("--queue", "queue_ids", type=int, multiple=True, help="Only this queue; repeatable.")
 @click.option("--offset", type=click.IntRange(min=0), help="Start at this queue offset.")
-@click.option(
-    "--from",
-    "begin",
-    type=time,
-    metavar="TIME",
-    help=f"Only messages stored at TIME or later: {TIME_FORMS}.",
-)
-@click.option("--to", "end", type=time, metavar="TIME", help="Only messages stored before TIME.")
-@click.option("--tag", "tags", type=word, help="Only messages with one of these tags: 'a || b'.")
+@time_options
+@tag_option
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Print at most N messages.")
 @click.option("--skip-damaged", is_flag=True, help="Leave out damaged messages, and report them.")
 @raw_option

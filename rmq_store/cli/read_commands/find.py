@@ -18,9 +18,18 @@ from rmq_store.cli.messages import (
     raw_option,
     where_it_was,
 )
-from rmq_store.cli.options import json_option, open_store, store_command, time, time_range, word
+from rmq_store.cli.options import (
+    json_option,
+    open_store,
+    store_command,
+    tag_option,
+    time_options,
+    time_range,
+    word,
+)
 from rmq_store.cli.printing import say
-from rmq_store.text.times import TIME_FORMS, Time
+from rmq_store.cli.words import SYSTEM, TOPICS
+from rmq_store.text.times import Time
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,7 +41,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @store_command
-@click.option("--topic", "topics", multiple=True, help="Only this topic; repeatable.")
+@click.option("--topic", "topics", multiple=True, help=TOPICS)
 @click.option(
     "--key",
     type=word,
@@ -41,20 +50,13 @@ if TYPE_CHECKING:
 @click.option(
     "--id", "message_id", type=word, help="Only messages with this offsetMsgId or UNIQ_KEY."
 )
-@click.option("--tag", "tags", type=word, help="Only messages with one of these tags: 'a || b'.")
+@tag_option
 @click.option(
     "--property", "properties", multiple=True, metavar="NAME=VALUE", help="With this property."
 )
-@click.option(
-    "--from",
-    "begin",
-    type=time,
-    metavar="TIME",
-    help=f"Only messages stored at TIME or later: {TIME_FORMS}.",
-)
-@click.option("--to", "end", type=time, metavar="TIME", help="Only messages stored before TIME.")
+@time_options
 @click.option("--text", type=word, help="Only messages with this text in the body.")
-@click.option("--system", is_flag=True, help="Include system topics.")
+@click.option("--system", is_flag=True, help=SYSTEM)
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Print at most N messages.")
 @click.option("--skip-damaged", is_flag=True, help="Leave out damaged messages, and report them.")
 @raw_option

@@ -8,13 +8,14 @@ import click
 
 from rmq_store.cli.options import json_option, open_store, store_command, word
 from rmq_store.cli.printing import print_table
+from rmq_store.cli.words import GROUPS, SYSTEM, TOPIC, TOPICS
 from rmq_store.errors import InvalidArgumentError, nearest
 
 
 @click.command()
 @store_command
 @json_option
-@click.option("--system", is_flag=True, help="Include system topics.")
+@click.option("--system", is_flag=True, help=SYSTEM)
 def topics(
     store: str, broker_conf: str | None, broker_name: str | None, as_json: bool, system: bool
 ) -> None:
@@ -25,8 +26,8 @@ def topics(
 @click.command()
 @store_command
 @json_option
-@click.option("--topic", help="Only this topic.")
-@click.option("--system", is_flag=True, help="Include system topics.")
+@click.option("--topic", help=TOPIC)
+@click.option("--system", is_flag=True, help=SYSTEM)
 def queues(
     store: str,
     broker_conf: str | None,
@@ -42,22 +43,22 @@ def queues(
 @click.command()
 @store_command
 @json_option
-@click.option("--group", type=word, help="Only this consumer group.")
-@click.option("--topic", type=word, help="Only this topic.")
+@click.option("--group", "groups", type=word, multiple=True, help=GROUPS)
+@click.option("--topic", "topics", type=word, multiple=True, help=TOPICS)
 def lag(
     store: str,
     broker_conf: str | None,
     broker_name: str | None,
     as_json: bool,
-    group: str | None,
-    topic: str | None,
+    groups: tuple[str, ...],
+    topics: tuple[str, ...],
 ) -> None:
     """Show how far consumer groups are behind in each queue: messages, bytes, time.
 
     The offsets come from the broker's offset file, which misses what was consumed since the broker
     wrote it. --json prints the file's age.
     """
-    print_lag(store, broker_conf, broker_name, as_json, topic=topic, group=group)
+    print_lag(store, broker_conf, broker_name, as_json, topics=topics, groups=groups)
 
 
 @click.command()
@@ -124,16 +125,16 @@ def print_lag(
     broker_name: str | None,
     as_json: bool,
     *,
-    topic: str | None = None,
-    group: str | None = None,
+    topics: Sequence[str] = (),
+    groups: Sequence[str] = (),
     queue_ids: Sequence[int] = (),
 ) -> None:
-    """Print the lag of a group, a topic or some queues (default: all)."""
+    """Print the lag of some groups, topics or queues (default: all)."""
     from rmq_store.questions.engine import ask_opened
     from rmq_store.questions.lag import LagQuestion
     from rmq_store.tables import TABLES
 
-    asked = LagQuestion([group] if group else [], [topic] if topic else [], queue_ids)
+    asked = LagQuestion(groups, topics, queue_ids)
     with open_store(store, broker_conf, broker_name) as opened:
         found = ask_opened(asked, opened)
         rows = TABLES["groups"].of_rows(opened.broker_name, found.rows)

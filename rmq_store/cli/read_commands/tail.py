@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rmq_store.cli.messages import chosen_columns, columns_option, print_batches, raw_option
-from rmq_store.cli.options import json_option, open_store, seconds, store_command, word
+from rmq_store.cli.options import json_option, open_store, seconds, store_command, tag_option
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Seconds between two reads of the store.",
 )
-@click.option("--tag", "tags", type=word, help="Only messages with one of these tags: 'a || b'.")
+@tag_option
 @raw_option
 @columns_option
 @json_option

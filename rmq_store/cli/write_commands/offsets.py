@@ -64,8 +64,8 @@ def offsets(
             broker_conf,
             broker_name,
             as_json,
-            topic=topic,
-            group=group,
+            topics=[] if topic is None else [topic],
+            groups=[] if group is None else [group],
             queue_ids=queue_ids,
         )
         return

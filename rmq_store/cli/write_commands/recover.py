@@ -9,12 +9,15 @@ import click
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.options import config_option, json_option
 from rmq_store.cli.printing import print_json
+from rmq_store.cli.words import option
 
 
 @click.command()
 @click.argument("store", type=click.Path())
-@click.option(
-    "--mode",
+@option(
+    "--method",
+    "mode",
+    old=["--mode"],
     type=click.Choice(["strict", "broker"]),
     default="strict",
     show_default=True,
