@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 import click
 
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
-from rmq_store.cli.messages import Damage, chosen_columns, columns_option, print_batches, raw_option
+from rmq_store.cli.messages import (
+    Damage,
+    MessagePrinter,
+    chosen_columns,
+    columns_option,
+    raw_option,
+    table_options,
+)
 from rmq_store.cli.options import (
     json_option,
     open_store,
@@ -41,6 +48,7 @@ if TYPE_CHECKING:
     help="Compare the whole log with the queues, and each entry with its record.",
 )
 @columns_option
+@table_options
 @json_option
 def cat(
     store: str,
@@ -57,13 +65,15 @@ def cat(
     raw: bool,
     verify_queue: bool,
     columns: str | None,
+    full: bool,
+    body: str | None,
     as_json: bool,
 ) -> None:
     """Print the messages of a topic in log order; values are separated by tabs."""
     from rmq_store.format.queues import QueueSlice
     from rmq_store.search.queue_selection import Search, selected_slices
 
-    names = chosen_columns(columns, as_json)
+    names = chosen_columns(columns, as_json, body)
     damage = Damage()
     with open_store(store, broker_conf, broker_name) as opened:
         slices = selected_slices(
@@ -81,7 +91,7 @@ def cat(
             verify_queue=verify_queue,
             on_damage=damage if skip_damaged else None,
         )
-        print_batches(batches, as_json, limit)
+        MessagePrinter(as_json, full, body).print(batches, limit)
     damage.conclude()
     if damage.count:
         sys.exit(EXIT_FINDINGS)

@@ -12,10 +12,11 @@ import click
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.messages import (
     Damage,
+    MessagePrinter,
     chosen_columns,
     columns_option,
-    print_batches,
     raw_option,
+    table_options,
     where_it_was,
 )
 from rmq_store.cli.options import (
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
 @click.option("--skip-damaged", is_flag=True, help="Leave out damaged messages, and report them.")
 @raw_option
 @columns_option
+@table_options
 @json_option
 def find(
     store: str,
@@ -79,13 +81,15 @@ def find(
     skip_damaged: bool,
     raw: bool,
     columns: str | None,
+    full: bool,
+    body: str | None,
     as_json: bool,
 ) -> None:
     """Print the messages that match all given options. Exit code 1 if none match."""
     from rmq_store.search.find_messages import find as search_for
     from rmq_store.search.queue_selection import Search
 
-    names = chosen_columns(columns, as_json)
+    names = chosen_columns(columns, as_json, body)
     damage = Damage()
     with open_store(store, broker_conf, broker_name) as opened:
         search = Search(
@@ -105,7 +109,7 @@ def find(
             if message_id is None
             else _by_id(opened, message_id, names, on_damage, raw)
         )
-        count = print_batches(batches, as_json, limit)
+        count = MessagePrinter(as_json, full, body).print(batches, limit)
         word = key or message_id
         gone = "" if count or word is None else where_it_was(opened, word, topics)
     damage.conclude()

@@ -48,6 +48,8 @@ MEANINGS = {
     "--limit": Meaning("stop after so many rows"),
     "--top": Meaning("only the largest or newest, so many"),
     "--columns": Meaning("these columns, separated by commas", "columns"),
+    "--full": Meaning("do not cut values to the terminal's width"),
+    "--body": Meaning("the form of bodies: text, json, base64, hex or none"),
     "--skip-damaged": Meaning("leave out damaged messages, and report them", "mode=DROPMALFORMED"),
     "--raw": Meaning("the record of an inner batch, not its messages", "unwrapBatches=false"),
     "--verify-queue": Meaning("check every queue entry against its record", "verifyQueue"),
