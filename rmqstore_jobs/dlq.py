@@ -19,6 +19,7 @@ from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.topics import DLQ_PREFIX
 from rmq_store.questions.dead_letters import DeadLettersQuestion
 from rmq_store.questions.engine import ask
+from rmq_store.text.progress import Progress
 from rmq_store.text.times import Time
 from rmqstore_jobs import replay
 from rmqstore_jobs.replaying.spec import DEFAULT_WAVE_BYTES, LIVE_WAVE_BYTES, ReplaySpec
@@ -80,7 +81,8 @@ def run(
     began = time.monotonic()
     plan = plan_of(spec.store, {**spec.options, "includeSystemTopics": "true"})
     question = DeadLettersQuestion(spec.groups, spec.origin_topics, spec.top, plan.ranges)
-    dead = ask(question, plan.store, engine_of(spark))
+    with Progress("dlq", unit="messages") as progress:
+        dead = ask(question, plan.store, engine_of(spark), progress=progress)
     resent = (
         None if spec.resent_to is None else replay.run(spark, resend_spec(spec, plan), should_stop)
     )

@@ -16,6 +16,7 @@ import click
 from rmq_store.cli import words
 from rmq_store.questions.engine import ask
 from rmq_store.questions.lag import LagQuestion
+from rmq_store.text.progress import Progress
 from rmqstore_jobs.running.job_command import STORE_OPTIONS, Given, job, spec_from
 from rmqstore_jobs.running.provenance import files_of_store, provenance_of, sums_of
 from rmqstore_jobs.running.result_tables import Answer
@@ -63,7 +64,9 @@ def run(
     """
     began = time.monotonic()
     pinned = pinned_store(spec.store, spec.options)
-    answer = ask(LagQuestion(spec.groups, spec.topics), pinned, engine_of(spark))
+    question = LagQuestion(spec.groups, spec.topics)
+    with Progress("lag", unit="offsets") as progress:
+        answer = ask(question, pinned, engine_of(spark), progress=progress)
     problems = tuple(answer.problems(spec.max_lag))
     shown = [{name: row.get(name) for name in _SHOWN} for row in answer.rows]
     shown.sort(key=lambda row: (-(row["lag"] or 0), row["consumerGroup"], row["topic"]))

@@ -17,6 +17,7 @@ import click
 from rmq_store.questions.trace import trace as lives_with
 from rmq_store.search.message_history import once
 from rmq_store.search.queue_selection import require_topic
+from rmq_store.text.progress import Progress
 from rmq_store.text.times import as_datetime
 from rmqstore_jobs.running.job_command import STORE_OPTIONS, Given, job, spec_from
 from rmqstore_jobs.running.provenance import files_of_store, provenance_of, sums_of
@@ -51,8 +52,15 @@ def run(
     """
     began = time.monotonic()
     plan = plan_of(spec.store, {**spec.options, "includeSystemTopics": "true"})
-    with plan.store.open() as store:
-        lives = lives_with(store, spec.key, spec.topic, source=plan.store, engine=engine_of(spark))
+    with plan.store.open() as store, Progress("trace") as progress:
+        lives = lives_with(
+            store,
+            spec.key,
+            spec.topic,
+            source=plan.store,
+            engine=engine_of(spark),
+            progress=progress,
+        )
     table = [
         {
             "message": life.uniqKey or life.steps[0].msgId,

@@ -82,9 +82,7 @@ def examine(
     spark: SparkSession | None, pinned: PinnedStore, should_stop: Callable[[], bool] = lambda: False
 ) -> VerifyReport:
     """The report of a pinned store. Raises Stopped if stopped before the whole log is checked."""
-    with pinned.open() as store:
-        total = store.log.chain.stop - store.log.chain.start
-    with Progress("verify", total) as progress:
+    with Progress("verify") as progress:
         return ask(
             VerifyQuestion(),
             pinned,

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmq_store.cli.printing import say, write
+from rmq_store.cli.printing import make_room, say, write
 from rmq_store.errors import StoreError
+from rmq_store.text.progress import Progress
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -93,11 +94,18 @@ class MessagePrinter:
 
             self._table = MessageTable(full=full, body=body)
 
-    def print(self, batches: Iterable[pa.RecordBatch], limit: int | None = None) -> int:
+    def print(
+        self,
+        batches: Iterable[pa.RecordBatch],
+        limit: int | None = None,
+        progress: Progress | None = None,
+    ) -> int:
         """Print at most `limit` messages. Returns how many were printed."""
         count = 0
         for batch in batches:
             part = batch if limit is None else batch.slice(0, min(limit - count, batch.num_rows))
+            if part.num_rows:
+                make_room(progress)
             self._print(part)
             count += part.num_rows
             if limit is not None and count >= limit:

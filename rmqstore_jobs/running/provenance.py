@@ -18,6 +18,7 @@ from rmq_store.escaping import printable
 from rmq_store.files.remote.remote_store import shadow_of
 from rmq_store.format.queues import QueueSlice
 from rmq_store.tables import TABLES
+from rmq_store.text.progress import Progress
 from spark_source.planning.query_plan import PinnedStore
 
 if TYPE_CHECKING:
@@ -84,9 +85,24 @@ def files_of_store(pinned: PinnedStore) -> list[str]:
 def sums_of(spark: SparkSession | None, paths: Sequence[str]) -> list[FileSum]:
     """Size and SHA-256 of files, computed by executors or here. Raises their errors."""
     if spark is None or not paths:
-        return [sum_of(path) for path in paths]
+        with Progress("checksums") as progress:
+            progress.expect(sum(map(_size, paths)) if progress.active else 0)
+            return [_watched_sum(path, progress) for path in paths]
     tasks = max(1, -(-len(paths) // _FILES_A_TASK))
     found: list[FileSum] = spark.sparkContext.parallelize(paths, tasks).map(sum_of).collect()
+    return found
+
+
+def _size(path: str) -> int:
+    try:
+        return os.path.getsize(path)
+    except OSError:
+        return 0  # the reading reports it
+
+
+def _watched_sum(path: str, progress: Progress) -> FileSum:
+    found = sum_of(path)
+    progress(found.size)
     return found
 
 

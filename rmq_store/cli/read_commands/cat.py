@@ -26,6 +26,7 @@ from rmq_store.cli.options import (
 )
 from rmq_store.cli.printing import say
 from rmq_store.errors import InvalidArgumentError
+from rmq_store.text.progress import Progress
 from rmq_store.text.times import Time
 
 if TYPE_CHECKING:
@@ -70,12 +71,15 @@ def cat(
     as_json: bool,
 ) -> None:
     """Print the messages of a topic in log order; values are separated by tabs."""
+    from rmq_store.arrow.message_columns import column_names
     from rmq_store.format.queues import QueueSlice
     from rmq_store.search.queue_selection import Search, selected_slices
+    from rmq_store.search.watched import watched, with_place
 
     names = chosen_columns(columns, as_json, body)
+    read = column_names(names)
     damage = Damage()
-    with open_store(store, broker_conf, broker_name) as opened:
+    with open_store(store, broker_conf, broker_name) as opened, Progress("cat") as progress:
         slices = selected_slices(
             opened,
             Search([topic], queue_ids or None, *time_range(opened, begin, end)),
@@ -85,13 +89,14 @@ def cat(
             slices = [QueueSlice(s.queue, max(s.start, offset), s.stop) for s in slices]
         batches = opened.read_slices(
             slices,
-            columns=names,
+            columns=with_place(read) if progress.active else read,
             tags=tags,
             unwrap_batches=not raw,
             verify_queue=verify_queue,
             on_damage=damage if skip_damaged else None,
         )
-        MessagePrinter(as_json, full, body).print(batches, limit)
+        batches = (one.select(read) for one in watched(opened, slices, batches, progress))
+        MessagePrinter(as_json, full, body).print(batches, limit, progress)
     damage.conclude()
     if damage.count:
         sys.exit(EXIT_FINDINGS)

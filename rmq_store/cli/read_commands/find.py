@@ -30,6 +30,7 @@ from rmq_store.cli.options import (
 )
 from rmq_store.cli.printing import say
 from rmq_store.cli.words import SYSTEM, TOPICS
+from rmq_store.text.progress import Progress
 from rmq_store.text.times import Time
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def find(
 
     names = chosen_columns(columns, as_json, body)
     damage = Damage()
-    with open_store(store, broker_conf, broker_name) as opened:
+    with open_store(store, broker_conf, broker_name) as opened, Progress("find") as progress:
         search = Search(
             list(topics) or None,
             None,
@@ -105,11 +106,11 @@ def find(
         )
         on_damage = damage if skip_damaged else None
         batches = (
-            search_for(opened, search, names, on_damage)
+            search_for(opened, search, names, on_damage, progress)
             if message_id is None
             else _by_id(opened, message_id, names, on_damage, raw)
         )
-        count = MessagePrinter(as_json, full, body).print(batches, limit)
+        count = MessagePrinter(as_json, full, body).print(batches, limit, progress)
         word = key or message_id
         gone = "" if count or word is None else where_it_was(opened, word, topics)
     damage.conclude()

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from rmq_store.cli.options import json_option, open_store, store_command, word
-from rmq_store.cli.printing import print_pieces
+from rmq_store.cli.printing import print_pieces, reading
 from rmq_store.errors import InvalidArgumentError, nearest
 from rmq_store.store import MessageStore
 
@@ -203,7 +203,9 @@ def _print(
             counts[row.get("state", "")] += 1
             yield row
 
-    print_pieces(table.pieces_of_rows(store.broker_name, rows()), as_json, columns=_SHOWN[name])
+    pieces = table.pieces_of_rows(store.broker_name, rows())
+    with reading(name, store) as progress:
+        print_pieces(pieces, as_json, columns=_SHOWN[name], progress=progress)
     states = ", ".join(f"{count} {state}" for state, count in counts.items() if state)
     rows_said = f"{counts.total():,} {'row' if counts.total() == 1 else 'rows'}"
     click.echo(f"{rows_said}: {states}" if states else rows_said, err=True)

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import click
 
 from rmq_store.cli.options import json_option, open_store, store_command, word
-from rmq_store.cli.printing import print_table
+from rmq_store.cli.printing import print_table, reading
 from rmq_store.cli.words import GROUPS, SYSTEM, TOPIC, TOPICS
 from rmq_store.errors import InvalidArgumentError, nearest
+from rmq_store.text.progress import Progress
 
 
 @click.command()
@@ -108,7 +109,8 @@ def print_named(
                 reason=f"there is no topic {topic!r}",
                 advice=nearest(topic, opened.topics()),
             )
-        found = TABLES[name].of(opened)
+        with reading(name, opened):
+            found = TABLES[name].of(opened)
         if topic is not None:
             found = found.filter(pc.equal(found["topic"], topic))
         elif not system:
@@ -135,7 +137,10 @@ def print_lag(
     from rmq_store.tables import TABLES
 
     asked = LagQuestion(groups, topics, queue_ids)
-    with open_store(store, broker_conf, broker_name) as opened:
-        found = ask_opened(asked, opened)
+    with (
+        open_store(store, broker_conf, broker_name) as opened,
+        Progress("lag", unit="offsets") as progress,
+    ):
+        found = ask_opened(asked, opened, progress)
         rows = TABLES["groups"].of_rows(opened.broker_name, found.rows)
     print_table(rows, as_json, columns=_SHOWN["groups"])

@@ -11,6 +11,7 @@ from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.messages import where_it_was
 from rmq_store.cli.options import json_option, open_store, store_command, word
 from rmq_store.cli.printing import print_json, say
+from rmq_store.text.progress import Progress
 from rmq_store.text.times import shown_time
 
 _MOST_LISTED = 10  # unreadable places that are listed one by one
@@ -39,7 +40,8 @@ def trace(
     with open_store(store, broker_conf, broker_name) as opened:
         if topic is not None:
             require_topic(opened, topic)
-        lives = lives_of(opened, key, topic)
+        with Progress("trace") as progress:
+            lives = lives_of(opened, key, topic, progress=progress)
         gone = "" if lives else where_it_was(opened, key)
     for life in lives:
         if as_json:

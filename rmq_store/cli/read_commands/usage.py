@@ -9,6 +9,7 @@ import click
 
 from rmq_store.cli.options import json_option, open_store, store_command
 from rmq_store.cli.printing import print_json, print_rows
+from rmq_store.text.progress import Progress
 from rmq_store.text.sizes import size
 
 _SHARED = " (shared)"
@@ -47,8 +48,11 @@ def usage(
     from rmq_store.questions.engine import ask_opened
     from rmq_store.questions.usage import UsageQuestion
 
-    with open_store(store, broker_conf, broker_name) as opened:
-        found = ask_opened(UsageQuestion(), opened)
+    with (
+        open_store(store, broker_conf, broker_name) as opened,
+        Progress("usage", unit="messages") as progress,
+    ):
+        found = ask_opened(UsageQuestion(), opened, progress)
     names = _BY[by]
     groups = found.by(*names)[:top]
     if as_json:

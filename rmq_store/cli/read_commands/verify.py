@@ -33,7 +33,7 @@ def verify(store: str, broker_conf: str | None, broker_name: str | None, as_json
 
     with (
         open_store(store, broker_conf, broker_name) as opened,
-        Progress("verify", opened.log.chain.stop - opened.log.chain.start) as progress,
+        Progress("verify") as progress,
     ):
         report = ask_opened(VerifyQuestion(), opened, progress)
         lock = lock_state(opened.path)
