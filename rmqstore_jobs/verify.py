@@ -17,7 +17,7 @@ from rmq_store.questions.engine import Stopped, ask
 from rmq_store.questions.verify import VerifyQuestion
 from rmq_store.text.json_keys import as_json_object
 from rmq_store.text.progress import Progress
-from rmq_store.verify.verify_store import VerifyReport, severities
+from rmq_store.verify.verify_store import VerifyReport, severities, verdict
 from rmqstore_jobs.running.job_command import STORE_OPTIONS, Given, job, spec_from
 from rmqstore_jobs.running.provenance import files_of_store, provenance_of, sums_of
 from rmqstore_jobs.running.result_tables import Answer
@@ -71,6 +71,7 @@ def run(
         },
         source=source,
         seconds=round(time.monotonic() - began, 3),
+        verdict=verdict(report),
     )
 
 

@@ -28,8 +28,7 @@ def verify(store: str, broker_conf: str | None, broker_name: str | None, as_json
     from rmq_store.questions.engine import ask_opened
     from rmq_store.questions.verify import VerifyQuestion
     from rmq_store.text.json_keys import as_json_object
-    from rmq_store.verify.findings import Severity
-    from rmq_store.verify.verify_store import severities
+    from rmq_store.verify.verify_store import severities, verdict
 
     with (
         open_store(store, broker_conf, broker_name) as opened,
@@ -46,6 +45,10 @@ def verify(store: str, broker_conf: str | None, broker_name: str | None, as_json
         summary = {**fields, **health, "lock_pid": lock.pid}
         print_json(as_json_object(summary))
     else:
+        click.echo(
+            f"{verdict(report)}: {report.records} records, {report.queues} queues, "
+            f"{len(report.index)} index files"
+        )
         for finding in report.findings:
             severity = finding.severity.value
             name = click.style(f"{severity:<8}", fg=_COLOURS[severity])
@@ -55,16 +58,5 @@ def verify(store: str, broker_conf: str | None, broker_name: str | None, as_json
             say(f"        {finding.advice}")
         if lock.held is not False:
             say(f"lock {lock}")
-        counts = severities(report.findings)
-        click.echo(
-            f"{report.records} records, {report.queues} queues, {len(report.index)} index files: "
-            + ("no problems found" if report.nothing_wrong else "problems found")
-            + " ("
-            + ", ".join(
-                f"{counts[severity.value]} {severity.value}s"
-                for severity in reversed(list(Severity))
-            )
-            + ")"
-        )
     if not report.nothing_wrong:
         sys.exit(EXIT_FINDINGS)
