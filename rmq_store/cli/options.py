@@ -57,9 +57,14 @@ def open_store(store: str, broker_conf: str | None, broker_name: str | None) -> 
     from rmq_store.store import MessageStore
 
     opened = MessageStore.open(store, broker_conf=broker_conf, broker_name=broker_name)
-    for warning in opened.view.warnings():
-        click.echo(f"rmqstore: warning: {warning}", err=True)
+    warn_of(opened)
     return opened
+
+
+def warn_of(store: MessageStore) -> None:
+    """Print a line for each thing of the store that cannot be read."""
+    for warning in store.view.warnings():
+        click.echo(f"rmqstore: warning: {warning}", err=True)
 
 
 def word(text: str) -> str:

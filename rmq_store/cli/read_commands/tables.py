@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import click
 
+from rmq_store.cli.engines import Wanted, asked_store, engine_options
 from rmq_store.cli.options import json_option, open_store, store_command, word
 from rmq_store.cli.printing import print_table, reading
 from rmq_store.cli.words import GROUPS, SYSTEM, TOPIC, TOPICS
@@ -46,6 +47,7 @@ def queues(
 @json_option
 @click.option("--group", "groups", type=word, multiple=True, help=GROUPS)
 @click.option("--topic", "topics", type=word, multiple=True, help=TOPICS)
+@engine_options
 def lag(
     store: str,
     broker_conf: str | None,
@@ -53,13 +55,16 @@ def lag(
     as_json: bool,
     groups: tuple[str, ...],
     topics: tuple[str, ...],
+    engine: str | None,
+    master: str | None,
 ) -> None:
     """Show how far consumer groups are behind in each queue: messages, bytes, time.
 
     The offsets come from the broker's offset file, which misses what was consumed since the broker
     wrote it. --json prints the file's age.
     """
-    print_lag(store, broker_conf, broker_name, as_json, topics=topics, groups=groups)
+    wanted = Wanted("lag", store, broker_conf, broker_name, engine, master)
+    print_lag(wanted, as_json, topics=topics, groups=groups)
 
 
 @click.command()
@@ -122,9 +127,7 @@ def print_named(
 
 
 def print_lag(
-    store: str,
-    broker_conf: str | None,
-    broker_name: str | None,
+    wanted: Wanted,
     as_json: bool,
     *,
     topics: Sequence[str] = (),
@@ -132,15 +135,12 @@ def print_lag(
     queue_ids: Sequence[int] = (),
 ) -> None:
     """Print the lag of some groups, topics or queues (default: all)."""
-    from rmq_store.questions.engine import ask_opened
+    from rmq_store.questions.engine import ask
     from rmq_store.questions.lag import LagQuestion
     from rmq_store.tables import TABLES
 
-    asked = LagQuestion(groups, topics, queue_ids)
-    with (
-        open_store(store, broker_conf, broker_name) as opened,
-        Progress("lag", unit="offsets") as progress,
-    ):
-        found = ask_opened(asked, opened, progress)
-        rows = TABLES["groups"].of_rows(opened.broker_name, found.rows)
+    question = LagQuestion(groups, topics, queue_ids)
+    with asked_store(wanted) as asked, Progress("lag", unit="offsets") as progress:
+        found = ask(question, asked.source, asked.engine, progress=progress)
+        rows = TABLES["groups"].of_rows(asked.store.broker_name, found.rows)
     print_table(rows, as_json, columns=_SHOWN["groups"])

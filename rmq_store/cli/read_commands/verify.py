@@ -6,8 +6,9 @@ import sys
 
 import click
 
+from rmq_store.cli.engines import Wanted, asked_store, engine_options
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
-from rmq_store.cli.options import json_option, open_store, store_command
+from rmq_store.cli.options import json_option, store_command
 from rmq_store.cli.printing import print_json, say
 from rmq_store.escaping import printable
 from rmq_store.text.progress import Progress
@@ -17,25 +18,33 @@ _COLOURS = {"note": "cyan", "warning": "yellow", "error": "red"}
 
 @click.command()
 @store_command
+@engine_options
 @json_option
-def verify(store: str, broker_conf: str | None, broker_name: str | None, as_json: bool) -> None:
+def verify(
+    store: str,
+    broker_conf: str | None,
+    broker_name: str | None,
+    engine: str | None,
+    master: str | None,
+    as_json: bool,
+) -> None:
     """Check that log, queues, index, checkpoint and configuration agree. Changes nothing.
 
     Exit code 0: no problem, at most notes. 1: warnings or errors. 2: the store cannot be checked.
     --json prints one line per finding, then a summary line.
     """
     from rmq_store.markers.lock_file import lock_state
-    from rmq_store.questions.engine import ask_opened
+    from rmq_store.questions.engine import ask
     from rmq_store.questions.verify import VerifyQuestion
     from rmq_store.text.json_keys import as_json_object
     from rmq_store.verify.verify_store import severities, verdict
 
     with (
-        open_store(store, broker_conf, broker_name) as opened,
+        asked_store(Wanted("verify", store, broker_conf, broker_name, engine, master)) as asked,
         Progress("verify") as progress,
     ):
-        report = ask_opened(VerifyQuestion(), opened, progress)
-        lock = lock_state(opened.path)
+        report = ask(VerifyQuestion(), asked.source, asked.engine, progress=progress)
+        lock = lock_state(asked.store.path)
     if as_json:
         for finding in report.findings:
             print_json(as_json_object(finding))

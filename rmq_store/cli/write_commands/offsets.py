@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from rmq_store.cli.engines import Wanted
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.options import json_option, open_store, store_command, time, time_in, word
 from rmq_store.cli.printing import print_json, print_rows, say
@@ -60,9 +61,7 @@ def offsets(
         if really:
             raise click.UsageError("--apply needs --reset-to or --reset-to-time")
         print_lag(
-            store,
-            broker_conf,
-            broker_name,
+            Wanted("offsets", store, broker_conf, broker_name),
             as_json,
             topics=[] if topic is None else [topic],
             groups=[] if group is None else [group],
