@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
@@ -22,6 +23,23 @@ BROKER_NAME = "The broker's name (default: the one in --broker-conf, else the fo
 RELEASE = "Write files like this broker release (default: the newest)."
 SYSTEM = "Include system topics."
 LOG = "Copy the log, or hard-link its full files and copy the last; links need one file system."
+
+
+class OnceCommand(click.Command):
+    """A command that refuses an option that is given twice and counts once: click takes the last."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the words of a command line. Raises click's errors."""
+        if not ctx.resilient_parsing:
+            _, _, given = self.make_parser(ctx).parse_args(list(args))
+            for param, count in Counter(given).items():
+                if isinstance(param, click.Option) and count > 1 and _counts_once(param):
+                    raise click.UsageError(f"{param.opts[0]} is given {count} times", ctx)
+        return super().parse_args(ctx, args)
+
+
+def _counts_once(option: click.Option) -> bool:
+    return not (option.multiple or option.is_flag or option.count)
 
 
 class RenamedOption(click.Option):

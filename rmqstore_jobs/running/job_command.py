@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import click
 from rich.console import Console
 
-from rmq_store.cli.words import old_names
+from rmq_store.cli.words import OnceCommand, old_names
 from rmq_store.errors import AccessError, StoreError, nearest
 from rmq_store.malloc import keep_freed_memory
 from rmqstore_jobs.running.engine_choice import AUTO, ENGINES, runs_on_spark
@@ -62,7 +62,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 _Spec = TypeVar("_Spec")
 
 
-class JobCommand(click.Command):
+class JobCommand(OnceCommand):
     """A command that names the nearest option for an unknown one."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

@@ -177,3 +177,22 @@ def test_a_queue_number_of_a_replay_is_of_each_topic() -> None:
     assert queues("--queue", "a:1") == ((("a", 1),), ())
     with pytest.raises(InvalidArgumentError, match="needs --topic"):
         queues("--queue", "3")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("cat", "STORE", "--topic", "orders", "--topic", "payments"),
+        ("find", "STORE", "--since", "-2h", "--from", "-1h"),
+        ("export", "STORE", "--to", "new", "--since", "-2h", "--startingTimestamp", "-1h"),
+        ("dlq", "STORE", "--top", "1", "--top", "2"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_an_option_that_counts_once_is_refused_twice(
+    golden: Golden, words: tuple[str, ...]
+) -> None:
+    """click takes the last and drops the others."""
+    store = golden("clean-5.5.0").path
+    done = call(*(store if word == "STORE" else word for word in words))
+    assert (done.returncode, "is given 2 times" in done.stderr) == (2, True)

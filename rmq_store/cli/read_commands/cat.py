@@ -25,6 +25,7 @@ from rmq_store.cli.options import (
     time_range,
 )
 from rmq_store.cli.printing import say
+from rmq_store.cli.words import OnceCommand
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.text.progress import Progress
 from rmq_store.text.times import Time
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from rmq_store.store import MessageStore
 
 
-@click.command()
+@click.command(cls=OnceCommand)
 @store_command
 @click.option("--topic", required=True, help="The topic.")
 @click.option("--queue", "queue_ids", type=int, multiple=True, help="Only this queue; repeatable.")

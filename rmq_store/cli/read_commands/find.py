@@ -29,7 +29,7 @@ from rmq_store.cli.options import (
     word,
 )
 from rmq_store.cli.printing import say
-from rmq_store.cli.words import SYSTEM, TOPICS
+from rmq_store.cli.words import SYSTEM, TOPICS, OnceCommand
 from rmq_store.text.progress import Progress
 from rmq_store.text.times import Time
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from rmq_store.store import MessageStore
 
 
-@click.command()
+@click.command(cls=OnceCommand)
 @store_command
 @click.option("--topic", "topics", multiple=True, help=TOPICS)
 @click.option(

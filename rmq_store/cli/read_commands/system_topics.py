@@ -11,6 +11,7 @@ import click
 
 from rmq_store.cli.options import json_option, open_store, store_command, word
 from rmq_store.cli.printing import print_pieces, reading
+from rmq_store.cli.words import OnceCommand
 from rmq_store.errors import InvalidArgumentError, nearest
 from rmq_store.store import MessageStore
 
@@ -74,7 +75,7 @@ _limit = click.option(
 _topic = click.option("--topic", type=word, help="Only messages for this topic.")
 
 
-@click.command()
+@click.command(cls=OnceCommand)
 @store_command
 @_topic
 @click.option("--state", type=click.Choice(_DELAYED), help="Only messages in this state.")
@@ -101,7 +102,7 @@ def scheduled(
         _print(opened, "scheduled", wanted, limit, as_json, system=system or topic is not None)
 
 
-@click.command()
+@click.command(cls=OnceCommand)
 @store_command
 @_topic
 @click.option("--state", type=click.Choice(_TRANSACTIONS), help="Only transactions in this state.")
@@ -121,7 +122,7 @@ def transactions(
         _print(opened, "transactions", {"topic": topic, "state": state}, limit, as_json)
 
 
-@click.command()
+@click.command(cls=OnceCommand)
 @store_command
 @click.option("--group", type=word, help="Only this consumer group.")
 @click.option("--topic", type=word, help="Only messages of this topic.")
@@ -145,7 +146,7 @@ def retries(
         _print(opened, "retries", wanted, limit, as_json)
 
 
-@click.command()
+@click.command(cls=OnceCommand)
 @store_command
 @click.option("--group", type=word, help="Only reports of this producer or consumer group.")
 @click.option("--id", "message_id", type=word, help="Only reports about this message (UNIQ_KEY).")

@@ -9,12 +9,12 @@ import click
 from rmq_store.cli.engines import Wanted, asked_store, engine_options
 from rmq_store.cli.options import json_option, open_store, store_command, word
 from rmq_store.cli.printing import print_table, reading
-from rmq_store.cli.words import GROUPS, SYSTEM, TOPIC, TOPICS
+from rmq_store.cli.words import GROUPS, SYSTEM, TOPIC, TOPICS, OnceCommand
 from rmq_store.errors import InvalidArgumentError, nearest
 from rmq_store.text.progress import Progress
 
 
-@click.command()
+@click.command(cls=OnceCommand)
 @store_command
 @json_option
 @click.option("--system", is_flag=True, help=SYSTEM)
@@ -25,7 +25,7 @@ def topics(
     print_named("topics", store, broker_conf, broker_name, as_json, system=system)
 
 
-@click.command()
+@click.command(cls=OnceCommand)
 @store_command
 @json_option
 @click.option("--topic", help=TOPIC)
@@ -42,7 +42,7 @@ def queues(
     print_named("queues", store, broker_conf, broker_name, as_json, topic=topic, system=system)
 
 
-@click.command()
+@click.command(cls=OnceCommand)
 @store_command
 @json_option
 @click.option("--group", "groups", type=word, multiple=True, help=GROUPS)
@@ -67,7 +67,7 @@ def lag(
     print_lag(wanted, as_json, topics=topics, groups=groups)
 
 
-@click.command()
+@click.command(cls=OnceCommand)
 @click.argument("name")
 @store_command
 @json_option

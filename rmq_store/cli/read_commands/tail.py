@@ -18,6 +18,7 @@ from rmq_store.cli.messages import (
     table_options,
 )
 from rmq_store.cli.options import json_option, open_store, seconds, store_command, tag_option
+from rmq_store.cli.words import OnceCommand
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from rmq_store.store import MessageStore
 
 
-@click.command()
+@click.command(cls=OnceCommand)
 @store_command
 @click.option(
     "--topic",

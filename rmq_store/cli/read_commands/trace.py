@@ -12,13 +12,14 @@ from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.messages import where_it_was
 from rmq_store.cli.options import json_option, store_command, word
 from rmq_store.cli.printing import print_json, say
+from rmq_store.cli.words import OnceCommand
 from rmq_store.text.progress import Progress
 from rmq_store.text.times import shown_time
 
 _MOST_LISTED = 10  # unreadable places that are listed one by one
 
 
-@click.command()
+@click.command(cls=OnceCommand)
 @store_command
 @click.argument("key", type=word)
 @click.option("--topic", help="Only messages that were sent to this topic.")

@@ -10,6 +10,7 @@ import click
 from rmq_store.cli.engines import Wanted, asked_store, engine_options
 from rmq_store.cli.options import json_option, store_command
 from rmq_store.cli.printing import print_json, print_rows
+from rmq_store.cli.words import OnceCommand
 from rmq_store.text.progress import Progress
 from rmq_store.text.sizes import size
 
@@ -22,7 +23,7 @@ _BY = {
 }
 
 
-@click.command()
+@click.command(cls=OnceCommand)
 @store_command
 @click.option(
     "--by",

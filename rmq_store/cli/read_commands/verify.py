@@ -10,13 +10,14 @@ from rmq_store.cli.engines import Wanted, asked_store, engine_options
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.options import json_option, store_command
 from rmq_store.cli.printing import print_json, say
+from rmq_store.cli.words import OnceCommand
 from rmq_store.escaping import printable
 from rmq_store.text.progress import Progress
 
 _COLOURS = {"note": "cyan", "warning": "yellow", "error": "red"}
 
 
-@click.command()
+@click.command(cls=OnceCommand)
 @store_command
 @engine_options
 @json_option

@@ -17,11 +17,11 @@ from rmq_store.cli.options import (
     target_option,
 )
 from rmq_store.cli.printing import print_json, say
-from rmq_store.cli.words import LOG
+from rmq_store.cli.words import LOG, OnceCommand
 from rmq_store.text.progress import Progress
 
 
-@click.command()
+@click.command(cls=OnceCommand)
 @click.argument("store", type=click.Path())
 @target_option
 @click.option("--log", type=click.Choice(LOG_MODES), default="copy", show_default=True, help=LOG)

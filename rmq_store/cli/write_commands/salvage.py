@@ -15,11 +15,12 @@ from rmq_store.cli.options import (
     target_option,
 )
 from rmq_store.cli.printing import print_json, say
+from rmq_store.cli.words import OnceCommand
 from rmq_store.text.progress import Progress
 from rmq_store.text.sizes import size
 
 
-@click.command()
+@click.command(cls=OnceCommand)
 @click.argument("store", type=click.Path())
 @target_option
 @release_option
