@@ -179,7 +179,7 @@ def _next_steps(spec: ReplaySpec) -> Panel:
             f"Parquet     {spec.to_parquet}\n"
             f"ledger      {spec.to_store}.replay.json\n\n"
             f"try         .venv/bin/python jobs/replay.py {spec.source} \\\n"
-            "                --topic orders --tag cancelled --to-store demo-out/cancelled\n"
+            "                --topic orders --tag cancelled --to demo-out/cancelled\n"
             "or          .venv/bin/python jobs/replay.py --help"
         ),
         title="files of this demo",

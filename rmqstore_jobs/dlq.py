@@ -2,7 +2,7 @@
 origin topics.
 
 spark-submit jobs/dlq.py STORE --group billing
-spark-submit jobs/dlq.py STORE --group billing --resend NEWSTORE
+spark-submit jobs/dlq.py STORE --group billing --to NEWSTORE
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rmq_store.cli import words
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.topics import DLQ_PREFIX
 from rmq_store.questions.dead_letters import DeadLettersQuestion
 from rmq_store.questions.engine import ask
+from rmq_store.text.progress import Progress
 from rmq_store.text.times import Time
 from rmqstore_jobs import replay
 from rmqstore_jobs.replaying.spec import DEFAULT_WAVE_BYTES, LIVE_WAVE_BYTES, ReplaySpec
@@ -25,12 +27,12 @@ from rmqstore_jobs.running.job_command import (
     STORE_OPTIONS,
     Given,
     job,
-    source_options,
     spec_from,
     top_option,
 )
 from rmqstore_jobs.running.provenance import files_of_store, provenance_of, sums_of
 from rmqstore_jobs.running.result_tables import Answer
+from rmqstore_jobs.running.source_words import source_options
 from rmqstore_jobs.running.spark_engine import engine_of
 from rmqstore_jobs.running.store_selection import plan_of
 from spark_source.options.secret import HidesSecrets
@@ -79,7 +81,8 @@ def run(
     began = time.monotonic()
     plan = plan_of(spec.store, {**spec.options, "includeSystemTopics": "true"})
     question = DeadLettersQuestion(spec.groups, spec.origin_topics, spec.top, plan.ranges)
-    dead = ask(question, plan.store, engine_of(spark))
+    with Progress("dlq", unit="messages") as progress:
+        dead = ask(question, plan.store, engine_of(spark), progress=progress)
     resent = (
         None if spec.resent_to is None else replay.run(spark, resend_spec(spec, plan), should_stop)
     )
@@ -112,7 +115,7 @@ def resend_spec(spec: DlqSpec, plan: ReadPlan) -> ReplaySpec:
         raise InvalidArgumentError(
             None,
             reason="dead letters can be sent again by group, not by origin topic",
-            advice="Leave out --origin-topic",
+            advice="Leave out --topic",
         )
     with plan.store.open() as store:
         groups = {t for t in store.topics() if t.startswith(DLQ_PREFIX)}
@@ -154,22 +157,25 @@ _OPTIONS = (*STORE_OPTIONS, "startingTimestamp", "endingTimestamp")
 
 
 @job("dlq", run, look=look)
-@click.option("--group", "groups", multiple=True, help="Only this consumer group; repeatable.")
-@click.option(
-    "--origin-topic",
+@click.option("--group", "groups", multiple=True, help=words.GROUPS)
+@words.option(
+    "--topic",
     "origin_topics",
+    old=["--origin-topic"],
     multiple=True,
     help="Only dead letters from this topic; repeatable.",
 )
 @top_option(DEFAULT_TOP, "List the N newest dead letters.")
-@click.option(
-    "--resend", metavar="DIR", help="Write them to this new store, in their origin topics."
+@words.option(
+    "--to",
+    "resend",
+    old=["--to-store", "--resend"],
+    metavar="DIR",
+    help="Send them again: write them to this new store, in their origin topics.",
 )
+@click.option("--release", help=words.RELEASE)
 @click.option(
-    "--release", help="Write the new store like this broker release (default: the newest)."
-)
-@click.option(
-    "--to-broker", metavar="HOST:PORT", help="Send them to the proxy of a running broker."
+    "--to-broker", metavar="HOST:PORT", help="Send them again: to the proxy of a running broker."
 )
 @click.option("--failed", metavar="DIR", help="Folder for refused messages and reasons.")
 @click.option("--tls", is_flag=True, help="Connect to the proxy with TLS.")

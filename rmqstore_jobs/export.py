@@ -46,11 +46,11 @@ from rmqstore_jobs.running.job_command import (
     NearestChoice,
     job,
     size,
-    source_options,
     spec_from,
 )
 from rmqstore_jobs.running.provenance import files_of_store, provenance_of, sums_of
 from rmqstore_jobs.running.result_tables import Answer
+from rmqstore_jobs.running.source_words import source_options
 from spark_source.options.definitions import PERMISSIVE
 from spark_source.options.parse import parse_options
 from spark_source.options.secret import HidesSecrets, without_secrets
@@ -398,7 +398,7 @@ def _prepared(builder: SparkSession.Builder, spec: ExportSpec) -> SparkSession.B
     help="A folder of Parquet, CSV or JSON lines files, or a Delta table.",
 )
 @click.option("--wave-bytes", type=size, default="8g", show_default=True, help="Bytes per wave.")
-@source_options()
+@source_options(SELECTION)
 def main(given: Given) -> ExportSpec:
     """Export messages to Parquet, CSV, JSON lines or Delta, partitioned by topic and day; each run
     adds only new ones."""

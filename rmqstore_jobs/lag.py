@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rmq_store.cli import words
 from rmq_store.questions.engine import ask
 from rmq_store.questions.lag import LagQuestion
-from rmqstore_jobs.running.job_command import STORE_OPTIONS, Given, job, source_options, spec_from
+from rmq_store.text.progress import Progress
+from rmqstore_jobs.running.job_command import STORE_OPTIONS, Given, job, spec_from
 from rmqstore_jobs.running.provenance import files_of_store, provenance_of, sums_of
 from rmqstore_jobs.running.result_tables import Answer
+from rmqstore_jobs.running.source_words import source_options
 from rmqstore_jobs.running.spark_engine import engine_of
 from rmqstore_jobs.running.store_selection import pinned_store
 from spark_source.options.secret import HidesSecrets
@@ -61,7 +64,9 @@ def run(
     """
     began = time.monotonic()
     pinned = pinned_store(spec.store, spec.options)
-    answer = ask(LagQuestion(spec.groups, spec.topics), pinned, engine_of(spark))
+    question = LagQuestion(spec.groups, spec.topics)
+    with Progress("lag", unit="offsets") as progress:
+        answer = ask(question, pinned, engine_of(spark), progress=progress)
     problems = tuple(answer.problems(spec.max_lag))
     shown = [{name: row.get(name) for name in _SHOWN} for row in answer.rows]
     shown.sort(key=lambda row: (-(row["lag"] or 0), row["consumerGroup"], row["topic"]))
@@ -97,8 +102,8 @@ def look(spec: LagSpec) -> None:
 
 
 @job("lag", run, look=look, stoppable=False)
-@click.option("--group", "groups", multiple=True, help="Only this consumer group; repeatable.")
-@click.option("--topic", "topics", multiple=True, help="Only this topic; repeatable.")
+@click.option("--group", "groups", multiple=True, help=words.GROUPS)
+@click.option("--topic", "topics", multiple=True, help=words.TOPICS)
 @click.option(
     "--max-lag", type=click.IntRange(min=0), help="Exit code 1 if a group is more messages behind."
 )

@@ -17,10 +17,12 @@ import click
 from rmq_store.questions.trace import trace as lives_with
 from rmq_store.search.message_history import once
 from rmq_store.search.queue_selection import require_topic
+from rmq_store.text.progress import Progress
 from rmq_store.text.times import as_datetime
-from rmqstore_jobs.running.job_command import STORE_OPTIONS, Given, job, source_options, spec_from
+from rmqstore_jobs.running.job_command import STORE_OPTIONS, Given, job, spec_from
 from rmqstore_jobs.running.provenance import files_of_store, provenance_of, sums_of
 from rmqstore_jobs.running.result_tables import Answer
+from rmqstore_jobs.running.source_words import source_options
 from rmqstore_jobs.running.spark_engine import engine_of
 from rmqstore_jobs.running.store_selection import pinned_store, plan_of
 from spark_source.options.secret import HidesSecrets
@@ -50,8 +52,15 @@ def run(
     """
     began = time.monotonic()
     plan = plan_of(spec.store, {**spec.options, "includeSystemTopics": "true"})
-    with plan.store.open() as store:
-        lives = lives_with(store, spec.key, spec.topic, source=plan.store, engine=engine_of(spark))
+    with plan.store.open() as store, Progress("trace") as progress:
+        lives = lives_with(
+            store,
+            spec.key,
+            spec.topic,
+            source=plan.store,
+            engine=engine_of(spark),
+            progress=progress,
+        )
     table = [
         {
             "message": life.uniqKey or life.steps[0].msgId,

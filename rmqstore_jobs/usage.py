@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 from rmq_store.questions.engine import ask
 from rmq_store.questions.usage import UsageAnswer, UsageQuestion
+from rmq_store.text.progress import Progress
 from rmqstore_jobs.running.job_command import (
     RANGES,
     Given,
     job,
-    source_options,
     spec_from,
     top_option,
 )
 from rmqstore_jobs.running.provenance import files_of_store, provenance_of, sums_of
 from rmqstore_jobs.running.result_tables import Answer, Row
+from rmqstore_jobs.running.source_words import source_options
 from rmqstore_jobs.running.spark_engine import engine_of
 from rmqstore_jobs.running.store_selection import plan_of
 from spark_source.options.secret import HidesSecrets
@@ -51,7 +52,9 @@ def run(
     """Add up messages and bytes. Raises StoreError if the store or the selection cannot be read."""
     began = time.monotonic()
     plan = look(spec)
-    usage = ask(UsageQuestion(plan.ranges, spec.top), plan.store, engine_of(spark))
+    question = UsageQuestion(plan.ranges, spec.top)
+    with Progress("usage", unit="messages") as progress:
+        usage = ask(question, plan.store, engine_of(spark), progress=progress)
     days = sorted(usage.by("day"), key=lambda row: (row["day"] is not None, row["day"]))
     sums = sums_of(spark, files_of_store(plan.store)) if spec.checksums else ()
     return Answer(

@@ -17,10 +17,11 @@ from rmq_store.questions.engine import Stopped, ask
 from rmq_store.questions.verify import VerifyQuestion
 from rmq_store.text.json_keys import as_json_object
 from rmq_store.text.progress import Progress
-from rmq_store.verify.verify_store import VerifyReport, severities
-from rmqstore_jobs.running.job_command import STORE_OPTIONS, Given, job, source_options, spec_from
+from rmq_store.verify.verify_store import VerifyReport, severities, verdict
+from rmqstore_jobs.running.job_command import STORE_OPTIONS, Given, job, spec_from
 from rmqstore_jobs.running.provenance import files_of_store, provenance_of, sums_of
 from rmqstore_jobs.running.result_tables import Answer
+from rmqstore_jobs.running.source_words import source_options
 from rmqstore_jobs.running.spark_engine import engine_of
 from rmqstore_jobs.running.store_selection import pinned_store
 from spark_source.options.secret import HidesSecrets
@@ -70,6 +71,7 @@ def run(
         },
         source=source,
         seconds=round(time.monotonic() - began, 3),
+        verdict=verdict(report),
     )
 
 
@@ -81,9 +83,7 @@ def examine(
     spark: SparkSession | None, pinned: PinnedStore, should_stop: Callable[[], bool] = lambda: False
 ) -> VerifyReport:
     """The report of a pinned store. Raises Stopped if stopped before the whole log is checked."""
-    with pinned.open() as store:
-        total = store.log.chain.stop - store.log.chain.start
-    with Progress("verify", total) as progress:
+    with Progress("verify") as progress:
         return ask(
             VerifyQuestion(),
             pinned,

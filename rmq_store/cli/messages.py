@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmq_store.cli.printing import say, write
+from rmq_store.cli.printing import make_room, say, write
 from rmq_store.errors import StoreError
+from rmq_store.text.progress import Progress
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from rmq_store.cli.message_table import MessageTable
     from rmq_store.store import MessageStore
 
+FORMS = (
+    "text",
+    "json",
+    "base64",
+    "hex",
+    "none",
+)  # those of rmq_store.text.bodies, which is slow to load
+NONE = "none"
+_BODIES = ("body", "rawBody")
 TEXT_COLUMNS = "topic,queueId,queueOffset,storeTimestamp,tags,keys,body"
 _MOST_PLACES = 3
 
@@ -37,30 +49,88 @@ def raw_option(command: Callable[..., Any]) -> Callable[..., Any]:
     )(command)
 
 
-def chosen_columns(columns: str | None, as_json: bool) -> tuple[str, ...] | None:
-    """The columns to print; None means all default columns. Raises for an unknown column."""
-    if columns is None:
-        return None if as_json else tuple(TEXT_COLUMNS.split(","))
+def table_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options --full and --body."""
+    full = click.option("--full", is_flag=True, help="Do not cut values to the terminal's width.")
+    body = click.option(
+        "--body",
+        type=click.Choice(FORMS),
+        help="How to print bodies. text: other bytes as \\xff; json: on one line. Default: UTF-8 as "
+        "text, else base64; in a terminal JSON on one line.",
+    )
+    return full(body(command))
+
+
+def chosen_columns(
+    columns: str | None, as_json: bool, body: str | None = None
+) -> tuple[str, ...] | None:
+    """The columns to print; None means all default columns. Raises for an unknown column, and for
+    --body with --json."""
+    if as_json and body is not None:
+        raise click.UsageError("--body is for text: --json has the whole body; see --columns")
+    if columns is None and as_json:
+        return None
     from rmq_store.arrow.message_columns import column_names
 
-    return tuple(column_names([name.strip() for name in columns.split(",")]))
+    given = TEXT_COLUMNS if columns is None else columns
+    names = column_names([name.strip() for name in given.split(",")])
+    kept = tuple(name for name in names if body != NONE or name not in _BODIES)
+    if not kept:
+        raise click.UsageError("--body none leaves no column to print")
+    return kept
 
 
-def print_batches(
-    batches: Iterable[pa.RecordBatch], as_json: bool, limit: int | None = None
-) -> int:
-    """Print at most `limit` messages. Returns how many were printed."""
-    from rmq_store.text.lines import json_lines, text_lines
+class MessagePrinter:
+    """Prints messages: JSON lines, rows of a table on a terminal, or tab-separated text.
 
-    lines_of = json_lines if as_json else text_lines
-    count = 0
-    for batch in batches:
-        part = batch if limit is None else batch.slice(0, min(limit - count, batch.num_rows))
-        write(lines_of(part))
-        count += part.num_rows
-        if limit is not None and count >= limit:
-            break
-    return count
+    `full`: rows of a table are not cut. `body`: the form of bodies, by default what suits the output.
+    """
+
+    def __init__(self, as_json: bool, full: bool, body: str | None) -> None:
+        self._as_json, self._body = as_json, body
+        self._table: MessageTable | None = None
+        if not as_json and sys.stdout.isatty():
+            from rmq_store.cli.message_table import MessageTable
+
+            self._table = MessageTable(full=full, body=body)
+
+    def print(
+        self,
+        batches: Iterable[pa.RecordBatch],
+        limit: int | None = None,
+        progress: Progress | None = None,
+    ) -> int:
+        """Print at most `limit` messages. Returns how many were printed."""
+        count = 0
+        for batch in batches:
+            part = batch if limit is None else batch.slice(0, min(limit - count, batch.num_rows))
+            if part.num_rows:
+                make_room(progress)
+            self._print(part)
+            count += part.num_rows
+            if limit is not None and count >= limit:
+                break
+        return count
+
+    def _print(self, batch: pa.RecordBatch) -> None:
+        from rmq_store.text.lines import json_lines, text_lines
+
+        if self._table is not None:
+            self._table.print(batch)
+        elif self._as_json:
+            write(json_lines(batch))
+        else:
+            write(text_lines(batch if self._body is None else with_bodies(batch, self._body)))
+
+
+def with_bodies(batch: pa.RecordBatch, form: str) -> pa.RecordBatch:
+    """The batch with its binary columns as text in one of FORMS."""
+    import pyarrow as pa
+
+    from rmq_store.text.bodies import bodies_as
+
+    columns = [bodies_as(form, c) if pa.types.is_binary(c.type) else c for c in batch.columns]
+    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 
 class Damage:

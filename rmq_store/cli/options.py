@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from rmq_store.cli import words
 from rmq_store.text.times import NotATimeError, Time, fixed_time, iso_time, parse_time
 
 if TYPE_CHECKING:
@@ -22,12 +23,8 @@ def store_command(command: _F) -> _F:
     for decorate in reversed(
         (
             click.argument("store", type=click.Path()),
-            click.option(
-                "--broker-conf", type=click.Path(), help="The broker's configuration file."
-            ),
-            click.option(
-                "--broker-name", type=word, help="The broker's name (default: the folder's name)."
-            ),
+            click.option("--broker-conf", type=click.Path(), help=words.BROKER_CONF),
+            click.option("--broker-name", type=word, help=words.BROKER_NAME),
         )
     ):
         command = decorate(command)
@@ -45,11 +42,11 @@ json_option = click.option(
 def time_range(
     store: MessageStore, begin: Time | None, end: Time | None
 ) -> tuple[int | None, int | None]:
-    """The times of --from and --to in ms. Raises click.UsageError if they exclude everything."""
+    """The times of --since and --until in ms. Raises click.UsageError if they exclude everything."""
     first, stop = time_in(store, begin), time_in(store, end)
     if first is not None and stop is not None and first >= stop:
         raise click.UsageError(
-            f"--from {iso_time(first)} is not before --to {iso_time(stop)}: no message is stored "
+            f"--since {iso_time(first)} is not before --until {iso_time(stop)}: no message is stored "
             "at or after the one and before the other"
         )
     return first, stop
@@ -60,9 +57,14 @@ def open_store(store: str, broker_conf: str | None, broker_name: str | None) -> 
     from rmq_store.store import MessageStore
 
     opened = MessageStore.open(store, broker_conf=broker_conf, broker_name=broker_name)
-    for warning in opened.view.warnings():
-        click.echo(f"rmqstore: warning: {warning}", err=True)
+    warn_of(opened)
     return opened
+
+
+def warn_of(store: MessageStore) -> None:
+    """Print a line for each thing of the store that cannot be read."""
+    for warning in store.view.warnings():
+        click.echo(f"rmqstore: warning: {warning}", err=True)
 
 
 def word(text: str) -> str:
@@ -98,10 +100,50 @@ def time_in(store: MessageStore, given: Time | None) -> int | None:
     return fixed_time(given, lambda: newest_store_timestamp(store.log))
 
 
-config_option = click.option(
-    "--config",
-    "--broker-conf",
-    "broker_conf",
-    type=click.Path(),
-    help="The broker's configuration file.",
+def time_options(command: _F) -> _F:
+    """Add the options --since and --until."""
+    since = words.option(
+        "--since", "begin", old=["--from"], type=time, metavar="TIME", help=words.SINCE
+    )
+    until = words.option(
+        "--until", "end", old=["--to"], type=time, metavar="TIME", help=words.UNTIL
+    )
+    return since(until(command))
+
+
+def tag_option(command: _F) -> _F:
+    """Add the option --tag; several tags become one expression."""
+    return click.option(
+        "--tag", "tags", type=word, multiple=True, callback=words.joined(" || "), help=words.TAG
+    )(command)
+
+
+config_option = words.option(
+    "--broker-conf", old=["--config"], type=click.Path(), help=words.BROKER_CONF
 )
+release_option = click.option("--release", help=words.RELEASE)
+
+
+def target_option(command: _F) -> _F:
+    """Add the option --to. Its older form is a second argument, which the help does not list."""
+    to = click.option(
+        "--to", "target", type=click.Path(), metavar="DIR", help="The new store. Required."
+    )
+    return to(
+        click.argument("second", cls=_OldArgument, required=False, type=click.Path())(command)
+    )
+
+
+class _OldArgument(click.Argument):
+    def get_usage_pieces(self, ctx: click.Context) -> list[str]:
+        return []
+
+
+def one_target(target: str | None, second: str | None) -> str:
+    """The value of --to or of the argument. Raises click.UsageError unless just one is given."""
+    given = [path for path in (target, second) if path is not None]
+    if not given:
+        raise click.UsageError("missing option --to DIR: the folder of the new store")
+    if len(given) > 1:
+        raise click.UsageError(f"the new store is named twice: {given[0]} and {given[1]}")
+    return given[0]

@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rmq_store.escaping import printable, printable_json
+from rmq_store.text.progress import Progress
 from rmq_store.text.times import LATEST_MS
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from rmq_store.store import MessageStore
 
 
 def write(raw: bytes) -> None:
@@ -33,16 +36,26 @@ def print_table(table: pa.Table, as_json: bool, *, columns: Sequence[str] | None
     print_pieces([table], as_json, columns=columns or table.column_names)
 
 
-def print_pieces(pieces: Iterable[pa.Table], as_json: bool, *, columns: Sequence[str]) -> None:
-    """Print the pieces of one table, as `print_table`; in a pipe each as it comes."""
+def print_pieces(
+    pieces: Iterable[pa.Table],
+    as_json: bool,
+    *,
+    columns: Sequence[str],
+    progress: Progress | None = None,
+) -> None:
+    """Print the pieces of one table, as `print_table`; in a pipe each as it comes.
+
+    `progress`: of the reading, which leaves the terminal to what is printed.
+    """
     if as_json:
         for piece in pieces:
             for row in _with_plain_times(piece).to_pylist():
+                make_room(progress)
                 print_json(row)
         return
     shown = (_with_plain_times(piece.select(list(columns))) for piece in pieces)
     rows = (row for piece in shown for row in piece.to_pylist())
-    print_rows(columns, ([_cell(value) for value in row.values()] for row in rows))
+    print_rows(columns, ([_cell(value) for value in row.values()] for row in rows), progress)
 
 
 def _with_plain_times(table: pa.Table) -> pa.Table:
@@ -59,7 +72,15 @@ def _with_plain_times(table: pa.Table) -> pa.Table:
     return table
 
 
-def print_rows(names: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+def make_room(progress: Progress | None) -> None:
+    """Remove a progress bar before lines are printed, if stdout is a terminal too."""
+    if progress is not None and progress.active and sys.stdout.isatty():
+        progress.pause()
+
+
+def print_rows(
+    names: Sequence[str], rows: Iterable[Sequence[str]], progress: Progress | None = None
+) -> None:
     """Print rows of text under a header."""
     if not sys.stdout.isatty():
         click.echo("\t".join(names))
@@ -76,7 +97,20 @@ def print_rows(names: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     for row in rows:
         # Text instead of str, so that brackets in names are not markup.
         table.add_row(*(Text(printable(cell)) for cell in row))
+    make_room(progress)
     Console().print(table)
+
+
+def reading(what: str, store: MessageStore) -> Progress:
+    """Progress by the bytes that are read of a store from now on, of a number that is not known."""
+
+    def read() -> int:
+        reads = store.reads()
+        return reads.log.bytes + reads.queues.bytes - before
+
+    before = 0
+    before = read()
+    return Progress(what, measure=read)
 
 
 def print_json(value: Mapping[str, Any]) -> None:

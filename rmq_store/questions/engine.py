@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from rmq_store.store import MessageStore
+from rmq_store.text.progress import Progress
 
 Share = TypeVar("Share")
 Part = TypeVar("Part")
@@ -93,10 +94,14 @@ def ask(
 ) -> Answer:
     """The answer to a question about a store, by default computed in this process.
 
+    A `Progress` also gets the total of the question.
+
     `should_stop` is called after each part. Raises Stopped if it returns true before the last part.
     """
     with source.open() as store:
         shares = question.plan(store)
+        if isinstance(progress, Progress):
+            progress.expect(sum(map(question.weight, shares)))
         parts: list[Part] = []
         running = (engine or InProcess()).run(source, question, shares, progress or _ignore)
         for part in running:

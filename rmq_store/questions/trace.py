@@ -48,8 +48,9 @@ class RecordsQuestion:
         """The places to search. Damage found during planning becomes a finished share."""
         damage: list[StoreError] = []
         shares: list[FindShare | RecordsPart] = []
+        size = _mean_size(store)
         for share in find_shares(store, self.search, damage.append):
-            shares += _cut(store, share)
+            shares += (replace(part, about=_entries(part) * size) for part in _cut(store, share))
         return [*shares, RecordsPart(damage=tuple(damage))] if damage else shares
 
     def work(
@@ -71,8 +72,8 @@ class RecordsQuestion:
         return RecordsPart(tuple(records), tuple(damage))
 
     def weight(self, share: FindShare | RecordsPart) -> int:
-        """Bytes of the log that the share scans; 0 for index look-ups."""
-        return 0 if isinstance(share, RecordsPart) else share.log[1] - share.log[0]
+        """About how many bytes of the log the share reads."""
+        return 0 if isinstance(share, RecordsPart) else share.weight
 
     def merge(self, store: MessageStore, parts: Sequence[RecordsPart]) -> RecordsPart:
         """All records without repeats, and one error for each place."""
@@ -88,6 +89,7 @@ def trace(
     *,
     source: StoreSource | None = None,
     engine: Engine | None = None,
+    progress: OnProgress | None = None,
 ) -> list[Life]:
     """The histories of all messages that have `key` as a word of KEYS, as UNIQ_KEY or as
     offsetMsgId.
@@ -98,7 +100,7 @@ def trace(
     CorruptRecordError or MissingFileError if the key leads only to unreadable records.
     """
     asked = source or OpenedStore(store)
-    named = ask(RecordsQuestion((key,)), asked, engine)
+    named = ask(RecordsQuestion((key,)), asked, engine, progress=progress)
     damage = list(named.damage)
     records = [record for record in named.records if sent_to(record, topic)]
     try:
@@ -112,7 +114,9 @@ def trace(
     # Each record of a message has its UNIQ_KEY, even in system topics.
     unique = {record.uniq_key for record in records if record.uniq_key}
     others = tuple(sorted(unique - {key}))
-    again = ask(RecordsQuestion(others), asked, engine) if others else RecordsPart()
+    again = RecordsPart()
+    if others:
+        again = ask(RecordsQuestion(others), asked, engine, progress=progress)
     every = {
         _identity(record): record
         for record in (*named.records, *again.records, *records)
@@ -125,9 +129,20 @@ def trace(
     ]
 
 
-def _cut(store: MessageStore, share: FindShare) -> list[FindShare | RecordsPart]:
+def _entries(share: FindShare) -> int:
+    return sum(map(len, share.slices))
+
+
+def _mean_size(store: MessageStore) -> int:
+    """The bytes of the log for one queue entry, rounded up."""
+    start, end = store.log_range()
+    entries = sum(store.max_offset(*q) - store.min_offset(*q) for q in store.queues())
+    return -(-(end - start) // max(1, entries))
+
+
+def _cut(store: MessageStore, share: FindShare) -> list[FindShare]:
     """A share with many entries, cut into several shares."""
-    if sum(map(len, share.slices)) <= _ENTRIES_A_SHARE:
+    if _entries(share) <= _ENTRIES_A_SHARE:
         return [share]
     return [
         FindShare((part.cut(start, start + steps.step),))

@@ -33,11 +33,13 @@ def recover(
     *,
     mode: str = "strict",
     release: str | None = None,
+    progress: Callable[[int], None] | None = None,
 ) -> RecoveryReport:
     """Bring a store that was not closed cleanly into the state of a clean stop.
 
     `mode`: "strict", or "broker" (as `release` does it). Holds the store's lock meanwhile. If it
     crashes, the store can be recovered again. A store that was closed cleanly is only checked.
+    `progress`: in mode "strict" it receives byte counts of the log, which is read twice.
     Raises NotAStoreError, StoreLockedError, AccessError, ForeignLogError if the log belongs to
     another store, and in mode "broker" UnrecoverableStoreError if the broker would not start.
     """
@@ -48,7 +50,7 @@ def recover(
     refuse_linked_queues(root)
     lock = StoreLock(root)
     try:
-        report = recover_locked(root, given, traits, mode)
+        report = recover_locked(root, given, traits, mode, progress=progress)
         remove_abort(root)
     finally:
         lock.release()
@@ -61,6 +63,7 @@ def plan_recovery(
     *,
     mode: str = "strict",
     release: str | None = None,
+    progress: Callable[[int], None] | None = None,
 ) -> RecoveryReport:
     """What `recover` would do to the store now. Changes nothing, and takes no lock.
 
@@ -75,7 +78,7 @@ def plan_recovery(
     refuse_linked_queues(root)
     refuse_locked(root)
     with private_copy(root, given) as (copy, moved):
-        report = recover_locked(copy, moved, traits, mode)
+        report = recover_locked(copy, moved, traits, mode, progress=progress)
         files = [replace(file, path=shown_path(file.path)) for file in report.files]
     return replace(report, path=str(root), applied=False, files=files, snapshot=None)
 

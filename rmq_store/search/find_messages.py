@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +20,9 @@ from rmq_store.reading.message_by_id import behind_index
 from rmq_store.reading.options import OnDamage, ReadHow
 from rmq_store.search.key_plan import KeyPlan, plan_keys
 from rmq_store.search.queue_selection import Search, selected_slices
+from rmq_store.search.watched import watched, with_place
 from rmq_store.store import MessageStore
+from rmq_store.text.progress import Progress
 
 _GAP_STEP = 256 << 20  # bytes of the log per share
 
@@ -33,6 +35,12 @@ class FindShare:
     log: tuple[int, int] = (0, 0)
     limits: AnywhereLimits | None = None
     starts_gap: bool = False  # damage before the log range may reach into it
+    about: int = 0  # about how many bytes the records of `slices` have, where a progress asks
+
+    @property
+    def weight(self) -> int:
+        """About how many bytes of the log the search of this share reads."""
+        return self.about or self.log[1] - self.log[0]
 
 
 def find(
@@ -40,6 +48,7 @@ def find(
     search: Search,
     columns: Sequence[str] | None = None,
     on_damage: OnDamage | None = None,
+    progress: Progress | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The messages that match `search`.
 
@@ -47,8 +56,12 @@ def find(
     log that the index does not cover, so it is found even if its queue lost its files. Without a
     key, the selected queues are read. Raises UnknownQueueError for an unknown topic.
     """
-    for share in find_shares(store, search, on_damage):
-        yield from find_in(store, search, share, columns, on_damage)
+    shares: Iterable[FindShare] = find_shares(store, search, on_damage)
+    if progress is not None and progress.active:
+        shares = list(shares)
+        progress.expect(sum(share.log[1] - share.log[0] for share in shares))
+    for share in shares:
+        yield from find_in(store, search, share, columns, on_damage, progress)
 
 
 def find_shares(
@@ -83,10 +96,16 @@ def find_in(
     share: FindShare,
     columns: Sequence[str] | None = None,
     on_damage: OnDamage | None = None,
+    progress: Progress | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The messages of one share that match `search`."""
+    """The messages of one share that match `search`.
+
+    `progress` gets bytes of the log, and for queues the total too.
+    """
     wanted = column_names(columns)
     needed = [*wanted, *(name for name in _needed(search) if name not in wanted)]
+    if progress is not None and progress.active:
+        needed = with_place(needed)
     how: ReadHow = {
         "columns": needed,
         "tags": search.tags,
@@ -97,6 +116,8 @@ def find_in(
     }
     if share.limits is None:
         batches = store.read_slices(share.slices, **how)
+        if progress is not None:
+            batches = watched(store, share.slices, batches, progress)
     else:
         if share.starts_gap:
             _tell_damage_around(store, share.log[0], on_damage)
@@ -105,6 +126,8 @@ def find_in(
         kept = _matching(batch, search)
         if kept.num_rows:
             yield kept.select(wanted)
+    if progress is not None:
+        progress(share.log[1] - share.log[0])
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,14 +48,7 @@ def as_base64(column: pa.Array) -> pa.Array:
     values = column.fill_null(b"")  # a null may have bytes
     ends, _ = buffers(values)
     total = (int(ends[-1]) - int(ends[0]) + 2 * len(values)) * 4 // 3
-    if total > _LARGEST:
-        raise InvalidArgumentError(
-            None,
-            reason="a body is too large for base64",
-            expected=f"less than {_LARGEST:,} bytes of base64",
-            actual=f"{total:,}",
-            advice="Lower maxBodyBytes, or leave the columns of bodies out",
-        )
+    _check_size("base64", total)
     missing = -(ends[1:] - ends[:-1]) % 3
     padding = _PADDING.take(pa.array(missing))
     padded = pc.binary_join_element_wise(values, padding, _EMPTY)
@@ -69,3 +62,29 @@ def as_base64(column: pa.Array) -> pa.Array:
     bits = None if not column.null_count else pc.is_valid(column).buffers()[1]
     data = [bits, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(encoded)]
     return pa.Array.from_buffers(pa.string(), len(column), data)
+
+
+def as_hex(column: pa.Array) -> pa.Array:
+    """Binary values as hex, two digits a byte, all at once. Null stays null.
+
+    Raises InvalidArgumentError if the hex of the column is 2 GiB or more.
+    """
+    values = column.fill_null(b"")  # a null may have bytes
+    ends, raw = buffers(values)
+    used = raw[int(ends[0]) : int(ends[-1])]
+    _check_size("hex", 2 * len(used))
+    digits = pa.py_buffer(used.tobytes().hex().encode())
+    offsets = ((ends - ends[0]) * 2).astype(np.int32)
+    bits = None if not column.null_count else pc.is_valid(column).buffers()[1]
+    return pa.Array.from_buffers(pa.string(), len(column), [bits, pa.py_buffer(offsets), digits])
+
+
+def _check_size(form: str, size: int) -> None:
+    if size > _LARGEST:
+        raise InvalidArgumentError(
+            None,
+            reason=f"a body is too large for {form}",
+            expected=f"less than {_LARGEST:,} bytes of {form}",
+            actual=f"{size:,}",
+            advice="Lower maxBodyBytes, or leave the columns of bodies out",
+        )

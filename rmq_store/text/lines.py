@@ -163,8 +163,13 @@ def text_lines(batch: pa.RecordBatch) -> bytes:
         return b""
     pieces: list[pa.Array | pa.Scalar] = []
     for column in batch.columns:
-        pieces += [_plain(column).fill_null(_EMPTY), pa.scalar("\t", pa.string())]
+        pieces += [plain_text(column), pa.scalar("\t", pa.string())]
     return _joined([*pieces[:-1], pa.scalar("\n", pa.string())])
+
+
+def plain_text(column: pa.Array) -> pa.Array:
+    """The values as `text_lines` writes them."""
+    return _plain(column).fill_null(_EMPTY)
 
 
 def _plain(column: pa.Array) -> pa.Array:

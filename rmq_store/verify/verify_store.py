@@ -375,3 +375,15 @@ def severities(findings: Iterable[Finding]) -> dict[str, int]:
     for finding in findings:
         counts[finding.severity.value] += 1
     return counts
+
+
+def verdict(report: VerifyReport) -> str:
+    """How many problems were found, and how many findings of each severity."""
+    counts = severities(report.findings)
+    notes = counts[Severity.NOTE.value]
+    problems = len(report.findings) - notes
+    found = "no problems" if report.nothing_wrong else f"{problems} problem{'s' * (problems != 1)}"
+    each = ", ".join(
+        f"{counts[severity.value]} {severity.value}s" for severity in reversed(list(Severity))
+    )
+    return f"{found} found ({each})"

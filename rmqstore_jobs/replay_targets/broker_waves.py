@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from rich.console import Console
 
 from rmq_store import MessageStore
 from rmq_store.files.durable import sync_folder
 from rmq_store.questions.engine import ask
 from rmq_store.search.log_slices import LogSlice, pieces_of
+from rmq_store.text.progress import Progress
 from rmqstore_jobs.replay_targets.broker_access import BrokerAccess
 from rmqstore_jobs.replay_targets.grpc_client import GrpcClient, group_of
 from rmqstore_jobs.replay_targets.retrying_sender import Denied, Manner, Row, Sender, Unreachable
@@ -106,28 +106,21 @@ class LiveReplay:
         if not self.resumed:
             self.ledger.begin(self.current)
         waves = waves_of(self.read, self.current.next_log_offset, self.spec.wave_bytes)
-        console = Console(stderr=True)
-        for number, wave in enumerate(waves, 1):
-            try:
-                self._send(wave)
-            except Exception as error:
-                # An error of Spark or of the disk. The ledger says where to continue.
-                self.stopped_by = f"sending failed: {failure(error)}"
-            if self.stopped_by is not None:
-                break
-            if console.is_terminal:
-                console.print(self._progress(number, len(waves)))
-            if wave.stop is not None and should_stop():
-                self.stopped_by = "stopped on request"
-                break
+        with Progress("replay", sum(wave.selected_bytes for wave in waves)) as progress:
+            for wave in waves:
+                try:
+                    self._send(wave)
+                except Exception as error:
+                    # An error of Spark or of the disk. The ledger says where to continue.
+                    self.stopped_by = f"sending failed: {failure(error)}"
+                if self.stopped_by is not None:
+                    break
+                progress(wave.selected_bytes)
+                if wave.stop is not None and should_stop():
+                    self.stopped_by = "stopped on request"
+                    break
         self._record(state="done" if self.stopped_by is None else "stopped")
         return self._report()
-
-    def _progress(self, done: int, waves: int) -> str:
-        took = time.monotonic() - self.began
-        left = took / done * (waves - done)
-        rate = self.counts[SENT] / took
-        return f"{self.counts[SENT]:,} sent, {rate:,.0f} a second, about {left:,.0f} s left"
 
     def _record(self, **changes: Any) -> None:
         self.current = self.ledger.record(self.current, counts=dict(self.counts), **changes)

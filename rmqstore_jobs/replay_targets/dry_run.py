@@ -26,6 +26,7 @@ from rmq_store.errors import InvalidMessageError
 from rmq_store.format.queues import QueueSlice
 from rmq_store.format.releases import Dialect, dialect
 from rmq_store.questions.engine import ask
+from rmq_store.text.progress import Progress
 from rmqstore_jobs.replay_targets.step_reader import to_append
 from rmqstore_jobs.replay_targets.target_store import refused_rows
 from rmqstore_jobs.replaying.ledger import Ledger, ReplayRun
@@ -165,7 +166,8 @@ def _looked_at(
         columns=READ_TO_SEND if live else READ_FOR_STORE,
         share_bytes=DEFAULT_PARTITION_BYTES,
     )
-    handled = ask(question, plan.store, engine_of(spark))
+    with Progress("replay") as progress:
+        handled = ask(question, plan.store, engine_of(spark), progress=progress)
     return _grouped(handled.parts).to_pylist(), handled.counts
 
 

@@ -19,6 +19,7 @@ from rmq_store import MessageStore
 from rmq_store.errors import StoreError
 from rmq_store.format.queues import QueueId
 from rmq_store.search.log_slices import LogSlice
+from rmq_store.text.progress import Progress
 from rmqstore_jobs.replay_targets.discarding import discard_unfinished
 from rmqstore_jobs.replay_targets.replay_parquet import PARQUET, write_parquet
 from rmqstore_jobs.replay_targets.step_reader import WaveReader, to_append
@@ -146,13 +147,15 @@ class LocalReplay:
     def _append_all(
         self, opened: StoreWriter, waves: Sequence[LogSlice], should_stop: Callable[[], bool]
     ) -> None:
-        with opened as target:
+        total = sum(wave.selected_bytes for wave in waves)
+        with opened as target, Progress("replay", total) as progress:
             self._declare_batch_topics(target)
             reading = WaveReader(self.spark, self.spec, self.read).read_all(waves)
             while (found := self._next(reading)) is not None:
                 wave, rows = found
                 self._append(target, rows)
                 self._record(next_log_offset=wave.stop, target_end=target.log_range()[1])
+                progress(wave.selected_bytes)
                 if wave.stop is not None and should_stop():
                     self.stopped_by = "stopped on request"
                     break

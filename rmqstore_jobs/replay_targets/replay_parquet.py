@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from rmq_store import MessageStore
 from rmq_store.arrow.message_columns import DEFAULT_NAMES, arrow_schema
 from rmq_store.questions.engine import ask
+from rmq_store.text.progress import Progress
 from rmqstore_jobs.replaying.replay_question import Rows
 from rmqstore_jobs.replaying.spec import ReplaySpec
 from rmqstore_jobs.running.spark_engine import engine_of
@@ -49,7 +50,8 @@ def write_parquet(
         columns=DEFAULT_NAMES,
         share_bytes=DEFAULT_PARTITION_BYTES,
     )
-    handled = ask(question, plan.store, engine_of(spark))
+    with Progress("replay") as progress:
+        handled = ask(question, plan.store, engine_of(spark), progress=progress)
     if not any(handled.parts):
         # Readers need a file to know the columns.
         pq.write_table(arrow_schema(DEFAULT_NAMES).empty_table(), folder / "part-00000.parquet")

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import click
 
+from rmq_store.cli import words
+from rmq_store.cli.words import option
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.queues import QueueId
-from rmq_store.text.times import TIME_FORMS
 from rmqstore_jobs.replaying.spec import (
     DEFAULT_PATIENCE,
     DEFAULT_WAVE_BYTES,
@@ -23,14 +24,22 @@ from rmqstore_jobs.running.job_command import size
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 _OPTIONS = (
-    click.option(
-        "--to-store", metavar="DIR", help="Target store; created unless --append is given."
+    option(
+        "--to",
+        "to_store",
+        old=["--to-store"],
+        metavar="DIR",
+        help="Target store; created unless --append is given.",
     ),
     click.option("--to-parquet", metavar="DIR", help="A new folder of Parquet files."),
     click.option("--to-broker", metavar="HOST:PORT", help="gRPC endpoint of a broker's proxy."),
-    click.option("--topic", "topics", multiple=True, help="Only this topic; repeatable."),
+    click.option("--topic", "topics", multiple=True, help=words.TOPICS),
     click.option(
-        "--queue", "queues", metavar="TOPIC:ID", multiple=True, help="Only this queue; repeatable."
+        "--queue",
+        "queues",
+        metavar="[TOPIC:]ID",
+        multiple=True,
+        help="Only this queue; repeatable. ID alone: of each --topic.",
     ),
     click.option(
         "--offsets",
@@ -42,12 +51,10 @@ _OPTIONS = (
     click.option(
         "--since",
         metavar="TIME",
-        help=f"Only messages stored at TIME or later: {TIME_FORMS}.",
+        help=words.SINCE,
     ),
-    click.option("--until", metavar="TIME", help="Only messages stored before TIME."),
-    click.option(
-        "--tag", "tags", multiple=True, help="Only messages with exactly this tag; repeatable."
-    ),
+    click.option("--until", metavar="TIME", help=words.UNTIL),
+    click.option("--tag", "tags", multiple=True, help=words.TAG),
     click.option(
         "--key",
         "keys",
@@ -59,7 +66,13 @@ _OPTIONS = (
         is_flag=True,
         help="Find keys with the index instead of reading the whole selection.",
     ),
-    click.option("--include-system-topics", is_flag=True, help="Include system topics."),
+    option(
+        "--system",
+        "include_system_topics",
+        old=["--include-system-topics"],
+        is_flag=True,
+        help=words.SYSTEM,
+    ),
     click.option("--broker-name", help="The source's name in the origin properties."),
     click.option(
         "--broker-conf", metavar="FILE", help="The broker's configuration file of the source."
@@ -82,7 +95,7 @@ _OPTIONS = (
         metavar="FILE",
         help="Configuration file of the target broker, for file sizes.",
     ),
-    click.option("--release", help="Write files like this broker release (default: the newest)."),
+    click.option("--release", help=words.RELEASE),
     click.option(
         "--failed", metavar="DIR", help="Folder for refused messages and reasons, as Parquet."
     ),
@@ -128,8 +141,10 @@ def spec_of(given: Mapping[str, Any]) -> ReplaySpec:
     to_broker, wave_bytes = given["to_broker"], given["wave_bytes"]
     if wave_bytes is None:
         wave_bytes = DEFAULT_WAVE_BYTES if to_broker is None else LIVE_WAVE_BYTES
+    queues, topics = _queues(given["queues"], given["topics"])
     read = {
-        "queues": tuple(_queue(text, "--queue") for text in given["queues"]),
+        "queues": queues,
+        "topics": topics,
         "offsets": dict(_offsets(text) for text in given["offsets"]),
         "topic_map": dict(_pair(text, "--map-topic OLD=NEW") for text in given["topic_map"]),
         "queue_map": dict(_queue_pair(text) for text in given["queue_map"]),
@@ -149,6 +164,23 @@ def _refused(form: str, text: str) -> InvalidArgumentError:
 
 def _is_queue_id(text: str) -> bool:
     return re.fullmatch("[0-9]{1,10}", text) is not None and int(text) < 2**31
+
+
+def _queues(
+    texts: Sequence[str], topics: tuple[str, ...]
+) -> tuple[tuple[QueueId, ...], tuple[str, ...]]:
+    """The queues of --queue, and the topics of --topic that are not meant by them."""
+    bare = [text for text in texts if _is_queue_id(text)]
+    if bare and not topics:
+        raise InvalidArgumentError(
+            None,
+            reason="--queue ID needs --topic",
+            actual=repr(bare[0]),
+            advice="Give --topic, or --queue TOPIC:ID",
+        )
+    named = (_queue(text, "--queue") for text in texts if text not in bare)
+    of_topics = (QueueId(topic, int(text)) for topic in topics for text in bare)
+    return (*named, *of_topics), () if bare else topics
 
 
 def _queue(text: str, option: str) -> QueueId:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,8 +13,10 @@ from rich.text import Text
 
 from rmq_store.escaping import printable, printable_json
 from rmq_store.text.json_keys import as_json_object
+from rmqstore_jobs.running.plain_tables import print_lines, print_plain
+from rmqstore_jobs.running.provenance import READ, source_rows, source_table
 from rmqstore_jobs.running.provenance import Provenance as Provenance
-from rmqstore_jobs.running.provenance import source_table
+from rmqstore_jobs.running.result_tables import say_first
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,32 +86,50 @@ class Report:
 def show(report: Report, console: Console | None = None) -> None:
     """Print the report for a person."""
     console = console or Console()
+    say_first(console, _verdict(report), report.problems)
+    if not console.is_terminal:
+        _show_plain(report, console)
+        return
     console.print(_numbers(report))
     if report.target_queues:
         console.print(_targets(report.target_queues))
     if report.planned:
         console.print(_planned(report.planned))
     console.print(source_table(report.source))
-    for problem in report.problems:
-        console.print(Text(printable(f"! {problem}"), style="bold red"))
-    console.print(_verdict(report))
+
+
+def _show_plain(report: Report, console: Console) -> None:
+    counts = [("", _unit(report)), *((what, count) for what, count, _ in _counts(report))]
+    print_lines(console, f"{report.job}: result", counts)
+    print_plain(console, "target queues", [as_json_object(part) for part in report.target_queues])
+    print_plain(console, "planned target queues", [as_json_object(one) for one in report.planned])
+    print_lines(console, READ, source_rows(report.source))
+
+
+def _unit(report: Report) -> str:
+    # A broker gets the messages of an inner batch one by one; a store and Parquet get its record.
+    return "records" if report.source.options.get("to_broker") is None else "messages"
+
+
+def _counts(report: Report) -> Iterator[tuple[str, int, str]]:
+    """What is counted, the number, and a colour."""
+    yield "selected", report.selected, ""
+    yield "read", report.read, ""
+    yield "matched", report.matched, ""
+    for target, count in report.written.items():
+        yield f"written to {target}", count, "green"
+    for target, count in (report.would_write or {}).items():
+        yield f"would go to {target}", count, "green"
+    for reason, count in report.skipped.items():
+        yield f"skipped: {reason}", count, "yellow"
 
 
 def _numbers(report: Report) -> Table:
     table = Table(title=f"{report.job}: result", title_justify="left")
     table.add_column("")
-    # A broker gets the messages of an inner batch one by one; a store and Parquet get its record.
-    to_broker = report.source.options.get("to_broker") is not None
-    table.add_column("messages" if to_broker else "records", justify="right")
-    table.add_row("selected", f"{report.selected:,}")
-    table.add_row("read", f"{report.read:,}")
-    table.add_row("matched", f"{report.matched:,}")
-    for target, count in report.written.items():
-        table.add_row(Text(printable(f"written to {target}"), style="green"), f"{count:,}")
-    for target, count in (report.would_write or {}).items():
-        table.add_row(Text(printable(f"would go to {target}"), style="green"), f"{count:,}")
-    for reason, count in report.skipped.items():
-        table.add_row(Text(printable(f"skipped: {reason}"), style="yellow"), f"{count:,}")
+    table.add_column(_unit(report), justify="right")
+    for what, count, colour in _counts(report):
+        table.add_row(Text(printable(what), style=colour), f"{count:,}")
     return table
 
 

@@ -98,7 +98,7 @@ def check(spec: ReplaySpec) -> None:
         _check_live(spec)
     elif spec.to_store is None and spec.to_parquet is None:
         raise InvalidArgumentError(
-            None, reason="no target", advice="Give --to-store, --to-parquet or both, or --to-broker"
+            None, reason="no target", advice="Give --to, --to-parquet or both, or --to-broker"
         )
     elif spec.failed or spec.fifo_topics or spec.rate or spec.tls:
         raise InvalidArgumentError(
@@ -192,8 +192,7 @@ def _check_live(spec: ReplaySpec) -> None:
     if spec.append or spec.restart or spec.keep_timestamps or spec.target_conf or spec.release:
         raise InvalidArgumentError(
             None,
-            reason="--append, --restart, --keep-timestamps, --target-conf and --release need "
-            "--to-store",
+            reason="--append, --restart, --keep-timestamps, --target-conf and --release need --to",
         )
     if spec.rate is not None and not 0 < spec.rate < math.inf:
         raise InvalidArgumentError(

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import click
 from rich.console import Console
 
+from rmq_store.cli.words import OnceCommand, old_names
 from rmq_store.errors import AccessError, StoreError, nearest
 from rmq_store.malloc import keep_freed_memory
 from rmqstore_jobs.running.engine_choice import AUTO, ENGINES, runs_on_spark
 from rmqstore_jobs.running.failures import is_damage, is_from_spark, reason_of
+from rmqstore_jobs.running.source_words import with_flag_values
 from spark_source.options.definitions import OPTIONS
 from spark_source.options.secret import hide_secrets
 from spark_source.options.value_parsers import parse_size
@@ -37,6 +39,8 @@ _OF_THE_JOB = (
     *("source", "includeUnqueued"),
 )
 STORE_OPTIONS = ("brokerName", "brokerConf")
+STDOUT = "-"
+"""The value of --json without a file."""
 SELECTION = tuple(option.name for option in OPTIONS if option.name not in _OF_THE_JOB)
 RANGES = (  # the options of a selection that select queue ranges
     *STORE_OPTIONS,
@@ -58,14 +62,18 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 _Spec = TypeVar("_Spec")
 
 
-class JobCommand(click.Command):
+class JobCommand(OnceCommand):
     """A command that names the nearest option for an unknown one."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as wrong:
-            known = [name for param in self.params for name in (*param.opts, *param.secondary_opts)]
+            known = [
+                name
+                for param in self.params
+                for name in (*param.opts, *param.secondary_opts, *old_names(param))
+            ]
             hint = nearest(wrong.option_name, [name for name in known if name.startswith("--")])
             raise click.UsageError(f"unknown option {wrong.option_name}. {hint}", ctx) from None
 
@@ -134,8 +142,17 @@ class Job:
 
     def parse(self, argv: Sequence[str], typed: str | None = None) -> dict[str, Any]:
         """The given options by name. Raises click's errors."""
-        with self.command.make_context(typed or self._name, list(argv)) as context:
-            return context.params
+        name, words = typed or self._name, with_flag_values(self.command, argv)
+        try:
+            with self.command.make_context(name, list(words)) as context:
+                return context.params
+        except click.MissingParameter as wrong:
+            # `--json STORE`: the next word is an argument of the job, and no file.
+            again = with_flag_values(self.command, argv, of_json=True)
+            if again == words or not isinstance(wrong.param, click.Argument):
+                raise
+            with self.command.make_context(name, list(again)) as context:
+                return context.params
 
     @property
     def _name(self) -> str:
@@ -223,8 +240,11 @@ def job(
             click.option(
                 "--json",
                 "json_file",
-                metavar="FILE",
-                help="Write the report to FILE as JSON; - is stdout.",
+                is_flag=False,
+                flag_value=STDOUT,
+                metavar="[FILE]",
+                help="Print the report as JSON on stdout, and the tables on stderr. With FILE: write "
+                "it to FILE.",
             ),
             click.argument("store", type=click.Path()),
         ):
@@ -252,21 +272,6 @@ def spec_from(kind: Callable[..., _Spec], given: Given, names: Sequence[str]) ->
     return kind(**own, options=given_options(given, names))
 
 
-def source_options(names: Sequence[str] = SELECTION) -> Callable[[_F], _F]:
-    """A decorator that adds options of the Spark source under their names, such as
-    --startingTimestamp."""
-
-    def decorate(function: _F) -> _F:
-        for option in reversed(OPTIONS):
-            if option.name in names:
-                text = f"{option.meaning} (default: {option.default or 'none'})"
-                add = click.option(f"--{option.name}", option.name, metavar="TEXT", help=text)
-                function = add(function)
-        return function
-
-    return decorate
-
-
 def top_option(default: int, text: str) -> Callable[[_F], _F]:
     """A decorator that adds --top, which limits a list ordered by size or age."""
     return click.option(
@@ -280,8 +285,8 @@ def given_options(given: Mapping[str, Any], names: Sequence[str] = SELECTION) ->
 
 
 def print_result(answer: JobResult, json_file: str | None) -> None:
-    """Print the tables on stdout; with `json_file` "-", the JSON on stdout and the tables on stderr."""
-    on_stdout = json_file == "-"
+    """Print the tables on stdout; with `json_file` STDOUT, the JSON on stdout and the tables on stderr."""
+    on_stdout = json_file == STDOUT
     with _readers_may_leave():
         answer.show(Console(stderr=on_stdout))
         if on_stdout:
@@ -309,7 +314,7 @@ def _readers_may_leave() -> Iterator[None]:
 
 def _check_report(json_file: str | None) -> None:
     """Raise AccessError now if the report could not be written at the end."""
-    if json_file in (None, "-"):
+    if json_file in (None, STDOUT):
         return
     path = Path(json_file).absolute()
     fits = not path.is_dir() if path.exists() else path.parent.is_dir()

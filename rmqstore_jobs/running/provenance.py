@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from rmq_store.escaping import printable
 from rmq_store.files.remote.remote_store import shadow_of
 from rmq_store.format.queues import QueueSlice
 from rmq_store.tables import TABLES
+from rmq_store.text.progress import Progress
 from spark_source.planning.query_plan import PinnedStore
 
 if TYPE_CHECKING:
@@ -84,9 +85,24 @@ def files_of_store(pinned: PinnedStore) -> list[str]:
 def sums_of(spark: SparkSession | None, paths: Sequence[str]) -> list[FileSum]:
     """Size and SHA-256 of files, computed by executors or here. Raises their errors."""
     if spark is None or not paths:
-        return [sum_of(path) for path in paths]
+        with Progress("checksums") as progress:
+            progress.expect(sum(map(_size, paths)) if progress.active else 0)
+            return [_watched_sum(path, progress) for path in paths]
     tasks = max(1, -(-len(paths) // _FILES_A_TASK))
     found: list[FileSum] = spark.sparkContext.parallelize(paths, tasks).map(sum_of).collect()
+    return found
+
+
+def _size(path: str) -> int:
+    try:
+        return os.path.getsize(path)
+    except OSError:
+        return 0  # the reading reports it
+
+
+def _watched_sum(path: str, progress: Progress) -> FileSum:
+    found = sum_of(path)
+    progress(found.size)
     return found
 
 
@@ -107,27 +123,35 @@ def sum_of(path: str) -> FileSum:
 TOPICS_SHOWN = 20
 
 
+READ = "what was read"
+
+
 def source_table(source: Provenance) -> Table:
     """The provenance as a printed table."""
-    table = Table(title="what was read", title_justify="left", show_header=False)
+    table = Table(title=READ, title_justify="left", show_header=False)
     table.add_column(style="bold")
     table.add_column(overflow="fold")
-    table.add_row("store", Text(printable(source.store)))
-    table.add_row("broker", Text(printable(source.broker_name)))
-    table.add_row("log range", "{:,} to {:,}".format(*source.log_range))
+    for name, value in source_rows(source):
+        # Text prevents that the table takes brackets in names as markup.
+        table.add_row(Text(printable(name)), Text(printable(value)))
+    return table
+
+
+def source_rows(source: Provenance) -> Iterator[tuple[str, str]]:
+    """The provenance as names and values."""
+    yield "store", source.store
+    yield "broker", source.broker_name
+    yield "log range", "{:,} to {:,}".format(*source.log_range)
     for topic, queues in list(source.queues.items())[:TOPICS_SHOWN]:
         parts = (f"{queue}: {start:,} to {stop:,}" for queue, (start, stop) in queues.items())
-        table.add_row(Text(printable(f"offsets of {topic}")), "  ".join(parts))
+        yield f"offsets of {topic}", "  ".join(parts)
     if len(source.queues) > TOPICS_SHOWN:
-        table.add_row("offsets", f"of {len(source.queues) - TOPICS_SHOWN:,} more topics: --json")
-    # Text prevents that the table takes brackets in names as markup.
+        yield "offsets", f"of {len(source.queues) - TOPICS_SHOWN:,} more topics: --json"
     for name, value in source.options.items():
         if value not in (None, [], {}, False) and name != "source":
             text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-            table.add_row(name.replace("_", " "), Text(printable(text)))
+            yield name.replace("_", " "), text
     if source.files:
         size = sum(file.size for file in source.files)
-        text = f"{len(source.files):,} with {size:,} bytes; --json FILE has their SHA-256"
-        table.add_row("files", text)
-    table.add_row("rmqstore", source.version)
-    return table
+        yield "files", f"{len(source.files):,} with {size:,} bytes; --json has their SHA-256"
+    yield "rmqstore", source.version

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,8 @@ from rich.text import Text
 
 from rmq_store.escaping import printable, printable_json
 from rmq_store.text.json_keys import as_json_object
-from rmqstore_jobs.running.provenance import Provenance, source_table
+from rmqstore_jobs.running.plain_tables import plain_value, print_lines, print_plain
+from rmqstore_jobs.running.provenance import READ, Provenance, source_rows, source_table
 
 Row = Mapping[str, Any]
 _ANY_WIDTH = 10_000
@@ -26,7 +26,8 @@ _ANY_WIDTH = 10_000
 class Answer:
     """A job's result: tables by title, numbers by name. `ok` decides the exit code.
 
-    `stopped_by`: why the job ended early, and how to continue.
+    `stopped_by`: why the job ended early, and how to continue. `verdict`: what the first line says
+    if it did not; by default only whether there are problems.
     """
 
     job: str
@@ -38,11 +39,12 @@ class Answer:
     problems: tuple[str, ...] = ()
     resumed: bool = False
     stopped_by: str | None = None
+    verdict: str | None = None
 
     def to_json(self) -> str:
         """The answer as one JSON object, keys in camelCase; times as ISO 8601, in UTC."""
         return printable_json(
-            json.dumps(as_json_object(self), indent=1, ensure_ascii=False, default=_plain)
+            json.dumps(as_json_object(self), indent=1, ensure_ascii=False, default=plain_value)
         )
 
     def save(self, path: str) -> None:
@@ -55,17 +57,32 @@ class Answer:
 
 
 def show(answer: Answer, console: Console, most_rows: int = 40) -> None:
-    """Print the tables, each with at most `most_rows` rows."""
+    """Print the verdict and the problems, then the tables.
+
+    On a terminal each table has at most `most_rows` rows. In a pipe tables are tab-separated, with
+    all rows.
+    """
+    say_first(console, _verdict(answer), answer.problems)
+    if not console.is_terminal:
+        for title, rows in answer.tables.items():
+            print_plain(console, f"{answer.job}: {title}", rows)
+        print_lines(console, f"{answer.job}: total", answer.numbers.items())
+        print_lines(console, READ, source_rows(answer.source))
+        return
     for title, rows in answer.tables.items():
         if rows:
             console.print(_fitting(f"{answer.job}: {title}", rows[:most_rows], console))
         if len(rows) > most_rows:
-            console.print(Text(f"  and {len(rows) - most_rows:,} more; --json FILE has all rows"))
+            console.print(Text(f"  and {len(rows) - most_rows:,} more; --json has all rows"))
     console.print(_numbers(answer))
     console.print(source_table(answer.source))
-    for problem in answer.problems:
-        console.print(Text(printable(f"! {problem}"), style="bold red"))
-    console.print(_verdict(answer))
+
+
+def say_first(console: Console, verdict: Text, problems: Sequence[str]) -> None:
+    """Print how it went on the first line, and a line for each problem."""
+    console.print(verdict, soft_wrap=True)
+    for problem in problems:
+        console.print(Text(printable(f"! {problem}"), style="bold red"), soft_wrap=True)
 
 
 def _fitting(title: str, rows: Sequence[Row], console: Console) -> Table:
@@ -113,17 +130,7 @@ def _cell(value: Any) -> str:
         return f"{value:,}"
     if isinstance(value, float):
         return f"{value:,.3f}"
-    return printable(_plain(value) if isinstance(value, datetime) else value)
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, datetime):
-        # Spark returns times in the zone of this process, without a zone.
-        at = value.astimezone(timezone.utc).isoformat(timespec="milliseconds")
-        return at.replace("+00:00", "Z")
-    if isinstance(value, date):
-        return value.isoformat()
-    return str(value)
+    return printable(plain_value(value))
 
 
 def _verdict(answer: Answer) -> Text:
@@ -131,6 +138,6 @@ def _verdict(answer: Answer) -> Text:
     took = f"in {answer.seconds:.1f} s{again}"
     if answer.stopped_by is not None:
         return Text(printable(f"stopped {took}: {answer.stopped_by}"), style="bold red")
-    if answer.ok:
-        return Text(f"no problems, {took}", style="bold green")
-    return Text(f"finished with problems, {took}", style="bold yellow")
+    usual = "no problems" if answer.ok else "finished with problems"
+    style = "bold green" if answer.ok else "bold yellow"
+    return Text(printable(f"{answer.verdict or usual}, {took}"), style=style)

@@ -99,7 +99,7 @@ def test_find_by_id_property_text_and_time(store: GoldenStore) -> None:
         if one["topic"] == "orders" and word.encode() in bodies_of(one)[0]
     )
     start = truth[100]["storeTimestamp"]
-    rows = objects("find", store.path, "--topic", "orders", "--from", str(start), "--limit", "5")
+    rows = objects("find", store.path, "--topic", "orders", "--since", str(start), "--limit", "5")
     assert all(row["storeTimestamp"] for row in rows)
     assert len(rows) == 5
 

@@ -88,9 +88,10 @@ def test_errors_and_reports_of_jobs_are_printable() -> None:
     source = Provenance(f"/data/{RED}", TITLE, (0, 1), read, {"topic": C1}, version="1")
     rows = [{"topic": RED, "about": "[red]x"}, {"topic": BIDI, "about": TITLE}]
     answer = Answer("usage", False, {"by topic": rows}, source, 1.0, {C1: 1}, (RED,), False, TITLE)
-    for width in (30, 200):
+    for width, terminal in ((30, True), (200, True), (30, False)):
         printed = io.StringIO()
-        answer.show(Console(file=printed, width=width))
+        console = Console(file=printed, width=width, force_terminal=terminal, color_system=None)
+        answer.show(console)
         assert RAW.search(printed.getvalue()) is None
     assert "[red]x" in printed.getvalue()
     assert RAW.search(answer.to_json()) is None

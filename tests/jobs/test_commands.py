@@ -115,7 +115,7 @@ def test_every_option_of_a_jobs_own_is_in_its_spec(
 
 def given(option: click.Option, number: str) -> list[str]:
     """An option as a command line has it, with a value that is not its default."""
-    if option.is_flag:
+    if option.is_flag or option._flag_needs_value:
         return [option.opts[0]]
     if isinstance(option.type, click.Choice):
         return [option.opts[0], next(c for c in option.type.choices if c != option.default)]

@@ -6,8 +6,10 @@ import base64
 import io
 import json
 import re
+import shutil
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -19,12 +21,13 @@ from rich.console import Console
 from rmq_store import MessageStore, QueueId
 from rmq_store.errors import InvalidArgumentError, StoreError
 from rmq_store.questions.trace import trace as trace_of
-from rmqstore_jobs import dlq, lag, trace, usage
+from rmqstore_jobs import dlq, lag, trace, usage, verify
 from rmqstore_jobs.running.job_command import EXIT_NOT_ALL, EXIT_OK, EXIT_REFUSED
 from rmqstore_jobs.running.result_tables import show
 from rmqstore_jobs.running.store_selection import plan_of
 from tests.conftest import GoldenStore, in_a_queue, unpack, user_topic
 from tests.support.golden import messages_in
+from tests.support.running.commands import call
 from tests.support.running.engines import ON_BOTH
 
 Golden = Callable[[str], GoldenStore]
@@ -257,12 +260,53 @@ def test_wide_tables_are_readable_on_a_narrow_screen(
     store = golden(WITH_DEAD)
     answer = dlq.run(engine, dlq.DlqSpec(store.path, conf(store)))
     reported = io.StringIO()
-    show(answer, Console(file=reported, width=80))
+    show(answer, Console(file=reported, width=80, force_terminal=True))
     for record in dead_of(store):
         assert record["uniqKey"] in reported.getvalue()
     wide = io.StringIO()
-    show(answer, Console(file=wide, width=400))
+    show(answer, Console(file=wide, width=400, force_terminal=True))
     assert any("uniqKey" in line and "originTopic" in line for line in wide.getvalue().splitlines())
+
+
+def test_the_verdict_comes_first_and_a_pipe_gets_every_row(golden: Golden) -> None:
+    store = golden(WITH_DEAD)
+    answer = dlq.run(None, dlq.DlqSpec(store.path, conf(store)))
+    many = replace(answer, tables={"of many": [{"n": n * 1000, "of": "a\tb"} for n in range(99)]})
+    printed = io.StringIO()
+    show(many, Console(file=printed, width=20))
+    first, blank, title, header, *lines = printed.getvalue().splitlines()
+    assert first.startswith("no problems, in ")
+    assert (blank, title, header) == ("", "dlq: of many", "n\tof")
+    assert [line.split("\t") for line in lines[:99]] == [
+        [str(n * 1000), "a\\tb"] for n in range(99)
+    ]
+    screen = io.StringIO()
+    show(many, Console(file=screen, width=80, force_terminal=True))
+    assert "no problems, in " in screen.getvalue().splitlines()[0]
+    assert "59 more" in screen.getvalue()
+    wrong = replace(many, ok=False, problems=("one", "two"), verdict="2 problems found")
+    printed = io.StringIO()
+    show(wrong, Console(file=printed, width=20))
+    assert printed.getvalue().splitlines()[0].startswith("2 problems found, in ")
+    assert printed.getvalue().splitlines()[1:3] == ["! one", "! two"]
+
+
+def test_verify_says_first_how_many_problems_there_are(
+    golden: Golden, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The job and the command alike."""
+    store = unpack("clean-5.5.0", tmp_path)
+    shutil.rmtree(Path(store.path, "consumequeue", "orders"))
+    asks = (
+        lambda: verify.main([store.path, "--engine", "local"]),
+        lambda: print(call("verify", store.path).stdout),
+    )
+    firsts = []
+    for ask in asks:
+        ask()
+        firsts.append(capsys.readouterr().out.splitlines()[0])
+    found = [re.match(r"[0-9]+ problems? found \([1-9]", first) for first in firsts]
+    assert all(found), firsts
 
 
 def test_dead_letters_are_sent_again_to_their_origin_once(

@@ -25,6 +25,7 @@ from spark_source.options.definitions import OPTIONS, STREAM_OPTIONS, WRITE_OPTI
 from spark_source.spark_types import struct_field
 from tests.conftest import unpack
 from tests.support.checkout import CHECKOUT
+from tests.support.pages import vocabulary
 from tests.support.pages.consoles import assert_prints, folder_for, output_of, steps
 from tests.support.pages.option_pages import JOBS, SYNOPSIS, TABLE, options, pages, synopsis
 
@@ -131,6 +132,16 @@ def test_a_page_of_a_command_has_its_synopsis_and_options(
     ]
     assert len(ours) > 1
     assert any('echo "exit code $?"' in reported for reported in ours)
+
+
+def test_the_vocabulary_is_that_of_the_code() -> None:
+    """Each word, who has it, and its older names; the source's options are options of it."""
+    (shown,) = vocabulary.TABLE.findall(vocabulary.PAGE.read_text("utf-8"))
+    assert shown == vocabulary.table()
+    known = {option.name for option in (*OPTIONS, *WRITE_OPTIONS)}
+    named = {meaning.of_source.partition("=")[0] for meaning in vocabulary.MEANINGS.values()}
+    assert named - {""} <= known
+    assert set(vocabulary.MEANINGS) <= set(vocabulary.uses())
 
 
 def test_every_command_and_job_has_a_page_and_the_index_leads_to_it() -> None:

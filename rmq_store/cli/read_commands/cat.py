@@ -8,30 +8,39 @@ from typing import TYPE_CHECKING
 import click
 
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
-from rmq_store.cli.messages import Damage, chosen_columns, columns_option, print_batches, raw_option
-from rmq_store.cli.options import json_option, open_store, store_command, time, time_range, word
+from rmq_store.cli.messages import (
+    Damage,
+    MessagePrinter,
+    chosen_columns,
+    columns_option,
+    raw_option,
+    table_options,
+)
+from rmq_store.cli.options import (
+    json_option,
+    open_store,
+    store_command,
+    tag_option,
+    time_options,
+    time_range,
+)
 from rmq_store.cli.printing import say
+from rmq_store.cli.words import OnceCommand
 from rmq_store.errors import InvalidArgumentError
-from rmq_store.text.times import TIME_FORMS, Time
+from rmq_store.text.progress import Progress
+from rmq_store.text.times import Time
 
 if TYPE_CHECKING:
     from rmq_store.store import MessageStore
 
 
-@click.command()
+@click.command(cls=OnceCommand)
 @store_command
 @click.option("--topic", required=True, help="The topic.")
 @click.option("--queue", "queue_ids", type=int, multiple=True, help="Only this queue; repeatable.")
 @click.option("--offset", type=click.IntRange(min=0), help="Start at this queue offset.")
-@click.option(
-    "--from",
-    "begin",
-    type=time,
-    metavar="TIME",
-    help=f"Only messages stored at TIME or later: {TIME_FORMS}.",
-)
-@click.option("--to", "end", type=time, metavar="TIME", help="Only messages stored before TIME.")
-@click.option("--tag", "tags", type=word, help="Only messages with one of these tags: 'a || b'.")
+@time_options
+@tag_option
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Print at most N messages.")
 @click.option("--skip-damaged", is_flag=True, help="Leave out damaged messages, and report them.")
 @raw_option
@@ -41,6 +50,7 @@ if TYPE_CHECKING:
     help="Compare the whole log with the queues, and each entry with its record.",
 )
 @columns_option
+@table_options
 @json_option
 def cat(
     store: str,
@@ -57,15 +67,20 @@ def cat(
     raw: bool,
     verify_queue: bool,
     columns: str | None,
+    full: bool,
+    body: str | None,
     as_json: bool,
 ) -> None:
     """Print the messages of a topic in log order; values are separated by tabs."""
+    from rmq_store.arrow.message_columns import column_names
     from rmq_store.format.queues import QueueSlice
     from rmq_store.search.queue_selection import Search, selected_slices
+    from rmq_store.search.watched import watched, with_place
 
-    names = chosen_columns(columns, as_json)
+    names = chosen_columns(columns, as_json, body)
+    read = column_names(names)
     damage = Damage()
-    with open_store(store, broker_conf, broker_name) as opened:
+    with open_store(store, broker_conf, broker_name) as opened, Progress("cat") as progress:
         slices = selected_slices(
             opened,
             Search([topic], queue_ids or None, *time_range(opened, begin, end)),
@@ -75,13 +90,14 @@ def cat(
             slices = [QueueSlice(s.queue, max(s.start, offset), s.stop) for s in slices]
         batches = opened.read_slices(
             slices,
-            columns=names,
+            columns=with_place(read) if progress.active else read,
             tags=tags,
             unwrap_batches=not raw,
             verify_queue=verify_queue,
             on_damage=damage if skip_damaged else None,
         )
-        print_batches(batches, as_json, limit)
+        batches = (one.select(read) for one in watched(opened, slices, batches, progress))
+        MessagePrinter(as_json, full, body).print(batches, limit, progress)
     damage.conclude()
     if damage.count:
         sys.exit(EXIT_FINDINGS)

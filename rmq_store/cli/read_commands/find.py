@@ -12,15 +12,26 @@ import click
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.messages import (
     Damage,
+    MessagePrinter,
     chosen_columns,
     columns_option,
-    print_batches,
     raw_option,
+    table_options,
     where_it_was,
 )
-from rmq_store.cli.options import json_option, open_store, store_command, time, time_range, word
+from rmq_store.cli.options import (
+    json_option,
+    open_store,
+    store_command,
+    tag_option,
+    time_options,
+    time_range,
+    word,
+)
 from rmq_store.cli.printing import say
-from rmq_store.text.times import TIME_FORMS, Time
+from rmq_store.cli.words import SYSTEM, TOPICS, OnceCommand
+from rmq_store.text.progress import Progress
+from rmq_store.text.times import Time
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,9 +41,9 @@ if TYPE_CHECKING:
     from rmq_store.store import MessageStore
 
 
-@click.command()
+@click.command(cls=OnceCommand)
 @store_command
-@click.option("--topic", "topics", multiple=True, help="Only this topic; repeatable.")
+@click.option("--topic", "topics", multiple=True, help=TOPICS)
 @click.option(
     "--key",
     type=word,
@@ -41,24 +52,18 @@ if TYPE_CHECKING:
 @click.option(
     "--id", "message_id", type=word, help="Only messages with this offsetMsgId or UNIQ_KEY."
 )
-@click.option("--tag", "tags", type=word, help="Only messages with one of these tags: 'a || b'.")
+@tag_option
 @click.option(
     "--property", "properties", multiple=True, metavar="NAME=VALUE", help="With this property."
 )
-@click.option(
-    "--from",
-    "begin",
-    type=time,
-    metavar="TIME",
-    help=f"Only messages stored at TIME or later: {TIME_FORMS}.",
-)
-@click.option("--to", "end", type=time, metavar="TIME", help="Only messages stored before TIME.")
+@time_options
 @click.option("--text", type=word, help="Only messages with this text in the body.")
-@click.option("--system", is_flag=True, help="Include system topics.")
+@click.option("--system", is_flag=True, help=SYSTEM)
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Print at most N messages.")
 @click.option("--skip-damaged", is_flag=True, help="Leave out damaged messages, and report them.")
 @raw_option
 @columns_option
+@table_options
 @json_option
 def find(
     store: str,
@@ -77,15 +82,17 @@ def find(
     skip_damaged: bool,
     raw: bool,
     columns: str | None,
+    full: bool,
+    body: str | None,
     as_json: bool,
 ) -> None:
     """Print the messages that match all given options. Exit code 1 if none match."""
     from rmq_store.search.find_messages import find as search_for
     from rmq_store.search.queue_selection import Search
 
-    names = chosen_columns(columns, as_json)
+    names = chosen_columns(columns, as_json, body)
     damage = Damage()
-    with open_store(store, broker_conf, broker_name) as opened:
+    with open_store(store, broker_conf, broker_name) as opened, Progress("find") as progress:
         search = Search(
             list(topics) or None,
             None,
@@ -99,11 +106,11 @@ def find(
         )
         on_damage = damage if skip_damaged else None
         batches = (
-            search_for(opened, search, names, on_damage)
+            search_for(opened, search, names, on_damage, progress)
             if message_id is None
             else _by_id(opened, message_id, names, on_damage, raw)
         )
-        count = print_batches(batches, as_json, limit)
+        count = MessagePrinter(as_json, full, body).print(batches, limit, progress)
         word = key or message_id
         gone = "" if count or word is None else where_it_was(opened, word, topics)
     damage.conclude()

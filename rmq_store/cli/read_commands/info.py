@@ -11,12 +11,13 @@ from rmq_store.admin.info import facts_of, store_info
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.options import json_option, store_command
 from rmq_store.cli.printing import print_json, say
+from rmq_store.cli.words import OnceCommand
 from rmq_store.text.times import iso_time
 
 _NO_TIME = ("unknown", "never")
 
 
-@click.command(short_help="Show the store's size and log range.")
+@click.command(cls=OnceCommand, short_help="Show the store's size and log range.")
 @store_command
 @json_option
 def info(store: str, broker_conf: str | None, broker_name: str | None, as_json: bool) -> None:

@@ -11,6 +11,7 @@ import click
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.options import store_command
 from rmq_store.cli.printing import say
+from rmq_store.cli.words import OnceCommand
 from rmq_store.questions.engine import OnProgress
 from rmq_store.report.libraries import require_libraries
 from rmq_store.store import MessageStore
@@ -18,11 +19,12 @@ from rmq_store.text.progress import Progress
 from rmq_store.verify.findings import Severity
 
 
-@click.command()
+@click.command(cls=OnceCommand)
 @store_command
 @click.option(
     "-o",
-    "--output",
+    "--to",
+    "output",
     type=click.Path(path_type=Path),
     required=True,
     help="The HTML file to write. An earlier report is replaced.",

@@ -10,7 +10,8 @@ from typing import Any
 import click
 
 from rmq_store.cli.options import json_option, open_store, store_command, word
-from rmq_store.cli.printing import print_pieces
+from rmq_store.cli.printing import print_pieces, reading
+from rmq_store.cli.words import OnceCommand
 from rmq_store.errors import InvalidArgumentError, nearest
 from rmq_store.store import MessageStore
 
@@ -74,7 +75,7 @@ _limit = click.option(
 _topic = click.option("--topic", type=word, help="Only messages for this topic.")
 
 
-@click.command()
+@click.command(cls=OnceCommand)
 @store_command
 @_topic
 @click.option("--state", type=click.Choice(_DELAYED), help="Only messages in this state.")
@@ -101,7 +102,7 @@ def scheduled(
         _print(opened, "scheduled", wanted, limit, as_json, system=system or topic is not None)
 
 
-@click.command()
+@click.command(cls=OnceCommand)
 @store_command
 @_topic
 @click.option("--state", type=click.Choice(_TRANSACTIONS), help="Only transactions in this state.")
@@ -121,7 +122,7 @@ def transactions(
         _print(opened, "transactions", {"topic": topic, "state": state}, limit, as_json)
 
 
-@click.command()
+@click.command(cls=OnceCommand)
 @store_command
 @click.option("--group", type=word, help="Only this consumer group.")
 @click.option("--topic", type=word, help="Only messages of this topic.")
@@ -145,7 +146,7 @@ def retries(
         _print(opened, "retries", wanted, limit, as_json)
 
 
-@click.command()
+@click.command(cls=OnceCommand)
 @store_command
 @click.option("--group", type=word, help="Only reports of this producer or consumer group.")
 @click.option("--id", "message_id", type=word, help="Only reports about this message (UNIQ_KEY).")
@@ -203,7 +204,9 @@ def _print(
             counts[row.get("state", "")] += 1
             yield row
 
-    print_pieces(table.pieces_of_rows(store.broker_name, rows()), as_json, columns=_SHOWN[name])
+    pieces = table.pieces_of_rows(store.broker_name, rows())
+    with reading(name, store) as progress:
+        print_pieces(pieces, as_json, columns=_SHOWN[name], progress=progress)
     states = ", ".join(f"{count} {state}" for state, count in counts.items() if state)
     rows_said = f"{counts.total():,} {'row' if counts.total() == 1 else 'rows'}"
     click.echo(f"{rows_said}: {states}" if states else rows_said, err=True)

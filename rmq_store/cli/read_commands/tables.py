@@ -6,15 +6,18 @@ from collections.abc import Sequence
 
 import click
 
+from rmq_store.cli.engines import Wanted, asked_store, engine_options
 from rmq_store.cli.options import json_option, open_store, store_command, word
-from rmq_store.cli.printing import print_table
+from rmq_store.cli.printing import print_table, reading
+from rmq_store.cli.words import GROUPS, SYSTEM, TOPIC, TOPICS, OnceCommand
 from rmq_store.errors import InvalidArgumentError, nearest
+from rmq_store.text.progress import Progress
 
 
-@click.command()
+@click.command(cls=OnceCommand)
 @store_command
 @json_option
-@click.option("--system", is_flag=True, help="Include system topics.")
+@click.option("--system", is_flag=True, help=SYSTEM)
 def topics(
     store: str, broker_conf: str | None, broker_name: str | None, as_json: bool, system: bool
 ) -> None:
@@ -22,11 +25,11 @@ def topics(
     print_named("topics", store, broker_conf, broker_name, as_json, system=system)
 
 
-@click.command()
+@click.command(cls=OnceCommand)
 @store_command
 @json_option
-@click.option("--topic", help="Only this topic.")
-@click.option("--system", is_flag=True, help="Include system topics.")
+@click.option("--topic", help=TOPIC)
+@click.option("--system", is_flag=True, help=SYSTEM)
 def queues(
     store: str,
     broker_conf: str | None,
@@ -39,28 +42,32 @@ def queues(
     print_named("queues", store, broker_conf, broker_name, as_json, topic=topic, system=system)
 
 
-@click.command()
+@click.command(cls=OnceCommand)
 @store_command
 @json_option
-@click.option("--group", type=word, help="Only this consumer group.")
-@click.option("--topic", type=word, help="Only this topic.")
+@click.option("--group", "groups", type=word, multiple=True, help=GROUPS)
+@click.option("--topic", "topics", type=word, multiple=True, help=TOPICS)
+@engine_options
 def lag(
     store: str,
     broker_conf: str | None,
     broker_name: str | None,
     as_json: bool,
-    group: str | None,
-    topic: str | None,
+    groups: tuple[str, ...],
+    topics: tuple[str, ...],
+    engine: str | None,
+    master: str | None,
 ) -> None:
     """Show how far consumer groups are behind in each queue: messages, bytes, time.
 
     The offsets come from the broker's offset file, which misses what was consumed since the broker
     wrote it. --json prints the file's age.
     """
-    print_lag(store, broker_conf, broker_name, as_json, topic=topic, group=group)
+    wanted = Wanted("lag", store, broker_conf, broker_name, engine, master)
+    print_lag(wanted, as_json, topics=topics, groups=groups)
 
 
-@click.command()
+@click.command(cls=OnceCommand)
 @click.argument("name")
 @store_command
 @json_option
@@ -107,7 +114,8 @@ def print_named(
                 reason=f"there is no topic {topic!r}",
                 advice=nearest(topic, opened.topics()),
             )
-        found = TABLES[name].of(opened)
+        with reading(name, opened):
+            found = TABLES[name].of(opened)
         if topic is not None:
             found = found.filter(pc.equal(found["topic"], topic))
         elif not system:
@@ -119,22 +127,20 @@ def print_named(
 
 
 def print_lag(
-    store: str,
-    broker_conf: str | None,
-    broker_name: str | None,
+    wanted: Wanted,
     as_json: bool,
     *,
-    topic: str | None = None,
-    group: str | None = None,
+    topics: Sequence[str] = (),
+    groups: Sequence[str] = (),
     queue_ids: Sequence[int] = (),
 ) -> None:
-    """Print the lag of a group, a topic or some queues (default: all)."""
-    from rmq_store.questions.engine import ask_opened
+    """Print the lag of some groups, topics or queues (default: all)."""
+    from rmq_store.questions.engine import ask
     from rmq_store.questions.lag import LagQuestion
     from rmq_store.tables import TABLES
 
-    asked = LagQuestion([group] if group else [], [topic] if topic else [], queue_ids)
-    with open_store(store, broker_conf, broker_name) as opened:
-        found = ask_opened(asked, opened)
-        rows = TABLES["groups"].of_rows(opened.broker_name, found.rows)
+    question = LagQuestion(groups, topics, queue_ids)
+    with asked_store(wanted) as asked, Progress("lag", unit="offsets") as progress:
+        found = ask(question, asked.source, asked.engine, progress=progress)
+        rows = TABLES["groups"].of_rows(asked.store.broker_name, found.rows)
     print_table(rows, as_json, columns=_SHOWN["groups"])

@@ -10,8 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmq_store.cli.messages import chosen_columns, columns_option, print_batches, raw_option
-from rmq_store.cli.options import json_option, open_store, seconds, store_command, word
+from rmq_store.cli.messages import (
+    MessagePrinter,
+    chosen_columns,
+    columns_option,
+    raw_option,
+    table_options,
+)
+from rmq_store.cli.options import json_option, open_store, seconds, store_command, tag_option
+from rmq_store.cli.words import OnceCommand
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,7 +31,7 @@ if TYPE_CHECKING:
     from rmq_store.store import MessageStore
 
 
-@click.command()
+@click.command(cls=OnceCommand)
 @store_command
 @click.option(
     "--topic",
@@ -49,9 +56,10 @@ if TYPE_CHECKING:
     show_default=True,
     help="Seconds between two reads of the store.",
 )
-@click.option("--tag", "tags", type=word, help="Only messages with one of these tags: 'a || b'.")
+@tag_option
 @raw_option
 @columns_option
+@table_options
 @json_option
 def tail(
     store: str,
@@ -64,6 +72,8 @@ def tail(
     tags: str | None,
     raw: bool,
     columns: str | None,
+    full: bool,
+    body: str | None,
     as_json: bool,
 ) -> None:
     """Print the newest messages of each queue; with -f, also new ones until ctrl-C.
@@ -71,20 +81,21 @@ def tail(
     With -f, a topic that is created later is printed from its first message. It fails if the log was
     cut behind what it has printed, if files expired before it read them, or if another store is there.
     """
-    names = chosen_columns(columns, as_json)
+    printer = MessagePrinter(as_json, full, body)
+    names = chosen_columns(columns, as_json, body)
     interrupted = _interrupt_event()
     following = _Following(store, broker_conf, broker_name, topics)
     with open_store(store, broker_conf, broker_name) as opened:
         slices = _newest(opened, topics, lines, following.begin(opened) if follow else None)
         batches = opened.read_slices(slices, columns=names, tags=tags, unwrap_batches=not raw)
-        print_batches(batches, as_json)
+        printer.print(batches)
     while follow:
         sys.stdout.flush()
         if interrupted.is_set():
             raise KeyboardInterrupt
         time.sleep(interval)
         batches = following.new_messages(columns=names, tags=tags, unwrap_batches=not raw)
-        print_batches(batches, as_json)
+        printer.print(batches)
 
 
 class _Following:

@@ -7,19 +7,23 @@ from dataclasses import asdict
 
 import click
 
+from rmq_store.cli.engines import Wanted, asked_store, engine_options
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.messages import where_it_was
-from rmq_store.cli.options import json_option, open_store, store_command, word
+from rmq_store.cli.options import json_option, store_command, word
 from rmq_store.cli.printing import print_json, say
+from rmq_store.cli.words import OnceCommand
+from rmq_store.text.progress import Progress
 from rmq_store.text.times import shown_time
 
 _MOST_LISTED = 10  # unreadable places that are listed one by one
 
 
-@click.command()
+@click.command(cls=OnceCommand)
 @store_command
 @click.argument("key", type=word)
 @click.option("--topic", help="Only messages that were sent to this topic.")
+@engine_options
 @json_option
 def trace(
     store: str,
@@ -27,6 +31,8 @@ def trace(
     broker_name: str | None,
     key: str,
     topic: str | None,
+    engine: str | None,
+    master: str | None,
     as_json: bool,
 ) -> None:
     """Show the history of the messages with a KEY (a word of KEYS, a UNIQ_KEY or an offsetMsgId):
@@ -36,10 +42,20 @@ def trace(
     from rmq_store.search.message_history import once
     from rmq_store.search.queue_selection import require_topic
 
-    with open_store(store, broker_conf, broker_name) as opened:
+    wanted = Wanted("trace", store, broker_conf, broker_name, engine, master)
+    with asked_store(wanted) as asked:
+        opened = asked.store
         if topic is not None:
             require_topic(opened, topic)
-        lives = lives_of(opened, key, topic)
+        with Progress("trace") as progress:
+            lives = lives_of(
+                opened,
+                key,
+                topic,
+                source=asked.source,
+                engine=asked.engine,
+                progress=progress,
+            )
         gone = "" if lives else where_it_was(opened, key)
     for life in lives:
         if as_json:

@@ -7,8 +7,11 @@ from typing import Any
 
 import click
 
-from rmq_store.cli.options import json_option, open_store, store_command
+from rmq_store.cli.engines import Wanted, asked_store, engine_options
+from rmq_store.cli.options import json_option, store_command
 from rmq_store.cli.printing import print_json, print_rows
+from rmq_store.cli.words import OnceCommand
+from rmq_store.text.progress import Progress
 from rmq_store.text.sizes import size
 
 _SHARED = " (shared)"
@@ -20,7 +23,7 @@ _BY = {
 }
 
 
-@click.command()
+@click.command(cls=OnceCommand)
 @store_command
 @click.option(
     "--by",
@@ -30,6 +33,7 @@ _BY = {
     help="Group by.",
 )
 @click.option("--top", type=click.IntRange(min=1), metavar="N", help="Only the N largest.")
+@engine_options
 @json_option
 def usage(
     store: str,
@@ -37,6 +41,8 @@ def usage(
     broker_name: str | None,
     by: str,
     top: int | None,
+    engine: str | None,
+    master: str | None,
     as_json: bool,
 ) -> None:
     """Show which topic, queue or day fills the disk: messages and bytes, largest first.
@@ -44,11 +50,14 @@ def usage(
     The last row counts bytes that no queue lists: prepared messages, filler, preallocated space.
     Rows marked as shared are light queues (LMQ): their records also count in other rows.
     """
-    from rmq_store.questions.engine import ask_opened
+    from rmq_store.questions.engine import ask
     from rmq_store.questions.usage import UsageQuestion
 
-    with open_store(store, broker_conf, broker_name) as opened:
-        found = ask_opened(UsageQuestion(), opened)
+    with (
+        asked_store(Wanted("usage", store, broker_conf, broker_name, engine, master)) as asked,
+        Progress("usage", unit="messages") as progress,
+    ):
+        found = ask(UsageQuestion(), asked.source, asked.engine, progress=progress)
     names = _BY[by]
     groups = found.by(*names)[:top]
     if as_json:

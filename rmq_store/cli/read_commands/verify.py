@@ -6,37 +6,46 @@ import sys
 
 import click
 
+from rmq_store.cli.engines import Wanted, asked_store, engine_options
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
-from rmq_store.cli.options import json_option, open_store, store_command
+from rmq_store.cli.options import json_option, store_command
 from rmq_store.cli.printing import print_json, say
+from rmq_store.cli.words import OnceCommand
 from rmq_store.escaping import printable
 from rmq_store.text.progress import Progress
 
 _COLOURS = {"note": "cyan", "warning": "yellow", "error": "red"}
 
 
-@click.command()
+@click.command(cls=OnceCommand)
 @store_command
+@engine_options
 @json_option
-def verify(store: str, broker_conf: str | None, broker_name: str | None, as_json: bool) -> None:
+def verify(
+    store: str,
+    broker_conf: str | None,
+    broker_name: str | None,
+    engine: str | None,
+    master: str | None,
+    as_json: bool,
+) -> None:
     """Check that log, queues, index, checkpoint and configuration agree. Changes nothing.
 
     Exit code 0: no problem, at most notes. 1: warnings or errors. 2: the store cannot be checked.
     --json prints one line per finding, then a summary line.
     """
     from rmq_store.markers.lock_file import lock_state
-    from rmq_store.questions.engine import ask_opened
+    from rmq_store.questions.engine import ask
     from rmq_store.questions.verify import VerifyQuestion
     from rmq_store.text.json_keys import as_json_object
-    from rmq_store.verify.findings import Severity
-    from rmq_store.verify.verify_store import severities
+    from rmq_store.verify.verify_store import severities, verdict
 
     with (
-        open_store(store, broker_conf, broker_name) as opened,
-        Progress("verify", opened.log.chain.stop - opened.log.chain.start) as progress,
+        asked_store(Wanted("verify", store, broker_conf, broker_name, engine, master)) as asked,
+        Progress("verify") as progress,
     ):
-        report = ask_opened(VerifyQuestion(), opened, progress)
-        lock = lock_state(opened.path)
+        report = ask(VerifyQuestion(), asked.source, asked.engine, progress=progress)
+        lock = lock_state(asked.store.path)
     if as_json:
         for finding in report.findings:
             print_json(as_json_object(finding))
@@ -46,6 +55,10 @@ def verify(store: str, broker_conf: str | None, broker_name: str | None, as_json
         summary = {**fields, **health, "lock_pid": lock.pid}
         print_json(as_json_object(summary))
     else:
+        click.echo(
+            f"{verdict(report)}: {report.records} records, {report.queues} queues, "
+            f"{len(report.index)} index files"
+        )
         for finding in report.findings:
             severity = finding.severity.value
             name = click.style(f"{severity:<8}", fg=_COLOURS[severity])
@@ -55,16 +68,5 @@ def verify(store: str, broker_conf: str | None, broker_name: str | None, as_json
             say(f"        {finding.advice}")
         if lock.held is not False:
             say(f"lock {lock}")
-        counts = severities(report.findings)
-        click.echo(
-            f"{report.records} records, {report.queues} queues, {len(report.index)} index files: "
-            + ("no problems found" if report.nothing_wrong else "problems found")
-            + " ("
-            + ", ".join(
-                f"{counts[severity.value]} {severity.value}s"
-                for severity in reversed(list(Severity))
-            )
-            + ")"
-        )
     if not report.nothing_wrong:
         sys.exit(EXIT_FINDINGS)

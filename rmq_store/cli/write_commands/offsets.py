@@ -7,14 +7,16 @@ from typing import Any
 
 import click
 
+from rmq_store.cli.engines import Wanted
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.options import json_option, open_store, store_command, time, time_in, word
 from rmq_store.cli.printing import print_json, print_rows, say
 from rmq_store.cli.read_commands.tables import print_lag
+from rmq_store.cli.words import OnceCommand
 from rmq_store.text.times import TIME_FORMS, Time
 
 
-@click.command()
+@click.command(cls=OnceCommand)
 @store_command
 @click.option("--group", type=word, help="Only this consumer group.")
 @click.option("--topic", type=word, help="Only this topic.")
@@ -60,12 +62,10 @@ def offsets(
         if really:
             raise click.UsageError("--apply needs --reset-to or --reset-to-time")
         print_lag(
-            store,
-            broker_conf,
-            broker_name,
+            Wanted("offsets", store, broker_conf, broker_name),
             as_json,
-            topic=topic,
-            group=group,
+            topics=[] if topic is None else [topic],
+            groups=[] if group is None else [group],
             queue_ids=queue_ids,
         )
         return

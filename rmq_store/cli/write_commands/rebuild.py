@@ -6,49 +6,57 @@ import sys
 
 import click
 
+from rmq_store.admin.rebuild import LOG_MODES, work_of
+from rmq_store.admin.rebuild import rebuild as make
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
-from rmq_store.cli.options import config_option, json_option
+from rmq_store.cli.options import (
+    config_option,
+    json_option,
+    one_target,
+    release_option,
+    target_option,
+)
 from rmq_store.cli.printing import print_json, say
+from rmq_store.cli.words import LOG, OnceCommand
 from rmq_store.text.progress import Progress
 
 
-@click.command()
+@click.command(cls=OnceCommand)
 @click.argument("store", type=click.Path())
-@click.argument("target", type=click.Path())
-@click.option("--copy", "log", flag_value="copy", default=True, help="Copy the log (the default).")
-@click.option(
-    "--link",
-    "log",
-    flag_value="link",
-    help="Hard-link full log files and copy the last one; needs the same file system.",
-)
-@click.option("--release", help="Write files like this broker release (default: the newest).")
+@target_option
+@click.option("--log", type=click.Choice(LOG_MODES), default="copy", show_default=True, help=LOG)
+@click.option("--copy", is_flag=True, hidden=True, help="Older form of --log copy.")
+@click.option("--link", is_flag=True, hidden=True, help="Older form of --log link.")
+@release_option
 @config_option
 @json_option
 def rebuild(
     store: str,
-    target: str,
+    target: str | None,
+    second: str | None,
     log: str,
+    copy: bool,
+    link: bool,
     release: str | None,
     broker_conf: str | None,
     as_json: bool,
 ) -> None:
-    """Rebuild queues and index of STORE from its log, into the new store TARGET.
+    """Rebuild queues and index of STORE from its log, into the new store at --to.
 
-    A broker can start on TARGET. STORE is not changed. If interrupted, run the same command to
-    continue. Exit code 1 if the log is damaged: TARGET then has the intact messages.
+    A broker can start on it. STORE is not changed. If interrupted, run the same command to
+    continue. Exit code 1 if the log is damaged: the new store then has the intact messages.
     """
-    from rmq_store.admin.rebuild import rebuild as make
-    from rmq_store.admin.rebuild import work_of
     from rmq_store.store import MessageStore
     from rmq_store.text.json_keys import as_json_object
 
+    to = one_target(target, second)
+    if copy and link:
+        raise click.UsageError("give only one of --copy and --link")
+    log = "link" if link else "copy" if copy else log
     with MessageStore.open(store, broker_conf=broker_conf, queues=False) as opened:
         total = work_of(opened)
     with Progress("rebuild", total) as progress:
-        report = make(
-            store, target, log=log, release=release, config=broker_conf, progress=progress
-        )
+        report = make(store, to, log=log, release=release, config=broker_conf, progress=progress)
     if as_json:
         print_json(as_json_object(report.to_dict()))
     else:

@@ -9,12 +9,16 @@ import click
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.options import config_option, json_option
 from rmq_store.cli.printing import print_json
+from rmq_store.cli.words import OnceCommand, option
+from rmq_store.text.progress import Progress
 
 
-@click.command()
+@click.command(cls=OnceCommand)
 @click.argument("store", type=click.Path())
-@click.option(
-    "--mode",
+@option(
+    "--method",
+    "mode",
+    old=["--mode"],
     type=click.Choice(["strict", "broker"]),
     default="strict",
     show_default=True,
@@ -48,7 +52,8 @@ def recover(
     from rmq_store.text.json_keys import as_json_object
 
     do = mend if really else plan_recovery
-    report = do(store, broker_conf, mode=mode, release=release)
+    with Progress("recover") as progress:
+        report = do(store, broker_conf, mode=mode, release=release, progress=progress)
     if as_json:
         print_json(as_json_object(report.to_dict()))
     else:

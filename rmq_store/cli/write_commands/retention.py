@@ -8,12 +8,13 @@ import click
 
 from rmq_store.cli.options import json_option, open_store, store_command, time, time_in
 from rmq_store.cli.printing import print_json, print_rows
+from rmq_store.cli.words import OnceCommand
 from rmq_store.escaping import printable
 from rmq_store.text.sizes import size
 from rmq_store.text.times import TIME_FORMS, Time
 
 
-@click.command()
+@click.command(cls=OnceCommand)
 @store_command
 @click.option("--manual", is_flag=True, help="Ignore deleteWhen, like the broker's admin command.")
 @click.option(

@@ -7,24 +7,36 @@ import sys
 import click
 
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
-from rmq_store.cli.options import config_option, json_option
+from rmq_store.cli.options import (
+    config_option,
+    json_option,
+    one_target,
+    release_option,
+    target_option,
+)
 from rmq_store.cli.printing import print_json, say
+from rmq_store.cli.words import OnceCommand
 from rmq_store.text.progress import Progress
 from rmq_store.text.sizes import size
 
 
-@click.command()
+@click.command(cls=OnceCommand)
 @click.argument("store", type=click.Path())
-@click.argument("target", type=click.Path())
-@click.option("--release", help="Write files like this broker release (default: the newest).")
+@target_option
+@release_option
 @config_option
 @json_option
 def salvage(
-    store: str, target: str, release: str | None, broker_conf: str | None, as_json: bool
+    store: str,
+    target: str | None,
+    second: str | None,
+    release: str | None,
+    broker_conf: str | None,
+    as_json: bool,
 ) -> None:
-    """Copy the intact messages of STORE's log into a new store TARGET.
+    """Copy the intact messages of STORE's log into a new store at --to.
 
-    A broker can start on TARGET. Queues and index are rebuilt; those of STORE are not needed. Every
+    A broker can start on it. Queues and index are rebuilt; those of STORE are not needed. Every
     range of the log that is left out is reported with its reason. Exit code 1 if anything was left
     out.
     """
@@ -32,14 +44,15 @@ def salvage(
     from rmq_store.store import MessageStore
     from rmq_store.text.json_keys import as_json_object
 
+    to = one_target(target, second)
     with MessageStore.open(store, broker_conf=broker_conf, queues=False) as opened:
         total = opened.log.chain.stop - opened.log.chain.start
     with Progress("salvage", total) as progress:
-        report = save(store, target, config=broker_conf, release=release, progress=progress)
+        report = save(store, to, config=broker_conf, release=release, progress=progress)
     if as_json:
         print_json(as_json_object(report.to_dict()))
     else:
-        say(f"{report.messages} messages, {size(report.record_bytes)}, copied to {target}")
+        say(f"{report.messages} messages, {size(report.record_bytes)}, copied to {to}")
         for part in report.skipped:
             say(
                 f"left out: {part.start} to {part.stop}: {part.kind}"

@@ -239,7 +239,7 @@ def test_a_message_group_is_short_and_distinguishes_queues() -> None:
         ({"queue_map": {(None, 1): 2}}, "client chooses them"),
         ({"failed": None}, "no folder for messages that the broker refuses"),
         ({"to_store": "/elsewhere"}, "cannot have another target"),
-        ({"append": True}, "need --to-store"),
+        ({"append": True}, "release need --to$"),
         ({"rate": 0.0}, "messages per second"),
         ({"tls_ca": "/ca.pem"}, "needs --tls"),
         (

@@ -21,7 +21,7 @@ JOBS = ("dlq", "export", "lag", "rebuild", "replay", "trace", "usage", "verify")
 SYNOPSIS = re.compile(r"(?<=^## Synopsis\n\n```text\n).*?(?=^```$)", re.DOTALL | re.MULTILINE)
 TABLE = re.compile(r"(?<=^## Options\n\n).*?(?=^## )", re.DOTALL | re.MULTILINE)
 _HEADER = "| option | default | |\n|---|---|---|\n"
-_OF_SOURCE = {f"{o.meaning} (default: {o.default or 'none'})": o.name for o in OPTIONS}
+OF_SOURCE = {f"{o.meaning} (default: {o.default or 'none'})" for o in OPTIONS}
 
 
 def pages() -> Iterator[tuple[Path, str, click.Command]]:
@@ -48,16 +48,13 @@ def options(command: click.Command) -> str:
     for option in command.params:
         if not isinstance(option, click.Option):
             continue
-        of_source = _OF_SOURCE.get(option.help or "")
-        if of_source is not None:
-            others.append(f"`--{of_source}`")
-        elif "--help" not in option.opts:
+        if option.help in OF_SOURCE:
+            others.append(f"`{option.opts[0]}`")
+        elif "--help" not in option.opts and not option.hidden:
             rows.append(_row(option))
     reported = _HEADER + "".join(rows) + "\n"
     if others:
-        reported += (
-            f"Of the [Spark source](../spark.md), under their names: {', '.join(others)}.\n\n"
-        )
+        reported += f"Of the [Spark source](../spark.md), whose own names work too: {', '.join(others)}.\n\n"
     return reported
 
 

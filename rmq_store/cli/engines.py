@@ -1,0 +1,104 @@
+"""Where a command works: in this process, or on an engine that another package supplies."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import click
+
+from rmq_store.cli.options import open_store, warn_of
+from rmq_store.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from rmq_store.questions.engine import Engine, StoreSource
+    from rmq_store.store import MessageStore
+
+OTHER_ENGINES = "rmqstore.engines"
+"""The entry points of packages that supply engines: functions such as OtherEngine."""
+LOCAL, SPARK, AUTO = "local", "spark", "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a command line says of the store and the engine."""
+
+    command: str
+    store: str
+    broker_conf: str | None
+    broker_name: str | None
+    engine: str | None = None  # LOCAL, unless there is a master
+    master: str | None = None
+
+
+class OtherEngine(Protocol):
+    """Supplies an engine. It stands above this package, so it is found by its entry point."""
+
+    def __call__(self, wanted: Wanted) -> tuple[StoreSource, Engine] | None:
+        """The store as other processes open it, and the engine; None for work in this process.
+
+        For AUTO it decides, and reports its choice on stderr. Raises StoreError if it cannot.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """An open store, the same store as an engine opens it, and the engine (None: this process)."""
+
+    store: MessageStore
+    source: StoreSource
+    engine: Engine | None = None
+
+
+def engine_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options --engine and --master."""
+    engine = click.option(
+        "--engine",
+        type=click.Choice([AUTO, LOCAL, SPARK]),
+        help="Work in this process (local) or on Spark; auto: by the bytes of the log. Default: "
+        "local, with --master spark.",
+    )
+    master = click.option("--master", help="Spark's master (default: all cores of this host).")
+    return engine(master(command))
+
+
+@contextmanager
+def asked_store(wanted: Wanted) -> Iterator[Asked]:
+    """Open the store, and start the engine. Raises what MessageStore.open and the engine raise."""
+    from rmq_store.questions.engine import OpenedStore
+
+    other = _other(wanted)
+    if other is None:
+        with open_store(wanted.store, wanted.broker_conf, wanted.broker_name) as opened:
+            yield Asked(opened, OpenedStore(opened))
+        return
+    source, engine = other
+    # A connection of the engine that closes is an error; only the reader of our output may leave.
+    before = signal.signal(signal.SIGPIPE, signal.SIG_IGN) if hasattr(signal, "SIGPIPE") else None
+    try:
+        with source.open() as opened:
+            warn_of(opened)
+            yield Asked(opened, source, engine)
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGPIPE, before)
+
+
+def _other(wanted: Wanted) -> tuple[StoreSource, Engine] | None:
+    if wanted.engine == LOCAL and wanted.master is not None:
+        raise click.UsageError("--master is for --engine spark")
+    if wanted.engine == LOCAL or (wanted.engine is None and wanted.master is None):
+        return None
+    from importlib.metadata import entry_points
+
+    for point in entry_points(group=OTHER_ENGINES, name=SPARK):
+        supply: OtherEngine = point.load()
+        return supply(wanted)
+    raise InvalidArgumentError(
+        None,
+        reason="no installed package supplies the engine spark",
+        advice="pip install 'rmqstore[spark]', or leave out --engine and --master",
+    )

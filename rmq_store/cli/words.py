@@ -1,0 +1,78 @@
+"""The words of options that commands and jobs share: names, older names, and what they mean."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import click
+
+from rmq_store.text.times import TIME_FORMS
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+SINCE = f"Only messages stored at TIME or later: {TIME_FORMS}."
+UNTIL = "Only messages stored before TIME."
+TAG = "Only messages with this tag, or with one of 'a || b'; repeatable."
+TOPIC = "Only this topic."
+TOPICS = "Only this topic; repeatable."
+GROUPS = "Only this consumer group; repeatable."
+BROKER_CONF = "The broker's configuration file."
+BROKER_NAME = "The broker's name (default: the one in --broker-conf, else the folder's name)."
+RELEASE = "Write files like this broker release (default: the newest)."
+SYSTEM = "Include system topics."
+LOG = "Copy the log, or hard-link its full files and copy the last; links need one file system."
+
+
+class OnceCommand(click.Command):
+    """A command that refuses an option that is given twice and counts once: click takes the last."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the words of a command line. Raises click's errors."""
+        if not ctx.resilient_parsing:
+            _, _, given = self.make_parser(ctx).parse_args(list(args))
+            for param, count in Counter(given).items():
+                if isinstance(param, click.Option) and count > 1 and _counts_once(param):
+                    raise click.UsageError(f"{param.opts[0]} is given {count} times", ctx)
+        return super().parse_args(ctx, args)
+
+
+def _counts_once(option: click.Option) -> bool:
+    return not (option.multiple or option.is_flag or option.count)
+
+
+class RenamedOption(click.Option):
+    """An option that also has `old` names, which still work and which the help does not list."""
+
+    def __init__(self, *args: Any, old: Iterable[str] = (), **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.old = tuple(old)
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        """Add the option to the parser, with all its names."""
+        shown = self.opts
+        self.opts = [*shown, *self.old]
+        try:
+            super().add_to_parser(parser, ctx)
+        finally:
+            self.opts = shown
+
+
+def option(*names: str, old: Iterable[str] = (), **settings: Any) -> Callable[[_F], _F]:
+    """A decorator that adds an option with older names."""
+    return click.option(*names, cls=RenamedOption, old=old, **settings)
+
+
+def old_names(param: click.Parameter) -> tuple[str, ...]:
+    """The names of an option that its help does not list."""
+    return param.old if isinstance(param, RenamedOption) else ()
+
+
+def joined(separator: str) -> Callable[[click.Context, click.Parameter, Any], str | None]:
+    """A callback for a repeatable option: its values as one text, None if it is not given."""
+
+    def join(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> str | None:
+        return separator.join(values) if values else None
+
+    return join

@@ -1,0 +1,78 @@
+"""Spark as an engine of `rmqstore` commands; the entry point `rmqstore.engines` leads here."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+
+import click
+
+from rmq_store.cli.engines import Wanted
+from rmq_store.cli.exit_codes import EXIT_FAILED
+from rmq_store.questions.engine import (
+    Answer,
+    Engine,
+    OnProgress,
+    Part,
+    Question,
+    Share,
+    StoreSource,
+)
+from rmqstore_jobs.running.engine_choice import SPARK, runs_on_spark
+from rmqstore_jobs.running.failures import is_from_spark, reason_of
+from rmqstore_jobs.running.spark_engine import engine_of
+from rmqstore_jobs.running.store_selection import pinned_store
+
+
+class EngineFailedError(click.ClickException):
+    """The work failed on an executor, or Spark did. The message has our own error if there is one."""
+
+    exit_code = EXIT_FAILED
+
+    def show(self, file: object = None) -> None:
+        """Print it as the commands print errors."""
+        print(f"rmqstore: {self.message}", file=sys.stderr)
+
+
+def spark(wanted: Wanted) -> tuple[StoreSource, Engine] | None:
+    """The pinned store and Spark; None if `auto` chooses this process.
+
+    Raises StoreError for a store that cannot be opened, SparkUnavailableError without pyspark.
+    """
+    given = {
+        "engine": wanted.engine or SPARK,
+        "master": wanted.master,
+        "store": wanted.store,
+        "broker_conf": wanted.broker_conf,
+    }
+    if not runs_on_spark(wanted.command, given, needed=False):
+        return None
+    named = {"brokerName": wanted.broker_name, "brokerConf": wanted.broker_conf}
+    options = {name: value for name, value in named.items() if value is not None}
+    # First, because a session takes some ten seconds.
+    pinned = pinned_store(wanted.store, options)
+    from rmqstore_jobs.running.spark_session import builder_for
+
+    return pinned, _Reporting(engine_of(builder_for(wanted.command, wanted.master).getOrCreate()))
+
+
+class _Reporting:
+    """An engine whose failures are errors of a command."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def run(
+        self,
+        source: StoreSource,
+        question: Question[Share, Part, Answer],
+        shares: Sequence[Share],
+        progress: OnProgress,
+    ) -> Iterator[Part]:
+        """The part of each share, in order. Raises EngineFailedError."""
+        try:
+            yield from self._engine.run(source, question, shares, progress)
+        except Exception as error:
+            if not is_from_spark(error):
+                raise
+            raise EngineFailedError(reason_of(error)) from None

@@ -1,0 +1,100 @@
+"""The options of the Spark source as options of jobs: in the words of the commands.
+
+The source's own names, such as --startingTimestamp, work too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import click
+
+from rmq_store.cli import words
+from spark_source.options.definitions import OPTIONS, Option
+from spark_source.options.value_parsers import flag, time
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_TRUE, _FLAG_VALUES = "true", ("true", "false")
+_SEVERAL = {
+    "topic": ",",
+    "tags": " || ",
+    "keys": " || ",
+}
+"""Options that can be given more than once, with what separates their values in one text."""
+
+WORDS: Mapping[str, tuple[str, str]] = {
+    "topic": ("--topic", words.TOPICS),
+    "tags": ("--tag", words.TAG),
+    "keys": (
+        "--key",
+        "Only messages with this word in KEYS, or this UNIQ_KEY, or with one of 'a || b'; repeatable.",
+    ),
+    "startingTimestamp": ("--since", words.SINCE),
+    "endingTimestamp": ("--until", words.UNTIL),
+    "brokerConf": ("--broker-conf", words.BROKER_CONF),
+    "brokerName": ("--broker-name", words.BROKER_NAME),
+    "includeSystemTopics": ("--system", words.SYSTEM),
+}
+"""Options of the source that commands call otherwise: name -> word, meaning."""
+
+
+def word_of(name: str) -> str:
+    """The option of jobs for an option of the source: `minPartitions` is --min-partitions."""
+    if name in WORDS:
+        return WORDS[name][0]
+    return "--" + re.sub("[A-Z]", lambda found: f"-{found[0].lower()}", name)
+
+
+def source_options(names: Sequence[str]) -> Callable[[_F], _F]:
+    """A decorator that adds options of the Spark source; their values are under the source's names."""
+
+    def decorate(function: _F) -> _F:
+        for known in reversed(OPTIONS):
+            if known.name in names:
+                function = _option(known)(function)
+        return function
+
+    return decorate
+
+
+def _option(known: Option) -> Callable[[_F], _F]:
+    word, own = word_of(known.name), f"--{known.name}"
+    text = f"{known.meaning} (default: {known.default or 'none'})"
+    how: dict[str, Any] = {"metavar": "TEXT", "help": WORDS.get(known.name, ("", text))[1]}
+    if known.name in _SEVERAL:
+        how |= {"multiple": True, "callback": words.joined(_SEVERAL[known.name])}
+    if known.parse is time:
+        how |= {"metavar": "TIME"}
+    if known.parse is flag:
+        how |= {"is_flag": False, "flag_value": _TRUE, "metavar": "[true|false]"}
+    return words.option(word, known.name, old=[own] if own != word else [], **how)
+
+
+def with_flag_values(
+    command: click.Command, argv: Sequence[str], *, of_json: bool = False
+) -> list[str]:
+    """The words of a command line, with the value that an option has if it is given without one.
+
+    click takes the next word as the value, also if that is the STORE. `of_json`: the word after
+    --json is no file.
+    """
+    flags = {
+        name
+        for param in command.params
+        if isinstance(param, click.Option) and param.name in _FLAGS
+        for name in (*param.opts, *words.old_names(param))
+    }
+    found: list[str] = []
+    for at, said in enumerate(argv):
+        found.append(said)
+        following = argv[at + 1] if at + 1 < len(argv) else ""
+        if said in flags and following.lower() not in _FLAG_VALUES:
+            found.append(_TRUE)
+        elif of_json and said == "--json" and not following.startswith("-"):
+            found.append("-")
+    return found
+
+
+_FLAGS = frozenset(known.name for known in OPTIONS if known.parse is flag)

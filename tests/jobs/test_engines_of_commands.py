@@ -1,0 +1,104 @@
+"""verify, usage, lag and trace as commands: the same answers in this process and on Spark."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from typing import Any
+
+import click
+import pytest
+from pyspark.sql import SparkSession
+
+from rmq_store.cli import engines
+from rmq_store.cli.engines import Wanted
+from rmqstore_jobs.running import engine_choice, engine_of_commands
+from tests.conftest import GoldenStore
+from tests.support.golden import unpack
+from tests.support.running.commands import Done, call
+
+Golden = Callable[[str], GoldenStore]
+COMMANDS = (
+    ("verify",),
+    ("verify", "--json"),
+    ("usage", "--by", "topic,day"),
+    ("lag", "--json"),
+    ("trace", "KEY", "--json"),
+    ("trace", "nobody"),
+)
+_AGE = re.compile(r'"configAgeMs": ?\d+')
+
+
+def without_ages(done: Done) -> tuple[int, str, str]:
+    return done.returncode, _AGE.sub("", done.stdout), done.stderr
+
+
+@pytest.mark.parametrize("name", ["clean-5.5.0", "crash-5.5.0", "lmq-5.3.3"])
+def test_both_engines_give_the_same_answer(
+    spark: SparkSession, golden: Golden, tmp_path: Any, name: str
+) -> None:
+    store = golden(name)
+    key = next(r["keys"].split()[0] for r in store.truth if r["keys"])
+    for command, *words in COMMANDS:
+        given = [command, store.path, *(word.replace("KEY", key) for word in words)]
+        here, there = call(*given), call(*given, "--engine", "spark")
+        assert without_ages(here) == without_ages(there), given
+
+
+def test_an_error_of_an_executor_is_one_of_the_command(
+    spark: SparkSession, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No traceback of Spark; the error of the store is named."""
+    store = unpack("clean-5.5.0", tmp_path)
+
+    class Failing:
+        def run(self, *_: object) -> Iterator[Any]:
+            from pyspark.errors import PySparkException
+
+            raise PySparkException("Traceback\n  x\n[RMQSTORE_CORRUPT_RECORD] log: is damaged\n")
+
+    monkeypatch.setattr(engine_of_commands, "engine_of", lambda session: Failing())
+    done = call("usage", store.path, "--engine", "spark")
+    assert done.returncode == 2
+    assert done.stderr.endswith("rmqstore: [RMQSTORE_CORRUPT_RECORD] log: is damaged\n")
+
+
+def test_auto_goes_by_bytes_and_says_what_it_took(
+    golden: Golden, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def session(*_: object) -> None:
+        raise click.UsageError("Spark would start now")
+
+    store = golden("clean-5.5.0").path
+    monkeypatch.setattr("rmqstore_jobs.running.spark_session.builder_for", session)
+    small = call("usage", store, "--engine", "auto")
+    assert small.returncode == 0
+    assert "usage: runs in this process, without Spark (--engine spark: otherwise)" in small.stderr
+    monkeypatch.setattr(engine_choice, "MOST_LOCAL_BYTES", 1000)
+    large = call("usage", store, "--engine", "auto")
+    assert (large.returncode, "Spark would start now" in large.stderr) == (2, True)
+    assert "usage: runs on Spark, because the log has" in large.stderr
+
+
+def test_without_pyspark_the_error_says_what_to_install(
+    golden: Golden, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = golden("clean-5.5.0").path
+    without = lambda name, *a: None if name == "pyspark" else find_spec(name, *a)  # noqa: E731
+    monkeypatch.setattr(engine_choice, "find_spec", without)
+    refused = call("verify", store, "--engine", "spark")
+    assert (refused.returncode, "pip install 'rmqstore[spark]'" in refused.stderr) == (2, True)
+    alone = call("verify", store, "--engine", "auto")
+    assert (alone.returncode, "pyspark is not installed" in alone.stderr) == (0, True)
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: ())
+    refused = call("verify", store, "--engine", "spark")
+    assert (refused.returncode, "pip install 'rmqstore[spark]'" in refused.stderr) == (2, True)
+
+
+def test_a_master_means_spark(golden: Golden) -> None:
+    store = golden("clean-5.5.0").path
+    done = call("lag", store, "--engine", "local", "--master", "local[1]")
+    assert (done.returncode, "--master is for --engine spark" in done.stderr) == (2, True)
+    found = engines._other(Wanted("lag", store, None, None))
+    assert found is None

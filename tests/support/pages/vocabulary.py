@@ -1,0 +1,129 @@
+"""The table of docs/vocabulary.md: each word, what it means, who has it, and its older names.
+
+`python -m tests.support.pages.vocabulary` writes the table again. A word that two commands or jobs
+have needs a row of MEANINGS.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import click
+
+from rmq_store.cli.words import old_names
+from tests.support.pages.option_pages import DOCS, OF_SOURCE, pages
+
+PAGE = DOCS / "vocabulary.md"
+TABLE = re.compile(r"^\| word \|.*?(?=\n\n|\Z)", re.DOTALL | re.MULTILINE)
+_HEADER = (
+    "| word | meaning | commands | jobs | option of the Spark source | older names |\n"
+    "|---|---|---|---|---|---|"
+)
+
+
+class Meaning(NamedTuple):
+    """What a word means, and the option of the Spark source (or of its writes) that says the same."""
+
+    text: str
+    of_source: str = ""
+
+
+MEANINGS = {
+    "--topic": Meaning(
+        "messages of this topic; of a message that was sent back or given up, its origin topic",
+        "topic",
+    ),
+    "--queue": Meaning("this queue of the topic", "assign"),
+    "--tag": Meaning("messages with this tag, or with one of `a || b`", "tags"),
+    "--key": Meaning("messages with this word in KEYS, or this UNIQ_KEY", "keys"),
+    "--id": Meaning("the message with this offsetMsgId or UNIQ_KEY"),
+    "--group": Meaning("this consumer group; for `traces` also a producer group"),
+    "--since": Meaning("messages stored at this time or later", "startingTimestamp"),
+    "--until": Meaning("messages stored before this time", "endingTimestamp"),
+    "--state": Meaning("messages or transactions in this state"),
+    "--system": Meaning("include system topics", "includeSystemTopics"),
+    "--limit": Meaning("stop after so many rows"),
+    "--top": Meaning("only the largest or newest, so many"),
+    "--columns": Meaning("these columns, separated by commas", "columns"),
+    "--full": Meaning("do not cut values to the terminal's width"),
+    "--body": Meaning("the form of bodies: text, json, base64, hex or none"),
+    "--skip-damaged": Meaning("leave out damaged messages, and report them", "mode=DROPMALFORMED"),
+    "--raw": Meaning("the record of an inner batch, not its messages", "unwrapBatches=false"),
+    "--verify": Meaning("check the whole log, or the new store"),
+    "--verify-queue": Meaning("check every queue entry against its record", "verifyQueue"),
+    "--json": Meaning("JSON instead of tables: a line for each row, or one report of a job"),
+    "--to": Meaning("the new store, folder or file that is written", "path"),
+    "--to-broker": Meaning("the proxy of a running broker that gets the messages"),
+    "--failed": Meaning("the folder for messages that the broker refused"),
+    "--tls": Meaning("connect to the proxy with TLS"),
+    "--tls-ca": Meaning("certificates that sign the proxy's own"),
+    "--log": Meaning("copy the log, or link its full files"),
+    "--release": Meaning("the broker release that the written files fit", "release"),
+    "--apply": Meaning("change STORE; without it the command shows what it would change"),
+    "--method": Meaning("the way of a recovery: strict, or as the broker does"),
+    "--broker-conf": Meaning("the broker's configuration file", "brokerConf"),
+    "--broker-name": Meaning("the broker's name", "brokerName"),
+    "--engine": Meaning("work in this process, or on Spark"),
+    "--master": Meaning("Spark's master"),
+    "--checksums": Meaning("report size and SHA-256 of every file of the store"),
+    "--wave-bytes": Meaning("bytes per wave: what is written or sent at once"),
+}
+
+
+class Use(NamedTuple):
+    """An option of a command or job."""
+
+    front: str
+    of_job: bool
+    option: click.Option
+
+
+def uses() -> dict[str, list[Use]]:
+    """Who has each option, by its first name; without options that only the Spark source explains."""
+    found: dict[str, list[Use]] = defaultdict(list)
+    for page, _, command in pages():
+        for option in command.params:
+            if not isinstance(option, click.Option) or option.hidden:
+                continue
+            of_job = page.parent.name == "jobs"
+            word = next(name for name in option.opts if name.startswith("--"))
+            if word in MEANINGS or option.help not in OF_SOURCE:
+                found[word].append(Use(page.stem, of_job, option))
+    return found
+
+
+def rows() -> Iterator[str]:
+    """The lines of the table. Raises KeyError for a shared word without a meaning."""
+    found = uses()
+    every = {job: {u.front for u in found["--json"] if u.of_job == job} for job in (False, True)}
+    shared = {word for word, its in found.items() if len(its) > 1}
+    if missing := shared - set(MEANINGS):
+        raise KeyError(f"{sorted(missing)}: words without a meaning in MEANINGS")
+    for word, meaning in MEANINGS.items():
+        fronts = [
+            _names({u.front for u in found[word] if u.of_job == of_job}, every[of_job])
+            for of_job in (False, True)
+        ]
+        old = ", ".join(
+            f"`{name}`" for name in sorted({n for u in found[word] for n in old_names(u.option)})
+        )
+        source = f"`{meaning.of_source}`" if meaning.of_source else ""
+        cells = (f"`{word}`", meaning.text, *fronts, source, old)
+        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _names(fronts: set[str], every: set[str]) -> str:
+    return "all" if fronts == every else ", ".join(sorted(fronts))
+
+
+def table() -> str:
+    """The table, without a line end."""
+    return "\n".join((_HEADER, *rows()))
+
+
+if __name__ == "__main__":
+    text = PAGE.read_text("utf-8")
+    PAGE.write_text(TABLE.sub(lambda _: table(), text, count=1), "utf-8")

@@ -1,0 +1,181 @@
+"""Progress on stderr: only in a terminal, only of long work, and never among what is printed."""
+
+from __future__ import annotations
+
+import io
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from rmq_store.cli.read_commands import cat, find, tables, trace, usage, verify
+from rmq_store.cli.read_commands import system_topics as system
+from rmq_store.cli.write_commands import recover
+from rmq_store.text import progress_bar
+from rmq_store.text.progress import Progress
+from rmqstore_jobs import dlq, export, lag, replay
+from rmqstore_jobs import trace as trace_job
+from rmqstore_jobs import usage as usage_job
+from rmqstore_jobs import verify as verify_job
+from tests.conftest import GoldenStore
+
+Golden = Callable[[str], GoldenStore]
+Totals = list[tuple[str, float, float | None]]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def bars(monkeypatch: pytest.MonkeyPatch) -> Totals:
+    """stderr is a terminal, and a bar comes at once: (what, done, total) of each bar at its end."""
+    ended: Totals = []
+
+    class Noted(progress_bar._Measured):
+        def stop(self) -> None:
+            for task in self.tasks:
+                ended.append((task.description, task.completed, task.total))
+            super().stop()
+
+    class Shown(Progress):
+        def __enter__(self) -> Progress:
+            if self._bar is not None:
+                self._bar.start()
+                self._shown = True
+            return self
+
+    monkeypatch.setattr(progress_bar, "_Measured", Noted)
+    monkeypatch.setattr(Progress, "__enter__", Shown.__enter__)
+    monkeypatch.setenv("TERM", "xterm")
+    return ended
+
+
+def asked(command: Any, *words: str) -> str:
+    """The output of a command or job whose stderr is a terminal."""
+    with CliRunner().isolation() as (out, *_):
+        sys.stderr.isatty = lambda: True  # type: ignore[method-assign]
+        if hasattr(command, "command"):
+            command([*words, "--engine", "local"])
+        else:
+            with suppress(SystemExit):
+                command.main(list(words), standalone_mode=False)
+        sys.stdout.flush()
+        return out.getvalue().decode()
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (verify.verify, ()),
+        (usage.usage, ()),
+        (tables.lag, ()),
+        (trace.trace, ("ORDER_1",)),
+        (find.find, ("--text", "order")),
+        (find.find, ("--key", "ORDER_1")),
+        (cat.cat, ("--topic", "orders")),
+        (verify_job.main, ()),
+        (usage_job.main, ()),
+        (lag.main, ()),
+        (trace_job.main, ("ORDER_1",)),
+        (dlq.main, ()),
+    ],
+    ids=lambda one: getattr(one, "__module__", type(one).__name__).removeprefix("click."),
+)
+def test_work_with_a_known_total_ends_at_it(
+    golden: Golden, bars: Totals, command: Any, words: tuple[str, ...]
+) -> None:
+    """A total that is wrong makes the time left wrong."""
+    asked(command, golden("clean-4.9.7").path, *words)
+    assert bars
+    what, done, total = bars[-1]
+    assert total is not None, what
+    assert done == pytest.approx(total, rel=0.02), what
+
+
+def test_jobs_that_write_count_what_they_wrote(
+    golden: Golden, bars: Totals, tmp_path: Path
+) -> None:
+    store = golden("clean-5.5.0").path
+    asked(export.main, store, "--to", str(tmp_path / "e"), "--topic", "orders", "--checksums")
+    targets = ("--to", str(tmp_path / "s"), "--to-parquet", str(tmp_path / "p"))
+    asked(replay.main, store, *targets, "--topic", "orders")
+    asked(replay.main, store, "--to", str(tmp_path / "x"), "--topic", "orders", "--dry-run")
+    assert [what for what, _, _ in bars] == ["export", "checksums", "replay", "replay", "replay"]
+    assert all(done == total for _, done, total in bars)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [system.scheduled, system.transactions, system.retries, system.traces, recover.recover],
+)
+def test_work_without_a_total_counts_what_it_read(
+    golden: Golden, bars: Totals, command: Any
+) -> None:
+    asked(command, golden("crash-5.5.0").path)
+    ((_, _, total),) = bars
+    assert total is None
+
+
+def test_rows_in_a_pipe_are_not_among_the_bar(golden: Golden, bars: Totals) -> None:
+    """A bar of rich takes stdout too, if it may: rows for a file would be on stderr."""
+    store = golden("clean-5.5.0").path
+    printed = asked(cat.cat, store, "--topic", "orders", "--columns", "queueOffset")
+    assert len(printed.splitlines()) == 971
+    assert all(line.isdigit() for line in printed.splitlines())
+
+
+def test_it_is_shown_after_a_second_and_leaves_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    began: list[float] = []
+
+    class Later:
+        """Instead of a timer: the test says when it is due."""
+
+        daemon = False
+
+        def __init__(self, seconds: float, then: Callable[[], None]) -> None:
+            began.append(seconds)
+            self.then = then
+
+        def start(self) -> None:
+            timers.append(self)
+
+        def cancel(self) -> None:
+            timers.clear()
+
+    timers: list[Later] = []
+    now = [100.0]
+    screen = Terminal()
+    monkeypatch.setattr(threading, "Timer", Later)
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setenv("TERM", "xterm")
+    with Progress("verify", 10, unit="messages") as progress:
+        progress(5)
+        assert not screen.getvalue()
+        now[0] += 0.5
+        progress.pause()  # a row was printed: a second from now
+        now[0] += 0.5
+        timers.pop().then()
+        assert not screen.getvalue()
+        assert began == [1.0, 0.5]
+        now[0] += 0.5
+        timers.pop().then()
+        assert "5 of 10 messages" in screen.getvalue()
+    assert not timers
+
+
+def test_nothing_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    with Progress("verify", 10) as progress:
+        progress(5)
+        progress.expect(3)
+        progress.pause()
+    assert not progress.active
+    assert capsys.readouterr() == ("", "")
