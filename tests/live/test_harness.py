@@ -20,7 +20,7 @@ from rmq_store.testing.live_broker.harness import (
     read_by_key,
     topics_on_disk,
 )
-from tests.live.support.needs import need_jars
+from rmq_store.testing.live_broker.needs import need_jars
 from tests.support.checkout import CHECKOUT
 
 GOLDEN = CHECKOUT / "tests" / "golden"

@@ -14,8 +14,8 @@ from benchmarks.javabench import run_bench
 from rmq_store.admin.rebuild import rebuild
 from rmq_store.admin.salvage import salvage
 from rmq_store.testing.live_broker.harness import boot_copy, read_all
+from rmq_store.testing.live_broker.needs import need_jars
 from tests.admin.test_rebuild import index_of, queues_of, rebuilt, settings_of
-from tests.live.support.needs import need_jars
 from tests.support.golden import GoldenStore, user_topic
 
 pytestmark = pytest.mark.live

@@ -21,7 +21,7 @@ from rmq_store.recovery.recover_store import recover
 from rmq_store.recovery.report import RecoveryReport
 from rmq_store.testing.live_broker.harness import boot_copy, read_all
 from rmq_store.testing.live_broker.java import JVM_OPENS, class_path, jdk_tool
-from tests.live.support.needs import need_jars
+from rmq_store.testing.live_broker.needs import need_jars
 from tests.recovery.test_crash import kill_rounds
 from tests.support.golden import unpack
 from tests.support.stores import QUEUES, SMALL, TOPICS

@@ -15,9 +15,9 @@ import pytest
 
 from rmq_store import MessageStore
 from rmq_store.testing.live_broker.harness import Broker
+from rmq_store.testing.live_broker.needs import need_jars
 from rmqstore_jobs.replay_targets.broker_access import ACCESS_KEY, SECRET_KEY
 from rmqstore_jobs.running.job_command import EXIT_OK, EXIT_STOPPED
-from tests.live.support.needs import need_jars
 from tests.support.checkout import CHECKOUT
 
 RELEASE = "5.5.0"

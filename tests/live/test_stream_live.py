@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 
 from rmq_store import MessageStore
 from rmq_store.testing.live_broker.harness import Acknowledged, Broker, Conf, Sending
-from tests.live.support.needs import need_jars
+from rmq_store.testing.live_broker.needs import need_jars
 from tests.support.running.campaigns import seed_of
 
 RATE = 1000  # messages a second

@@ -8,8 +8,8 @@ import pytest
 
 from rmq_store import MessageStore
 from rmq_store.testing.live_broker.harness import boot_copy, golden_conf
+from rmq_store.testing.live_broker.needs import need_jars
 from rmq_store.verify.verify_store import verify
-from tests.live.support.needs import need_jars
 from tests.support.golden import unpack
 
 pytestmark = pytest.mark.live

@@ -14,10 +14,10 @@ from pyspark.sql import SparkSession
 
 from rmq_store import MessageStore
 from rmq_store.testing.live_broker.harness import Broker
+from rmq_store.testing.live_broker.needs import need_jars
 from rmq_store.verify import Severity, VerifyReport, verify
 from rmqstore_jobs.replay import run
 from rmqstore_jobs.replaying.spec import ReplaySpec
-from tests.live.support.needs import need_jars
 
 RELEASE = "5.5.0"
 RATE = 200  # messages a second

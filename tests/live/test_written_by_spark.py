@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from rmq_store.testing.live_broker.harness import boot_copy, read_all, read_by_key
-from tests.live.support.needs import need_jars
+from rmq_store.testing.live_broker.needs import need_jars
 
 MESSAGES = 20_000
 KEYS_ASKED = 1_000

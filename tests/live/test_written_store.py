@@ -20,7 +20,7 @@ from rmq_store.testing.live_broker.harness import (
     read_all,
     read_by_key,
 )
-from tests.live.support.needs import need_jars
+from rmq_store.testing.live_broker.needs import need_jars
 
 MESSAGES = 100_000
 KEYS_ASKED = 5_000

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from rmq_store.testing.live_broker import needs
 from rmq_store.testing.live_broker.harness import HarnessUnavailable
-from tests.live.support import needs
+from tests.live.support.browser import need_browser
 
 
 @pytest.mark.parametrize("required", [None, "1"])
@@ -34,4 +35,4 @@ def test_a_missing_browser_is_a_failure_where_it_has_to_be_there(
         monkeypatch.setenv(needs.REQUIRED, required)
     outcome = pytest.skip.Exception if required is None else pytest.fail.Exception
     with pytest.raises(outcome, match="apt-get install chromium"):
-        needs.need_browser()
+        need_browser()

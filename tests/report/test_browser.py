@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.live.support.needs import need_browser
+from tests.live.support.browser import need_browser
 from tests.report.conftest import page_of
 from tests.support.golden import GoldenStore
 

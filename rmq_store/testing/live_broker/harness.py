@@ -299,6 +299,7 @@ def boot_copy(
     conf: Conf | None = None,
     *,
     topics: Mapping[str, TopicFields] | None = None,
+    proxy: bool = False,
 ) -> Broker:
     """A broker, not started yet, on a copy of `store` in `work/store`. The original is only read.
 
@@ -313,7 +314,8 @@ def boot_copy(
     copy = work / "store"
     copy_store(store, copy)
     declared = {**topics_on_disk(copy), **(topics or {})}
-    return Broker(release, work, store=copy, conf={**(conf or {}), **DISK_GUARD}, topics=declared)
+    settings = {**(conf or {}), **DISK_GUARD}
+    return Broker(release, work, store=copy, conf=settings, topics=declared, proxy=proxy)
 
 
 def read_all(broker: Broker, topics: Iterable[str]) -> list[Row]:

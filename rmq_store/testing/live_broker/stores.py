@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from rmq_store.store import MessageStore
+
 Conf = Mapping[str, str | int | bool]  # settings of a broker
 TopicFields = Mapping[str, Any]  # some fields of a TopicConfig, as in config/topics.json
 
@@ -21,6 +23,13 @@ QUEUE_FOLDERS: dict[str, TopicFields] = {
     "consumequeue": {},
     "batchconsumequeue": {"attributes": {"queue.type": "BatchCQ"}},
 }
+SIZES = (
+    "mappedFileSizeCommitLog",
+    "mappedFileSizeConsumeQueue",
+    "mapperFileSizeBatchConsumeQueue",
+    "maxHashSlotNum",
+    "maxIndexNum",
+)
 # Settings that shape files, or what is in them, by the beginnings of their names.
 SHAPING = (
     "mapped",
@@ -40,6 +49,14 @@ def golden_conf(broker_conf: Path) -> dict[str, str | int | bool]:
     """Those settings of a golden store's broker.conf that another broker must repeat."""
     pairs = (line.split("=", 1) for line in broker_conf.read_text().splitlines() if "=" in line)
     return {name: value for name, value in pairs if name.startswith(SHAPING)}
+
+
+def sizes_of(store: Path) -> dict[str, str | int | bool]:
+    """The file sizes of a store, as settings: a broker refuses or misreads files of other sizes."""
+    with MessageStore.open(store) as opened:
+        found = opened.geometry()
+    sizes = {name: getattr(found, name) for name in SIZES}
+    return {name: size for name, size in sizes.items() if size}
 
 
 def copy_store(store: Path, copy: Path) -> None:
