@@ -197,7 +197,7 @@ class _Export:
                     f"{last.stop - 1}",
                     expected=f"log offset {last.last_log_offset}",
                     actual="no such offset" if at is None else f"log offset {at}",
-                    advice="If this is another broker's store, give its --brokerName; if this one "
+                    advice="If this is another broker's store, give its --broker-name; if this one "
                     "was "
                     "created again or cut by a recovery, export into a new folder",
                 )
