@@ -22,7 +22,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from benchmarks.core import append_all, messages
+from benchmarks.core import append_all
+from benchmarks.traffic import one_layout
 from tests.snapshot.test_scale import SparseStore
 
 COMMAND = [sys.executable, "-c", "from rmq_store.cli.main import main; main()"]
@@ -68,7 +69,7 @@ def main() -> None:
     choose = random.Random(1)
     with tempfile.TemporaryDirectory(dir=chosen.folder) as work:
         store = Path(work) / "store"
-        append_all(store, with_text(messages(chosen.messages, 100)))
+        append_all(store, with_text(one_layout(chosen.messages, 100)))
         path, a_topic = str(store), chosen.messages // 4
         cat = ["cat", path, "--topic", "order-topic-1"]
         timed(cat)  # warms the page cache

@@ -1,13 +1,17 @@
 """Compare the storage core with the broker's store classes: both in one run, medians, ratios.
 
     python -m benchmarks.core                    # 1 KiB and 100 B bodies, a log of at least 1 GiB
-    python -m benchmarks.core --log-bytes 200e6  # a quick look
+    python -m benchmarks.core --log-bytes 200e6  # a quick look, about five minutes
 
-Each side uses one core and a warm page cache, and the sides alternate. Java reads the store that we
-wrote. `read` compares queue to Arrow batches with getMessage and decode, on an open store; `append`
-writes log, queue and index. The times exclude opening, the flush at closing, and the creation of
-the messages. The body CRC is checked by default; Java's reader does not check it, so the first row
-has no check on either side, and the second row has it on both.
+Our side uses one core; the store classes have threads of their own. The page cache is warm, and the
+sides alternate. Java reads the store that we wrote. `read` compares queue to Arrow batches with
+getMessage and decode, on an open store; `append` writes log, queue and index; `rebuild` makes queues
+and index of a log, as a broker does that starts without them. The times exclude opening, the flush
+at closing of an append, and the creation of the messages. `mixed` has 20 layouts of properties with
+values of random lengths, as real traffic has.
+
+The body CRC is checked by default, and Java's reader does not check it: so there are rows without a
+check, with it on both sides, and with it on our side alone. Processor time is that of all threads.
 """
 
 from __future__ import annotations
@@ -18,30 +22,20 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from benchmarks.javabench import Verb, run_bench
+from benchmarks.traffic import Messages, mixed, one_layout
 from rmq_store import MessageStore
-from rmq_store.arrow.decoded_records import DecodedRecords
+from rmq_store.admin.rebuild import rebuild
 from rmq_store.arrow.message_columns import DEFAULT_NAMES
-from rmq_store.commitlog.headers import Headers
-from rmq_store.commitlog.log import CommitLog
-from rmq_store.config.broker_conf import StoreConfig
-from rmq_store.consumequeue.dispatch import dispatch
-from rmq_store.consumequeue.writer import QueueWriter
-from rmq_store.files.writer import OpenFiles
-from rmq_store.format.layout import COMMITLOG_DIR
 from rmq_store.malloc import keep_freed_memory
 
-TOPICS, QUEUES = 4, 4
-BATCH = 8192
 RECORD_OVERHEAD = 210  # bytes of a record besides its body, about
 FEW = ("topic", "queueId", "queueOffset", "tags", "storeTimestamp")
 NO_BODY = tuple(name for name in DEFAULT_NAMES if name != "body")
@@ -55,68 +49,58 @@ READS: tuple[tuple[str, tuple[str, ...] | None, bool, Verb | None], ...] = (
 )
 
 
+@dataclass(frozen=True)
+class Taken:
+    """One pass: seconds by the clock and of the processor for a number of messages."""
+
+    messages: int
+    seconds: float
+    cpu: float
+
+
 @dataclass
 class Row:
-    """One comparison: messages per second of both sides, per round."""
+    """One comparison: the passes of both sides."""
 
     name: str
-    ours: list[float] = field(default_factory=list)
-    java: list[float] = field(default_factory=list)
-    mb: float = 0.0  # megabytes of record per message, for MB/s
+    ours: list[Taken] = field(default_factory=list)
+    java: list[Taken] = field(default_factory=list)
 
     def line(self) -> str:
         """As one line of the table."""
-        ours = statistics.median(self.ours)
-        text = f"{self.name:<34}{ours / 1e3:>9.0f} k/s {ours * self.mb:>7.0f} MB/s"
+        text = f"{self.name:<44}{_rate(self.ours) / 1e3:>8.0f} k/s {_cpu(self.ours):>6.2f} s"
         if self.java:
-            java = statistics.median(self.java)
-            text += f"{java / 1e3:>9.0f} k/s {ours / java:>7.2f} x"
+            ratio = _rate(self.ours) / _rate(self.java)
+            text += f"{_rate(self.java) / 1e3:>10.0f} k/s {_cpu(self.java):>6.2f} s {ratio:>7.2f} x"
         return text
 
 
-def messages(count: int, body_bytes: int) -> Iterator[pa.RecordBatch]:
-    """The same messages as on the Java side: topics, queues, tags, keys and ids, with random
-    bodies."""
-    body = np.random.default_rng(1).bytes(body_bytes)
-    for start in range(0, count, BATCH):
-        number = np.arange(start, min(start + BATCH, count))
-        digits = pc.cast(pa.array(number), pa.string())
-        yield pa.RecordBatch.from_pydict(
-            {
-                "topic": pa.array([f"order-topic-{i}" for i in range(TOPICS)]).take(
-                    pa.array(number % TOPICS)
-                ),
-                "queueId": pa.array((number // TOPICS % QUEUES).astype(np.int32)),
-                "body": pa.array([body], pa.binary()).take(
-                    pa.array(np.zeros(len(number), np.int32))
-                ),
-                "tags": pa.array([f"Tag{i}" for i in range(5)]).take(pa.array(number % 5)),
-                "keys": pc.binary_join_element_wise("ORDER_", digits, ""),
-                "uniqKey": pc.binary_join_element_wise(
-                    "7F000001", pc.utf8_lpad(digits, 24, "0"), ""
-                ),
-                "bornTimestamp": pa.array(np.full(len(number), 1_700_000_000_000)),
-            }
-        )
+def _rate(passes: Sequence[Taken]) -> float:
+    """Messages a second by the clock."""
+    return statistics.median(one.messages / one.seconds for one in passes)
 
 
-def timed(work: Callable[[], int]) -> float:
-    """Messages per second of one pass."""
-    start = time.perf_counter()
+def _cpu(passes: Sequence[Taken]) -> float:
+    """Seconds of processor time for a million messages."""
+    return statistics.median(one.cpu / one.messages for one in passes) * 1e6
+
+
+def timed(work: Callable[[], int]) -> Taken:
+    """One pass of ours."""
+    start, cpu = time.perf_counter(), time.process_time()
     count = work()
-    return count / (time.perf_counter() - start)
+    return Taken(count, time.perf_counter() - start, time.process_time() - cpu)
 
 
-def append_all(store: Path, batches: Iterable[pa.RecordBatch]) -> float:
-    """Write all batches with queue and index to a new store. Returns messages per second."""
+def append_all(store: Path, batches: Iterable[pa.RecordBatch]) -> Taken:
+    """Write all batches with queue and index to a new store; their creation does not count."""
     shutil.rmtree(store, ignore_errors=True)
-    count, seconds = 0, 0.0
+    count, seconds, cpu = 0, 0.0, 0.0
     with MessageStore.create(store) as writer:
         for batch in batches:
-            start = time.perf_counter()
-            count += len(writer.append_batch(batch))
-            seconds += time.perf_counter() - start
-    return count / seconds
+            one = timed(lambda b=batch: len(writer.append_batch(b)))  # type: ignore[misc]
+            count, seconds, cpu = count + one.messages, seconds + one.seconds, cpu + one.cpu
+    return Taken(count, seconds, cpu)
 
 
 def read_all(reader: MessageStore, columns: tuple[str, ...] | None, check_crc: bool) -> int:
@@ -125,56 +109,76 @@ def read_all(reader: MessageStore, columns: tuple[str, ...] | None, check_crc: b
     return sum(batch.num_rows for batch in batches)
 
 
-def rebuild_queues(store: Path, target: Path) -> int:
-    """Rebuild every queue from the log."""
+def rebuild_all(store: Path, target: Path) -> int:
+    """Rebuild queues and index from the log, whose full files are linked."""
     shutil.rmtree(target, ignore_errors=True)
-    files = OpenFiles()
-    queues = QueueWriter(target, StoreConfig(), files, {})
-    count = 0
-    for segment, window, at in CommitLog([store / COMMITLOG_DIR]).runs_from(0):
-        for start in range(0, len(at), 1 << 16):
-            headers = Headers(window, at[start : start + (1 << 16)], segment.base)
-            found = dispatch(DecodedRecords.of(headers), delay_levels_ms={})
-            queues.add_entries(found)
-            count += len(found)
-    files.close()
-    return count
+    return int(rebuild(store, target, log="link").recovery.records)
+
+
+class Comparison:
+    """The rows of the table for one kind of messages."""
+
+    def __init__(self, work: Path, body_bytes: int, log_bytes: int, with_java: bool) -> None:
+        self.store, self.other = work / "ours", work / "java"
+        self.body_bytes = body_bytes
+        self.count = int(log_bytes // (body_bytes + RECORD_OVERHEAD))
+        self._with_java = with_java
+
+    def _java(self, row: Row, verb: Verb, path: Path, **more: Any) -> None:
+        if self._with_java:
+            found = run_bench(verb, path, **more)
+            row.java += [Taken(one.messages, one.seconds, one.cpu_seconds) for one in found]
+
+    def append(self) -> Row:
+        """Appends on both sides; leaves our store."""
+        row = Row("append with queue and index")
+        for _ in range(ROUNDS):
+            row.ours.append(append_all(self.store, one_layout(self.count, self.body_bytes)))
+        few = self.count // 4
+        sizes = {"messages": few, "body_bytes": self.body_bytes}
+        self._java(row, "put", self.other, warmups=2, passes=3, **sizes)
+        shutil.rmtree(self.other, ignore_errors=True)
+        return row
+
+    def write(self, messages: Messages) -> None:
+        """Our store of these messages."""
+        append_all(self.store, messages(self.count, self.body_bytes))
+
+    def read(self, suffix: str = "") -> list[Row]:
+        """Reads of our store on both sides."""
+        rows = {
+            "all": Row("read, all columns" + suffix),
+            "crc": Row("read, all columns, body CRC" + suffix),
+            "no body": Row("read, without body" + suffix),
+            "few": Row(f"read, {len(FEW)} columns" + suffix),
+        }
+        with MessageStore.open(self.store) as reader:
+            read_all(reader, None, False)  # warms the page cache
+            for name, columns, check, verb in READS:
+                row = rows[name]
+                for number in range(ROUNDS):
+                    row.ours.append(timed(lambda c=columns, k=check: read_all(reader, c, k)))  # type: ignore[misc]
+                    if verb is not None and number in (1, 3):
+                        self._java(row, verb, self.store, warmups=5, passes=3)
+        alone = Row("the same, CRC on our side alone" + suffix, rows["crc"].ours, rows["all"].java)
+        return [rows["all"], rows["crc"], alone, rows["no body"], rows["few"]]
+
+    def rebuild(self) -> Row:
+        """Queues and index from the log on both sides; Java deletes and makes those of our store."""
+        row = Row("queues and index from the log")
+        for _ in range(3):
+            row.ours.append(timed(lambda: rebuild_all(self.store, self.other)))
+        shutil.rmtree(self.other, ignore_errors=True)
+        self._java(row, "redispatch", self.store, warmups=0, passes=2)
+        return row
 
 
 def compare(body_bytes: int, log_bytes: int, work: Path, with_java: bool) -> list[Row]:
     """All rows of the table for one size of bodies."""
-    count = int(log_bytes // (body_bytes + RECORD_OVERHEAD))
-    store, other = work / "ours", work / "java"
-    sizes = body_bytes + RECORD_OVERHEAD
-    rows = {
-        "all": Row("read, all columns", mb=sizes / 1e6),
-        "crc": Row("read, all columns, body CRC", mb=sizes / 1e6),
-        "no body": Row("read, without body", mb=sizes / 1e6),
-        "few": Row(f"read, {len(FEW)} columns", mb=sizes / 1e6),
-        "append": Row("append with queue and index", mb=sizes / 1e6),
-        "rebuild": Row("queues from the log", mb=sizes / 1e6),
-    }
-
-    def java(name: str, verb: Verb, path: Path, **more: Any) -> None:
-        if with_java:
-            rows[name].java += [one.rate for one in run_bench(verb, path, **more)]
-
-    for _ in range(ROUNDS):
-        rows["append"].ours.append(append_all(store, messages(count, body_bytes)))
-    java("append", "put", other, warmups=2, passes=3, messages=count // 4, body_bytes=body_bytes)
-    shutil.rmtree(other, ignore_errors=True)
-    with MessageStore.open(store) as reader:
-        read_all(reader, None, False)  # warms the page cache
-        for name, columns, check, verb in READS:
-            for round_ in range(ROUNDS):
-                rows[name].ours.append(timed(lambda c=columns, k=check: read_all(reader, c, k)))  # type: ignore[misc]
-                if verb is not None and round_ in (1, 3):
-                    java(name, verb, store, warmups=5, passes=3)
-    for _ in range(3):
-        rows["rebuild"].ours.append(timed(lambda: rebuild_queues(store, other)))
-    shutil.rmtree(other, ignore_errors=True)
-    java("rebuild", "redispatch", store, warmups=0, passes=2)
-    return list(rows.values())
+    both = Comparison(work, body_bytes, log_bytes, with_java)
+    rows = [both.append(), *both.read(), both.rebuild()]
+    both.write(mixed)
+    return [*rows, *both.read(", mixed")]
 
 
 def main() -> None:
@@ -191,11 +195,16 @@ def main() -> None:
     for body_bytes in chosen.bodies:
         with tempfile.TemporaryDirectory(dir=chosen.folder) as work:
             rows = compare(body_bytes, int(chosen.log_bytes), Path(work), not chosen.no_java)
-        print(f"\nbodies of {body_bytes} bytes{'':>20}ours{'':>26}store classes   ours/theirs")
+        print(
+            f"\nbodies of {body_bytes} bytes{'':>26}ours    CPU{'':>8}store classes    CPU  ours/theirs"
+        )
         for row in rows:
             print(row.line())
+    print(
+        "\nk/s: thousand messages a second; CPU: seconds of processor time for a million messages"
+    )
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(f"\npeak memory of our side: {peak:.0f} MiB")
+    print(f"peak memory of our side: {peak:.0f} MiB")
 
 
 if __name__ == "__main__":

@@ -36,6 +36,7 @@ class Pass:
     number: int  # from 0
     messages: int
     seconds: float
+    cpu_seconds: float  # of all threads of the JVM
     bytes: int  # of whole records
     append_seconds: float | None = None  # put only: until the last message was in the log
 
@@ -87,6 +88,7 @@ def _pass(line: dict[str, Any]) -> Pass:
         number=line["pass"],
         messages=line["messages"],
         seconds=line["seconds"],
+        cpu_seconds=line["cpuSeconds"],
         bytes=line["bytes"],
         append_seconds=line.get("appendSeconds"),
     )

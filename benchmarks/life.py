@@ -20,8 +20,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from benchmarks.core import RECORD_OVERHEAD, append_all, messages
+from benchmarks.core import RECORD_OVERHEAD, append_all
 from benchmarks.javabench import run_bench
+from benchmarks.traffic import one_layout
 from rmq_store import MessageStore
 from rmq_store.admin.rebuild import rebuild
 from rmq_store.recovery.recover_store import recover
@@ -75,7 +76,7 @@ def rebuilding(folder: Path, log_bytes: int, body_bytes: int, *, with_java: bool
     """Queues and index from the log: ours, and the real classes' dispatch of the same log."""
     store, target = folder / "source", folder / "target"
     count = log_bytes // (body_bytes + RECORD_OVERHEAD)
-    append_all(store, messages(count, body_bytes))
+    append_all(store, one_layout(count, body_bytes))
     ours, java = [], []
     for _ in range(PASSES):
         shutil.rmtree(target, ignore_errors=True)

@@ -1,6 +1,8 @@
+import com.sun.management.OperatingSystemMXBean;
 import java.io.File;
 import java.io.IOException;
 import java.io.PrintStream;
+import java.lang.management.ManagementFactory;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;
 import java.nio.ByteBuffer;
@@ -44,6 +46,8 @@ import org.apache.rocketmq.store.stats.BrokerStatsManager;
  */
 public class Bench {
 
+    private static final OperatingSystemMXBean OS =
+        (OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean();
     private static final int BATCH = 1024;
     private static final int TOPICS = 4;
     private static final int QUEUES = 4;
@@ -101,13 +105,14 @@ public class Bench {
         store.start();
         for (int pass = -warmups; pass < passes; pass++) {
             long start = System.nanoTime();
+            long cpu = OS.getProcessCpuTime();
             Totals totals = new Totals();
             for (Map.Entry<String, ConcurrentMap<Integer, ConsumeQueueInterface>> topic : queues(store).entrySet()) {
                 for (Integer queue : new TreeMap<>(topic.getValue()).keySet()) {
                     readQueue(store, topic.getKey(), queue, totals);
                 }
             }
-            report(pass, totals, System.nanoTime() - start, "");
+            report(pass, totals, System.nanoTime() - start, cpu, "");
         }
     }
 
@@ -154,6 +159,7 @@ public class Bench {
         for (int pass = -warmups; pass < passes; pass++) {
             long before = store.getMaxPhyOffset();
             long start = System.nanoTime();
+            long cpu = OS.getProcessCpuTime();
             for (int i = 0; i < count; i++) {
                 PutMessageResult result = store.putMessage(message(i, body));
                 if (!result.isOk()) {
@@ -166,7 +172,7 @@ public class Bench {
             Totals totals = new Totals();
             totals.messages = count;
             totals.bytes = store.getMaxPhyOffset() - before;
-            report(pass, totals, dispatched, ",\"appendSeconds\":" + seconds(appended));
+            report(pass, totals, dispatched, cpu, ",\"appendSeconds\":" + seconds(appended));
         }
         store.shutdown();
     }
@@ -200,11 +206,12 @@ public class Bench {
                 UtilAll.deleteFile(new File(folder, name));
             }
             long start = System.nanoTime();
+            long cpu = OS.getProcessCpuTime();
             DefaultMessageStore store = open();
             store.start();
             awaitDispatch(store);
             long taken = System.nanoTime() - start;
-            report(pass, dispatched(store), taken, "");
+            report(pass, dispatched(store), taken, cpu, "");
             store.shutdown();
         }
     }
@@ -272,12 +279,13 @@ public class Bench {
         }
     }
 
-    private void report(int pass, Totals totals, long nanos, String more) {
+    private void report(int pass, Totals totals, long nanos, long cpuBefore, String more) {
+        long cpu = OS.getProcessCpuTime() - cpuBefore;
         if (pass < 0) {
             return;
         }
         out.println("{\"verb\":\"" + verb + "\",\"pass\":" + pass + ",\"messages\":" + totals.messages
-            + ",\"seconds\":" + seconds(nanos) + ",\"bytes\":" + totals.bytes + more + "}");
+            + ",\"seconds\":" + seconds(nanos) + ",\"cpuSeconds\":" + seconds(cpu) + ",\"bytes\":" + totals.bytes + more + "}");
         out.flush();
     }
 
