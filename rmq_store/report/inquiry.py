@@ -99,7 +99,9 @@ class Inquiry:
     @cached_property
     def usage(self) -> UsageAnswer:
         """Messages and bytes by topic and day, and the largest messages."""
-        return ask_opened(UsageQuestion(None, LARGEST, self.most_of_a_queue), self.store)
+        return ask_opened(
+            UsageQuestion(None, LARGEST, self.most_of_a_queue, days_by_log=True), self.store
+        )
 
     @cached_property
     def leading(self) -> list[str]:
