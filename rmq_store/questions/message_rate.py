@@ -16,7 +16,8 @@ from rmq_store.search.offset_steps import offset_steps
 from rmq_store.store import MessageStore
 from rmq_store.tables.table import all_ranges
 
-_COUNTED = 1 << 16  # messages of a queue up to which its entries are read; above it, bisected
+_COUNTED = 1 << 16  # messages of a queue up to which its entries may be read; above it, bisected
+_ENTRIES = 20_000_000  # that are read in all: some seconds
 _BISECTIONS = 200_000  # in all: some ten seconds
 _FEWEST_PERIODS = 12
 _QUEUES_A_SHARE = 500
@@ -26,8 +27,12 @@ Cuts = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class RateShare:
-    """Queue ranges, and the log offsets where the periods begin; the last one is the log's end."""
+    """Queue ranges, and the log offsets where the periods begin; the last one is the log's end.
 
+    `counted`: messages of a queue up to which its entries are read.
+    """
+
+    counted: int
     cuts: Cuts
     ranges: tuple[QueueSlice, ...]
 
@@ -65,7 +70,8 @@ class MessageRateQuestion:
         ranges = [part for part in ranges if not part.queue.topic.startswith(LMQ_PREFIX)]
         cuts = _cuts(store, self._edges(store))
         starts = range(0, len(ranges), _QUEUES_A_SHARE)
-        return [RateShare(cuts, tuple(ranges[at : at + _QUEUES_A_SHARE])) for at in starts]
+        counted = self._counted(store)
+        return [RateShare(counted, cuts, tuple(ranges[at : at + _QUEUES_A_SHARE])) for at in starts]
 
     def work(
         self, store: MessageStore, share: RateShare, progress: OnProgress
@@ -73,7 +79,7 @@ class MessageRateQuestion:
         """Messages of each topic by period."""
         counts: dict[str, Ints] = {}
         for part in share.ranges:
-            found = _counts(store, part, share.cuts)
+            found = _counts(store, part, share)
             before = counts.get(part.queue.topic)
             counts[part.queue.topic] = found if before is None else before + found
         progress(self.weight(share))
@@ -94,6 +100,9 @@ class MessageRateQuestion:
                 counts[topic] = tuple(a + b for a, b in zip(before, found, strict=True))
         return MessageRate(tuple(self._edges(store)), counts)
 
+    def _counted(self, store: MessageStore) -> int:
+        return min(_COUNTED, _ENTRIES // max(1, len(store.queues())))
+
     def _edges(self, store: MessageStore) -> list[int]:
         """Where the periods begin and end (ms), evenly from the first to after the last record."""
         times = store_times(store)
@@ -101,7 +110,8 @@ class MessageRateQuestion:
             return []
         first, last = times
         stop = max(first, last) + 1
-        large = sum(len(part) > _COUNTED for part in all_ranges(store))
+        counted = self._counted(store)
+        large = sum(len(part) > counted for part in all_ranges(store))
         fits = max(_FEWEST_PERIODS, _BISECTIONS // max(1, large))
         count = max(1, min(self.periods, fits, stop - first))
         return [first + (stop - first) * at // count for at in range(count + 1)]
@@ -113,9 +123,10 @@ def _cuts(store: MessageStore, edges: Sequence[int]) -> Cuts:
     return (start, *log_offsets_since(store, edges[1:-1]), end) if edges else ()
 
 
-def _counts(store: MessageStore, part: QueueSlice, cuts: Cuts) -> Ints:
+def _counts(store: MessageStore, part: QueueSlice, share: RateShare) -> Ints:
     """The messages of a queue range between each two cuts."""
-    if len(part) > _COUNTED:
+    cuts = share.cuts
+    if len(part) > share.counted:
         at = [store.view.offset_at_log(part.queue, cut) for cut in cuts[1:-1]]
         bounds = np.clip([part.start, *at, part.stop], part.start, part.stop)
         found: Ints = np.maximum(np.diff(bounds), 0)

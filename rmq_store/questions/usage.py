@@ -12,7 +12,12 @@ import numpy as np
 from rmq_store.consumequeue.entries import Entries
 from rmq_store.format.queues import QueueSlice
 from rmq_store.questions.engine import OnProgress
-from rmq_store.questions.usage_days import days_of_log, rows_of_days, small_queue
+from rmq_store.questions.usage_days import (
+    days_of_log,
+    estimated_days,
+    rows_of_days,
+    small_queue,
+)
 from rmq_store.search.offset_steps import offset_steps
 from rmq_store.store import MessageStore
 from rmq_store.tables.table import Row, all_ranges
@@ -126,14 +131,17 @@ class UsageQuestion:
         rows: list[Row] = []
         large: list[Row] = []
         for part in share:
-            entries = None if days is None else small_queue(store, part)
-            if days is None or entries is None:
-                rows += usage_rows(store, [part], self.most_of_a_queue)
-                newest = [self._newest(store, part)]
-                large += _large_messages(store, newest, self.largest)
-            else:
+            most = self.most_of_a_queue
+            entries = None if days is None else small_queue(store, part, most)
+            if days is not None and entries is not None:
                 rows += rows_of_days(part, entries, days)
                 large += _largest_of(part, entries, self.largest)
+            else:
+                if days is not None and most is not None:
+                    rows += estimated_days(store, part, days, most)
+                else:
+                    rows += usage_rows(store, [part], most)
+                large += _large_messages(store, [self._newest(store, part)], self.largest)
             large = heapq.nsmallest(self.largest, large, _size)
         progress(self.weight(share))
         return UsagePart(rows, large)

@@ -15,6 +15,7 @@ from rmq_store.format.queues import QueueSlice
 from rmq_store.format.topics import LMQ_PREFIX
 from rmq_store.search.log_by_time import log_offsets_since, store_times
 from rmq_store.store import MessageStore
+from rmq_store.tables.sizes import bytes_between
 from rmq_store.tables.table import Row
 
 _DAY_MS = 86_400_000
@@ -44,9 +45,10 @@ def days_of_log(store: MessageStore) -> DaysOfLog | None:
     return DaysOfLog(first, np.array([*log_offsets_since(store, midnights)], dtype=np.int64))
 
 
-def small_queue(store: MessageStore, part: QueueSlice) -> Entries | None:
-    """All entries of a range; None if they are many, or not each is one message in its order."""
-    if len(part) > _SMALL:
+def small_queue(store: MessageStore, part: QueueSlice, most: int | None) -> Entries | None:
+    """All entries of a range; None if they are many (more than `most`), or not each is one message in
+    its order."""
+    if len(part) > (_SMALL if most is None else min(_SMALL, most)):
         return None
     entries = store.entries(part.queue, part.start, part.stop)
     plain = (
@@ -63,13 +65,30 @@ def rows_of_days(part: QueueSlice, entries: Entries, days: DaysOfLog) -> Iterato
     summed = np.concatenate([[0], np.cumsum(entries.size, dtype=np.int64)])
     for number, (start, stop) in enumerate(pairwise(bounds)):
         if start < stop:
-            yield {
-                "topic": part.queue.topic,
-                "queueId": part.queue.queue_id,
-                "day": _EPOCH + timedelta(days=days.first + number),
-                "messages": stop - start,
-                "bytes": int(summed[stop] - summed[start]),
-                "shared": part.queue.topic.startswith(LMQ_PREFIX),
-                "firstOffset": part.start + start,
-                "stopOffset": part.start + stop,
-            }
+            size = int(summed[stop] - summed[start])
+            yield _row(part.cut(part.start + start, part.start + stop), days.first + number, size)
+
+
+def estimated_days(
+    store: MessageStore, part: QueueSlice, days: DaysOfLog, most: int
+) -> Iterator[Row]:
+    """Rows of the table `usage` for a range; the bytes of more than `most` messages are estimated."""
+    at = [store.view.offset_at_log(part.queue, cut) for cut in days.cuts.tolist()]
+    bounds = np.maximum.accumulate(np.clip([part.start, *at, part.stop], part.start, part.stop))
+    for number, (start, stop) in enumerate(pairwise(bounds.tolist())):
+        if start < stop:
+            size = bytes_between(store, part.queue, start, stop, most)
+            yield _row(part.cut(start, stop), days.first + number, size)
+
+
+def _row(part: QueueSlice, day: int, size: int) -> Row:
+    return {
+        "topic": part.queue.topic,
+        "queueId": part.queue.queue_id,
+        "day": _EPOCH + timedelta(days=day),
+        "messages": len(part),
+        "bytes": size,
+        "shared": part.queue.topic.startswith(LMQ_PREFIX),
+        "firstOffset": part.start,
+        "stopOffset": part.stop,
+    }

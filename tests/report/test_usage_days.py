@@ -54,3 +54,16 @@ def test_the_answer_is_the_same_over_several_days(
         assert ask_opened(replace(USUAL, days_by_log=True), store) == usual
     assert sum(read) == len(times)
     assert len({row["day"] for row in usual.rows}) == 5
+
+
+@pytest.mark.parametrize("name", ["clean-5.3.3", "expired-5.5.0"])
+def test_estimates_have_the_same_messages_and_about_the_bytes(
+    name: str, golden: Callable[[str], GoldenStore]
+) -> None:
+    with golden(name).open() as store:
+        usual = ask_opened(USUAL, store)
+        few = ask_opened(replace(USUAL, days_by_log=True, most_of_a_queue=10), store)
+    assert few.messages == usual.messages
+    assert [row["messages"] for row in few.rows] == [row["messages"] for row in usual.rows]
+    assert few.listed_bytes != usual.listed_bytes
+    assert abs(few.listed_bytes / usual.listed_bytes - 1) < 0.2
