@@ -144,11 +144,6 @@ def _in_ansi_c(character: str) -> str:
     return "".join(f"\\x{byte:02x}" for byte in raw)
 
 
-def reason_of(error: StoreError | OSError) -> str:
-    """What prevented a section, in words."""
-    return str(error) if isinstance(error, StoreError) else f"{error.filename}: {error.strerror}"
-
-
 def missing(anchor: str, title: str, error: StoreError | OSError, command: Command) -> Section:
     """A section that could not be made."""
-    return Section(anchor, title, missing=Missing(reason_of(error), command))
+    return Section(anchor, title, missing=Missing(str(error), command))
