@@ -214,8 +214,7 @@ def _checkpointed(root: Path) -> int | None:
     return min(checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp)
 
 
-def closed_how(info: StoreInfo) -> str:
-    """How the store was closed, as the rest of "it was closed ..."."""
+def _closed(info: StoreInfo) -> str:
     if info.closed:
         return "cleanly"
     if info.lockHeld is None:
@@ -229,7 +228,7 @@ def facts_of(info: StoreInfo) -> list[tuple[str, str]]:
     return [
         ("store", info.path),
         ("broker", info.brokerName),
-        ("closed", closed_how(info)),
+        ("closed", _closed(info)),
         ("lock", str(LockState(info.lockHeld, info.lockPid))),
         (
             "log",

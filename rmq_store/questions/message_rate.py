@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
-from rmq_store.consumequeue.bisection import bisect_first
 from rmq_store.format.array_types import Ints
 from rmq_store.format.queues import QueueSlice
 from rmq_store.format.topics import LMQ_PREFIX
 from rmq_store.questions.engine import OnProgress
+from rmq_store.search.log_by_time import log_offsets_since, store_times
 from rmq_store.search.offset_steps import offset_steps
 from rmq_store.store import MessageStore
 from rmq_store.tables.table import all_ranges
 
-_COUNTED = 1 << 16  # messages of a queue up to which its entries are read; above it, bisected
+_COUNTED = 1 << 16  # messages of a queue up to which its entries may be read; above it, bisected
+_ENTRIES = 20_000_000  # that are read in all: some seconds
 _BISECTIONS = 200_000  # in all: some ten seconds
 _FEWEST_PERIODS = 12
 _QUEUES_A_SHARE = 500
@@ -27,8 +27,12 @@ Cuts = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class RateShare:
-    """Queue ranges, and the log offsets where the periods begin; the last one is the log's end."""
+    """Queue ranges, and the log offsets where the periods begin; the last one is the log's end.
 
+    `counted`: messages of a queue up to which its entries are read.
+    """
+
+    counted: int
     cuts: Cuts
     ranges: tuple[QueueSlice, ...]
 
@@ -64,9 +68,10 @@ class MessageRateQuestion:
         """The queues, some hundred per share."""
         ranges = [part for part in all_ranges(store) if len(part)]
         ranges = [part for part in ranges if not part.queue.topic.startswith(LMQ_PREFIX)]
-        cuts = tuple(_cuts(store, self._edges(store)))
+        cuts = _cuts(store, self._edges(store))
         starts = range(0, len(ranges), _QUEUES_A_SHARE)
-        return [RateShare(cuts, tuple(ranges[at : at + _QUEUES_A_SHARE])) for at in starts]
+        counted = self._counted(store)
+        return [RateShare(counted, cuts, tuple(ranges[at : at + _QUEUES_A_SHARE])) for at in starts]
 
     def work(
         self, store: MessageStore, share: RateShare, progress: OnProgress
@@ -74,7 +79,7 @@ class MessageRateQuestion:
         """Messages of each topic by period."""
         counts: dict[str, Ints] = {}
         for part in share.ranges:
-            found = _counts(store, part, share.cuts)
+            found = _counts(store, part, share)
             before = counts.get(part.queue.topic)
             counts[part.queue.topic] = found if before is None else before + found
         progress(self.weight(share))
@@ -95,55 +100,33 @@ class MessageRateQuestion:
                 counts[topic] = tuple(a + b for a, b in zip(before, found, strict=True))
         return MessageRate(tuple(self._edges(store)), counts)
 
+    def _counted(self, store: MessageStore) -> int:
+        return min(_COUNTED, _ENTRIES // max(1, len(store.queues())))
+
     def _edges(self, store: MessageStore) -> list[int]:
         """Where the periods begin and end (ms), evenly from the first to after the last record."""
-        start, end = store.log_range()
-        first = _time_from(store, start, end)
-        last_record = store.snapshot().last_record
-        last = None if last_record is None else store.log.store_time_at(last_record)
-        if first is None or last is None:
+        times = store_times(store)
+        if times is None:
             return []
+        first, last = times
         stop = max(first, last) + 1
-        large = sum(len(part) > _COUNTED for part in all_ranges(store))
+        counted = self._counted(store)
+        large = sum(len(part) > counted for part in all_ranges(store))
         fits = max(_FEWEST_PERIODS, _BISECTIONS // max(1, large))
         count = max(1, min(self.periods, fits, stop - first))
         return [first + (stop - first) * at // count for at in range(count + 1)]
 
 
-def _cuts(store: MessageStore, edges: Sequence[int]) -> Iterator[int]:
-    """The log offset of each edge: of the first record at or after it, so far as times ascend."""
+def _cuts(store: MessageStore, edges: Sequence[int]) -> Cuts:
+    """The log offset of each edge."""
     start, end = store.log_range()
-    if not edges:
-        return
-    yield start
-    for edge in edges[1:-1]:
-        start = bisect_first(start, end, partial(_is_since, store, edge, end))
-        yield start
-    yield end
+    return (start, *log_offsets_since(store, edges[1:-1]), end) if edges else ()
 
 
-def _is_since(store: MessageStore, edge: int, end: int, at: int) -> bool:
-    time = _time_from(store, at, end)
-    return time is None or time >= edge
-
-
-def _time_from(store: MessageStore, at: int, end: int) -> int | None:
-    """The storeTimestamp (ms) of the first record that starts at `at` or later; None without one."""
-    log = store.log
-    for segment in log.chain.segments_from(at):
-        if segment.base >= end:
-            break
-        stop = min(end, log.chain.segment_end(segment))
-        found = log.next_record(segment, max(at, segment.base), stop)
-        time = None if found is None else log.store_time_at(found)
-        if time is not None:
-            return time
-    return None
-
-
-def _counts(store: MessageStore, part: QueueSlice, cuts: Cuts) -> Ints:
+def _counts(store: MessageStore, part: QueueSlice, share: RateShare) -> Ints:
     """The messages of a queue range between each two cuts."""
-    if len(part) > _COUNTED:
+    cuts = share.cuts
+    if len(part) > share.counted:
         at = [store.view.offset_at_log(part.queue, cut) for cut in cuts[1:-1]]
         bounds = np.clip([part.start, *at, part.stop], part.start, part.stop)
         found: Ints = np.maximum(np.diff(bounds), 0)

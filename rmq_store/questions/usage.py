@@ -9,8 +9,15 @@ from typing import Any
 
 import numpy as np
 
+from rmq_store.consumequeue.entries import Entries
 from rmq_store.format.queues import QueueSlice
 from rmq_store.questions.engine import OnProgress
+from rmq_store.questions.usage_days import (
+    days_of_log,
+    estimated_days,
+    rows_of_days,
+    small_queue,
+)
 from rmq_store.search.offset_steps import offset_steps
 from rmq_store.store import MessageStore
 from rmq_store.tables.table import Row, all_ranges
@@ -27,7 +34,7 @@ class UsagePart:
     """Rows of the table `usage` for a share, and its largest messages, largest first."""
 
     rows: list[Row]
-    largest: list[dict[str, Any]]
+    largest: list[Row]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +98,15 @@ class UsageQuestion:
 
     `most_of_a_queue`: to read at most about so many entries of a queue. Longer days are estimated from
     samples, and the largest messages are those of the newest of each queue.
+
+    `days_by_log`: a day begins where the log reaches it, which is fast for many queues. That differs from
+    the table `usage` only where the broker's clock jumped back over midnight.
     """
 
     ranges: Ranges | None = None
     largest: int = 0
     most_of_a_queue: int | None = None
+    days_by_log: bool = False
 
     def plan(self, store: MessageStore) -> list[Ranges]:
         """Queue ranges, about a million entries per share."""
@@ -116,11 +127,24 @@ class UsageQuestion:
 
     def work(self, store: MessageStore, share: Ranges, progress: OnProgress) -> UsagePart:
         """The rows and the largest messages of some ranges."""
-        rows = list(usage_rows(store, share, self.most_of_a_queue))
-        searched = [self._newest(store, part) for part in share]
-        found = heapq.nsmallest(self.largest, _large_messages(store, searched, self.largest), _size)
+        days = days_of_log(store) if self.days_by_log else None
+        rows: list[Row] = []
+        large: list[Row] = []
+        for part in share:
+            most = self.most_of_a_queue
+            entries = None if days is None else small_queue(store, part, most)
+            if days is not None and entries is not None:
+                rows += rows_of_days(part, entries, days)
+                large += _largest_of(part, entries, self.largest)
+            else:
+                if days is not None and most is not None:
+                    rows += estimated_days(store, part, days, most)
+                else:
+                    rows += usage_rows(store, [part], most)
+                large += _large_messages(store, [self._newest(store, part)], self.largest)
+            large = heapq.nsmallest(self.largest, large, _size)
         progress(self.weight(share))
-        return UsagePart(rows, found)
+        return UsagePart(rows, large)
 
     def _newest(self, store: MessageStore, part: QueueSlice) -> QueueSlice:
         """Of a range, what is searched for the largest messages."""
@@ -146,9 +170,7 @@ def _size(message: Row) -> tuple[int, int, str]:
     return -message["storeSize"], message["commitLogOffset"], message["topic"]
 
 
-def _large_messages(
-    store: MessageStore, share: Sequence[QueueSlice], count: int
-) -> Iterator[dict[str, Any]]:
+def _large_messages(store: MessageStore, share: Sequence[QueueSlice], count: int) -> Iterator[Row]:
     """Candidates for the `count` largest messages. Reads only the queues, not the log."""
     if not count:
         return
@@ -158,12 +180,18 @@ def _large_messages(
             stop = min(start + steps.step, part.stop)
             entries = store.entries(part.queue, start, stop)
             entries = entries.take(entries.points_to_record & (entries.offset >= start))
-            rows = np.lexsort((entries.log_offset, -entries.size))[:count].tolist()
-            for row in rows:
-                yield {
-                    "topic": part.queue.topic,
-                    "queueId": part.queue.queue_id,
-                    "queueOffset": int(entries.offset[row]),
-                    "commitLogOffset": int(entries.log_offset[row]),
-                    "storeSize": int(entries.size[row]),
-                }
+            yield from _largest_of(part, entries, count)
+
+
+def _largest_of(part: QueueSlice, entries: Entries, count: int) -> list[Row]:
+    """The `count` largest of some entries."""
+    return [
+        {
+            "topic": part.queue.topic,
+            "queueId": part.queue.queue_id,
+            "queueOffset": int(entries.offset[row]),
+            "commitLogOffset": int(entries.log_offset[row]),
+            "storeSize": int(entries.size[row]),
+        }
+        for row in np.lexsort((entries.log_offset, -entries.size))[:count].tolist()
+    ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from rmq_store.admin.info import StoreInfo, closed_how, facts_of
+from rmq_store.admin.info import StoreInfo, facts_of
 from rmq_store.format.layout import ABORT_BACKUP_FILE
 from rmq_store.questions.engine import ask_opened
 from rmq_store.questions.verify import VerifyQuestion
@@ -32,6 +32,19 @@ def facts(named: Named, info: StoreInfo) -> Section:
     )
 
 
+def facts_of_remote(named: Named) -> Section:
+    """What takes the place of the facts for a store in an object store, of which there is no summary."""
+    return Section(
+        "facts",
+        "The store",
+        f"The store is in an object store: {named.path}.",
+        unseen=[
+            "How the store was closed, its lock and its checkpoint: rmqstore info reads a store in a "
+            "folder."
+        ],
+    )
+
+
 def _ending(named: Named, info: StoreInfo) -> Iterator[Remark]:
     if info.lockHeld:
         yield Remark(
@@ -41,9 +54,11 @@ def _ending(named: Named, info: StoreInfo) -> Iterator[Remark]:
             named.command("info"),
         )
     elif not info.closed:
+        or_open = ", or a broker has it open" if info.lockHeld is None else ""
         yield Remark(
             Severity.WARNING,
-            f"the store was closed {closed_how(info)}: the broker's next start recovers it",
+            f"the store was not closed cleanly{or_open}: it has the file abort, and the broker's next "
+            "start recovers it",
             named.command("recover"),
         )
 

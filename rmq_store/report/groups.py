@@ -48,6 +48,7 @@ _SLOWEST = 5
 _BARS = 10
 _LONGEST = (16, 34)  # characters of a name in a plot, narrow and wide
 _HOUR_MS = 3_600_000
+_LEAST_COUNTED = 1000  # messages: to sample fewer takes longer than to count them
 
 
 def lag(inquiry: Inquiry) -> Section:
@@ -66,7 +67,7 @@ def lag(inquiry: Inquiry) -> Section:
         )
         left_out = Missing(reason, inquiry.command("lag"), bounded=True)
         return replace(section, unseen=[reason], missing=left_out)
-    counted = min(COUNTED, max(1, inquiry.bounds.entries // offsets))
+    counted = min(COUNTED, max(_LEAST_COUNTED, inquiry.bounds.entries // offsets))
     answer = ask_opened(LagQuestion(counted=counted), inquiry.store)
     rows = answer.by_group()
     behind = [row for row in rows if row["lag"]]

@@ -99,7 +99,9 @@ class Inquiry:
     @cached_property
     def usage(self) -> UsageAnswer:
         """Messages and bytes by topic and day, and the largest messages."""
-        return ask_opened(UsageQuestion(None, LARGEST, self.most_of_a_queue), self.store)
+        return ask_opened(
+            UsageQuestion(None, LARGEST, self.most_of_a_queue, days_by_log=True), self.store
+        )
 
     @cached_property
     def leading(self) -> list[str]:
@@ -142,11 +144,6 @@ def _in_ansi_c(character: str) -> str:
     return "".join(f"\\x{byte:02x}" for byte in raw)
 
 
-def reason_of(error: StoreError | OSError) -> str:
-    """What prevented a section, in words."""
-    return str(error) if isinstance(error, StoreError) else f"{error.filename}: {error.strerror}"
-
-
 def missing(anchor: str, title: str, error: StoreError | OSError, command: Command) -> Section:
     """A section that could not be made."""
-    return Section(anchor, title, missing=Missing(reason_of(error), command))
+    return Section(anchor, title, missing=Missing(str(error), command))

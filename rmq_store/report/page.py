@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,8 @@ def check_target(target: Path, store: str, *, overwrite: bool) -> None:
     root, folder = Path(store).resolve(), target.absolute().parent
     if not folder.is_dir():
         raise AccessError(target, reason="the folder does not exist", advice="Create it first")
+    if not os.access(folder, os.W_OK):
+        raise AccessError(target, reason="the folder is not writable", advice="Name another one")
     if root in (folder.resolve(), *folder.resolve().parents):
         raise InvalidArgumentError(
             target, reason="a report is not written into the store", advice="Name a file elsewhere"

@@ -69,7 +69,9 @@ def store_report(
     sections: list[Section] = []
     summary: StoreError | None = None
     try:
-        if not is_uri(path):
+        if is_uri(path):
+            sections.append(condition.facts_of_remote(named))
+        else:
             info = store_info(path, broker_name=broker_name, broker_conf=broker_conf)
             sections.append(condition.facts(named, info))
     except StoreError as error:

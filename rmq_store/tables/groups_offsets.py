@@ -36,8 +36,11 @@ def group_rows(
     """A row of the table `groups` for each committed offset. `counted`: as for `bytes_between`."""
     now = time.time_ns() // 1_000_000
     there, declared = set(store.queues()), store.view.declared_topics
+    sources: dict[str, tuple[str, int | None]] = {}
     for _, name, group, queue, offset in offsets:
-        path, written = _source(store, name)
+        if name not in sources:
+            sources[name] = _source(store, name)
+        path, written = sources[name]
         row: dict[str, Any] = {
             "consumerGroup": group,
             "topic": queue.topic,

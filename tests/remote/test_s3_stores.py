@@ -20,6 +20,7 @@ from rmq_store.files import mapping as mappings
 from rmq_store.files.remote import blocks as remotefile
 from rmq_store.files.remote import parallel as sidebyside
 from rmq_store.files.remote import remote_store as remote
+from rmq_store.report.store_report import store_report
 from rmq_store.tables import TABLES
 from spark_source.options.parse import parse_options
 from spark_source.planning.selection import select_ranges
@@ -359,3 +360,19 @@ def test_a_file_uri_is_a_local_path(golden: Golden) -> None:
     assert rows_of({"path": f"file://{store.path}", **plain}) == rows_of(
         {"path": store.path, **plain}
     )
+
+
+def test_a_report_of_a_store_in_a_bucket(
+    bucket: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", bucket["access_key"])
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", bucket["secret_key"])
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{bucket['endpoint_override']}")
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    report = store_report("s3://stores/clean-5.5.0")
+    assert report.failed == []
+    sections = {section.anchor: section for section in report.sections}
+    assert "rmqstore info reads a store in a folder" in sections["facts"].unseen[0]
+    rows = sections["space"].grids[0].rows
+    assert [cell.text for cell in rows[0]] == ["orders", "971", "484.7 KiB", "52.2%"]
+    assert SECRET not in repr(report)

@@ -1,0 +1,49 @@
+"""Where the log reaches a store time, by bisection over its bytes. Reads heads of records only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+from rmq_store.consumequeue.bisection import bisect_first
+from rmq_store.store import MessageStore
+
+
+def store_times(store: MessageStore) -> tuple[int, int] | None:
+    """The storeTimestamp (ms) of the first and of the last record; None where none is readable."""
+    start, end = store.log_range()
+    first = _time_from(store, start, end)
+    last_record = store.snapshot().last_record
+    last = None if last_record is None else store.log.store_time_at(last_record)
+    return None if first is None or last is None else (first, last)
+
+
+def log_offsets_since(store: MessageStore, times: Sequence[int]) -> Iterator[int]:
+    """For each of ascending `times` (ms), the log offset of the first record stored then or later.
+
+    Records are in the order of their store time but for jumps of the broker's clock. Offsets between
+    two records stand for the second one; the log's end stands for no record.
+    """
+    at, end = store.log_range()
+    for time in times:
+        at = bisect_first(at, end, partial(_is_since, store, time, end))
+        yield at
+
+
+def _is_since(store: MessageStore, time: int, end: int, at: int) -> bool:
+    found = _time_from(store, at, end)
+    return found is None or found >= time
+
+
+def _time_from(store: MessageStore, at: int, end: int) -> int | None:
+    """The storeTimestamp (ms) of the first record that starts at `at` or later; None without one."""
+    log = store.log
+    for segment in log.chain.segments_from(at):
+        if segment.base >= end:
+            break
+        stop = min(end, log.chain.segment_end(segment))
+        found = log.next_record(segment, max(at, segment.base), stop)
+        time = None if found is None else log.store_time_at(found)
+        if time is not None:
+            return time
+    return None

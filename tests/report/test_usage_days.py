@@ -1,0 +1,69 @@
+"""Days that begin where the log reaches midnight, compared with those of each queue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rmq_store import MessageStore
+from rmq_store.consumequeue.entries import Entries
+from rmq_store.format.queues import QueueSlice
+from rmq_store.questions.engine import ask_opened
+from rmq_store.questions.usage import UsageQuestion
+from rmq_store.questions.usage_days import DaysOfLog, rows_of_days
+from rmq_store.tables.table import Row
+from tests.support.golden import GoldenStore
+from tests.support.stores import SMALL, one_message
+
+DAY_MS = 86_400_000
+USUAL = UsageQuestion(largest=20)
+
+
+@pytest.mark.parametrize("name", ["clean-5.3.3", "expired-5.5.0", "lmq-5.3.3", "ext-5.5.0"])
+def test_the_answer_is_the_same_for_a_brokers_store(
+    name: str, golden: Callable[[str], GoldenStore]
+) -> None:
+    with golden(name).open() as store:
+        usual = ask_opened(USUAL, store)
+        by_log = ask_opened(replace(USUAL, days_by_log=True), store)
+    assert by_log == usual
+
+
+def test_the_answer_is_the_same_over_several_days(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Times at midnight, days without a message, and queues that do not reach every day."""
+    first = 20_000 * DAY_MS - 3
+    times = [first, first + 2, first + 3, first + 4, *(first + 2 * DAY_MS + n for n in range(9))]
+    times += [first + 5 * DAY_MS] * 5
+    with MessageStore.create(tmp_path / "store", SMALL) as writer:
+        for number, time in enumerate(times):
+            writer.append(one_message(number) | {"storeTimestamp": time})
+    with MessageStore.open(tmp_path / "store") as store:
+        usual = ask_opened(USUAL, store)
+        read: list[int] = []
+
+        def noted(part: QueueSlice, entries: Entries, days: DaysOfLog) -> Iterator[Row]:
+            read.append(len(part))
+            return rows_of_days(part, entries, days)
+
+        monkeypatch.setattr("rmq_store.questions.usage.rows_of_days", noted)
+        assert ask_opened(replace(USUAL, days_by_log=True), store) == usual
+    assert sum(read) == len(times)
+    assert len({row["day"] for row in usual.rows}) == 5
+
+
+@pytest.mark.parametrize("name", ["clean-5.3.3", "expired-5.5.0"])
+def test_estimates_have_the_same_messages_and_about_the_bytes(
+    name: str, golden: Callable[[str], GoldenStore]
+) -> None:
+    with golden(name).open() as store:
+        usual = ask_opened(USUAL, store)
+        few = ask_opened(replace(USUAL, days_by_log=True, most_of_a_queue=10), store)
+    assert few.messages == usual.messages
+    assert [row["messages"] for row in few.rows] == [row["messages"] for row in usual.rows]
+    assert few.listed_bytes != usual.listed_bytes
+    assert abs(few.listed_bytes / usual.listed_bytes - 1) < 0.2
