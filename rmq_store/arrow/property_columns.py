@@ -23,6 +23,7 @@ from rmq_store.arrow.property_layout import (
     repeated_names,
     value_column,
 )
+from rmq_store.arrow.property_patterns import Patterns, patterns_of
 from rmq_store.arrow.substrings import as_java_reads, buffers, slices
 from rmq_store.format.array_types import Bytes, Ints
 from rmq_store.format.layout import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, Property
@@ -49,9 +50,16 @@ def decode_property_columns(stored: pa.Array, *, with_map: bool) -> PropertyColu
     layout = None if table is None else layout_of(table)
     if table is not None and layout is not None:
         return _columns_of_one_layout(table, layout, with_map)
-    items = _regular_items(ends, raw)
-    if items is None:
-        items = _any_items(ends, raw)
+    regular = _regular_items(ends, raw)
+    items = _any_items(ends, raw) if regular is None else regular
+    shape = _one_shape(items, len(text))
+    if shape is not None:
+        return _columns_of_one_shape(items, len(text), shape, with_map)
+    patterns = None
+    if regular is not None:
+        patterns = patterns_of(items.raw, items.name_at, items.name_length, items.per_row)
+    if patterns is not None:
+        return _columns_of_patterns(items, patterns, with_map)
     return _columns(items, len(text), with_map)
 
 
@@ -75,6 +83,32 @@ def _columns_of_one_layout(table: Table, layout: Layout, with_map: bool) -> Prop
     if with_map:
         per_row = np.full(rows, len(layout.names))
         entries = _map(per_row, repeated_names(layout.names, rows), all_values(table, layout))
+    tags, keys, uniq_key = (values_of(name) for name in LOOKED_AT)
+    return PropertyColumns(tags, keys, uniq_key, entries)
+
+
+def _columns_of_patterns(items: _Items, patterns: Patterns, with_map: bool) -> PropertyColumns:
+    starts = np.cumsum(items.per_row) - items.per_row
+
+    def values_of(name: str) -> pa.Array:
+        place = patterns.places_of(name.encode())
+        there = place >= 0
+        if not there.any():
+            return pa.nulls(len(there), pa.string())
+        # In rows without it an item nearby, so that the slices ascend.
+        item = np.minimum(starts + np.maximum(place, 0), len(items.value_at) - 1)
+        lengths = np.where(there, items.value_length[item], 0)
+        values = slices(items.raw, items.value_at[item], lengths, pa.string())
+        if there.all():
+            return values
+        _, offsets, data = values.buffers()
+        valid = pa.py_buffer(np.packbits(there, bitorder="little"))
+        return pa.Array.from_buffers(pa.string(), len(there), [valid, offsets, data])
+
+    entries = None
+    if with_map:
+        values = slices(items.raw, items.value_at, items.value_length, pa.string())
+        entries = _map(items.per_row, patterns.all_names(), values)
     tags, keys, uniq_key = (values_of(name) for name in LOOKED_AT)
     return PropertyColumns(tags, keys, uniq_key, entries)
 
@@ -186,9 +220,6 @@ def _ends_without_separator(used: Bytes, row_ends: Ints) -> Ints:
 
 
 def _columns(items: _Items, rows: int, with_map: bool) -> PropertyColumns:
-    shape = _one_shape(items, rows)
-    if shape is not None:
-        return _columns_of_one_shape(items, rows, shape, with_map)
     names = slices(items.raw, items.name_at, items.name_length, pa.string()).dictionary_encode()
     codes = names.indices.to_numpy()
     items, codes = _last_of_each_name(items, codes)

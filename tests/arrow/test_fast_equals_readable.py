@@ -13,10 +13,12 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
+from rmq_store.arrow import property_columns
 from rmq_store.arrow.batches import BatchBuilder, Rows, other_topic_rows, stored_topics
 from rmq_store.arrow.message_columns import BY_NAME, PROPERTIES
 from rmq_store.arrow.opened_bodies import opened_bodies
 from rmq_store.arrow.property_columns import LOOKED_AT, decode_property_columns
+from rmq_store.arrow.property_patterns import patterns_of
 from rmq_store.arrow.substrings import buffers
 from rmq_store.commitlog import record_runs as walk
 from rmq_store.commitlog.crc import wrong_crc_rows
@@ -324,6 +326,51 @@ def test_property_columns_of_one_shape_equal_the_readable_rule(raw: bytes, count
 @given(st.lists(property_strings(), max_size=6))
 def test_property_columns_equal_the_readable_rule_at_length(stored: list[bytes]) -> None:
     check_properties(stored)
+
+
+@st.composite
+def rows_of_few_patterns(draw: st.DrawFn) -> list[bytes]:
+    """Rows with the names of a few patterns, and values of their own; some have a name twice."""
+    letters = st.sampled_from("aZ_é日")
+    of_ours = st.sampled_from(["TAGS", "KEYS", "UNIQ_KEY"])
+    names = draw(
+        st.lists(of_ours | st.text(letters, min_size=1, max_size=36), min_size=1, max_size=6)
+    )
+    patterns = draw(st.lists(st.lists(st.sampled_from(names), max_size=5), min_size=1, max_size=4))
+    values = st.text(letters, min_size=1, max_size=12)
+    rows = draw(st.lists(st.sampled_from(patterns), min_size=1, max_size=8))
+    return [
+        "".join(f"{name}\x01{draw(values)}\x02" for name in pattern).encode() for pattern in rows
+    ]
+
+
+@fast(300)
+@given(rows_of_few_patterns())
+@example([b"TAGS\x01a\x02", b"KEYS\x01bb\x02TAGS\x01c\x02", b""])
+@example([b"a\x01b\x02", b"", b"", b"c\x01d\x02"])
+@example([b"%c\x01v\x02" % n * 2 + b"x\x01y\x02" for n in b"pq"])
+def test_rows_of_few_patterns_read_like_any_others(stored: list[bytes]) -> None:
+    check_properties(stored)
+
+
+def test_what_has_few_patterns_is_read_by_them() -> None:
+    """300 names, a long name, and a name that is there twice are read in the other way."""
+    seen: list[bool] = []
+
+    def noting(*found: Any) -> Any:
+        patterns = patterns_of(*found)
+        seen.append(patterns is not None)
+        return patterns
+
+    mixed = [b"TAGS\x01%s\x02" % (b"v" * (n + 1)) + b"K%d\x01w\x02" % (n % 3) for n in range(9)]
+    many = [b"%d\x01v\x02" % number for number in range(300)]
+    long = [b"a\x01b\x02", b"n" * 33 + b"\x01v\x02"]
+    twice = [b"a\x01b\x02", b"a\x01b\x02a\x01c\x02"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(property_columns, "patterns_of", noting)
+        for stored in (mixed, many, long, twice):
+            check_properties(stored)
+    assert seen == [True, True, False, False, False, False, False, False]
 
 
 # --- hashes ----------------------------------------------------------------------------------------
