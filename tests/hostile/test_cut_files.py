@@ -19,7 +19,7 @@ import pyarrow as pa
 import pytest
 
 from rmq_store import MessageStore
-from tests.hostile.cut_reader import WAYS, files_of
+from tests.hostile.support.cut_reader import WAYS, files_of
 from tests.support.checkout import CHECKOUT
 from tests.support.running.campaigns import count, seed_of
 
@@ -51,7 +51,15 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def reader(way: str, store: Path, folder: Path, *more: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.hostile.cut_reader", way, str(store), str(folder), *more],
+        [
+            sys.executable,
+            "-m",
+            "tests.hostile.support.cut_reader",
+            way,
+            str(store),
+            str(folder),
+            *more,
+        ],
         cwd=CHECKOUT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

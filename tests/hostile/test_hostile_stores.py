@@ -30,7 +30,7 @@ def run_cases(seeds: Sequence[str], folder: Path) -> None:
             [
                 sys.executable,
                 "-m",
-                "tests.hostile.worker",
+                "tests.hostile.support.worker",
                 str(place),
                 *seeds[first : first + AT_ONCE],
             ],
@@ -61,7 +61,7 @@ def test_hostile_stores_at_length(tmp_path: Path) -> None:
 def test_what_should_not_happen_is_noticed(tmp_path: Path) -> None:
     """A worker that calls what fails says so, and ends with another code."""
     code = (
-        "import sys; from tests.hostile import worker\n"
+        "import sys; from tests.hostile.support import worker\n"
         "def broken(case):\n"
         "    yield 'breaks', lambda: 1 // 0\n"
         "    yield 'writes', lambda: (case / 'can' / 'file').write_text('x')\n"

@@ -19,7 +19,7 @@ from rmq_store.recovery import plan_recovery, recover
 from rmqstore_jobs.export import ExportSpec, run
 from rmqstore_jobs.exporting.step import ManifestError
 from rmqstore_jobs.replaying.ledger import Ledger, LedgerError
-from tests.hostile.canaries import Canaries, canaries, state_of
+from tests.hostile.support.canaries import Canaries, canaries, state_of
 from tests.support.golden import GoldenStore, unpack
 
 Golden = Callable[[str], GoldenStore]

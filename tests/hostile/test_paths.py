@@ -18,7 +18,7 @@ from rmq_store.errors import UnsafeNameError
 from rmq_store.files.remote import remote_store
 from rmq_store.files.safe_paths import is_plain_name, path_inside
 from rmq_store.recovery import recover
-from tests.hostile.canaries import canaries, state_of
+from tests.hostile.support.canaries import canaries, state_of
 from tests.support.golden import GoldenStore, unpack
 
 TOPIC = b"documents"

@@ -17,7 +17,7 @@ from rmq_store.markers.lock_file import StoreLock
 from rmqstore_jobs.replay import run
 from rmqstore_jobs.replaying.ledger import LedgerError
 from rmqstore_jobs.replaying.spec import ReplaySpec
-from tests.hostile.canaries import tree
+from tests.hostile.support.canaries import tree
 from tests.support.golden import GoldenStore
 from tests.support.spark.replays import NAME, arrived, everything, expected_rows, spec
 

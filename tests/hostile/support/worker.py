@@ -1,6 +1,6 @@
 """Everything that is done to a store, done to many hostile ones, in a process with limits.
 
-    python -m tests.hostile.worker FOLDER SEED...
+    python -m tests.hostile.support.worker FOLDER SEED...
 
 Prints the seed before each case. Prints FAILED with what happened for what is neither a result nor
 an error of ours, and ends by itself after 20 seconds of work in one case, or 200 by the clock (with a
@@ -28,8 +28,8 @@ from rmqstore_jobs.export import ExportSpec, run
 from spark_source.damage import DamageHandler
 from spark_source.options.definitions import DROPMALFORMED, FAILFAST, PERMISSIVE
 from spark_source.options.parse import SourceOptions
-from tests.hostile.canaries import Canaries, canaries, state_of, tree
-from tests.hostile.generator import Generator
+from tests.hostile.support.canaries import Canaries, canaries, state_of, tree
+from tests.hostile.support.generator import Generator
 from tests.support.golden import unpack
 
 GOLDEN = "clean-5.5.0"

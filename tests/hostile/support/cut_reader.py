@@ -1,6 +1,6 @@
 """Read a store in one way, in a process that must not die when somebody cuts the files of the store.
 
-    python -m tests.hostile.cut_reader WAY STORE FOLDER [WINDOWS]
+    python -m tests.hostile.support.cut_reader WAY STORE FOLDER [WINDOWS]
 
 Prints `begins`, then reads again and again until an error, or until FOLDER has a file `stop`. Prints
 `rows` or the code of our error at the end. With WINDOWS, reads once, and cuts all files of the store
