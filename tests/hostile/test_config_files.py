@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from rmq_store import MessageStore
+from rmq_store.config import json_files
 from rmq_store.config.json_files import parse_fastjson
 from rmq_store.errors import CorruptConfigError, MissingFileError
 from rmq_store.markers.checkpoint import Checkpoint
@@ -39,6 +40,12 @@ WRONG = [
 ]
 COMMANDS = ["info", "topics", "queues", "lag", "verify", "offsets", "recover"]
 TABLES = ["groups", "offsets", "config", "checkpoint", "topics", "index"]
+
+
+@pytest.fixture(autouse=True)
+def nobody_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A damaged file is read again after a while, because a broker may be writing it."""
+    monkeypatch.setattr(json_files, "_WRITTEN_WITHIN_S", 0.001)
 
 
 def all_commands(golden: GoldenStore) -> dict[str, str]:
