@@ -8,6 +8,8 @@ release = version = __version__
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
 # Headings of these levels can be linked to, as on a forge.
 myst_heading_anchors = 3
+# Options keep their hyphens: smart quotes would show --append with a dash.
+smartquotes = False
 # The hosts of links are not asked: a build needs no network. Everything within has to be there.
 nitpicky = False
 autodoc_typehints = "description"
