@@ -134,10 +134,21 @@ def with_bodies(batch: pa.RecordBatch, form: str) -> pa.RecordBatch:
 
 
 class Damage:
-    """Counts the entries that are left out because of damage, and reports the first error."""
+    """Counts the entries that are left out because of damage, and reports the first error.
 
-    def __init__(self) -> None:
+    Without `skips`, damage ends the command. As a context it then says how to leave it out.
+    """
+
+    def __init__(self, skips: bool) -> None:
+        self.skips = skips
         self.count = 0
+
+    def __enter__(self) -> Damage:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if not self.skips and isinstance(error, StoreError) and error.entry is not None:
+            say("rmqstore: a damaged message ends this; --skip-damaged leaves it out", err=True)
 
     def __call__(self, error: StoreError) -> None:
         """Count one error; print the first."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from difflib import SequenceMatcher
 from pathlib import Path
 
 from rmq_store.config.broker_conf import PATH_SPLITTER, StoreConfig
@@ -273,10 +274,11 @@ def _store_above(root: Path) -> Path | None:
     return next((folder for folder in list(absolute.parents)[:4] if _is_store(folder)), None)
 
 
-def _store_below(root: Path) -> Path | None:
-    """A store in the folder or one level below it."""
+def _store_below(root: Path, like: str = "") -> Path | None:
+    """A store in the folder or one level below it; a name like this one comes first."""
     try:
         inside = sorted(child for child in root.iterdir() if child.is_dir())[:200]
+        inside.sort(key=lambda child: -SequenceMatcher(None, child.name, like).ratio())
         for folder in inside:
             if _is_store(folder):
                 return folder
@@ -291,11 +293,14 @@ def _store_below(root: Path) -> Path | None:
 
 def _nearest_existing(root: Path) -> Path | None:
     """A store above or beside a path that does not exist."""
-    for folder in list(root.absolute().parents)[:2]:
+    place = Path(os.path.abspath(root))
+    for missing, folder in zip((place, *place.parents), list(place.parents)[:2], strict=False):
         if _is_store(folder):
             return folder
+        if folder == folder.parent:
+            return None  # what lies below the root of all folders is not nearby
         if folder.is_dir():
-            return _store_below(folder)
+            return _store_below(folder, missing.name)
     return None
 
 

@@ -48,15 +48,19 @@ def runs_on_spark(name: str, given: Mapping[str, Any], *, needed: bool) -> bool:
     options = {} if conf is None else {"brokerConf": conf}
     snapshot = log_of_store(given["store"], options).snapshot
     log_bytes = snapshot.log_end - snapshot.log_start
-    if not _has_spark():
-        print(f"{name}: runs in this process, because pyspark is not installed", file=sys.stderr)
-        return False
-    if log_bytes > MOST_LOCAL_BYTES:
-        where, other = f"on Spark, because the log has {size(log_bytes)}", LOCAL
-    else:
-        where, other = "in this process, without Spark", SPARK
-    print(f"{name}: runs {where} (--engine {other}: otherwise)", file=sys.stderr)
-    return log_bytes > MOST_LOCAL_BYTES
+    on_spark = log_bytes > MOST_LOCAL_BYTES and _has_spark()
+    print(f"{name}: runs {_why(log_bytes)}", file=sys.stderr)
+    return on_spark
+
+
+def _why(log_bytes: int) -> str:
+    """Where a job runs that may choose, and how to have it otherwise."""
+    large, has_spark = log_bytes > MOST_LOCAL_BYTES, _has_spark()
+    if large and has_spark:
+        return f"on Spark, because the log has {size(log_bytes)} (--engine {LOCAL}: otherwise)"
+    if large:
+        return f"in this process, because pyspark is not installed; the log has {size(log_bytes)}"
+    return "in this process, without Spark" + f" (--engine {SPARK}: otherwise)" * has_spark
 
 
 def _has_spark() -> bool:

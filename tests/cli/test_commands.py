@@ -322,8 +322,15 @@ def test_a_damaged_message_is_named_or_left_out_if_asked(tmp_path: Path) -> None
     raw = bytearray(file.read_bytes())
     raw[truth[3]["commitLogOffset"] + 95] ^= 4
     file.write_bytes(raw)
+    for words in (
+        ("cat", store.path, "--topic", "orders"),
+        ("find", store.path, "--topic", "orders"),
+        ("find", store.path, "--key", truth[3]["keys"].split()[0]),
+    ):
+        hint, error = run(*words, expect=2).splitlines()[-2:]
+        assert "--skip-damaged leaves it out" in hint
+        assert "RMQSTORE_CORRUPT_RECORD" in error
     words = ("cat", store.path, "--topic", "orders")
-    assert "RMQSTORE_CORRUPT_RECORD" in run(*words, expect=2)
     assert len(objects(*words, "--skip-damaged", expect=1)) == len(truth) - 1
 
 

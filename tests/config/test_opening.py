@@ -47,6 +47,24 @@ def test_a_path_that_is_not_there_is_said_to_be_missing(tmp_path: Path) -> None:
         MessageStore.open(tmp_path / "nothing" / "at" / "all")
 
 
+def test_of_several_stores_beside_it_the_one_with_a_like_name_is_named(tmp_path: Path) -> None:
+    for name in ("broken", "other", "store"):
+        (tmp_path / name / "commitlog").mkdir(parents=True)
+    for asked in (tmp_path / "stroe", tmp_path / "broken" / ".." / "stroe"):
+        with pytest.raises(NotAStoreError) as caught:
+            MessageStore.open(asked)
+        assert caught.value.advice == f"Did you mean {tmp_path / 'store'}?"
+
+
+def test_no_store_is_named_for_a_path_below_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All else lies below the root too, and has nothing to do with what was asked for."""
+    monkeypatch.setattr("rmq_store.config.locate._store_below", lambda *_: Path("/srv/other"))
+    for asked in ("/no-such-folder/store", "/no-such-folder"):
+        with pytest.raises(NotAStoreError) as caught:
+            MessageStore.open(asked)
+        assert "other" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("mark", "words"),
     [

@@ -160,6 +160,15 @@ def test_every_command_and_job_has_a_page_and_the_index_leads_to_it() -> None:
             assert f"\n{folder}/{page.stem}\n" in index
 
 
+UNNAMED = re.compile(r"^\|(?:[^|\n]*\|)+? +\|(?:.*\|)?\n\|---", re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_tables_name_their_columns(page: Path) -> None:
+    """All but the first, which compares what its rows name."""
+    assert not UNNAMED.findall(page.read_text("utf-8"))
+
+
 def test_the_origin_properties_are_those_of_the_code() -> None:
     assert [row[0] for row in table("jobs/replay.md", "property")] == [
         f"`{name}`" for name in ORIGIN
@@ -239,9 +248,15 @@ def built(docs: Path, target: Path) -> subprocess.CompletedProcess[str]:
 def test_make_docs_builds_every_page(tmp_path: Path) -> None:
     done = built(CHECKOUT / "docs", tmp_path / "pages")
     assert done.returncode == 0, done.stderr
-    made = {page.relative_to(tmp_path / "pages") for page in (tmp_path / "pages").rglob("*.html")}
+    found = list((tmp_path / "pages").rglob("*.html"))
+    made = {page.relative_to(tmp_path / "pages") for page in found}
     assert {page.relative_to(DOCS).with_suffix(".html") for page in PAGES[1:]} <= made
     assert "message_by_id" in (tmp_path / "pages" / "api.html").read_text("utf-8")
+    pictures = {page: re.findall(r'<img [^>]*src="([^"]+)"', page.read_text()) for page in found}
+    assert any(pictures.values())
+    assert all((page.parent / name).is_file() for page in found for name in pictures[page])
+    replay = (tmp_path / "pages" / "jobs" / "replay.html").read_text("utf-8")
+    assert "created unless --append is given" in replay  # no dash of smart quotes
 
 
 @pytest.mark.parametrize("link", ["nowhere.md", "format.md#no-such-heading", "#nor-here"])

@@ -79,8 +79,12 @@ def cat(
 
     names = chosen_columns(columns, as_json, body)
     read = column_names(names)
-    damage = Damage()
-    with open_store(store, broker_conf, broker_name) as opened, Progress("cat") as progress:
+    damage = Damage(skip_damaged)
+    with (
+        damage,
+        open_store(store, broker_conf, broker_name) as opened,
+        Progress("cat") as progress,
+    ):
         slices = selected_slices(
             opened,
             Search([topic], queue_ids or None, *time_range(opened, begin, end)),

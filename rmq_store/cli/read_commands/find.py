@@ -91,8 +91,12 @@ def find(
     from rmq_store.search.queue_selection import Search
 
     names = chosen_columns(columns, as_json, body)
-    damage = Damage()
-    with open_store(store, broker_conf, broker_name) as opened, Progress("find") as progress:
+    damage = Damage(skip_damaged)
+    with (
+        damage,
+        open_store(store, broker_conf, broker_name) as opened,
+        Progress("find") as progress,
+    ):
         search = Search(
             list(topics) or None,
             None,

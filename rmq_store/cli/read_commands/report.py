@@ -71,7 +71,8 @@ def report(
         )
     write_page(output, html_of(found))
     counts = ", ".join(found.counted(one) for one in reversed(Severity))
-    say(f"{output}: {counts}")
+    unchecked = "" if verify else "; the log was not checked (--verify checks it)"
+    say(f"{output}: {counts}{unchecked}")
     if found.failed:
         say(f"rmqstore: sections that could not be made: {', '.join(found.failed)}", err=True)
     if found.has_problem:

@@ -20,7 +20,7 @@ DOCS = CHECKOUT / "docs"
 JOBS = ("dlq", "export", "lag", "rebuild", "replay", "trace", "usage", "verify")
 SYNOPSIS = re.compile(r"(?<=^## Synopsis\n\n```text\n).*?(?=^```$)", re.DOTALL | re.MULTILINE)
 TABLE = re.compile(r"(?<=^## Options\n\n).*?(?=^## )", re.DOTALL | re.MULTILINE)
-_HEADER = "| option | default | |\n|---|---|---|\n"
+_HEADER = "| option | default | meaning |\n|---|---|---|\n"
 OF_SOURCE = {f"{o.meaning} (default: {o.default or 'none'})" for o in OPTIONS}
 
 
