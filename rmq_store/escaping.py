@@ -6,9 +6,12 @@ import logging
 import re
 
 _SHORT = {"\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}  # as in JSON
-# Controls, line separators, marks that reorder a line, and halves of surrogate pairs, which stand
-# for bytes of a name that is not UTF-8.
-CONTROLS = "\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb"
+# Controls, what XML refuses, line separators, marks that reorder a line, and halves of surrogate pairs,
+# which stand for bytes of a name that is not UTF-8.
+CONTROLS = (
+    "\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e"
+    "\u2060-\u2069\ufeff\ufff9-\ufffb\ufffe\uffff"
+)
 _UNPRINTABLE = re.compile(f"[{CONTROLS}\ud800-\udfff]")
 
 

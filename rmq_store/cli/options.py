@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from rmq_store.cli import words
+from rmq_store.escaping import printable
 from rmq_store.text.times import NotATimeError, Time, fixed_time, iso_time, parse_time
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def open_store(store: str, broker_conf: str | None, broker_name: str | None) -> 
 def warn_of(store: MessageStore) -> None:
     """Print a line for each thing of the store that cannot be read."""
     for warning in store.view.warnings():
-        click.echo(f"rmqstore: warning: {warning}", err=True)
+        click.echo(f"rmqstore: warning: {printable(warning)}", err=True)
 
 
 def word(text: str) -> str:

@@ -11,7 +11,7 @@ from rmq_store.format.array_types import Ints
 from rmq_store.format.queues import QueueSlice
 from rmq_store.format.topics import LMQ_PREFIX
 from rmq_store.questions.engine import OnProgress
-from rmq_store.search.log_by_time import log_offsets_since, store_times
+from rmq_store.search.log_by_time import log_offsets_since, times_in_order
 from rmq_store.search.offset_steps import offset_steps
 from rmq_store.store import MessageStore
 from rmq_store.tables.table import all_ranges
@@ -41,7 +41,8 @@ class RateShare:
 class MessageRate:
     """Messages by topic and period. `edges`: ms since the epoch, one more than there are periods.
 
-    Light queues list records of other topics, and are left out. No periods where no time is readable.
+    Light queues list records of other topics, and are left out. No periods where no time is readable, or
+    the log is not in the order of its store times.
     """
 
     edges: tuple[int, ...]
@@ -69,6 +70,8 @@ class MessageRateQuestion:
         ranges = [part for part in all_ranges(store) if len(part)]
         ranges = [part for part in ranges if not part.queue.topic.startswith(LMQ_PREFIX)]
         cuts = _cuts(store, self._edges(store))
+        if not cuts:
+            return []
         starts = range(0, len(ranges), _QUEUES_A_SHARE)
         counted = self._counted(store)
         return [RateShare(counted, cuts, tuple(ranges[at : at + _QUEUES_A_SHARE])) for at in starts]
@@ -105,11 +108,10 @@ class MessageRateQuestion:
 
     def _edges(self, store: MessageStore) -> list[int]:
         """Where the periods begin and end (ms), evenly from the first to after the last record."""
-        times = store_times(store)
+        times = times_in_order(store)
         if times is None:
             return []
-        first, last = times
-        stop = max(first, last) + 1
+        first, stop = times[0], times[1] + 1
         counted = self._counted(store)
         large = sum(len(part) > counted for part in all_ranges(store))
         fits = max(_FEWEST_PERIODS, _BISECTIONS // max(1, large))

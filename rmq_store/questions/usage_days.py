@@ -13,7 +13,7 @@ from rmq_store.consumequeue.entries import Entries
 from rmq_store.format.array_types import Ints
 from rmq_store.format.queues import QueueSlice
 from rmq_store.format.topics import LMQ_PREFIX
-from rmq_store.search.log_by_time import log_offsets_since, store_times
+from rmq_store.search.log_by_time import log_offsets_since, times_in_order
 from rmq_store.store import MessageStore
 from rmq_store.tables.sizes import bytes_between
 from rmq_store.tables.table import Row
@@ -34,12 +34,13 @@ class DaysOfLog:
 
 
 def days_of_log(store: MessageStore) -> DaysOfLog | None:
-    """The days of a log; None where no time is readable, or they are too many to be times of a broker."""
-    times = store_times(store)
+    """The days of a log; None where the log is not in the order of its store times, or they
+    are too many to be times of a broker."""
+    times = times_in_order(store)
     if times is None:
         return None
-    first, last = times[0] // _DAY_MS, max(times) // _DAY_MS
-    if not (0 <= first <= last <= _LAST_DAY) or last - first > _MOST_DAYS:
+    first, last = times[0] // _DAY_MS, times[1] // _DAY_MS
+    if last - first > _MOST_DAYS:
         return None
     midnights = [day * _DAY_MS for day in range(first + 1, last + 1)]
     return DaysOfLog(first, np.array([*log_offsets_since(store, midnights)], dtype=np.int64))

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from rmq_store.errors import StoreError
 from rmq_store.escaping import printable
 from rmq_store.files.remote.uri_filesystem import is_uri
 from rmq_store.questions.engine import OnProgress, ask_opened
@@ -144,6 +143,6 @@ def _in_ansi_c(character: str) -> str:
     return "".join(f"\\x{byte:02x}" for byte in raw)
 
 
-def missing(anchor: str, title: str, error: StoreError | OSError, command: Command) -> Section:
+def missing(anchor: str, title: str, error: Exception, command: Command) -> Section:
     """A section that could not be made."""
     return Section(anchor, title, missing=Missing(str(error), command))

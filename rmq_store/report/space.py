@@ -39,17 +39,19 @@ def space(inquiry: Inquiry) -> Section:
     usage = inquiry.usage
     topics, days = usage.by("topic"), _by_day(inquiry)
     rest = usage.log_bytes - usage.listed_bytes
+    about = "" if inquiry.most_of_a_queue is None else "about "
     return Section(
         "space",
         "What fills the log",
-        f"{usage.messages:,} messages in queues take {_share(usage.listed_bytes, usage.log_bytes)} of "
+        f"{usage.messages:,} messages in queues take {about}"
+        f"{_share(usage.listed_bytes, usage.log_bytes)} of "
         "the log.",
         plots=[_topics_plot(topics, usage.log_bytes), _days_plot(inquiry, days)] if topics else [],
         grids=[_topics_grid(topics, rest, usage.log_bytes), _days_grid(days)],
         remarks=[
             Remark(
                 Severity.NOTE,
-                f"topic {row['topic']} takes {_share(row['bytes'], usage.log_bytes)} of the log",
+                f"topic {row['topic']} takes {about}{_share(row['bytes'], usage.log_bytes)} of the log",
                 inquiry.command("usage", "--by", "topic,day"),
             )
             for row in topics[:1]
@@ -65,7 +67,7 @@ def space(inquiry: Inquiry) -> Section:
 
 
 def _share(some: int, every: int) -> str:
-    return f"{some / max(1, every):.1%}"
+    return f"{min(1.0, some / max(1, every)):.1%}"
 
 
 def _estimated(inquiry: Inquiry) -> list[str]:
@@ -178,6 +180,10 @@ def rate(inquiry: Inquiry) -> Section:
     """Messages per second over the store's time."""
     found = ask_opened(MessageRateQuestion(), inquiry.store)
     title = "When messages were stored"
+    if not found.edges and inquiry.messages:
+        why = "The records of the log are not in the order of their store times, or have none."
+        unseen = ["Messages by time: the log is not in the order of its store times."]
+        return Section("rate", title, why, unseen=unseen)
     if not found.messages:
         return Section("rate", title, "No queue has a message.")
     leading = inquiry.leading

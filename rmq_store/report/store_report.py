@@ -107,5 +107,6 @@ def _made(inquiry: Inquiry) -> Iterator[Section]:
     for one in _SECTIONS:
         try:
             yield _with_few_remarks(one.make(inquiry))
-        except (StoreError, OSError) as error:
+        # Damaged numbers lead to the others: one section must not cost the report.
+        except (StoreError, OSError, ValueError, ArithmeticError, LookupError) as error:
             yield missing(one.anchor, one.title, error, inquiry.command(*one.command))

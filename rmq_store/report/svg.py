@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import warnings
 from typing import Any
 from xml.etree import ElementTree
 
@@ -48,9 +49,12 @@ def svg_of(plot: Plot, *, narrow: bool) -> Markup:
         figure.patch.set_visible(False)
         axes = figure.add_subplot()
         axes.patch.set_visible(False)
-        plot.draw(axes, narrow)
         raw = io.BytesIO()
-        FigureCanvasSVG(figure).print_svg(raw, metadata={"Date": None, "Creator": None})
+        with warnings.catch_warnings():
+            # Of glyphs that matplotlib's font lacks: the text stays text, and the browser has a font.
+            warnings.simplefilter("ignore", UserWarning)
+            plot.draw(axes, narrow)
+            FigureCanvasSVG(figure).print_svg(raw, metadata={"Date": None, "Creator": None})
     return Markup(_for_page(raw.getvalue(), name, plot.about))
 
 

@@ -337,7 +337,9 @@ def _more(every: int) -> str | None:
 def _trace(inquiry: Inquiry, row: Row) -> Cell:
     """The command that shows the history of a message; empty without a key."""
     key = row.get("uniqKey") or row.get("msgId") or row.get("originMsgId")
-    return text(None) if not key else inquiry.command("trace", key)
+    if not key or key.startswith("-"):  # it would be an option
+        return text(None)
+    return inquiry.command("trace", key)
 
 
 def _instant(at: datetime | None) -> Cell:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import pairwise
 
 from rmq_store.consumequeue.bisection import bisect_first
 from rmq_store.store import MessageStore
+
+_LOOKS = 64
+_JUMP_MS = 60_000
+_LAST_MS = 253_402_300_799_999  # of the year 9999
 
 
 def store_times(store: MessageStore) -> tuple[int, int] | None:
@@ -16,6 +21,23 @@ def store_times(store: MessageStore) -> tuple[int, int] | None:
     last_record = store.snapshot().last_record
     last = None if last_record is None else store.log.store_time_at(last_record)
     return None if first is None or last is None else (first, last)
+
+
+def times_in_order(store: MessageStore) -> tuple[int, int] | None:
+    """As `store_times`; None too where records between them show that the log is not in the order of
+    its store times, or where the times are none of a broker.
+
+    Looks at some records, evenly over the log. A jump of the clock up to `_JUMP_MS` is let pass.
+    """
+    times = store_times(store)
+    if times is None or not 0 <= times[0] <= times[1] <= _LAST_MS:
+        return None
+    start, end = store.log_range()
+    places = [start + (end - start) * number // _LOOKS for number in range(1, _LOOKS)]
+    between = [time for at in places if (time := _time_from(store, at, end)) is not None]
+    every = [times[0], *between, times[1]]
+    in_order = all(after >= before - _JUMP_MS for before, after in pairwise(every))
+    return times if in_order else None
 
 
 def log_offsets_since(store: MessageStore, times: Sequence[int]) -> Iterator[int]:

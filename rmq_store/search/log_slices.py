@@ -163,12 +163,17 @@ def plan_partitions(
     `entry_at` returns the entry of a queue offset in the selected ranges.
     """
     parts = [part for part in wanted if len(part)]
-    found = (
-        Stretch(s.start, s.stop, s.selected_bytes * stands_for, s.entries * stands_for)
-        for part, stands_for in looked_at(parts)
-        for s in stretches_of(part, len(parts), entry_at)
-    )
-    return cut_log(found, target_bytes, min_slices, max_entries)
+
+    def slices_of(sampled: Iterable[tuple[QueueSlice, float]]) -> list[LogSlice]:
+        found = (
+            Stretch(s.start, s.stop, s.selected_bytes * stands_for, s.entries * stands_for)
+            for part, stands_for in sampled
+            for s in stretches_of(part, len(parts), entry_at)
+        )
+        return cut_log(found, target_bytes, min_slices, max_entries)
+
+    # Where all entries that were looked at are damaged, others may not be.
+    return slices_of(looked_at(parts)) or slices_of((part, 1.0) for part in parts)
 
 
 def looked_at(parts: Sequence[QueueSlice]) -> list[tuple[QueueSlice, float]]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from rmq_store.files.remote.parallel import LOOKS_IN_FLIGHT, side_by_side
 from rmq_store.format.queues import Entry, EntryAt, QueueId, QueueSlice
-from rmq_store.search.log_slices import sample_offsets
+from rmq_store.search.log_slices import looked_at, sample_offsets
 from rmq_store.store import MessageStore
 
 OffsetAtLog = Callable[[QueueId, int], int]
@@ -18,8 +18,7 @@ def entry_at(store: MessageStore, ranges: Sequence[QueueSlice]) -> EntryAt:
         return store.view.entry_at
     places = [
         (part.queue, offset)
-        for part in ranges
-        if len(part)
+        for part, _ in looked_at([part for part in ranges if len(part)])
         for offset in dict.fromkeys((*sample_offsets(part, len(ranges)), part.stop - 1))
     ]
     known: dict[tuple[QueueId, int], Entry | None] = {}

@@ -28,10 +28,11 @@ class StoreFactory:
         """A new store with the messages, in their order, closed as a broker closes it.
 
         A message is a mapping of columns: `topic` and `body` (text is UTF-8), and if wanted
-        `queueId` (0), `keys` (text, or a list of words), `tags`, `properties`, `storeTimestamp` (ms;
-        now), and the others of `StoreWriter.append_batch`. `path`: where; by default a new folder.
-        `broker_conf`: settings, such as mappedFileSizeCommitLog. Raises InvalidMessageError for what
-        a broker of that release would refuse.
+        `queueId` (0), `keys` (text, or a list of words) and `tags`, or instead of both all
+        `properties` (with KEYS and TAGS), `storeTimestamp` (ms; now), and the others of
+        `StoreWriter.append_batch`. `path`: where; by default a new folder. `broker_conf`:
+        settings, such as mappedFileSizeCommitLog. Raises InvalidMessageError for what a broker of
+        that release would refuse.
         """
         if path is None:
             self._count += 1

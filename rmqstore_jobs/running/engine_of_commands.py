@@ -53,7 +53,13 @@ def spark(wanted: Wanted) -> tuple[StoreSource, Engine] | None:
     pinned = pinned_store(wanted.store, options)
     from rmqstore_jobs.running.spark_session import builder_for
 
-    return pinned, _Reporting(engine_of(builder_for(wanted.command, wanted.master).getOrCreate()))
+    try:
+        session = builder_for(wanted.command, wanted.master).getOrCreate()
+    except Exception as error:
+        if not is_from_spark(error):
+            raise
+        raise EngineFailedError(f"Spark does not start: {reason_of(error)}") from None
+    return pinned, _Reporting(engine_of(session))
 
 
 class _Reporting:

@@ -148,7 +148,7 @@ def source_rows(source: Provenance) -> Iterator[tuple[str, str]]:
     if len(source.queues) > TOPICS_SHOWN:
         yield "offsets", f"of {len(source.queues) - TOPICS_SHOWN:,} more topics: --json"
     for name, value in source.options.items():
-        if value not in (None, [], {}, False) and name != "source":
+        if value not in (None, [], (), {}, False) and name != "source":
             text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
             yield name.replace("_", " "), text
     if source.files:

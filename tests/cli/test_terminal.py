@@ -70,7 +70,8 @@ def test_bodies_have_the_form_that_is_asked_for(
         assert rows[0].split()[-1] == "keys"
         assert {len(cells) for cells in piped} == {6}
         return
-    for row, cells, one in zip(rows[1:], piped, sent_to(store, "orders"), strict=False):
+    assert len(rows) == 21
+    for row, cells, one in zip(rows[1:], piped, sent_to(store, "orders")[:20], strict=True):
         assert row.endswith(cells[-1])
         if form == "hex":
             assert bytes.fromhex(cells[-1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -183,6 +184,61 @@ def test_where_a_report_may_be_written(tmp_path: Path, golden: Golden) -> None:
 
 
 @pytest.mark.usefixtures("_no_plots")
+def with_first_time(store: GoldenStore, time: int) -> None:
+    first = min(Path(store.path, "commitlog").iterdir())
+    with first.open("r+b") as file:
+        file.seek(56)  # storeTimestamp
+        file.write((time % (1 << 64)).to_bytes(8, "big"))
+
+
+@pytest.mark.parametrize("time", [253_402_300_800_000, 2**62, 2**63 - 1, -(2**62), 0])
+def test_a_damaged_time_costs_no_report(tmp_path: Path, report: MakePage, time: int) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    with_first_time(store, time)
+    page = report(store.path)
+    assert page.done.returncode in (0, 1)
+    assert page.rows("by-topic")
+
+
+def test_a_clock_that_jumped_makes_no_rate(tmp_path: Path, report: MakePage) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    last = store.truth[-1]["storeTimestamp"]
+    with_first_time(store, last + 3 * 86_400_000)
+    page = report(store.path)
+    assert "not in the order of their store times" in page.text("rate")
+    assert "Messages by time" in page.text("unseen")
+
+
+def test_a_log_of_zeros_gives_a_report(tmp_path: Path, report: MakePage) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    for path in Path(store.path, "commitlog").iterdir():
+        path.write_bytes(bytes(path.stat().st_size))
+    page = report(store.path)
+    assert page.done.returncode in (0, 1)
+    assert "not in the order of their store times, or have none" in page.text("rate")
+
+
+def test_a_report_is_not_written_beside_the_log(tmp_path: Path) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    log = Path(store.path, "commitlog")
+    log.rename(tmp_path / "disk")
+    log.symlink_to(tmp_path / "disk")
+    (tmp_path / "conf").write_text(f"storePathCommitLog={tmp_path}/disk\n")
+    for words in (
+        ["-o", f"{log}/x.html"],
+        ["-o", f"{tmp_path}/disk/x.html", "--broker-conf", f"{tmp_path}/conf"],
+    ):
+        assert "not written into the store" in complaint("report", store.path, *words, expect=2)
+
+
+def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    os.mkfifo(tmp_path / "x")
+    words = ["report", store.path, "-o", f"{tmp_path}/x", "--overwrite"]
+    assert "not a regular file" in complaint(*words, expect=2)
+    assert (tmp_path / "x").is_fifo()
+
+
 def test_without_its_libraries_it_names_what_to_install(
     golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -52,7 +52,7 @@ def report(
     from rmq_store.report.page import check_target, html_of, write_page
     from rmq_store.report.store_report import store_report
 
-    check_target(output, store, overwrite=overwrite)
+    check_target(output, store, overwrite=overwrite, broker_conf=broker_conf)
     with ExitStack() as stack:
 
         def on_open(opened: MessageStore) -> OnProgress | None:

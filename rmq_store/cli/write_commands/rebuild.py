@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 import click
+from click.core import ParameterSource
 
 from rmq_store.admin.rebuild import LOG_MODES, work_of
 from rmq_store.admin.rebuild import rebuild as make
@@ -50,8 +51,9 @@ def rebuild(
     from rmq_store.text.json_keys import as_json_object
 
     to = one_target(target, second)
-    if copy and link:
-        raise click.UsageError("give only one of --copy and --link")
+    source_of = click.get_current_context().get_parameter_source
+    if copy + link + (source_of("log") is ParameterSource.COMMANDLINE) > 1:
+        raise click.UsageError("give only one of --log, --copy and --link")
     log = "link" if link else "copy" if copy else log
     with MessageStore.open(store, broker_conf=broker_conf, queues=False) as opened:
         total = work_of(opened)
