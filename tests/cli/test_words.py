@@ -12,7 +12,7 @@ import pytest
 from rmq_store.cli.words import old_names
 from tests.support.pages.option_pages import pages
 from tests.support.pages.vocabulary import uses
-from tests.support.running.commands import Golden, call, objects
+from tests.support.running.commands import Golden, call, complaint, objects
 
 COMMANDS = {f"{page.parent.name}/{page.stem}": command for page, _, command in pages()}
 NEEDED = {
@@ -196,3 +196,11 @@ def test_an_option_that_counts_once_is_refused_twice(
     store = golden("clean-5.5.0").path
     done = call(*(store if word == "STORE" else word for word in words))
     assert (done.returncode, "is given 2 times" in done.stderr) == (2, True)
+
+
+def test_a_rebuild_takes_the_log_in_one_way(golden: Golden, tmp_path: Path) -> None:
+    store = golden("clean-5.5.0")
+    words = ["rebuild", store.path, "--to", f"{tmp_path}/new"]
+    for more in (["--copy", "--log", "link"], ["--link", "--log", "copy"], ["--copy", "--link"]):
+        assert "only one of --log, --copy and --link" in complaint(*words, *more, expect=2)
+    assert not (tmp_path / "new").exists()

@@ -113,3 +113,15 @@ def test_what_printable_writes() -> None:
         printable_json(json.dumps({"a": "\x9b\udcff"}, ensure_ascii=False))
         == '{"a": "\\u009b\\udcff"}'
     )
+
+
+def test_warnings_name_topics_without_what_a_terminal_acts_on(tmp_path: Path) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    config, evil = Path(store.path, "config"), "ev\x1b]0;x\x07il"
+    topics = (config / "topics.json").read_text()
+    (config / "topics.json").write_text(topics.replace('"orders"', json.dumps(evil)))
+    offsets = {"offsetTable": {f"{evil}@group": {"0": 5}}}
+    (config / "consumerOffset.json").write_text(json.dumps(offsets))
+    done = call("lag", store.path)
+    assert "warning: queue ev\\u001b]0;x\\u0007il/0 has no files" in done.stderr
+    assert "\x1b" not in done.both

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 import pytest
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from rmq_store.cli import engines
@@ -105,3 +106,16 @@ def test_a_master_means_spark(golden: Golden) -> None:
     assert (done.returncode, "--master is for --engine spark" in done.stderr) == (2, True)
     found = engines._other(Wanted("lag", store, None, None))
     assert found is None
+
+
+def test_spark_that_does_not_start_is_an_error_of_the_command(
+    golden: Golden, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Builder:
+        def getOrCreate(self) -> None:
+            raise PySparkRuntimeError("[JAVA_GATEWAY_EXITED] Java gateway process exited")
+
+    monkeypatch.setattr("rmqstore_jobs.running.spark_session.builder_for", lambda *given: Builder())
+    done = call("usage", golden("clean-5.5.0").path, "--engine", "spark")
+    assert done.returncode == 2
+    assert "Spark does not start: [JAVA_GATEWAY_EXITED]" in done.stderr

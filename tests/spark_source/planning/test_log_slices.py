@@ -192,3 +192,14 @@ def test_of_very_many_queues_some_stand_for_the_others() -> None:
 def test_of_many_queues_all_are_looked_at() -> None:
     parts = [QueueSlice(QueueId("t", n), 0, 1) for n in range(QUEUES_IN_ALL)]
     assert looked_at(parts) == [(part, 1.0) for part in parts]
+
+
+def test_readable_entries_count_where_all_that_stand_for_others_are_damaged() -> None:
+    parts = [QueueSlice(QueueId("t", n), 0, 1) for n in range(3 * QUEUES_IN_ALL)]
+    damaged = {part.queue for part, _ in looked_at(parts)}
+
+    def entry_at(queue: QueueId, offset: int) -> Entry | None:
+        return None if queue in damaged else Entry(1000 * queue.queue_id, 1000)
+
+    slices = plan_partitions(parts, entry_at, 1 << 40)
+    assert [(piece.start, piece.stop) for piece in slices] == [(None, None)]
