@@ -26,6 +26,7 @@ from rmq_store.format.layout import (
     FILLER_SIZE,
 )
 from rmq_store.format.queues import QueueId
+from rmq_store.snapshot.collector_pause import collector_paused
 from rmq_store.snapshot.queue_state import ListedQueue, QueueState
 from rmq_store.snapshot.undispatched import end_offset, find_undispatched
 
@@ -64,6 +65,13 @@ def take_snapshot(
     lists; in a store that was closed, or lacks a file there, entries that point after the end still
     count. Raises UndispatchedError if too many records are in no queue.
     """
+    with collector_paused():
+        return _snapshot_of(root, log, folders, config, past_damage)
+
+
+def _snapshot_of(
+    root: Path, log: CommitLog, folders: QueueFolders, config: StoreConfig, past_damage: bool
+) -> StoreSnapshot:
     closed = not (root / ABORT_FILE).exists()
     listed = _look_at_all(log, folders)
     end = _find_log_end(log, listed.values(), past_damage)

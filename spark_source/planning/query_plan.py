@@ -16,6 +16,7 @@ from rmq_store.files.remote.remote_store import Listing
 from rmq_store.files.remote.uri_filesystem import StorageOptions
 from rmq_store.format.queues import QueueSlice
 from rmq_store.reading.log_reader import Limits
+from rmq_store.snapshot.collector_pause import collector_paused
 from rmq_store.snapshot.whole_range import whole_range
 from spark_source.options.definitions import COMMITLOG
 from spark_source.options.parse import SourceOptions
@@ -97,6 +98,11 @@ class QueryPlan:
 
 def pin_all(asked: SourceOptions) -> QueryPlan:
     """The plan for these options, with the stores as they are now."""
+    with collector_paused():
+        return _plan_all(asked)
+
+
+def _plan_all(asked: SourceOptions) -> QueryPlan:
     opened, left_out = open_all(asked)
     try:
         asked = asked.with_fixed_times(lambda: newest_of(store for _, store in opened))
