@@ -2,5 +2,6 @@
 
 Tasks put prepared rows (`rows_to_append`) into files beside the target (`staging`). The driver
 appends them in one process (`commit`), with a `ledger` beside the target by which a write that was
-killed is undone or finished (`unfinished_write`). Spark calls `batch_writer` and `stream_writer`.
+killed is undone or finished (`unfinished_write`, `interrupted_append`). Spark calls `batch_writer`
+and `stream_writer`.
 """
