@@ -8,7 +8,6 @@ the ledger never claims more than the target has. A process that works on the ta
 
 from __future__ import annotations
 
-import json
 import os
 import uuid
 from collections.abc import Mapping
@@ -18,13 +17,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rmq_store import StoreError
-from rmq_store.errors import CorruptConfigError
-from rmq_store.files.durable import LARGEST_JSON, read_file, write_whole
 from rmq_store.files.safe_paths import is_plain_name
 from rmq_store.format.queues import QueueId, QueueSlice
-from spark_source.writing.target_lock import TargetLock
-
-FORMAT = 1
+from spark_source.writing.ledger_file import LedgerFile
 
 State = Literal["writing", "stopped", "done"]
 
@@ -77,34 +72,36 @@ class Ledger:
 
     def __init__(self, target: str | os.PathLike[str]) -> None:
         target = Path(target).absolute()
-        self.path = target.with_name(target.name + ".replay.json")
+        self._file = LedgerFile(
+            target.with_name(target.name + ".replay.json"),
+            target.with_name(target.name + ".replay.lock"),
+            refusal=LedgerError,
+            in_doubt="Replay into a new target; the content of this one is unknown",
+        )
+        self.path = self._file.path
         self.runs: list[ReplayRun] = []
-        self._lock_path = target.with_name(target.name + ".replay.lock")
-        self._lock: TargetLock | None = None
 
     @classmethod
     def seen(cls, target: str | os.PathLike[str]) -> Ledger:
         """The ledger as it is now, read-only. Takes no lock and creates no file."""
         ledger = cls(target)
-        ledger.runs = _load(ledger.path) if ledger.path.exists() else []
+        ledger._load()
         return ledger
 
     def __enter__(self) -> Ledger:
-        self._lock = TargetLock(self._lock_path)
+        self._file.lock()
         try:
-            self.runs = _load(self.path) if self.path.exists() else []
+            self._load()
         except BaseException:
-            self._unlock()
+            self._file.unlock()
             raise
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._unlock()
+        self._file.unlock()
 
-    def _unlock(self) -> None:
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
+    def _load(self) -> None:
+        self.runs = self._file.load(_to_runs) or []
 
     @property
     def unfinished(self) -> ReplayRun | None:
@@ -134,11 +131,10 @@ class Ledger:
         if self.runs:
             self._save()
         else:
-            self.path.unlink(missing_ok=True)
+            self._file.remove()
 
     def _save(self) -> None:
-        content = {"format": FORMAT, "runs": [_to_json(run) for run in self.runs]}
-        write_whole(self.path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+        self._file.save({"runs": [_to_json(run) for run in self.runs]})
 
 
 def _now() -> str:
@@ -150,31 +146,8 @@ def _to_json(run: ReplayRun) -> dict[str, Any]:
     return {**asdict(run), "ranges": ranges}
 
 
-def _load(path: Path) -> list[ReplayRun]:
-    try:
-        content = json.loads(read_file(path, LARGEST_JSON))
-        if content["format"] != FORMAT:
-            raise LedgerError(
-                path,
-                reason="this version does not know the ledger's format",
-                expected=FORMAT,
-                actual=content["format"],
-                advice="Use the version that wrote it, or replay into a new target",
-            )
-        return [_from_json(run) for run in content["runs"]]
-    except (
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        RecursionError,
-        CorruptConfigError,
-    ) as error:
-        raise LedgerError(
-            path,
-            reason=f"cannot be read as a ledger: {error!r}",
-            advice="Replay into a new target; the content of this one is unknown",
-        ) from error
+def _to_runs(content: Mapping[str, Any]) -> list[ReplayRun]:
+    return [_from_json(run) for run in content["runs"]]
 
 
 def _from_json(content: dict[str, Any]) -> ReplayRun:

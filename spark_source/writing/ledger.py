@@ -1,23 +1,20 @@
 """The ledger of a target: what a write has begun, and which batches of streams are done.
 
-The file is always replaced as a whole and flushed. A write that was killed leaves its entry; the
+A write that was killed leaves its entry; the
 next write finds it there, and undoes or finishes that write before it begins its own.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from typing import Any
 
 from rmq_store.errors import StoreError
-from rmq_store.files.durable import write_whole
+from spark_source.writing.ledger_file import LedgerFile
 from spark_source.writing.staging import folder_beside, remove_if_empty
-from spark_source.writing.target_lock import TargetLock, refusals
 
-FORMAT = 1
 APPENDING, REPLACING = "appending", "replacing"
 
 
@@ -83,14 +80,20 @@ class WriteLedger:
 
     def __init__(self, target: str) -> None:
         self.folder = folder_beside(target)
-        self.path = self.folder / "ledger.json"
+        self._file = LedgerFile(
+            self.folder / "ledger.json",
+            self.folder / "lock",
+            refusal=WriteLedgerError,
+            in_doubt="What the last write has done is unknown. Compare the store with what was "
+            "written, then delete the file",
+        )
+        self.path = self._file.path
         self._content = _Content()
-        self._lock: TargetLock | None = None
 
     def __enter__(self) -> WriteLedger:
-        self._lock = TargetLock(self.folder / "lock", wait=True)
+        self._file.lock(wait=True)
         try:
-            self._content = self._load()
+            self._content = self._file.load(_to_content) or _Content()
         except BaseException:
             self._unlock()
             raise
@@ -100,10 +103,8 @@ class WriteLedger:
         self._unlock()
 
     def _unlock(self) -> None:
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
-            remove_if_empty(self.folder)
+        self._file.unlock()
+        remove_if_empty(self.folder)
 
     @property
     def begun(self) -> Begun | None:
@@ -144,47 +145,24 @@ class WriteLedger:
         """Record that the write that had begun has left nothing to do."""
         self._save(replace(self._content, begun=None))
 
-    # --- the file --------------------------------------------------------------------------------
-
     def _save(self, content: _Content) -> None:
         self._content = content
-        with refusals(self.path):
-            if content.begun is None and not content.queries:
-                self.path.unlink(missing_ok=True)
-                return
-            value = {
-                "format": FORMAT,
+        if content.begun is None and not content.queries:
+            self._file.remove()
+            return
+        self._file.save(
+            {
                 "begun": None if content.begun is None else asdict(content.begun),
                 "queries": {query: asdict(done) for query, done in content.queries.items()},
             }
-            write_whole(self.path, json.dumps(value, indent=1) + "\n")
+        )
 
-    def _load(self) -> _Content:
-        try:
-            with refusals(self.path):
-                if not self.path.exists():
-                    return _Content()
-                text = self.path.read_text("utf-8")
-            value = json.loads(text)
-            if value["format"] != FORMAT:
-                raise WriteLedgerError(
-                    self.path,
-                    reason="this version does not know the ledger's format",
-                    expected=FORMAT,
-                    actual=value["format"],
-                    advice="Use the version that wrote it",
-                )
-            return _Content(
-                _to_begun(value["begun"]),
-                {query: Done(**done) for query, done in value["queries"].items()},
-            )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise WriteLedgerError(
-                self.path,
-                reason=f"cannot be read as a ledger: {error!r}",
-                advice="What the last write has done is unknown. Compare the store with what was "
-                "written, then delete the file",
-            ) from error
+
+def _to_content(value: Mapping[str, Any]) -> _Content:
+    return _Content(
+        _to_begun(value["begun"]),
+        {query: Done(**done) for query, done in value["queries"].items()},
+    )
 
 
 def _to_begun(value: dict[str, Any] | None) -> Begun | None:
