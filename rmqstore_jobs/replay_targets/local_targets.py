@@ -7,6 +7,8 @@ the source's log.
 
 from __future__ import annotations
 
+import logging
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,10 +18,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from rmq_store import MessageStore
+from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import StoreError
 from rmq_store.format.queues import QueueId
 from rmq_store.search.log_slices import LogSlice
 from rmq_store.text.progress import Progress
+from rmq_store.writing.open_for_writing import with_log_of_its_own
 from rmqstore_jobs.replay_targets.discarding import discard_unfinished
 from rmqstore_jobs.replay_targets.replay_parquet import PARQUET, write_parquet
 from rmqstore_jobs.replay_targets.step_reader import WaveReader, to_append
@@ -27,6 +31,7 @@ from rmqstore_jobs.replay_targets.target_store import (
     append_rows,
     open_target,
     queue_ends,
+    settle_target,
 )
 from rmqstore_jobs.replaying.ledger import Ledger, ReplayRun, new_run
 from rmqstore_jobs.replaying.plan import (
@@ -44,12 +49,14 @@ from rmqstore_jobs.replaying.spec import ReplaySpec
 from rmqstore_jobs.running.failures import failure
 from rmqstore_jobs.running.provenance import Provenance, files_of_store, provenance_of, sums_of
 from spark_source.writing.target_lock import has_content
+from spark_source.writing.write_options import WriteOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from rmq_store.writing.store_writer import StoreWriter
 
+LOG = logging.getLogger("rmqstore")
 PROBLEMS_SHOWN = 5
 MATCHED = "matched"
 WRITTEN = "written"
@@ -126,13 +133,19 @@ class LocalReplay:
     # --- into a store ----------------------------------------------------------------------------
 
     def _write_store(self, path: str, should_stop: Callable[[], bool]) -> None:
-        conf, release = self.spec.target_conf, self.spec.release
+        given = StoreConfig.of(self.spec.target_conf)
+        asked = WriteOptions(
+            os.path.realpath(path),
+            release=self.spec.release,
+            config=with_log_of_its_own(given) if self.current.created else given,
+        )
         try:
             # Before the target is opened, so that an error of the source does not leave it unclean.
             waves = waves_of(self.read, self.current.next_log_offset, self.spec.wave_bytes)
-            opened = open_target(
-                path, self.current, self.ledger, resumed=self.resumed, conf=conf, release=release
-            )
+            if self.resumed:
+                settle_target(self.current, self.ledger, asked)
+                self._record(signed=False)
+            opened = open_target(self.current, self.ledger, asked, resumed=self.resumed)
         except StoreError:
             if not self.resumed:
                 self.ledger.forget_last()  # nothing was written
@@ -140,26 +153,51 @@ class LocalReplay:
         try:
             self._append_all(opened, waves, should_stop)
         except StoreError as error:
-            # The ledger is not changed: only a recovery can find what the target has now.
             self.stopped_by = f"writing failed: {error}"
-            self.broken = True
+            self.broken = True  # the ledger stays as it was after the last whole wave
+            self._undo_wave(asked)
+        except BaseException:
+            self._undo_wave(asked)
+            raise
+
+    def _undo_wave(self, asked: WriteOptions) -> None:
+        """Recover the target to its last whole wave, so that it is closed and can be used."""
+        try:
+            settle_target(self.current, self.ledger, asked)
+        except StoreError as error:
+            LOG.warning("%s: the next run undoes what arrived last: %s", asked.path, error)
 
     def _append_all(
         self, opened: StoreWriter, waves: Sequence[LogSlice], should_stop: Callable[[], bool]
     ) -> None:
         total = sum(wave.selected_bytes for wave in waves)
         with opened as target, Progress("replay", total) as progress:
-            self._declare_batch_topics(target)
-            reading = WaveReader(self.spark, self.spec, self.read).read_all(waves)
-            while (found := self._next(reading)) is not None:
-                wave, rows = found
-                self._append(target, rows)
-                self._record(next_log_offset=wave.stop, target_end=target.log_range()[1])
-                progress(wave.selected_bytes)
-                if wave.stop is not None and should_stop():
-                    self.stopped_by = "stopped on request"
-                    break
+            try:
+                self._append_waves(target, waves, should_stop, progress)
+            except BaseException:
+                target.abandon()  # what arrived of the last wave is undone
+                raise
             self.target_queues = self._arrived(queue_ends(target))
+
+    def _append_waves(
+        self,
+        target: StoreWriter,
+        waves: Sequence[LogSlice],
+        should_stop: Callable[[], bool],
+        progress: Progress,
+    ) -> None:
+        target.sign(self.current.append.mark)
+        self._record(signed=True)
+        self._declare_batch_topics(target)
+        reading = WaveReader(self.spark, self.spec, self.read).read_all(waves)
+        while (found := self._next(reading)) is not None:
+            wave, rows = found
+            self._append(target, rows)
+            self._record(next_log_offset=wave.stop, target_end=target.log_range()[1])
+            progress(wave.selected_bytes)
+            if wave.stop is not None and should_stop():
+                self.stopped_by = "stopped on request"
+                return
 
     def _next(self, reading: Iterator[tuple[LogSlice, Batches]]) -> tuple[LogSlice, Batches] | None:
         try:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from rmq_store import MessageStore
-from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import (
     ForeignLogError,
     InvalidMessageError,
@@ -16,59 +15,59 @@ from rmq_store.errors import (
     StoreLockedError,
 )
 from rmq_store.format.queues import QueueId
-from rmq_store.writing.open_for_writing import with_log_of_its_own
 from rmqstore_jobs.replaying.ledger import Ledger, LedgerError, ReplayRun
+from spark_source.writing.interrupted_append import settle_append
 from spark_source.writing.target_lock import has_content
+from spark_source.writing.write_options import WriteOptions
 
 if TYPE_CHECKING:
     from rmq_store.writing.store_writer import StoreWriter
 
 
-def open_target(
-    path: str,
-    run: ReplayRun,
-    ledger: Ledger,
-    *,
-    resumed: bool,
-    conf: str | None,
-    release: str | None,
-) -> StoreWriter:
-    """The target store of `run`, opened for appending.
+def settle_target(run: ReplayRun, ledger: Ledger, asked: WriteOptions) -> None:
+    """Undo what an interrupted run appended after its last whole wave.
 
-    Creates the store if the run creates it and it does not exist. An existing store must end
-    exactly where the ledger says. A store that an interrupted run created, and that nobody closed
-    since, is cut to that position. Raises LedgerError otherwise.
+    The store must then end exactly where the ledger says. Raises LedgerError if it does not, or if
+    another process has opened it since.
     """
-    if run.created and not has_content(path):
+    if run.created and not has_content(asked.path):
         if run.target_end:
             raise LedgerError(
-                path,
+                asked.path,
                 reason="the target of an interrupted replay is missing",
                 advice=f"Restore it, or delete {ledger.path} to replay from the start",
             )
-        return MessageStore.create(path, conf, release=release)
+        return
     try:
-        # If this replay created the store, messages after the ledger's position come from the
-        # interrupted wave, which is replayed again.
-        store = (
-            MessageStore.append_to(
-                path,
-                with_log_of_its_own(StoreConfig.of(conf)),  # as at its creation
-                release=release,
-                until=run.target_end,
-            )
-            if run.created and resumed
-            else MessageStore.append_to(path, conf, release=release, recovery="refuse")
+        settle_append(run.append, asked, ledger.path)
+    except (StoreLockedError, ForeignLogError):
+        raise
+    except StoreError as error:
+        raise _cannot_go_on(asked.path, ledger, run, str(error)) from error
+
+
+def open_target(
+    run: ReplayRun, ledger: Ledger, asked: WriteOptions, *, resumed: bool
+) -> StoreWriter:
+    """The target store of `run`, opened for appending; created if the run creates it.
+
+    Raises LedgerError if a resumed run finds another end of the log than the ledger says.
+    """
+    if run.created and not has_content(asked.path):
+        return MessageStore.create(asked.path, asked.config, release=asked.release)
+    try:
+        store = MessageStore.append_to(
+            asked.path, asked.config, release=asked.release, recovery="refuse"
         )
     except StoreError as error:
         if isinstance(error, (StoreLockedError, ForeignLogError)) or not resumed:
             raise
-        raise _cannot_go_on(path, ledger, run, str(error)) from error
+        raise _cannot_go_on(asked.path, ledger, run, str(error)) from error
     end = store.log_range()[1]
     if end != run.target_end:
         store.close()
         reason = f"its log ends at {end}, but the ledger says {run.target_end}"
-        raise _cannot_go_on(path, ledger, run, reason)
+        raise _cannot_go_on(asked.path, ledger, run, reason)
     return store
 
 

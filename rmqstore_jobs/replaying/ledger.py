@@ -19,6 +19,7 @@ from typing import Any, Literal
 from rmq_store import StoreError
 from rmq_store.files.safe_paths import is_plain_name
 from rmq_store.format.queues import QueueId, QueueSlice
+from spark_source.writing.ledger import APPENDING, Begun
 from spark_source.writing.ledger_file import LedgerFile
 
 State = Literal["writing", "stopped", "done"]
@@ -48,6 +49,7 @@ class ReplayRun:
     snapshot: Mapping[str, Any]
     next_log_offset: int | None = 0
     target_end: int = 0
+    signed: bool = False  # the target store has the mark of this run, which is about to append
     parquet: State | None = None
     counts: Mapping[str, int] = field(default_factory=dict)
     started: str = ""
@@ -57,6 +59,13 @@ class ReplayRun:
     def finished(self) -> bool:
         """Whether the run is complete."""
         return self.state == "done"
+
+    @property
+    def append(self) -> Begun:
+        """What the run is doing to the target store: appending the messages of one wave."""
+        return Begun(
+            self.run_id, APPENDING, start=self.target_end, signed=self.signed, at=self.started
+        )
 
 
 def new_run(**known: Any) -> ReplayRun:
