@@ -17,6 +17,7 @@ import pytest
 import rmq_store
 import rmqstore_jobs
 import spark_source
+from benchmarks import picture
 from rmq_store.arrow.message_columns import COLUMNS
 from rmq_store.errors import StoreError
 from rmq_store.tables import TABLES
@@ -173,6 +174,16 @@ def test_the_origin_properties_are_those_of_the_code() -> None:
     assert [row[0] for row in table("jobs/replay.md", "property")] == [
         f"`{name}`" for name in ORIGIN
     ]
+
+
+def test_the_picture_of_the_speed_shows_the_figures_of_its_page() -> None:
+    """`python -m benchmarks.picture` draws it again."""
+    drawn = re.findall(r"<text [^>]*>([^<]+)</text>", picture.PICTURE.read_text("utf-8"))
+    bars = picture.bars_of(picture.PAGE.read_text("utf-8"))
+    assert len(bars) > 10
+    for shown in ([bar.what for bar in bars], [bar.label for bar in bars]):
+        start = drawn.index(shown[0])
+        assert [text for text in drawn[start:] if text in shown][: len(bars)] == shown
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
