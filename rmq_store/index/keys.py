@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,8 @@ from rmq_store.format.layout import INDEX_TAG_TYPE, KEY_SEPARATOR, Property, Sys
 from rmq_store.format.properties import decode_properties, decode_utf8
 from rmq_store.format.record import Record
 from rmq_store.format.releases import Dialect
+
+_Items = tuple[Ints, npt.NDArray[np.int32]]  # record number and key hash of index items
 
 
 def rows_with_key(
@@ -41,7 +43,7 @@ def rows_with_key(
     return result
 
 
-def index_items(records: DecodedRecords, dialect: Dialect) -> tuple[Ints, npt.NDArray[np.int32]]:
+def index_items(records: DecodedRecords, dialect: Dialect) -> _Items:
     """Record number and key hash of every index item of the records, in the order of the file.
 
     The items are UNIQ_KEY, each word of KEYS, and TAGS from 5.4.0 on (IndexService#buildIndex).
@@ -57,12 +59,26 @@ def index_items(records: DecodedRecords, dialect: Dialect) -> tuple[Ints, npt.ND
     ]
     if dialect.has("tag_items"):
         parts.append(_hashed(properties.tags, None, names, code, INDEX_TAG_TYPE + "#"))
-    rows = np.concatenate([row for row, _ in parts])
-    hashes = np.concatenate([hash_ for _, hash_ in parts])
-    kind = np.repeat(np.arange(len(parts)), [len(row) for row, _ in parts])
-    order = np.argsort(rows * len(parts) + kind, kind="stable")
-    order = order[indexed[rows[order]]]
-    return rows[order], hashes[order]
+    rows, hashes = _in_record_order(parts, len(headers))
+    if not indexed.all():
+        wanted = indexed[rows]
+        return rows[wanted], hashes[wanted]
+    return rows, hashes
+
+
+def _in_record_order(parts: Sequence[_Items], records: int) -> _Items:
+    """The items of all parts by record, and those of one record by part; each part ascends."""
+    counts = [np.bincount(row, minlength=records) for row, _ in parts]
+    every = np.sum(counts, axis=0)
+    before = np.cumsum(every) - every  # items of earlier records
+    rows = np.empty(sum(len(row) for row, _ in parts), dtype=np.int64)
+    hashes = np.empty(len(rows), dtype=np.int32)
+    for (row, key_hashes), count in zip(parts, counts, strict=True):
+        # The number of an item in its part, less those of its part in earlier records.
+        at = np.arange(len(row)) + (before - (np.cumsum(count) - count))[row]
+        rows[at], hashes[at] = row, key_hashes
+        before = before + count
+    return rows, hashes
 
 
 def _words(keys: pa.Array) -> tuple[pa.Array, Ints]:
@@ -76,20 +92,22 @@ def _words(keys: pa.Array) -> tuple[pa.Array, Ints]:
 
 def _hashed(
     keys: pa.Array, rows: Ints | None, names: list[str], code: npt.NDArray[np.int32], kind: str
-) -> tuple[Ints, npt.NDArray[np.int32]]:
+) -> _Items:
     """Row and index key hash of `topic#` + `kind` + key, for each row with a key.
 
     The hash of a concatenation follows from the hashes of its parts, so each topic is hashed once.
     """
-    if rows is None:
+    if rows is None and keys.null_count:
         rows = np.flatnonzero(keys.is_valid().to_numpy(zero_copy_only=False))
         keys = keys.take(pa.array(rows))
+    elif rows is None:
+        rows = np.arange(len(keys))
     ends, raw = buffers(keys)
-    own = java_string_hashes(raw, ends).astype(np.int64)
-    units = _utf16_lengths(keys)
-    front = np.array([java_string_hash(f"{name}#{kind}") for name in names] or [0], dtype=np.int64)
-    mixed = (front[code[rows]] * _powers_of_31(units) + own) & 0xFFFFFFFF
-    return rows, index_key_hashes(mixed.astype(np.uint32).view(np.int32))
+    hashes = java_string_hashes(raw, ends).view(np.uint32)
+    fronts = np.array([java_string_hash(f"{name}#{kind}") for name in names] or [0], dtype=np.int32)
+    mixed = fronts.view(np.uint32)[code[rows]] * _powers_of_31(_utf16_lengths(keys))
+    mixed += hashes
+    return rows, index_key_hashes(mixed.view(np.int32))
 
 
 def _utf16_lengths(keys: pa.Array) -> Ints:
@@ -103,12 +121,14 @@ def _utf16_lengths(keys: pa.Array) -> Ints:
     return np.diff(before[ends - int(ends[0])])
 
 
-def _powers_of_31(exponents: Ints) -> Ints:
+def _powers_of_31(exponents: Ints) -> npt.NDArray[np.uint32]:
+    """Modulo 2**32."""
     longest = int(exponents.max()) if len(exponents) else 0
     table = np.ones(longest + 1, dtype=np.uint32)
     table[1:] = 31
     np.multiply.accumulate(table, out=table)
-    return table[exponents].astype(np.int64)
+    powers: npt.NDArray[np.uint32] = table[exponents]
+    return powers
 
 
 def has_key(record: Record, topic: str, key: str) -> bool:

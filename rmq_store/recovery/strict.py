@@ -237,7 +237,8 @@ class StrictRecovery:
     def _reported(self, log: CommitLog) -> RecoveryReport:
         log = self._open_log()
         folders = QueueFolders(self.root, self.config)
-        snapshot = take_snapshot(self.root, log, folders, self.config)
+        compared_from = None if self.report.untouched else self.report.scanned_from
+        snapshot = take_snapshot(self.root, log, folders, self.config, compared_from=compared_from)
         self.report.snapshot = snapshot
         self.report.log_start, self.report.log_end = snapshot.log_start, snapshot.log_end
         self.report.queues = {

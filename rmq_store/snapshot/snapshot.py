@@ -57,20 +57,27 @@ def take_snapshot(
     config: StoreConfig,
     *,
     past_damage: bool = False,
+    compared_from: int | None = None,
 ) -> StoreSnapshot:
     """Determine the state of a store from its current files. Reads only the undispatched end of the log.
 
     By default the log ends at the first damage after the newest listed record, where a writer
     continues. With `past_damage`, for readers, it ends after the last whole record that an entry
     lists; in a store that was closed, or lacks a file there, entries that point after the end still
-    count. Raises UndispatchedError if too many records are in no queue.
+    count. `compared_from`: log offset after which a recovery has just compared all records with the
+    queues. Raises UndispatchedError if too many records are in no queue.
     """
     with collector_paused():
-        return _snapshot_of(root, log, folders, config, past_damage)
+        return _snapshot_of(root, log, folders, config, past_damage, compared_from)
 
 
 def _snapshot_of(
-    root: Path, log: CommitLog, folders: QueueFolders, config: StoreConfig, past_damage: bool
+    root: Path,
+    log: CommitLog,
+    folders: QueueFolders,
+    config: StoreConfig,
+    past_damage: bool,
+    compared_from: int | None,
 ) -> StoreSnapshot:
     closed = not (root / ABORT_FILE).exists()
     listed = _look_at_all(log, folders)
@@ -80,8 +87,11 @@ def _snapshot_of(
     if not (past_damage and (closed or lost_file)):
         for listed_queue in listed.values():
             _cut_to_log(listed_queue, end.stop)
+    back_from = None
+    if not closed:
+        back_from = end.dispatched if compared_from is None else compared_from
     tails, misplaced = find_undispatched(
-        root, log, listed, config, end.dispatched, end.stop, not closed
+        root, log, listed, config, end.dispatched, end.stop, back_from
     )
     states = {
         queue: _state(listed_queue, tails.pop(queue, None))

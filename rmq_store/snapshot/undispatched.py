@@ -35,18 +35,19 @@ def find_undispatched(
     config: StoreConfig,
     dispatched: int,
     log_end: int,
-    unclean: bool,
+    back_from: int | None,
 ) -> tuple[dict[QueueId, Entries], list[StoreError]]:
     """The entries of records after the last entry of their queue, and errors for those without one.
 
     The broker dispatches in log order, so in its own store they are all after the place that the
     queues have reached. In a copy made while it ran, the files of one queue may be older than those
-    of another. So an unclean store is also searched backwards, until a range adds nothing.
+    of another. So an unclean store is also searched backwards from `back_from`, until a range adds
+    nothing; records after it are in the queues that they belong to. None: it is not searched.
     """
     batch = _batch_topics(root, listed)
-    start = dispatched
-    found = _strays_in(log, start, log_end, listed, config, batch)
-    while unclean and start > log.start:
+    found = _strays_in(log, dispatched, log_end, listed, config, batch)
+    start = log.start if back_from is None else min(back_from, dispatched)
+    while start > log.start:
         before = record_start_near(log, start - _LOOK_BACK, start)
         more = _strays_in(log, before, start, listed, config, batch)
         start = before

@@ -315,6 +315,8 @@ def check_runs(monkeypatch: pytest.MonkeyPatch, seeds: Iterable[int]) -> None:
     monkeypatch.setattr(walk, "_MANY_FROM", 400)
     monkeypatch.setattr(walk, "_BYTES_A_LANE", 150)
     monkeypatch.setattr(walk, "_SEARCH", 350)
+    monkeypatch.setattr(walk, "_PROBE", 200)  # the logs are shorter than the usual one
+    monkeypatch.setattr(walk, "_MOST_STEPS", 3)
     lanes_used = 0
     for seed in seeds:
         window, base = log_with_decoys(seed)
