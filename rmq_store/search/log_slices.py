@@ -23,6 +23,7 @@ from rmq_store.format.queues import EntryAt, QueueId, QueueSlice
 SAMPLES_IN_ALL = 20_000
 SAMPLES_PER_QUEUE = 64
 QUEUES_IN_ALL = 10_000
+QUEUES_OF_ONE_SLICE = 64  # where nothing is cut, so that only the estimate of bytes needs them
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,12 +158,17 @@ def plan_partitions(
     target_bytes: int,
     min_slices: int = 1,
     max_entries: int | None = None,
+    *,
+    log_bytes: int | None = None,
 ) -> list[LogSlice]:
     """Log slices with the selected entries; none if nothing is selected.
 
-    `entry_at` returns the entry of a queue offset in the selected ranges.
+    `entry_at` returns the entry of a queue offset in the selected ranges. `log_bytes`: the whole
+    log, if known. One that fits into a slice is not cut, and few of its queues are looked at.
     """
     parts = [part for part in wanted if len(part)]
+    one = log_bytes is not None and log_bytes <= target_bytes and min_slices <= 1
+    most = QUEUES_OF_ONE_SLICE if one and max_entries is None else QUEUES_IN_ALL
 
     def slices_of(sampled: Iterable[tuple[QueueSlice, float]]) -> list[LogSlice]:
         found = (
@@ -173,19 +179,21 @@ def plan_partitions(
         return cut_log(found, target_bytes, min_slices, max_entries)
 
     # Where all entries that were looked at are damaged, others may not be.
-    return slices_of(looked_at(parts)) or slices_of((part, 1.0) for part in parts)
+    return slices_of(looked_at(parts, most)) or slices_of((part, 1.0) for part in parts)
 
 
-def looked_at(parts: Sequence[QueueSlice]) -> list[tuple[QueueSlice, float]]:
+def looked_at(
+    parts: Sequence[QueueSlice], most: int = QUEUES_IN_ALL
+) -> list[tuple[QueueSlice, float]]:
     """The ranges whose entries are sampled, and for how many times its size each of them stands.
 
-    All of them, up to QUEUES_IN_ALL. Of more, the longest half of that number, and as many of the
+    All of them, up to `most`. Of more, the longest half of that number, and as many of the
     others, evenly by length, which stand for all others.
     """
-    if len(parts) <= QUEUES_IN_ALL:
+    if len(parts) <= most:
         return [(part, 1.0) for part in parts]
     by_length = sorted(parts, key=len, reverse=True)
-    half = QUEUES_IN_ALL // 2
+    half = most // 2
     longest, others = by_length[:half], by_length[half:]
     some = [others[len(others) * i // half] for i in range(half)]
     stands_for = sum(map(len, others)) / sum(map(len, some))

@@ -273,7 +273,10 @@ def cut_into_slices(
     estimate. `size_at` measures entries in another way than by their records.
     """
     look = size_at or entry_at(store, ranges)
-    slices = plan_partitions(ranges, look, target_bytes, min_slices, max_entries)
+    start, stop = store.log_range()
+    slices = plan_partitions(
+        ranges, look, target_bytes, min_slices, max_entries, log_bytes=stop - start
+    )
     if max_entries is None or len(slices) * len(ranges) > EXACT_PIECES:
         return slices
     return with_at_most(

@@ -6,12 +6,14 @@ from bisect import bisect_left
 from itertools import pairwise
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq_store.format.queues import Entry, QueueId, QueueSlice
 from rmq_store.search.log_slices import (
     QUEUES_IN_ALL,
+    QUEUES_OF_ONE_SLICE,
     Bound,
     LogSlice,
     Stretch,
@@ -192,6 +194,32 @@ def test_of_very_many_queues_some_stand_for_the_others() -> None:
 def test_of_many_queues_all_are_looked_at() -> None:
     parts = [QueueSlice(QueueId("t", n), 0, 1) for n in range(QUEUES_IN_ALL)]
     assert looked_at(parts) == [(part, 1.0) for part in parts]
+
+
+@pytest.mark.parametrize(
+    ("log_bytes", "least", "most", "looked"),
+    [
+        (1000, 1, None, QUEUES_OF_ONE_SLICE),
+        (1001, 1, None, 500),  # more than a slice
+        (1000, 2, None, 500),  # more slices are asked for
+        (1000, 1, 400, 500),
+        (None, 1, None, 500),
+    ],
+)
+def test_a_log_of_one_slice_needs_few_looks(
+    log_bytes: int | None, least: int, most: int | None, looked: int
+) -> None:
+    parts = [QueueSlice(QueueId("t", n), 0, 1) for n in range(500)]
+    asked: set[QueueId] = set()
+
+    def entry_at(queue: QueueId, offset: int) -> Entry:
+        asked.add(queue)
+        return Entry(2 * queue.queue_id, 2)
+
+    slices = plan_partitions(parts, entry_at, 1000, least, most, log_bytes=log_bytes)
+    assert len(asked) == looked
+    assert (slices[0].start, slices[-1].stop) == (None, None)
+    assert abs(sum(piece.selected_bytes for piece in slices) - 1000) < 2
 
 
 def test_readable_entries_count_where_all_that_stand_for_others_are_damaged() -> None:
