@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.arrow.decoded_records import DecodedRecords
+from rmq_store.arrow.property_columns import PropertyColumns
 from rmq_store.arrow.substrings import buffers
 from rmq_store.format.array_types import Ints
 from rmq_store.format.hashing import index_key_hashes, java_string_hash, java_string_hashes
@@ -46,11 +47,21 @@ def index_items(records: DecodedRecords, dialect: Dialect) -> tuple[Ints, npt.ND
 
     The items are UNIQ_KEY, each word of KEYS, and TAGS from 5.4.0 on (IndexService#buildIndex).
     """
-    headers, properties = records.headers, records.properties
     codes = records.topics.dictionary_encode()
     names = codes.dictionary.to_pylist()
-    code = codes.indices.to_numpy()
-    indexed = (headers.sys_flag & SysFlag.TRANSACTION_MASK) != SysFlag.TRANSACTION_ROLLBACK
+    code = codes.indices.to_numpy().astype(np.int64)
+    return items_of(records.properties, names, code, records.headers.sys_flag, dialect)
+
+
+def items_of(
+    properties: PropertyColumns,
+    names: list[str],
+    code: Ints,
+    sys_flag: npt.NDArray[np.int32],
+    dialect: Dialect,
+) -> tuple[Ints, npt.NDArray[np.int32]]:
+    """The same of messages by their columns. `code`: the place of each topic in `names`."""
+    indexed = (sys_flag & SysFlag.TRANSACTION_MASK) != SysFlag.TRANSACTION_ROLLBACK
     parts = [
         _hashed(properties.uniq_key, None, names, code, ""),
         _hashed(*_words(properties.keys), names, code, ""),
@@ -75,7 +86,7 @@ def _words(keys: pa.Array) -> tuple[pa.Array, Ints]:
 
 
 def _hashed(
-    keys: pa.Array, rows: Ints | None, names: list[str], code: npt.NDArray[np.int32], kind: str
+    keys: pa.Array, rows: Ints | None, names: list[str], code: Ints, kind: str
 ) -> tuple[Ints, npt.NDArray[np.int32]]:
     """Row and index key hash of `topic#` + `kind` + key, for each row with a key.
 
