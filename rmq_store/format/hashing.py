@@ -15,7 +15,7 @@ _MASK32 = 0xFFFFFFFF
 _SHORT_SLICE = 512  # bytes
 _SIGN32 = 0x80000000
 
-crc32: Callable[[Any], int] = zlib_ng.crc32
+crc32: Callable[..., int] = zlib_ng.crc32
 """zlib's CRC-32 of any buffer; uses the processor's carry-less multiply if available."""
 
 

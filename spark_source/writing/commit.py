@@ -32,6 +32,7 @@ from spark_source.writing.ledger import (
     WriteLedgerError,
 )
 from spark_source.writing.rows_to_append import Turns
+from spark_source.writing.staged_records import append_staged
 from spark_source.writing.staging import Part, Staging, remove_abandoned
 from spark_source.writing.target_lock import has_content
 from spark_source.writing.unfinished_write import settle
@@ -104,7 +105,7 @@ def commit(write: StoreWrite, parts: Sequence[Part], stream: StreamBatch | None 
         if not again and check_target(write) and _has_work(write, parts, stream):
             if done is not None and not write.overwrite:
                 _refuse_shorter(write.asked, done.end)
-            rows = _with_queues(staging.read(parts), write.asked)
+            rows = _with_queues(staging.take(parts), write.asked)
             if write.overwrite or not has_content(write.asked.path):
                 _replace(ledger, write, rows, stream)
             else:
@@ -183,7 +184,7 @@ def _settled(ledger: WriteLedger, asked: WriteOptions, done: bool) -> bool:
 
 def _append_all(store: StoreWriter, rows: Iterator[pa.RecordBatch], asked: WriteOptions) -> None:
     for batch in rows:
-        store.append_batch(batch)
+        append_staged(store, batch)
     if asked.flush:
         store.flush()
     else:
