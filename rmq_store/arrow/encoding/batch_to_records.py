@@ -254,6 +254,8 @@ def _hosts(
             ) from error
         table[code, : len(raw)] = np.frombuffer(raw, dtype=np.uint8)
         is_v6[code] = len(raw) == HOST_V6_SIZE
+    if len(table) == 1:  # as for most batches: no copy for each row
+        return np.broadcast_to(table, (count, HOST_V6_SIZE)), np.broadcast_to(is_v6, count)
     return table[codes], is_v6[codes]
 
 
