@@ -74,8 +74,13 @@ def staged(batches: list[pa.RecordBatch], target: Path) -> tuple[StoreWrite, lis
     """A write whose rows are staged."""
     write = StoreWrite("measured", WriteOptions(str(target)))
     write.staging.begin()
-    rows = (ready for batch in batches for ready in to_append(batch, write.asked))
-    return write, [write.staging.write(0, rows)]
+    each = -(-len(batches) // PARTS)
+    parts = []
+    for number in range(PARTS):
+        own = batches[number * each : (number + 1) * each]
+        rows = (ready for batch in own for ready in to_append(batch, write.asked))
+        parts.append(write.staging.write(number, rows))
+    return write, parts
 
 
 def handed_over(frame: DataFrame) -> None:

@@ -107,10 +107,8 @@ def dispatch(
     extra = _read_properties(records, values, is_batch, delayed, delay_levels_ms, lmq)
     queue_ids = headers.field("queue_id", np.int64)
     rows = np.flatnonzero(listed)
-    keys, queue = np.unique(codes[rows] << 32 | (queue_ids[rows] & 0xFFFFFFFF), return_inverse=True)
     result = DispatchRequests(
-        [QueueId(names[key >> 32], _signed(key & 0xFFFFFFFF)) for key in keys.tolist()],
-        queue.astype(np.int64),
+        *_queues_of(names, codes[rows], queue_ids[rows]),
         values.offset[rows],
         headers.at[rows] + headers.base,
         headers.total[rows],
@@ -121,6 +119,39 @@ def dispatch(
     )
     listed_extra = [item for item in extra if listed[item[0]]]
     return _with_extra(result, listed_extra, headers, values.tags_code)
+
+
+def _queues_of(names: Sequence[str], codes: Ints, queue_ids: Ints) -> tuple[list[QueueId], Ints]:
+    """The distinct queues, and the place of each record's queue among them."""
+    keys, queue = np.unique(codes << 32 | (queue_ids & 0xFFFFFFFF), return_inverse=True)
+    queues = [QueueId(names[key >> 32], _signed(key & 0xFFFFFFFF)) for key in keys.tolist()]
+    return queues, queue.astype(np.int64)
+
+
+def plain_entries(
+    names: Sequence[str],
+    codes: Ints,
+    queue_ids: Ints,
+    offset: Ints,
+    log_offset: Ints,
+    size: Ints,
+    tags_code: Ints,
+    store_timestamp: Ints,
+) -> DispatchRequests:
+    """The entries of records that one queue lists each, and whose properties change nothing in them.
+
+    `codes`: the place of each topic in `names`. Arrays of n, in log order.
+    """
+    return DispatchRequests(
+        *_queues_of(names, codes, queue_ids),
+        offset,
+        log_offset,
+        size,
+        tags_code,
+        np.ones(len(codes), dtype=np.int64),
+        store_timestamp,
+        np.zeros(len(codes), dtype=bool),
+    )
 
 
 @dataclass(frozen=True, slots=True)

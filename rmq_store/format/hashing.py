@@ -17,7 +17,7 @@ _NARROW = 8  # units of the narrowest table of strings; each next one is twice a
 _CELLS = 1 << 16  # of a table
 _SIGN32 = 0x80000000
 
-crc32: Callable[[Any], int] = zlib_ng.crc32
+crc32: Callable[..., int] = zlib_ng.crc32
 """zlib's CRC-32 of any buffer; uses the processor's carry-less multiply if available."""
 
 

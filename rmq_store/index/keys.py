@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.arrow.decoded_records import DecodedRecords
+from rmq_store.arrow.property_columns import PropertyColumns
 from rmq_store.arrow.substrings import buffers
 from rmq_store.format.array_types import Ints
 from rmq_store.format.hashing import index_key_hashes, java_string_hash, java_string_hashes
@@ -48,18 +49,28 @@ def index_items(records: DecodedRecords, dialect: Dialect) -> _Items:
 
     The items are UNIQ_KEY, each word of KEYS, and TAGS from 5.4.0 on (IndexService#buildIndex).
     """
-    headers, properties = records.headers, records.properties
     codes = records.topics.dictionary_encode()
     names = codes.dictionary.to_pylist()
-    code = codes.indices.to_numpy()
-    indexed = (headers.sys_flag & SysFlag.TRANSACTION_MASK) != SysFlag.TRANSACTION_ROLLBACK
+    code = codes.indices.to_numpy().astype(np.int64)
+    return items_of(records.properties, names, code, records.headers.sys_flag, dialect)
+
+
+def items_of(
+    properties: PropertyColumns,
+    names: list[str],
+    code: Ints,
+    sys_flag: npt.NDArray[np.int32],
+    dialect: Dialect,
+) -> _Items:
+    """The same of messages by their columns. `code`: the place of each topic in `names`."""
+    indexed = (sys_flag & SysFlag.TRANSACTION_MASK) != SysFlag.TRANSACTION_ROLLBACK
     parts = [
         _hashed(properties.uniq_key, None, names, code, ""),
         _hashed(*_words(properties.keys), names, code, ""),
     ]
     if dialect.has("tag_items"):
         parts.append(_hashed(properties.tags, None, names, code, INDEX_TAG_TYPE + "#"))
-    rows, hashes = _in_record_order(parts, len(headers))
+    rows, hashes = _in_record_order(parts, len(code))
     if not indexed.all():
         wanted = indexed[rows]
         return rows[wanted], hashes[wanted]
@@ -90,9 +101,7 @@ def _words(keys: pa.Array) -> tuple[pa.Array, Ints]:
     return words.take(pa.array(filled)), rows[filled]
 
 
-def _hashed(
-    keys: pa.Array, rows: Ints | None, names: list[str], code: npt.NDArray[np.int32], kind: str
-) -> _Items:
+def _hashed(keys: pa.Array, rows: Ints | None, names: list[str], code: Ints, kind: str) -> _Items:
     """Row and index key hash of `topic#` + `kind` + key, for each row with a key.
 
     The hash of a concatenation follows from the hashes of its parts, so each topic is hashed once.

@@ -103,6 +103,15 @@ class IndexWriter:
         stamps = headers.field("store_timestamp", np.int64)
         offsets = headers.at + headers.base
         row, hashes = index_items(records, self._dialect)
+        self.add_hashes(offsets, stamps, row, hashes)
+
+    def add_hashes(
+        self, offsets: Ints, stamps: Ints, row: Ints, hashes: npt.NDArray[np.int32]
+    ) -> None:
+        """Index n records, at least one, by their log offsets, store times (ms) and items.
+
+        `row` and `hashes`: record number and key hash of each item, as `index_items` gives them.
+        """
         if self._resumed is not None:
             row, hashes = self._without_indexed(offsets, row, hashes)
             if not len(row):
@@ -118,7 +127,7 @@ class IndexWriter:
             last_record = int(row[at - 1])
         # The broker looks for a file with room at every record, with or without keys. So the file
         # after a full one, or for the very first record, exists even if it stays empty.
-        if self._file is None or (self._is_full() and last_record < len(headers) - 1):
+        if self._file is None or (self._is_full() and last_record < len(offsets) - 1):
             self._roll()
 
     def _without_indexed(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -23,9 +24,11 @@ from rmq_store.index.file import IndexFile, list_index_files
 from rmq_store.index.geometry import Geometry, Header
 from rmq_store.index.writer import IndexWriter
 from rmq_store.snapshot.snapshot import StoreSnapshot
+from rmq_store.writing.encoded_records import Listing, concat_listings
 
 _BYTES_TAKEN = 8 << 20  # bytes appended before queue and index entries are written
 _RUNS_TAKEN = 1024  # appends whose queue and index entries are written together
+_NO_BYTES = np.zeros(0, dtype=np.uint8)
 
 
 class Dispatcher:
@@ -52,19 +55,22 @@ class Dispatcher:
         ends = {queue: state.file_stop for queue, state in snapshot.queues.items()}
         self._queues = QueueWriter(root, config, queue_files, ends)
         self._index = _open_index(root, config, release)
-        self._taken: list[tuple[Bytes, Ints]] = []
+        self._taken: list[tuple[Bytes, Ints, Listing | None]] = []
         self.bytes_taken = 0
         self._broke_off = False
         self.last_record = 0  # log offset of the last record whose entries are written
         self.last_timestamp = 0  # when it was stored, ms
 
-    def take(self, data: Bytes, places: Ints) -> bool:
+    def take(self, data: Bytes, places: Ints, listing: Listing | None = None) -> bool:
         """Queue records at the log offsets `places`, after those of earlier calls.
 
-        Returns whether enough data is waiting to be written.
+        `listing`: what lists them, where it is known; otherwise it is derived from `data`. Returns
+        whether enough data is waiting to be written.
         """
-        self._taken.append((data, places))
+        if listing is not None and not self.batch_topics.isdisjoint(listing.topics):
+            listing = None  # the entries of a BatchConsumeQueue depend on properties
         self.bytes_taken += len(data)
+        self._taken.append((data if listing is None else _NO_BYTES, places, listing))
         return self.bytes_taken >= _BYTES_TAKEN or len(self._taken) >= _RUNS_TAKEN
 
     def write_taken(self) -> None:
@@ -72,10 +78,15 @@ class Dispatcher:
         if not self._taken:
             return
         runs, self._taken, self.bytes_taken = self._taken, [], 0
-        base = int(runs[0][1][0])
-        data = runs[0][0] if len(runs) == 1 else np.concatenate([run for run, _ in runs])
-        places = np.concatenate([places for _, places in runs])
-        self.write_entries(Headers(data, places - base, base))
+        for known, group in groupby(runs, lambda run: run[2] is not None):
+            some = list(group)
+            if known:
+                self._write_listing(concat_listings([one for _, _, one in some if one is not None]))
+                continue
+            base = int(some[0][1][0])
+            data = some[0][0] if len(some) == 1 else np.concatenate([run for run, _, _ in some])
+            places = np.concatenate([places for _, places, _ in some])
+            self.write_entries(Headers(data, places - base, base))
 
     def write_entries(self, headers: Headers) -> None:
         """Write queue entries before index entries: a reader may briefly miss a key, never a message.
@@ -85,16 +96,26 @@ class Dispatcher:
         """
         records = DecodedRecords.of(headers)
         requests = entries_to_write(records, self._config, self.batch_topics)
+        self._write(requests, lambda index: index.add_items(records))
+        self.last_record = int(headers.at[-1]) + headers.base
+        self.last_timestamp = int(headers.field("store_timestamp", np.int64).max())
+        self._listed(self._ends_of(requests))
+
+    def _write_listing(self, listing: Listing) -> None:
+        requests = listing.entries()
+        self._write(requests, lambda index: index.add_hashes(*listing.items()))
+        self.last_record = int(listing.log_offset[-1])
+        self.last_timestamp = int(listing.store_timestamp.max())
+        self._listed(self._ends_of(requests))
+
+    def _write(self, requests: DispatchRequests, add_items: Callable[[IndexWriter], None]) -> None:
         if self._broke_off and self._index is not None:
             self._index.resume()
         self._broke_off = True
         self._queues.add_entries(requests)
         if self._index is not None:
-            self._index.add_items(records)
+            add_items(self._index)
         self._broke_off = False
-        self.last_record = int(headers.at[-1]) + headers.base
-        self.last_timestamp = int(headers.field("store_timestamp", np.int64).max())
-        self._listed(self._ends_of(requests))
 
     def _ends_of(self, requests: DispatchRequests) -> dict[QueueId, int]:
         """The queueOffset after the last message of each queue that received one."""

@@ -6,12 +6,10 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from rmq_store.arrow.encoding.batch_to_records import Prepared
-from rmq_store.errors import InvalidMessageError
 from rmq_store.format.array_types import Ints
-from rmq_store.format.layout import Property, SysFlag
-from rmq_store.format.properties import decode_properties
+from rmq_store.format.layout import SysFlag
 from rmq_store.format.queues import QueueId
+from rmq_store.writing.encoded_records import Unplaced
 
 
 class QueueCounters:
@@ -37,7 +35,7 @@ class QueueCounters:
         """Set counters to these ends."""
         self._next.update(ends)
 
-    def assign(self, prepared: Prepared, counts: Ints) -> Ints:
+    def assign(self, prepared: Unplaced, counts: Ints) -> Ints:
         """queueOffset of each record: the queue's counter; 0 for records that enter no queue."""
         transaction = prepared.transaction
         listed = (transaction == 0) | (transaction == SysFlag.TRANSACTION_COMMIT)
@@ -60,20 +58,3 @@ class QueueCounters:
             self._next[queue] = int(starts[place] + counts[order[at : at + size]].sum())
         offsets[order] = before + np.repeat(starts - before[first], sizes)
         return offsets
-
-
-def message_counts(prepared: Prepared) -> Ints:
-    """The number of messages in each record; more than one only in an inner batch."""
-    counts = np.ones(len(prepared), dtype=np.int64)
-    inner = np.flatnonzero(prepared.numbers["sysFlag"] & SysFlag.INNER_BATCH)
-    for row in inner.tolist():
-        found = decode_properties(prepared.properties[row].as_py())
-        number = found.get(Property.INNER_NUM, "")
-        if not number.isdigit() or not int(number):
-            raise InvalidMessageError(
-                None,
-                reason=f"message {row} of the batch: an inner batch without {Property.INNER_NUM}",
-                advice="Nothing of the batch was written",
-            )
-        counts[row] = int(number)
-    return counts

@@ -11,18 +11,19 @@ import numpy as np
 import pyarrow as pa
 
 from rmq_store.arrow.encoding import message_to_record as single
-from rmq_store.arrow.encoding.batch_to_records import LOOPBACK, Prepared, assemble, prepare
+from rmq_store.arrow.encoding.batch_to_records import LOOPBACK, check_room, prepare
 from rmq_store.arrow.encoding.offset_properties import Places, with_places
 from rmq_store.commitlog.appender import LogAppender
 from rmq_store.config.broker_conf import StoreConfig
-from rmq_store.errors import InvalidMessageError
+from rmq_store.errors import InvalidArgumentError, InvalidMessageError
 from rmq_store.format.array_types import Bytes, Ints
 from rmq_store.format.layout import BLANK_SIZE, SysFlag
 from rmq_store.format.properties import decode_utf8
 from rmq_store.format.queues import QueueId
 from rmq_store.format.record import Record, encode_record
 from rmq_store.format.releases import Dialect
-from rmq_store.writing.queue_offsets import QueueCounters, message_counts
+from rmq_store.writing.encoded_records import EncodedRecords, Listing, Unplaced
+from rmq_store.writing.queue_offsets import QueueCounters
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +72,15 @@ class RecordAppender:
         dialect: Dialect,
         last: tuple[int, int],
         *,
-        written: Callable[[Bytes, Ints], None],
+        written: Callable[[Bytes, Ints, Listing | None], None],
         file_ends: Callable[[], None],
         fail: Callable[[BaseException], None],
     ) -> None:
         """`last`: place and time of the last record.
 
-        `written`: callback that receives the bytes of records and their log offsets after they were
-        written to the log. `file_ends`: callback before the log moves on to a new file.
+        `written`: callback that receives the bytes of records, their log offsets and, where it is
+        known, what lists them, after they were written to the log. `file_ends`: callback before the
+        log moves on to a new file.
         """
         self._log = log
         self._offsets = offsets
@@ -121,14 +123,29 @@ class RecordAppender:
             raise InvalidMessageError(
                 None, reason="the batch does not fit into one file of the log"
             )
-        counts = message_counts(prepared)
-        queue_offset = self._offsets.assign(prepared, counts)
-        stamps = self._stamps(prepared)
-        with self._reporting_failure():
-            places = self._write_records(prepared, queue_offset, stamps, together)
+        done = self._append(prepared, prepared.counts, together)
         self._offsets.update(assigned.lmq)
+        return done
+
+    def append_encoded(self, records: EncodedRecords) -> AppendResult:
+        """Append encoded records, at least one."""
+        records.check()
+        check_room(records.total, self._config)
+        if self._with_record_crc:
+            raise InvalidArgumentError(
+                None,
+                reason="encoded records have no record CRC, and the store has enabledAppendPropCRC",
+                advice="Append the messages as a batch of columns",
+            )
+        return self._append(records, np.ones(len(records), dtype=np.int64), False)
+
+    def _append(self, records: Unplaced, counts: Ints, together: bool) -> AppendResult:
+        queue_offset = self._offsets.assign(records, counts)
+        stamps = self._stamps(records)
+        with self._reporting_failure():
+            places = self._write_records(records, queue_offset, stamps, together)
         self.last_timestamp = max(self.last_timestamp, int(stamps.max()))
-        return AppendResult(queue_offset, places, prepared.total, stamps)
+        return AppendResult(queue_offset, places, records.total, stamps)
 
     @contextmanager
     def _reporting_failure(self) -> Iterator[None]:
@@ -141,9 +158,9 @@ class RecordAppender:
     def _places(self) -> Places:
         return Places(self._config, self._offsets.next_of)
 
-    def _stamps(self, prepared: Prepared) -> Ints:
+    def _stamps(self, records: Unplaced) -> Ints:
         """Store times: as given, else now; never before the previous one."""
-        given: Ints = prepared.numbers["storeTimestamp"]
+        given = records.store_timestamp
         return np.where(given > 0, given, self._now())
 
     def _now(self) -> int:
@@ -158,28 +175,29 @@ class RecordAppender:
         return record
 
     def _write_records(
-        self, prepared: Prepared, queue_offset: Ints, stamps: Ints, together: bool
+        self, records: Unplaced, queue_offset: Ints, stamps: Ints, together: bool
     ) -> Ints:
-        places = np.empty(len(prepared), dtype=np.int64)
+        places = np.empty(len(records), dtype=np.int64)
         at = 0
-        while at < len(prepared):
-            count = self._log.fitting(prepared.total[at:], together=together)
+        while at < len(records):
+            count = self._log.fitting(records.total[at:], together=together)
             if not count:
                 self._end_log_file()
                 continue
             rows = slice(at, at + count)
-            sizes = prepared.total[rows]
+            sizes = records.total[rows]
             places[rows] = self._log.end + np.cumsum(sizes) - sizes
-            data = assemble(prepared, rows, queue_offset[rows], places[rows], stamps[rows])
-            self._write_run(data, places[rows])
+            given = queue_offset[rows], places[rows], stamps[rows]
+            listing = records.listing(rows, *given) if isinstance(records, EncodedRecords) else None
+            self._write_run(records.placed(rows, *given), places[rows], listing)
             at += count
         return places
 
-    def _write_run(self, data: Bytes, places: Ints) -> None:
+    def _write_run(self, data: Bytes, places: Ints, listing: Listing | None = None) -> None:
         """Write records with the log offsets `places` at the end of the log."""
         self._log.write(data)
         self.last_record = int(places[-1])
-        self._written(data, places)
+        self._written(data, places, listing)
 
     def _end_log_file(self) -> None:
         self._file_ends()

@@ -24,6 +24,7 @@ from rmq_store.format.record import Record
 from rmq_store.markers.abort_file import remove_abort, write_abort
 from rmq_store.markers.checkpoint import Checkpoint, checkpoint_size
 from rmq_store.recovery.report import RecoveryReport
+from rmq_store.writing.encoded_records import EncodedRecords, Listing
 from rmq_store.writing.flush import Flusher, GroupCommit, Progress
 from rmq_store.writing.long_polling import Arrivals
 from rmq_store.writing.open_for_writing import WritableStore, make_store, open_store
@@ -324,6 +325,24 @@ class StoreWriter:
         with self._appending:
             self._check_open()
             done = self._records.append_rows(batch, keep_together)
+        return self._on_disk(done)
+
+    def append_records(self, records: EncodedRecords) -> AppendResult:
+        """Append records that `encoded_records.encode` has made of messages, maybe elsewhere.
+
+        Leaves the same bytes as `append_batch` with those messages. Raises InvalidArgumentError,
+        before a byte is written, for bytes that are not such records, and for a store with
+        enabledAppendPropCRC; InvalidMessageError for a record larger than a file of the log.
+        """
+        if not len(records):
+            self._check_open()
+            return nothing_appended()
+        with self._appending:
+            self._check_open()
+            done = self._records.append_encoded(records)
+        return self._on_disk(done)
+
+    def _on_disk(self, done: AppendResult) -> AppendResult:
         end = int(done.commit_log_offset[-1] + done.store_size[-1])
         self._wait_for_disk(end, int(done.store_timestamp.max()))
         return done
@@ -336,9 +355,9 @@ class StoreWriter:
                 advice = "Close it and open it again with append_to, which recovers it"
             raise ReadOnlyStoreError(self.path, reason=reason, advice=advice)
 
-    def _queue_for_dispatch(self, data: Bytes, places: Ints) -> None:
+    def _queue_for_dispatch(self, data: Bytes, places: Ints, listing: Listing | None) -> None:
         """Queue records written at the log offsets `places` for dispatch."""
-        if self._reput is None and self._dispatcher.take(data, places):
+        if self._reput is None and self._dispatcher.take(data, places, listing):
             self.dispatch()
 
     def dispatch(self) -> None:

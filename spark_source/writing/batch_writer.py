@@ -50,6 +50,7 @@ class RmqStoreWriter(DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Write what all tasks have prepared."""
         if self.wanted:
+            keep_freed_memory()
             commit(
                 self.job, [message.part for message in messages if isinstance(message, Prepared)]
             )

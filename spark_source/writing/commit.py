@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,12 +34,14 @@ from spark_source.writing.ledger import (
     WriteLedgerError,
 )
 from spark_source.writing.rows_to_append import Turns
+from spark_source.writing.staged_records import append_staged
 from spark_source.writing.staging import Part, Staging, remove_abandoned
 from spark_source.writing.target_lock import has_content
 from spark_source.writing.unfinished_write import settle
 from spark_source.writing.write_options import ERROR, IGNORE, WriteOptions
 
 LOG = logging.getLogger("rmqstore")
+Batches = Generator[pa.RecordBatch, None, None]
 
 # What brokers and this package keep in the root of a store. Others' files are never deleted.
 _OF_A_STORE = frozenset(
@@ -104,11 +108,11 @@ def commit(write: StoreWrite, parts: Sequence[Part], stream: StreamBatch | None 
         if not again and check_target(write) and _has_work(write, parts, stream):
             if done is not None and not write.overwrite:
                 _refuse_shorter(write.asked, done.end)
-            rows = _with_queues(staging.read(parts), write.asked)
-            if write.overwrite or not has_content(write.asked.path):
-                _replace(ledger, write, rows, stream)
-            else:
-                _append(ledger, write, rows, stream)
+            with closing(_with_queues(staging.take(parts), write.asked)) as rows:
+                if write.overwrite or not has_content(write.asked.path):
+                    _replace(ledger, write, rows, stream)
+                else:
+                    _append(ledger, write, rows, stream)
         staging.remove()
     return not again
 
@@ -119,11 +123,18 @@ def _has_work(write: StoreWrite, parts: Sequence[Part], stream: StreamBatch | No
     return creates or any(part.rows for part in parts)
 
 
-def _with_queues(
-    batches: Iterator[pa.RecordBatch], asked: WriteOptions
-) -> Iterator[pa.RecordBatch]:
+def _with_queues(batches: Iterator[pa.RecordBatch], asked: WriteOptions) -> Batches:
     turns = Turns(asked.queues)
-    return (turns.fill(batch) for batch in batches)
+    return _one_ahead(turns.fill(batch) for batch in batches)
+
+
+def _one_ahead(batches: Iterator[pa.RecordBatch]) -> Batches:
+    """The batches. Another thread reads and checks the next one while one is appended."""
+    with ThreadPoolExecutor(1, "rmqstore-staged") as reader:
+        coming = reader.submit(next, batches, None)
+        while (batch := coming.result()) is not None:
+            coming = reader.submit(next, batches, None)
+            yield batch
 
 
 # --- append ---------------------------------------------------------------------------------------
@@ -183,7 +194,7 @@ def _settled(ledger: WriteLedger, asked: WriteOptions, done: bool) -> bool:
 
 def _append_all(store: StoreWriter, rows: Iterator[pa.RecordBatch], asked: WriteOptions) -> None:
     for batch in rows:
-        store.append_batch(batch)
+        append_staged(store, batch)
     if asked.flush:
         store.flush()
     else:

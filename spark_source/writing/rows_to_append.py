@@ -1,8 +1,9 @@
-"""Rows of a DataFrame as batches for `StoreWriter.append_batch`, checked as the store checks them.
+"""Rows of a DataFrame as batches to be staged, checked as the store checks them.
 
 Runs on the executors. A row without queueId and with keys gets the queue that the broker's client
 chooses for such a key (SelectMessageQueueByHash). A row with neither keeps a null, and gets its
-queue in turn when the rows of all partitions are in their order.
+queue in turn when the rows of all partitions are in their order. All that does not depend on a
+record's place is done here, because tasks run side by side, and the commit is one process.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from rmq_store.arrow.encoding.batch_to_records import (
     KNOWN_COLUMNS,
     LOOPBACK,
     NUMBER_COLUMNS,
+    Prepared,
     prepare,
 )
 from rmq_store.arrow.encoding.input_columns import cast_to, invalid, lengths
@@ -32,6 +34,8 @@ from rmq_store.format.array_types import Ints
 from rmq_store.format.hashing import java_string_hashes
 from rmq_store.format.layout import Property, SysFlag
 from rmq_store.format.releases import dialect
+from rmq_store.writing.encoded_records import can_encode
+from spark_source.writing.staged_records import staged_records
 from spark_source.writing.write_options import WriteOptions
 
 BATCH_BYTES = 32 << 20  # about, of a batch that is staged
@@ -75,27 +79,38 @@ def _missing(name: str, advice: str) -> InvalidArgumentError:
 
 
 def to_append(batch: pa.RecordBatch, asked: WriteOptions) -> Iterator[pa.RecordBatch]:
-    """The rows as checked batches of about BATCH_BYTES, in their order.
+    """The rows as checked batches of about BATCH_BYTES, in their order and in their staged form.
 
     Raises InvalidMessageError, with the row, for what the store would refuse.
     """
+    columns, prepared = checked(batch, asked)
+    encodes = can_encode(prepared)
+    for rows in _pieces(prepared.total):
+        if encodes:
+            queue_id = columns.column("queueId")
+            yield staged_records(prepared, rows, queue_id, dialect(asked.release))
+        else:
+            yield columns.slice(rows.start, rows.stop - rows.start)
+
+
+def checked(batch: pa.RecordBatch, asked: WriteOptions) -> tuple[pa.RecordBatch, Prepared]:
+    """The rows as columns for `StoreWriter.append_batch`, and the same as `prepare` gives it."""
     columns = {name: batch.column(name) for name in batch.schema.names if name in WRITTEN}
     if "rawProperties" in batch.schema.names:
         columns["rawProperties"] = batch.column("rawProperties")
     rows = _Rows(columns, asked, batch.num_rows)
     prepared = prepare(rows.as_batch(), asked.config, dialect(asked.release), LOOPBACK)
     rows.refuse_whole_batches(prepared.properties)
-    staged = rows.staged(prepared.properties)
-    yield from _pieces(staged, prepared.total)
+    return rows.staged(prepared.properties), prepared
 
 
-def _pieces(staged: pa.RecordBatch, sizes: Ints) -> Iterator[pa.RecordBatch]:
+def _pieces(sizes: Ints) -> Iterator[slice]:
     ends = np.cumsum(sizes)
     start = 0
     while start < len(ends):
         before = int(ends[start - 1]) if start else 0
         stop = max(start + 1, int(np.searchsorted(ends, before + BATCH_BYTES, side="right")))
-        yield staged.slice(start, stop - start)
+        yield slice(start, stop)
         start = stop
 
 

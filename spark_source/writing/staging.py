@@ -1,7 +1,8 @@
 """Prepared rows in files beside the target, until the driver appends them.
 
 `.NAME.write` beside a store NAME holds the ledger, the lock, and a folder for each write with one
-Arrow IPC stream for each task. Nothing in it is followed through a link.
+file for each task: an Arrow IPC stream for each batch. Size and CRC of each are known to the driver.
+Nothing in the folder is followed through a link.
 """
 
 from __future__ import annotations
@@ -18,13 +19,16 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import RawIOBase
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
 from rmq_store.errors import MissingFileError, StoreError, UnsafeNameError
 from rmq_store.files.safe_paths import path_inside
+from rmq_store.format.hashing import crc32
 from spark_source.writing.target_lock import refusals
 
 LOG = logging.getLogger("rmqstore")
@@ -41,11 +45,15 @@ class StagingError(StoreError):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one task has prepared. `name`: its file, None without rows."""
+    """What one task has prepared. `name`: its file, None without rows.
+
+    `batches`: bytes and CRC-32 of each batch in the file.
+    """
 
     partition: int
     name: str | None = None
     rows: int = 0
+    batches: tuple[tuple[int, int], ...] = ()
 
 
 def folder_beside(target: str) -> Path:
@@ -103,27 +111,30 @@ class Staging:
         if begin:
             self._make()
         name, rows = f"part-{partition:05}-{uuid.uuid4().hex}.arrow", 0
+        written = []
         with refusals(self.path):
-            file = os.fdopen(_new_file(self.path / name), "wb")
-        with file, pa.ipc.new_stream(file, first.schema) as writer:
+            file = os.fdopen(_new_file(self.path / name), "wb", buffering=0)
+        with file:
             for batch in chain((first,), batches):
                 with refusals(self.path):
-                    writer.write_batch(batch)
+                    written.append(_written(batch, file))
                 rows += batch.num_rows
-        return Part(partition, name, rows)
+        return Part(partition, name, rows, tuple(written))
 
-    def read(self, parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
+    def take(self, parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
         """The batches of all parts in order of partition and row, one at a time.
 
+        Deletes each file behind its last batch, so that its memory and disk serve what the batches
+        are written to: a write that is interrupted has no use for its files.
         Raises MissingFileError if driver and executors do not share the folder, StagingError if a
-        file does not have the rows that its task wrote.
+        file does not have the bytes that its task wrote.
         """
         for part in sorted(parts, key=lambda part: part.partition):
             if part.name is not None:
-                yield from self._read(Path(path_inside(self.path, part.name)), part.rows)
+                yield from self._read(Path(path_inside(self.path, part.name)), part)
 
-    def _read(self, path: Path, expected: int) -> Iterator[pa.RecordBatch]:
-        rows = 0
+    def _read(self, path: Path, part: Part) -> Iterator[pa.RecordBatch]:
+        rows = at = 0
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -137,20 +148,19 @@ class Staging:
             raise StagingError(path, reason=f"cannot be opened: {error.strerror}") from error
         try:
             with os.fdopen(descriptor, "rb") as file:
-                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            for batch in pa.ipc.open_stream(pa.py_buffer(mapped)):
-                rows += batch.num_rows
+                mapped = pa.py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            _refuse_other(path, "bytes", sum(size for size, _ in part.batches), mapped.size)
+            for size, crc in part.batches:
+                raw = mapped.slice(at, size)
+                _refuse_other(path, f"CRC of the batch at {at}", crc, crc32(raw))
+                (batch,) = pa.ipc.open_stream(raw)
+                rows, at = rows + batch.num_rows, at + size
                 yield batch
         except (pa.ArrowInvalid, OSError, ValueError) as error:
             raise StagingError(path, reason=f"cannot be read: {error}") from error
-        if rows != expected:
-            raise StagingError(
-                path,
-                reason="the file does not have the rows that its task prepared",
-                expected=expected,
-                actual=rows,
-                advice="Run the write again",
-            )
+        _refuse_other(path, "rows", part.rows, rows)
+        with _gone_or_logged(path):
+            path.unlink()
 
     def remove(self) -> None:
         """Delete the folder, and the one around it if nothing is left there. Logs what fails."""
@@ -202,6 +212,46 @@ def _remove(folder: Path) -> None:
     """Delete a folder. One that is deleted halfway has a name that says so, and that is new."""
     going = folder.with_name(_REMOVED + uuid.uuid4().hex)
     shutil.rmtree(folder.rename(going))
+
+
+class _Summed:
+    """A file to which Arrow writes, with size and CRC-32 of what was written."""
+
+    closed = False
+
+    def __init__(self, file: RawIOBase) -> None:
+        self._file = file
+        self.size = self.crc = 0
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data)
+        self.size += len(view)
+        self.crc = crc32(view, self.crc)
+        while len(view):
+            view = view[self._file.write(view) or 0 :]
+        return self.size
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+
+def _written(batch: pa.RecordBatch, file: RawIOBase) -> tuple[int, int]:
+    """Write a batch as a stream of its own; returns its bytes and their CRC-32."""
+    summed = _Summed(file)
+    with pa.ipc.new_stream(summed, batch.schema) as writer:
+        writer.write_batch(batch)
+    return summed.size, summed.crc
+
+
+def _refuse_other(path: Path, what: str, expected: int, actual: int) -> None:
+    if actual != expected:
+        raise StagingError(
+            path,
+            reason=f"the file does not have the {what} that its task wrote",
+            expected=expected,
+            actual=actual,
+            advice="Run the write again",
+        )
 
 
 def _new_file(path: Path) -> int:

@@ -37,9 +37,10 @@ from rmq_store.format.layout import (
     MIN_RECORD_SIZE,
     RECORD_HEAD,
     V6_EXTRA,
+    Property,
     SysFlag,
 )
-from rmq_store.format.properties import encode_utf8, parse_host
+from rmq_store.format.properties import decode_properties, encode_utf8, parse_host
 from rmq_store.format.record import crc_item
 from rmq_store.format.releases import Dialect
 
@@ -101,6 +102,32 @@ class Prepared:
         """The transaction bits of every message."""
         bits: npt.NDArray[np.int32] = self.numbers["sysFlag"] & SysFlag.TRANSACTION_MASK
         return bits
+
+    @property
+    def store_timestamp(self) -> Ints:
+        """The given store time of every message in ms; 0: the store assigns it."""
+        times: Ints = self.numbers["storeTimestamp"]
+        return times
+
+    @property
+    def counts(self) -> Ints:
+        """The number of messages in each record; more than one only in an inner batch.
+
+        Raises InvalidMessageError for an inner batch without that number.
+        """
+        counts = np.ones(len(self), dtype=np.int64)
+        for row in np.flatnonzero(self.numbers["sysFlag"] & SysFlag.INNER_BATCH).tolist():
+            number = decode_properties(self.properties[row].as_py()).get(Property.INNER_NUM, "")
+            if not number.isdigit() or not int(number):
+                raise invalid(row, f"an inner batch without {Property.INNER_NUM}")
+            counts[row] = int(number)
+        return counts
+
+    def placed(
+        self, rows: slice, queue_offset: Ints, log_offset: Ints, store_timestamp: Ints
+    ) -> Bytes:
+        """The bytes of the records `rows`, with the given offsets and times."""
+        return assemble(self, rows, queue_offset, log_offset, store_timestamp)
 
 
 def prepare(
@@ -227,6 +254,8 @@ def _hosts(
             ) from error
         table[code, : len(raw)] = np.frombuffer(raw, dtype=np.uint8)
         is_v6[code] = len(raw) == HOST_V6_SIZE
+    if len(table) == 1:  # as for most batches: no copy for each row
+        return np.broadcast_to(table, (count, HOST_V6_SIZE)), np.broadcast_to(is_v6, count)
     return table[codes], is_v6[codes]
 
 
@@ -245,11 +274,16 @@ def _check_sizes(
         f"{what} (maxMessageSize)",
         config.max_message_size,
     )
-    room = config.commitlog_file_size - BLANK_SIZE
-    _refuse(prepared.total > room, prepared.total, "the record in a file of the log", room)
+    check_room(prepared.total, config)
     negative = np.flatnonzero(prepared.queue_id < 0)
     if len(negative):
         raise invalid(int(negative[0]), "queueId is below 0")
+
+
+def check_room(sizes: Ints, config: StoreConfig) -> None:
+    """Raise InvalidMessageError for a record that does not fit into a file of the log."""
+    room = config.commitlog_file_size - BLANK_SIZE
+    _refuse(sizes > room, sizes, "the record in a file of the log", room)
 
 
 def _refuse(wrong: npt.NDArray[np.bool_], sizes: Ints, what: str, limit: int) -> None:

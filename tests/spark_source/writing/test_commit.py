@@ -321,7 +321,7 @@ def test_links_in_the_place_of_staged_files_are_not_followed(tmp_path: Path) -> 
     with pytest.raises(StagingError):
         commit(write, parts)
     with pytest.raises(UnsafeNameError):
-        list(write.staging.read([Part(0, "../store", 1)]))
+        list(write.staging.take([Part(0, "../store", 1)]))
     with pytest.raises(UnsafeNameError):
         Staging(str(target), "../../other")
 

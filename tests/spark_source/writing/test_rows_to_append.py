@@ -16,7 +16,7 @@ from rmq_store.format.hashing import java_string_hash
 from rmq_store.format.layout import SysFlag
 from rmq_store.format.properties import decode_properties
 from spark_source.writing import rows_to_append
-from spark_source.writing.rows_to_append import Turns, to_append
+from spark_source.writing.rows_to_append import Turns, checked, to_append
 from spark_source.writing.write_options import WriteOptions
 from tests.support.golden import unpack
 
@@ -24,10 +24,9 @@ MAP = pa.map_(pa.string(), pa.string())
 
 
 def ready(columns: dict[str, Any], **asked: Any) -> dict[str, list[Any]]:
-    """The columns as they are staged."""
+    """The columns that become records."""
     batch = pa.RecordBatch.from_pydict(columns)
-    found = list(to_append(batch, WriteOptions("/new", **asked)))
-    return dict(pa.Table.from_batches(found).to_pydict())
+    return dict(checked(batch, WriteOptions("/new", **asked))[0].to_pydict())
 
 
 def test_text_becomes_utf8_and_a_topic_is_for_all_rows() -> None:
@@ -169,9 +168,9 @@ def test_large_rows_are_staged_in_small_batches(monkeypatch: pytest.MonkeyPatch)
         {"topic": ["t"] * 50, "body": ["x" * (number * 10) for number in range(50)]}
     )
     found = list(to_append(batch, WriteOptions("/new")))
-    assert pa.Table.from_batches(found)["body"].to_pylist() == [
-        body.encode() for body in batch["body"].to_pylist()
-    ]
-    sizes = [sum(len(body.as_py()) + 100 for body in one["body"]) for one in found]
-    assert max(sizes) <= 1100
+    records = [record for one in found for record in one["records"].to_pylist()]
+    bodies = [body for record in records if (body := bytes(record[88:-4]))]
+    assert bodies == [body.encode() for body in batch["body"].to_pylist() if body]
+    sizes = [sum(map(len, one["records"].to_pylist())) for one in found]
+    assert max(sizes) <= 1000
     assert len(found) > 15

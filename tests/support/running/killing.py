@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +18,10 @@ _CALLS = {
 
 
 class _Killer:
-    """Counts the calls of this process to the operating system, and kills it at one of them."""
+    """Counts the calls of this process to the operating system, and kills it at one of them.
+
+    Calls of two threads at the same moment may count as one.
+    """
 
     def __init__(self, at: int | None) -> None:
         self.at, self.calls = at, 0
@@ -71,6 +75,7 @@ def calls_of(prepare: Callable[[], Callable[[], Any]], kill_at: int | None) -> i
 def _work(prepare: Callable[[], Callable[[], Any]], kill_at: int | None, writable: int) -> None:
     try:
         work, killer = prepare(), _Killer(kill_at)
+        threading.setprofile(killer)  # threads that the work starts
         sys.setprofile(killer)
         work()
         sys.setprofile(None)

@@ -1,0 +1,275 @@
+"""Records as bytes that only lack their place: queueId, offsets and store time.
+
+They can be made anywhere, several batches at the same time; then one writer gives them their place.
+What lists them in queues and index is computed with them, so that nobody has to read them again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from rmq_store.arrow.encoding.batch_to_records import Prepared, assemble
+from rmq_store.arrow.property_columns import decode_property_columns
+from rmq_store.arrow.substrings import buffers
+from rmq_store.consumequeue.dispatch import DispatchRequests, plain_entries, tags_codes
+from rmq_store.errors import InvalidArgumentError
+from rmq_store.format.array_types import Bytes, Ints
+from rmq_store.format.layout import (
+    MAGIC_V1,
+    MAGIC_V2,
+    MIN_RECORD_SIZE,
+    RECORD_HEAD,
+    V6_EXTRA,
+    Property,
+    SysFlag,
+)
+from rmq_store.format.releases import Dialect
+from rmq_store.format.topics import SCHEDULE_TOPIC
+from rmq_store.index.keys import items_of
+
+_NAMES_OF_QUEUES = (Property.INNER_MULTI_DISPATCH, Property.INNER_MULTI_QUEUE_OFFSET)
+
+
+class Unplaced(Protocol):
+    """n records without a place in the log: `Prepared`, or `EncodedRecords`. Arrays of n.
+
+    `topic_code`: places in `topics`. `total`: bytes. `store_timestamp`: ms; 0: the store assigns it.
+    """
+
+    @property
+    def topics(self) -> list[str]: ...
+    @property
+    def topic_code(self) -> Ints: ...
+    @property
+    def queue_id(self) -> npt.NDArray[np.int32]: ...
+    @property
+    def transaction(self) -> npt.NDArray[np.int32]: ...
+    @property
+    def total(self) -> Ints: ...
+    @property
+    def store_timestamp(self) -> Ints: ...
+    def __len__(self) -> int: ...
+    def placed(
+        self, rows: slice, queue_offset: Ints, log_offset: Ints, store_timestamp: Ints
+    ) -> Bytes:
+        """The bytes of the records `rows`, with the given offsets and times."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedRecords:
+    """n records, one after the other in `data`. Arrays of n.
+
+    queueId, queueOffset, physicalOffset and storeTimestamp in `data` have no meaning: they are
+    written with `queue_id` and the place. `tags_code`: as a queue entry has it. `hashes`: the key
+    hashes of all index items, `item_counts` of each record.
+    """
+
+    data: Bytes
+    total: Ints
+    topics: list[str]
+    topic_code: Ints
+    queue_id: npt.NDArray[np.int32]
+    sys_flag: npt.NDArray[np.int32]
+    store_timestamp: Ints
+    tags_code: Ints
+    item_counts: Ints
+    hashes: npt.NDArray[np.int32]
+
+    def __len__(self) -> int:
+        return len(self.total)
+
+    @property
+    def transaction(self) -> npt.NDArray[np.int32]:
+        """The transaction bits of every record."""
+        bits: npt.NDArray[np.int32] = self.sys_flag & SysFlag.TRANSACTION_MASK
+        return bits
+
+    def check(self) -> None:
+        """Raise InvalidArgumentError if sizes, counts and the records themselves contradict."""
+        columns = (
+            *(self.topic_code, self.queue_id, self.sys_flag, self.store_timestamp),
+            *(self.tags_code, self.item_counts),
+        )
+        if any(len(column) != len(self) for column in columns):
+            raise _contradiction("their columns differ in length")
+        counted = (
+            int(self.item_counts.sum()) == len(self.hashes) and not (self.item_counts < 0).any()
+        )
+        sized = int(self.total.sum()) == len(self.data) and int(self.total.min()) >= MIN_RECORD_SIZE
+        known = int(self.topic_code.min()) >= 0 and int(self.topic_code.max()) < len(self.topics)
+        if not (counted and sized and known and int(self.queue_id.min()) >= 0):
+            raise _contradiction("their sizes, topics, queues or keys do not add up")
+        at = self._starts()
+        magic = _fields(self.data, at, "magic")
+        agree = (_fields(self.data, at, "total_size") == self.total).all()
+        agree &= (_fields(self.data, at, "sys_flag") == self.sys_flag).all()
+        agree &= ((magic == MAGIC_V1) | (magic == MAGIC_V2)).all()
+        if not agree:
+            raise _contradiction("a record does not begin where it should, or has another sysFlag")
+
+    def _starts(self) -> Ints:
+        starts: Ints = np.cumsum(self.total) - self.total
+        return starts
+
+    def placed(
+        self, rows: slice, queue_offset: Ints, log_offset: Ints, store_timestamp: Ints
+    ) -> Bytes:
+        """The bytes of the records `rows`, with the given offsets and times."""
+        first = int(self.total[: rows.start].sum())
+        at = np.cumsum(self.total[rows]) - self.total[rows]
+        data: Bytes = self.data[first : first + int(self.total[rows].sum())].copy()
+        _set_fields(data, at, "queue_id", self.queue_id[rows])
+        _set_fields(data, at, "queue_offset", queue_offset)
+        _set_fields(data, at, "physical_offset", log_offset)
+        behind_v6 = (self.sys_flag[rows] & SysFlag.BORN_HOST_V6) != 0
+        _set_fields(data, at + behind_v6 * V6_EXTRA, "store_timestamp", store_timestamp)
+        return data
+
+    def listing(
+        self, rows: slice, queue_offset: Ints, log_offset: Ints, store_timestamp: Ints
+    ) -> Listing:
+        """What lists the records `rows` in queues and index."""
+        first = int(self.item_counts[: rows.start].sum())
+        counts = self.item_counts[rows]
+        return Listing(
+            self.topics,
+            self.topic_code[rows],
+            self.queue_id[rows].astype(np.int64),
+            self.transaction[rows],
+            queue_offset,
+            log_offset,
+            self.total[rows],
+            self.tags_code[rows],
+            store_timestamp,
+            counts,
+            self.hashes[first : first + int(counts.sum())],
+        )
+
+
+def _contradiction(what: str) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        None,
+        reason=f"these are not records as they were encoded: {what}",
+        advice="Nothing was written. Encode the messages again",
+    )
+
+
+def _every(data: Bytes, name: str) -> npt.NDArray[Any]:
+    """The field at every position of `data`, as a view."""
+    kind = RECORD_HEAD[name]
+    every: npt.NDArray[Any] = np.ndarray((len(data) - kind.itemsize + 1,), kind, data, strides=(1,))
+    return every
+
+
+def _offset_of(name: str) -> int:
+    assert RECORD_HEAD.fields is not None
+    return int(RECORD_HEAD.fields[name][1])
+
+
+def _fields(data: Bytes, at: Ints, name: str) -> npt.NDArray[Any]:
+    values: npt.NDArray[Any] = _every(data, name)[at + _offset_of(name)]
+    return values
+
+
+def _set_fields(data: Bytes, at: Ints, name: str, values: npt.NDArray[Any]) -> None:
+    _every(data, name)[at + _offset_of(name)] = values
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What lists n records of the log in queues and index. Arrays of n, and of the index items."""
+
+    topics: Sequence[str]
+    topic_code: Ints
+    queue_id: Ints
+    transaction: npt.NDArray[np.int32]
+    queue_offset: Ints
+    log_offset: Ints
+    total: Ints
+    tags_code: Ints
+    store_timestamp: Ints
+    item_counts: Ints
+    hashes: npt.NDArray[np.int32]
+
+    def entries(self) -> DispatchRequests:
+        """The queue entries. Prepared and rolled-back records enter no queue."""
+        listed = (self.transaction == 0) | (self.transaction == SysFlag.TRANSACTION_COMMIT)
+        columns = (
+            self.topic_code,
+            self.queue_id,
+            self.queue_offset,
+            self.log_offset,
+            self.total,
+            self.tags_code,
+            self.store_timestamp,
+        )
+        if not listed.all():
+            columns = tuple(column[listed] for column in columns)
+        return plain_entries(self.topics, *columns)
+
+    def items(self) -> tuple[Ints, Ints, Ints, npt.NDArray[np.int32]]:
+        """Log offset and store time of each record, then record number and hash of each item."""
+        row = np.repeat(np.arange(len(self.item_counts)), self.item_counts)
+        return self.log_offset, self.store_timestamp, row, self.hashes
+
+
+def concat_listings(parts: Sequence[Listing]) -> Listing:
+    """The listings of adjacent records, at least one, in one object with renumbered topics."""
+    number: dict[str, int] = {}
+    codes = []
+    for part in parts:
+        renumbered = [number.setdefault(topic, len(number)) for topic in part.topics]
+        codes.append(np.array(renumbered, dtype=np.int64)[part.topic_code])
+    names = (
+        *("queue_id", "transaction", "queue_offset", "log_offset", "total"),
+        *("tags_code", "store_timestamp", "item_counts", "hashes"),
+    )
+    columns = (np.concatenate([getattr(part, name) for part in parts]) for name in names)
+    return Listing(list(number), np.concatenate(codes), *columns)
+
+
+# --- encoding -------------------------------------------------------------------------------------
+
+
+def can_encode(prepared: Prepared) -> bool:
+    """Whether the bytes of these records do not depend on their place, except for its own fields.
+
+    Not so with record CRCs, inner batches, messages for several queues, and delayed messages, whose
+    queue entries hold a time that follows from the store time.
+    """
+    if prepared.with_record_crc or SCHEDULE_TOPIC in prepared.topics:
+        return False
+    if (prepared.numbers["sysFlag"] & SysFlag.INNER_BATCH).any():
+        return False
+    stored = buffers(prepared.properties)[1].tobytes()
+    return not any(name.encode() in stored for name in _NAMES_OF_QUEUES)
+
+
+def encode(prepared: Prepared, rows: slice, dialect: Dialect) -> EncodedRecords:
+    """The records `rows` of checked messages as bytes. The caller has asked `can_encode`."""
+    total = prepared.total[rows]
+    nothing = np.zeros(len(total), dtype=np.int64)
+    data = assemble(prepared, rows, nothing, nothing, nothing)
+    # Joined, the slice is an array without an offset, as its decoding requires.
+    found = decode_property_columns(pa.concat_arrays([prepared.properties[rows]]), with_map=False)
+    code, flags = prepared.topic_code[rows], prepared.numbers["sysFlag"][rows]
+    row, hashes = items_of(found, prepared.topics, code, flags, dialect)
+    return EncodedRecords(
+        data,
+        total,
+        prepared.topics,
+        code,
+        prepared.queue_id[rows],
+        flags,
+        prepared.store_timestamp[rows],
+        tags_codes(found.tags),
+        np.bincount(row, minlength=len(total)).astype(np.int64),
+        hashes,
+    )
