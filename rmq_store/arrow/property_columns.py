@@ -24,11 +24,12 @@ from rmq_store.arrow.property_layout import (
     value_column,
 )
 from rmq_store.arrow.property_patterns import Patterns, patterns_of
-from rmq_store.arrow.substrings import as_java_reads, buffers, slices
+from rmq_store.arrow.substrings import alternating, as_java_reads, buffers, every_second, slices
 from rmq_store.format.array_types import Bytes, Ints
 from rmq_store.format.layout import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, Property
 
 _WORD = 8  # bytes
+_PAIR = PROPERTY_SEPARATOR << 8 | NAME_VALUE_SEPARATOR  # two separators as one number
 LOOKED_AT = (Property.TAGS, Property.KEYS, Property.UNIQ_KEY)
 
 
@@ -88,6 +89,7 @@ def _columns_of_one_layout(table: Table, layout: Layout, with_map: bool) -> Prop
 
 
 def _columns_of_patterns(items: _Items, patterns: Patterns, with_map: bool) -> PropertyColumns:
+    values = alternating(items.raw, items.value_at, items.value_length, pa.string())
     starts = np.cumsum(items.per_row) - items.per_row
 
     def values_of(name: str) -> pa.Array:
@@ -95,20 +97,13 @@ def _columns_of_patterns(items: _Items, patterns: Patterns, with_map: bool) -> P
         there = place >= 0
         if not there.any():
             return pa.nulls(len(there), pa.string())
-        # In rows without it an item nearby, so that the slices ascend.
-        item = np.minimum(starts + np.maximum(place, 0), len(items.value_at) - 1)
-        lengths = np.where(there, items.value_length[item], 0)
-        values = slices(items.raw, items.value_at[item], lengths, pa.string())
-        if there.all():
-            return values
-        _, offsets, data = values.buffers()
-        valid = pa.py_buffer(np.packbits(there, bitorder="little"))
-        return pa.Array.from_buffers(pa.string(), len(there), [valid, offsets, data])
+        valid = None if there.all() else pa.py_buffer(np.packbits(there, bitorder="little"))
+        item = pa.py_buffer(2 * (starts + place))
+        return values.take(pa.Array.from_buffers(pa.int64(), len(there), [valid, item]))
 
     entries = None
     if with_map:
-        values = slices(items.raw, items.value_at, items.value_length, pa.string())
-        entries = _map(items.per_row, patterns.all_names(), values)
+        entries = _map(items.per_row, patterns.all_names(), every_second(values))
     tags, keys, uniq_key = (values_of(name) for name in LOOKED_AT)
     return PropertyColumns(tags, keys, uniq_key, entries)
 
@@ -144,16 +139,12 @@ def _regular_items(ends: npt.NDArray[np.int32], raw: Bytes) -> _Items | None:
     """
     first, last = int(ends[0]), int(ends[-1])
     used = raw[first:last]
-    separators = np.flatnonzero(used <= PROPERTY_SEPARATOR)
+    separators = _places_of_separators(used)
     if len(separators) % 2 or not len(separators):
         return None
-    kinds = used[separators]
-    name_ends, item_ends = separators[0::2], separators[1::2]
-    if (
-        not (kinds[0::2] == NAME_VALUE_SEPARATOR).all()
-        or not (kinds[1::2] == PROPERTY_SEPARATOR).all()
-    ):
+    if not (used[separators].view("<u2") == _PAIR).all():
         return None
+    name_ends, item_ends = separators[0::2], separators[1::2]
     starts = np.empty_like(item_ends)
     starts[0] = 0
     starts[1:] = item_ends[:-1] + 1
@@ -164,6 +155,25 @@ def _regular_items(ends: npt.NDArray[np.int32], raw: Bytes) -> _Items | None:
     if not (names.min() > 0 and values.min() > 0):
         return None
     return _Items(used, starts, names, name_ends + 1, values, np.diff(upto))
+
+
+def _places_of_separators(used: Bytes) -> Ints:
+    """The positions of bytes up to 0x02.
+
+    numpy is slow where few bytes of many are hits. So words with a hit are found first, and then
+    the hits among their bytes.
+    """
+    is_separator = used <= PROPERTY_SEPARATOR
+    whole = len(used) - len(used) % _WORD
+    words = is_separator[:whole].view(np.uint64)
+    at = np.flatnonzero(words != 0)
+    hits = np.flatnonzero(words[at].view(bool))
+    at *= _WORD
+    places = at[hits >> 3]  # a word has eight bytes
+    hits &= 7
+    places += hits
+    rest = np.flatnonzero(is_separator[whole:])
+    return np.concatenate((places, rest + whole)) if len(rest) else places
 
 
 def _items_upto(item_ends: Ints, row_ends: Ints) -> Ints | None:

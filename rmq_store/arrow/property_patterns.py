@@ -83,20 +83,28 @@ def _words_of(raw: Bytes, at: Ints, length: Ints) -> pa.Array | None:
     longest = int(length.max(initial=0))
     if not longest or longest > _LONGEST_NAME or len(raw) < _WORD:
         return None
-    every = np.ndarray((len(raw) - _WORD + 1,), dtype="<u8", buffer=raw, strides=(1,))
     count = -(-longest // _WORD)
-    words: npt.NDArray[np.uint64] = np.empty((len(at), count), dtype="<u8")
-    for number in range(count):
-        begin = at + number * _WORD
-        inside = np.minimum(begin, len(every) - 1)
-        word = every[inside]
-        beyond = np.flatnonzero(begin > inside)  # the last names of the buffer
-        word[beyond] >>= (8 * np.minimum(begin - inside, _WORD - 1)[beyond]).astype(np.uint64)
-        words[:, number] = word & _FIRST_BYTES[np.clip(length - number * _WORD, 0, _WORD)]
+    words: npt.NDArray[np.uint64] = np.zeros((len(at), count), dtype="<u8")
+    words[:, 0] = _masked_words(raw, at, length)
+    for number in range(1, count):
+        rows = np.flatnonzero(length > number * _WORD)  # few names are that long
+        done = number * _WORD
+        words[rows, number] = _masked_words(raw, at[rows] + done, length[rows] - done)
     if count == 1:
         return pa.array(words.reshape(-1))
     kind = pa.binary(count * _WORD)
     return pa.Array.from_buffers(kind, len(at), [None, pa.py_buffer(words)])
+
+
+def _masked_words(raw: Bytes, at: Ints, length: Ints) -> npt.NDArray[np.uint64]:
+    """Eight bytes from each position on, ascending; zeros from `length` on."""
+    every = np.ndarray((len(raw) - _WORD + 1,), dtype="<u8", buffer=raw, strides=(1,))
+    words: npt.NDArray[np.uint64] = np.empty(len(at), dtype="<u8")
+    whole = int(np.searchsorted(at, len(every)))  # the others are in the last word of the buffer
+    words[:whole] = every[at[:whole]]
+    words[whole:] = every[-1] >> (8 * (at[whole:] - len(every) + 1)).astype(np.uint64)
+    words &= _FIRST_BYTES[np.minimum(length, _WORD)]
+    return words
 
 
 def _bytes_of(key: int | bytes) -> bytes:
