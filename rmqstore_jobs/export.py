@@ -56,7 +56,7 @@ from spark_source.options.parse import parse_options
 from spark_source.options.secret import HidesSecrets, without_secrets
 from spark_source.planning.partitions import cut_into_slices
 from spark_source.planning.query_plan import ReadPlan, pin
-from spark_source.writing.target_lock import refuse_uri
+from spark_source.writing.target.lock import refuse_uri
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -36,7 +36,7 @@ from rmqstore_jobs.exporting.step import (
     unreadable,
 )
 from spark_source.options.secret import without_secrets
-from spark_source.writing.target_lock import TargetLock, refusals
+from spark_source.writing.target.lock import TargetLock, refusals
 
 FOLDER, STAGING, LOCK = "_manifest", "_staging", "_lock"
 SUM, BEGUN = "_sum.json", "_begun.json"

@@ -54,7 +54,7 @@ from rmqstore_jobs.running.provenance import files_of_store, provenance_of, sums
 from rmqstore_jobs.running.spark_engine import engine_of
 from spark_source.options.definitions import DEFAULT_PARTITION_BYTES
 from spark_source.planning.query_plan import ReadPlan
-from spark_source.writing.target_lock import has_content
+from spark_source.writing.target.lock import has_content
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -48,8 +48,8 @@ from rmqstore_jobs.replaying.row_rules import OTHER_KEY, OTHER_TIME, READ
 from rmqstore_jobs.replaying.spec import ReplaySpec
 from rmqstore_jobs.running.failures import failure
 from rmqstore_jobs.running.provenance import Provenance, files_of_store, provenance_of, sums_of
-from spark_source.writing.target_lock import has_content
-from spark_source.writing.write_options import WriteOptions
+from spark_source.writing.target.lock import has_content
+from spark_source.writing.target.write_options import WriteOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

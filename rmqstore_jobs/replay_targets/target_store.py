@@ -16,9 +16,9 @@ from rmq_store.errors import (
 )
 from rmq_store.format.queues import QueueId
 from rmqstore_jobs.replaying.ledger import Ledger, LedgerError, ReplayRun
-from spark_source.writing.interrupted_append import settle_append
-from spark_source.writing.target_lock import has_content
-from spark_source.writing.write_options import WriteOptions
+from spark_source.writing.target.interrupted_append import settle_append
+from spark_source.writing.target.lock import has_content
+from spark_source.writing.target.write_options import WriteOptions
 
 if TYPE_CHECKING:
     from rmq_store.writing.store_writer import StoreWriter

@@ -15,7 +15,7 @@ from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.queues import QueueId
 from rmq_store.text.times import NotATimeError, RelativeTime, Time, fixed_time, iso_time, parse_time
 from spark_source.options.value_parsers import EARLIEST
-from spark_source.writing.target_lock import refuse_uri
+from spark_source.writing.target.lock import refuse_uri
 
 DEFAULT_WAVE_BYTES = 256 << 20
 DEFAULT_PATIENCE = 120.0

@@ -14,8 +14,8 @@ from pyspark.sql.types import StructType
 from rmq_store.malloc import keep_freed_memory
 from spark_source.writing.commit import StoreWrite, check_target, commit
 from spark_source.writing.rows_to_append import check_columns, to_append
-from spark_source.writing.staging import Part
-from spark_source.writing.write_options import WriteOptions, parse_write_options
+from spark_source.writing.target.staging import Part
+from spark_source.writing.target.write_options import WriteOptions, parse_write_options
 
 
 @dataclass

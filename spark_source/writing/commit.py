@@ -24,8 +24,10 @@ from rmq_store.errors import NotAStoreError, StoreError
 from rmq_store.markers.lock_file import StoreLock, refuse_locked
 from rmq_store.recovery.clean_stop import refuse_abort
 from rmq_store.writing.store_writer import StoreWriter
-from spark_source.writing.exchange import exchange, place
-from spark_source.writing.ledger import (
+from spark_source.writing.rows_to_append import Turns
+from spark_source.writing.staged_records import append_staged
+from spark_source.writing.target.exchange import exchange, place
+from spark_source.writing.target.ledger import (
     APPENDING,
     REPLACING,
     Begun,
@@ -33,12 +35,10 @@ from spark_source.writing.ledger import (
     WriteLedger,
     WriteLedgerError,
 )
-from spark_source.writing.rows_to_append import Turns
-from spark_source.writing.staged_records import append_staged
-from spark_source.writing.staging import Part, Staging, remove_abandoned
-from spark_source.writing.target_lock import has_content
-from spark_source.writing.unfinished_write import settle
-from spark_source.writing.write_options import ERROR, IGNORE, WriteOptions
+from spark_source.writing.target.lock import has_content
+from spark_source.writing.target.staging import Part, Staging, remove_abandoned
+from spark_source.writing.target.unfinished_write import settle
+from spark_source.writing.target.write_options import ERROR, IGNORE, WriteOptions
 
 LOG = logging.getLogger("rmqstore")
 Batches = Generator[pa.RecordBatch, None, None]

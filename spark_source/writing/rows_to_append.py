@@ -36,7 +36,7 @@ from rmq_store.format.layout import Property, SysFlag
 from rmq_store.format.releases import dialect
 from rmq_store.writing.encoded_records import can_encode
 from spark_source.writing.staged_records import staged_records
-from spark_source.writing.write_options import WriteOptions
+from spark_source.writing.target.write_options import WriteOptions
 
 BATCH_BYTES = 32 << 20  # about, of a batch that is staged
 _HOSTS = ("bornHost", "storeHost")

@@ -11,7 +11,7 @@ import pytest
 
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmqstore_jobs.replaying.ledger import Ledger, LedgerError, ReplayRun, new_run
-from spark_source.writing.target_lock import TargetLockedError
+from spark_source.writing.target.lock import TargetLockedError
 
 
 def a_run(**changes: Any) -> ReplayRun:

@@ -20,11 +20,11 @@ from rmq_store.errors import (
 from rmq_store.markers.lock_file import StoreLock
 from rmq_store.writing.store_writer import StoreWriter
 from spark_source.writing import commit as committing
-from spark_source.writing import exchange as exchanging
-from spark_source.writing import interrupted_append, staging
 from spark_source.writing.commit import StoreWrite, check_target, commit
-from spark_source.writing.ledger import Begun, StreamBatch, WriteLedger, WriteLedgerError
-from spark_source.writing.staging import folder_beside
+from spark_source.writing.target import exchange as exchanging
+from spark_source.writing.target import interrupted_append, staging
+from spark_source.writing.target.ledger import Begun, StreamBatch, WriteLedger, WriteLedgerError
+from spark_source.writing.target.staging import folder_beside
 from tests.support.running.child import in_a_child
 from tests.support.stores import SMALL
 from tests.support.writing.writes import (

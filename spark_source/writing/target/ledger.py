@@ -12,8 +12,8 @@ from datetime import datetime, timezone
 from typing import Any
 
 from rmq_store.errors import StoreError
-from spark_source.writing.ledger_file import LedgerFile
-from spark_source.writing.staging import folder_beside, remove_if_empty
+from spark_source.writing.target.ledger_file import LedgerFile
+from spark_source.writing.target.staging import folder_beside, remove_if_empty
 
 APPENDING, REPLACING = "appending", "replacing"
 

@@ -29,7 +29,7 @@ import pyarrow as pa
 from rmq_store.errors import MissingFileError, StoreError, UnsafeNameError
 from rmq_store.files.safe_paths import path_inside
 from rmq_store.format.hashing import crc32
-from spark_source.writing.target_lock import refusals
+from spark_source.writing.target.lock import refusals
 
 LOG = logging.getLogger("rmqstore")
 _OWNER = "owner.json"

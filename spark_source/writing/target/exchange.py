@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rmq_store.errors import NotAStoreError
 from rmq_store.files.durable import sync_one_folder
-from spark_source.writing.target_lock import refusals
+from spark_source.writing.target.lock import refusals
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from rmq_store.errors import CorruptConfigError, StoreError
 from rmq_store.files.durable import LARGEST_JSON, read_file, write_whole
-from spark_source.writing.target_lock import TargetLock, refusals
+from spark_source.writing.target.lock import TargetLock, refusals
 
 FORMAT = 1
 _T = TypeVar("_T")

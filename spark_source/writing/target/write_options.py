@@ -16,7 +16,7 @@ from rmq_store.format.releases import dialect
 from rmq_store.writing.open_for_writing import with_log_of_its_own
 from spark_source.options.definitions import OPTIONS, STREAM_OPTIONS, WRITE_OPTIONS
 from spark_source.options.parse import parse_option
-from spark_source.writing.target_lock import refuse_uri
+from spark_source.writing.target.lock import refuse_uri
 
 APPEND, ERROR, IGNORE = "append", "error", "ignore"
 _OWN = {option.name.casefold(): option for option in WRITE_OPTIONS}
