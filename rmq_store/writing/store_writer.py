@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -319,13 +319,9 @@ class StoreWriter:
         that are too large, or a topic that the broker (of this release) would refuse. Raises
         AccessError for a full disk or another I/O error; the store then needs a recovery.
         """
-        if batch.num_rows == 0:
-            self._check_open()
-            return nothing_appended()
-        with self._appending:
-            self._check_open()
-            done = self._records.append_rows(batch, keep_together)
-        return self._on_disk(done)
+        return self._appended(
+            batch.num_rows, lambda: self._records.append_rows(batch, keep_together)
+        )
 
     def append_records(self, records: EncodedRecords) -> AppendResult:
         """Append records that `encoded_records.encode` has made of messages, maybe elsewhere.
@@ -334,15 +330,14 @@ class StoreWriter:
         before a byte is written, for bytes that are not such records, and for a store with
         enabledAppendPropCRC; InvalidMessageError for a record larger than a file of the log.
         """
-        if not len(records):
-            self._check_open()
-            return nothing_appended()
+        return self._appended(len(records), lambda: self._records.append_encoded(records))
+
+    def _appended(self, count: int, append: Callable[[], AppendResult]) -> AppendResult:
         with self._appending:
             self._check_open()
-            done = self._records.append_encoded(records)
-        return self._on_disk(done)
-
-    def _on_disk(self, done: AppendResult) -> AppendResult:
+            if not count:
+                return nothing_appended()
+            done = append()
         end = int(done.commit_log_offset[-1] + done.store_size[-1])
         self._wait_for_disk(end, int(done.store_timestamp.max()))
         return done
