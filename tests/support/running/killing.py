@@ -36,13 +36,23 @@ class _Killer:
 
 
 class Victim:
-    """A child that prepares work and does it, until it is killed at the call `kill_at` of the work."""
+    """A child that prepares work and does it, until it is killed at the call `kill_at` of the work.
 
-    def __init__(self, prepare: Callable[[], Callable[[], Any]], kill_at: int | None) -> None:
+    `threads`: counts the calls of threads that the work starts too. Their number has to follow from
+    the work: a thread that flushes by the clock calls more or less often.
+    """
+
+    def __init__(
+        self,
+        prepare: Callable[[], Callable[[], Any]],
+        kill_at: int | None,
+        *,
+        threads: bool = False,
+    ) -> None:
         readable, writable = os.pipe()
         self._child, self._status = os.fork(), -1
         if not self._child:
-            _work(prepare, kill_at, writable)
+            _work(prepare, kill_at, writable, threads)
         os.close(writable)
         self._pipe = os.fdopen(readable)
 
@@ -68,14 +78,17 @@ class Victim:
 
 
 def calls_of(prepare: Callable[[], Callable[[], Any]], kill_at: int | None) -> int | None:
-    """The number of calls of work that is done in a child; None if it was killed at one of them."""
-    return Victim(prepare, kill_at).calls()
+    """The number of calls of work in a child, threads included; None if it was killed at one of them."""
+    return Victim(prepare, kill_at, threads=True).calls()
 
 
-def _work(prepare: Callable[[], Callable[[], Any]], kill_at: int | None, writable: int) -> None:
+def _work(
+    prepare: Callable[[], Callable[[], Any]], kill_at: int | None, writable: int, threads: bool
+) -> None:
     try:
         work, killer = prepare(), _Killer(kill_at)
-        threading.setprofile(killer)  # threads that the work starts
+        if threads:
+            threading.setprofile(killer)
         sys.setprofile(killer)
         work()
         sys.setprofile(None)
