@@ -5,7 +5,7 @@ Imports no pyspark.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -136,10 +136,11 @@ def pieces_of_share(
         yield share.ranges
 
 
-def one_ahead(items: Iterator[_T]) -> Iterator[_T]:
+def one_ahead(items: Iterator[_T]) -> Generator[_T, None, None]:
     """The items, each made by another thread while the caller works on the one before.
 
-    Only that thread runs the iterator. An error is raised in place of its item.
+    Only that thread runs the iterator. An error is raised in place of its item. Closed, it waits for
+    the thread.
     """
     with ThreadPoolExecutor(max_workers=1) as pool:
         coming = pool.submit(next, items, None)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Generator, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +23,7 @@ from rmq_store.errors import NotAStoreError, StoreError
 from rmq_store.markers.lock_file import StoreLock, refuse_locked
 from rmq_store.recovery.clean_stop import refuse_abort
 from rmq_store.writing.store_writer import StoreWriter
+from spark_source.share_reader import one_ahead
 from spark_source.writing.rows_to_append import Turns
 from spark_source.writing.staged_records import append_staged
 from spark_source.writing.target.exchange import exchange, place
@@ -125,16 +125,7 @@ def _has_work(write: StoreWrite, parts: Sequence[Part], stream: StreamBatch | No
 
 def _with_queues(batches: Iterator[pa.RecordBatch], asked: WriteOptions) -> Batches:
     turns = Turns(asked.queues)
-    return _one_ahead(turns.fill(batch) for batch in batches)
-
-
-def _one_ahead(batches: Iterator[pa.RecordBatch]) -> Batches:
-    """The batches. Another thread reads and checks the next one while one is appended."""
-    with ThreadPoolExecutor(1, "rmqstore-staged") as reader:
-        coming = reader.submit(next, batches, None)
-        while (batch := coming.result()) is not None:
-            coming = reader.submit(next, batches, None)
-            yield batch
+    return one_ahead(turns.fill(batch) for batch in batches)  # read and checked by a thread
 
 
 # --- append ---------------------------------------------------------------------------------------
