@@ -29,7 +29,7 @@ _MAGIC_AT = 4
 _MANY_FROM = 4 << 20
 _BYTES_A_LANE = 128 << 10
 _MOST_LANES = 1024
-_MOST_STEPS = 2 * _BYTES_A_LANE // MIN_RECORD_SIZE
+_LANES_OF_STEPS = 2  # widths of the widest lane that the smallest records may fill in a pass
 _PROBE = 64 << 10
 _FIRST_PIECE = 512
 _LARGEST_PIECE = 16 << 20
@@ -113,7 +113,7 @@ def _steps(window: Bytes, starts: Ints, goals: Ints) -> tuple[Ints, Ints, Ints]:
     """The positions that all lanes reach before their goals, the lane of each, and the lanes' ends.
 
     Reads only the sizes, so that a step is cheap. What a lane reaches after a position without a
-    record is chance, and is bounded by `_MOST_STEPS`.
+    record is chance, and is bounded by _LANES_OF_STEPS.
     """
     sizes = np.ndarray((len(window) - _FRONT.size + 1,), ">i4", window, strides=(1,))
     limits = np.minimum(goals, len(sizes))
@@ -122,7 +122,8 @@ def _steps(window: Bytes, starts: Ints, goals: Ints) -> tuple[Ints, Ints, Ints]:
     at, limits = starts[lanes], limits[lanes]
     found: list[Ints] = []
     of_lane: list[Ints] = []
-    for _ in range(_MOST_STEPS):
+    widest = int((goals - starts).max())
+    for _ in range(_LANES_OF_STEPS * widest // MIN_RECORD_SIZE + 1):
         found.append(at)
         of_lane.append(lanes)
         size = sizes[at]

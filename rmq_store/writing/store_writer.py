@@ -260,15 +260,15 @@ class StoreWriter:
     def declare_topic(self, topic: str, **settings: Any) -> None:
         """Set a topic's settings in topics.json, under the broker's names.
 
-        For example readQueueNums, perm, order, attributes={"queue.type": "BatchCQ"}.
-        """
+        For example readQueueNums, perm, order, attributes={"queue.type": "BatchCQ"}."""
         self._declared[topic] = settings
         if (settings.get("attributes") or {}).get("queue.type") == "BatchCQ":
             if not self.dialect.has("batch_queues"):
-                raise InvalidArgumentError(
-                    self.path, reason=f"release {self.dialect} has no queue.type BatchCQ"
-                )
+                reason = f"release {self.dialect} has no queue.type BatchCQ"
+                raise InvalidArgumentError(self.path, reason=reason)
             self._dispatcher.batch_topics.add(topic)
+            # A recovery, which may come before the first batch queue, must know it too.
+            update_topics(self.path, self.dialect, [], {topic: settings})
 
     # --- appending ----------------------------------------------------------------------------------
 

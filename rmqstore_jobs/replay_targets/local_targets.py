@@ -80,6 +80,7 @@ class LocalReplay:
         self.stopped_by: str | None = None
         self.broken = False
         self.problems: list[str] = []
+        self.problems_of_waves = 0  # those of whole waves
         self.target_queues: tuple[TargetRange, ...] = ()
         if spec.restart:
             discard_unfinished(spec.to_store, spec.to_parquet, self.ledger)
@@ -161,9 +162,16 @@ class LocalReplay:
             raise
 
     def _undo_wave(self, asked: WriteOptions) -> None:
-        """Recover the target to its last whole wave, so that it is closed and can be used."""
+        """Recover the target to its last whole wave, so that it is closed and can be used.
+
+        The ledger's file says which one that is: it may have been replaced although that failed.
+        """
         try:
-            settle_target(self.current, self.ledger, asked)
+            unfinished = self.ledger.read_again()
+            if unfinished is not None:
+                self.current, self.counts = unfinished, Counter(unfinished.counts)
+                del self.problems[self.problems_of_waves :]
+                settle_target(unfinished, self.ledger, asked)
         except StoreError as error:
             LOG.warning("%s: the next run undoes what arrived last: %s", asked.path, error)
 
@@ -193,6 +201,7 @@ class LocalReplay:
         while (found := self._next(reading)) is not None:
             wave, rows = found
             self._append(target, rows)
+            self.problems_of_waves = len(self.problems)
             self._record(next_log_offset=wave.stop, target_end=target.log_range()[1])
             progress(wave.selected_bytes)
             if wave.stop is not None and should_stop():

@@ -112,6 +112,11 @@ class Ledger:
     def _load(self) -> None:
         self.runs = self._file.load(_to_runs) or []
 
+    def read_again(self) -> ReplayRun | None:
+        """The interrupted run by the file, which may differ after an error of `record`."""
+        self._load()
+        return self.unfinished
+
     @property
     def unfinished(self) -> ReplayRun | None:
         """The interrupted run, if there is one."""

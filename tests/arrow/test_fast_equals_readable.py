@@ -316,9 +316,9 @@ def check_runs(monkeypatch: pytest.MonkeyPatch, seeds: Iterable[int]) -> None:
     monkeypatch.setattr(walk, "_BYTES_A_LANE", 150)
     monkeypatch.setattr(walk, "_SEARCH", 350)
     monkeypatch.setattr(walk, "_PROBE", 200)  # the logs are shorter than the usual one
-    monkeypatch.setattr(walk, "_MOST_STEPS", 3)
     lanes_used = 0
     for seed in seeds:
+        monkeypatch.setattr(walk, "_LANES_OF_STEPS", seed % 3)  # 0: one step a pass
         window, base = log_with_decoys(seed)
         stop = len(window) - seed % 50 if seed % 3 == 0 else len(window)
         one = walk.follow_one(window, base, 0, stop)

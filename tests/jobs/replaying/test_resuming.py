@@ -13,12 +13,10 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from rmq_store import MessageStore, QueueId
+from rmq_store import QueueId
 from rmq_store.errors import AccessError, ForeignLogError, MissingFileError
 from rmq_store.writing.record_appender import RecordAppender
 from rmqstore_jobs.replay import run
-from rmqstore_jobs.replay_targets import local_targets
-from rmqstore_jobs.replay_targets.target_store import append_rows
 from rmqstore_jobs.replaying.ledger import Ledger, LedgerError
 from rmqstore_jobs.replaying.spec import ReplaySpec
 from tests.conftest import GoldenStore, unpack
@@ -152,97 +150,6 @@ def test_a_replay_continues_after_its_target_could_not_be_written(
     assert "No space left on device" in (report.stopped_by or "")
     assert run(engine, asked).ok
     assert arrived(tmp_path / "new") == expected_rows(store, everything)
-
-
-class Killed(BaseException):
-    """What no code of a replay handles, as nothing handles a kill."""
-
-
-def killed_in_the_third_wave(
-    engine: SparkSession | None, asked: ReplaySpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Run a replay that leaves its target as a process leaves it that is killed."""
-    calls = iter(range(100))
-
-    def append(target: Any, rows: Any) -> Any:
-        refused = list(append_rows(target, rows))
-        if next(calls) == 2:
-            raise Killed
-        return iter(refused)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(local_targets, "append_rows", append)
-        patched.setattr(local_targets.LocalReplay, "_undo_wave", lambda *_: None)
-        with pytest.raises(Killed):
-            run(engine, asked)
-    assert Path(str(asked.to_store), "abort").exists()
-
-
-@pytest.fixture
-def added_to(engine: SparkSession | None, golden: Golden, tmp_path: Path) -> ReplaySpec:
-    """A replay into a store that has messages."""
-    store = golden(NAME)
-    target = str(tmp_path / "new")
-    run(engine, spec(store, to_store=target, topics=("retrying",)))
-    return spec(store, to_store=target, topics=("documents",), wave_bytes=20_000, append=True)
-
-
-def test_a_killed_replay_into_a_store_with_messages_goes_on(
-    engine: SparkSession | None,
-    golden: Golden,
-    added_to: ReplaySpec,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    target = str(added_to.to_store)
-    before = read_back(target)
-    for _ in range(2):
-        killed_in_the_third_wave(engine, added_to, monkeypatch)
-    report = run(engine, added_to)
-    assert report.ok, report.problems
-    after = read_back(target)
-    assert after[: len(before)] == before
-    wanted = [record for record in golden(NAME).truth if record["topic"] == "documents"]
-    assert report.written == {target: len(wanted)}
-    assert len(after) - len(before) == len(wanted)
-    assert not Path(target, "abort").exists()
-
-
-def test_a_killed_replay_stays_apart_from_what_others_wrote_since(
-    engine: SparkSession | None, added_to: ReplaySpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    target = str(added_to.to_store)
-    killed_in_the_third_wave(engine, added_to, monkeypatch)
-    with MessageStore.append_to(target, recovery="broker") as other:
-        other.append({"topic": "documents", "queueId": 0, "body": b"of another"})
-    there = read_back(target)
-    with pytest.raises(LedgerError, match="another process has opened the store since"):
-        run(engine, added_to)
-    assert read_back(target) == there
-
-
-def test_a_failed_replay_leaves_a_closed_store_with_whole_waves(
-    engine: SparkSession | None, added_to: ReplaySpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    target = str(added_to.to_store)
-    calls = iter(range(100))
-
-    def append(writer: Any, rows: Any) -> Any:
-        refused = list(append_rows(writer, rows))
-        if next(calls) == 2:
-            raise KeyboardInterrupt
-        return iter(refused)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(local_targets, "append_rows", append)
-        with pytest.raises(KeyboardInterrupt):
-            run(engine, added_to)
-    with Ledger(target) as ledger:
-        assert ledger.unfinished is not None
-        end = ledger.unfinished.target_end
-    with MessageStore.open(target) as store:
-        assert store.log_range()[1] == end
-    assert not Path(target, "abort").exists()
-    assert run(engine, added_to).ok
 
 
 # --- killed ---------------------------------------------------------------------------------------

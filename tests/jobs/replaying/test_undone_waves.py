@@ -1,0 +1,159 @@
+"""What a replay had appended of a wave is undone, after a kill or a failure; others' messages stay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from rmq_store import MessageStore
+from rmq_store.errors import AccessError
+from rmqstore_jobs.replay import run
+from rmqstore_jobs.replay_targets import local_targets
+from rmqstore_jobs.replay_targets.target_store import append_rows, settle_target
+from rmqstore_jobs.replaying.ledger import Ledger, LedgerError, new_run
+from rmqstore_jobs.replaying.spec import ReplaySpec
+from spark_source.writing.target.write_options import WriteOptions
+from tests.conftest import GoldenStore
+from tests.support.spark.replays import NAME, arrived, everything, expected_rows, read_back, spec
+
+Golden = Callable[[str], GoldenStore]
+
+
+class Killed(BaseException):
+    """What no code of a replay handles, as nothing handles a kill."""
+
+
+def killed_in_the_third_wave(
+    engine: SparkSession | None, asked: ReplaySpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Run a replay that leaves its target as a process leaves it that is killed."""
+    calls = iter(range(100))
+
+    def append(target: Any, rows: Any) -> Any:
+        refused = list(append_rows(target, rows))
+        if next(calls) == 2:
+            raise Killed
+        return iter(refused)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(local_targets, "append_rows", append)
+        patched.setattr(local_targets.LocalReplay, "_undo_wave", lambda *_: None)
+        with pytest.raises(Killed):
+            run(engine, asked)
+    assert Path(str(asked.to_store), "abort").exists()
+
+
+@pytest.fixture
+def added_to(engine: SparkSession | None, golden: Golden, tmp_path: Path) -> ReplaySpec:
+    """A replay into a store that has messages."""
+    store = golden(NAME)
+    target = str(tmp_path / "new")
+    run(engine, spec(store, to_store=target, topics=("retrying",)))
+    return spec(store, to_store=target, topics=("documents",), wave_bytes=20_000, append=True)
+
+
+def test_a_killed_replay_into_a_store_with_messages_goes_on(
+    engine: SparkSession | None,
+    golden: Golden,
+    added_to: ReplaySpec,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    target = str(added_to.to_store)
+    before = read_back(target)
+    for _ in range(2):
+        killed_in_the_third_wave(engine, added_to, monkeypatch)
+    report = run(engine, added_to)
+    assert report.ok, report.problems
+    after = read_back(target)
+    assert after[: len(before)] == before
+    wanted = [record for record in golden(NAME).truth if record["topic"] == "documents"]
+    assert report.written == {target: len(wanted)}
+    assert len(after) - len(before) == len(wanted)
+    assert not Path(target, "abort").exists()
+
+
+def test_a_killed_replay_stays_apart_from_what_others_wrote_since(
+    engine: SparkSession | None, added_to: ReplaySpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = str(added_to.to_store)
+    killed_in_the_third_wave(engine, added_to, monkeypatch)
+    with MessageStore.append_to(target, recovery="broker") as other:
+        other.append({"topic": "documents", "queueId": 0, "body": b"of another"})
+    there = read_back(target)
+    with pytest.raises(LedgerError, match="another process has opened the store since"):
+        run(engine, added_to)
+    assert read_back(target) == there
+
+
+def test_a_failed_replay_leaves_a_closed_store_with_whole_waves(
+    engine: SparkSession | None, added_to: ReplaySpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = str(added_to.to_store)
+    calls = iter(range(100))
+
+    def append(writer: Any, rows: Any) -> Any:
+        refused = list(append_rows(writer, rows))
+        if next(calls) == 2:
+            raise KeyboardInterrupt
+        return iter(refused)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(local_targets, "append_rows", append)
+        with pytest.raises(KeyboardInterrupt):
+            run(engine, added_to)
+    with Ledger(target) as ledger:
+        assert ledger.unfinished is not None
+        end = ledger.unfinished.target_end
+    with MessageStore.open(target) as store:
+        assert store.log_range()[1] == end
+    assert not Path(target, "abort").exists()
+    assert run(engine, added_to).ok
+
+
+def test_a_ledger_that_was_replaced_although_that_failed_is_believed(
+    engine: SparkSession | None,
+    golden: Golden,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = golden(NAME)
+    asked = spec(store, to_store=str(tmp_path / "new"), wave_bytes=100_000)
+    real, calls = Ledger._save, iter(range(100))
+
+    def save(self: Ledger) -> None:
+        real(self)
+        if next(calls) == 4:  # begun, signed, and the third wave
+            raise AccessError(self.path, reason="flushing the folder: Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Ledger, "_save", save)
+        report = run(engine, asked)
+    assert "Input/output error" in (report.stopped_by or "")
+    assert report.written == {asked.to_store: len(read_back(str(asked.to_store)))}
+    assert run(engine, asked).ok
+    assert arrived(tmp_path / "new") == expected_rows(store, everything)
+
+
+def test_a_wave_that_is_undone_leaves_batch_queues_as_they_are_declared(tmp_path: Path) -> None:
+    path = tmp_path / "new"
+    asked = WriteOptions(str(path))
+    message = {"topic": "Batches", "queueId": 0, "body": b"x"}
+    run_ = new_run(asked={}, created=True, ranges=(), snapshot={}, signed=True)
+    with MessageStore.create(path) as target:
+        target.sign(run_.append.mark)
+        target.declare_topic("Batches", attributes={"queue.type": "BatchCQ"})
+        target.append(message)
+        whole = replace(run_, target_end=target.log_range()[1])
+        target.append(message)
+        target.abandon()
+    with Ledger(path) as ledger:
+        settle_target(whole, ledger, asked)
+    assert (path / "batchconsumequeue" / "Batches" / "0").is_dir()
+    assert not (path / "consumequeue" / "Batches").exists()
+    with MessageStore.open(path) as store:
+        assert store.max_offset("Batches", 0) == 1
