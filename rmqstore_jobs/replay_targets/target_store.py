@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 def settle_target(run: ReplayRun, ledger: Ledger, asked: WriteOptions) -> None:
     """Undo what an interrupted run appended after its last whole wave.
 
-    The store must then end exactly where the ledger says. Raises LedgerError if it does not, or if
-    another process has opened it since.
+    Raises LedgerError if the target is missing, or if another process has opened it since. Whether
+    it ends where the ledger says is for `open_target` to find out.
     """
     if run.created and not has_content(asked.path):
         if run.target_end:

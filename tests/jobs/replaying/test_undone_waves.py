@@ -28,20 +28,25 @@ class Killed(BaseException):
     """What no code of a replay handles, as nothing handles a kill."""
 
 
-def killed_in_the_third_wave(
-    engine: SparkSession | None, asked: ReplaySpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Run a replay that leaves its target as a process leaves it that is killed."""
+def appending_until(error: type[BaseException]) -> Callable[[Any, Any], Any]:
+    """`append_rows`, which raises `error` behind the third batch."""
     calls = iter(range(100))
 
     def append(target: Any, rows: Any) -> Any:
         refused = list(append_rows(target, rows))
         if next(calls) == 2:
-            raise Killed
+            raise error
         return iter(refused)
 
+    return append
+
+
+def killed_in_the_third_wave(
+    engine: SparkSession | None, asked: ReplaySpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Run a replay that leaves its target as a process leaves it that is killed."""
     with monkeypatch.context() as patched:
-        patched.setattr(local_targets, "append_rows", append)
+        patched.setattr(local_targets, "append_rows", appending_until(Killed))
         patched.setattr(local_targets.LocalReplay, "_undo_wave", lambda *_: None)
         with pytest.raises(Killed):
             run(engine, asked)
@@ -94,16 +99,8 @@ def test_a_failed_replay_leaves_a_closed_store_with_whole_waves(
     engine: SparkSession | None, added_to: ReplaySpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = str(added_to.to_store)
-    calls = iter(range(100))
-
-    def append(writer: Any, rows: Any) -> Any:
-        refused = list(append_rows(writer, rows))
-        if next(calls) == 2:
-            raise KeyboardInterrupt
-        return iter(refused)
-
     with monkeypatch.context() as patched:
-        patched.setattr(local_targets, "append_rows", append)
+        patched.setattr(local_targets, "append_rows", appending_until(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             run(engine, added_to)
     with Ledger(target) as ledger:
