@@ -19,7 +19,7 @@ from unittest.mock import patch
 import pyarrow as pa
 
 from rmq_store import MessageStore
-from rmq_store.arrow.message_columns import arrow_schema
+from rmq_store.arrow.column_definitions import arrow_schema
 from rmq_store.files.remote import parallel as sidebyside
 from rmq_store.search.key_plan import plan_keys
 from rmq_store.tables.table import all_ranges

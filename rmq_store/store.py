@@ -17,9 +17,9 @@ from rmq_store.config.consumer_offsets import ConsumerOffsets, read_consumer_off
 from rmq_store.config.locate import commitlog_folders, require_store
 from rmq_store.config.topics_json import batch_topics
 from rmq_store.consumequeue.entries import Entries
-from rmq_store.consumequeue.folders import QueueFolders
+from rmq_store.consumequeue.queue_folders import QueueFolders
 from rmq_store.errors import ReadOnlyStoreError
-from rmq_store.files.expiry import again_if_expired
+from rmq_store.files.deleted_meanwhile import again_if_expired
 from rmq_store.files.read_counts import StoreReads
 from rmq_store.files.remote.remote_store import Listing, Shadow, open_shadow
 from rmq_store.files.remote.uri_filesystem import is_uri
@@ -32,7 +32,7 @@ from rmq_store.index.query_message import KeyIndex
 from rmq_store.reading.get_message import GetMessageResult, MessageGetter
 from rmq_store.reading.log_reader import Limits, LogReader, everything, log_end_without_queues
 from rmq_store.reading.message_by_id import MessageLookup
-from rmq_store.reading.options import OnDamage, ReadHow, ReadManner, ReadOptions
+from rmq_store.reading.read_options import OnDamage, ReadHow, ReadManner, ReadOptions
 from rmq_store.reading.slice_reader import SliceReader
 from rmq_store.snapshot.file_sizes import geometry_found
 from rmq_store.snapshot.queue_view import QueueView

@@ -27,8 +27,7 @@ from rmq_store.search.log_slices import LogSlice, pieces_of
 from rmq_store.text.progress import Progress
 from rmqstore_jobs.exporting.export_files import FolderTarget
 from rmqstore_jobs.exporting.manifest import Manifest
-from rmqstore_jobs.exporting.rows import ExportRead
-from rmqstore_jobs.exporting.step import (
+from rmqstore_jobs.exporting.wave_result import (
     DELTA,
     FORMATS,
     PARQUET,
@@ -38,6 +37,7 @@ from rmqstore_jobs.exporting.step import (
     Wave,
     without,
 )
+from rmqstore_jobs.exporting.wave_rows import ExportRead
 from rmqstore_jobs.running.failures import SALVAGE, is_damage, reason_of
 from rmqstore_jobs.running.job_command import (
     RANGES,
@@ -54,8 +54,8 @@ from rmqstore_jobs.running.source_words import source_options
 from spark_source.options.definitions import PERMISSIVE
 from spark_source.options.parse import parse_options
 from spark_source.options.secret import HidesSecrets, without_secrets
-from spark_source.planning.partitions import cut_into_slices
 from spark_source.planning.query_plan import ReadPlan, pin
+from spark_source.planning.shares import cut_into_slices
 from spark_source.writing.target.lock import refuse_uri
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from rmqstore_jobs.replay_targets import dry_run
 from rmqstore_jobs.replay_targets.broker_waves import LiveReplay
 from rmqstore_jobs.replay_targets.grpc_client import require_client
 from rmqstore_jobs.replay_targets.local_targets import LocalReplay
-from rmqstore_jobs.replaying.ledger import Ledger
 from rmqstore_jobs.replaying.options import replay_options, spec_of
 from rmqstore_jobs.replaying.plan import ledger_place
+from rmqstore_jobs.replaying.replay_ledger import Ledger
 from rmqstore_jobs.replaying.replay_question import source_options
 from rmqstore_jobs.replaying.report import Report
 from rmqstore_jobs.replaying.spec import ReplaySpec, check, with_fixed_times

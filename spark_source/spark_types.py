@@ -22,7 +22,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from rmq_store.arrow.message_columns import BY_NAME, PROPERTIES, TIMESTAMP, Column, column_names
+from rmq_store.arrow.column_definitions import BY_NAME, PROPERTIES, TIMESTAMP, Column, column_names
 from rmq_store.errors import InvalidArgumentError
 from spark_source.options.definitions import CORRUPT
 

@@ -29,7 +29,7 @@ from rmq_store.errors import (
     from_os_error,
 )
 from rmq_store.escaping import printable
-from rmq_store.files.durable import is_small_file, read_file, sync_folder
+from rmq_store.files.durable_files import is_small_file, read_file, sync_folder
 from rmq_store.files.mapping import stored_from
 from rmq_store.files.segments import SegmentFile
 from rmq_store.format.layout import (

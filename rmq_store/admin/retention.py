@@ -18,7 +18,7 @@ from typing import Any
 
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.locate import refuse_foreign_log, refuse_linked_queues
-from rmq_store.consumequeue.files import QueueFiles
+from rmq_store.consumequeue.queue_files import QueueFiles
 from rmq_store.errors import InvalidArgumentError, MissingFileError, StoreError, from_os_error
 from rmq_store.files.segments import SegmentFile
 from rmq_store.format.queues import QueueId

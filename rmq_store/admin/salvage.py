@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from rmq_store.arrow.batches import BatchBuilder, stored_bodies, stored_topics
+from rmq_store.arrow.column_values import BatchBuilder, stored_bodies, stored_topics
 from rmq_store.arrow.substrings import slices
-from rmq_store.commitlog.crc import record_crc_rows
+from rmq_store.commitlog.crc_check import record_crc_rows
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import Extent
 from rmq_store.commitlog.scan import SoundRun, scan

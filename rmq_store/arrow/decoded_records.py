@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from rmq_store.arrow.batches import stored_topics
+from rmq_store.arrow.column_values import stored_topics
 from rmq_store.arrow.property_columns import PropertyColumns, decode_property_columns
 from rmq_store.arrow.substrings import slices
 from rmq_store.commitlog.headers import Headers

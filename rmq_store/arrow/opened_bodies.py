@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pyarrow as pa
 
-from rmq_store.arrow.batches import stored_bodies
+from rmq_store.arrow.column_values import stored_bodies
 from rmq_store.commitlog.headers import Headers
 from rmq_store.errors import BodyError
 from rmq_store.format.array_types import Ints, Mask

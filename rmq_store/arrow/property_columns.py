@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rmq_store.arrow.message_columns import PROPERTIES
+from rmq_store.arrow.column_definitions import PROPERTIES
 from rmq_store.arrow.property_layout import (
     Layout,
     Table,

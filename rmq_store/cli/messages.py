@@ -70,7 +70,7 @@ def chosen_columns(
         raise click.UsageError("--body is for text: --json has the whole body; see --columns")
     if columns is None and as_json:
         return None
-    from rmq_store.arrow.message_columns import column_names
+    from rmq_store.arrow.column_definitions import column_names
 
     given = TEXT_COLUMNS if columns is None else columns
     names = column_names([name.strip() for name in given.split(",")])

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
-from rmq_store.commitlog.crc import wrong_crc_rows
+from rmq_store.commitlog.crc_check import wrong_crc_rows
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.record_runs import RecordRun, follow, next_record
 from rmq_store.errors import CorruptRecordError, MissingFileError, StoreError
-from rmq_store.files.chain import SegmentChain
 from rmq_store.files.mapping import MappingCache
 from rmq_store.files.remote.blocks import need_all
+from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.files.segments import SegmentFile, list_segments
 from rmq_store.format.array_types import Bytes, Ints, Mask
 from rmq_store.format.layout import BLANK_SIZE, HEAD_SIZE, MAGIC_BLANK

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rmq_store.commitlog.crc import wrong_crc_rows
+from rmq_store.commitlog.crc_check import wrong_crc_rows
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog, Extent
 from rmq_store.commitlog.record_runs import RecordRun

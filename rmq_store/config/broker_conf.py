@@ -14,7 +14,7 @@ from rmq_store.errors import (
     MissingFileError,
     nearest,
 )
-from rmq_store.files.durable import read_file
+from rmq_store.files.durable_files import read_file
 from rmq_store.format.layout import (
     DEFAULT_BATCH_QUEUE_FILE_SIZE,
     DEFAULT_COMMITLOG_FILE_SIZE,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rmq_store.errors import CorruptConfigError, MissingFileError, from_os_error
-from rmq_store.files.durable import LARGEST_JSON, read_file
+from rmq_store.files.durable_files import LARGEST_JSON, read_file
 from rmq_store.format.layout import CONFIG_DIR
 
 # A text without its end reaches to the end, so that no later quote is tried as a beginning.

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rmq_store.errors import from_os_error
-from rmq_store.files.durable import sync_folder
+from rmq_store.files.durable_files import sync_folder
 from rmq_store.files.mapping import stored_from
 from rmq_store.files.safe_paths import refuse_special
 

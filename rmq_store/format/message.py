@@ -11,7 +11,7 @@ from rmq_store.format.record import Record
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message as a consumer sees it; its fields are the columns of `rmq_store.arrow.message_columns`.
+    """A message as a consumer sees it; its fields are the columns of `rmq_store.arrow.column_definitions`.
 
     Timestamps are milliseconds since the epoch, UTC. `queue_offset` is the position in the queue.
     `body` is decompressed; `raw_body`, `body_crc` and `store_size` describe the stored bytes.

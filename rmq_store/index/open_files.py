@@ -9,7 +9,7 @@ from rmq_store.errors import IndexGeometryError
 from rmq_store.files.mapping import MappingCache
 from rmq_store.files.segments import SegmentFile
 from rmq_store.format.layout import INDEX_DIR
-from rmq_store.index.file import IndexFile, list_index_files
+from rmq_store.index.index_file_reader import IndexFile, list_index_files
 
 FILES_MAPPED = 2
 

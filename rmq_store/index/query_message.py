@@ -15,12 +15,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.arrow.batches import stored_topics
+from rmq_store.arrow.column_values import stored_topics
 from rmq_store.arrow.property_columns import decode_property_columns
 from rmq_store.arrow.substrings import slices
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.commitlog.resync import not_a_record
+from rmq_store.commitlog.next_intact_record import not_a_record
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import (
     CorruptRecordError,
@@ -30,15 +30,15 @@ from rmq_store.errors import (
 )
 from rmq_store.files.mapping import MappingCache
 from rmq_store.files.segments import SegmentFile
-from rmq_store.format.hashing import index_key, index_key_hash
 from rmq_store.format.layout import (
     INDEX_DIR,
     INDEX_HEADER,
     index_item_at,
 )
 from rmq_store.format.record import Gap
-from rmq_store.index.chains import fetch, walk_chains
-from rmq_store.index.file import REMOTE_BLOCK, IndexFile, list_index_files
+from rmq_store.format.tag_key_hashes import index_key, index_key_hash
+from rmq_store.index.index_file_reader import REMOTE_BLOCK, IndexFile, list_index_files
+from rmq_store.index.many_lookups import fetch, walk_chains
 
 _INDEX_FILES_MAPPED = 16
 _DAMAGE = (Gap.TORN, Gap.DAMAGED)

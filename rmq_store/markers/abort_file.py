@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from rmq_store.errors import from_os_error
-from rmq_store.files.durable import sync_folder
+from rmq_store.files.durable_files import sync_folder
 from rmq_store.files.safe_paths import refuse_special
 from rmq_store.format.layout import (
     ABORT_BACKUP_FILE,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rmq_store.errors import StoreLockedError, from_os_error
-from rmq_store.files.durable import no_regular_file
+from rmq_store.files.durable_files import no_regular_file
 from rmq_store.files.remote.remote_store import shadow_of
 from rmq_store.files.safe_paths import refuse_link
 from rmq_store.format.layout import LOCK_CONTENT, LOCK_FILE

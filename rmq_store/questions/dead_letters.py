@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.arrow.message_columns import arrow_schema
+from rmq_store.arrow.column_definitions import arrow_schema
 from rmq_store.errors import InvalidArgumentError, nearest
 from rmq_store.format.queues import QueueSlice
 from rmq_store.format.topics import DLQ_PREFIX

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from rmq_store.arrow.message_columns import DEFAULT_NAMES, arrow_schema
+from rmq_store.arrow.column_definitions import DEFAULT_NAMES, arrow_schema
 from rmq_store.errors import InvalidArgumentError, StoreError, nearest
 
 LOG = logging.getLogger("rmqstore")

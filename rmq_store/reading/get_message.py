@@ -9,12 +9,12 @@ from enum import Enum
 
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.consumequeue.entries import Entries
-from rmq_store.format.hashing import tags_code
 from rmq_store.format.layout import FILLER_SIZE
 from rmq_store.format.message import Message
 from rmq_store.format.queues import QueueId
+from rmq_store.format.tag_key_hashes import tags_code
 from rmq_store.reading.message_by_id import MessageLookup, broker_position
-from rmq_store.reading.options import parse_tags, positive
+from rmq_store.reading.read_options import parse_tags, positive
 from rmq_store.snapshot.queue_view import QueueView
 
 # Defaults of MessageStoreConfig.

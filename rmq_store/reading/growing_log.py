@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.commitlog.resync import next_start
+from rmq_store.commitlog.next_intact_record import next_start
 from rmq_store.errors import DataLossError, LogCutError, OtherStoreError, StoreError
 from rmq_store.files.mapping import stored_until
 from rmq_store.files.segments import SegmentFile

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from rmq_store.arrow.batches import Rows
+from rmq_store.arrow.column_values import Rows
 from rmq_store.consumequeue.entries import Entries, concat_entries
 from rmq_store.format.queues import QueueId, QueueSlice
 

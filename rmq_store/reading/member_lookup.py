@@ -7,12 +7,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from rmq_store.arrow.message_columns import COLUMNS
+from rmq_store.arrow.column_definitions import COLUMNS
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.errors import StoreError
 from rmq_store.format.message import Message
 from rmq_store.format.queues import QueueSlice
-from rmq_store.reading.options import ReadOptions
+from rmq_store.reading.read_options import ReadOptions
 from rmq_store.reading.slice_reader import SliceReader
 from rmq_store.snapshot.queue_view import QueueView
 

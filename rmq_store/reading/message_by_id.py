@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import islice
 
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.commitlog.resync import not_a_record
+from rmq_store.commitlog.next_intact_record import not_a_record
 from rmq_store.consumequeue.entries import Entries
 from rmq_store.errors import CorruptRecordError, MissingFileError, StoreError
 from rmq_store.format.compression import decompress
@@ -21,7 +21,7 @@ from rmq_store.format.message import Message, to_message
 from rmq_store.format.properties import decode_properties, decode_utf8
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.record import Record
-from rmq_store.index.keys import has_key
+from rmq_store.index.items_of_messages import has_key
 from rmq_store.index.query_message import KeyIndex
 from rmq_store.reading.damage_modes import OnDamage, handler_of
 from rmq_store.reading.member_lookup import messages_in_batch_queues

@@ -9,11 +9,17 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.arrow.batches import BatchBuilder, Rows, needs_log, other_topic_rows, stored_topics
-from rmq_store.arrow.message_columns import column_names
+from rmq_store.arrow.column_definitions import column_names
+from rmq_store.arrow.column_values import (
+    BatchBuilder,
+    Rows,
+    needs_log,
+    other_topic_rows,
+    stored_topics,
+)
 from rmq_store.arrow.opened_bodies import opened_bodies
 from rmq_store.arrow.property_columns import PropertyColumns
-from rmq_store.commitlog.crc import wrong_crc_rows
+from rmq_store.commitlog.crc_check import wrong_crc_rows
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.errors import CorruptQueueError, ListedAt, MissingFileError, StoreError
@@ -25,9 +31,9 @@ from rmq_store.format.layout import (
 )
 from rmq_store.format.properties import decode_properties
 from rmq_store.format.queues import QueueId, QueueSlice
-from rmq_store.index.keys import rows_with_key
+from rmq_store.index.items_of_messages import rows_with_key
 from rmq_store.reading.damage_modes import DamageMode
-from rmq_store.reading.options import ReadOptions
+from rmq_store.reading.read_options import ReadOptions
 from rmq_store.reading.wanted_entries import WantedEntries
 from rmq_store.reading.wanted_members import MemberBatches, RangesOf, listed_row
 from rmq_store.snapshot.queue_view import QueueView

@@ -8,17 +8,17 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from rmq_store.arrow.batches import Rows
+from rmq_store.arrow.column_values import Rows
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.consumequeue.entries import Entries, concat_entries
 from rmq_store.errors import CorruptQueueError, ListedAt, StoreError
 from rmq_store.format.array_types import Ints
-from rmq_store.format.hashing import tags_code
 from rmq_store.format.layout import EXT_MAX_ADDRESS, FILLER_SIZE
 from rmq_store.format.queues import QueueId, QueueSlice
+from rmq_store.format.tag_key_hashes import tags_code
 from rmq_store.format.topics import SCHEDULE_TOPIC
 from rmq_store.reading.log_order import in_log_order
-from rmq_store.reading.options import ReadOptions
+from rmq_store.reading.read_options import ReadOptions
 from rmq_store.snapshot.queue_view import QueueView
 from rmq_store.snapshot.uncovered_bytes import UncoveredBytes, WholeRange
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rmq_store.arrow.batches import BatchBuilder, Rows
+from rmq_store.arrow.column_values import BatchBuilder, Rows
 from rmq_store.arrow.inner_batch_split import Members, members_of
 from rmq_store.arrow.property_columns import PropertyColumns, decode_property_columns
 from rmq_store.commitlog.headers import Headers

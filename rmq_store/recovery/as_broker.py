@@ -18,12 +18,11 @@ from rmq_store.commitlog.record_runs import follow
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.locate import commitlog_folders
 from rmq_store.config.topics_json import declared_batch_topics
-from rmq_store.consumequeue.dispatch import DispatchRequests, entries_to_write
-from rmq_store.consumequeue.folders import QueueFolders, queue_folder
+from rmq_store.consumequeue.entry_of_record import DispatchRequests, entries_to_write
+from rmq_store.consumequeue.queue_folders import QueueFolders, queue_folder
+from rmq_store.files.segment_writer import OpenFiles
 from rmq_store.files.truncate import own, remove
-from rmq_store.files.writer import OpenFiles
 from rmq_store.format.array_types import Bytes, Ints, Mask
-from rmq_store.format.hashing import crc32
 from rmq_store.format.layout import (
     ABORT_FILE,
     BATCH_CONSUMEQUEUE_DIR,
@@ -37,14 +36,15 @@ from rmq_store.format.layout import (
 )
 from rmq_store.format.queues import QueueId
 from rmq_store.format.releases import Dialect
-from rmq_store.index.file import list_index_files
+from rmq_store.format.tag_key_hashes import crc32
+from rmq_store.index.index_file_reader import list_index_files
 from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.recovery.as_broker_queues import BrokerBatchQueue, BrokerQueue, load_files
+from rmq_store.recovery.find_log_end import TIMESTAMP_SLACK_MS
 from rmq_store.recovery.report import FileChange, RecoveryReport
 from rmq_store.recovery.strict_index import index_geometry, last_index_writer
-from rmq_store.recovery.strict_log import TIMESTAMP_SLACK_MS
 from rmq_store.snapshot.file_sizes import queue_sizes
-from rmq_store.snapshot.queue_state import QueueState
+from rmq_store.snapshot.queue_range import QueueState
 from rmq_store.snapshot.snapshot import StoreSnapshot
 
 _MOST_FILES = 10  # commitLogRecoverMaxNum, from 5.4.0 on

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rmq_store.errors import UnrecoverableStoreError
+from rmq_store.files.segment_writer import OpenFiles
 from rmq_store.files.truncate import remove
-from rmq_store.files.writer import OpenFiles
 from rmq_store.format.array_types import Ints
 from rmq_store.format.layout import BATCH_QUEUE_ENTRY, FILLER_SIZE, QUEUE_ENTRY, segment_name
 

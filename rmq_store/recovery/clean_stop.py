@@ -6,12 +6,12 @@ from pathlib import Path
 
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.config.broker_conf import StoreConfig
-from rmq_store.consumequeue.folders import QueueFolders
+from rmq_store.consumequeue.queue_folders import QueueFolders
 from rmq_store.errors import CorruptIndexError, IndexGeometryError, UncleanStoreError
 from rmq_store.format.layout import ABORT_FILE, BLANK_HEAD, BLANK_SIZE, INDEX_DIR, MAGIC_BLANK
 from rmq_store.format.queues import QueueId
-from rmq_store.index.file import IndexFile, list_index_files
-from rmq_store.snapshot.queue_state import QueueState
+from rmq_store.index.index_file_reader import IndexFile, list_index_files
+from rmq_store.snapshot.queue_range import QueueState
 from rmq_store.snapshot.snapshot import StoreSnapshot, take_snapshot
 
 _ADVICE = 'Open it with recovery="strict", or start a broker on it and stop it cleanly'

@@ -13,7 +13,7 @@ from pathlib import Path
 from rmq_store.config.broker_conf import PATH_SPLITTER, StoreConfig
 from rmq_store.config.locate import commitlog_folders
 from rmq_store.errors import SHOWN_AS, from_os_error
-from rmq_store.files.durable import is_small_file
+from rmq_store.files.durable_files import is_small_file
 from rmq_store.files.truncate import PRIVATE
 from rmq_store.format.layout import (
     BATCH_CONSUMEQUEUE_DIR,

@@ -13,28 +13,28 @@ from rmq_store.commitlog.log import CommitLog
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.locate import commitlog_folders
 from rmq_store.config.topics_json import declared_batch_topics
-from rmq_store.consumequeue.dispatch import entries_to_write
-from rmq_store.consumequeue.folders import QueueFolders
-from rmq_store.consumequeue.writer import QueueWriter
+from rmq_store.consumequeue.entry_of_record import entries_to_write
+from rmq_store.consumequeue.queue_folders import QueueFolders
+from rmq_store.consumequeue.queue_writer import QueueWriter
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.files.safe_paths import is_plain_name
+from rmq_store.files.segment_writer import OpenFiles
 from rmq_store.files.segments import LARGEST_FILE
 from rmq_store.files.truncate import clear_from, remove, set_size
-from rmq_store.files.writer import OpenFiles
 from rmq_store.format.layout import (
     ABORT_FILE,
     CHECKPOINT_FILE,
     INDEX_DIR,
 )
 from rmq_store.format.releases import Dialect
-from rmq_store.index.file import list_index_files, list_too_short
-from rmq_store.index.writer import IndexWriter
+from rmq_store.index.index_file_reader import list_index_files, list_too_short
+from rmq_store.index.index_writer import IndexWriter
 from rmq_store.markers.abort_file import write_abort
 from rmq_store.markers.checkpoint import Checkpoint, checkpoint_size
 from rmq_store.recovery.clean_stop import why_unclean
+from rmq_store.recovery.find_log_end import LogWalk, careful_start
 from rmq_store.recovery.report import FileChange, RecoveryReport
 from rmq_store.recovery.strict_index import IndexRecovery, index_geometry, last_index_writer
-from rmq_store.recovery.strict_log import LogWalk, careful_start
 from rmq_store.recovery.strict_queues import LookFurther, QueueRecovery
 from rmq_store.snapshot.file_sizes import queue_sizes, refuse_smaller
 from rmq_store.snapshot.snapshot import take_snapshot

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.consumequeue.dispatch import DispatchRequests
 from rmq_store.consumequeue.entries import Entries
-from rmq_store.consumequeue.files import QueueFiles
-from rmq_store.consumequeue.folders import QueueFolders
-from rmq_store.consumequeue.writer import QueueWriter
+from rmq_store.consumequeue.entry_of_record import DispatchRequests
+from rmq_store.consumequeue.queue_files import QueueFiles
+from rmq_store.consumequeue.queue_folders import QueueFolders
+from rmq_store.consumequeue.queue_writer import QueueWriter
 from rmq_store.files.truncate import clear_from, remove
 from rmq_store.format.array_types import Ints
 from rmq_store.format.queues import QueueId

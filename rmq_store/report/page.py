@@ -17,9 +17,9 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.locate import commitlog_folders
 from rmq_store.errors import AccessError, InvalidArgumentError, StoreError
 from rmq_store.escaping import printable
-from rmq_store.files.durable import write_whole
+from rmq_store.files.durable_files import write_whole
+from rmq_store.report.plot_to_svg import svg_of
 from rmq_store.report.section import Report, Section
-from rmq_store.report.svg import svg_of
 from rmq_store.text.times import shown_time
 from rmq_store.verify.findings import Severity
 

@@ -12,7 +12,7 @@ from rmq_store.admin.info import store_info
 from rmq_store.errors import StoreError
 from rmq_store.files.remote.uri_filesystem import is_uri
 from rmq_store.questions.engine import OnProgress
-from rmq_store.report import condition, groups, space, waiting
+from rmq_store.report import condition, consumer_groups, space, undelivered
 from rmq_store.report.inquiry import NO_BOUNDS, Bounds, Inquiry, Named, SectionOf, missing
 from rmq_store.report.section import Remark, Report, Section
 from rmq_store.store import MessageStore
@@ -35,12 +35,12 @@ _SECTIONS = (
     _Asked("damage", "Damage", condition.damage, ("verify",)),
     _Asked("space", "What fills the log", space.space, ("usage",)),
     _Asked("rate", "When messages were stored", space.rate, ("usage", "--by", "day")),
-    _Asked("lag", "Consumer groups", groups.lag, ("lag",)),
-    _Asked("retention", "What retention takes", groups.retention, ("retention",)),
-    _Asked("scheduled", "Scheduled messages", waiting.scheduled, ("verify",)),
-    _Asked("transactions", "Transactions", waiting.transactions, ("verify",)),
-    _Asked("dead-letters", "Dead letters", waiting.dead_letters, ("verify",)),
-    _Asked("retries", "Retries", waiting.retries, ("verify",)),
+    _Asked("lag", "Consumer groups", consumer_groups.lag, ("lag",)),
+    _Asked("retention", "What retention takes", consumer_groups.retention, ("retention",)),
+    _Asked("scheduled", "Scheduled messages", undelivered.scheduled, ("verify",)),
+    _Asked("transactions", "Transactions", undelivered.transactions, ("verify",)),
+    _Asked("dead-letters", "Dead letters", undelivered.dead_letters, ("verify",)),
+    _Asked("retries", "Retries", undelivered.retries, ("verify",)),
     _Asked("largest", "The largest messages", space.largest, ("usage",)),
 )
 

@@ -9,18 +9,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.arrow.message_columns import column_names
-from rmq_store.commitlog.resync import next_start, not_a_record
+from rmq_store.arrow.column_definitions import column_names
+from rmq_store.commitlog.next_intact_record import next_start, not_a_record
 from rmq_store.errors import CorruptRecordError, MissingFileError, StoreError
 from rmq_store.format.layout import SysFlag
 from rmq_store.format.properties import decode_utf8
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.reading.log_reader import QueueLimits
 from rmq_store.reading.message_by_id import behind_index
-from rmq_store.reading.options import OnDamage, ReadHow
+from rmq_store.reading.read_options import OnDamage, ReadHow
 from rmq_store.search.key_plan import KeyPlan, plan_keys
 from rmq_store.search.queue_selection import Search, selected_slices
-from rmq_store.search.watched import watched, with_place
+from rmq_store.search.search_progress import watched, with_place
 from rmq_store.store import MessageStore
 from rmq_store.text.progress import Progress
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.commitlog.resync import record_start_at
+from rmq_store.commitlog.next_intact_record import record_start_at
 from rmq_store.commitlog.scan import SoundRun
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.consumer_offsets import read_consumer_offsets, read_delay_offsets
@@ -40,10 +40,10 @@ from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.topics import LMQ_PREFIX
 from rmq_store.index.open_files import open_index_files
 from rmq_store.markers.checkpoint import Checkpoint
+from rmq_store.snapshot.lost_end_records import EntriesOf, Missing, UnlistedRecords
 from rmq_store.snapshot.snapshot import StoreSnapshot
 from rmq_store.snapshot.uncovered_bytes import UncoveredBytes, WholeRange
-from rmq_store.snapshot.undispatched import record_start_near
-from rmq_store.snapshot.unlisted_records import EntriesOf, Missing, UnlistedRecords
+from rmq_store.snapshot.undispatched_records import record_start_near
 
 LOG = logging.getLogger("rmqstore")
 

@@ -10,17 +10,17 @@ from typing import Any
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.config.topics_json import declared_topics
 from rmq_store.consumequeue.bisection import bisect_first, find_boundary, recheck_neighbours
+from rmq_store.consumequeue.consume_queue_ext import QueueExt
 from rmq_store.consumequeue.entries import Entries, concat_entries, no_entries
-from rmq_store.consumequeue.ext import QueueExt
-from rmq_store.consumequeue.files import QueueFiles
-from rmq_store.consumequeue.folders import QueueFolders, queue_folder
+from rmq_store.consumequeue.queue_files import QueueFiles
+from rmq_store.consumequeue.queue_folders import QueueFolders, queue_folder
 from rmq_store.errors import UnknownQueueError, nearest
 from rmq_store.files.remote.blocks import Ranges, need_all
 from rmq_store.format.layout import CONSUMEQUEUE_EXT_DIR, EXT_MAX_ADDRESS, FILLER_SIZE
 from rmq_store.format.queues import Entry, QueueId, QueueSlice
 from rmq_store.snapshot.lost_ends import LostEnds
 from rmq_store.snapshot.offset_by_time import offset_by_time
-from rmq_store.snapshot.queue_state import QueueState
+from rmq_store.snapshot.queue_range import QueueState
 from rmq_store.snapshot.snapshot import StoreSnapshot
 
 _EMPTY = QueueState(0, 0, 0, 0)

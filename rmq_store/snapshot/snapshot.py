@@ -17,8 +17,8 @@ import numpy as np
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.consumequeue.entries import Entries, concat_entries
-from rmq_store.consumequeue.files import QueueFiles, is_at_or_after
-from rmq_store.consumequeue.folders import QueueFolders
+from rmq_store.consumequeue.queue_files import QueueFiles, is_at_or_after
+from rmq_store.consumequeue.queue_folders import QueueFolders
 from rmq_store.errors import StoreError
 from rmq_store.files.remote.parallel import LOOKS_IN_FLIGHT, side_by_side
 from rmq_store.format.layout import (
@@ -27,8 +27,8 @@ from rmq_store.format.layout import (
 )
 from rmq_store.format.queues import QueueId
 from rmq_store.snapshot.collector_pause import collector_paused
-from rmq_store.snapshot.queue_state import ListedQueue, QueueState
-from rmq_store.snapshot.undispatched import end_offset, find_undispatched
+from rmq_store.snapshot.queue_range import ListedQueue, QueueState
+from rmq_store.snapshot.undispatched_records import end_offset, find_undispatched
 
 _RECORDS_TRIED = 64  # last entries of queues that are checked against the log to find its end
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rmq_store.consumequeue.folders import is_queue_id
+from rmq_store.consumequeue.queue_folders import is_queue_id
 from rmq_store.errors import from_os_error
 from rmq_store.format.layout import (
     BATCH_CONSUMEQUEUE_DIR,
@@ -18,7 +18,7 @@ from rmq_store.format.layout import (
     SEGMENT_NAME_DIGITS,
 )
 from rmq_store.format.queues import QueueSlice
-from rmq_store.index.file import IndexFile
+from rmq_store.index.index_file_reader import IndexFile
 from rmq_store.store import MessageStore
 from rmq_store.tables.table import (
     BROKER,

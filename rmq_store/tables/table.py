@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from rmq_store.arrow.message_columns import TIMESTAMP as TIMESTAMP
+from rmq_store.arrow.column_definitions import TIMESTAMP as TIMESTAMP
 from rmq_store.errors import shown_path
 from rmq_store.escaping import is_utf8, printable
 from rmq_store.format.queues import QueueSlice

@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from rmq_store.consumequeue.dispatch import DispatchRequests, concat_requests
 from rmq_store.consumequeue.entries import Entries
+from rmq_store.consumequeue.entry_of_record import DispatchRequests, concat_requests
 from rmq_store.errors import StoreError
 from rmq_store.format.array_types import Ints
 from rmq_store.format.layout import BATCH_CONSUMEQUEUE_DIR, CONSUMEQUEUE_DIR
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.topics import SCHEDULE_TOPIC
-from rmq_store.snapshot.queue_state import QueueState
+from rmq_store.snapshot.queue_range import QueueState
 from rmq_store.store import MessageStore
 from rmq_store.verify.findings import Finding, Findings, Severity
 

@@ -18,11 +18,11 @@ from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog, Extent
 from rmq_store.commitlog.scan import SoundRun, scan
 from rmq_store.config.topics_json import batch_topics
-from rmq_store.consumequeue.dispatch import dispatch
+from rmq_store.consumequeue.entry_of_record import dispatch
 from rmq_store.format.layout import INDEX_DIR
 from rmq_store.format.record import Gap
-from rmq_store.index.file import list_index_files
-from rmq_store.index.keys import index_items
+from rmq_store.index.index_file_reader import list_index_files
+from rmq_store.index.items_of_messages import index_items
 from rmq_store.store import MessageStore
 from rmq_store.verify.config_against_store import (
     checkpoint_findings,

@@ -17,7 +17,7 @@ import pyarrow as pa
 from rmq_store.arrow.encoding.batch_to_records import Prepared, assemble
 from rmq_store.arrow.property_columns import decode_property_columns
 from rmq_store.arrow.substrings import buffers
-from rmq_store.consumequeue.dispatch import DispatchRequests, plain_entries, tags_codes
+from rmq_store.consumequeue.entry_of_record import DispatchRequests, plain_entries, tags_codes
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.array_types import Bytes, Ints
 from rmq_store.format.layout import (
@@ -31,7 +31,7 @@ from rmq_store.format.layout import (
 )
 from rmq_store.format.releases import Dialect
 from rmq_store.format.topics import SCHEDULE_TOPIC
-from rmq_store.index.keys import items_of
+from rmq_store.index.items_of_messages import items_of
 
 _NAMES_OF_QUEUES = (Property.INNER_MULTI_DISPATCH, Property.INNER_MULTI_QUEUE_OFFSET)
 

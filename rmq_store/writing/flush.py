@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from rmq_store.config.broker_conf import StoreConfig
-from rmq_store.files.writer import OpenFiles
+from rmq_store.files.segment_writer import OpenFiles
 from rmq_store.markers.checkpoint import Checkpoint
 
 _PAGE = 4096  # OS_PAGE_SIZE of MappedFile

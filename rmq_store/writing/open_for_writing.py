@@ -18,7 +18,7 @@ from rmq_store.config.locate import (
     refuse_linked_queues,
     require_store,
 )
-from rmq_store.consumequeue.folders import QueueFolders
+from rmq_store.consumequeue.queue_folders import QueueFolders
 from rmq_store.errors import NotAStoreError, from_os_error
 from rmq_store.format.layout import COMMITLOG_DIR, CONFIG_DIR, CONSUMEQUEUE_DIR, INDEX_DIR
 from rmq_store.format.releases import Dialect, dialect

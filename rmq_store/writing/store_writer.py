@@ -10,12 +10,12 @@ from typing import Any
 import pyarrow as pa
 
 from rmq_store.arrow.encoding import message_to_record as single
-from rmq_store.commitlog.appender import LogAppender
 from rmq_store.commitlog.log import CommitLog
+from rmq_store.commitlog.log_writer import LogAppender
 from rmq_store.config.locate import commitlog_folders
 from rmq_store.config.topics_json import update_topics
 from rmq_store.errors import InvalidArgumentError, ReadOnlyStoreError
-from rmq_store.files.writer import OpenFiles
+from rmq_store.files.segment_writer import OpenFiles
 from rmq_store.format.array_types import Bytes, Ints
 from rmq_store.format.layout import CHECKPOINT_FILE
 from rmq_store.format.message import Message
@@ -24,18 +24,18 @@ from rmq_store.format.record import Record
 from rmq_store.markers.abort_file import remove_abort, write_abort
 from rmq_store.markers.checkpoint import Checkpoint, checkpoint_size
 from rmq_store.recovery.report import RecoveryReport
-from rmq_store.writing.encoded_records import EncodedRecords, Listing
-from rmq_store.writing.flush import Flusher, GroupCommit, Progress
-from rmq_store.writing.long_polling import Arrivals
-from rmq_store.writing.open_for_writing import WritableStore, make_store, open_store
-from rmq_store.writing.pending_dispatch import Dispatcher
-from rmq_store.writing.queue_offsets import QueueCounters
-from rmq_store.writing.record_appender import (
+from rmq_store.writing.append_messages import (
     Appended,
     AppendResult,
     RecordAppender,
     nothing_appended,
 )
+from rmq_store.writing.dispatcher import Dispatcher
+from rmq_store.writing.encoded_records import EncodedRecords, Listing
+from rmq_store.writing.flush import Flusher, GroupCommit, Progress
+from rmq_store.writing.long_polling import Arrivals
+from rmq_store.writing.open_for_writing import WritableStore, make_store, open_store
+from rmq_store.writing.queue_offsets import QueueCounters
 from rmq_store.writing.reput import RETRIES, Reput
 
 

@@ -25,8 +25,14 @@ from rmq_store.format.queues import QueueId, QueueSlice
 from rmqstore_jobs.exporting.delta_log import Commit, commits, latest_version
 from rmqstore_jobs.exporting.export_files import summed_file
 from rmqstore_jobs.exporting.manifest import Manifest
-from rmqstore_jobs.exporting.rows import DAY, TOPIC, ExportRead
-from rmqstore_jobs.exporting.step import ExportedFile, ManifestError, Wave, from_json, to_json
+from rmqstore_jobs.exporting.wave_result import (
+    ExportedFile,
+    ManifestError,
+    Wave,
+    from_json,
+    to_json,
+)
+from rmqstore_jobs.exporting.wave_rows import DAY, TOPIC, ExportRead
 from rmqstore_jobs.running.job_command import RANGES
 from rmqstore_jobs.running.spark_engine import submitted
 from rmqstore_jobs.running.store_selection import range_options

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
-from rmqstore_jobs.exporting.step import ManifestError, refuse_outside
+from rmqstore_jobs.exporting.wave_result import ManifestError, refuse_outside
 
 _COMMIT = re.compile(r"(\d{20})\.json")
 

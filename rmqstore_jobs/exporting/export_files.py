@@ -18,12 +18,12 @@ from rmq_store import MessageStore
 from rmq_store.questions.engine import OnProgress, ask
 from rmqstore_jobs.exporting.file_writers import WRITERS, FileWriter, OpenWriter
 from rmqstore_jobs.exporting.manifest import Manifest
-from rmqstore_jobs.exporting.rows import DAY, TOPIC, ExportRead, damaged
-from rmqstore_jobs.exporting.step import ExportedFile, Wave
+from rmqstore_jobs.exporting.wave_result import ExportedFile, Wave
+from rmqstore_jobs.exporting.wave_rows import DAY, TOPIC, ExportRead, damaged
 from rmqstore_jobs.running.provenance import sum_of
 from rmqstore_jobs.running.spark_engine import engine_of
 from spark_source.damage import DamageHandler
-from spark_source.planning.partitions import Share
+from spark_source.planning.shares import Share
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -18,10 +18,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from rmq_store.files.durable import sync_folder, write_whole
+from rmq_store.files.durable_files import sync_folder, write_whole
 from rmq_store.files.safe_paths import refuse_links
 from rmq_store.format.queues import QueueId
-from rmqstore_jobs.exporting.step import (
+from rmqstore_jobs.exporting.wave_result import (
     DELTA,
     FORMAT,
     PARQUET,

@@ -20,15 +20,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rmq_store import MessageStore
-from rmq_store.files.durable import sync_folder
+from rmq_store.files.durable_files import sync_folder
 from rmq_store.questions.engine import ask
 from rmq_store.search.log_slices import LogSlice, pieces_of
 from rmq_store.text.progress import Progress
 from rmqstore_jobs.replay_targets.broker_access import BrokerAccess
 from rmqstore_jobs.replay_targets.grpc_client import GrpcClient, group_of
 from rmqstore_jobs.replay_targets.retrying_sender import Denied, Manner, Row, Sender, Unreachable
-from rmqstore_jobs.replaying.ledger import Ledger, ReplayRun, new_run
 from rmqstore_jobs.replaying.plan import cut_short, messages_selected, narrowed, planned, waves_of
+from rmqstore_jobs.replaying.replay_ledger import Ledger, ReplayRun, new_run
 from rmqstore_jobs.replaying.replay_question import (
     READ_TO_SEND,
     REFUSED_BY_BROKER,

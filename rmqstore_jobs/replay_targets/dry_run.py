@@ -27,9 +27,8 @@ from rmq_store.format.queues import QueueSlice
 from rmq_store.format.releases import Dialect, dialect
 from rmq_store.questions.engine import ask
 from rmq_store.text.progress import Progress
-from rmqstore_jobs.replay_targets.step_reader import to_append
 from rmqstore_jobs.replay_targets.target_store import refused_rows
-from rmqstore_jobs.replaying.ledger import Ledger, ReplayRun
+from rmqstore_jobs.replay_targets.wave_reader import to_append
 from rmqstore_jobs.replaying.plan import (
     cut_short,
     ledger_place,
@@ -39,6 +38,7 @@ from rmqstore_jobs.replaying.plan import (
     planned,
     refuse_to_mix,
 )
+from rmqstore_jobs.replaying.replay_ledger import Ledger, ReplayRun
 from rmqstore_jobs.replaying.replay_question import (
     READ_FOR_STORE,
     READ_TO_SEND,

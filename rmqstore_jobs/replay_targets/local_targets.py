@@ -24,16 +24,15 @@ from rmq_store.format.queues import QueueId
 from rmq_store.search.log_slices import LogSlice
 from rmq_store.text.progress import Progress
 from rmq_store.writing.open_for_writing import with_log_of_its_own
-from rmqstore_jobs.replay_targets.discarding import discard_unfinished
+from rmqstore_jobs.replay_targets.discard_unfinished import discard_unfinished
 from rmqstore_jobs.replay_targets.replay_parquet import PARQUET, write_parquet
-from rmqstore_jobs.replay_targets.step_reader import WaveReader, to_append
 from rmqstore_jobs.replay_targets.target_store import (
     append_rows,
     open_target,
     queue_ends,
     settle_target,
 )
-from rmqstore_jobs.replaying.ledger import Ledger, ReplayRun, new_run
+from rmqstore_jobs.replay_targets.wave_reader import WaveReader, to_append
 from rmqstore_jobs.replaying.plan import (
     cut_short,
     messages_selected,
@@ -42,6 +41,7 @@ from rmqstore_jobs.replaying.plan import (
     refuse_to_mix,
     waves_of,
 )
+from rmqstore_jobs.replaying.replay_ledger import Ledger, ReplayRun, new_run
 from rmqstore_jobs.replaying.replay_question import REFUSED_BY_STORE, Handled, left_unread
 from rmqstore_jobs.replaying.report import Report, TargetRange
 from rmqstore_jobs.replaying.row_rules import OTHER_KEY, OTHER_TIME, READ

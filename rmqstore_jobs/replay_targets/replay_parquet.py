@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rmq_store import MessageStore
-from rmq_store.arrow.message_columns import DEFAULT_NAMES, arrow_schema
+from rmq_store.arrow.column_definitions import DEFAULT_NAMES, arrow_schema
 from rmq_store.questions.engine import ask
 from rmq_store.text.progress import Progress
 from rmqstore_jobs.replaying.replay_question import Rows

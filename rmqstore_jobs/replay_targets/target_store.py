@@ -15,9 +15,9 @@ from rmq_store.errors import (
     StoreLockedError,
 )
 from rmq_store.format.queues import QueueId
-from rmqstore_jobs.replaying.ledger import Ledger, LedgerError, ReplayRun
-from spark_source.writing.target.interrupted_append import settle_append
+from rmqstore_jobs.replaying.replay_ledger import Ledger, LedgerError, ReplayRun
 from spark_source.writing.target.lock import has_content
+from spark_source.writing.target.undo_killed_append import settle_append
 from spark_source.writing.target.write_options import WriteOptions
 
 if TYPE_CHECKING:

@@ -13,12 +13,12 @@ from rmq_store.search.key_plan import plan_keys
 from rmq_store.search.log_slices import LogSlice, joined, pieces_of
 from rmq_store.search.offset_steps import offset_steps
 from rmq_store.snapshot.whole_range import whole_range
-from rmqstore_jobs.replaying.ledger import Ledger, LedgerError, ReplayRun
+from rmqstore_jobs.replaying.replay_ledger import Ledger, LedgerError, ReplayRun
 from rmqstore_jobs.replaying.replay_question import source_options
 from rmqstore_jobs.replaying.spec import ReplaySpec
 from spark_source.options.parse import parse_options
-from spark_source.planning.partitions import cut_into_slices
 from spark_source.planning.query_plan import ReadPlan, pin
+from spark_source.planning.shares import cut_into_slices
 from spark_source.writing.target.lock import has_content
 
 OFFSETS_COUNTED_AT_A_TIME = 1 << 20

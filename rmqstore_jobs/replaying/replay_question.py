@@ -16,14 +16,14 @@ from rmqstore_jobs.replaying.row_rules import OTHER_KEY, RowRules
 from rmqstore_jobs.replaying.spec import ReplaySpec
 from rmqstore_jobs.running.store_selection import assign_json, offsets_json, range_options
 from spark_source.damage import DamageHandler
-from spark_source.planning.partitions import (
+from spark_source.planning.query_plan import QueryPlan, ReadPlan
+from spark_source.planning.shares import (
     Share,
     accounted_range,
     cut_into_slices,
     end_shares,
     log_shares,
 )
-from spark_source.planning.query_plan import QueryPlan, ReadPlan
 from spark_source.share_reader import read_share
 
 REFUSED_BY_STORE = "refused by the target"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rmq_store.arrow.message_columns import column_names
+from rmq_store.arrow.column_definitions import column_names
 from rmq_store.files.remote.uri_filesystem import StorageOptions, parse_storage_options
 from rmq_store.format.queues import QueueId
 from rmq_store.text.times import NotATimeError, Time, parse_time

@@ -9,8 +9,8 @@ from typing import Any
 
 from rmq_store import MessageStore, StoreSnapshot
 from rmq_store.admin.info import newest_store_timestamp
-from rmq_store.arrow.batches import needs_log
-from rmq_store.arrow.message_columns import column_names
+from rmq_store.arrow.column_definitions import column_names
+from rmq_store.arrow.column_values import needs_log
 from rmq_store.errors import StoreError
 from rmq_store.files.remote.remote_store import Listing
 from rmq_store.files.remote.uri_filesystem import StorageOptions

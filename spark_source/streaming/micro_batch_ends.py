@@ -12,7 +12,7 @@ import pyarrow as pa
 from rmq_store import MessageStore, StoreSnapshot
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.errors import DataLossError, MissingFileError
-from rmq_store.files.expiry import again_if_expired
+from rmq_store.files.deleted_meanwhile import again_if_expired
 from rmq_store.format.queues import QueueId
 from rmq_store.reading.growing_log import (
     LogFollower,

@@ -26,8 +26,11 @@ from rmq_store.writing.store_writer import StoreWriter
 from spark_source.share_reader import one_ahead
 from spark_source.writing.rows_to_append import Turns
 from spark_source.writing.staged_records import append_staged
-from spark_source.writing.target.exchange import exchange, place
-from spark_source.writing.target.ledger import (
+from spark_source.writing.target.lock import has_content
+from spark_source.writing.target.settle_killed_write import settle
+from spark_source.writing.target.staging import Part, Staging, remove_abandoned
+from spark_source.writing.target.swap_folders import exchange, place
+from spark_source.writing.target.write_ledger import (
     APPENDING,
     REPLACING,
     Begun,
@@ -35,9 +38,6 @@ from spark_source.writing.target.ledger import (
     WriteLedger,
     WriteLedgerError,
 )
-from spark_source.writing.target.lock import has_content
-from spark_source.writing.target.staging import Part, Staging, remove_abandoned
-from spark_source.writing.target.unfinished_write import settle
 from spark_source.writing.target.write_options import ERROR, IGNORE, WriteOptions
 
 LOG = logging.getLogger("rmqstore")

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rmq_store.arrow.column_definitions import BY_NAME
 from rmq_store.arrow.encoding.batch_to_records import (
     KNOWN_COLUMNS,
     LOOPBACK,
@@ -26,14 +27,13 @@ from rmq_store.arrow.encoding.batch_to_records import (
 )
 from rmq_store.arrow.encoding.input_columns import cast_to, invalid, lengths
 from rmq_store.arrow.encoding.properties import PROPERTY_WORDS
-from rmq_store.arrow.message_columns import BY_NAME
 from rmq_store.arrow.property_columns import decode_property_columns
 from rmq_store.arrow.substrings import buffers
 from rmq_store.errors import InvalidArgumentError, nearest
 from rmq_store.format.array_types import Ints
-from rmq_store.format.hashing import java_string_hashes
 from rmq_store.format.layout import Property, SysFlag
 from rmq_store.format.releases import dialect
+from rmq_store.format.tag_key_hashes import java_string_hashes
 from rmq_store.writing.encoded_records import can_encode
 from spark_source.writing.staged_records import staged_records
 from spark_source.writing.target.write_options import WriteOptions

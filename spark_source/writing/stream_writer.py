@@ -19,7 +19,7 @@ from rmq_store.malloc import keep_freed_memory
 from spark_source.writing.batch_writer import Prepared, partition_id, prepared_rows
 from spark_source.writing.commit import StoreWrite, check_target, commit
 from spark_source.writing.rows_to_append import check_columns
-from spark_source.writing.target.ledger import StreamBatch
+from spark_source.writing.target.write_ledger import StreamBatch
 from spark_source.writing.target.write_options import parse_write_options
 
 _QUERY = "sql.streaming.queryId"  # StreamExecution.QUERY_ID_KEY; the id that the checkpoint keeps

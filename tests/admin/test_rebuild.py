@@ -105,7 +105,7 @@ def test_records_of_a_store_without_anything_but_its_log_are_all_there(tmp_path:
 def test_queues_that_are_lost_altogether_are_refused_where_they_do_not_fit_into_memory(
     golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rmq_store.snapshot.undispatched.MOST_UNDISPATCHED", 500)
+    monkeypatch.setattr("rmq_store.snapshot.undispatched_records.MOST_UNDISPATCHED", 500)
     store = unpack("clean-5.3.3", tmp_path)
     for folder in ("consumequeue", "batchconsumequeue"):
         for path in sorted((Path(store.path) / folder).rglob("*"), reverse=True):

@@ -13,27 +13,27 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from rmq_store.arrow.batches import BatchBuilder, Rows, other_topic_rows, stored_topics
-from rmq_store.arrow.message_columns import BY_NAME
+from rmq_store.arrow.column_definitions import BY_NAME
+from rmq_store.arrow.column_values import BatchBuilder, Rows, other_topic_rows, stored_topics
 from rmq_store.arrow.opened_bodies import opened_bodies
 from rmq_store.arrow.substrings import buffers
 from rmq_store.commitlog import record_runs as walk
-from rmq_store.commitlog.crc import wrong_crc_rows
+from rmq_store.commitlog.crc_check import wrong_crc_rows
 from rmq_store.commitlog.headers import Headers
 from rmq_store.errors import CorruptRecordError, StoreError
 from rmq_store.format.array_types import Ints
 from rmq_store.format.compression import decompress
-from rmq_store.format.hashing import (
+from rmq_store.format.layout import CRC_ITEM_SIZE, CRC_MASK
+from rmq_store.format.message import to_message
+from rmq_store.format.properties import decode_utf8
+from rmq_store.format.record import Record, decode_record, encode_record
+from rmq_store.format.tag_key_hashes import (
     crc32,
     index_key_hash,
     index_key_hashes,
     java_string_hash,
     java_string_hashes,
 )
-from rmq_store.format.layout import CRC_ITEM_SIZE, CRC_MASK
-from rmq_store.format.message import to_message
-from rmq_store.format.properties import decode_utf8
-from rmq_store.format.record import Record, decode_record, encode_record
 from tests.support.records import as_log, records
 from tests.support.running.campaigns import some
 from tests.support.running.examples import campaign, fast

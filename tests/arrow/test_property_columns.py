@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rmq_store.arrow import property_columns
-from rmq_store.arrow.message_columns import PROPERTIES
+from rmq_store.arrow.column_definitions import PROPERTIES
 from rmq_store.arrow.property_columns import LOOKED_AT, decode_property_columns
 from rmq_store.arrow.property_patterns import patterns_of
 from rmq_store.format.properties import decode_properties

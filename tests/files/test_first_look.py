@@ -9,8 +9,8 @@ import pytest
 
 from rmq_store.errors import AccessError, DataLossError
 from rmq_store.files import mapping
-from rmq_store.files.chain import SegmentChain
 from rmq_store.files.mapping import Mapping
+from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.files.segments import SegmentFile
 
 SIZE = 4096

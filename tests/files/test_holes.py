@@ -11,7 +11,7 @@ import pytest
 
 from rmq_store import Gap, MessageStore
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.files.chain import SegmentChain
+from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.files.segments import SegmentFile
 from rmq_store.files.truncate import clear_from
 from rmq_store.recovery.recover_store import recover

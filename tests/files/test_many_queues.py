@@ -11,7 +11,7 @@ import pytest
 
 from rmq_store import MessageStore, QueueId
 from rmq_store.config.broker_conf import StoreConfig
-from rmq_store.consumequeue.folders import QueueFolders
+from rmq_store.consumequeue.queue_folders import QueueFolders
 from rmq_store.files.mapping import stored_until
 from tests.support.golden import STORES, unpack
 

@@ -16,7 +16,7 @@ import mmap, os, sys, threading
 import numpy as np
 import pyarrow as pa
 from rmq_store.errors import DataLossError
-from rmq_store.files.chain import SegmentChain
+from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.files.mapping_guard import Faults
 folder = sys.argv[1]
 path = f"{folder}/{0:020d}"

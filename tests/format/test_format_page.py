@@ -10,7 +10,6 @@ import pytest
 from rmq_store import Gap
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import InvalidArgumentError
-from rmq_store.format.hashing import java_string_hash
 from rmq_store.format.layout import (
     BATCH_QUEUE_ENTRY,
     CHECKPOINT,
@@ -23,6 +22,7 @@ from rmq_store.format.layout import (
     RECORD_HEAD,
 )
 from rmq_store.format.releases import NEWEST, OLDEST, TRAITS, Version, dialect
+from rmq_store.format.tag_key_hashes import java_string_hash
 from tests.support.checkout import CHECKOUT
 
 DOCS = CHECKOUT / "docs"

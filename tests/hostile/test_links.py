@@ -13,12 +13,12 @@ import pytest
 from rmq_store import MessageStore
 from rmq_store.config.json_files import write_config_json
 from rmq_store.errors import StoreError, UnsafeNameError
-from rmq_store.files.durable import write_whole
+from rmq_store.files.durable_files import write_whole
 from rmq_store.markers.lock_file import StoreLock
 from rmq_store.recovery import plan_recovery, recover
 from rmqstore_jobs.export import ExportSpec, run
-from rmqstore_jobs.exporting.step import ManifestError
-from rmqstore_jobs.replaying.ledger import Ledger, LedgerError
+from rmqstore_jobs.exporting.wave_result import ManifestError
+from rmqstore_jobs.replaying.replay_ledger import Ledger, LedgerError
 from tests.hostile.support.canaries import Canaries, canaries, state_of
 from tests.support.golden import GoldenStore, unpack
 

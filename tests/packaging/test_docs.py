@@ -18,7 +18,7 @@ import rmq_store
 import rmqstore_jobs
 import spark_source
 from benchmarks import picture
-from rmq_store.arrow.message_columns import COLUMNS
+from rmq_store.arrow.column_definitions import COLUMNS
 from rmq_store.errors import StoreError
 from rmq_store.tables import TABLES
 from rmqstore_jobs.replaying.row_rules import ORIGIN

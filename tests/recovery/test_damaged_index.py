@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rmq_store import MessageStore
-from rmq_store.index.file import IndexFile, list_index_files
+from rmq_store.index.index_file_reader import IndexFile, list_index_files
 from rmq_store.recovery import recover
 from rmq_store.verify import verify
 from tests.support.golden import GoldenStore, keys_of, unpack, user_topic

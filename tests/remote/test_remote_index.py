@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from rmq_store import MessageStore
-from rmq_store.arrow.message_columns import arrow_schema
+from rmq_store.arrow.column_definitions import arrow_schema
 from rmq_store.files.remote import remote_store as remote
 from tests.conftest import in_a_queue, unpack, user_topic
 from tests.support.damage import INDEX_HARMS, harm_index

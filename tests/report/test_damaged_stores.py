@@ -72,7 +72,7 @@ def test_a_log_without_a_file_is_an_error(tmp_path: Path, report: MakePage) -> N
 def test_a_store_that_lost_its_queues_still_has_its_facts(
     tmp_path: Path, report: MakePage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rmq_store.snapshot.undispatched.MOST_UNDISPATCHED", 500)
+    monkeypatch.setattr("rmq_store.snapshot.undispatched_records.MOST_UNDISPATCHED", 500)
     store = unpack("clean-5.5.0", tmp_path)
     shutil.rmtree(Path(store.path, "consumequeue"))
     shutil.rmtree(Path(store.path, "batchconsumequeue"))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rmq_store import MessageStore
-from rmq_store.index import file as index_file
+from rmq_store.index import index_file_reader as index_file
 from rmq_store.search.find_messages import find
 from rmq_store.search.queue_selection import Search
 from tests.support.golden import GoldenStore, unpack

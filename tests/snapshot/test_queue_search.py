@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from rmq_store import QueueId
-from rmq_store.consumequeue.files import QueueFiles
+from rmq_store.consumequeue.queue_files import QueueFiles
 from rmq_store.format.layout import QUEUE_ENTRY
 from tests.conftest import GoldenStore, in_a_queue
 from tests.support.golden import CLEAN, unpack

@@ -14,9 +14,9 @@ import pytest
 from rmq_store import MessageStore, QueueId
 from rmq_store.commitlog import log as commitlog
 from rmq_store.commitlog import record_runs as walk
-from rmq_store.consumequeue import files as consumequeue
-from rmq_store.files import chain as files
+from rmq_store.consumequeue import queue_files as consumequeue
 from rmq_store.files import mapping as mappings
+from rmq_store.files import segment_chain as files
 from rmq_store.files import segments as segments
 from rmq_store.format import record as message
 from rmq_store.format.array_types import Bytes

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from rmq_store.arrow.message_columns import COLUMNS, DEFAULT_NAMES
+from rmq_store.arrow.column_definitions import COLUMNS, DEFAULT_NAMES
 from rmq_store.format.layout import SysFlag
 from rmq_store.search.log_slices import LogSlice
 from spark_source.options.parse import parse_options

@@ -13,7 +13,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from rmq_store.arrow.message_columns import COLUMNS, TIMESTAMP, arrow_schema
+from rmq_store.arrow.column_definitions import COLUMNS, TIMESTAMP, arrow_schema
 from rmq_store.errors import InvalidArgumentError
 from spark_source.spark_types import (
     MAX_MILLIS,

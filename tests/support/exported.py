@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from rmq_store.arrow.message_columns import BY_NAME
-from rmqstore_jobs.exporting.step import CSV, JSONL, PARQUET
+from rmq_store.arrow.column_definitions import BY_NAME
+from rmqstore_jobs.exporting.wave_result import CSV, JSONL, PARQUET
 
 Row = dict[str, Any]
 

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from rmq_store import Message, MessageStore
-from rmq_store.arrow.message_columns import BY_NAME
+from rmq_store.arrow.column_definitions import BY_NAME
 from tests.support.golden import (
     GoldenStore,
     Truth,

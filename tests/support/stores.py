@@ -57,7 +57,7 @@ def contents(store: MessageStore) -> dict[QueueId, list[tuple[int, int, int, byt
 
 def index_answers(store: MessageStore) -> set[tuple[str, int]]:
     """What the index files themselves list: key hash and log offset."""
-    from rmq_store.index.file import IndexFile, list_index_files
+    from rmq_store.index.index_file_reader import IndexFile, list_index_files
 
     return {
         (str(item["key_hash"]), int(item["log_offset"]))

@@ -72,10 +72,10 @@ def cat(
     as_json: bool,
 ) -> None:
     """Print the messages of a topic in log order; values are separated by tabs."""
-    from rmq_store.arrow.message_columns import column_names
+    from rmq_store.arrow.column_definitions import column_names
     from rmq_store.format.queues import QueueSlice
     from rmq_store.search.queue_selection import Search, selected_slices
-    from rmq_store.search.watched import watched, with_place
+    from rmq_store.search.search_progress import watched, with_place
 
     names = chosen_columns(columns, as_json, body)
     read = column_names(names)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rmq_store.errors import CorruptConfigError, StoreError
-from rmq_store.files.durable import LARGEST_JSON, read_file, write_whole
+from rmq_store.files.durable_files import LARGEST_JSON, read_file, write_whole
 from spark_source.writing.target.lock import TargetLock, refusals
 
 FORMAT = 1

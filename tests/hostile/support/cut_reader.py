@@ -21,14 +21,14 @@ from typing import Any
 
 from rmq_store import MessageStore, StoreError
 from rmq_store.cli.main import main
-from rmq_store.files.chain import SegmentChain
-from rmq_store.index.file import IndexFile
+from rmq_store.files.segment_chain import SegmentChain
+from rmq_store.index.index_file_reader import IndexFile
 from rmqstore_jobs.export import ExportSpec
 from rmqstore_jobs.export import run as export
 from spark_source.damage import DamageHandler
 from spark_source.options.parse import parse_options
-from spark_source.planning.partitions import shares_of
 from spark_source.planning.query_plan import QueryPlan, pin
+from spark_source.planning.shares import shares_of
 from spark_source.share_reader import read_share
 
 COLUMNS = ("topic", "queueId", "queueOffset", "keys", "properties", "body")

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from rmq_store import MessageStore
 from rmq_store.errors import InvalidArgumentError
 from rmqstore_jobs.replay import main, run
-from rmqstore_jobs.replaying.ledger import LedgerError
+from rmqstore_jobs.replaying.replay_ledger import LedgerError
 from rmqstore_jobs.replaying.report import PlannedQueue
 from rmqstore_jobs.running.job_command import EXIT_OK
 from tests.conftest import GoldenStore, user_topic

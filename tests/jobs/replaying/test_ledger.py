@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rmq_store.format.queues import QueueId, QueueSlice
-from rmqstore_jobs.replaying.ledger import Ledger, LedgerError, ReplayRun, new_run
+from rmqstore_jobs.replaying.replay_ledger import Ledger, LedgerError, ReplayRun, new_run
 from spark_source.writing.target.lock import TargetLockedError
 
 

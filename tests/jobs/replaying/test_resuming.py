@@ -15,9 +15,9 @@ from pyspark.sql import SparkSession
 
 from rmq_store import QueueId
 from rmq_store.errors import AccessError, ForeignLogError, MissingFileError
-from rmq_store.writing.record_appender import RecordAppender
+from rmq_store.writing.append_messages import RecordAppender
 from rmqstore_jobs.replay import run
-from rmqstore_jobs.replaying.ledger import Ledger, LedgerError
+from rmqstore_jobs.replaying.replay_ledger import Ledger, LedgerError
 from rmqstore_jobs.replaying.spec import ReplaySpec
 from tests.conftest import GoldenStore, unpack
 from tests.support.checkout import CHECKOUT
@@ -157,7 +157,7 @@ def test_a_replay_continues_after_its_target_could_not_be_written(
 KILLED_AT = """
 import os, signal, sys
 from rmqstore_jobs import replay
-from rmqstore_jobs.replaying import ledger
+from rmqstore_jobs.replaying import replay_ledger
 from rmqstore_jobs.replay_targets import local_targets as replay_local
 from rmqstore_jobs.replay_targets import replay_parquet
 
@@ -165,7 +165,7 @@ def die(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)
 
 where, count = sys.argv[1], int(sys.argv[2])
-owner, name = {"record": (ledger.Ledger, "record"), "append": (replay_local, "append_rows"),
+owner, name = {"record": (replay_ledger.Ledger, "record"), "append": (replay_local, "append_rows"),
                "arrived": (replay_local.LocalReplay, "_arrived"),
                "parquet": (replay_parquet, "ask"), "counting": (replay_parquet, "Counter"),
                "done": (replay_local.LocalReplay, "_report")}[where]

@@ -111,12 +111,12 @@ def test_keys_behind_a_slot_that_is_ahead_of_the_header_are_found(
     tmp_path: Path, harm: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A broker that writes links an item before it counts it; a crash may keep the link alone."""
-    from rmq_store.format.hashing import index_key, index_key_hash
     from rmq_store.format.layout import INDEX_HEADER, index_item_at
-    from rmq_store.index.file import IndexFile, list_index_files
+    from rmq_store.format.tag_key_hashes import index_key, index_key_hash
+    from rmq_store.index.index_file_reader import IndexFile, list_index_files
 
     # In a file of the usual size hardly any slot is looked at to prove its geometry.
-    monkeypatch.setattr("rmq_store.index.file._SAMPLE", 0)
+    monkeypatch.setattr("rmq_store.index.index_file_reader._SAMPLE", 0)
     store = unpack(NAME, tmp_path)
     segments = list_index_files(Path(store.path) / "index")
     fits = [one for one in map(IndexFile, segments) if one.header.items + 2 < one.geometry.items]

@@ -24,9 +24,9 @@ from rmq_store.errors import (
 )
 from spark_source.writing import commit as committing
 from spark_source.writing.commit import StoreWrite, check_target, commit
-from spark_source.writing.target import exchange as exchanging
-from spark_source.writing.target.ledger import StreamBatch, WriteLedgerError
+from spark_source.writing.target import swap_folders as exchanging
 from spark_source.writing.target.staging import Part, Staging, StagingError, folder_beside
+from spark_source.writing.target.write_ledger import StreamBatch, WriteLedgerError
 from tests.support.golden import CLEAN, GoldenStore
 from tests.support.running.child import in_a_child
 from tests.support.stores import SMALL

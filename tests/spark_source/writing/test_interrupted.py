@@ -21,10 +21,15 @@ from rmq_store.markers.lock_file import StoreLock
 from rmq_store.writing.store_writer import StoreWriter
 from spark_source.writing import commit as committing
 from spark_source.writing.commit import StoreWrite, check_target, commit
-from spark_source.writing.target import exchange as exchanging
-from spark_source.writing.target import interrupted_append, staging
-from spark_source.writing.target.ledger import Begun, StreamBatch, WriteLedger, WriteLedgerError
+from spark_source.writing.target import staging, undo_killed_append
+from spark_source.writing.target import swap_folders as exchanging
 from spark_source.writing.target.staging import folder_beside
+from spark_source.writing.target.write_ledger import (
+    Begun,
+    StreamBatch,
+    WriteLedger,
+    WriteLedgerError,
+)
 from tests.support.running.child import in_a_child
 from tests.support.stores import SMALL
 from tests.support.writing.writes import (
@@ -210,7 +215,7 @@ def test_a_write_that_is_done_does_not_fail_when_the_store_cannot_be_closed(
     with monkeypatch.context() as patch:
         patch.setattr(StoreWriter, "_finish", failing)
         if not settles:
-            patch.setattr(interrupted_append, "recover_locked", failing)
+            patch.setattr(undo_killed_append, "recover_locked", failing)
         write_rows(target, 20, 10, stream=StreamBatch("q", 0))
     assert (target / "abort").exists() is not settles
     assert numbers_in(target) == list(range(30))

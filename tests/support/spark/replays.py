@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from rmq_store import MessageStore
-from rmq_store.arrow.message_columns import arrow_schema
+from rmq_store.arrow.column_definitions import arrow_schema
 from rmq_store.format.layout import CRC_PROPERTY, SysFlag
 from rmqstore_jobs.replaying.row_rules import ORIGIN, ORIGIN_PREFIX
 from rmqstore_jobs.replaying.spec import ReplaySpec

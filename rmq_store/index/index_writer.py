@@ -26,7 +26,7 @@ from rmq_store.format.layout import (
 )
 from rmq_store.format.releases import Dialect
 from rmq_store.index.geometry import Geometry, Header
-from rmq_store.index.keys import index_items
+from rmq_store.index.items_of_messages import index_items
 
 _NO_HEADER = Header(0, 0, 0, 0, 0, 1)
 _INT_MAX = 2**31 - 1

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from rmq_store.config.broker_conf import StoreConfig
-from rmq_store.consumequeue.files import QueueFiles
+from rmq_store.consumequeue.queue_files import QueueFiles
 from rmq_store.errors import from_os_error
 from rmq_store.escaping import is_utf8, printable
 from rmq_store.files.mapping import MappingCache

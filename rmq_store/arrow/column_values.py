@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.arrow.message_columns import BY_NAME, arrow_schema, column_names
+from rmq_store.arrow.column_definitions import BY_NAME, arrow_schema, column_names
 from rmq_store.arrow.property_columns import PropertyColumns, decode_property_columns
 from rmq_store.arrow.substrings import as_java_reads, buffers, slices
 from rmq_store.commitlog.headers import Headers

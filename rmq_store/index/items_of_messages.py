@@ -13,11 +13,11 @@ from rmq_store.arrow.decoded_records import DecodedRecords
 from rmq_store.arrow.property_columns import PropertyColumns
 from rmq_store.arrow.substrings import buffers
 from rmq_store.format.array_types import Ints
-from rmq_store.format.hashing import index_key_hashes, java_string_hash, java_string_hashes
 from rmq_store.format.layout import INDEX_TAG_TYPE, KEY_SEPARATOR, Property, SysFlag
 from rmq_store.format.properties import decode_properties, decode_utf8
 from rmq_store.format.record import Record
 from rmq_store.format.releases import Dialect
+from rmq_store.format.tag_key_hashes import index_key_hashes, java_string_hash, java_string_hashes
 
 _Items = tuple[Ints, npt.NDArray[np.int32]]  # record number and key hash of index items
 

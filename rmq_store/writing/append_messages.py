@@ -13,7 +13,7 @@ import pyarrow as pa
 from rmq_store.arrow.encoding import message_to_record as single
 from rmq_store.arrow.encoding.batch_to_records import LOOPBACK, check_room, prepare
 from rmq_store.arrow.encoding.offset_properties import Places, with_places
-from rmq_store.commitlog.appender import LogAppender
+from rmq_store.commitlog.log_writer import LogAppender
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import InvalidArgumentError, InvalidMessageError
 from rmq_store.format.array_types import Bytes, Ints

@@ -14,14 +14,14 @@ from rmq_store.commitlog.log import CommitLog, Extent
 from rmq_store.commitlog.scan import SoundRun, scan
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.topics_json import declared_batch_topics
-from rmq_store.consumequeue.dispatch import DispatchRequests, dispatch
 from rmq_store.consumequeue.entries import Entries
+from rmq_store.consumequeue.entry_of_record import DispatchRequests, dispatch
 from rmq_store.errors import MissingFileError
 from rmq_store.format.array_types import Ints
 from rmq_store.format.layout import RECORD_HEAD
 from rmq_store.format.queues import QueueId
 from rmq_store.format.record import Gap
-from rmq_store.snapshot.queue_state import QueueState
+from rmq_store.snapshot.queue_range import QueueState
 from rmq_store.snapshot.snapshot import StoreSnapshot
 
 _DAMAGE = (Gap.DAMAGED, Gap.TORN, Gap.STALE)

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from rmq_store.config.broker_conf import StoreConfig
-from rmq_store.consumequeue.dispatch import DispatchRequests
-from rmq_store.consumequeue.folders import queue_folder
-from rmq_store.files.writer import OpenFiles, SegmentWriter
+from rmq_store.consumequeue.entry_of_record import DispatchRequests
+from rmq_store.consumequeue.queue_folders import queue_folder
+from rmq_store.files.segment_writer import OpenFiles, SegmentWriter
 from rmq_store.format.array_types import Ints
 from rmq_store.format.layout import (
     BATCH_CONSUMEQUEUE_DIR,

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rmq_store.files.chain import SegmentChain
+from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.format.array_types import Ints
 from rmq_store.format.layout import EXT_ADDRESS_BASE, EXT_HEAD, EXT_MAX_ADDRESS
 

@@ -20,8 +20,8 @@ import numpy.typing as npt
 from rmq_store.consumequeue.bisection import bisect_first, recheck_neighbours
 from rmq_store.consumequeue.entries import Entries, concat_entries, hole_at, in_order, is_in_order
 from rmq_store.errors import from_os_error
-from rmq_store.files.chain import SegmentChain
 from rmq_store.files.mapping import MappingCache, stored_until
+from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.files.segments import SegmentFile, open_to_read
 from rmq_store.format.layout import (
     BATCH_QUEUE_ENTRY,

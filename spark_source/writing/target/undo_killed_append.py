@@ -17,8 +17,8 @@ from rmq_store.format.releases import dialect
 from rmq_store.markers.abort_file import remove_abort
 from rmq_store.markers.lock_file import StoreLock
 from rmq_store.recovery.recover_store import recover_locked
-from spark_source.writing.target.ledger import Begun, WriteLedgerError
 from spark_source.writing.target.lock import has_content, refusals
+from spark_source.writing.target.write_ledger import Begun, WriteLedgerError
 from spark_source.writing.target.write_options import WriteOptions
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from rmq_store import StoreError
 from rmq_store.errors import CorruptConfigError
-from rmq_store.files.durable import LARGEST_JSON, read_file
+from rmq_store.files.durable_files import LARGEST_JSON, read_file
 from rmq_store.files.safe_paths import is_plain_name
 from rmq_store.format.queues import QueueId, QueueSlice
 from spark_source.options.secret import without_secrets

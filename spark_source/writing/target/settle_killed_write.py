@@ -6,12 +6,12 @@ import logging
 from pathlib import Path
 
 from rmq_store import MessageStore
-from rmq_store.files.durable import sync_one_folder
+from rmq_store.files.durable_files import sync_one_folder
 from rmq_store.format.layout import LOCK_FILE
-from spark_source.writing.target.interrupted_append import settle_append, signature
-from spark_source.writing.target.ledger import APPENDING, Begun, WriteLedger, WriteLedgerError
 from spark_source.writing.target.lock import has_content, refusals
 from spark_source.writing.target.staging import Staging, folder_beside
+from spark_source.writing.target.undo_killed_append import settle_append, signature
+from spark_source.writing.target.write_ledger import APPENDING, Begun, WriteLedger, WriteLedgerError
 from spark_source.writing.target.write_options import WriteOptions
 
 LOG = logging.getLogger("rmqstore")

@@ -15,7 +15,7 @@ from rmq_store.files.mapping import MappingCache
 from rmq_store.files.remote.blocks import Ranges, RemoteMapping, need_all
 from rmq_store.files.remote.remote_store import shadow_of
 from rmq_store.files.segments import SegmentFile
-from rmq_store.index.file import IndexFile
+from rmq_store.index.index_file_reader import IndexFile
 
 Broken = list[tuple[IndexFile, CorruptIndexError]]
 

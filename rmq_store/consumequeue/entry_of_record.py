@@ -20,10 +20,10 @@ from rmq_store.commitlog.headers import Headers
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.files.safe_paths import is_plain_name
 from rmq_store.format.array_types import Ints
-from rmq_store.format.hashing import java_string_hashes
 from rmq_store.format.layout import MULTI_DISPATCH_SEPARATOR, Property, SysFlag
 from rmq_store.format.properties import decode_properties
 from rmq_store.format.queues import QueueId
+from rmq_store.format.tag_key_hashes import java_string_hashes
 from rmq_store.format.topics import LMQ_PREFIX, SCHEDULE_TOPIC
 
 _UNKNOWN_LEVEL_MS = 1000  # ScheduleMessageService#computeDeliverTimestamp

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 from rmq_store.errors import NotAStoreError
-from rmq_store.files.durable import sync_one_folder
+from rmq_store.files.durable_files import sync_one_folder
 from spark_source.writing.target.lock import refusals
 
 _AT_FDCWD = -100

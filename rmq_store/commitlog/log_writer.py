@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rmq_store.files.writer import OpenFiles, SegmentWriter
+from rmq_store.files.segment_writer import OpenFiles, SegmentWriter
 from rmq_store.format.array_types import Bytes, Ints
 from rmq_store.format.layout import BLANK_HEAD, BLANK_SIZE, MAGIC_BLANK
 

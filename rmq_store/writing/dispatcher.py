@@ -12,17 +12,17 @@ from rmq_store.arrow.decoded_records import DecodedRecords
 from rmq_store.commitlog.headers import Headers
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.topics_json import batch_topics, read_topic_configs
-from rmq_store.consumequeue.dispatch import DispatchRequests, entries_to_write
-from rmq_store.consumequeue.writer import QueueWriter
+from rmq_store.consumequeue.entry_of_record import DispatchRequests, entries_to_write
+from rmq_store.consumequeue.queue_writer import QueueWriter
+from rmq_store.files.segment_writer import OpenFiles
 from rmq_store.files.segments import SegmentFile
-from rmq_store.files.writer import OpenFiles
 from rmq_store.format.array_types import Bytes, Ints
 from rmq_store.format.layout import INDEX_DIR
 from rmq_store.format.queues import QueueId
 from rmq_store.format.releases import Dialect
-from rmq_store.index.file import IndexFile, list_index_files
 from rmq_store.index.geometry import Geometry, Header
-from rmq_store.index.writer import IndexWriter
+from rmq_store.index.index_file_reader import IndexFile, list_index_files
+from rmq_store.index.index_writer import IndexWriter
 from rmq_store.snapshot.snapshot import StoreSnapshot
 from rmq_store.writing.encoded_records import Listing, concat_listings
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypedDict
 
-from rmq_store.arrow.message_columns import column_names
+from rmq_store.arrow.column_definitions import column_names
 from rmq_store.errors import InvalidArgumentError, nearest
 from rmq_store.format.compression import DEFAULT_MAX_BODY_BYTES
 from rmq_store.format.layout import TAG_SEPARATOR
