@@ -8,9 +8,9 @@ import numpy as np
 
 from rmq_store.commitlog.headers import Headers
 from rmq_store.format.array_types import Ints
+from rmq_store.format.crc import crc32, crc32_of_slices
 from rmq_store.format.layout import CRC_ITEM_SIZE, CRC_MASK, CRC_PROPERTY
 from rmq_store.format.record import record_crc_of
-from rmq_store.format.tag_key_hashes import crc32, crc32_of_slices
 
 _CRC_NAME = int.from_bytes(CRC_PROPERTY.encode(), "big")
 

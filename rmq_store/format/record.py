@@ -11,6 +11,7 @@ from enum import Enum
 import numpy as np
 
 from rmq_store.errors import CorruptRecordError
+from rmq_store.format.crc import body_crc, crc32
 from rmq_store.format.layout import (
     BLANK_SIZE,
     BORN_HOST_AT,
@@ -30,7 +31,6 @@ from rmq_store.format.layout import (
     RECORD_HEAD,
     SysFlag,
 )
-from rmq_store.format.tag_key_hashes import body_crc, crc32
 
 
 class Gap(Enum):

@@ -12,7 +12,7 @@ from rmq_store.questions.engine import OnProgress
 from rmq_store.search.queue_selection import require_queue_ids
 from rmq_store.store import MessageStore
 from rmq_store.tables.bytes_between import COUNTED
-from rmq_store.tables.groups_offsets import group_rows
+from rmq_store.tables.compute_lag import group_rows
 from rmq_store.tables.table import Row
 
 LOST = "BELOW_MIN"

@@ -21,7 +21,7 @@ from rmq_store.format.message import Message, to_message
 from rmq_store.format.properties import decode_properties, decode_utf8
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.record import Record
-from rmq_store.index.items_of_messages import has_key
+from rmq_store.index.message_has_key import has_key
 from rmq_store.index.query_message import KeyIndex
 from rmq_store.reading.damage_modes import OnDamage, handler_of
 from rmq_store.reading.member_lookup import messages_in_batch_queues

@@ -31,7 +31,7 @@ from rmq_store.format.layout import (
 )
 from rmq_store.format.properties import decode_properties
 from rmq_store.format.queues import QueueId, QueueSlice
-from rmq_store.index.items_of_messages import rows_with_key
+from rmq_store.index.message_has_key import rows_with_key
 from rmq_store.reading.damage_modes import DamageMode
 from rmq_store.reading.read_options import ReadOptions
 from rmq_store.reading.wanted_entries import WantedEntries

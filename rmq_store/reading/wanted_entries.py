@@ -11,12 +11,13 @@ import numpy.typing as npt
 from rmq_store.arrow.column_values import Rows
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.consumequeue.entries import Entries, concat_entries
-from rmq_store.errors import CorruptQueueError, ListedAt, StoreError
+from rmq_store.errors import ListedAt, StoreError
 from rmq_store.format.array_types import Ints
-from rmq_store.format.layout import EXT_MAX_ADDRESS, FILLER_SIZE
+from rmq_store.format.layout import EXT_MAX_ADDRESS
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.tag_key_hashes import tags_code
 from rmq_store.format.topics import SCHEDULE_TOPIC
+from rmq_store.reading.dead_entries import leads_nowhere, listed_at, points_back
 from rmq_store.reading.log_order import in_log_order
 from rmq_store.reading.read_options import ReadOptions
 from rmq_store.snapshot.queue_view import QueueView
@@ -145,7 +146,7 @@ class WantedEntries:
             try:
                 self._log.record_at(int(entries.log_offset[row]))
             except StoreError as error:
-                self._damaged(error, _listed(queue, entries, row))
+                self._damaged(error, listed_at(queue, entries, row))
         return entries.take(held)
 
     def _trusted(self, part: QueueSlice, entries: Entries, end: int) -> tuple[Entries, int]:
@@ -157,20 +158,9 @@ class WantedEntries:
         if (entries.log_offset < before).any():
             back = entries.log_offset < np.maximum.accumulate(before)
             for row in np.flatnonzero(back).tolist():
-                where = int(entries.log_offset[row])
-                self._damaged(
-                    CorruptQueueError(
-                        self._view.folder(part.queue),
-                        offset=int(entries.offset[row]),
-                        reason=f"an entry of queue {part.queue.topic}/{part.queue.queue_id} points "
-                        "back in the log",
-                        expected=f"log offset {int(before[row])} or more",
-                        actual=where,
-                        advice="The offset is a queue offset. Read with verifyQueue to check the "
-                        "entries against their records",
-                    ),
-                    _listed(part.queue, entries, row),
-                )
+                entry = listed_at(part.queue, entries, row)
+                folder = self._view.folder(part.queue)
+                self._damaged(points_back(folder, entry, int(before[row])), entry)
             entries = entries.take(~back)
             if not len(entries):
                 return entries, end
@@ -181,19 +171,8 @@ class WantedEntries:
 
     def _report_dead_ends(self, queue: QueueId, entries: Entries) -> None:
         for row in range(len(entries)):
-            size = int(entries.size[row])
-            what = "filler" if size == FILLER_SIZE else "an entry that points outside the log"
-            self._damaged(
-                CorruptQueueError(
-                    self._view.folder(queue),
-                    offset=int(entries.offset[row]),
-                    reason=f"{what} in queue {queue.topic}/{queue.queue_id}",
-                    expected=f"a record before log offset {self._log_end}",
-                    actual=f"log offset {int(entries.log_offset[row])}, size {size}",
-                    advice="The offset is a queue offset. Read with on_damage to skip it",
-                ),
-                _listed(queue, entries, row),
-            )
+            entry = listed_at(queue, entries, row)
+            self._damaged(leads_nowhere(self._view.folder(queue), entry, self._log_end), entry)
 
 
 def _each_message(entries: Entries, part: QueueSlice) -> Entries:
@@ -204,9 +183,3 @@ def _each_message(entries: Entries, part: QueueSlice) -> Entries:
     offset = many.offset + np.arange(len(many)) - first
     many = replace(many, offset=offset, count=np.ones_like(offset))
     return many.take((offset >= part.start) & (offset < part.stop))
-
-
-def _listed(queue: QueueId, entries: Entries, row: int) -> ListedAt:
-    numbers = (entries.offset, entries.log_offset, entries.size)
-    offset, log_offset, size = (int(column[row]) for column in numbers)
-    return ListedAt(*queue, offset, log_offset, size)

@@ -23,6 +23,7 @@ from rmq_store.consumequeue.queue_folders import QueueFolders, queue_folder
 from rmq_store.files.segment_writer import OpenFiles
 from rmq_store.files.truncate import own, remove
 from rmq_store.format.array_types import Bytes, Ints, Mask
+from rmq_store.format.crc import crc32
 from rmq_store.format.layout import (
     ABORT_FILE,
     BATCH_CONSUMEQUEUE_DIR,
@@ -36,7 +37,6 @@ from rmq_store.format.layout import (
 )
 from rmq_store.format.queues import QueueId
 from rmq_store.format.releases import Dialect
-from rmq_store.format.tag_key_hashes import crc32
 from rmq_store.index.index_file_reader import list_index_files
 from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.recovery.as_broker_queues import BrokerBatchQueue, BrokerQueue, load_files

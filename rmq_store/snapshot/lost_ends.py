@@ -8,21 +8,16 @@ checkpoint. It is looked at once, when a read reaches the first or last message 
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.next_intact_record import record_start_at
 from rmq_store.commitlog.scan import SoundRun
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.consumer_offsets import read_consumer_offsets, read_delay_offsets
-from rmq_store.config.topics_json import queue_count
 from rmq_store.errors import (
     CorruptQueueError,
     CorruptRecordError,
@@ -71,10 +66,10 @@ class LostEnds:
         entries_of: EntriesOf,
         offset_at_log: Callable[[QueueId, int], int],
     ) -> None:
-        self._root, self._log, self._config = root, log, config
-        self._snapshot, self._entries_of = snapshot, entries_of
+        self._root, self.log, self._config = root, log, config
+        self.snapshot, self._entries_of = snapshot, entries_of
         self._offset_at_log = offset_at_log
-        self._records = UnlistedRecords(root, log, config, snapshot, entries_of)
+        self.records = UnlistedRecords(root, log, config, snapshot, entries_of)
         self._searched: dict[QueueId, Missing | None] = {}
 
     def errors(
@@ -90,8 +85,8 @@ class LostEnds:
         """
         first, last = self._reached_ends(parts)
         if whole_log:
-            start, stop = self._snapshot.log_start, self._snapshot.log_end
-            missing = self._records.search(first | last, start, stop)
+            start, stop = self.snapshot.log_start, self.snapshot.log_end
+            missing = self.records.search(first | last, start, stop)
         else:
             missing = self._missing_near(first, last)
         if uncovered is not None:
@@ -126,13 +121,13 @@ class LostEnds:
         for queue in sorted(missing):
             yield self._unlisted(queue, missing[queue])
         # Where the log has records after the end of such a queue, the uncovered bytes show them.
-        short = {queue for queue in last if self._snapshot.queues[queue].bytes_after}
+        short = {queue for queue in last if self.snapshot.queues[queue].bytes_after}
         known = {queue for queue in short if self._short_of_consumers(queue) is not None}
         yield from self._beside_records(last, known | missing.keys())
 
     def _reached_ends(self, parts: Sequence[QueueSlice]) -> tuple[set[QueueId], set[QueueId]]:
         """The queues of `parts` of which they reach the first message, and those with the last."""
-        states = self._snapshot.queues
+        states = self.snapshot.queues
         there = [part for part in parts if part.queue in states]
         first = {part.queue for part in there if part.start <= states[part.queue].min_offset}
         last = {part.queue for part in there if part.stop >= states[part.queue].max_offset}
@@ -143,7 +138,7 @@ class LostEnds:
 
         The range ends at the first records at or after its `start` and `stop`.
         """
-        return UncoveredBytes(self._records, whole.queues, *self._range(whole.start, whole.stop))
+        return UncoveredBytes(self.records, whole.queues, *self._range(whole.start, whole.stop))
 
     def errors_of(self, uncovered: UncoveredBytes) -> Iterator[StoreError]:
         """The errors of bytes that no entry lists."""
@@ -152,9 +147,9 @@ class LostEnds:
         yield from self._uncovered_damage(uncovered)
 
     def _range(self, start: int | None, stop: int | None) -> tuple[int, int]:
-        end = self._snapshot.log_end
-        low = self._snapshot.log_start if start is None else record_start_at(self._log, start, end)
-        high = end if stop is None else min(record_start_at(self._log, stop, end), end)
+        end = self.snapshot.log_end
+        low = self.snapshot.log_start if start is None else record_start_at(self.log, start, end)
+        high = end if stop is None else min(record_start_at(self.log, stop, end), end)
         return low, high
 
     def unlisted(
@@ -165,76 +160,36 @@ class LostEnds:
         None means the log's start or end. Adjacent ranges, wherever they are cut, report every such
         record once.
         """
-        queues = {part.queue for part in parts if part.queue in self._snapshot.queues}
-        found = self._records.search(queues, *self._range(start, stop))
+        queues = {part.queue for part in parts if part.queue in self.snapshot.queues}
+        found = self.records.search(queues, *self._range(start, stop))
         for queue, missing in sorted(found.items()):
             yield self._unlisted(queue, missing)
 
     def _beside_records(
         self, last: Collection[QueueId], known: Collection[QueueId]
     ) -> Iterator[StoreError]:
-        for error in self._snapshot.misplaced:
+        for error in self.snapshot.misplaced:
             if error.entry is not None and QueueId(*error.entry[:2]) in last:
                 yield error
         if last and self._lost_log is not None:
             yield self._lost_log
         for queue in sorted(last):
-            if self._snapshot.queues[queue].bytes_after and self._is_closed and queue not in known:
+            if self.snapshot.queues[queue].bytes_after and self._is_closed and queue not in known:
                 yield self._bytes_after(queue)
 
     def _damage_near_end(self, last: Collection[QueueId]) -> Iterator[StoreError]:
-        yield from self.unlisted_damage if last and not self._snapshot.part else ()
+        yield from self.unlisted_damage if last and not self.snapshot.part else ()
 
     def _uncovered_damage(self, uncovered: UncoveredBytes) -> Iterator[StoreError]:
         for start, length, why in uncovered.damage:
             yield self._damaged(start, length, why)
-
-    def lost_queues(self, declared: Mapping[str, Mapping[str, Any]]) -> dict[QueueId, str]:
-        """Queues without files that had messages, of those in `declared` (topics.json), and the proof.
-
-        Records in the first and last bytes of the log prove it. A consumer's offset may also be left
-        from messages that expired.
-        """
-        states = self._snapshot.queues
-        # Not every declared queue is looked at: a file may declare 2^31 of a topic.
-        counts_said = {topic: queue_count(settings) for topic, settings in declared.items()}
-        there = Counter(q.topic for q in states if q.queue_id < counts_said.get(q.topic, 0))
-
-        def is_candidate(queue: QueueId) -> bool:
-            return queue not in states and 0 <= queue.queue_id < counts_said.get(queue.topic, 0)
-
-        lost = {
-            queue: f"a consumer is at queue offset {reached}"
-            for queue, reached in self._reached.items()
-            if reached > 0 and is_candidate(queue)
-        }
-        if any(said > there[topic] for topic, said in counts_said.items()):
-            counts = self._records_near_the_ends()
-            lost |= {
-                queue: f"the log has at least {count} records of it"
-                for queue, count in counts.items()
-                if is_candidate(queue)
-            }
-        return dict(sorted(lost.items()))
-
-    def _records_near_the_ends(self) -> Counter[QueueId]:
-        start, end = self._snapshot.log_start, self._snapshot.log_end
-        near = min(start + LOOKED_AT, end)
-        late = record_start_near(self._log, max(near, end - LOOKED_AT), end)
-        counts: Counter[QueueId] = Counter()
-        for requests in chain(
-            self._records.requests(start, near), self._records.requests(late, end)
-        ):
-            for number, count in enumerate(np.bincount(requests.queue).tolist()):
-                counts[requests.queues[number]] += count
-        return counts
 
     # --- the log ----------------------------------------------------------------------------------
 
     @cached_property
     def _is_closed(self) -> bool:
         """Whether nothing has written the store since its last clean stop, which ended it."""
-        snapshot, chain = self._snapshot, self._log.chain
+        snapshot, chain = self.snapshot, self.log.chain
         if not snapshot.closed or (self._root / ABORT_FILE).exists():
             return False
         if chain.is_remote:  # its files are those of one listing
@@ -248,16 +203,16 @@ class LostEnds:
     @cached_property
     def _lost_log(self) -> StoreError | None:
         """The error if the checkpoint of a closed store is later than the log's last record."""
-        last = self._snapshot.last_record
-        stored = 0 if last is None else self._log.store_time_at(last)
-        if stored is None or not self._is_closed or (last is None and self._log.chain.segments):
+        last = self.snapshot.last_record
+        stored = 0 if last is None else self.log.store_time_at(last)
+        if stored is None or not self._is_closed or (last is None and self.log.chain.segments):
             return None
         flushed = Checkpoint.read_or_zero(self._root / CHECKPOINT_FILE).physic_msg_timestamp
         if flushed <= stored:
             return None
         return DataLossError(
-            self._log.path_at(self._snapshot.log_end),
-            offset=self._snapshot.log_end,
+            self.log.path_at(self.snapshot.log_end),
+            offset=self.snapshot.log_end,
             reason="the end of the log is lost: the checkpoint has a later time than the last record",
             expected=f"a record stored at {flushed} ms",
             actual="no record" if last is None else f"the last one stored at {stored} ms",
@@ -284,25 +239,23 @@ class LostEnds:
 
     def _starts_late(self, queue: QueueId) -> bool:
         """Whether all files before the queue's first are gone, and none of its records has expired."""
-        state = self._snapshot.queues[queue]
+        state = self.snapshot.queues[queue]
         return not state.batch and 0 < state.file_start == state.min_offset < state.file_stop
 
     @cached_property
     def _at_start(self) -> dict[QueueId, Missing]:
-        start, end = self._snapshot.log_start, self._snapshot.log_end
-        return self._records.search(
-            self._snapshot.queues.keys(), start, min(start + LOOKED_AT, end)
-        )
+        start, end = self.snapshot.log_start, self.snapshot.log_end
+        return self.records.search(self.snapshot.queues.keys(), start, min(start + LOOKED_AT, end))
 
     @cached_property
     def _at_end(self) -> dict[QueueId, Missing]:
-        return self._records.search(self._snapshot.queues.keys(), *self._last_bytes)
+        return self.records.search(self.snapshot.queues.keys(), *self._last_bytes)
 
     @cached_property
     def _at_items(self) -> dict[QueueId, Missing]:
         """What some items of the index lead to. In an object store each of them costs a request."""
-        snapshot = self._snapshot
-        if self._log.chain.is_remote:
+        snapshot = self.snapshot
+        if self.log.chain.is_remote:
             return {}
         found: set[int] = set()
         try:
@@ -312,12 +265,12 @@ class LostEnds:
         except StoreError:
             return {}  # a damaged index proves nothing; verify reports it
         inside = (at for at in sorted(found) if snapshot.log_start <= at < snapshot.log_end)
-        return self._records.search_at(islice(inside, _ITEMS_TRIED))
+        return self.records.search_at(islice(inside, _ITEMS_TRIED))
 
     @cached_property
     def _last_bytes(self) -> tuple[int, int]:
-        end = self._snapshot.log_end
-        return record_start_near(self._log, end - LOOKED_AT, end), end
+        end = self.snapshot.log_end
+        return record_start_near(self.log, end - LOOKED_AT, end), end
 
     @cached_property
     def unlisted_damage(self) -> list[StoreError]:
@@ -326,13 +279,13 @@ class LostEnds:
         Only a snapshot of all queues can say so.
         """
         errors: list[StoreError] = []
-        pieces = self._records.pieces(*self._last_bytes)
+        pieces = self.records.pieces(*self._last_bytes)
         extents = (piece for piece in pieces if not isinstance(piece, SoundRun))
-        damage = (extent for extent in extents if self._records.is_damage(extent))
+        damage = (extent for extent in extents if self.records.is_damage(extent))
         for extent in islice(damage, _MOST_DAMAGE):
-            stop = min(extent.stop, self._snapshot.log_end)
+            stop = min(extent.stop, self.snapshot.log_end)
             listed = 0
-            for queue in self._snapshot.queues:
+            for queue in self.snapshot.queues:
                 places = (self._offset_at_log(queue, at) for at in (extent.start, stop))
                 listed += int(self._entries_of(queue, *places).size.clip(0).sum())
             if listed < stop - extent.start:
@@ -341,7 +294,7 @@ class LostEnds:
         return errors
 
     @cached_property
-    def _reached(self) -> dict[QueueId, int]:
+    def reached(self) -> dict[QueueId, int]:
         """The queue offset up to which consumers, and the broker's delay service, have read."""
         reached: dict[QueueId, int] = {}
         try:
@@ -360,27 +313,27 @@ class LostEnds:
 
         The offset alone proves nothing: the topic may have been deleted and created again.
         """
-        state, end = self._snapshot.queues[queue], self._snapshot.log_end
-        if self._reached.get(queue, 0) <= state.max_offset and not state.bytes_after:
+        state, end = self.snapshot.queues[queue], self.snapshot.log_end
+        if self.reached.get(queue, 0) <= state.max_offset and not state.bytes_after:
             return None
         if queue not in self._searched:
-            start = max(self._records.last_listed(queue), self._snapshot.log_start)
+            start = max(self.records.last_listed(queue), self.snapshot.log_start)
             stop = min(start + _SEARCHED, end)
-            self._searched[queue] = self._records.search({queue}, start, stop).get(queue)
+            self._searched[queue] = self.records.search({queue}, start, stop).get(queue)
             if self._searched[queue] is None and stop < end and not state.bytes_after:
                 LOG.warning(
                     "queue %s/%d has offsets up to %d, but a consumer is at %d: its end may be "
                     "lost, or the topic was created again. Read with verifyQueue=true to find out",
                     *queue,
                     state.max_offset,
-                    self._reached[queue],
+                    self.reached[queue],
                 )
         return self._searched[queue]
 
     # --- errors -----------------------------------------------------------------------------------
 
     def _unlisted(self, queue: QueueId, missing: Missing) -> StoreError:
-        state = self._snapshot.queues[queue]
+        state = self.snapshot.queues[queue]
         end = "ends before" if missing.offset >= state.max_offset else "starts after"
         return self._error(
             queue,
@@ -392,14 +345,14 @@ class LostEnds:
 
     def _damaged(self, start: int, length: int, why: str) -> StoreError:
         return CorruptRecordError(
-            self._log.path_at(start),
+            self.log.path_at(start),
             offset=start,
             reason=f"{length} bytes of the log are damaged ({why}), and no queue lists all that was there",
             advice="The offset is a log offset; the messages there are lost, of any queue",
         )
 
     def _bytes_after(self, queue: QueueId) -> StoreError:
-        stop = self._snapshot.queues[queue].max_offset
+        stop = self.snapshot.queues[queue].max_offset
         return self._error(
             queue,
             Missing(1, stop, -1, 0),
@@ -408,7 +361,7 @@ class LostEnds:
         )
 
     def _error(self, queue: QueueId, missing: Missing, reason: str) -> StoreError:
-        state = self._snapshot.queues[queue]
+        state = self.snapshot.queues[queue]
         kind = BATCH_CONSUMEQUEUE_DIR if state.batch else CONSUMEQUEUE_DIR
         error = CorruptQueueError(
             f"{self._root}/{kind}/{queue.topic}/{queue.queue_id}",

@@ -21,6 +21,7 @@ from rmq_store.format.queues import Entry, QueueId, QueueSlice
 from rmq_store.snapshot.lost_ends import LostEnds
 from rmq_store.snapshot.offset_by_time import offset_by_time
 from rmq_store.snapshot.queue_range import QueueState
+from rmq_store.snapshot.queues_without_files import lost_queues
 from rmq_store.snapshot.snapshot import StoreSnapshot
 
 _EMPTY = QueueState(0, 0, 0, 0)
@@ -75,7 +76,7 @@ class QueueView:
                 f"log offset {start} to {stop} is in no file, so its messages cannot be read: a file is "
                 "missing, empty or cut. rmqstore verify shows what is lost"
             )
-        for queue, proof in self.lost_ends.lost_queues(self.declared_topics).items():
+        for queue, proof in lost_queues(self.lost_ends, self.declared_topics).items():
             yield (
                 f"queue {queue.topic}/{queue.queue_id} has no files, although {proof}. Unless its "
                 "messages expired, rmqstore rebuild lists them in a new store, and source=commitlog "

@@ -23,12 +23,12 @@ from rmq_store.commitlog.headers import Headers
 from rmq_store.errors import CorruptRecordError, StoreError
 from rmq_store.format.array_types import Ints
 from rmq_store.format.compression import decompress
+from rmq_store.format.crc import crc32
 from rmq_store.format.layout import CRC_ITEM_SIZE, CRC_MASK
 from rmq_store.format.message import to_message
 from rmq_store.format.properties import decode_utf8
 from rmq_store.format.record import Record, decode_record, encode_record
 from rmq_store.format.tag_key_hashes import (
-    crc32,
     index_key_hash,
     index_key_hashes,
     java_string_hash,

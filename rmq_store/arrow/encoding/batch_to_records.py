@@ -22,6 +22,7 @@ from rmq_store.arrow.substrings import buffers, slices
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import InvalidMessageError, nearest
 from rmq_store.format.array_types import Bytes, Ints
+from rmq_store.format.crc import crc32, crc32_of_slices
 from rmq_store.format.layout import (
     BLANK_SIZE,
     CRC_ITEM_SIZE,
@@ -42,7 +43,6 @@ from rmq_store.format.layout import (
 from rmq_store.format.properties import decode_properties, encode_utf8, parse_host
 from rmq_store.format.record import crc_item
 from rmq_store.format.releases import Dialect
-from rmq_store.format.tag_key_hashes import crc32, crc32_of_slices
 
 LOOPBACK = "127.0.0.1:0"
 _HEAD_MAX = HEAD_SIZE + 2 * V6_EXTRA

@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from rmq_store.errors import MissingFileError, StoreError, UnsafeNameError
 from rmq_store.files.safe_paths import path_inside
-from rmq_store.format.tag_key_hashes import crc32
+from rmq_store.format.crc import crc32
 from spark_source.writing.target.lock import refusals
 
 LOG = logging.getLogger("rmqstore")
