@@ -15,6 +15,7 @@ from rmq_store.admin.info import store_info
 from rmq_store.errors import CorruptQueueError, DataLossError
 from rmq_store.format.layout import QUEUE_ENTRY
 from rmq_store.snapshot import lost_ends
+from rmq_store.snapshot.lost_end_records import UnlistedRecords
 from tests.support.golden import (
     STORES,
     GoldenStore,
@@ -369,3 +370,26 @@ def test_items_of_the_index_prove_that_a_queue_lost_a_long_end(
     shutil.rmtree(Path(golden.path, "index"))
     with golden.open() as store:
         list(store.read_batches("orders"))
+
+
+@pytest.mark.parametrize(("name", "of"), [("lmq-5.3.3", "%LMQ%*"), ("clean-5.5.0", "orders")])
+def test_single_records_are_compared_with_their_queues_as_runs_are(
+    name: str, of: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also with the queues of consumers that a message names in a property."""
+    golden = unpack(name, tmp_path)
+    for topic in Path(golden.path, "consumequeue").glob(of):
+        for first in topic.glob(f"*/{'0' * 20}"):
+            entries = first.read_bytes().rstrip(b"\0")
+            keep = len(entries) // WIDTH // 2 * WIDTH
+            first.write_bytes(entries[:keep].ljust(first.stat().st_size, b"\0"))
+            for later in sorted(first.parent.iterdir())[1:]:
+                later.unlink()
+    with golden.open() as store:
+        records = store.view.lost_ends.records
+        places = [record["commitLogOffset"] for record in golden.truth]
+        missing = records.search_at(places)
+        monkeypatch.setattr(UnlistedRecords, "_is_within_its_queue", lambda *_: False)
+        assert records.search_at(places) == missing
+    assert missing
+    assert any(queue.topic.startswith("%LMQ%") for queue in missing) is name.startswith("lmq")
