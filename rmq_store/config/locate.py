@@ -266,7 +266,18 @@ def _not_a_store(root: Path, reason: str, nearby: Path | None) -> NotAStoreError
 
 
 def _is_store(folder: Path) -> bool:
-    return (folder / COMMITLOG_DIR).is_dir()
+    """Whether to name the folder as a store: its commitlog/ has files of a log, or none yet.
+
+    Also if this user may not list commitlog/, which is there.
+    """
+    log = folder / COMMITLOG_DIR
+    try:
+        names = os.listdir(log)
+    except PermissionError:
+        return os.path.isdir(log)
+    except OSError:
+        return False
+    return not names or any(name.isdigit() for name in names)
 
 
 def _store_above(root: Path) -> Path | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -54,6 +55,32 @@ def test_of_several_stores_beside_it_the_one_with_a_like_name_is_named(tmp_path:
         with pytest.raises(NotAStoreError) as caught:
             MessageStore.open(asked)
         assert caught.value.advice == f"Did you mean {tmp_path / 'store'}?"
+
+
+def test_a_folder_with_other_files_is_not_named_as_a_store(tmp_path: Path) -> None:
+    """As the folder of this package's modules, which also has a `commitlog`."""
+    (tmp_path / "package" / "commitlog").mkdir(parents=True)
+    (tmp_path / "package" / "commitlog" / "log.py").touch()
+    with pytest.raises(NotAStoreError) as caught:
+        MessageStore.open(tmp_path / "packag")
+    assert "Did you mean" not in (caught.value.advice or "")
+
+
+def test_a_store_whose_log_may_not_be_listed_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    golden = unpack("crc-5.5.0", tmp_path)
+    listed = os.listdir
+
+    def refused(path: str | os.PathLike[str]) -> list[str]:
+        if os.path.basename(path) == "commitlog":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return listed(path)
+
+    monkeypatch.setattr(os, "listdir", refused)  # the superuser may list everything
+    with pytest.raises(NotAStoreError) as caught:
+        MessageStore.open(f"{golden.path}s")
+    assert caught.value.advice == f"Did you mean {golden.path}?"
 
 
 def test_no_store_is_named_for_a_path_below_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
