@@ -59,8 +59,15 @@ def untouched(golden: Callable[[str], GoldenStore]) -> Iterator[Callable[[str], 
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A local Spark of two cores whose workers are this Python."""
+def spark(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SparkSession]:
+    """A local Spark of two cores whose workers are this Python.
+
+    Hardly a query of a fast test comes twice, and compiling it takes longer than interpreting it. A
+    run with live tests compiles, as the Spark of users does.
+    """
+    compiles = any(item.get_closest_marker("live") for item in request.session.items)
     # Read when the JVM starts: too late to set once there is a session.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -71,6 +78,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         SparkSession.builder.master("local[2]")
         .appName("rmqstore tests")
         .config("spark.ui.enabled", "false")
+        .config("spark.sql.codegen.wholeStage", str(compiles).lower())
+        .config("spark.sql.codegen.factoryMode", "FALLBACK" if compiles else "NO_CODEGEN")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))

@@ -24,17 +24,16 @@ from rmq_store.tables import TABLES
 from rmqstore_jobs.replaying.row_rules import ORIGIN
 from spark_source.options.definitions import OPTIONS, STREAM_OPTIONS, WRITE_OPTIONS, Option
 from spark_source.spark_types import struct_field
-from tests.conftest import unpack
 from tests.support.checkout import CHECKOUT
 from tests.support.pages import vocabulary
 from tests.support.pages.consoles import assert_prints, folder_for, output_of, steps
 from tests.support.pages.option_pages import JOBS, SYNOPSIS, TABLE, options, pages, synopsis
+from tests.support.pages.run_examples import examples
 
 DOCS = CHECKOUT / "docs"
 PAGES = [CHECKOUT / "README.md", *sorted(DOCS.rglob("*.md"))]
 # Each starts a Spark.
 LONG = [pytest.mark.campaign]
-EXAMPLE = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 SHELL = re.compile(r"^```(?:sh|bash|shell)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
@@ -192,22 +191,22 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert (page.parent / link).exists(), f"{page.name}: {link}"
 
 
-@pytest.mark.parametrize(
-    "page", [page for page in PAGES if EXAMPLE.search(page.read_text())], ids=name_of
-)
-def test_examples_run(page: Path, tmp_path: Path) -> None:
+def test_examples_run(tmp_path: Path) -> None:
     """From top to bottom, in a folder with a real broker's store in `store`."""
-    Path(unpack("clean-5.5.0", tmp_path).path).rename(tmp_path / "store")
-    script = "\n".join(EXAMPLE.findall(page.read_text("utf-8")))
+    pages = [str(page) for page in PAGES if examples(page)]
+    assert len(pages) > 5
+    command = [sys.executable, "-m", "tests.support.pages.run_examples", str(tmp_path), *pages]
     done = subprocess.run(
-        [sys.executable, "-c", script],
-        cwd=tmp_path,
+        command,
+        cwd=CHECKOUT,
         env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
+    ran = [line for line in done.stdout.splitlines() if line.startswith("ran ")]
+    assert ran == [f"ran {page}" for page in pages]
 
 
 @pytest.mark.parametrize(

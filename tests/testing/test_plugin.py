@@ -24,6 +24,8 @@ def passed(folder: Path, test: str) -> str:
     """Run a file of tests as its user would, in a folder without our settings."""
     (folder / "test_example.py").write_text(test)
     command = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", str(folder)]
+    # A folder of its own also spares the deletion of what earlier runs of ours have left.
+    command.append(f"--basetemp={folder}/made")
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
     return done.stdout.splitlines()[-1]

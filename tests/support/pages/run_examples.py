@@ -1,0 +1,45 @@
+"""Run the examples of pages: `python -m tests.support.pages.run_examples FOLDER PAGE...`.
+
+One process for all pages, so that their examples share one JVM. Each page finds a real broker's store
+in `store`, and nothing of the pages before.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+
+from tests.support.golden import unpack
+
+EXAMPLE = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+def examples(page: Path) -> str:
+    """All examples of a page as one script; empty without one."""
+    return "\n".join(EXAMPLE.findall(page.read_text("utf-8")))
+
+
+def run(page: Path) -> None:
+    """Run the examples of a page from top to bottom in this folder, which loses all it had."""
+    for path in Path().iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    Path(unpack("clean-5.5.0", Path().absolute()).path).rename("store")
+    # As a script does, so that what it defines is found where Spark looks for it.
+    names = {"__name__": "__main__"}
+    exec(compile(examples(page), str(page), "exec"), names)
+    if "pyspark" in sys.modules:  # the next page gets a session of its own, in the same JVM
+        from pyspark.sql import SparkSession
+
+        session = SparkSession.getActiveSession()
+        if session is not None:
+            session.stop()
+
+
+if __name__ == "__main__":
+    os.chdir(sys.argv[1])  # before Spark starts: relative paths are those of its JVM
+    for name in sys.argv[2:]:
+        run(Path(name))
+        print(f"ran {name}")
