@@ -8,7 +8,6 @@ that would lose messages.
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
@@ -20,7 +19,9 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.locate import refuse_foreign_log, refuse_linked_queues
 from rmq_store.consumequeue.queue_files import QueueFiles
 from rmq_store.errors import InvalidArgumentError, MissingFileError, StoreError, from_os_error
+from rmq_store.files.disk_usage import disk_used_percent
 from rmq_store.files.segments import SegmentFile
+from rmq_store.format.layout import CONSUMEQUEUE_DIR
 from rmq_store.format.queues import QueueId
 from rmq_store.index.open_files import open_index_files
 from rmq_store.markers.lock_file import StoreLock
@@ -36,10 +37,11 @@ class RetentionPolicy:
 
     fileReservedTime: int = 72  # hours since a file was last written
     deleteWhen: str = "04"  # hours of the day, separated by ;
-    diskMaxUsedSpaceRatio: int = 75  # percent of the disk; above it, deletion is always due
-    diskSpaceCleanForciblyRatio: int = (
-        85  # percent of the disk; above it, files are deleted at any age
-    )
+    # Percent of the disk. Above the first, deletion is always due; above the second, files are
+    # deleted at any age, unless cleanFileForciblyEnable is false.
+    diskMaxUsedSpaceRatio: int = 75
+    diskSpaceCleanForciblyRatio: int = 85
+    cleanFileForciblyEnable: bool = True
     deleteFileBatchMax: int = 10  # files per round
 
     @classmethod
@@ -48,10 +50,20 @@ class RetentionPolicy:
 
         Raises InvalidArgumentError for invalid hours.
         """
-        said = {name: getattr(config, name) for name in cls.__dataclass_fields__}
-        policy = cls(**{name: value for name, value in said.items() if value is not None})
+        asked = {name: getattr(config, name) for name in cls.__dataclass_fields__}
+        policy = cls(**{name: value for name, value in asked.items() if value is not None})
         policy.hours()
         return policy
+
+    @property
+    def due_above(self) -> int:
+        """diskMaxUsedSpaceRatio within the broker's limits (MessageStoreConfig)."""
+        return min(max(self.diskMaxUsedSpaceRatio, 10), 95)
+
+    @property
+    def forced_above(self) -> int:
+        """diskSpaceCleanForciblyRatio within the broker's limits (CleanCommitLogService)."""
+        return min(max(self.diskSpaceCleanForciblyRatio, 30), 85)
 
     def hours(self) -> set[int]:
         """The hours of the day at which the broker deletes."""
@@ -141,7 +153,7 @@ def plan_retention(
     if keep_from is not None:
         log = list(_before(store, keep_from))
     elif trigger is not None:
-        forced = used > rules.diskSpaceCleanForciblyRatio
+        forced = rules.cleanFileForciblyEnable and used > rules.forced_above
         trigger = "forced" if forced else trigger
         log = list(_too_old(store, rules, now, forced))[: rules.deleteFileBatchMax]
     start = store.log.start
@@ -161,16 +173,19 @@ def plan_retention(
 
 
 def _used_percent(store: MessageStore) -> float:
-    """The used percentage of the log's disk; for several disks, of the fullest one, like the
-    broker."""
-    usages = [shutil.disk_usage(folder) for folder in store.log.chain.folders]
-    return max((100 * one.used / one.total for one in usages), default=0.0)
+    """How full the emptiest disk of the log is, or the disk of the queues if that is fuller.
+
+    Source: CleanCommitLogService#isSpaceToDelete.
+    """
+    queues = Path(store.path, CONSUMEQUEUE_DIR)
+    emptiest = min(map(disk_used_percent, store.log.chain.folders), default=0)
+    return max(emptiest, disk_used_percent(queues)) if queues.exists() else emptiest
 
 
 def _trigger(policy: RetentionPolicy, now: int, used: float) -> str | None:
     if time.localtime(now / 1000).tm_hour in policy.hours():
         return "time"
-    return "disk" if used > policy.diskMaxUsedSpaceRatio else None
+    return "disk" if used > policy.due_above else None
 
 
 def _too_old(

@@ -72,6 +72,7 @@ class StoreConfig:
     deleteWhen: str | None = None
     diskMaxUsedSpaceRatio: int | None = None
     diskSpaceCleanForciblyRatio: int | None = None
+    cleanFileForciblyEnable: bool | None = None
     deleteFileBatchMax: int | None = None
 
     @property

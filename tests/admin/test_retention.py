@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -23,6 +26,12 @@ NOW = 1_790_000_000_000
 ALWAYS = RetentionPolicy(deleteWhen=";".join(map(str, range(24))))
 
 Golden = Callable[[str], GoldenStore]
+
+
+class Usage(NamedTuple):
+    total: int
+    used: int
+    free: int
 
 
 @pytest.fixture
@@ -147,6 +156,49 @@ def test_nothing_is_deleted_while_the_store_is_locked_or_changed(aged: GoldenSto
     finally:
         lock.release()
     assert all(os.path.exists(one.path) for one in plan.log)
+
+
+def test_files_of_any_age_go_only_where_the_broker_may_force_it(aged: GoldenStore) -> None:
+    with aged.open() as store:
+        for may in (True, False):
+            policy = replace(ALWAYS, cleanFileForciblyEnable=may, diskSpaceCleanForciblyRatio=99)
+            plan = plan_retention(store, policy, now_ms=NOW, disk_used_percent=86)
+            assert (plan.trigger, len(plan.log) > 2) == (
+                ("forced", True) if may else ("time", False)
+            )
+
+
+@pytest.mark.parametrize(
+    ("log", "queues", "trigger"),
+    [
+        ((74, 99), 10, None),  # the emptiest disk of the log decides
+        ((76, 99), 10, "disk"),
+        ((10, 10), 76, "disk"),
+        ((10, 10), 75, None),
+    ],
+)
+def test_the_disks_decide_as_they_do_for_the_broker(
+    log: tuple[int, int],
+    queues: int,
+    trigger: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of 1,000 GB, 50 are reserved for root."""
+    golden = unpack("multipath-5.5.0", tmp_path)
+    hour = (time.localtime(NOW / 1000).tm_hour + 2) % 24
+    with golden.open() as store:
+        folders = store.log.chain.folders
+        assert len(folders) == 2
+        percent = {**dict(zip(folders, log, strict=True)), f"{store.path}/consumequeue": queues}
+
+        def usage(folder: str | Path) -> Usage:
+            used = percent[str(folder)] * 95 // 10
+            return Usage(1000, used, 950 - used)
+
+        monkeypatch.setattr(shutil, "disk_usage", usage)
+        plan = plan_retention(store, RetentionPolicy(deleteWhen=str(hour)), now_ms=NOW)
+    assert plan.trigger == trigger
 
 
 def test_hours_that_are_none_are_refused() -> None:
