@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -14,6 +16,7 @@ from tests.support.golden import in_a_queue as in_a_queue
 from tests.support.golden import unpack as unpack
 from tests.support.golden import user_topic as user_topic
 from tests.support.running import campaigns, jvm
+from tests.support.running.roomy_folder import roomy_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,8 +24,20 @@ if TYPE_CHECKING:
 jvm.set_options()
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """A full disk must not fail the tests of brokers; those of one process need less room."""
+    if "not live" not in config.option.markexpr and config.option.basetemp is None:
+        config.option.basetemp = roomy_folder(tempfile.gettempdir())
+
+
 def pytest_report_header() -> str:
     return campaigns.reported()
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage rarely: each search goes through thousands of tests and modules that stay."""
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
 
 
 @pytest.fixture(scope="session")

@@ -10,12 +10,14 @@ from rmq_store.testing.live_broker.certificate import write_certificate
 from rmq_store.testing.live_broker.ports import Ports
 from rmq_store.testing.live_broker.stores import Conf
 
+# Percent of the disk. Above it a broker refuses messages; that cannot be set higher.
+FULL_PERCENT = 90
 # A copied store is old and the disk of a test machine may be full: neither may make the broker
-# delete files. (From 90 % disk use on it refuses writes all the same; that cannot be set higher.)
+# delete files.
 DISK_GUARD: Conf = {
     "diskMaxUsedSpaceRatio": 95,
     "diskSpaceCleanForciblyRatio": 85,
-    "diskSpaceWarningLevelRatio": 90,
+    "diskSpaceWarningLevelRatio": FULL_PERCENT,
     "cleanFileForciblyEnable": False,
     "fileReservedTime": 100_000,
 }

@@ -16,11 +16,18 @@ import os
 import signal
 import subprocess
 import threading
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypedDict, cast
 
-from rmq_store.testing.live_broker.broker_files import BROKER_DEFAULTS, DISK_GUARD, BrokerFiles
+from rmq_store.files.disk_usage import disk_used_percent
+from rmq_store.testing.live_broker.broker_files import (
+    BROKER_DEFAULTS,
+    DISK_GUARD,
+    FULL_PERCENT,
+    BrokerFiles,
+)
 from rmq_store.testing.live_broker.java import (
     HERE,
     JVM_OPENS,
@@ -184,8 +191,10 @@ class Broker:
     def start(self) -> Broker:
         """Start, and return once a client can find every topic.
 
-        Tried twice, because a port that was free may be taken by the time it is opened.
+        Tried twice, because a port that was free may be taken by the time it is opened. Warns if the
+        disk is so full that the broker refuses messages.
         """
+        self._warn_of_full_disk()
         try:
             self._start_once()
         except BrokerFailed:
@@ -220,6 +229,16 @@ class Broker:
 
     def __exit__(self, *_: object) -> None:
         self.kill()
+
+    def _warn_of_full_disk(self) -> None:
+        self.store.mkdir(parents=True, exist_ok=True)
+        used = disk_used_percent(self.store)
+        if used > FULL_PERCENT:
+            warnings.warn(
+                f"the disk of {self.store} is {used} % full: above {FULL_PERCENT} % a broker refuses "
+                "messages, and leaves the file abort behind when it stops",
+                stacklevel=3,
+            )
 
     def _start_once(self, ports: Ports | None = None) -> None:
         self.ports = ports or Ports(*free_ports(len(Ports._fields)))
