@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from rmq_store import MessageStore
 from rmq_store.arrow.column_definitions import arrow_schema
-from rmq_store.files.remote import parallel as sidebyside
+from rmq_store.files import parallel as sidebyside
 from rmq_store.search.key_plan import plan_keys
 from rmq_store.tables.table import all_ranges
 from tests.support.slow_s3 import FarAway, s3_server, upload
@@ -62,7 +62,7 @@ def make(folder: Path) -> None:
 def at_once(data: int, looks: int) -> Iterator[None]:
     """Limit the number of parallel requests."""
     with (
-        patch("rmq_store.files.remote.parallel.IN_FLIGHT", data),
+        patch("rmq_store.files.parallel.IN_FLIGHT", data),
         patch("rmq_store.snapshot.snapshot.LOOKS_IN_FLIGHT", looks),
     ):
         yield

@@ -5,9 +5,7 @@ Imports no pyspark.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
@@ -27,7 +25,6 @@ FIRST_BATCH_ROWS = 256
 more."""
 
 _BODIES = frozenset(("body", "rawBody"))
-_T = TypeVar("_T")
 
 
 def read_share(
@@ -134,16 +131,3 @@ def pieces_of_share(
             yield [part]
     else:
         yield share.ranges
-
-
-def one_ahead(items: Iterator[_T]) -> Generator[_T, None, None]:
-    """The items, each made by another thread while the caller works on the one before.
-
-    Only that thread runs the iterator. An error is raised in place of its item. Closed, it waits for
-    the thread.
-    """
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        coming = pool.submit(next, items, None)
-        while (item := coming.result()) is not None:
-            coming = pool.submit(next, items, None)
-            yield item

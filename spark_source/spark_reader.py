@@ -9,6 +9,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
+from rmq_store.files.parallel import one_ahead
 from rmq_store.malloc import keep_freed_memory
 from rmq_store.search.log_slices import LogSlice
 from spark_source.damage import DamageHandler
@@ -19,7 +20,7 @@ from spark_source.planning.query_plan import QueryPlan
 from spark_source.planning.query_plan import ReadPlan as ReadPlan
 from spark_source.planning.shares import Share, end_shares, shares_of
 from spark_source.planning.shares import cut_into_slices as cut_into_slices
-from spark_source.share_reader import one_ahead, read_share
+from spark_source.share_reader import read_share
 from spark_source.spark_types import arrow_schema_for, checked_columns, to_spark
 
 LOG = logging.getLogger("rmqstore")

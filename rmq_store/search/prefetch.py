@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from rmq_store.files.remote.parallel import LOOKS_IN_FLIGHT, side_by_side
+from rmq_store.files.parallel import LOOKS_IN_FLIGHT, side_by_side
 from rmq_store.format.queues import Entry, EntryAt, QueueId, QueueSlice
 from rmq_store.search.log_slices import looked_at, sample_offsets
 from rmq_store.store import MessageStore

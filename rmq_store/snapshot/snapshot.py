@@ -20,7 +20,7 @@ from rmq_store.consumequeue.entries import Entries, concat_entries
 from rmq_store.consumequeue.queue_files import QueueFiles, is_at_or_after
 from rmq_store.consumequeue.queue_folders import QueueFolders
 from rmq_store.errors import StoreError
-from rmq_store.files.remote.parallel import LOOKS_IN_FLIGHT, side_by_side
+from rmq_store.files.parallel import LOOKS_IN_FLIGHT, side_by_side
 from rmq_store.format.layout import (
     ABORT_FILE,
     FILLER_SIZE,

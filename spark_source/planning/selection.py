@@ -15,7 +15,7 @@ from rmq_store.errors import (
     nearest,
     shown_path,
 )
-from rmq_store.files.remote.parallel import LOOKS_IN_FLIGHT, side_by_side
+from rmq_store.files.parallel import LOOKS_IN_FLIGHT, side_by_side
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.topics import is_system_topic
 from rmq_store.reading.log_reader import QueueLimits

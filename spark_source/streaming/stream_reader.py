@@ -21,6 +21,7 @@ from pyspark.sql.types import StructType
 
 from rmq_store import StoreSnapshot
 from rmq_store.errors import StoreError
+from rmq_store.files.parallel import one_ahead
 from rmq_store.malloc import keep_freed_memory
 from rmq_store.reading.growing_log import LogPlace, expired
 from rmq_store.search.log_slices import even_slices
@@ -31,7 +32,7 @@ from spark_source.options.parse import SourceOptions
 from spark_source.planning.query_plan import PinnedStore, ReadPlan
 from spark_source.planning.shares import Share
 from spark_source.planning.stores import Target
-from spark_source.share_reader import one_ahead, read_share
+from spark_source.share_reader import read_share
 from spark_source.spark_types import arrow_schema_for, checked_columns, to_spark
 from spark_source.streaming.micro_batch_ends import Follower
 from spark_source.streaming.offsets import StorePlace, StreamOffset, from_dict, to_dict

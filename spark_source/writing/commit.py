@@ -20,10 +20,10 @@ from rmq_store import MessageStore
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.locate import commitlog_folders, require_store
 from rmq_store.errors import NotAStoreError, StoreError
+from rmq_store.files.parallel import one_ahead
 from rmq_store.markers.lock_file import StoreLock, refuse_locked
 from rmq_store.recovery.clean_stop import refuse_abort
 from rmq_store.writing.store_writer import StoreWriter
-from spark_source.share_reader import one_ahead
 from spark_source.writing.rows_to_append import Turns
 from spark_source.writing.staged_records import append_staged
 from spark_source.writing.target.lock import has_content

@@ -14,9 +14,9 @@ import pytest
 
 from rmq_store import MessageStore, StoreError
 from rmq_store.errors import MissingFileError
+from rmq_store.files.parallel import IN_FLIGHT, side_by_side
 from rmq_store.files.remote import remote_store as remote
 from rmq_store.files.remote.blocks import Held, RemoteMapping
-from rmq_store.files.remote.parallel import IN_FLIGHT, side_by_side
 from tests.conftest import GoldenStore, unpack
 from tests.snapshot.test_lost_ends import far_from_the_ends
 from tests.snapshot.test_uncovered_bytes import IDLE, lose_idle_end

@@ -17,8 +17,8 @@ from rmq_store import MessageStore
 from rmq_store.commitlog.scan import SoundRun, scan
 from rmq_store.errors import AccessError, InvalidArgumentError, NotAStoreError, StoreError
 from rmq_store.files import mapping as mappings
+from rmq_store.files import parallel as sidebyside
 from rmq_store.files.remote import blocks as remotefile
-from rmq_store.files.remote import parallel as sidebyside
 from rmq_store.files.remote import remote_store as remote
 from rmq_store.report.store_report import store_report
 from rmq_store.tables import TABLES

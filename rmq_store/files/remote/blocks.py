@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmq_store.errors import MissingFileError
-from rmq_store.files.remote.parallel import side_by_side
+from rmq_store.files.parallel import side_by_side
 from rmq_store.files.remote.remote_store import Shadow
 
 BLOCK = 64 << 10

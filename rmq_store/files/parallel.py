@@ -1,9 +1,9 @@
-"""Work that waits for an object store, done in parallel by a few threads."""
+"""Work done in parallel by a few threads: what waits for a disk or network, or lets go of the GIL."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TypeVar, cast
 
@@ -53,3 +53,16 @@ def side_by_side(work: Callable[[T], object], items: Sequence[T], at_once: int =
             raise
     if failed:
         raise failed[0]
+
+
+def one_ahead(items: Iterator[T]) -> Generator[T, None, None]:
+    """The items, each made by another thread while the caller works on the one before.
+
+    Only that thread runs the iterator. An error is raised in place of its item. Closed, it waits for
+    the thread.
+    """
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        coming = pool.submit(next, items, None)
+        while (item := coming.result()) is not None:
+            coming = pool.submit(next, items, None)
+            yield item
