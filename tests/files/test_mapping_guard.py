@@ -58,7 +58,8 @@ window = chain.window(0, SIZE)
 assert window[0] == 7
 os.truncate(path, 1 << 20)
 {USES[use]}
-assert Faults.count == 1 and window[(1 << 20) - 1] == 7 and window[1 << 20] == 0
+# Some processors copy the last bytes first: that is a fault of its own.
+assert Faults.count and window[(1 << 20) - 1] == 7 and window[1 << 20] == 0
 for ask in (chain.check_reads, chain.check_reads, lambda: chain.window(0, 10)):
     try:
         ask()
