@@ -17,10 +17,10 @@ import pyarrow as pa
 
 from rmq_store.arrow.column_values import BatchBuilder, stored_bodies, stored_topics
 from rmq_store.arrow.substrings import slices
-from rmq_store.commitlog.crc_check import record_crc_rows
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import Extent
 from rmq_store.commitlog.scan import SoundRun, scan
+from rmq_store.commitlog.wrong_crc_rows import record_crc_rows
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.locate import require_apart
 from rmq_store.config.topics_json import batch_topics, declared_topics

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from rmq_store.commitlog.crc_check import wrong_crc_rows
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.record_runs import RecordRun, follow, next_record
+from rmq_store.commitlog.wrong_crc_rows import wrong_crc_rows
 from rmq_store.errors import CorruptRecordError, MissingFileError, StoreError
 from rmq_store.files.mapping import MappingCache
 from rmq_store.files.remote.blocks import need_all

@@ -19,9 +19,9 @@ from rmq_store.arrow.column_values import (
 )
 from rmq_store.arrow.opened_bodies import opened_bodies
 from rmq_store.arrow.property_columns import PropertyColumns
-from rmq_store.commitlog.crc_check import wrong_crc_rows
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
+from rmq_store.commitlog.wrong_crc_rows import wrong_crc_rows
 from rmq_store.errors import CorruptQueueError, ListedAt, MissingFileError, StoreError
 from rmq_store.format.array_types import Bytes, Ints, Mask
 from rmq_store.format.layout import (
