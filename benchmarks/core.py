@@ -34,7 +34,7 @@ from benchmarks.traffic import Messages, mixed, one_layout
 from rmq_store import MessageStore
 from rmq_store.admin.rebuild import rebuild
 from rmq_store.arrow.column_definitions import DEFAULT_NAMES
-from rmq_store.malloc import keep_freed_memory
+from rmq_store.heap_settings import keep_freed_memory
 
 RECORD_OVERHEAD = 210  # bytes of a record besides its body, about
 FEW = ("topic", "queueId", "queueOffset", "tags", "storeTimestamp")

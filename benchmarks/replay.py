@@ -22,9 +22,9 @@ import pyarrow as pa
 
 from benchmarks.life import fill
 from rmq_store import MessageStore
-from rmq_store.malloc import keep_freed_memory
+from rmq_store.heap_settings import keep_freed_memory
 from rmqstore_jobs.replay import run
-from rmqstore_jobs.replaying.spec import ReplaySpec
+from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

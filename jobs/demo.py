@@ -20,9 +20,9 @@ from rich.text import Text
 
 from rmq_store.escaping import printable
 from rmqstore_jobs.replay import run
+from rmqstore_jobs.replaying.replay_spec import ReplaySpec
+from rmqstore_jobs.replaying.replayed_rows import ORIGIN_PREFIX
 from rmqstore_jobs.replaying.report import show
-from rmqstore_jobs.replaying.row_rules import ORIGIN_PREFIX
-from rmqstore_jobs.replaying.spec import ReplaySpec
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 GOLDEN = "clean-5.5.0"

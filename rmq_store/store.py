@@ -38,7 +38,7 @@ from rmq_store.snapshot.file_sizes import geometry_found
 from rmq_store.snapshot.queue_view import QueueView
 from rmq_store.snapshot.snapshot import StoreSnapshot, take_snapshot
 from rmq_store.snapshot.uncovered_bytes import WholeRange
-from rmq_store.snapshot.whole_range import whole_range
+from rmq_store.snapshot.wholly_selected_log import whole_range
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmq_store.cli import words
+from rmq_store.cli import option_names
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.topics import DLQ_PREFIX
+from rmq_store.questions.answer_by_shares import ask
 from rmq_store.questions.dead_letters import DeadLettersQuestion
-from rmq_store.questions.engine import ask
 from rmq_store.text.progress import Progress
 from rmq_store.text.times import Time
 from rmqstore_jobs import replay
-from rmqstore_jobs.replaying.spec import DEFAULT_WAVE_BYTES, LIVE_WAVE_BYTES, ReplaySpec
+from rmqstore_jobs.replaying.replay_spec import DEFAULT_WAVE_BYTES, LIVE_WAVE_BYTES, ReplaySpec
 from rmqstore_jobs.running.job_command import (
     STORE_OPTIONS,
     Given,
@@ -32,7 +32,7 @@ from rmqstore_jobs.running.job_command import (
 )
 from rmqstore_jobs.running.provenance import files_of_store, provenance_of, sums_of
 from rmqstore_jobs.running.result_tables import Answer
-from rmqstore_jobs.running.source_words import source_options
+from rmqstore_jobs.running.source_options import source_options
 from rmqstore_jobs.running.spark_engine import engine_of
 from rmqstore_jobs.running.store_selection import plan_of
 from spark_source.options.secret import HidesSecrets
@@ -157,8 +157,8 @@ _OPTIONS = (*STORE_OPTIONS, "startingTimestamp", "endingTimestamp")
 
 
 @job("dlq", run, look=look)
-@click.option("--group", "groups", multiple=True, help=words.GROUPS)
-@words.option(
+@click.option("--group", "groups", multiple=True, help=option_names.GROUPS)
+@option_names.option(
     "--topic",
     "origin_topics",
     old=["--origin-topic"],
@@ -166,14 +166,14 @@ _OPTIONS = (*STORE_OPTIONS, "startingTimestamp", "endingTimestamp")
     help="Only dead letters from this topic; repeatable.",
 )
 @top_option(DEFAULT_TOP, "List the N newest dead letters.")
-@words.option(
+@option_names.option(
     "--to",
     "resend",
     old=["--to-store", "--resend"],
     metavar="DIR",
     help="Send them again: write them to this new store, in their origin topics.",
 )
-@click.option("--release", help=words.RELEASE)
+@click.option("--release", help=option_names.RELEASE)
 @click.option(
     "--to-broker", metavar="HOST:PORT", help="Send them again: to the proxy of a running broker."
 )

@@ -50,7 +50,7 @@ from rmqstore_jobs.running.job_command import (
 )
 from rmqstore_jobs.running.provenance import files_of_store, provenance_of, sums_of
 from rmqstore_jobs.running.result_tables import Answer
-from rmqstore_jobs.running.source_words import source_options
+from rmqstore_jobs.running.source_options import source_options
 from spark_source.options.definitions import PERMISSIVE
 from spark_source.options.parse import parse_options
 from spark_source.options.secret import HidesSecrets, without_secrets

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rmq_store.cli import words
-from rmq_store.questions.engine import ask
+from rmq_store.cli import option_names
+from rmq_store.questions.answer_by_shares import ask
 from rmq_store.questions.lag import LagQuestion
 from rmq_store.text.progress import Progress
 from rmqstore_jobs.running.job_command import STORE_OPTIONS, Given, job, spec_from
 from rmqstore_jobs.running.provenance import files_of_store, provenance_of, sums_of
 from rmqstore_jobs.running.result_tables import Answer
-from rmqstore_jobs.running.source_words import source_options
+from rmqstore_jobs.running.source_options import source_options
 from rmqstore_jobs.running.spark_engine import engine_of
 from rmqstore_jobs.running.store_selection import pinned_store
 from spark_source.options.secret import HidesSecrets
@@ -102,8 +102,8 @@ def look(spec: LagSpec) -> None:
 
 
 @job("lag", run, look=look, stoppable=False)
-@click.option("--group", "groups", multiple=True, help=words.GROUPS)
-@click.option("--topic", "topics", multiple=True, help=words.TOPICS)
+@click.option("--group", "groups", multiple=True, help=option_names.GROUPS)
+@click.option("--topic", "topics", multiple=True, help=option_names.TOPICS)
 @click.option(
     "--max-lag", type=click.IntRange(min=0), help="Exit code 1 if a group is more messages behind."
 )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rmq_store.admin.rebuild import LOG_MODES, rebuild, work_of
-from rmq_store.cli import words
+from rmq_store.cli import option_names
 from rmq_store.config.locate import require_apart
 from rmq_store.format.releases import dialect
 from rmq_store.text.json_keys import as_json_object
@@ -24,7 +24,7 @@ from rmq_store.text.progress import Progress
 from rmqstore_jobs.running.job_command import STORE_OPTIONS, Given, job, spec_from
 from rmqstore_jobs.running.provenance import files_of_store, provenance_of, sums_of
 from rmqstore_jobs.running.result_tables import Answer
-from rmqstore_jobs.running.source_words import source_options
+from rmqstore_jobs.running.source_options import source_options
 from rmqstore_jobs.running.store_selection import log_of_store, pinned_store
 from rmqstore_jobs.verify import examine
 from spark_source.options.secret import HidesSecrets
@@ -124,9 +124,9 @@ def look(spec: RebuildSpec) -> None:
     type=click.Choice(LOG_MODES),
     default="copy",
     show_default=True,
-    help=words.LOG,
+    help=option_names.LOG,
 )
-@click.option("--release", help=words.RELEASE)
+@click.option("--release", help=option_names.RELEASE)
 @click.option("--verify", is_flag=True, help="Verify the new store afterwards.")
 @source_options(STORE_OPTIONS)
 def main(given: Given) -> RebuildSpec:

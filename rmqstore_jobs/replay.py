@@ -19,8 +19,8 @@ from rmqstore_jobs.replaying.options import replay_options, spec_of
 from rmqstore_jobs.replaying.plan import ledger_place
 from rmqstore_jobs.replaying.replay_ledger import Ledger
 from rmqstore_jobs.replaying.replay_question import source_options
+from rmqstore_jobs.replaying.replay_spec import ReplaySpec, check, with_fixed_times
 from rmqstore_jobs.replaying.report import Report
-from rmqstore_jobs.replaying.spec import ReplaySpec, check, with_fixed_times
 from rmqstore_jobs.running.job_command import Given, job
 from spark_source.options.parse import parse_options
 from spark_source.planning.query_plan import pin

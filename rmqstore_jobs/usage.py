@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from rmq_store.questions.engine import ask
+from rmq_store.questions.answer_by_shares import ask
 from rmq_store.questions.usage import UsageAnswer, UsageQuestion
 from rmq_store.text.progress import Progress
 from rmqstore_jobs.running.job_command import (
@@ -23,7 +23,7 @@ from rmqstore_jobs.running.job_command import (
 )
 from rmqstore_jobs.running.provenance import files_of_store, provenance_of, sums_of
 from rmqstore_jobs.running.result_tables import Answer, Row
-from rmqstore_jobs.running.source_words import source_options
+from rmqstore_jobs.running.source_options import source_options
 from rmqstore_jobs.running.spark_engine import engine_of
 from rmqstore_jobs.running.store_selection import plan_of
 from spark_source.options.secret import HidesSecrets

@@ -10,7 +10,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from rmq_store.files.parallel import one_ahead
-from rmq_store.malloc import keep_freed_memory
+from rmq_store.heap_settings import keep_freed_memory
 from rmq_store.search.log_slices import LogSlice
 from spark_source.damage import DamageHandler
 from spark_source.options.definitions import PERMISSIVE

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from rmq_store.arrow.column_values import BatchBuilder, stored_bodies, stored_topics
-from rmq_store.arrow.substrings import slices
+from rmq_store.arrow.string_slices import slices
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import Extent
 from rmq_store.commitlog.scan import SoundRun, scan

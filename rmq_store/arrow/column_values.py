@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from rmq_store.arrow.column_definitions import BY_NAME, arrow_schema, column_names
 from rmq_store.arrow.property_columns import PropertyColumns, decode_property_columns
-from rmq_store.arrow.substrings import as_java_reads, buffers, slices
+from rmq_store.arrow.string_slices import as_java_reads, buffers, slices
 from rmq_store.commitlog.headers import Headers
 from rmq_store.format.array_types import Ints
 from rmq_store.format.layout import HOST_V4_SIZE, HOST_V6_SIZE

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from rmq_store.arrow.column_values import stored_topics
 from rmq_store.arrow.property_columns import PropertyColumns, decode_property_columns
-from rmq_store.arrow.substrings import slices
+from rmq_store.arrow.string_slices import slices
 from rmq_store.commitlog.headers import Headers
 
 

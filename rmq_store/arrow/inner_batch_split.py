@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rmq_store.arrow.substrings import buffers, slices
+from rmq_store.arrow.string_slices import buffers, slices
 from rmq_store.format.array_types import Bytes, Ints
 from rmq_store.format.layout import MEMBER_HEAD, PROPERTIES_LENGTH_SIZE
 

@@ -24,7 +24,7 @@ from rmq_store.arrow.property_layout import (
     value_column,
 )
 from rmq_store.arrow.property_patterns import Patterns, patterns_of
-from rmq_store.arrow.substrings import alternating, as_java_reads, buffers, every_second, slices
+from rmq_store.arrow.string_slices import alternating, as_java_reads, buffers, every_second, slices
 from rmq_store.format.array_types import Bytes, Ints
 from rmq_store.format.layout import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, Property
 

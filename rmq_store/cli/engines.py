@@ -14,7 +14,7 @@ from rmq_store.cli.options import open_store, warn_of
 from rmq_store.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from rmq_store.questions.engine import Engine, StoreSource
+    from rmq_store.questions.answer_by_shares import Engine, StoreSource
     from rmq_store.store import MessageStore
 
 OTHER_ENGINES = "rmqstore.engines"
@@ -68,7 +68,7 @@ def engine_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @contextmanager
 def asked_store(wanted: Wanted) -> Iterator[Asked]:
     """Open the store, and start the engine. Raises what MessageStore.open and the engine raise."""
-    from rmq_store.questions.engine import OpenedStore
+    from rmq_store.questions.answer_by_shares import OpenedStore
 
     other = _other(wanted)
     if other is None:

@@ -16,7 +16,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from rmq_store.cli.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED
 from rmq_store.errors import AccessError, StoreError, nearest
-from rmq_store.malloc import keep_freed_memory
+from rmq_store.heap_settings import keep_freed_memory
 
 _OBJECTS_BETWEEN_COLLECTIONS = 50_000  # 700 is Python's own number
 

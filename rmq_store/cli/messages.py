@@ -164,7 +164,7 @@ class Damage:
 
 def where_it_was(store: MessageStore, key: str, topics: Collection[str] = ()) -> str:
     """What the index still lists for a key that no message has; empty if nothing."""
-    from rmq_store.search.key_plan import gone_key
+    from rmq_store.search.plan_key_search import gone_key
 
     start, end = store.log_range()
     gone = gone_key(store, key, topics)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from rmq_store.cli import words
+from rmq_store.cli import option_names
 from rmq_store.escaping import printable
 from rmq_store.text.times import NotATimeError, Time, fixed_time, iso_time, parse_time
 
@@ -24,8 +24,8 @@ def store_command(command: _F) -> _F:
     for decorate in reversed(
         (
             click.argument("store", type=click.Path()),
-            click.option("--broker-conf", type=click.Path(), help=words.BROKER_CONF),
-            click.option("--broker-name", type=word, help=words.BROKER_NAME),
+            click.option("--broker-conf", type=click.Path(), help=option_names.BROKER_CONF),
+            click.option("--broker-name", type=word, help=option_names.BROKER_NAME),
         )
     ):
         command = decorate(command)
@@ -103,11 +103,11 @@ def time_in(store: MessageStore, given: Time | None) -> int | None:
 
 def time_options(command: _F) -> _F:
     """Add the options --since and --until."""
-    since = words.option(
-        "--since", "begin", old=["--from"], type=time, metavar="TIME", help=words.SINCE
+    since = option_names.option(
+        "--since", "begin", old=["--from"], type=time, metavar="TIME", help=option_names.SINCE
     )
-    until = words.option(
-        "--until", "end", old=["--to"], type=time, metavar="TIME", help=words.UNTIL
+    until = option_names.option(
+        "--until", "end", old=["--to"], type=time, metavar="TIME", help=option_names.UNTIL
     )
     return since(until(command))
 
@@ -115,14 +115,19 @@ def time_options(command: _F) -> _F:
 def tag_option(command: _F) -> _F:
     """Add the option --tag; several tags become one expression."""
     return click.option(
-        "--tag", "tags", type=word, multiple=True, callback=words.joined(" || "), help=words.TAG
+        "--tag",
+        "tags",
+        type=word,
+        multiple=True,
+        callback=option_names.joined(" || "),
+        help=option_names.TAG,
     )(command)
 
 
-config_option = words.option(
-    "--broker-conf", old=["--config"], type=click.Path(), help=words.BROKER_CONF
+config_option = option_names.option(
+    "--broker-conf", old=["--config"], type=click.Path(), help=option_names.BROKER_CONF
 )
-release_option = click.option("--release", help=words.RELEASE)
+release_option = click.option("--release", help=option_names.RELEASE)
 
 
 def target_option(command: _F) -> _F:

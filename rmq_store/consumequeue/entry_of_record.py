@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.arrow.decoded_records import DecodedRecords
-from rmq_store.arrow.substrings import buffers
+from rmq_store.arrow.string_slices import buffers
 from rmq_store.commitlog.headers import Headers
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.files.safe_paths import is_plain_name

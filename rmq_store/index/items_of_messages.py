@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from rmq_store.arrow.decoded_records import DecodedRecords
 from rmq_store.arrow.property_columns import PropertyColumns
-from rmq_store.arrow.substrings import buffers
+from rmq_store.arrow.string_slices import buffers
 from rmq_store.format.array_types import Ints
 from rmq_store.format.layout import INDEX_TAG_TYPE, KEY_SEPARATOR, SysFlag
 from rmq_store.format.releases import Dialect

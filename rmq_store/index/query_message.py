@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from rmq_store.arrow.column_values import stored_topics
 from rmq_store.arrow.property_columns import decode_property_columns
-from rmq_store.arrow.substrings import slices
+from rmq_store.arrow.string_slices import slices
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.next_intact_record import not_a_record

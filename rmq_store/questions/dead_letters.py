@@ -13,7 +13,7 @@ from rmq_store.arrow.column_definitions import arrow_schema
 from rmq_store.errors import InvalidArgumentError, nearest
 from rmq_store.format.queues import QueueSlice
 from rmq_store.format.topics import DLQ_PREFIX
-from rmq_store.questions.engine import OnProgress
+from rmq_store.questions.answer_by_shares import OnProgress
 from rmq_store.store import MessageStore
 from rmq_store.tables.table import all_ranges
 

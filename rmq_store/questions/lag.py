@@ -8,10 +8,10 @@ from typing import Any
 
 from rmq_store.config.consumer_offsets import Committed, committed_offsets
 from rmq_store.errors import InvalidArgumentError, nearest
-from rmq_store.questions.engine import OnProgress
+from rmq_store.questions.answer_by_shares import OnProgress
 from rmq_store.search.queue_selection import require_queue_ids
 from rmq_store.store import MessageStore
-from rmq_store.tables.bytes_between import COUNTED
+from rmq_store.tables.bytes_between_offsets import COUNTED
 from rmq_store.tables.compute_lag import group_rows
 from rmq_store.tables.table import Row
 

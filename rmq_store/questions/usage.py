@@ -11,14 +11,14 @@ import numpy as np
 
 from rmq_store.consumequeue.entries import Entries
 from rmq_store.format.queues import QueueSlice
-from rmq_store.questions.engine import OnProgress
+from rmq_store.questions.answer_by_shares import OnProgress
 from rmq_store.questions.usage_days import (
     days_of_log,
     estimated_days,
     rows_of_days,
     small_queue,
 )
-from rmq_store.search.offset_steps import offset_steps
+from rmq_store.search.queue_offset_steps import offset_steps
 from rmq_store.store import MessageStore
 from rmq_store.tables.table import Row, all_ranges
 from rmq_store.tables.usage_damage import usage_rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rmq_store.questions.engine import OnProgress
+from rmq_store.questions.answer_by_shares import OnProgress
 from rmq_store.store import MessageStore
 from rmq_store.verify.verify_store import LogPart, VerifyReport, check_log, conclude, log_parts
 

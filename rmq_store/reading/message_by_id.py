@@ -24,7 +24,7 @@ from rmq_store.format.record import Record
 from rmq_store.index.message_has_key import has_key
 from rmq_store.index.query_message import KeyIndex
 from rmq_store.reading.damage_modes import OnDamage, handler_of
-from rmq_store.reading.member_lookup import messages_in_batch_queues
+from rmq_store.reading.inner_batch_messages_by_key import messages_in_batch_queues
 from rmq_store.snapshot.queue_view import QueueView
 
 

@@ -22,7 +22,7 @@ from rmq_store.markers.lock_file import StoreLock, refuse_locked
 from rmq_store.recovery.as_broker import recover_as_broker
 from rmq_store.recovery.private_copy import private_copy
 from rmq_store.recovery.report import RecoveryReport
-from rmq_store.recovery.strict import StrictRecovery
+from rmq_store.recovery.strict_recovery import StrictRecovery
 
 MODES = ("strict", "broker")
 

@@ -17,10 +17,10 @@ from rmq_store.admin.retention import (
 )
 from rmq_store.config.consumer_offsets import CONSUMER_FILES, committed_offsets
 from rmq_store.format.layout import CONFIG_DIR
-from rmq_store.questions.engine import ask_opened
+from rmq_store.questions.answer_by_shares import ask_opened
 from rmq_store.questions.lag import LagQuestion
-from rmq_store.report.inquiry import Inquiry
 from rmq_store.report.plots import COLOURS, draw_bars, named
+from rmq_store.report.report_scope import Inquiry
 from rmq_store.report.section import (
     Cell,
     Command,
@@ -34,7 +34,7 @@ from rmq_store.report.section import (
     span,
     text,
 )
-from rmq_store.tables.bytes_between import COUNTED
+from rmq_store.tables.bytes_between_offsets import COUNTED
 from rmq_store.text.sizes import size
 from rmq_store.text.times import shown_time
 from rmq_store.verify.findings import Severity

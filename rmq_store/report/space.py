@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rmq_store.questions.engine import ask_opened
+from rmq_store.questions.answer_by_shares import ask_opened
 from rmq_store.questions.message_rate import MessageRateQuestion
-from rmq_store.report.inquiry import LARGEST, Inquiry
 from rmq_store.report.plots import (
     bytes_label,
     draw_bars,
@@ -20,6 +19,7 @@ from rmq_store.report.plots import (
     in_time,
     named,
 )
+from rmq_store.report.report_scope import LARGEST, Inquiry
 from rmq_store.report.section import Cell, Grid, Plot, Remark, Section, in_units, number, text
 from rmq_store.text.times import shown_duration
 from rmq_store.verify.findings import Severity

@@ -11,9 +11,9 @@ from typing import NamedTuple
 from rmq_store.admin.info import store_info
 from rmq_store.errors import StoreError
 from rmq_store.files.remote.uri_filesystem import is_uri
-from rmq_store.questions.engine import OnProgress
-from rmq_store.report import condition, consumer_groups, space, undelivered
-from rmq_store.report.inquiry import NO_BOUNDS, Bounds, Inquiry, Named, SectionOf, missing
+from rmq_store.questions.answer_by_shares import OnProgress
+from rmq_store.report import consumer_groups, facts_and_damage, space, undelivered
+from rmq_store.report.report_scope import NO_BOUNDS, Bounds, Inquiry, Named, SectionOf, missing
 from rmq_store.report.section import Remark, Report, Section
 from rmq_store.store import MessageStore
 from rmq_store.verify.findings import Severity
@@ -31,8 +31,8 @@ class _Asked(NamedTuple):
 
 
 _SECTIONS = (
-    _Asked("files", "Files", condition.files, ("info",)),
-    _Asked("damage", "Damage", condition.damage, ("verify",)),
+    _Asked("files", "Files", facts_and_damage.files, ("info",)),
+    _Asked("damage", "Damage", facts_and_damage.damage, ("verify",)),
     _Asked("space", "What fills the log", space.space, ("usage",)),
     _Asked("rate", "When messages were stored", space.rate, ("usage", "--by", "day")),
     _Asked("lag", "Consumer groups", consumer_groups.lag, ("lag",)),
@@ -70,10 +70,10 @@ def store_report(
     summary: StoreError | None = None
     try:
         if is_uri(path):
-            sections.append(condition.facts_of_remote(named))
+            sections.append(facts_and_damage.facts_of_remote(named))
         else:
             info = store_info(path, broker_name=broker_name, broker_conf=broker_conf)
-            sections.append(condition.facts(named, info))
+            sections.append(facts_and_damage.facts(named, info))
     except StoreError as error:
         summary = error
         sections.append(missing("facts", "The store", error, named.command("verify")))

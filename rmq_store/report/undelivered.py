@@ -21,9 +21,9 @@ from rmq_store.format.topics import (
     SCHEDULE_TOPIC,
     TIMER_TOPIC,
 )
+from rmq_store.questions.answer_by_shares import ask_opened
 from rmq_store.questions.dead_letters import DeadLettersQuestion
-from rmq_store.questions.engine import ask_opened
-from rmq_store.report.inquiry import Inquiry
+from rmq_store.report.report_scope import Inquiry
 from rmq_store.report.section import (
     Cell,
     Command,

@@ -18,7 +18,7 @@ from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.reading.log_reader import QueueLimits
 from rmq_store.reading.message_by_id import behind_index
 from rmq_store.reading.read_options import OnDamage, ReadHow
-from rmq_store.search.key_plan import KeyPlan, plan_keys
+from rmq_store.search.plan_key_search import KeyPlan, plan_keys
 from rmq_store.search.queue_selection import Search, selected_slices
 from rmq_store.search.search_progress import watched, with_place
 from rmq_store.store import MessageStore

@@ -26,7 +26,7 @@ from rmq_store.format.layout import (
     FILLER_SIZE,
 )
 from rmq_store.format.queues import QueueId
-from rmq_store.snapshot.collector_pause import collector_paused
+from rmq_store.snapshot.garbage_collection_pause import collector_paused
 from rmq_store.snapshot.queue_range import ListedQueue, QueueState
 from rmq_store.snapshot.undispatched_records import end_offset, find_undispatched
 

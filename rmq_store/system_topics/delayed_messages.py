@@ -15,8 +15,15 @@ from rmq_store.config.consumer_offsets import read_delay_offsets
 from rmq_store.format.queues import QueueSlice
 from rmq_store.format.topics import SCHEDULE_TOPIC, TIMER_TOPIC
 from rmq_store.store import MessageStore
-from rmq_store.system_topics.later_copies import Copy, copies_with
-from rmq_store.system_topics.rows import ORIGIN, PLACE, Row, all_of, newest_time, rows_of
+from rmq_store.system_topics.copies_by_uniq_key import Copy, copies_with
+from rmq_store.system_topics.system_topic_rows import (
+    ORIGIN,
+    PLACE,
+    Row,
+    all_of,
+    newest_time,
+    rows_of,
+)
 from rmq_store.system_topics.timer_files import (
     DELETE,
     TimerCheck,

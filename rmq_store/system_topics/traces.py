@@ -11,7 +11,7 @@ from typing import Any
 
 from rmq_store.format.topics import TRACE_TOPIC
 from rmq_store.store import MessageStore
-from rmq_store.system_topics.rows import Row, all_of
+from rmq_store.system_topics.system_topic_rows import Row, all_of
 
 _END, _SEPARATOR = "\x02", "\x01"
 _COLUMNS = ("queueId", "queueOffset", "storeTimestamp", "body")

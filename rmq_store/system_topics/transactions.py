@@ -27,8 +27,8 @@ from rmq_store.format.topics import (
     TIMER_TOPIC,
 )
 from rmq_store.store import MessageStore
-from rmq_store.system_topics.later_copies import Copy, copies_with
-from rmq_store.system_topics.rows import (
+from rmq_store.system_topics.copies_by_uniq_key import Copy, copies_with
+from rmq_store.system_topics.system_topic_rows import (
     Row,
     all_of,
     newest_time,

@@ -9,7 +9,7 @@ from rmq_store.errors import StoreError
 from rmq_store.format.queues import QueueSlice
 from rmq_store.format.topics import LMQ_PREFIX
 from rmq_store.store import MessageStore
-from rmq_store.tables.bytes_between import bytes_between
+from rmq_store.tables.bytes_between_offsets import bytes_between
 from rmq_store.tables.table import (
     BROKER,
     DAY,

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.arrow.substrings import buffers
+from rmq_store.arrow.string_slices import buffers
 from rmq_store.errors import InvalidArgumentError
 
 # Well-formed byte sequences (table 3-7 of the Unicode Standard). Arrow matches bytes one by one.

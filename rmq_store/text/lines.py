@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.arrow.substrings import buffers
+from rmq_store.arrow.string_slices import buffers
 from rmq_store.escaping import CONTROLS, printable
 from rmq_store.text.binary_values import as_base64, as_text
 from rmq_store.text.times import LATEST_MS

@@ -1,4 +1,4 @@
-"""Appends messages as records to the log and assigns their queueOffset, place and store time."""
+"""Appends messages as records to the log, with the queueOffset, place and store time of each."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from rmq_store.format.properties import decode_utf8
 from rmq_store.format.queues import QueueId
 from rmq_store.format.record import Record, encode_record
 from rmq_store.format.releases import Dialect
+from rmq_store.writing.assign_queue_offsets import QueueCounters
 from rmq_store.writing.encoded_records import EncodedRecords, Listing, Unplaced
-from rmq_store.writing.queue_offsets import QueueCounters
 
 
 @dataclass(frozen=True, slots=True)

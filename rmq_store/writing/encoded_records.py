@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from rmq_store.arrow.encoding.batch_to_records import Prepared, assemble
 from rmq_store.arrow.property_columns import decode_property_columns
-from rmq_store.arrow.substrings import buffers
+from rmq_store.arrow.string_slices import buffers
 from rmq_store.consumequeue.entry_of_record import DispatchRequests, plain_entries, tags_codes
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.array_types import Bytes, Ints

@@ -30,12 +30,12 @@ from rmq_store.writing.append_messages import (
     RecordAppender,
     nothing_appended,
 )
+from rmq_store.writing.assign_queue_offsets import QueueCounters
 from rmq_store.writing.dispatcher import Dispatcher
 from rmq_store.writing.encoded_records import EncodedRecords, Listing
 from rmq_store.writing.flush import Flusher, GroupCommit, Progress
 from rmq_store.writing.long_polling import Arrivals
 from rmq_store.writing.open_for_writing import WritableStore, make_store, open_store
-from rmq_store.writing.queue_offsets import QueueCounters
 from rmq_store.writing.reput import RETRIES, Reput
 
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store import MessageStore
-from rmq_store.questions.engine import OnProgress, ask
+from rmq_store.questions.answer_by_shares import OnProgress, ask
 from rmqstore_jobs.exporting.file_writers import WRITERS, FileWriter, OpenWriter
 from rmqstore_jobs.exporting.manifest import Manifest
 from rmqstore_jobs.exporting.wave_result import ExportedFile, Wave

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rmq_store.errors import InvalidArgumentError, from_os_error
 from rmqstore_jobs.replay_targets.retrying_sender import Denied
-from rmqstore_jobs.replaying.spec import ReplaySpec
+from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from spark_source.options.secret import Secret, reveal
 
 ACCESS_KEY, SECRET_KEY = "RMQSTORE_ACCESS_KEY", "RMQSTORE_SECRET_KEY"

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from rmq_store import MessageStore
 from rmq_store.files.durable_files import sync_folder
-from rmq_store.questions.engine import ask
+from rmq_store.questions.answer_by_shares import ask
 from rmq_store.search.log_slices import LogSlice, pieces_of
 from rmq_store.text.progress import Progress
 from rmqstore_jobs.replay_targets.broker_access import BrokerAccess
@@ -35,9 +35,9 @@ from rmqstore_jobs.replaying.replay_question import (
     Rows,
     left_unread,
 )
+from rmqstore_jobs.replaying.replay_spec import ReplaySpec
+from rmqstore_jobs.replaying.replayed_rows import ORIGIN_PREFIX, OTHER_KEY, OTHER_TIME, READ
 from rmqstore_jobs.replaying.report import Report
-from rmqstore_jobs.replaying.row_rules import ORIGIN_PREFIX, OTHER_KEY, OTHER_TIME, READ
-from rmqstore_jobs.replaying.spec import ReplaySpec
 from rmqstore_jobs.running.failures import failure
 from rmqstore_jobs.running.provenance import files_of_store, provenance_of, sums_of
 from rmqstore_jobs.running.spark_engine import cores_of, engine_of

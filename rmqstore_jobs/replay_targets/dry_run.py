@@ -25,7 +25,7 @@ from rmq_store.config.locate import refuse_foreign_log
 from rmq_store.errors import InvalidMessageError
 from rmq_store.format.queues import QueueSlice
 from rmq_store.format.releases import Dialect, dialect
-from rmq_store.questions.engine import ask
+from rmq_store.questions.answer_by_shares import ask
 from rmq_store.text.progress import Progress
 from rmqstore_jobs.replay_targets.target_store import refused_rows
 from rmqstore_jobs.replay_targets.wave_reader import to_append
@@ -47,9 +47,9 @@ from rmqstore_jobs.replaying.replay_question import (
     Rows,
     left_unread,
 )
+from rmqstore_jobs.replaying.replay_spec import ReplaySpec
+from rmqstore_jobs.replaying.replayed_rows import ORIGIN_PREFIX, OTHER_KEY, OTHER_TIME, READ
 from rmqstore_jobs.replaying.report import PlannedQueue, Report
-from rmqstore_jobs.replaying.row_rules import ORIGIN_PREFIX, OTHER_KEY, OTHER_TIME, READ
-from rmqstore_jobs.replaying.spec import ReplaySpec
 from rmqstore_jobs.running.provenance import files_of_store, provenance_of, sums_of
 from rmqstore_jobs.running.spark_engine import engine_of
 from spark_source.options.definitions import DEFAULT_PARTITION_BYTES

@@ -43,9 +43,9 @@ from rmqstore_jobs.replaying.plan import (
 )
 from rmqstore_jobs.replaying.replay_ledger import Ledger, ReplayRun, new_run
 from rmqstore_jobs.replaying.replay_question import REFUSED_BY_STORE, Handled, left_unread
+from rmqstore_jobs.replaying.replay_spec import ReplaySpec
+from rmqstore_jobs.replaying.replayed_rows import OTHER_KEY, OTHER_TIME, READ
 from rmqstore_jobs.replaying.report import Report, TargetRange
-from rmqstore_jobs.replaying.row_rules import OTHER_KEY, OTHER_TIME, READ
-from rmqstore_jobs.replaying.spec import ReplaySpec
 from rmqstore_jobs.running.failures import failure
 from rmqstore_jobs.running.provenance import Provenance, files_of_store, provenance_of, sums_of
 from spark_source.writing.target.lock import has_content

@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 
 from rmq_store import MessageStore
 from rmq_store.arrow.column_definitions import DEFAULT_NAMES, arrow_schema
-from rmq_store.questions.engine import ask
+from rmq_store.questions.answer_by_shares import ask
 from rmq_store.text.progress import Progress
 from rmqstore_jobs.replaying.replay_question import Rows
-from rmqstore_jobs.replaying.spec import ReplaySpec
+from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from rmqstore_jobs.running.spark_engine import engine_of
 from spark_source.options.definitions import DEFAULT_PARTITION_BYTES
 from spark_source.planning.query_plan import ReadPlan

@@ -9,10 +9,10 @@ import pyarrow as pa
 
 from rmq_store import MessageStore
 from rmq_store.files.parallel import one_ahead
-from rmq_store.questions.engine import ask
+from rmq_store.questions.answer_by_shares import ask
 from rmq_store.search.log_slices import LogSlice, pieces_of
 from rmqstore_jobs.replaying.replay_question import READ_FOR_STORE, Handled, Rows
-from rmqstore_jobs.replaying.spec import ReplaySpec
+from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from rmqstore_jobs.running.spark_engine import cores_of, engine_of
 from spark_source.planning.query_plan import ReadPlan
 

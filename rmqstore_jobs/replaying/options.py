@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 
 import click
 
-from rmq_store.cli import words
-from rmq_store.cli.words import option
+from rmq_store.cli import option_names
+from rmq_store.cli.option_names import option
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.queues import QueueId
-from rmqstore_jobs.replaying.spec import (
+from rmqstore_jobs.replaying.replay_spec import (
     DEFAULT_PATIENCE,
     DEFAULT_WAVE_BYTES,
     LIVE_WAVE_BYTES,
@@ -33,7 +33,7 @@ _OPTIONS = (
     ),
     click.option("--to-parquet", metavar="DIR", help="A new folder of Parquet files."),
     click.option("--to-broker", metavar="HOST:PORT", help="gRPC endpoint of a broker's proxy."),
-    click.option("--topic", "topics", multiple=True, help=words.TOPICS),
+    click.option("--topic", "topics", multiple=True, help=option_names.TOPICS),
     click.option(
         "--queue",
         "queues",
@@ -51,10 +51,10 @@ _OPTIONS = (
     click.option(
         "--since",
         metavar="TIME",
-        help=words.SINCE,
+        help=option_names.SINCE,
     ),
-    click.option("--until", metavar="TIME", help=words.UNTIL),
-    click.option("--tag", "tags", multiple=True, help=words.TAG),
+    click.option("--until", metavar="TIME", help=option_names.UNTIL),
+    click.option("--tag", "tags", multiple=True, help=option_names.TAG),
     click.option(
         "--key",
         "keys",
@@ -71,7 +71,7 @@ _OPTIONS = (
         "include_system_topics",
         old=["--include-system-topics"],
         is_flag=True,
-        help=words.SYSTEM,
+        help=option_names.SYSTEM,
     ),
     click.option("--broker-name", help="The source's name in the origin properties."),
     click.option(
@@ -95,7 +95,7 @@ _OPTIONS = (
         metavar="FILE",
         help="Configuration file of the target broker, for file sizes.",
     ),
-    click.option("--release", help=words.RELEASE),
+    click.option("--release", help=option_names.RELEASE),
     click.option(
         "--failed", metavar="DIR", help="Folder for refused messages and reasons, as Parquet."
     ),

@@ -9,13 +9,13 @@ from pathlib import Path
 from rmq_store import MessageStore, StoreSnapshot
 from rmq_store.format.queues import QueueSlice
 from rmq_store.format.topics import LMQ_PREFIX
-from rmq_store.search.key_plan import plan_keys
 from rmq_store.search.log_slices import LogSlice, joined, pieces_of
-from rmq_store.search.offset_steps import offset_steps
-from rmq_store.snapshot.whole_range import whole_range
+from rmq_store.search.plan_key_search import plan_keys
+from rmq_store.search.queue_offset_steps import offset_steps
+from rmq_store.snapshot.wholly_selected_log import whole_range
 from rmqstore_jobs.replaying.replay_ledger import Ledger, LedgerError, ReplayRun
 from rmqstore_jobs.replaying.replay_question import source_options
-from rmqstore_jobs.replaying.spec import ReplaySpec
+from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from spark_source.options.parse import parse_options
 from spark_source.planning.query_plan import ReadPlan, pin
 from spark_source.planning.shares import cut_into_slices

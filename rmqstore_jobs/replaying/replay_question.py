@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from rmq_store import MessageStore
 from rmq_store.format.queues import QueueId, QueueSlice
-from rmq_store.questions.engine import OnProgress
-from rmqstore_jobs.replaying.row_rules import OTHER_KEY, RowRules
-from rmqstore_jobs.replaying.spec import ReplaySpec
+from rmq_store.questions.answer_by_shares import OnProgress
+from rmqstore_jobs.replaying.replay_spec import ReplaySpec
+from rmqstore_jobs.replaying.replayed_rows import OTHER_KEY, RowRules
 from rmqstore_jobs.running.store_selection import assign_json, offsets_json, range_options
 from spark_source.damage import DamageHandler
 from spark_source.planning.query_plan import QueryPlan, ReadPlan

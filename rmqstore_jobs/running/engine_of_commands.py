@@ -9,7 +9,7 @@ import click
 
 from rmq_store.cli.engines import Wanted
 from rmq_store.cli.exit_codes import EXIT_FAILED
-from rmq_store.questions.engine import (
+from rmq_store.questions.answer_by_shares import (
     Answer,
     Engine,
     OnProgress,

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import click
 from rich.console import Console
 
-from rmq_store.cli.words import OnceCommand, old_names
+from rmq_store.cli.option_names import OnceCommand, old_names
 from rmq_store.errors import AccessError, StoreError, nearest
-from rmq_store.malloc import keep_freed_memory
+from rmq_store.heap_settings import keep_freed_memory
 from rmqstore_jobs.running.engine_choice import AUTO, ENGINES, runs_on_spark
 from rmqstore_jobs.running.failures import is_damage, is_from_spark, reason_of
-from rmqstore_jobs.running.source_words import with_flag_values
+from rmqstore_jobs.running.source_options import with_flag_values
 from spark_source.options.definitions import OPTIONS
 from spark_source.options.secret import hide_secrets
 from spark_source.options.value_parsers import parse_size

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from rmq_store.questions.engine import (
+from rmq_store.questions.answer_by_shares import (
     Answer,
     Engine,
     InProcess,

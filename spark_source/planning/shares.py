@@ -9,7 +9,6 @@ from itertools import pairwise
 from rmq_store import MessageStore, StoreError
 from rmq_store.format.layout import MIN_RECORD_SIZE
 from rmq_store.format.queues import Entry, EntryAt, QueueId, QueueSlice
-from rmq_store.search.key_plan import plan_keys
 from rmq_store.search.log_slices import (
     LogSlice,
     bins_of_queues,
@@ -19,9 +18,10 @@ from rmq_store.search.log_slices import (
     stretches_of,
     with_at_most,
 )
+from rmq_store.search.plan_key_search import plan_keys
 from rmq_store.search.prefetch import entry_at
 from rmq_store.snapshot.uncovered_bytes import WholeRange
-from rmq_store.snapshot.whole_range import whole_range
+from rmq_store.snapshot.wholly_selected_log import whole_range
 from spark_source.options.definitions import BY_QUEUE
 from spark_source.planning.query_plan import QueryPlan, ReadPlan
 

@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 from rmq_store import StoreSnapshot
 from rmq_store.errors import StoreError
 from rmq_store.files.parallel import one_ahead
-from rmq_store.malloc import keep_freed_memory
+from rmq_store.heap_settings import keep_freed_memory
 from rmq_store.reading.growing_log import LogPlace, expired
 from rmq_store.search.log_slices import even_slices
 from spark_source.damage import DamageHandler

@@ -11,7 +11,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from rmq_store.malloc import keep_freed_memory
+from rmq_store.heap_settings import keep_freed_memory
 from spark_source.writing.commit import StoreWrite, check_target, commit
 from spark_source.writing.rows_to_append import check_columns, to_append
 from spark_source.writing.target.staging import Part

@@ -28,7 +28,7 @@ from rmq_store.arrow.encoding.batch_to_records import (
 from rmq_store.arrow.encoding.input_columns import cast_to, invalid, lengths
 from rmq_store.arrow.encoding.properties import PROPERTY_WORDS
 from rmq_store.arrow.property_columns import decode_property_columns
-from rmq_store.arrow.substrings import buffers
+from rmq_store.arrow.string_slices import buffers
 from rmq_store.errors import InvalidArgumentError, nearest
 from rmq_store.format.array_types import Ints
 from rmq_store.format.layout import Property, SysFlag

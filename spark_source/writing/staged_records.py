@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from rmq_store.arrow.encoding.batch_to_records import Prepared
-from rmq_store.arrow.substrings import buffers
+from rmq_store.arrow.string_slices import buffers
 from rmq_store.format.array_types import Bytes, Ints
 from rmq_store.format.releases import Dialect
 from rmq_store.writing.encoded_records import EncodedRecords, encode

@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from pyspark.sql.types import StructType
 
 from rmq_store.errors import StoreError
-from rmq_store.malloc import keep_freed_memory
+from rmq_store.heap_settings import keep_freed_memory
 from spark_source.writing.batch_writer import Prepared, partition_id, prepared_rows
 from spark_source.writing.commit import StoreWrite, check_target, commit
 from spark_source.writing.rows_to_append import check_columns

@@ -179,8 +179,8 @@ def test_a_linked_file_is_never_written_through(tmp_path: Path) -> None:
 KILLED = """
 import os, signal, sys
 from rmq_store.admin import rebuild as module
-from rmq_store.recovery import strict
-strict._BYTES_BETWEEN_MARKS = 100_000
+from rmq_store.recovery import strict_recovery
+strict_recovery._BYTES_BETWEEN_MARKS = 100_000
 left = int(sys.argv[3])
 def progress(done):
     global left

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from rmq_store.arrow.column_definitions import BY_NAME
 from rmq_store.arrow.column_values import BatchBuilder, Rows, other_topic_rows, stored_topics
 from rmq_store.arrow.opened_bodies import opened_bodies
-from rmq_store.arrow.substrings import buffers
+from rmq_store.arrow.string_slices import buffers
 from rmq_store.commitlog import record_runs as walk
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.wrong_crc_rows import wrong_crc_rows

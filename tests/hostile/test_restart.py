@@ -16,7 +16,7 @@ from rmq_store.errors import StoreError, StoreLockedError, UnsafeNameError
 from rmq_store.markers.lock_file import StoreLock
 from rmqstore_jobs.replay import run
 from rmqstore_jobs.replaying.replay_ledger import LedgerError
-from rmqstore_jobs.replaying.spec import ReplaySpec
+from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from tests.hostile.support.canaries import tree
 from tests.support.golden import GoldenStore
 from tests.support.spark.replays import NAME, arrived, everything, expected_rows, spec

@@ -14,7 +14,7 @@ from rmq_store import StoreError
 from rmqstore_jobs import export, replay
 from rmqstore_jobs.replaying.plan import planned
 from rmqstore_jobs.replaying.replay_ledger import Ledger
-from rmqstore_jobs.replaying.spec import ReplaySpec
+from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from spark_source.options.parse import parse_options
 from spark_source.planning.query_plan import pin_all
 from spark_source.planning.shares import accounted_range, end_shares, shares_of
@@ -83,7 +83,7 @@ def test_a_replay_that_goes_on_accounts_for_what_remains(
 def test_a_wave_for_a_broker_accounts_for_its_range_although_its_shares_are_queues(
     tasks: int, hurt: tuple[GoldenStore, Truth], tmp_path: Path
 ) -> None:
-    from rmq_store.questions.engine import InProcess, ask
+    from rmq_store.questions.answer_by_shares import InProcess, ask
     from rmqstore_jobs.replaying.replay_question import READ_TO_SEND, Rows
 
     golden, _ = hurt

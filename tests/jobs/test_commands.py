@@ -21,7 +21,7 @@ from rmqstore_jobs import dlq, trace, usage
 from rmqstore_jobs.exporting import export_files
 from rmqstore_jobs.replay_targets import broker_waves
 from rmqstore_jobs.replay_targets.broker_access import BrokerAccess
-from rmqstore_jobs.replaying.spec import ReplaySpec
+from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from rmqstore_jobs.running import provenance
 from rmqstore_jobs.running.job_command import EXIT_NOT_ALL, EXIT_OK, EXIT_REFUSED, Job
 from rmqstore_jobs.running.spark_session import ship_jobs

@@ -28,8 +28,8 @@ from rmq_store.testing.live_broker.needs import need_jars
 from rmqstore_jobs import dlq
 from rmqstore_jobs.replay import main, run
 from rmqstore_jobs.replaying.replay_ledger import LedgerError
-from rmqstore_jobs.replaying.row_rules import ORIGIN, ORIGIN_PREFIX
-from rmqstore_jobs.replaying.spec import ReplaySpec
+from rmqstore_jobs.replaying.replay_spec import ReplaySpec
+from rmqstore_jobs.replaying.replayed_rows import ORIGIN, ORIGIN_PREFIX
 from rmqstore_jobs.running.job_command import EXIT_NOT_ALL, EXIT_STOPPED
 from tests.support.checkout import CHECKOUT
 from tests.support.golden import unpack

@@ -17,7 +17,7 @@ from rmq_store.testing.live_broker.harness import Broker
 from rmq_store.testing.live_broker.needs import need_jars
 from rmq_store.verify import Severity, VerifyReport, verify
 from rmqstore_jobs.replay import run
-from rmqstore_jobs.replaying.spec import ReplaySpec
+from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 
 RELEASE = "5.5.0"
 RATE = 200  # messages a second

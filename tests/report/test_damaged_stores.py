@@ -12,8 +12,8 @@ import pytest
 from rmq_store import MessageStore
 from rmq_store.report import libraries
 from rmq_store.report import page as page_module
-from rmq_store.report.inquiry import Bounds
 from rmq_store.report.page import html_of
+from rmq_store.report.report_scope import Bounds
 from rmq_store.report.store_report import store_report
 from rmq_store.verify.findings import Severity
 from tests.config.test_lock_state import another_process_holding

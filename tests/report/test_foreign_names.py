@@ -14,9 +14,9 @@ import pytest
 from matplotlib.axes import Axes
 
 from rmq_store.escaping import printable
-from rmq_store.report.inquiry import shell_word
 from rmq_store.report.plot_to_svg import svg_of
 from rmq_store.report.plots import draw_bars, named
+from rmq_store.report.report_scope import shell_word
 from rmq_store.report.section import Plot
 from tests.report.conftest import Page, page_of
 from tests.support.golden import unpack

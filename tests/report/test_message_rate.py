@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rmq_store.questions import message_rate
-from rmq_store.questions.engine import ask_opened
+from rmq_store.questions.answer_by_shares import ask_opened
 from rmq_store.questions.message_rate import MessageRateQuestion
 from tests.support.golden import GoldenStore, messages_in
 

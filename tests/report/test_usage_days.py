@@ -11,7 +11,7 @@ import pytest
 from rmq_store import MessageStore
 from rmq_store.consumequeue.entries import Entries
 from rmq_store.format.queues import QueueSlice
-from rmq_store.questions.engine import ask_opened
+from rmq_store.questions.answer_by_shares import ask_opened
 from rmq_store.questions.usage import UsageQuestion
 from rmq_store.questions.usage_days import DaysOfLog, rows_of_days
 from rmq_store.tables.table import Row

@@ -14,7 +14,7 @@ import pytest
 from rmq_store import MessageStore
 from rmq_store.errors import CorruptConfigError
 from rmq_store.system_topics.delayed_messages import delayed_messages
-from rmq_store.system_topics.rows import newest_time
+from rmq_store.system_topics.system_topic_rows import newest_time
 from rmq_store.tables import TABLES
 from tests.support.golden import GoldenStore, unpack, unpack_kind
 

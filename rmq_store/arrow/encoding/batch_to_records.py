@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from rmq_store.arrow.encoding.checks import topic_fault
 from rmq_store.arrow.encoding.input_columns import cast_to, invalid, lengths
 from rmq_store.arrow.encoding.properties import PROPERTY_WORDS, property_strings
-from rmq_store.arrow.substrings import buffers, slices
+from rmq_store.arrow.string_slices import buffers, slices
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import InvalidMessageError, nearest
 from rmq_store.format.array_types import Bytes, Ints

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from rmq_store.arrow.substrings import buffers
+from rmq_store.arrow.string_slices import buffers
 from rmq_store.errors import InvalidMessageError
 from rmq_store.format.array_types import Ints
 

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from rmq_store.arrow.encoding.input_columns import cast_to, invalid, lengths
 from rmq_store.arrow.property_columns import decode_property_columns
-from rmq_store.arrow.substrings import buffers, slices
+from rmq_store.arrow.string_slices import buffers, slices
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.format.layout import CRC_ITEM_SIZE, CRC_PROPERTY, PROPERTY_SEPARATOR, Property
 from rmq_store.format.record import crc_item, record_crc_of

@@ -16,6 +16,7 @@ from rmq_store.cli.messages import (
     raw_option,
     table_options,
 )
+from rmq_store.cli.option_names import OnceCommand
 from rmq_store.cli.options import (
     json_option,
     open_store,
@@ -25,7 +26,6 @@ from rmq_store.cli.options import (
     time_range,
 )
 from rmq_store.cli.printing import say
-from rmq_store.cli.words import OnceCommand
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.text.progress import Progress
 from rmq_store.text.times import Time

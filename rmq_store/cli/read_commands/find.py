@@ -19,6 +19,7 @@ from rmq_store.cli.messages import (
     table_options,
     where_it_was,
 )
+from rmq_store.cli.option_names import SYSTEM, TOPICS, OnceCommand
 from rmq_store.cli.options import (
     json_option,
     open_store,
@@ -29,7 +30,6 @@ from rmq_store.cli.options import (
     word,
 )
 from rmq_store.cli.printing import say
-from rmq_store.cli.words import SYSTEM, TOPICS, OnceCommand
 from rmq_store.text.progress import Progress
 from rmq_store.text.times import Time
 

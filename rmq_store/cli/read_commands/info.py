@@ -9,9 +9,9 @@ import click
 
 from rmq_store.admin.info import facts_of, store_info
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
+from rmq_store.cli.option_names import OnceCommand
 from rmq_store.cli.options import json_option, store_command
 from rmq_store.cli.printing import print_json, say
-from rmq_store.cli.words import OnceCommand
 from rmq_store.text.times import iso_time
 
 _NO_TIME = ("unknown", "never")

@@ -9,10 +9,10 @@ from pathlib import Path
 import click
 
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
+from rmq_store.cli.option_names import OnceCommand
 from rmq_store.cli.options import store_command
 from rmq_store.cli.printing import say
-from rmq_store.cli.words import OnceCommand
-from rmq_store.questions.engine import OnProgress
+from rmq_store.questions.answer_by_shares import OnProgress
 from rmq_store.report.libraries import require_libraries
 from rmq_store.store import MessageStore
 from rmq_store.text.progress import Progress

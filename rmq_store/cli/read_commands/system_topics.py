@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
+from rmq_store.cli.option_names import OnceCommand
 from rmq_store.cli.options import json_option, open_store, store_command, word
 from rmq_store.cli.printing import print_pieces, reading
-from rmq_store.cli.words import OnceCommand
 from rmq_store.errors import InvalidArgumentError, nearest
 from rmq_store.store import MessageStore
 

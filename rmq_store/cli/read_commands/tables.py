@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import click
 
 from rmq_store.cli.engines import Wanted, asked_store, engine_options
+from rmq_store.cli.option_names import GROUPS, SYSTEM, TOPIC, TOPICS, OnceCommand
 from rmq_store.cli.options import json_option, open_store, store_command, word
 from rmq_store.cli.printing import print_table, reading
-from rmq_store.cli.words import GROUPS, SYSTEM, TOPIC, TOPICS, OnceCommand
 from rmq_store.errors import InvalidArgumentError, nearest
 from rmq_store.text.progress import Progress
 
@@ -135,7 +135,7 @@ def print_lag(
     queue_ids: Sequence[int] = (),
 ) -> None:
     """Print the lag of some groups, topics or queues (default: all)."""
-    from rmq_store.questions.engine import ask
+    from rmq_store.questions.answer_by_shares import ask
     from rmq_store.questions.lag import LagQuestion
     from rmq_store.tables import TABLES
 

@@ -17,8 +17,8 @@ from rmq_store.cli.messages import (
     raw_option,
     table_options,
 )
+from rmq_store.cli.option_names import OnceCommand
 from rmq_store.cli.options import json_option, open_store, seconds, store_command, tag_option
-from rmq_store.cli.words import OnceCommand
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

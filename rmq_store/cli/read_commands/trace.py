@@ -10,9 +10,9 @@ import click
 from rmq_store.cli.engines import Wanted, asked_store, engine_options
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.messages import where_it_was
+from rmq_store.cli.option_names import OnceCommand
 from rmq_store.cli.options import json_option, store_command, word
 from rmq_store.cli.printing import print_json, say
-from rmq_store.cli.words import OnceCommand
 from rmq_store.text.progress import Progress
 from rmq_store.text.times import shown_time
 

@@ -8,9 +8,9 @@ from typing import Any
 import click
 
 from rmq_store.cli.engines import Wanted, asked_store, engine_options
+from rmq_store.cli.option_names import OnceCommand
 from rmq_store.cli.options import json_option, store_command
 from rmq_store.cli.printing import print_json, print_rows
-from rmq_store.cli.words import OnceCommand
 from rmq_store.text.progress import Progress
 from rmq_store.text.sizes import size
 
@@ -50,7 +50,7 @@ def usage(
     The last row counts bytes that no queue lists: prepared messages, filler, preallocated space.
     Rows marked as shared are light queues (LMQ): their records also count in other rows.
     """
-    from rmq_store.questions.engine import ask
+    from rmq_store.questions.answer_by_shares import ask
     from rmq_store.questions.usage import UsageQuestion
 
     with (

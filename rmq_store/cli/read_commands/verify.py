@@ -8,9 +8,9 @@ import click
 
 from rmq_store.cli.engines import Wanted, asked_store, engine_options
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
+from rmq_store.cli.option_names import OnceCommand
 from rmq_store.cli.options import json_option, store_command
 from rmq_store.cli.printing import print_json, say
-from rmq_store.cli.words import OnceCommand
 from rmq_store.escaping import printable
 from rmq_store.text.progress import Progress
 
@@ -35,7 +35,7 @@ def verify(
     --json prints one line per finding, then a summary line.
     """
     from rmq_store.markers.lock_file import lock_state
-    from rmq_store.questions.engine import ask
+    from rmq_store.questions.answer_by_shares import ask
     from rmq_store.questions.verify import VerifyQuestion
     from rmq_store.text.json_keys import as_json_object
     from rmq_store.verify.verify_store import severities, verdict

@@ -9,10 +9,10 @@ import click
 
 from rmq_store.cli.engines import Wanted
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
+from rmq_store.cli.option_names import OnceCommand
 from rmq_store.cli.options import json_option, open_store, store_command, time, time_in, word
 from rmq_store.cli.printing import print_json, print_rows, say
 from rmq_store.cli.read_commands.tables import print_lag
-from rmq_store.cli.words import OnceCommand
 from rmq_store.text.times import TIME_FORMS, Time
 
 

@@ -10,6 +10,7 @@ from click.core import ParameterSource
 from rmq_store.admin.rebuild import LOG_MODES, work_of
 from rmq_store.admin.rebuild import rebuild as make
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
+from rmq_store.cli.option_names import LOG, OnceCommand
 from rmq_store.cli.options import (
     config_option,
     json_option,
@@ -18,7 +19,6 @@ from rmq_store.cli.options import (
     target_option,
 )
 from rmq_store.cli.printing import print_json, say
-from rmq_store.cli.words import LOG, OnceCommand
 from rmq_store.text.progress import Progress
 
 

@@ -7,9 +7,9 @@ import sys
 import click
 
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
+from rmq_store.cli.option_names import OnceCommand, option
 from rmq_store.cli.options import config_option, json_option
 from rmq_store.cli.printing import print_json
-from rmq_store.cli.words import OnceCommand, option
 from rmq_store.text.progress import Progress
 
 

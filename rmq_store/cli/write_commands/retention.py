@@ -6,9 +6,9 @@ from dataclasses import asdict
 
 import click
 
+from rmq_store.cli.option_names import OnceCommand
 from rmq_store.cli.options import json_option, open_store, store_command, time, time_in
 from rmq_store.cli.printing import print_json, print_rows
-from rmq_store.cli.words import OnceCommand
 from rmq_store.escaping import printable
 from rmq_store.text.sizes import size
 from rmq_store.text.times import TIME_FORMS, Time

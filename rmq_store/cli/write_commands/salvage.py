@@ -7,6 +7,7 @@ import sys
 import click
 
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
+from rmq_store.cli.option_names import OnceCommand
 from rmq_store.cli.options import (
     config_option,
     json_option,
@@ -15,7 +16,6 @@ from rmq_store.cli.options import (
     target_option,
 )
 from rmq_store.cli.printing import print_json, say
-from rmq_store.cli.words import OnceCommand
 from rmq_store.text.progress import Progress
 from rmq_store.text.sizes import size
 

@@ -13,7 +13,7 @@ from rmq_store.format.queues import QueueId, QueueSlice
 from rmqstore_jobs.replay import main
 from rmqstore_jobs.replaying.options import spec_of
 from rmqstore_jobs.replaying.replay_question import source_options
-from rmqstore_jobs.replaying.spec import (
+from rmqstore_jobs.replaying.replay_spec import (
     DEFAULT_WAVE_BYTES,
     ReplaySpec,
     check,

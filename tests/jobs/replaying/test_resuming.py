@@ -18,7 +18,7 @@ from rmq_store.errors import AccessError, ForeignLogError, MissingFileError
 from rmq_store.writing.append_messages import RecordAppender
 from rmqstore_jobs.replay import run
 from rmqstore_jobs.replaying.replay_ledger import Ledger, LedgerError
-from rmqstore_jobs.replaying.spec import ReplaySpec
+from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from tests.conftest import GoldenStore, unpack
 from tests.support.checkout import CHECKOUT
 from tests.support.running.engines import ON_BOTH

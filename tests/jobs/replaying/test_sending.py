@@ -30,7 +30,7 @@ from rmqstore_jobs.replay_targets.retrying_sender import (
     Unreachable,
 )
 from rmqstore_jobs.replaying.options import spec_of
-from rmqstore_jobs.replaying.spec import ReplaySpec, check
+from rmqstore_jobs.replaying.replay_spec import ReplaySpec, check
 from tests.support.checkout import CHECKOUT
 
 SEED = 20261121

@@ -16,7 +16,7 @@ from rmqstore_jobs.replay import run
 from rmqstore_jobs.replay_targets import local_targets
 from rmqstore_jobs.replay_targets.target_store import append_rows, settle_target
 from rmqstore_jobs.replaying.replay_ledger import Ledger, LedgerError, new_run
-from rmqstore_jobs.replaying.spec import ReplaySpec
+from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from spark_source.writing.target.write_options import WriteOptions
 from tests.conftest import GoldenStore
 from tests.support.spark.replays import NAME, arrived, everything, expected_rows, read_back, spec

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import click
 
-from rmq_store.cli.words import old_names
+from rmq_store.cli.option_names import old_names
 from tests.support.pages.option_pages import DOCS, OF_SOURCE, pages
 
 PAGE = DOCS / "vocabulary.md"

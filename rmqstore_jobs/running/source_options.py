@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import click
 
-from rmq_store.cli import words
+from rmq_store.cli import option_names
 from spark_source.options.definitions import OPTIONS, Option
 from spark_source.options.value_parsers import flag, time
 
@@ -25,17 +25,17 @@ _SEVERAL = {
 """Options that can be given more than once, with what separates their values in one text."""
 
 WORDS: Mapping[str, tuple[str, str]] = {
-    "topic": ("--topic", words.TOPICS),
-    "tags": ("--tag", words.TAG),
+    "topic": ("--topic", option_names.TOPICS),
+    "tags": ("--tag", option_names.TAG),
     "keys": (
         "--key",
         "Only messages with this word in KEYS, or this UNIQ_KEY, or with one of 'a || b'; repeatable.",
     ),
-    "startingTimestamp": ("--since", words.SINCE),
-    "endingTimestamp": ("--until", words.UNTIL),
-    "brokerConf": ("--broker-conf", words.BROKER_CONF),
-    "brokerName": ("--broker-name", words.BROKER_NAME),
-    "includeSystemTopics": ("--system", words.SYSTEM),
+    "startingTimestamp": ("--since", option_names.SINCE),
+    "endingTimestamp": ("--until", option_names.UNTIL),
+    "brokerConf": ("--broker-conf", option_names.BROKER_CONF),
+    "brokerName": ("--broker-name", option_names.BROKER_NAME),
+    "includeSystemTopics": ("--system", option_names.SYSTEM),
 }
 """Options of the source that commands call otherwise: name -> word, meaning."""
 
@@ -64,12 +64,12 @@ def _option(known: Option) -> Callable[[_F], _F]:
     text = f"{known.meaning} (default: {known.default or 'none'})"
     how: dict[str, Any] = {"metavar": "TEXT", "help": WORDS.get(known.name, ("", text))[1]}
     if known.name in _SEVERAL:
-        how |= {"multiple": True, "callback": words.joined(_SEVERAL[known.name])}
+        how |= {"multiple": True, "callback": option_names.joined(_SEVERAL[known.name])}
     if known.parse is time:
         how |= {"metavar": "TIME"}
     if known.parse is flag:
         how |= {"is_flag": False, "flag_value": _TRUE, "metavar": "[true|false]"}
-    return words.option(word, known.name, old=[own] if own != word else [], **how)
+    return option_names.option(word, known.name, old=[own] if own != word else [], **how)
 
 
 def with_flag_values(
@@ -84,7 +84,7 @@ def with_flag_values(
         name
         for param in command.params
         if isinstance(param, click.Option) and param.name in _FLAGS
-        for name in (*param.opts, *words.old_names(param))
+        for name in (*param.opts, *option_names.old_names(param))
     }
     found: list[str] = []
     for at, said in enumerate(argv):

@@ -15,7 +15,7 @@ from rmq_store.arrow.column_definitions import PROPERTIES
 from rmq_store.format.layout import CRC_PROPERTY, Property
 from rmq_store.format.topics import LMQ_PREFIX
 from rmq_store.index.message_has_key import rows_with_key
-from rmqstore_jobs.replaying.spec import QueueMap, ReplaySpec, times_of
+from rmqstore_jobs.replaying.replay_spec import QueueMap, ReplaySpec, times_of
 
 ORIGIN_PREFIX = "REPLAY_ORIGIN_"
 ORIGIN: Mapping[str, str] = {  # property -> column of the source

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from rmq_store.search.key_plan import plan_keys
+from rmq_store.search.plan_key_search import plan_keys
 from rmq_store.store import MessageStore
 
 _KEYS_AT_ONCE = 1 << 17  # without an index, each time reads the topics once

@@ -7,12 +7,12 @@ import sys
 
 import pytest
 
-from rmq_store.malloc import keep_freed_memory
+from rmq_store.heap_settings import keep_freed_memory
 
 BATCHES = """
 import resource, sys
 import numpy as np
-from rmq_store.malloc import keep_freed_memory
+from rmq_store.heap_settings import keep_freed_memory
 if sys.argv[1] == "keep":
     assert keep_freed_memory()
     assert keep_freed_memory()

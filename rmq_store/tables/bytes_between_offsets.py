@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.search.log_slices import stretches_of
-from rmq_store.search.offset_steps import offset_steps
+from rmq_store.search.queue_offset_steps import offset_steps
 from rmq_store.store import MessageStore
 
 COUNTED = 1_000_000

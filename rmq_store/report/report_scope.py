@@ -10,7 +10,7 @@ from functools import cached_property
 
 from rmq_store.escaping import printable
 from rmq_store.files.remote.uri_filesystem import is_uri
-from rmq_store.questions.engine import OnProgress, ask_opened
+from rmq_store.questions.answer_by_shares import OnProgress, ask_opened
 from rmq_store.questions.usage import UsageAnswer, UsageQuestion
 from rmq_store.report.section import Command, Missing, Section
 from rmq_store.store import MessageStore

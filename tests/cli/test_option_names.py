@@ -9,7 +9,7 @@ from typing import Any
 import click
 import pytest
 
-from rmq_store.cli.words import old_names
+from rmq_store.cli.option_names import old_names
 from tests.support.pages.option_pages import pages
 from tests.support.pages.vocabulary import uses
 from tests.support.running.commands import Golden, call, complaint, objects

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from rmq_store.admin.info import StoreInfo, facts_of
 from rmq_store.format.layout import ABORT_BACKUP_FILE
-from rmq_store.questions.engine import ask_opened
+from rmq_store.questions.answer_by_shares import ask_opened
 from rmq_store.questions.verify import VerifyQuestion
-from rmq_store.report.inquiry import Inquiry, Named
+from rmq_store.report.report_scope import Inquiry, Named
 from rmq_store.report.section import Cell, Grid, Remark, Section, in_units, number, text
 from rmq_store.store import MessageStore
 from rmq_store.tables import TABLES
