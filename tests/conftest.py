@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,7 @@ from tests.support.golden import in_a_queue as in_a_queue
 from tests.support.golden import unpack as unpack
 from tests.support.golden import user_topic as user_topic
 from tests.support.running import campaigns, jvm
-from tests.support.running.roomy_folder import roomy_folder
+from tests.support.running.roomy_folder import use_roomy_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,9 +24,9 @@ jvm.set_options()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """A full disk must not fail the tests of brokers; those of one process need less room."""
-    if "not live" not in config.option.markexpr and config.option.basetemp is None:
-        config.option.basetemp = roomy_folder(tempfile.gettempdir())
+    is_one_of_many = hasattr(config, "workerinput")  # the first process has chosen for it
+    if not is_one_of_many and config.option.basetemp is None:
+        use_roomy_folder(brokers="not live" not in config.option.markexpr)
 
 
 def pytest_report_header() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import nbformat
@@ -36,6 +37,12 @@ OTHERS = {
 }
 FAST = [("first_look", "crash-5.5.0"), ("lag_and_retention", "expired-5.5.0")]
 PAIRS = [(name, store) for name, stores in OTHERS.items() for store in stores]
+
+
+@pytest.fixture(autouse=True)
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A notebook leaves what it wrote in the folder for temporary files."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
 
 
 def read(name: str) -> Any:

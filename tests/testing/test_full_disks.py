@@ -1,8 +1,10 @@
-"""Brokers on a full disk: users of the harness are warned, and our own tests move into memory."""
+"""Brokers on a full disk: users of the harness are warned, and where our own tests write."""
 
 from __future__ import annotations
 
+import os
 import shutil
+import tempfile
 import warnings
 from pathlib import Path
 from typing import NamedTuple
@@ -36,18 +38,29 @@ def test_a_broker_that_would_refuse_messages_is_warned_of(
     assert ["% full: above 90 %" in str(one.message) for one in caught] == [True] * warned
 
 
-def test_a_nearly_full_disk_is_left_for_memory(
+def test_brokers_stay_on_a_disk_that_has_room_and_other_tests_in_memory_that_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     memory = tmp_path / "memory"
     memory.mkdir()
     monkeypatch.setattr(roomy_folder, "MEMORY", str(memory))
-    sizes = {str(tmp_path): Usage(100 << 30, 79 << 30, 21 << 30), str(memory): Usage(0, 0, 7 << 30)}
+    usual = tempfile.gettempdir()
+    sizes = {usual: Usage(100 << 30, 79 << 30, 21 << 30), str(memory): Usage(0, 0, 7 << 30)}
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: sizes[str(folder)])
-    assert roomy_folder.roomy_folder(str(tmp_path)) is None
-    sizes[str(tmp_path)] = Usage(100 << 30, 80 << 30, 20 << 30)
-    found = roomy_folder.roomy_folder(str(tmp_path))
-    assert found is not None
-    assert Path(found).parent == memory
+
+    def chosen(*, brokers: bool) -> str:
+        with monkeypatch.context() as patch:
+            patch.setattr(tempfile, "tempdir", usual)
+            patch.setenv("TMPDIR", usual)
+            patch.setenv("SPARK_LOCAL_DIRS", usual)
+            roomy_folder.use_roomy_folder(brokers=brokers)
+            found = tempfile.gettempdir()
+            assert [os.environ[name] for name in ("TMPDIR", "SPARK_LOCAL_DIRS")] == [found] * 2
+            return found
+
+    assert chosen(brokers=True) == usual
+    assert Path(chosen(brokers=False)).parent == memory
+    sizes[usual] = Usage(100 << 30, 80 << 30, 20 << 30)
+    assert Path(chosen(brokers=True)).parent == memory
     sizes[str(memory)] = Usage(0, 0, 5 << 30)
-    assert roomy_folder.roomy_folder(str(tmp_path)) is None
+    assert chosen(brokers=True) == chosen(brokers=False) == usual
