@@ -15,6 +15,7 @@ import click
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from rmq_store.cli.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED
+from rmq_store.cli.without_pandas import leave_pandas_out
 from rmq_store.errors import AccessError, StoreError, nearest
 from rmq_store.heap_settings import keep_freed_memory
 
@@ -140,6 +141,8 @@ class _Commands(click.Group):
             every = {**COMMANDS, **other_commands()}
             if args[0] not in every:
                 ctx.fail(f"there is no command {args[0]!r}. {nearest(args[0], every)}")
+        if args and args[0] in COMMANDS:
+            leave_pandas_out(args)
         return super().resolve_command(ctx, args)
 
 

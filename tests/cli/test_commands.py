@@ -360,6 +360,32 @@ def test_what_info_needs_does_not_bring_arrow_or_spark() -> None:
     assert not {"pyarrow", "pyspark", "rich"} & loaded
 
 
+@pytest.mark.parametrize(
+    ("command", "options", "loaded"),
+    [
+        ("topics", [], False),
+        ("cat", ["--topic", "orders"], False),
+        ("find", ["--text", "1"], False),
+        ("verify", ["--engine", "local"], True),
+    ],
+)
+def test_a_command_loads_pandas_for_an_engine_alone(
+    command: str, options: list[str], loaded: bool, store: GoldenStore
+) -> None:
+    """pyarrow would load it for every command, and take as long as the rest."""
+    words = ["rmqstore", command, store.path, *options]
+    code = f"""if True:
+        import sys, rmq_store.cli.main
+        sys.argv = {words!r}
+        try:
+            rmq_store.cli.main.main()
+        finally:
+            print("pyarrow" in sys.modules, "pandas" in sys.modules, file=sys.stderr)"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.splitlines()[-1] == f"True {loaded}"
+    assert done.stdout
+
+
 def test_queues_that_are_asked_for_alone_are_shown_alone(store: GoldenStore) -> None:
     rows = objects("offsets", store.path, "--group", "g-slow", "--queue", "1")
     assert {row["queueId"] for row in rows} == {1}
