@@ -25,8 +25,6 @@ from spark_source.spark_types import spark_schema
 from spark_source.streaming.failing_stream import FailingStream
 from spark_source.streaming.stream_options import as_batch, parse_stream_options
 from spark_source.table_reader import TableReader, table_schema
-from spark_source.writing.batch_writer import RmqStoreWriter
-from spark_source.writing.stream_writer import RmqStoreStreamWriter
 
 
 class UnsupportedOperationError(StoreError):
@@ -97,6 +95,9 @@ class RmqStoreSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """A writer of rows into the store of `path`. Raises StoreError for what is wrong."""
+        # Every Python process of Spark imports this module, and few of them write.
+        from spark_source.writing.batch_writer import RmqStoreWriter
+
         try:
             return RmqStoreWriter(self.options, schema, overwrite)
         except StoreError as error:
@@ -118,6 +119,8 @@ class RmqStoreSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """A writer of the micro-batches of a query, each of them once."""
+        from spark_source.writing.stream_writer import RmqStoreStreamWriter
+
         try:
             return RmqStoreStreamWriter(self.options, schema, overwrite)
         except StoreError as error:
