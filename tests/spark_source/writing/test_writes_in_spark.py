@@ -166,8 +166,8 @@ def test_what_is_wrong_is_said_before_a_task_runs(spark: SparkSession, tmp_path:
 
 def test_a_failing_task_leaves_the_target_as_it_was(spark: SparkSession, tmp_path: Path) -> None:
     target = tmp_path / "store"
-    good = spark.range(0, 100, 1, 4).selectExpr("'t' AS topic", "cast(id AS string) AS body")
-    bad = spark.range(0, 100, 1, 4).selectExpr(
+    good = spark.range(0, 100, 1, 2).selectExpr("'t' AS topic", "cast(id AS string) AS body")
+    bad = spark.range(0, 100, 1, 2).selectExpr(
         "if(id = 77, 'not a topic!', 't') AS topic", "cast(id AS string) AS body"
     )
     assert "forbidden character" in refusal(lambda: save(bad, target))
