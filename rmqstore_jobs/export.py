@@ -54,8 +54,8 @@ from rmqstore_jobs.running.source_options import source_options
 from spark_source.options.definitions import PERMISSIVE
 from spark_source.options.parse import parse_options
 from spark_source.options.secret import HidesSecrets, without_secrets
+from spark_source.planning.partitions import cut_into_slices
 from spark_source.planning.query_plan import ReadPlan, pin
-from spark_source.planning.shares import cut_into_slices
 from spark_source.writing.target.lock import refuse_uri
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from rmq_store.errors import DataLossError
 from rmq_store.format.releases import dialect
 from rmqstore_jobs.replay_targets import dry_run
-from rmqstore_jobs.replay_targets.broker_waves import LiveReplay
 from rmqstore_jobs.replay_targets.grpc_client import require_client
 from rmqstore_jobs.replay_targets.local_targets import LocalReplay
+from rmqstore_jobs.replay_targets.send_to_broker import LiveReplay
 from rmqstore_jobs.replaying.options import replay_options, spec_of
 from rmqstore_jobs.replaying.plan import ledger_place
 from rmqstore_jobs.replaying.replay_ledger import Ledger

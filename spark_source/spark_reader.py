@@ -14,13 +14,13 @@ from rmq_store.heap_settings import keep_freed_memory
 from rmq_store.search.log_slices import LogSlice
 from spark_source.damage import DamageHandler
 from spark_source.options.definitions import PERMISSIVE
-from spark_source.planning.filters import PushFilters, narrowed
+from spark_source.partition_reader import read_share
+from spark_source.planning.partitions import Share, end_shares, shares_of
+from spark_source.planning.partitions import cut_into_slices as cut_into_slices
+from spark_source.planning.pushed_filters import PushFilters, narrowed
 from spark_source.planning.query_plan import PinnedStore as PinnedStore
 from spark_source.planning.query_plan import QueryPlan
 from spark_source.planning.query_plan import ReadPlan as ReadPlan
-from spark_source.planning.shares import Share, end_shares, shares_of
-from spark_source.planning.shares import cut_into_slices as cut_into_slices
-from spark_source.share_reader import read_share
 from spark_source.spark_types import arrow_schema_for, checked_columns, to_spark
 
 LOG = logging.getLogger("rmqstore")

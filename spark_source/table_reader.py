@@ -41,9 +41,9 @@ from rmq_store.tables.table import (
 )
 from rmq_store.tables.usage_damage import damage_row
 from spark_source.options.definitions import BY_QUEUE
+from spark_source.partition_reader import pieces_of_share, read_messages
+from spark_source.planning.partitions import Share, end_errors, end_shares, shares_of
 from spark_source.planning.query_plan import QueryPlan, ReadPlan, replaced
-from spark_source.planning.shares import Share, end_errors, end_shares, shares_of
-from spark_source.share_reader import pieces_of_share, read_messages
 from spark_source.spark_types import microseconds
 from spark_source.streaming.progress_rows import progress_rows
 

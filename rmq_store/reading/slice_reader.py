@@ -33,7 +33,7 @@ from rmq_store.format.properties import decode_properties
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.index.message_has_key import rows_with_key
 from rmq_store.reading.damage_modes import DamageMode
-from rmq_store.reading.inner_batch_messages import MemberBatches, RangesOf, listed_row
+from rmq_store.reading.inner_batch_rows import MemberBatches, RangesOf, listed_row
 from rmq_store.reading.queue_slice_entries import WantedEntries
 from rmq_store.reading.read_options import ReadOptions
 from rmq_store.snapshot.queue_view import QueueView

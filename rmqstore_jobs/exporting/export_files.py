@@ -23,7 +23,7 @@ from rmqstore_jobs.exporting.wave_rows import DAY, TOPIC, ExportRead, damaged
 from rmqstore_jobs.running.provenance import sum_of
 from rmqstore_jobs.running.spark_engine import engine_of
 from spark_source.damage import DamageHandler
-from spark_source.planning.shares import Share
+from spark_source.planning.partitions import Share
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

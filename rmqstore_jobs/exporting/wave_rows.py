@@ -14,9 +14,9 @@ from rmq_store.errors import DataLossError
 from rmq_store.format.queues import QueueSlice
 from spark_source.damage import DamageHandler
 from spark_source.options.definitions import BY_LOG, CORRUPT, PERMISSIVE
+from spark_source.partition_reader import read_share
+from spark_source.planning.partitions import Share, end_shares, shares_of
 from spark_source.planning.query_plan import QueryPlan, ReadPlan
-from spark_source.planning.shares import Share, end_shares, shares_of
-from spark_source.share_reader import read_share
 
 TOPIC, DAY = "topic", "day"
 _NEEDED = ("topic", "storeTimestamp", "commitLogOffset")

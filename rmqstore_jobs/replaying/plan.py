@@ -17,8 +17,8 @@ from rmqstore_jobs.replaying.replay_ledger import Ledger, LedgerError, ReplayRun
 from rmqstore_jobs.replaying.replay_question import source_options
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from spark_source.options.parse import parse_options
+from spark_source.planning.partitions import cut_into_slices
 from spark_source.planning.query_plan import ReadPlan, pin
-from spark_source.planning.shares import cut_into_slices
 from spark_source.writing.target.lock import has_content
 
 OFFSETS_COUNTED_AT_A_TIME = 1 << 20

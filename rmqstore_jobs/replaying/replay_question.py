@@ -16,15 +16,15 @@ from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from rmqstore_jobs.replaying.replayed_rows import OTHER_KEY, RowRules
 from rmqstore_jobs.running.store_selection import assign_json, offsets_json, range_options
 from spark_source.damage import DamageHandler
-from spark_source.planning.query_plan import QueryPlan, ReadPlan
-from spark_source.planning.shares import (
+from spark_source.partition_reader import read_share
+from spark_source.planning.partitions import (
     Share,
     accounted_range,
     cut_into_slices,
     end_shares,
     log_shares,
 )
-from spark_source.share_reader import read_share
+from spark_source.planning.query_plan import QueryPlan, ReadPlan
 
 REFUSED_BY_STORE = "refused by the target"
 REFUSED_BY_BROKER = "refused by the broker or its client"

@@ -29,10 +29,10 @@ from spark_source.damage import DamageHandler
 from spark_source.hidden_traceback import without_traceback
 from spark_source.options.definitions import PERMISSIVE
 from spark_source.options.parse import SourceOptions
+from spark_source.partition_reader import read_share
+from spark_source.planning.partitions import Share
 from spark_source.planning.query_plan import PinnedStore, ReadPlan
-from spark_source.planning.shares import Share
 from spark_source.planning.stores import Target
-from spark_source.share_reader import read_share
 from spark_source.spark_types import arrow_schema_for, checked_columns, to_spark
 from spark_source.streaming.micro_batch_ends import Follower
 from spark_source.streaming.offsets import StorePlace, StreamOffset, from_dict, to_dict

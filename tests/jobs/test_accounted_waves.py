@@ -16,8 +16,8 @@ from rmqstore_jobs.replaying.plan import planned
 from rmqstore_jobs.replaying.replay_ledger import Ledger
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from spark_source.options.parse import parse_options
+from spark_source.planning.partitions import accounted_range, end_shares, shares_of
 from spark_source.planning.query_plan import pin_all
-from spark_source.planning.shares import accounted_range, end_shares, shares_of
 from spark_source.spark_reader import RmqStoreReader
 from spark_source.spark_types import spark_schema
 from tests.snapshot.test_lost_ends import (
@@ -189,7 +189,7 @@ def test_the_range_of_a_wave_begins_where_the_one_before_ends(
     golden: Callable[[str], GoldenStore],
 ) -> None:
     from rmq_store.search.log_slices import pieces_of
-    from spark_source.planning.shares import cut_into_slices
+    from spark_source.planning.partitions import cut_into_slices
 
     plan = pin_all(parse_options({"path": golden("clean-5.5.0").path})).stores[0]
     with plan.store.open() as store:

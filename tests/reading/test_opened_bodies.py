@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from rmq_store import MessageStore, StoreError
-from rmq_store.arrow.inner_batch_split import MOST_MEMBERS, members_of
 from rmq_store.arrow.opened_bodies import OPENED_BYTES
+from rmq_store.arrow.split_inner_batch import MOST_MEMBERS, members_of
 from rmq_store.errors import BodyError
 from rmq_store.format.layout import MEMBER_HEAD, PROPERTIES_LENGTH_SIZE, SysFlag
 

@@ -302,8 +302,8 @@ def test_the_spark_source_reports_a_lost_end_in_a_share_of_its_own(tmp_path: Pat
 
 def test_damage_that_another_topic_lists_concerns_no_other_query(tmp_path: Path) -> None:
     from spark_source.options.parse import parse_options
+    from spark_source.planning.partitions import end_shares, shares_of
     from spark_source.planning.query_plan import pin_all
-    from spark_source.planning.shares import end_shares, shares_of
 
     golden = unpack("clean-5.2.0", tmp_path)
     hit = [record for record in golden.truth if record["topic"] == "orders"][-3]

@@ -27,9 +27,9 @@ from rmqstore_jobs.export import ExportSpec
 from rmqstore_jobs.export import run as export
 from spark_source.damage import DamageHandler
 from spark_source.options.parse import parse_options
+from spark_source.partition_reader import read_share
+from spark_source.planning.partitions import shares_of
 from spark_source.planning.query_plan import QueryPlan, pin
-from spark_source.planning.shares import shares_of
-from spark_source.share_reader import read_share
 
 COLUMNS = ("topic", "queueId", "queueOffset", "keys", "properties", "body")
 _CODE = re.compile(r"RMQSTORE_[A-Z_]+")

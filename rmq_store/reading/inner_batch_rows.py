@@ -9,8 +9,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rmq_store.arrow.column_values import BatchBuilder, Rows
-from rmq_store.arrow.inner_batch_split import Members, members_of
 from rmq_store.arrow.property_columns import PropertyColumns, decode_property_columns
+from rmq_store.arrow.split_inner_batch import Members, members_of
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.errors import BodyError, ListedAt, StoreError

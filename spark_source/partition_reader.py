@@ -17,8 +17,8 @@ from rmq_store.search.log_slices import LogSlice, pieces_of
 from rmq_store.search.prefetch import offset_at_log
 from rmq_store.snapshot.uncovered_bytes import WholeRange
 from spark_source.damage import DamageHandler
+from spark_source.planning.partitions import Share, end_errors
 from spark_source.planning.query_plan import ReadPlan
-from spark_source.planning.shares import Share, end_errors
 
 FIRST_BATCH_ROWS = 256
 """The first batch is small, because `show()` needs only twenty rows and should not wait for
