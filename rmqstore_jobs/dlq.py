@@ -22,7 +22,7 @@ from rmq_store.questions.dead_letters import DeadLettersQuestion
 from rmq_store.text.progress import Progress
 from rmq_store.text.times import Time
 from rmqstore_jobs import replay
-from rmqstore_jobs.replaying.replay_spec import DEFAULT_WAVE_BYTES, LIVE_WAVE_BYTES, ReplaySpec
+from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from rmqstore_jobs.running.job_command import (
     STORE_OPTIONS,
     Given,
@@ -133,7 +133,6 @@ def resend_spec(spec: DlqSpec, plan: ReadPlan) -> ReplaySpec:
         failed=spec.failed,
         tls=spec.tls,
         tls_ca=spec.tls_ca,
-        wave_bytes=DEFAULT_WAVE_BYTES if spec.to_broker is None else LIVE_WAVE_BYTES,
         dead_to_origin=True,
     )
 

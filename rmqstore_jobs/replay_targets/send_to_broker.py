@@ -58,6 +58,7 @@ REFUSED = pa.schema(
 )
 SENT, RETRIES = "sent", "tried again"
 _MOST_TASKS = 8
+_WAVE_BYTES = 8 << 20  # takes seconds, and at most one wave is sent twice after a crash
 _REASONS_SHOWN = 5
 
 
@@ -105,7 +106,8 @@ class LiveReplay:
         """
         if not self.resumed:
             self.ledger.begin(self.current)
-        waves = waves_of(self.read, self.current.next_log_offset, self.spec.wave_bytes)
+        wave_bytes = self.spec.wave_bytes or _WAVE_BYTES
+        waves = waves_of(self.read, self.current.next_log_offset, wave_bytes)
         with Progress("replay", sum(wave.selected_bytes for wave in waves)) as progress:
             for wave in waves:
                 try:

@@ -14,8 +14,6 @@ from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.queues import QueueId
 from rmqstore_jobs.replaying.replay_spec import (
     DEFAULT_PATIENCE,
-    DEFAULT_WAVE_BYTES,
-    LIVE_WAVE_BYTES,
     ReplaySpec,
     check,
 )
@@ -124,7 +122,11 @@ _OPTIONS = (
         is_flag=True,
         help="Only report what would be written or sent, and what refused.",
     ),
-    click.option("--wave-bytes", type=size, help="Bytes per wave (default: 256m; to a broker 8m)."),
+    click.option(
+        "--wave-bytes",
+        type=size,
+        help="Bytes per wave (default: 64m, with many queues up to 256m; to a broker 8m).",
+    ),
 )
 
 
@@ -138,9 +140,6 @@ def replay_options(function: _F) -> _F:
 def spec_of(given: Mapping[str, Any]) -> ReplaySpec:
     """The spec from a command line. Raises InvalidArgumentError for an option that cannot be
     parsed."""
-    to_broker, wave_bytes = given["to_broker"], given["wave_bytes"]
-    if wave_bytes is None:
-        wave_bytes = DEFAULT_WAVE_BYTES if to_broker is None else LIVE_WAVE_BYTES
     queues, topics = _queues(given["queues"], given["topics"])
     read = {
         "queues": queues,
@@ -148,7 +147,6 @@ def spec_of(given: Mapping[str, Any]) -> ReplaySpec:
         "offsets": dict(_offsets(text) for text in given["offsets"]),
         "topic_map": dict(_pair(text, "--map-topic OLD=NEW") for text in given["topic_map"]),
         "queue_map": dict(_queue_pair(text) for text in given["queue_map"]),
-        "wave_bytes": wave_bytes,
     }
     plain = {k: v for k, v in given.items() if k not in ("store", "engine", "master", "json_file")}
     spec = ReplaySpec(source=given["store"], **{**plain, **read})

@@ -17,11 +17,7 @@ from rmq_store.text.times import NotATimeError, RelativeTime, Time, fixed_time, 
 from spark_source.options.value_parsers import EARLIEST
 from spark_source.writing.target.lock import refuse_uri
 
-DEFAULT_WAVE_BYTES = 256 << 20
 DEFAULT_PATIENCE = 120.0
-LIVE_WAVE_BYTES = 8 << 20
-"""A wave to a broker then takes seconds. At most one wave is sent twice after a crash."""
-
 QueueMap = Mapping[tuple[str | None, int], int]
 """(topic, or None for every topic; queue id) -> queue id of the target."""
 
@@ -31,7 +27,8 @@ class ReplaySpec:
     """What to replay, and the target. Times have the forms of `rmq_store.text.times`.
 
     Either `topics`, or single queues: `queues`, and `offsets` with a half-open range of queue
-    offsets per queue; by default all user topics. The job holds about twice `wave_bytes` in memory.
+    offsets per queue; by default all user topics. The job holds about twice `wave_bytes` in memory;
+    by default the waves have the size that suits the target.
     `dead_to_origin`: dead letters go to their origin topic as new messages.
 
     `to_broker`: the gRPC endpoint of a running broker's proxy, host:port. Messages that it refuses
@@ -63,7 +60,7 @@ class ReplaySpec:
     release: str | None = None
     append: bool = False
     restart: bool = False
-    wave_bytes: int = DEFAULT_WAVE_BYTES
+    wave_bytes: int | None = None
     dead_to_origin: bool = False
     to_broker: str | None = None
     failed: str | None = None

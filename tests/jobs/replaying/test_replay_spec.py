@@ -14,7 +14,6 @@ from rmqstore_jobs.replay import main
 from rmqstore_jobs.replaying.options import spec_of
 from rmqstore_jobs.replaying.replay_question import source_options
 from rmqstore_jobs.replaying.replay_spec import (
-    DEFAULT_WAVE_BYTES,
     ReplaySpec,
     check,
     times_of,
@@ -49,7 +48,7 @@ def test_a_source_and_a_target_are_enough() -> None:
         (["--map-queue", "orders:3=0"], "queue_map", {("orders", 3): 0}),
         (["--keep-timestamps"], "keep_timestamps", True),
         (["--wave-bytes", "64m"], "wave_bytes", 64 << 20),
-        ([], "wave_bytes", DEFAULT_WAVE_BYTES),
+        ([], "wave_bytes", None),
     ],
 )
 def test_an_argument_becomes_a_field(arguments: list[str], field: str, expected: Any) -> None:

@@ -17,6 +17,7 @@ from rmq_store import QueueId
 from rmq_store.errors import AccessError, ForeignLogError, MissingFileError
 from rmq_store.writing.append_messages import RecordAppender
 from rmqstore_jobs.replay import run
+from rmqstore_jobs.replaying import plan
 from rmqstore_jobs.replaying.replay_ledger import Ledger, LedgerError
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from tests.conftest import GoldenStore, unpack
@@ -325,3 +326,22 @@ def test_a_stopped_replay_goes_on_though_what_it_has_read_expired(
     assert last.resumed
     assert arrived(tmp_path / "new") == wanted
     assert last.matched == len(wanted)
+
+
+@pytest.mark.parametrize(
+    ("bytes_a_queue", "expected"), [(1, 50_000), (5_000, 85_000), (1 << 20, 200_000)]
+)
+def test_waves_grow_with_the_queues_of_the_source_within_limits(
+    bytes_a_queue: int, expected: int, golden: Golden, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each wave opens the source, and two are in memory."""
+    monkeypatch.setattr(plan, "_SMALLEST_WAVE", 50_000)
+    monkeypatch.setattr(plan, "_LARGEST_WAVE", 200_000)
+    monkeypatch.setattr(plan, "_WAVE_BYTES_A_QUEUE", bytes_a_queue)
+    store = golden("clean-5.5.0")
+    with store.open() as opened:
+        assert len(opened.queues()) == 17
+    selected = plan.planned(ReplaySpec(store.path, to_store="/target"), None)
+    waves = plan.waves_of(selected, 0)
+    assert len(waves) > 1
+    assert waves == plan.waves_of(selected, 0, expected)
