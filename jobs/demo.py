@@ -20,8 +20,8 @@ from rich.text import Text
 
 from rmq_store.escaping import printable
 from rmqstore_jobs.replay import run
+from rmqstore_jobs.replaying.origin_properties import ORIGIN_PREFIX
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
-from rmqstore_jobs.replaying.replayed_rows import ORIGIN_PREFIX
 from rmqstore_jobs.replaying.report import show
 
 CHECKOUT = Path(__file__).resolve().parent.parent

@@ -24,8 +24,8 @@ from rmq_store.errors import StoreError
 from rmq_store.files.safe_paths import refuse_link
 from rmq_store.markers.lock_file import StoreLock, refuse_locked
 from rmq_store.writing.open_for_writing import with_log_of_its_own
+from rmqstore_jobs.replaying.origin_properties import ORIGIN
 from rmqstore_jobs.replaying.replay_ledger import Ledger, LedgerError, ReplayRun
-from rmqstore_jobs.replaying.replayed_rows import ORIGIN
 
 _SEGMENT = r"\d{20}(\.part)?"
 _OF_A_STORE = (

@@ -29,6 +29,7 @@ from rmq_store.questions.answer_by_shares import ask
 from rmq_store.text.progress import Progress
 from rmqstore_jobs.replay_targets.target_store import refused_rows
 from rmqstore_jobs.replay_targets.wave_reader import to_append
+from rmqstore_jobs.replaying.origin_properties import ORIGIN_PREFIX
 from rmqstore_jobs.replaying.plan import (
     cut_short,
     ledger_place,
@@ -48,7 +49,7 @@ from rmqstore_jobs.replaying.replay_question import (
     left_unread,
 )
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
-from rmqstore_jobs.replaying.replayed_rows import ORIGIN_PREFIX, OTHER_KEY, OTHER_TIME, READ
+from rmqstore_jobs.replaying.replayed_rows import OTHER_KEY, OTHER_TIME, READ
 from rmqstore_jobs.replaying.report import PlannedQueue, Report
 from rmqstore_jobs.running.provenance import files_of_store, provenance_of, sums_of
 from rmqstore_jobs.running.spark_engine import engine_of

@@ -27,6 +27,7 @@ from rmq_store.text.progress import Progress
 from rmqstore_jobs.replay_targets.broker_access import BrokerAccess
 from rmqstore_jobs.replay_targets.grpc_client import GrpcClient, group_of
 from rmqstore_jobs.replay_targets.retrying_sender import Denied, Manner, Row, Sender, Unreachable
+from rmqstore_jobs.replaying.origin_properties import ORIGIN_PREFIX
 from rmqstore_jobs.replaying.plan import cut_short, messages_selected, narrowed, planned, waves_of
 from rmqstore_jobs.replaying.replay_ledger import Ledger, ReplayRun, new_run
 from rmqstore_jobs.replaying.replay_question import (
@@ -36,7 +37,7 @@ from rmqstore_jobs.replaying.replay_question import (
     left_unread,
 )
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
-from rmqstore_jobs.replaying.replayed_rows import ORIGIN_PREFIX, OTHER_KEY, OTHER_TIME, READ
+from rmqstore_jobs.replaying.replayed_rows import OTHER_KEY, OTHER_TIME, READ
 from rmqstore_jobs.replaying.report import Report
 from rmqstore_jobs.running.failures import failure
 from rmqstore_jobs.running.provenance import files_of_store, provenance_of, sums_of

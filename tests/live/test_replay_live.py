@@ -27,9 +27,9 @@ from rmq_store.testing.live_broker.harness import Broker, Row, read_all
 from rmq_store.testing.live_broker.needs import need_jars
 from rmqstore_jobs import dlq
 from rmqstore_jobs.replay import main, run
+from rmqstore_jobs.replaying.origin_properties import ORIGIN, ORIGIN_PREFIX
 from rmqstore_jobs.replaying.replay_ledger import LedgerError
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
-from rmqstore_jobs.replaying.replayed_rows import ORIGIN, ORIGIN_PREFIX
 from rmqstore_jobs.running.job_command import EXIT_NOT_ALL, EXIT_STOPPED
 from tests.support.checkout import CHECKOUT
 from tests.support.golden import unpack

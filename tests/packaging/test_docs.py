@@ -21,7 +21,7 @@ from benchmarks import picture
 from rmq_store.arrow.column_definitions import COLUMNS
 from rmq_store.errors import StoreError
 from rmq_store.tables import TABLES
-from rmqstore_jobs.replaying.replayed_rows import ORIGIN
+from rmqstore_jobs.replaying.origin_properties import ORIGIN
 from spark_source.options.definitions import OPTIONS, STREAM_OPTIONS, WRITE_OPTIONS, Option
 from spark_source.spark_types import struct_field
 from tests.support.checkout import CHECKOUT

@@ -15,8 +15,8 @@ from pyspark.sql import SparkSession
 from rmq_store import QueueId
 from rmq_store.config.topics_json import read_topic_configs
 from rmqstore_jobs.replay import run
+from rmqstore_jobs.replaying.origin_properties import ORIGIN_PREFIX
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
-from rmqstore_jobs.replaying.replayed_rows import ORIGIN_PREFIX
 from tests.conftest import GoldenStore
 from tests.support.running.engines import ON_BOTH
 from tests.support.spark.replays import (

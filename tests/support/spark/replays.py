@@ -12,8 +12,8 @@ import pyarrow as pa
 from rmq_store import MessageStore
 from rmq_store.arrow.column_definitions import arrow_schema
 from rmq_store.format.layout import CRC_PROPERTY, SysFlag
+from rmqstore_jobs.replaying.origin_properties import ORIGIN, ORIGIN_PREFIX
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
-from rmqstore_jobs.replaying.replayed_rows import ORIGIN, ORIGIN_PREFIX
 from tests.conftest import GoldenStore, user_topic
 
 NAME = "clean-5.5.0"
