@@ -8,6 +8,7 @@ with.
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmq_store.errors import CorruptIndexError, IndexGeometryError, from_os_error
-from rmq_store.files.mapping import MappingCache
+from rmq_store.files.mapping import Mapping, MappingCache, RemoteFile
 from rmq_store.files.remote.blocks import Ranges, RemoteMapping
 from rmq_store.files.remote.remote_store import shadow_of
 from rmq_store.files.segments import LARGEST_FILE, SegmentFile, size_of_file
@@ -38,6 +39,8 @@ _REMOTE_SEARCH_STEP = 1 << 20
 REMOTE_BLOCK = 4 << 10
 """Smallest fetch in bytes from an index file in an object store: items are far apart."""
 _OFFSET_IN_ITEM = 4
+_SLOT = struct.Struct(">i")  # INDEX_SLOT
+_ITEM = struct.Struct(">iqii")  # INDEX_ITEM: key_hash, log_offset, time_diff, previous
 _PIECE = 1 << 20  # items
 _ALL_ITEMS = 1 << 16  # in a file of no more items, all are looked at for a jump
 _JUMP_SAMPLE = 33
@@ -124,10 +127,15 @@ class IndexFile:
         self.is_remote = shadow_of(segment.path) is not None
         self.header = self._read_header()
 
-    def _bytes(self, start: int, stop: int) -> Bytes:
-        """A range of the file; no other bytes of it may be in use."""
+    def _checked_mapping(self) -> Mapping | RemoteFile:
+        """The mapped file. Raises DataLossError if it shrank after it was listed."""
         mapping = self._mappings.get(self._segment)
         mapping.check(self._segment.size, self._segment)
+        return mapping
+
+    def _bytes(self, start: int, stop: int) -> Bytes:
+        """A range of the file; no other bytes of it may be in use."""
+        mapping = self._checked_mapping()
         mapping.need(np.array([start]), np.array([stop]), fresh=True)
         found: Bytes = mapping.bytes[start:stop].copy()
         self._mappings.check_reads()
@@ -140,8 +148,7 @@ class IndexFile:
 
     def _gather(self, dtype: Any, first: int, numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """The structures with these `numbers` from an array of structures that starts at `first`."""
-        mapping = self._mappings.get(self._segment)
-        mapping.check(self._segment.size, self._segment)
+        mapping = self._checked_mapping()
         width = np.dtype(dtype).itemsize
         if self.is_remote:
             starts = first + numbers.astype(np.int64) * width
@@ -364,25 +371,24 @@ class IndexFile:
         Yields the byte range of the file before each access. Raises CorruptIndexError if the chain
         does not descend.
         """
-        slots, count = self.geometry.slots, self.header.index_count
-        slot = key_hash % slots
-        at = INDEX_HEADER.itemsize + slot * INDEX_SLOT.itemsize
-        yield at, at + INDEX_SLOT.itemsize
-        number = int(self._heads(self.geometry, np.array([slot]))[0])
+        count = self.header.index_count
+        mapping = self._checked_mapping()
+        at = INDEX_HEADER.itemsize + key_hash % self.geometry.slots * INDEX_SLOT.itemsize
+        yield at, at + _SLOT.size
+        (number,) = self._unpacked(_SLOT, mapping, at)
         while number > 0:
-            at = index_item_at(slots, number)
+            at = self.item_at(number)
             if number >= self.geometry.items:
                 raise self._never_written(number)
-            yield at, at + INDEX_ITEM.itemsize
-            item = self._items(self.geometry, np.array([number]))[0]
-            # Skip an item written after the header was read, but follow it to older ones.
-            is_ours = number <= count
+            yield at, at + _ITEM.size
+            item = self._unpacked(_ITEM, mapping, at)
             # The first item of a log may be zeros except its hash. Only a lost item is all zeros.
-            if not item.tobytes().strip(b"\0"):
+            if not any(item):
                 raise self._never_written(number)
-            if is_ours and int(item["key_hash"]) == key_hash:
-                found.append(int(item["log_offset"]))
-            previous = int(item["previous"])
+            item_hash, log_offset, _, previous = item
+            # Skip an item written after the header was read, but follow it to older ones.
+            if number <= count and item_hash == key_hash:
+                found.append(log_offset)
             if previous >= number or previous < 0:
                 raise CorruptIndexError(
                     self.path,
@@ -393,6 +399,17 @@ class IndexFile:
                     advice="Delete this index file in a copy of the store and rebuild the index from the log",
                 )
             number = previous
+
+    def _unpacked(
+        self, layout: struct.Struct, mapping: Mapping | RemoteFile, at: int
+    ) -> tuple[int, ...]:
+        """One structure of the file by a call that costs less than an array of one item."""
+        if self.is_remote:
+            mapping = self._checked_mapping()  # the cache may have released the one of the walk
+            mapping.need(np.array([at]), np.array([at + layout.size]), fresh=False)
+        fields = layout.unpack_from(mapping.bytes.data, at)
+        self._mappings.check_reads()
+        return fields
 
     def _never_written(self, number: int) -> CorruptIndexError:
         """The error for a slot that points to a missing item: the older items of the slot are lost."""
