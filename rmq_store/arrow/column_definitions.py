@@ -54,6 +54,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("body", pa.binary(), False, "body, decompressed; may be empty"),
     Column("properties", PROPERTIES, False, "all properties, by the broker's decoding rule"),
     Column("rawBody", pa.binary(), False, "body as stored, possibly compressed", True),
+    Column("rawProperties", pa.binary(), False, "the string of all properties as stored", True),
     Column("tagsCode", pa.int64(), True, "tagsCode of the queue entry: hash of TAGS", True),
     Column(
         "recordQueueOffset",

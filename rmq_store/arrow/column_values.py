@@ -119,10 +119,9 @@ class BatchBuilder:
 
     def properties(self, headers: Headers) -> PropertyColumns:
         """The property columns; includes the map only if it is a requested column."""
-        stored = slices(
-            headers.window, headers.properties_at, headers.properties_length, pa.binary()
+        return decode_property_columns(
+            stored_properties(headers), with_map="properties" in self.names
         )
-        return decode_property_columns(stored, with_map="properties" in self.names)
 
     def hosts(self, headers: Headers, which: str) -> pa.Array:
         """`ip:port` strings; the builder formats each distinct host once."""
@@ -155,6 +154,11 @@ _NO_ROWS: Ints = np.zeros(0, dtype=np.int64)
 def stored_bodies(headers: Headers) -> pa.Array:
     """Bodies as stored."""
     return slices(headers.window, headers.body_at, headers.body_length, pa.binary())
+
+
+def stored_properties(headers: Headers) -> pa.Array:
+    """Property strings as stored."""
+    return slices(headers.window, headers.properties_at, headers.properties_length, pa.binary())
 
 
 def other_topic_rows(rows: Rows, headers: Headers) -> npt.NDArray[np.bool_]:
@@ -270,6 +274,7 @@ _MAKERS: dict[str, _Maker] = {
     ),
     "bodyCrc": _number("bodyCrc", "body_crc"),
     "rawBody": lambda b, r, h: stored_bodies(h),
+    "rawProperties": lambda b, r, h: stored_properties(h),
     "tagsCode": lambda b, r, h: pa.array(r.tags_code),
     "recordQueueOffset": _record_queue_offsets,
     "corruptRecord": lambda b, r, h: pa.nulls(len(r), pa.string()),

@@ -14,7 +14,8 @@ class Message:
     """A message as a consumer sees it; its fields are the columns of `rmq_store.arrow.column_definitions`.
 
     Timestamps are milliseconds since the epoch, UTC. `queue_offset` is the position in the queue.
-    `body` is decompressed; `raw_body`, `body_crc` and `store_size` describe the stored bytes.
+    `body` is decompressed; `raw_body`, `raw_properties`, `body_crc` and `store_size` describe the
+    stored bytes.
     """
 
     broker_name: str
@@ -39,6 +40,7 @@ class Message:
     body: bytes = field(repr=False)
     properties: dict[str, str] = field(default_factory=dict)
     raw_body: bytes = field(default=b"", repr=False)
+    raw_properties: bytes = field(default=b"", repr=False)
     tags_code: int | None = None
     record_queue_offset: int | None = None
     corrupt_record: str | None = None
@@ -80,6 +82,7 @@ def to_message(
         body=body,
         properties=properties,
         raw_body=record.body,
+        raw_properties=record.properties,
         tags_code=tags_code,
         record_queue_offset=None if record.queue_offset == queue_offset else record.queue_offset,
     )

@@ -94,7 +94,8 @@ class MemberBatches:
     def _member_batch(
         self, rows: Rows, headers: Headers, members: Members, properties: PropertyColumns
     ) -> pa.RecordBatch:
-        bodies = members.bodies() if {"body", "rawBody"} & set(self._builder.names) else None
+        names = self._builder.names
+        bodies = members.bodies() if {"body", "rawBody"}.intersection(names) else None
         own = {
             "queueOffset": pa.array(rows.queue_offset[members.row] + members.number),
             "flag": pa.array(members.flag),
@@ -104,8 +105,8 @@ class MemberBatches:
             "keys": properties.keys,
             "uniqKey": properties.uniq_key,
             "properties": properties.properties,
+            "rawProperties": members.properties() if "rawProperties" in names else None,
         }
-        names = self._builder.names
         used, row = np.unique(members.row, return_inverse=True)
         records = self._builder.build(
             rows.take(used), headers.take(used), bodies=pa.nulls(len(used), pa.binary())

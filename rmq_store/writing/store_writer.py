@@ -310,7 +310,7 @@ class StoreWriter:
         """Append all messages of an Arrow batch in its order, or none if one is invalid.
 
         Required columns are `topic`, `queueId` and `body` (bytes to be stored). Optional columns
-        are `properties` (map), or `tags`, `keys`, `uniqKey`, or `rawProperties` (bytes as stored);
+        are `properties` (map), or `tags`, `keys`, `uniqKey`, or `rawProperties` (as stored; must agree);
         `flag`, `sysFlag`, `bornTimestamp`, `bornHost`, `storeTimestamp` (0: now), `storeHost`,
         `reconsumeTimes`, `preparedTransactionOffset`. The store assigns the queueOffset.
         `keep_together`: all in one file of the log, as the messages of a MessageBatch are.

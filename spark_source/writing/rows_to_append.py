@@ -50,13 +50,12 @@ ASSIGNED = tuple(name for name in BY_NAME if name not in WRITTEN)
 
 def check_columns(names: Sequence[str], asked: WriteOptions) -> None:
     """Raise InvalidArgumentError for a column that is not one of the source, or is missing."""
-    known = (*BY_NAME, "rawProperties")
     for name in names:
-        if name not in known:
+        if name not in BY_NAME:
             raise InvalidArgumentError(
                 None,
                 reason=f"column {name!r} is not a column of a store",
-                advice=f"{nearest(name, known)} Put other values into the body or the properties",
+                advice=f"{nearest(name, BY_NAME)} Put other values into the body or the properties",
             )
         if names.count(name) > 1:
             raise InvalidArgumentError(None, reason=f"column {name!r} is there twice")

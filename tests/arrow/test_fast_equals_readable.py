@@ -71,6 +71,7 @@ def row_by_the_readable_path(record: Record, topic: str, queue_offset: int) -> d
         "body": message.body,
         "properties": message.properties,
         "rawBody": message.raw_body,
+        "rawProperties": message.raw_properties,
         "tagsCode": message.tags_code,
         "recordQueueOffset": message.record_queue_offset,
         "corruptRecord": None,

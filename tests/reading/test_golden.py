@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from rmq_store import Gap, QueueId
+from rmq_store.format.properties import decode_properties
 from tests.support.golden import (
     CLEAN,
     STORES,
@@ -56,6 +57,7 @@ def test_every_record_of_the_truth_is_in_the_log_and_equal(
             found[extent.start] = record
             expected = expected_message(record)
             assert fields_of(message, expected) == expected
+            assert decode_properties(message.raw_properties) == message.properties
             assert (message.topic, message.queue_id) == (record["topic"], record["queueId"])
             written = message.record_queue_offset
             assert record["queueOffset"] == (message.queue_offset if written is None else written)

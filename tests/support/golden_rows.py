@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from rmq_store import Message, MessageStore
 from rmq_store.arrow.column_definitions import BY_NAME
+from rmq_store.format.properties import decode_properties
 from tests.support.golden import (
     GoldenStore,
     Truth,
@@ -63,6 +64,8 @@ def rows_of(batches: Iterator[pa.RecordBatch]) -> Iterator[Expected]:
             if "properties" in row:
                 assert len(dict(row["properties"])) == len(row["properties"])
                 row["properties"] = dict(row["properties"])
+            if "rawProperties" in row:
+                assert decode_properties(row["rawProperties"]) == row["properties"]
             yield row
 
 

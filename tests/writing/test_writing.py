@@ -79,6 +79,11 @@ REFUSED = {
     "host": (message(bornHost="nowhere"), "ip:port"),
     "queue below 0": (message(queueId=-1), "queueId"),
     "tags differ": (message(tags="a", properties={"TAGS": "b"}), "differ"),
+    "stored tags differ": (message(tags="a", rawProperties=b"TAGS\x01b\x02"), "differ"),
+    "stored properties differ": (
+        message(rawProperties=b"TAGS\x01b\x02", properties={"TAGS": "a"}),
+        "rawProperties and properties differ",
+    ),
     "unknown field": (message(qeueId=1), "queueId"),
 }
 

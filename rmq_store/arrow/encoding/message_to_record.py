@@ -147,6 +147,7 @@ def _sys_flag(flags: int, born_host: bytes, store_host: bytes, release: Dialect)
 def _properties(values: Mapping[str, Any], release: Dialect, config: StoreConfig) -> bytes:
     if values.get("rawProperties") is not None:
         raw = bytes(values["rawProperties"])
+        _check_stored(raw, values)
     else:
         raw = encode_properties(
             _property_map(values), last_separator=not release.has("no_last_separator")
@@ -156,11 +157,33 @@ def _properties(values: Mapping[str, Any], release: Dialect, config: StoreConfig
     return without_crc_item(raw)
 
 
+def _check_stored(raw: bytes, values: Mapping[str, Any]) -> None:
+    found = decode_properties(raw)
+    _check_words(_words_of(values), found)
+    given = values.get("properties")
+    if given is not None and dict(given) != found:
+        raise _invalid(
+            "rawProperties and properties differ",
+            expected=found,
+            actual=dict(given),
+            advice="Omit one of the two. Nothing of it was written",
+        )
+
+
+def _words_of(values: Mapping[str, Any]) -> dict[str, str]:
+    return {PROPERTY_WORDS[name]: values[name] for name in PROPERTY_WORDS if values.get(name)}
+
+
 def _property_map(values: Mapping[str, Any]) -> dict[str, str]:
-    words = {PROPERTY_WORDS[name]: values[name] for name in PROPERTY_WORDS if values.get(name)}
+    words = _words_of(values)
     if values.get("properties") is None:
         return words
     properties = dict(values["properties"])
+    _check_words(words, properties)
+    return properties
+
+
+def _check_words(words: Mapping[str, str], properties: Mapping[str, str]) -> None:
     for name, value in words.items():
         if properties.get(name, "") != value:
             raise _invalid(
@@ -169,7 +192,6 @@ def _property_map(values: Mapping[str, Any]) -> dict[str, str]:
                 actual=value,
                 advice="Omit one of the two. Nothing of it was written",
             )
-    return properties
 
 
 def _check_sizes(record: Record, release: Dialect, config: StoreConfig) -> None:

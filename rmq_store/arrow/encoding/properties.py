@@ -31,7 +31,10 @@ def property_strings(
 ) -> pa.Array:
     """The stored property string of every message, with space for a record CRC if the store uses it."""
     if "rawProperties" in columns:
-        stored = cast_to(columns["rawProperties"], pa.binary(), "rawProperties").fill_null(b"")
+        stored = cast_to(columns["rawProperties"], pa.binary(), "rawProperties").fill_null(_NOTHING)
+        _check_agreement(stored, _words_of(columns))
+        if "properties" in columns:
+            _check_same_map(stored, columns["properties"])
     else:
         stored = _encoded_properties(columns, dialect)
     stored = _without_crc_items(stored)
@@ -62,7 +65,7 @@ def with_crc_place(raw: bytes) -> bytes:
 
 
 def _encoded_properties(columns: dict[str, pa.Array], dialect: Dialect) -> pa.Array:
-    words = {name: columns[name] for name in PROPERTY_WORDS if name in columns}
+    words = _words_of(columns)
     if "properties" in columns:
         stored = _of_map(columns["properties"])
         _check_agreement(stored, words)
@@ -73,6 +76,10 @@ def _encoded_properties(columns: dict[str, pa.Array], dialect: Dialect) -> pa.Ar
     ends, raw = buffers(stored)
     filled = np.diff(ends) > 0
     return slices(raw, ends[:-1].astype(np.int64), np.diff(ends) - filled, pa.binary())
+
+
+def _words_of(columns: dict[str, pa.Array]) -> dict[str, pa.Array]:
+    return {name: columns[name] for name in PROPERTY_WORDS if name in columns}
 
 
 def _of_map(column: pa.Array) -> pa.Array:
@@ -137,5 +144,21 @@ def _check_agreement(stored: pa.Array, words: dict[str, pa.Array]) -> None:
                 f"{name} and properties[{PROPERTY_WORDS[name]}] differ",
                 expected=there[row].as_py(),
                 actual=given[row].as_py(),
+                advice="Omit one of the two columns. Nothing of the batch was written",
+            )
+
+
+def _check_same_map(stored: pa.Array, given: pa.Array) -> None:
+    """Raises InvalidMessageError if a row's map has other properties than its stored string."""
+    found: pa.Array = decode_property_columns(stored, with_map=True).properties
+    differ = pc.not_equal(_of_map(found), _of_map(given)).to_numpy(zero_copy_only=False)
+    for row in np.flatnonzero(differ).tolist():
+        there, wanted = dict(found[row].as_py()), dict(given[row].as_py() or ())
+        if there != wanted:  # they may differ in order alone
+            raise invalid(
+                row,
+                "rawProperties and properties differ",
+                expected=there,
+                actual=wanted,
                 advice="Omit one of the two columns. Nothing of the batch was written",
             )
