@@ -29,7 +29,7 @@ from rmq_store.questions.answer_by_shares import ask
 from rmq_store.text.progress import Progress
 from rmqstore_jobs.replay_targets.target_store import refused_rows
 from rmqstore_jobs.replay_targets.wave_reader import to_append
-from rmqstore_jobs.replaying.origin_properties import ORIGIN_PREFIX
+from rmqstore_jobs.replaying.origin_properties import ORIGIN_PREFIX, property_map
 from rmqstore_jobs.replaying.plan import (
     cut_short,
     ledger_place,
@@ -41,11 +41,11 @@ from rmqstore_jobs.replaying.plan import (
 )
 from rmqstore_jobs.replaying.replay_ledger import Ledger, ReplayRun
 from rmqstore_jobs.replaying.replay_question import (
-    READ_FOR_STORE,
     READ_TO_SEND,
     REFUSED_BY_BROKER,
     REFUSED_BY_STORE,
     Rows,
+    columns_for_store,
     left_unread,
 )
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
@@ -164,7 +164,7 @@ def _looked_at(
         plan,
         ranges,
         partial(_grouped_rows, spec),
-        columns=READ_TO_SEND if live else READ_FOR_STORE,
+        columns=READ_TO_SEND if live else columns_for_store(spec),
         share_bytes=DEFAULT_PARTITION_BYTES,
     )
     with Progress("replay") as progress:
@@ -219,8 +219,9 @@ def _grouped_rows(
 
 def _group(batch: pa.RecordBatch, body: str, refused: Mapping[int, str]) -> pa.Table:
     # The rules of the replay add the same few values to every row.
-    origin = pc.map_lookup(batch["properties"], ORIGIN_PREFIX + "TOPIC", "first")
-    queue = pc.map_lookup(batch["properties"], ORIGIN_PREFIX + "QUEUE_ID", "first")
+    properties = property_map(batch)
+    origin = pc.map_lookup(properties, ORIGIN_PREFIX + "TOPIC", "first")
+    queue = pc.map_lookup(properties, ORIGIN_PREFIX + "QUEUE_ID", "first")
     columns = (
         origin,
         queue.cast(pa.int32()),
@@ -256,7 +257,7 @@ def _by_writer(spec: ReplaySpec) -> Refusals:
     def refusals(batch: pa.RecordBatch) -> Mapping[int, str]:
         found: dict[int, str] = {}
         for row, error in refused_rows(
-            to_append(batch, keep_timestamps=keep), lambda b: prepare(b, config, how, LOOPBACK)
+            to_append(batch, how, keep_timestamps=keep), lambda b: prepare(b, config, how, LOOPBACK)
         ):
             found[row] = _plain(error)
         return found

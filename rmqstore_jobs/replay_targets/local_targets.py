@@ -228,7 +228,7 @@ class LocalReplay:
         matched = refused = 0
         for batch in (batch for part in rows.parts for batch in part):
             matched += batch.num_rows
-            given = to_append(batch, keep_timestamps=self.spec.keep_timestamps)
+            given = to_append(batch, target.dialect, keep_timestamps=self.spec.keep_timestamps)
             for error in append_rows(target, given):
                 refused += 1
                 if len(self.problems) < PROBLEMS_SHOWN:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 
 from rmq_store import MessageStore
+from rmq_store.arrow.string_slices import buffers, slices
 from rmq_store.files.parallel import one_ahead
+from rmq_store.format.releases import Dialect
 from rmq_store.questions.answer_by_shares import ask
 from rmq_store.search.log_slices import LogSlice, pieces_of
-from rmqstore_jobs.replaying.replay_question import READ_FOR_STORE, Handled, Rows
+from rmqstore_jobs.replaying.replay_question import Handled, Rows, columns_for_store
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from rmqstore_jobs.running.spark_engine import cores_of, engine_of
 from spark_source.planning.query_plan import ReadPlan
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
 IN_FLIGHT_BYTES = 64 << 20  # what fits into the default heap of 1 GiB
 MIN_SHARE_BYTES = 4 << 20
 MAX_SHARE_BYTES = 32 << 20
-_AS_THEY_ARE = ("properties", "flag", "sysFlag", "bornTimestamp", "bornHost", "reconsumeTimes")
+_AS_THEY_ARE = ("flag", "sysFlag", "bornTimestamp", "bornHost", "reconsumeTimes")
 
 
 class WaveReader:
@@ -50,7 +53,7 @@ class WaveReader:
             self.plan,
             pieces,
             _as_batches,
-            columns=READ_FOR_STORE,
+            columns=columns_for_store(self.spec),
             share_bytes=self._share_bytes,
         )
         return ask(question, self.plan.store, self._engine)
@@ -62,15 +65,27 @@ def _as_batches(
     return list(rows)
 
 
-def to_append(batch: pa.RecordBatch, *, keep_timestamps: bool) -> pa.RecordBatch:
-    """Rows of the source as a batch for `append_batch`, with stored bodies and the matching
-    sysFlag."""
+def to_append(batch: pa.RecordBatch, release: Dialect, *, keep_timestamps: bool) -> pa.RecordBatch:
+    """Rows of the source as a batch for `append_batch` of a store of `release`, with stored bodies
+    and the matching sysFlag."""
     columns = {
         "topic": batch["topic"],
         "queueId": batch["queueId"],
         "body": batch["rawBody"],
         **{name: batch[name] for name in _AS_THEY_ARE},
     }
+    if "properties" in batch.schema.names:
+        columns["properties"] = batch["properties"]
+    else:
+        columns["rawProperties"] = _as_written_by(release, batch["rawProperties"])
     if keep_timestamps:
         columns["storeTimestamp"] = batch["storeTimestamp"]
     return pa.RecordBatch.from_pydict(columns)
+
+
+def _as_written_by(release: Dialect, stored: pa.Array) -> pa.Array:
+    """Property strings that all end with a separator, without it if the release leaves it out."""
+    if not release.has("no_last_separator"):
+        return stored
+    ends, raw = buffers(stored)
+    return slices(raw, ends[:-1].astype(np.int64), np.diff(ends) - 1, pa.binary())

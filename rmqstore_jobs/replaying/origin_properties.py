@@ -10,7 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.arrow.column_definitions import PROPERTIES
-from rmq_store.format.layout import CRC_PROPERTY, Property
+from rmq_store.arrow.property_columns import decode_property_columns
+from rmq_store.arrow.string_slices import buffers
+from rmq_store.format.layout import CRC_PROPERTY, PROPERTY_SEPARATOR, Property
 from rmq_store.format.topics import LMQ_PREFIX
 
 ORIGIN_PREFIX = "REPLAY_ORIGIN_"
@@ -22,18 +24,69 @@ ORIGIN: Mapping[str, str] = {  # property -> column of the source
     ORIGIN_PREFIX + "LOG_OFFSET": "commitLogOffset",
     ORIGIN_PREFIX + "STORE_TIMESTAMP": "storeTimestamp",  # milliseconds
 }
+PROPERTY_FORMS = ("properties", "rawProperties")
+"""Columns of the properties; a batch of a replay has one of them."""
+
 _LIGHT_QUEUES = (Property.INNER_MULTI_DISPATCH, Property.INNER_MULTI_QUEUE_OFFSET)
+# Arrow scalars, because converting a plain value makes pyarrow search for pandas.
+_SEPARATOR = pa.scalar(bytes([PROPERTY_SEPARATOR]), pa.binary())
+_NOTHING = pa.scalar(b"", pa.binary())
 
 Mask = npt.NDArray[np.bool_]
 
 
-def with_origin(batch: pa.RecordBatch, without: tuple[str, ...]) -> pa.MapArray:
-    """The properties plus the message's origin, which replaces an older origin.
+def with_origin(batch: pa.RecordBatch, without: tuple[str, ...]) -> tuple[str, pa.Array]:
+    """The properties plus the message's origin, which replaces an older origin: column and values.
 
     Without the CRC of the record, because the target's writer computes its own. Messages read from
-    a light queue lose the names of light queues, because they would arrive twice.
+    a light queue lose the names of light queues, because they would arrive twice. Strings of
+    `rawProperties` from which nothing must go get the origin at their end, and stay what they are.
     """
-    properties, rows = batch["properties"], batch.num_rows
+    if "rawProperties" in batch.schema.names and not without and not _something_must_go(batch):
+        return "rawProperties", _at_the_end(batch)
+    return "properties", _in_the_map(batch, without)
+
+
+def property_map(batch: pa.RecordBatch) -> pa.MapArray:
+    """The properties of a batch with the column `properties` or `rawProperties`."""
+    if "properties" in batch.schema.names:
+        return batch["properties"]
+    return decode_property_columns(batch["rawProperties"], with_map=True).properties
+
+
+def _something_must_go(batch: pa.RecordBatch) -> bool:
+    """Whether a stored string may have a property that `_in_the_map` drops."""
+    if pc.any(pc.starts_with(batch["topic"], LMQ_PREFIX)).as_py():
+        return True
+    ends, raw = buffers(batch["rawProperties"])
+    used = raw[ends[0] : ends[-1]].tobytes()
+    return any(name.encode() in used for name in (ORIGIN_PREFIX, CRC_PROPERTY))
+
+
+def _at_the_end(batch: pa.RecordBatch) -> pa.Array:
+    """The stored strings, ended by a separator, and the origin, also ended by one."""
+    stored = batch["rawProperties"]
+    pieces = [stored, _missing_separators(stored)]
+    for name, column in ORIGIN.items():
+        value = _as_text(batch[column]).cast(pa.binary())
+        pieces += [pa.scalar(name.encode() + b"\x01", pa.binary()), value, _SEPARATOR]
+    return pc.binary_join_element_wise(*pieces, _NOTHING)
+
+
+def _missing_separators(stored: pa.Array) -> pa.Array:
+    """A separator for each string that does not end with one; brokers of 4.9.1 to 5.1 leave it out."""
+    ends, raw = buffers(stored)
+    filled = np.diff(ends) > 0
+    last = raw[np.maximum(ends[1:], 1) - 1] if len(raw) else np.zeros(len(filled), np.uint8)
+    missing = filled & (last != PROPERTY_SEPARATOR)
+    return pa.array([b"", bytes([PROPERTY_SEPARATOR])], pa.binary()).take(
+        pa.array(missing.astype(np.int8))
+    )
+
+
+def _in_the_map(batch: pa.RecordBatch, without: tuple[str, ...]) -> pa.MapArray:
+    """The map of the properties, without some, and with the origin."""
+    properties, rows = property_map(batch), batch.num_rows
     ends = properties.offsets.to_numpy()
     row = np.repeat(np.arange(rows), np.diff(ends))
     names = properties.keys.slice(ends[0], ends[-1] - ends[0])

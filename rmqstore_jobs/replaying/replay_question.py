@@ -36,14 +36,12 @@ _READ = (
     "queueId",
     "queueOffset",
     "commitLogOffset",
-    "keys",
-    "uniqKey",
     "storeTimestamp",
     "reconsumeTimes",
-    "properties",
 )
-READ_FOR_STORE = (*_READ, "flag", "sysFlag", "bornTimestamp", "bornHost", "rawBody")
-READ_TO_SEND = (*_READ, "body")
+_OF_KEYS = ("keys", "uniqKey")
+_AS_STORED = ("flag", "sysFlag", "bornTimestamp", "bornHost", "rawBody")
+READ_TO_SEND = (*_READ, *_OF_KEYS, "properties", "body")
 
 _Part = TypeVar("_Part")
 Handle = Callable[[MessageStore, int, Iterator[pa.RecordBatch]], _Part]
@@ -75,6 +73,12 @@ def source_options(spec: ReplaySpec, ranges: Sequence[QueueSlice] = ()) -> dict[
         options["startingOffsets"] = offsets_json({q: s[0] for q, s in spec.offsets.items()})
         options["endingOffsets"] = offsets_json({q: s[1] for q, s in spec.offsets.items()})
     return _given(options)
+
+
+def columns_for_store(spec: ReplaySpec) -> tuple[str, ...]:
+    """The columns that a replay into a store reads. Only dead letters need the map of properties."""
+    properties = "properties" if spec.dead_to_origin else "rawProperties"
+    return (*_READ, *(_OF_KEYS if spec.keys else ()), properties, *_AS_STORED)
 
 
 def left_unread(spec: ReplaySpec) -> str | None:

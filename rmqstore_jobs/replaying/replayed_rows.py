@@ -11,8 +11,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rmq_store.arrow.column_definitions import BY_NAME
 from rmq_store.index.message_has_key import rows_with_key
-from rmqstore_jobs.replaying.origin_properties import with_origin
+from rmqstore_jobs.replaying.origin_properties import PROPERTY_FORMS, with_origin
 from rmqstore_jobs.replaying.replay_spec import QueueMap, ReplaySpec, times_of
 
 READ = "read"
@@ -85,15 +86,17 @@ class RowRules:
         return rows_with_key(batch["keys"], batch["uniqKey"], self.keys)
 
     def _changed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        name, properties = with_origin(batch, _OF_RETRIES if self.dead_to_origin else ())
         columns = {
-            "properties": with_origin(batch, _OF_RETRIES if self.dead_to_origin else ()),
+            name: properties,
             "topic": self._new_topics(batch),
             "queueId": self._new_queues(batch),
         }
         if self.dead_to_origin:
             columns["reconsumeTimes"] = pa.array(np.zeros(batch.num_rows, np.int32))
-        arrays = [columns.get(field.name, batch[field.name]) for field in batch.schema]
-        return pa.RecordBatch.from_arrays(arrays, schema=batch.schema)
+        fields = [BY_NAME[name].field if f.name in PROPERTY_FORMS else f for f in batch.schema]
+        arrays = [columns[f.name] if f.name in columns else batch[f.name] for f in fields]
+        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
     def _new_topics(self, batch: pa.RecordBatch) -> pa.Array:
         topics = batch["topic"]
