@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import logging
-import mmap
 import os
 import shutil
 import socket
@@ -125,7 +124,8 @@ class Staging:
         """The batches of all parts in order of partition and row, one at a time.
 
         Deletes each file behind its last batch, so that its memory and disk serve what the batches
-        are written to: a write that is interrupted has no use for its files.
+        are written to: a write that is interrupted has no use for its files. Reads and does not map: a
+        file that is cut fails the write and not the process, and the thread that reads frees it.
         Raises MissingFileError if driver and executors do not share the folder, StagingError if a
         file does not have the bytes that its task wrote.
         """
@@ -147,20 +147,20 @@ class Staging:
         except OSError as error:
             raise StagingError(path, reason=f"cannot be opened: {error.strerror}") from error
         try:
-            with os.fdopen(descriptor, "rb") as file:
-                mapped = pa.py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-            _refuse_other(path, "bytes", sum(size for size, _ in part.batches), mapped.size)
-            for size, crc in part.batches:
-                raw = mapped.slice(at, size)
-                _refuse_other(path, f"CRC of the batch at {at}", crc, crc32(raw))
-                (batch,) = pa.ipc.open_stream(raw)
-                rows, at = rows + batch.num_rows, at + size
-                yield batch
+            with os.fdopen(descriptor, "rb", buffering=0) as file:
+                held = os.fstat(descriptor).st_size
+                _refuse_other(path, "bytes", sum(size for size, _ in part.batches), held)
+                for size, crc in part.batches:
+                    raw = file.read(size)
+                    _refuse_other(path, f"CRC of the batch at {at}", crc, crc32(raw))
+                    (batch,) = pa.ipc.open_stream(raw)
+                    rows, at = rows + batch.num_rows, at + size
+                    yield batch
+                _refuse_other(path, "rows", part.rows, rows)
+                with _gone_or_logged(path):
+                    path.unlink()  # before the file is closed, which then also frees its memory
         except (pa.ArrowInvalid, OSError, ValueError) as error:
             raise StagingError(path, reason=f"cannot be read: {error}") from error
-        _refuse_other(path, "rows", part.rows, rows)
-        with _gone_or_logged(path):
-            path.unlink()
 
     def remove(self) -> None:
         """Delete the folder, and the one around it if nothing is left there. Logs what fails."""
