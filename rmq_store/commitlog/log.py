@@ -266,7 +266,13 @@ class CommitLog:
         """
         base, end = segment.base, self.chain.segment_end(segment)
         self.chain.need([at], [min(end, upto + HEAD_SIZE)], fresh=True)
-        run = follow(self.window_of(segment), base, at - base, upto - base)
+        run = follow(
+            self.window_of(segment),
+            base,
+            at - base,
+            upto - base,
+            lambda position: self._stored_from(segment, position),
+        )
         self.chain.need([at], [base + run.stop])  # the last record may extend past `upto`
         self.chain.check_reads()
         return self.window_of(segment), run
@@ -354,9 +360,7 @@ class CommitLog:
         """Zeros up to the end of the file, or a range of zeros with data after it."""
         stored = self.chain.stored_from(at)
         self.chain.need([stored], [end])
-        empty = stored >= end or not self.chain.window(stored, end).any()
-        self.chain.check_reads()
-        if empty:
+        if self.chain.is_zero(stored, end):
             return Extent(at, end, gap=Gap.UNWRITTEN)
         behind = self.next_record(segment, self._with_front(at, stored), end)
         if behind is None:

@@ -35,6 +35,8 @@ _FIRST_PIECE = 512
 _LARGEST_PIECE = 16 << 20
 _SEARCH = 8 << 10  # how far after its mark a lane searches for its first record
 
+StoredFrom = Callable[[int], int]
+
 
 @dataclass(frozen=True, slots=True)
 class RecordRun:
@@ -65,8 +67,14 @@ def follow_one(window: Bytes, base: int, start: int, stop: int) -> RecordRun:
     return RecordRun(np.array(positions, dtype=np.int64), at)
 
 
-def follow(window: Bytes, base: int, start: int, stop: int) -> RecordRun:
-    """As `follow_one`; for a long range, follows many lanes in parallel."""
+def follow(
+    window: Bytes, base: int, start: int, stop: int, stored_from: StoredFrom | None = None
+) -> RecordRun:
+    """As `follow_one`; for a long range, follows many lanes in parallel.
+
+    `stored_from` gives the first position at or after another that is not known to be zeros. Lanes
+    start only there: the log often ends early in its file, and looks into the rest would fill memory.
+    """
     # Step first: the log often ends early in its preallocated file.
     first = follow_one(window, base, start, min(stop, start + _PROBE))
     if first.stop < min(stop, start + _PROBE):
@@ -74,7 +82,7 @@ def follow(window: Bytes, base: int, start: int, stop: int) -> RecordRun:
     pieces: list[Ints] = [first.at]
     at = first.stop
     while stop - at >= _MANY_FROM:
-        run = _follow_lanes(window, base, at, stop)
+        run = _follow_lanes(window, base, at, stop, stored_from)
         pieces.append(run.at)
         # If the lanes did not join up to `stop`, the run ended or a lane started inside a body:
         # step over that place, then continue.
@@ -90,8 +98,10 @@ def follow(window: Bytes, base: int, start: int, stop: int) -> RecordRun:
     return RecordRun(np.concatenate([*pieces, rest.at]), rest.stop)
 
 
-def _follow_lanes(window: Bytes, base: int, start: int, stop: int) -> RecordRun:
-    starts = _lane_starts(window, base, start, stop)
+def _follow_lanes(
+    window: Bytes, base: int, start: int, stop: int, stored_from: StoredFrom | None
+) -> RecordRun:
+    starts = _lane_starts(window, base, start, stop, stored_from)
     goals = np.append(starts[1:], stop)
     at, lanes, ends = _steps(window, starts, goals)
     places = np.sort(at)  # memory is read faster in order
@@ -149,12 +159,18 @@ def _are_records(window: Bytes, base: int, at: Ints) -> Mask:
     return good
 
 
-def _lane_starts(window: Bytes, base: int, start: int, stop: int) -> Ints:
+def _lane_starts(
+    window: Bytes, base: int, start: int, stop: int, stored_from: StoredFrom | None
+) -> Ints:
     """`start`, and records near evenly spread marks after it, in ascending order."""
     count = min(_MOST_LANES, (stop - start) // _BYTES_A_LANE)
     marks = np.linspace(start, stop, count, endpoint=False, dtype=np.int64)[1:]
-    starts = [start]
+    starts, stored = [start], start
     for mark in marks.tolist():
+        if stored_from is not None and stored <= mark:
+            stored = stored_from(mark)
+        if stored > mark:
+            continue
         found = next_record(window, base, mark, min(mark + _SEARCH, stop))
         if found is not None and found > starts[-1]:
             starts.append(found)
@@ -166,7 +182,7 @@ def next_record(
     base: int,
     start: int,
     stop: int,
-    stored_from: Callable[[int], int] | None = None,
+    stored_from: StoredFrom | None = None,
 ) -> int | None:
     """The first position in [start, stop) where a record with a matching physicalOffset seems to start.
 

@@ -29,6 +29,7 @@ from rmq_store.format.array_types import Bytes
 
 # Mapped files that a chain without a shared cache keeps: one pass along the log needs two.
 _MAPPINGS_KEPT = 2
+_LOOKED_AT = 1 << 20  # bytes at a time in a search for anything but zeros
 _COPIED = 1 << 16  # bytes of a window: a copy costs less than to ask again whether they were there
 
 
@@ -163,6 +164,24 @@ class SegmentChain:
             return offset
         found = segment.base + self._mappings.get(segment).stored_from(offset - segment.base)
         return found if found < segment.base + segment.size else self.segment_end(segment)
+
+    def is_zero(self, start: int, stop: int) -> bool:
+        """Whether bytes `start` to `stop` of the stream, within one file, are zeros.
+
+        Reads only what is stored: the rest of a nearly empty file would take seconds.
+        """
+        segment = self.segment_at(start)
+        base = start if segment is None else segment.base
+        at = self.stored_from(start)
+        while at < stop:
+            # To the end of a page: in a file system in memory a look also stores the page.
+            upto = min(at + _LOOKED_AT - (at - base) % _LOOKED_AT, stop)
+            some = self.window(at, upto).any()
+            self.check_reads()
+            if some:
+                return False
+            at = self.stored_from(upto)
+        return True
 
     @property
     def is_remote(self) -> bool:

@@ -74,13 +74,11 @@ def _refuse_tail(log: CommitLog, log_end: int) -> None:
     segment = log.chain.segment_at(log_end)
     if segment is None:
         return
-    window = log.chain.window(log_end, log.chain.segment_end(segment))
-    if (
-        len(window) >= BLANK_SIZE
-        and window[:BLANK_SIZE].view(BLANK_HEAD)[0]["magic"] == MAGIC_BLANK
-    ):
+    end = log.chain.segment_end(segment)
+    front = log.chain.window(log_end, min(log_end + BLANK_SIZE, end))
+    if len(front) == BLANK_SIZE and front.view(BLANK_HEAD)[0]["magic"] == MAGIC_BLANK:
         return
-    if window.any():
+    if not log.chain.is_zero(log_end, end):
         raise UncleanStoreError(
             segment.path,
             offset=log_end,

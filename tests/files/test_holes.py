@@ -5,15 +5,19 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rmq_store import Gap, MessageStore
+from rmq_store.commitlog import record_runs
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.files.segments import SegmentFile
 from rmq_store.files.truncate import clear_from
+from rmq_store.format.array_types import Bytes
 from rmq_store.recovery.recover_store import recover
 from tests.support.golden import log_files, offsets, unpack, wanted
 
@@ -77,6 +81,48 @@ def test_a_hole_is_skipped_if_the_file_system_reports_it(tmp_path: Path, holes: 
         assert (chain.stored_from(0), chain.stored_from(behind)) == (reported, SIZE)
     else:
         assert (chain.stored_from(0), chain.stored_from(behind)) == (0, behind)
+
+
+@pytest.mark.usefixtures("holes")
+def test_zeros_are_told_from_a_byte_wherever_it_is(tmp_path: Path) -> None:
+    places = [100, 1 << 20, SIZE // 2, SIZE - 1]
+    chain = SegmentChain([str(tmp_path)], segments=[sparse(tmp_path, *places)])
+    for before, place in zip([-1, *places], places, strict=False):
+        assert chain.is_zero(before + 1, place)
+        assert not chain.is_zero(before + 1, place + 1)
+    assert chain.is_zero(SIZE // 2, SIZE // 2)
+
+
+def test_opening_to_append_reads_no_hole(holes: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of the log has a gigabyte by default, and most of it may be a hole."""
+    looked_at: list[int] = []
+    in_piece, window = record_runs._next_in_piece, SegmentChain.window
+
+    def looked(data: Bytes, base: int, start: int, stop: int) -> int | None:
+        looked_at.append(base + start)
+        return in_piece(data, base, start, stop)
+
+    def windowed(chain: SegmentChain, start: int, stop: int, **how: Any) -> Bytes:
+        if chain.file_size == SIZE and stop - start < SIZE:
+            looked_at.append(start)
+        return window(chain, start, stop, **how)
+
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:  # in memory, a look fills holes
+        path = Path(folder, "s")
+        with MessageStore.create(path, {"mappedFileSizeCommitLog": SIZE}) as writer:
+            for number in range(400):
+                writer.append({"topic": "orders", "queueId": 0, "body": b"%d" % number * 250})
+            end = writer.log_range()[1]
+        monkeypatch.setattr(record_runs, "_next_in_piece", looked)
+        monkeypatch.setattr(SegmentChain, "window", windowed)
+        with MessageStore.open(path, queues=False) as store:
+            assert store.log_range()[1] == end
+        MessageStore.append_to(path, recovery="refuse").close()
+        reports_holes = first_data(sparse(Path(folder), SIZE // 2).path) > 0
+    assert looked_at
+    if holes == "as it is" and reports_holes:
+        # And the last bytes of the file, which may be the front of a record.
+        assert max(at for at in looked_at if at < SIZE - 4) < end + (1 << 20)
 
 
 @pytest.mark.usefixtures("holes")

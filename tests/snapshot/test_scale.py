@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -244,9 +245,9 @@ def test_the_log_is_not_walked_from_its_start(tmp_path: Path, counts: Counts) ->
     walked: list[int] = []
     follow = walk.follow
 
-    def counting(window: Bytes, base: int, start: int, stop: int) -> walk.RecordRun:
+    def counting(window: Bytes, base: int, start: int, *how: Any) -> walk.RecordRun:
         walked.append(base + start)
-        return follow(window, base, start, stop)
+        return follow(window, base, start, *how)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(commitlog, "follow", counting)

@@ -46,6 +46,14 @@ def save(frame: DataFrame, target: Path, mode: str = "append", **options: str) -
     frame.write.format("rmqstore").mode(mode).options(**options).save(str(target))
 
 
+@pytest.fixture(scope="module")
+def small_files(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A broker.conf for targets that a test opens again and again, or reads byte by byte."""
+    conf = tmp_path_factory.mktemp("conf") / "broker.conf"
+    conf.write_text("mappedFileSizeCommitLog=1048576\n")
+    return str(conf)
+
+
 def refusal(action: Callable[[], Any]) -> str:
     with pytest.raises(PySparkException) as refused:
         action()
@@ -131,11 +139,11 @@ def _in_log_order(store: MessageStore) -> list[Any]:
     return sorted(found, key=lambda message: message.commit_log_offset)
 
 
-def test_modes(spark: SparkSession, tmp_path: Path) -> None:
+def test_modes(spark: SparkSession, tmp_path: Path, small_files: str) -> None:
     target = tmp_path / "store"
     frame = spark.range(10).selectExpr("'t' AS topic", "cast(id AS string) AS body")
     for mode, count in (("overwrite", 10), ("append", 20), ("append", 30), ("overwrite", 10)):
-        save(frame, target, mode)
+        save(frame, target, mode, brokerConf=small_files)
         assert messages(spark, target).count() == count
     for mode in ("error", "ignore"):
         assert "cannot be written in the" in refusal(partial(save, frame, target, mode))
@@ -164,7 +172,9 @@ def test_what_is_wrong_is_said_before_a_task_runs(spark: SparkSession, tmp_path:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_failing_task_leaves_the_target_as_it_was(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_failing_task_leaves_the_target_as_it_was(
+    spark: SparkSession, tmp_path: Path, small_files: str
+) -> None:
     target = tmp_path / "store"
     good = spark.range(0, 100, 1, 2).selectExpr("'t' AS topic", "cast(id AS string) AS body")
     bad = spark.range(0, 100, 1, 2).selectExpr(
@@ -172,7 +182,7 @@ def test_a_failing_task_leaves_the_target_as_it_was(spark: SparkSession, tmp_pat
     )
     assert "forbidden character" in refusal(lambda: save(bad, target))
     assert list(tmp_path.iterdir()) == []
-    save(good, target)
+    save(good, target, brokerConf=small_files)
     before = {path: path.read_bytes() for path in target.rglob("*") if path.is_file()}
     for mode in ("append", "overwrite"):
         assert "forbidden character" in refusal(partial(save, bad, target, mode))
@@ -203,24 +213,25 @@ def mirror(
 
 
 def test_a_store_mirrored_into_another_ends_equal(
-    spark: SparkSession, golden: Golden, tmp_path: Path
+    spark: SparkSession, golden: Golden, tmp_path: Path, small_files: str
 ) -> None:
+    mirrored = partial(mirror, spark, brokerConf=small_files)
     source, target, checkpoint = (tmp_path / name for name in ("source", "mirror", "checkpoint"))
     shutil.copytree(golden(NAME).path, source)
-    query = mirror(spark, source, target, checkpoint)
+    query = mirrored(source, target, checkpoint)
     assert len(query.recentProgress) >= 3
     assert rows_of(messages(spark, target)) == rows_of(messages(spark, source))
 
     with MessageStore.append_to(source) as writer:
         for number in range(40):
             writer.append({"topic": f"new-{number % 3}", "queueId": 1, "body": b"%d" % number})
-    mirror(spark, source, target, checkpoint)
+    mirrored(source, target, checkpoint)
     # A driver that was killed after its commit and before Spark knew: the batch comes again.
     last = max(int(path.name) for path in (checkpoint / "commits").iterdir() if path.name.isdigit())
     for number in (last, last - 1):
         for path in (checkpoint / "commits").glob(f"*{number}*"):
             path.unlink()
-    again = mirror(spark, source, target, checkpoint)
+    again = mirrored(source, target, checkpoint)
     assert sum(progress["numInputRows"] for progress in again.recentProgress) > 0
     assert rows_of(messages(spark, target)) == rows_of(messages(spark, source))
     assert left_beside(target) == ["ledger.json"]
