@@ -11,10 +11,8 @@ from zlib_ng import zlib_ng
 from rmq_store.format.layout import CRC_MASK
 
 _COPIED = 768  # bytes; a longer slice takes more time to copy than to slice
-_IN_VIEW = 12  # bytes; Arrow's views hold the bytes of shorter strings themselves
 _FEW = 64  # slices; below, to prepare the copies takes longer than they save
 _COPIES_AT_A_TIME = 512  # so that they stay in the processor's cache
-_VIEW = np.dtype([("length", "<i4"), ("prefix", "<i4"), ("buffer", "<i4"), ("start", "<i4")])
 
 crc32: Callable[..., int] = zlib_ng.crc32
 """zlib's CRC-32 of any buffer; uses the processor's carry-less multiply if available."""
@@ -34,9 +32,10 @@ def crc32_of_slices(
     a CRC has no vector form. The CRC runs at memory speed; the cost is one call and one object per
     slice. If all slices are short, Arrow makes their objects faster than Python does.
     """
-    many = len(starts) >= _FEW
-    if many and int(lengths.min()) > _IN_VIEW and int(lengths.max()) <= _COPIED:
-        return _crc32_of_copies(data, starts, lengths)
+    if len(starts) >= _FEW and int(lengths.max()) <= _COPIED:
+        of_copies = _crc32_of_copies(data, starts, lengths)
+        if of_copies is not None:
+            return of_copies
     view = data.data
     ends = (starts + lengths).tolist()
     crcs = [crc32(view[start:end]) for start, end in zip(starts.tolist(), ends, strict=True)]
@@ -45,15 +44,16 @@ def crc32_of_slices(
 
 def _crc32_of_copies(
     data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
-) -> npt.NDArray[np.int64]:
-    """As `crc32_of_slices`, for slices that are longer than those that a view itself holds."""
-    import pyarrow as pa  # what only looks at the files of a store does without
+) -> npt.NDArray[np.int64] | None:
+    """As `crc32_of_slices`; None if a slice is too short to be outside its view."""
+    # What only looks at the files of a store does without Arrow, so it is not loaded with this.
+    import pyarrow as pa
 
-    views = np.zeros(len(starts), dtype=_VIEW)
-    views["length"], views["start"] = lengths, starts
-    slices = pa.Array.from_buffers(
-        pa.binary_view(), len(starts), [None, pa.py_buffer(views), pa.py_buffer(data)]
-    )
+    from rmq_store.format.slice_views import LONGEST_IN_VIEW, slice_views
+
+    if int(lengths.min()) <= LONGEST_IN_VIEW:
+        return None
+    slices = slice_views(data, starts, lengths, pa.binary_view())
     crcs = np.empty(len(starts), dtype=np.int64)
     for at in range(0, len(starts), _COPIES_AT_A_TIME):
         copies = slices.slice(at, _COPIES_AT_A_TIME).to_numpy(zero_copy_only=False)
