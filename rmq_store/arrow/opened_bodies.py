@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pyarrow as pa
 
-from rmq_store.arrow.column_values import stored_bodies
 from rmq_store.commitlog.headers import Headers
 from rmq_store.errors import BodyError
 from rmq_store.format.array_types import Ints, Mask
@@ -20,6 +19,7 @@ OPENED_BYTES = 16 << 20
 
 def opened_bodies(
     headers: Headers,
+    stored: pa.Array,
     needed: Mask,
     *,
     max_body_bytes: int,
@@ -28,11 +28,11 @@ def opened_bodies(
 ) -> Iterator[tuple[Ints, pa.Array]]:
     """Consecutive rows, as row numbers, and their bodies, in steps of up to OPENED_BYTES.
 
-    A body is decompressed according to sysFlag where `needed`; a frame need not say how large its
-    content is, so each is opened to find out. A row that does not open goes to `failed`, and is left
-    out if that returns.
+    `stored`: the bodies of all rows as stored. A body is decompressed according to sysFlag where
+    `needed`; a frame need not say how large its content is, so each is opened to find out. A row
+    that does not open goes to `failed`, and is left out if that returns.
     """
-    step = _Step(stored_bodies(headers), 0)
+    step = _Step(stored, 0)
     compressed = (headers.sys_flag & SysFlag.COMPRESSED) != 0
     for row in np.flatnonzero(compressed & needed).tolist():
         try:

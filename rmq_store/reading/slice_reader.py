@@ -15,8 +15,10 @@ from rmq_store.arrow.column_values import (
     Rows,
     needs_log,
     other_topic_rows,
+    stored_bodies,
     stored_topics,
 )
+from rmq_store.arrow.copied_bodies import CopiedBodies
 from rmq_store.arrow.opened_bodies import opened_bodies
 from rmq_store.arrow.property_columns import PropertyColumns
 from rmq_store.commitlog.headers import Headers
@@ -153,7 +155,7 @@ class SliceReader:
         if not self._reads_log:
             yield self._builder.build(rows, None)
             return
-        rows, headers = self._located(rows)
+        rows, headers, stored = self._located(rows)
         inner = np.zeros(len(rows), dtype=bool)
         if self.options.unwrap:
             inner |= (headers.sys_flag & SysFlag.INNER_BATCH) != 0
@@ -164,11 +166,11 @@ class SliceReader:
             if not kept.all():
                 places = np.flatnonzero(kept)
                 rows, headers, inner = rows.take(places), headers.take(places), inner[places]
-                properties = None
+                properties = stored = None
         if not len(rows):
             yield self._builder.empty()
         elif inner.any() or "body" in self._builder.names:
-            yield from self._with_bodies(rows, headers, inner, properties)
+            yield from self._with_bodies(rows, headers, inner, properties, stored)
         else:
             yield self._builder.build(rows, headers, properties)
 
@@ -182,11 +184,17 @@ class SliceReader:
         return hits
 
     def _with_bodies(
-        self, rows: Rows, headers: Headers, inner: Mask, properties: PropertyColumns | None
+        self,
+        rows: Rows,
+        headers: Headers,
+        inner: Mask,
+        properties: PropertyColumns | None,
+        stored: pa.Array | None,
     ) -> Iterator[pa.RecordBatch]:
-        """Batches of a limited number of opened bytes."""
+        """Batches of a limited number of opened bytes; `stored`: the bodies as stored, if known."""
         steps = opened_bodies(
             headers,
+            stored_bodies(headers) if stored is None else stored,
             inner | ("body" in self._builder.names),
             max_body_bytes=self.options.max_body_bytes,
             path=self.log.chain.folders[0],
@@ -221,13 +229,16 @@ class SliceReader:
         order = np.argsort(both.column(_PLACE).to_numpy(), kind="stable")
         yield both.take(pa.array(order)).combine_chunks().to_batches()[0]
 
-    def _located(self, rows: Rows) -> tuple[Rows, Headers]:
-        """The rows with intact records, and their headers. Other rows are damage."""
+    def _located(self, rows: Rows) -> tuple[Rows, Headers, pa.Array | None]:
+        """The rows with intact records, their headers, and their stored bodies if known.
+
+        Other rows are damage.
+        """
         first = int(rows.log_offset[0])
         window = self._window(rows, first)
         if window is None:
             self._explain(rows, np.arange(len(rows)))
-            return rows.take(slice(0, 0)), Headers(_NO_BYTES, rows.log_offset[:0], 0)
+            return rows.take(slice(0, 0)), Headers(_NO_BYTES, rows.log_offset[:0], 0), None
         headers = Headers(window, rows.log_offset - first, first)
         good = headers.valid & (headers.total == rows.size)
         if not good.all():
@@ -252,8 +263,9 @@ class SliceReader:
         except MissingFileError:
             return None  # it has expired since the store was opened
 
-    def _believed(self, rows: Rows, headers: Headers) -> tuple[Rows, Headers]:
+    def _believed(self, rows: Rows, headers: Headers) -> tuple[Rows, Headers, pa.Array | None]:
         """The rows without records of another queue and without bodies with a wrong CRC."""
+        stored = None
         other = other_topic_rows(rows, headers) if len(rows) else np.zeros(0, dtype=bool)
         strangers = [
             row for row in np.flatnonzero(other).tolist() if not _lists(rows, headers, row)
@@ -266,13 +278,21 @@ class SliceReader:
             error = self._renumbered if renumbered[row] else self._stranger
             self._damaged(error(rows, headers, row), listed_row(rows, row))
         if self.options.check_crc and len(rows):
-            bad_crc = wrong_crc_rows(headers)
+            bad_crc, stored = self._checked(headers)
             self._explain(rows, np.setdiff1d(bad_crc, wrong))
             wrong = np.union1d(wrong, bad_crc)
         if not len(wrong):
-            return rows, headers
+            return rows, headers, stored
         keep = np.setdiff1d(np.arange(len(rows)), wrong)
-        return rows.take(keep), headers.take(keep)
+        return rows.take(keep), headers.take(keep), None
+
+    def _checked(self, headers: Headers) -> tuple[Ints, pa.Array | None]:
+        """Rows with a wrong CRC, and the bodies of all rows if they come with the check."""
+        if self._filters or "body" not in self._builder.names:
+            return wrong_crc_rows(headers), None
+        with CopiedBodies(headers) as copied:
+            wrong = wrong_crc_rows(headers)
+        return wrong, copied.bodies()
 
     def _explain(self, rows: Rows, bad: Ints) -> None:
         """Report each bad row. The slower decoder reads it again, because it says what is wrong."""

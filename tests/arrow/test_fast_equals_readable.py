@@ -14,7 +14,13 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from rmq_store.arrow.column_definitions import BY_NAME
-from rmq_store.arrow.column_values import BatchBuilder, Rows, other_topic_rows, stored_topics
+from rmq_store.arrow.column_values import (
+    BatchBuilder,
+    Rows,
+    other_topic_rows,
+    stored_bodies,
+    stored_topics,
+)
 from rmq_store.arrow.opened_bodies import opened_bodies
 from rmq_store.arrow.string_slices import buffers
 from rmq_store.commitlog import record_runs as walk
@@ -97,7 +103,12 @@ def rows_by_the_fast_path(
         np.full(len(topics), 7, dtype=np.int64),
     )
     ((_, bodies),) = opened_bodies(
-        headers, np.ones(len(rows), bool), max_body_bytes=1 << 28, path=None, failed=raised
+        headers,
+        stored_bodies(headers),
+        np.ones(len(rows), bool),
+        max_body_bytes=1 << 28,
+        path=None,
+        failed=raised,
     )
     batch = BatchBuilder("b", list(BY_NAME)).build(rows, headers, bodies=bodies)
     batch.validate(full=True)

@@ -1,0 +1,115 @@
+"""Large bodies are copied beside the check of their CRCs: the same rows, and no thread stays."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from rmq_store import MessageStore, StoreError
+from rmq_store.arrow import column_values, copied_bodies
+from rmq_store.commitlog.headers import Headers
+
+COUNT = 60
+BODIES = [np.random.default_rng(number).bytes(100_000 + number) for number in range(COUNT)]
+WRONG = 41
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """Six megabytes of bodies."""
+    batch = pa.record_batch(
+        {
+            "topic": ["orders"] * COUNT,
+            "queueId": pa.array([0] * COUNT, pa.int32()),
+            "body": pa.array(BODIES, pa.binary()),
+        }
+    )
+    with MessageStore.create(tmp_path / "store") as writer:
+        writer.append_batch(batch)
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def copies(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The threads that copy bodies, by name, one for each copy."""
+    copy, names = column_values.stored_bodies, list[str]()
+
+    def noted(headers: Headers) -> pa.Array:
+        names.append(threading.current_thread().name)
+        return copy(headers)
+
+    monkeypatch.setattr(copied_bodies, "stored_bodies", noted)
+    return names
+
+
+def bodies_of(batches: list[pa.RecordBatch]) -> list[bytes]:
+    return [body for batch in batches for body in batch["body"].to_pylist()]
+
+
+def test_bodies_are_those_of_a_read_without_a_check(store: Path, copies: list[str]) -> None:
+    with MessageStore.open(store) as reader:
+        checked = list(reader.read_batches())
+        assert copies == ["rmqstore-bodies"]
+        unchecked = list(reader.read_batches(check_crc=False))
+        few = list(reader.read_batches(batch_rows=5))
+    assert checked == unchecked
+    assert bodies_of(checked) == bodies_of(few) == BODIES
+    assert copies == ["rmqstore-bodies"], "nothing to copy beside, or too little for a thread"
+
+
+@pytest.mark.parametrize("choice", [{"columns": ["queueOffset"]}, {"tags": "odd"}])
+def test_nothing_is_copied_that_is_not_read(
+    store: Path, copies: list[str], choice: dict[str, object]
+) -> None:
+    with MessageStore.open(store) as reader:
+        list(reader.read_batches(**choice))  # type: ignore[arg-type]
+    assert copies == []
+
+
+def test_a_wrong_crc_leaves_out_its_body_alone(store: Path, copies: list[str]) -> None:
+    (file,) = (store / "commitlog").iterdir()
+    with file.open("r+b") as raw:
+        at = raw.read().index(BODIES[WRONG])
+        raw.seek(at + 50_000)
+        raw.write(bytes([BODIES[WRONG][50_000] ^ 1]))
+    met: list[StoreError] = []
+    with MessageStore.open(store) as reader:
+        found = bodies_of(list(reader.read_batches(on_damage=met.append)))
+    assert found == BODIES[:WRONG] + BODIES[WRONG + 1 :]
+    assert [error.entry.queue_offset for error in met if error.entry] == [WRONG]
+    assert copies == ["rmqstore-bodies"]
+
+
+def test_a_copy_that_fails_fails_the_read(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(headers: Headers) -> pa.Array:
+        raise pa.ArrowMemoryError("malloc of size 6000000 failed")
+
+    monkeypatch.setattr(copied_bodies, "stored_bodies", full)
+    with MessageStore.open(store) as reader, pytest.raises(MemoryError):
+        list(reader.read_batches())
+
+
+def test_the_thread_has_ended_when_the_check_fails(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # It reads mapped files, which the caller may close next.
+    released = threading.Event()
+    copy = column_values.stored_bodies
+
+    def late(headers: Headers) -> pa.Array:
+        assert released.wait(60)
+        return copy(headers)
+
+    def fails(headers: Headers) -> None:
+        released.set()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(copied_bodies, "stored_bodies", late)
+    monkeypatch.setattr("rmq_store.reading.slice_reader.wrong_crc_rows", fails)
+    with MessageStore.open(store) as reader, pytest.raises(KeyboardInterrupt):
+        list(reader.read_batches())
+    assert "rmqstore-bodies" not in [thread.name for thread in threading.enumerate()]
