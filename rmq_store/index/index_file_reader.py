@@ -369,7 +369,7 @@ class IndexFile:
         """Add the log offsets of the items with exactly this hash to `found`, newest first.
 
         Yields the byte range of the file before each access. Raises CorruptIndexError if the chain
-        does not descend.
+        does not descend, and DataLossError if the file was cut, whose bytes read as zeros.
         """
         count = self.header.index_count
         mapping = self._checked_mapping()
@@ -390,6 +390,7 @@ class IndexFile:
             if number <= count and item_hash == key_hash:
                 found.append(log_offset)
             if previous >= number or previous < 0:
+                self._checked_mapping()
                 raise CorruptIndexError(
                     self.path,
                     offset=at,
@@ -399,6 +400,7 @@ class IndexFile:
                     advice="Delete this index file in a copy of the store and rebuild the index from the log",
                 )
             number = previous
+        self._checked_mapping()
 
     def _unpacked(
         self, layout: struct.Struct, mapping: Mapping | RemoteFile, at: int
@@ -413,6 +415,7 @@ class IndexFile:
 
     def _never_written(self, number: int) -> CorruptIndexError:
         """The error for a slot that points to a missing item: the older items of the slot are lost."""
+        self._checked_mapping()
         return CorruptIndexError(
             self.path,
             offset=index_item_at(self.geometry.slots, min(number, self.geometry.items)),
