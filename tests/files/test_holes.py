@@ -14,6 +14,7 @@ import pytest
 from rmq_store import Gap, MessageStore
 from rmq_store.commitlog import record_runs
 from rmq_store.commitlog.log import CommitLog
+from rmq_store.errors import DataLossError
 from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.files.segments import SegmentFile
 from rmq_store.files.truncate import clear_from
@@ -91,6 +92,25 @@ def test_zeros_are_told_from_a_byte_wherever_it_is(tmp_path: Path) -> None:
         assert chain.is_zero(before + 1, place)
         assert not chain.is_zero(before + 1, place + 1)
     assert chain.is_zero(SIZE // 2, SIZE // 2)
+
+
+@pytest.mark.usefixtures("holes")
+@pytest.mark.parametrize("stored", [(), (100,)])
+def test_the_next_file_is_not_asked_for(tmp_path: Path, stored: tuple[int, ...]) -> None:
+    first = sparse(tmp_path, *stored)
+    second = SegmentFile(str(tmp_path / f"{SIZE:020}"), SIZE, SIZE)  # expired since it was listed
+    chain = SegmentChain([str(tmp_path)], segments=[first, second])
+    assert chain.is_zero(101, SIZE)
+    assert chain.is_zero(SIZE, SIZE)
+
+
+@pytest.mark.usefixtures("holes")
+def test_a_file_that_was_cut_is_not_zero(tmp_path: Path) -> None:
+    chain = SegmentChain([str(tmp_path)], segments=[sparse(tmp_path, 0)])
+    assert chain.window(0, 1 << 17).any()  # maps the file
+    os.truncate(chain.segments[0].path, 4096)
+    with pytest.raises(DataLossError):
+        chain.is_zero(SIZE // 2, SIZE)
 
 
 def test_opening_to_append_reads_no_hole(holes: str, monkeypatch: pytest.MonkeyPatch) -> None:
