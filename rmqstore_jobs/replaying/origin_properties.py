@@ -10,9 +10,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.arrow.column_definitions import PROPERTIES
+from rmq_store.arrow.encoding.properties import map_strings
 from rmq_store.arrow.property_columns import decode_property_columns
 from rmq_store.arrow.string_slices import buffers
-from rmq_store.format.layout import CRC_PROPERTY, PROPERTY_SEPARATOR, Property
+from rmq_store.format.layout import (
+    CRC_PROPERTY,
+    NAME_VALUE_SEPARATOR,
+    PROPERTY_SEPARATOR,
+    Property,
+)
 from rmq_store.format.topics import LMQ_PREFIX
 
 ORIGIN_PREFIX = "REPLAY_ORIGIN_"
@@ -39,12 +45,22 @@ def with_origin(batch: pa.RecordBatch, without: tuple[str, ...]) -> tuple[str, p
     """The properties plus the message's origin, which replaces an older origin: column and values.
 
     Without the CRC of the record, because the target's writer computes its own. Messages read from
-    a light queue lose the names of light queues, because they would arrive twice. Strings of
-    `rawProperties` from which nothing must go get the origin at their end, and stay what they are.
+    a light queue lose the names of light queues, because they would arrive twice. Each string of
+    `rawProperties` from which nothing must go gets the origin at its end, and stays what it is; the
+    others are decoded and encoded again.
     """
-    if "rawProperties" in batch.schema.names and not without and not _something_must_go(batch):
+    if without or "rawProperties" not in batch.schema.names:
+        return "properties", _in_the_map(batch, without)
+    changed = _something_must_go(batch)
+    if not changed.any():
         return "rawProperties", _at_the_end(batch)
-    return "properties", _in_the_map(batch, without)
+    kept, other = np.flatnonzero(~changed), np.flatnonzero(changed)
+    strings = [
+        _at_the_end(batch.take(pa.array(kept))),
+        map_strings(_in_the_map(batch.take(pa.array(other)), without)),
+    ]
+    order = np.argsort(np.concatenate([kept, other]))
+    return "rawProperties", pa.concat_arrays(strings).take(pa.array(order))
 
 
 def property_map(batch: pa.RecordBatch) -> pa.MapArray:
@@ -54,13 +70,20 @@ def property_map(batch: pa.RecordBatch) -> pa.MapArray:
     return decode_property_columns(batch["rawProperties"], with_map=True).properties
 
 
-def _something_must_go(batch: pa.RecordBatch) -> bool:
-    """Whether a stored string may have a property that `_in_the_map` drops."""
-    if pc.any(pc.starts_with(batch["topic"], LMQ_PREFIX)).as_py():
-        return True
-    ends, raw = buffers(batch["rawProperties"])
+def _something_must_go(batch: pa.RecordBatch) -> Mask:
+    """Rows whose stored string may have a property that `_in_the_map` drops."""
+    stored = batch["rawProperties"]
+    changed = pc.starts_with(batch["topic"], LMQ_PREFIX)
+    ends, raw = buffers(stored)
     used = raw[ends[0] : ends[-1]].tobytes()
-    return any(name.encode() in used for name in (ORIGIN_PREFIX, CRC_PROPERTY))
+    if any(name.encode() in used for name in (ORIGIN_PREFIX, CRC_PROPERTY)):
+        for name in (*ORIGIN, CRC_PROPERTY):
+            front = name.encode() + bytes([NAME_VALUE_SEPARATOR])
+            changed = pc.or_(changed, pc.starts_with(stored, front))
+            behind = bytes([PROPERTY_SEPARATOR]) + front
+            changed = pc.or_(changed, pc.match_substring(stored, behind))
+    mask: Mask = changed.to_numpy(zero_copy_only=False)
+    return mask
 
 
 def _at_the_end(batch: pa.RecordBatch) -> pa.Array:

@@ -120,14 +120,33 @@ def test_a_stored_string_stays_what_it_is_before_the_origin(stored: bytes) -> No
     [
         (b"TAGS\x01a\x02REPLAY_ORIGIN_TOPIC\x01older\x02", {"TAGS": "a"}),
         (b"TAGS\x01a\x02" + crc_item(5), {"TAGS": "a"}),
-        (b"NOTE\x01see REPLAY_ORIGIN_TOPIC\x02", {"NOTE": "see REPLAY_ORIGIN_TOPIC"}),
+        (b"REPLAY_ORIGIN_BROKER\x01older\x02TAGS\x01a", {"TAGS": "a"}),
     ],
 )
 def test_an_older_origin_and_the_crc_of_a_record_go(stored: bytes, left: dict[str, str]) -> None:
-    form, (string,) = written(message("orders", stored), "5.5.0")
-    assert form == "properties"
+    _, (string,) = written(message("orders", stored), "5.5.0")
     assert decode_properties(string) == {**left, **HERE}
     assert CRC_PROPERTY.encode() not in string
+
+
+@pytest.mark.parametrize(
+    "neighbour",
+    [
+        message("orders", b"TAGS\x01a\x02REPLAY_ORIGIN_TOPIC\x01older\x02"),
+        message("orders", b"TAGS\x01a\x02" + crc_item(5)),
+        message("%LMQ%a", b"TAGS\x01a\x02"),
+    ],
+    ids=["older origin", "record CRC", "light queue"],
+)
+def test_a_string_does_not_depend_on_its_neighbours(neighbour: pa.RecordBatch) -> None:
+    stored = b"EMPTY\x01\x02K\x01\xff\x02NOTE\x01see REPLAY_ORIGIN_TOPIC and __CRC32#\x02"
+    kept = message("orders", stored)
+    for batches in ([kept, neighbour, kept], [neighbour, kept, neighbour]):
+        both = pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+        form, strings = written(both, "5.5.0")
+        alone = [written(batch, "5.5.0")[1][0] for batch in batches]
+        assert (form, strings) == ("rawProperties", alone)
+        assert alone[batches.index(kept)] == stored + encode_properties(HERE)
 
 
 def test_the_names_of_light_queues_go_only_from_their_own_copies() -> None:
