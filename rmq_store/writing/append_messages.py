@@ -11,7 +11,12 @@ import numpy as np
 import pyarrow as pa
 
 from rmq_store.arrow.encoding import message_to_record as single
-from rmq_store.arrow.encoding.batch_to_records import LOOPBACK, check_room, prepare
+from rmq_store.arrow.encoding.batch_to_records import (
+    LOOPBACK,
+    check_room,
+    prepare,
+    with_one_form,
+)
 from rmq_store.arrow.encoding.offset_properties import Places, with_places
 from rmq_store.commitlog.log_writer import LogAppender
 from rmq_store.config.broker_conf import StoreConfig
@@ -118,7 +123,9 @@ class RecordAppender:
     def append_rows(self, batch: pa.RecordBatch, together: bool) -> AppendResult:
         """Append the messages of a batch; `together`: all of them in one file of the log."""
         assigned = self._places()
-        prepared = prepare(with_places(batch, assigned), self._config, self._dialect, LOOPBACK)
+        # Places change one form of the properties, so the others are compared before.
+        placed = with_places(with_one_form(batch, self._dialect), assigned)
+        prepared = prepare(placed, self._config, self._dialect, LOOPBACK)
         if together and int(prepared.total.sum()) + BLANK_SIZE > self._config.commitlog_file_size:
             raise InvalidMessageError(
                 None, reason="the batch does not fit into one file of the log"

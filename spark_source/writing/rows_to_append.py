@@ -95,8 +95,6 @@ def to_append(batch: pa.RecordBatch, asked: WriteOptions) -> Iterator[pa.RecordB
 def checked(batch: pa.RecordBatch, asked: WriteOptions) -> tuple[pa.RecordBatch, Prepared]:
     """The rows as columns for `StoreWriter.append_batch`, and the same as `prepare` gives it."""
     columns = {name: batch.column(name) for name in batch.schema.names if name in WRITTEN}
-    if "rawProperties" in batch.schema.names:
-        columns["rawProperties"] = batch.column("rawProperties")
     rows = _Rows(columns, asked, batch.num_rows)
     prepared = prepare(rows.as_batch(), asked.config, dialect(asked.release), LOOPBACK)
     rows.refuse_whole_batches(prepared.properties)

@@ -17,7 +17,11 @@ import pyarrow.compute as pc
 
 from rmq_store.arrow.encoding.checks import topic_fault
 from rmq_store.arrow.encoding.input_columns import cast_to, invalid, lengths
-from rmq_store.arrow.encoding.properties import PROPERTY_WORDS, property_strings
+from rmq_store.arrow.encoding.properties import (
+    PROPERTY_WORDS,
+    given_strings,
+    property_strings,
+)
 from rmq_store.arrow.string_slices import buffers, slices
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import InvalidMessageError, nearest
@@ -172,6 +176,19 @@ def prepare(
     )
     _check_sizes(prepared, parts[0], parts[2], config, dialect)
     return prepared
+
+
+def with_one_form(batch: pa.RecordBatch, dialect: Dialect) -> pa.RecordBatch:
+    """A batch with `rawProperties` without the other columns of properties, which agree with it.
+
+    Raises InvalidMessageError, with the row, if they do not.
+    """
+    others = [name for name in ("properties", *PROPERTY_WORDS) if name in batch.schema.names]
+    if "rawProperties" not in batch.schema.names or not others:
+        return batch
+    stored = given_strings(_columns_of(batch), dialect)
+    at = batch.schema.get_field_index("rawProperties")
+    return batch.set_column(at, "rawProperties", stored).drop_columns(others)
 
 
 def _columns_of(batch: pa.RecordBatch) -> dict[str, pa.Array]:

@@ -161,7 +161,7 @@ def _check_stored(raw: bytes, values: Mapping[str, Any]) -> None:
     found = decode_properties(raw)
     _check_words(_words_of(values), found)
     given = values.get("properties")
-    if given is not None and dict(given) != found:
+    if given is not None and decode_properties(encode_properties(dict(given))) != found:
         raise _invalid(
             "rawProperties and properties differ",
             expected=found,

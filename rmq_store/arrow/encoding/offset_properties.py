@@ -166,13 +166,16 @@ def _encoded(pairs: list[tuple[str, str]]) -> bytes:
 
 
 def _with(raw: bytes, name: str, value: str) -> bytes:
-    """Stored properties with one property set; an existing one keeps its position."""
+    """Stored properties with one property set; an existing one keeps its position, if repeated too."""
     item = name.encode() + _NAME_END + value.encode()
     items = raw.split(_ITEM_END)
-    for number, present in enumerate(items):
-        if present.startswith(name.encode() + _NAME_END):
-            items[number] = item
-            return _ITEM_END.join(items)
+    there = [
+        number for number, one in enumerate(items) if one.startswith(name.encode() + _NAME_END)
+    ]
+    for number in there:
+        items[number] = item
+    if there:
+        return _ITEM_END.join(items)
     if raw and not raw.endswith(_ITEM_END):
         raw += _ITEM_END
     return raw + item + _ITEM_END

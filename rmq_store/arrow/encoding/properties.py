@@ -13,6 +13,7 @@ from rmq_store.arrow.property_columns import decode_property_columns
 from rmq_store.arrow.string_slices import buffers, slices
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.format.layout import CRC_ITEM_SIZE, CRC_PROPERTY, PROPERTY_SEPARATOR, Property
+from rmq_store.format.properties import decode_properties
 from rmq_store.format.record import crc_item, record_crc_of
 from rmq_store.format.releases import Dialect
 
@@ -22,6 +23,7 @@ PROPERTY_WORDS = {"keys": Property.KEYS, "tags": Property.TAGS, "uniqKey": Prope
 _BEHIND_NAME = pa.scalar(b"\x01", pa.binary())
 _BEHIND_VALUE = pa.scalar(b"\x02", pa.binary())
 _NOTHING = pa.scalar(b"", pa.binary())
+_NO_TEXT = pa.scalar("", pa.string())
 _NULL = pa.scalar(None, pa.binary())
 _ZERO = pa.scalar(0, pa.int32())
 
@@ -30,16 +32,26 @@ def property_strings(
     columns: dict[str, pa.Array], dialect: Dialect, config: StoreConfig
 ) -> pa.Array:
     """The stored property string of every message, with space for a record CRC if the store uses it."""
-    if "rawProperties" in columns:
-        stored = cast_to(columns["rawProperties"], pa.binary(), "rawProperties").fill_null(_NOTHING)
-        _check_agreement(stored, _words_of(columns))
-        if "properties" in columns:
-            _check_same_map(stored, columns["properties"])
-    else:
-        stored = _encoded_properties(columns, dialect)
-    stored = _without_crc_items(stored)
+    stored = _without_crc_items(given_strings(columns, dialect))
     if config.enabledAppendPropCRC and dialect.has("record_crc"):
         stored = pa.array([with_crc_place(raw) for raw in stored.to_pylist()], pa.binary())
+    return stored
+
+
+def given_strings(columns: dict[str, pa.Array], dialect: Dialect) -> pa.Array:
+    """The property string of every message by all columns that give properties; null is not given.
+
+    `rawProperties` comes first. Raises InvalidMessageError if another column differs from it.
+    """
+    if "rawProperties" not in columns:
+        return _encoded_properties(columns, dialect)
+    stored = cast_to(columns["rawProperties"], pa.binary(), "rawProperties")
+    if stored.null_count:
+        others = {name: column for name, column in columns.items() if name != "rawProperties"}
+        stored = pc.coalesce(stored, _encoded_properties(others, dialect))
+    _check_agreement(stored, _words_of(columns))
+    if "properties" in columns:
+        _check_same_map(stored, columns["properties"])
     return stored
 
 
@@ -67,7 +79,10 @@ def with_crc_place(raw: bytes) -> bytes:
 def _encoded_properties(columns: dict[str, pa.Array], dialect: Dialect) -> pa.Array:
     words = _words_of(columns)
     if "properties" in columns:
-        stored = _of_map(columns["properties"])
+        stored = map_strings(columns["properties"])
+        given = columns["properties"].is_valid()
+        if columns["properties"].null_count:
+            stored = pc.if_else(given, stored, _of_words(words, len(given)))
         _check_agreement(stored, words)
     else:
         stored = _of_words(words, len(columns["topic"]))
@@ -82,7 +97,7 @@ def _words_of(columns: dict[str, pa.Array]) -> dict[str, pa.Array]:
     return {name: columns[name] for name in PROPERTY_WORDS if name in columns}
 
 
-def _of_map(column: pa.Array) -> pa.Array:
+def map_strings(column: pa.Array) -> pa.Array:
     """Strings of a map column. A row's items are adjacent, so joining items joins rows."""
     column = column.fill_null(pa.scalar([], type=column.type)) if column.null_count else column
     keys, values = column.keys.cast(pa.binary()), column.items.cast(pa.binary())
@@ -128,7 +143,10 @@ def _of_words(words: dict[str, pa.Array], count: int) -> pa.Array:
 
 
 def _check_agreement(stored: pa.Array, words: dict[str, pa.Array]) -> None:
-    """Raises InvalidMessageError if tags, keys or uniqKey differ from the same property."""
+    """Raises InvalidMessageError if tags, keys or uniqKey differ from the same property.
+
+    A null or empty one is not given.
+    """
     if not words:
         return
     found = decode_property_columns(stored, with_map=False)
@@ -136,7 +154,8 @@ def _check_agreement(stored: pa.Array, words: dict[str, pa.Array]) -> None:
         if name not in words:
             continue
         given = cast_to(words[name], pa.string(), name).fill_null("")
-        same = pc.equal(given, there.fill_null("")).to_numpy(zero_copy_only=False)
+        agrees = pc.or_(pc.equal(given, there.fill_null("")), pc.equal(given, _NO_TEXT))
+        same = agrees.to_numpy(zero_copy_only=False)
         if not same.all():
             row = int(np.argmin(same))
             raise invalid(
@@ -149,11 +168,15 @@ def _check_agreement(stored: pa.Array, words: dict[str, pa.Array]) -> None:
 
 
 def _check_same_map(stored: pa.Array, given: pa.Array) -> None:
-    """Raises InvalidMessageError if a row's map has other properties than its stored string."""
-    found: pa.Array = decode_property_columns(stored, with_map=True).properties
-    differ = pc.not_equal(_of_map(found), _of_map(given)).to_numpy(zero_copy_only=False)
-    for row in np.flatnonzero(differ).tolist():
-        there, wanted = dict(found[row].as_py()), dict(given[row].as_py() or ())
+    """Raises InvalidMessageError if a row's map has other properties than its stored string.
+
+    A null is not given.
+    """
+    found = map_strings(decode_property_columns(stored, with_map=True).properties)
+    encoded = map_strings(given)
+    differ = pc.and_(pc.not_equal(found, encoded), given.is_valid())
+    for row in np.flatnonzero(differ.to_numpy(zero_copy_only=False)).tolist():
+        there, wanted = (decode_properties(column[row].as_py()) for column in (found, encoded))
         if there != wanted:  # they may differ in order alone
             raise invalid(
                 row,

@@ -1,0 +1,105 @@
+"""Properties may be given in several columns: they agree, and null is not given, in both ways to write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from rmq_store import MessageStore
+from rmq_store.errors import InvalidMessageError
+from rmq_store.format.layout import SysFlag
+from tests.support.stores import SMALL
+
+INNER = int(SysFlag.INNER_BATCH)
+LMQ = {"INNER_MULTI_DISPATCH": "%LMQ%a", "TAGS": "x"}
+LMQ_STORED = b"INNER_MULTI_DISPATCH\x01%LMQ%a\x02TAGS\x01x\x02"
+KINDS = {
+    "queueId": pa.int32(),
+    "sysFlag": pa.int32(),
+    "body": pa.binary(),
+    "rawProperties": pa.binary(),
+    "properties": pa.map_(pa.string(), pa.string()),
+}
+AGREEING: dict[str, dict[str, Any]] = {
+    "string alone": {"rawProperties": b"A\x01b\x02"},
+    "string null": {"rawProperties": None, "properties": {"A": "b"}},
+    "string and map null": {"rawProperties": None, "properties": None, "tags": "x"},
+    "map null": {"rawProperties": b"A\x01b\x02", "properties": None},
+    "tags null": {"rawProperties": b"TAGS\x01b\x02", "tags": None},
+    "tags empty": {"properties": {"TAGS": "b"}, "tags": ""},
+    "map null beside tags": {"properties": None, "tags": "x"},
+    "both": {"rawProperties": b"A\x01b\x02TAGS\x01x\x02", "properties": {"TAGS": "x", "A": "b"}},
+    "an empty value": {"rawProperties": b"E\x01\x02", "properties": {"E": ""}},
+    "inner batch": {
+        "topic": "batches",
+        "rawProperties": b"INNER_NUM\x012\x02TAGS\x01x\x02",
+        "properties": {"INNER_NUM": "2", "TAGS": "x"},
+        "tags": "x",
+        "sysFlag": INNER,
+    },
+    "light queue": {"rawProperties": LMQ_STORED, "properties": LMQ, "tags": "x"},
+    "light queue, again": {"rawProperties": LMQ_STORED, "properties": LMQ},
+}
+DIFFERING: dict[str, dict[str, Any]] = {
+    "map": {"rawProperties": b"A\x01b\x02", "properties": {"A": "c"}},
+    "map has less": {"rawProperties": b"A\x01b\x02", "properties": {}},
+    "tags": {"rawProperties": b"A\x01b\x02", "tags": "x"},
+    "inner batch": {
+        "rawProperties": b"INNER_NUM\x012\x02",
+        "properties": {"INNER_NUM": "3"},
+        "sysFlag": INNER,
+    },
+}
+STORE = {**SMALL, "enableLmq": True, "enableMultiDispatch": True}
+
+
+def rows_of(*given: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"topic": "orders", "queueId": 0, "body": b"x", **one} for one in given]
+
+
+def batch_of(rows: list[dict[str, Any]]) -> pa.RecordBatch:
+    names = dict.fromkeys(name for row in rows for name in row)
+    columns = {}
+    for name in names:
+        values = [row.get(name, 0 if name == "sysFlag" else None) for row in rows]
+        if name == "properties":
+            values = [None if value is None else list(value.items()) for value in values]
+        columns[name] = pa.array(values, KINDS.get(name, pa.string()))
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def stored(path: Path) -> list[bytes]:
+    with MessageStore.open(path) as store:
+        batches = list(store.read_batches(columns=["rawProperties"]))
+    return [raw for batch in batches for raw in batch["rawProperties"].to_pylist()]
+
+
+def test_both_ways_store_the_same(tmp_path: Path) -> None:
+    rows = rows_of(*AGREEING.values())
+    with MessageStore.create(tmp_path / "single", STORE) as store:
+        for row in rows:
+            store.append(row)
+    with MessageStore.create(tmp_path / "together", STORE) as store:
+        store.append_batch(batch_of(rows))
+    with MessageStore.create(tmp_path / "each", STORE) as store:
+        for row in rows:
+            store.append_batch(batch_of([row]))
+    expected = stored(tmp_path / "single")
+    assert stored(tmp_path / "together") == expected
+    assert stored(tmp_path / "each") == expected
+    assert expected[:4] == [b"A\x01b\x02", b"A\x01b\x02", b"TAGS\x01x\x02", b"A\x01b\x02"]
+    assert all(b"INNER_MULTI_QUEUE_OFFSET\x01%d\x02" % n in expected[n - 2] for n in (0, 1))
+
+
+@pytest.mark.parametrize("case", DIFFERING)
+def test_what_differs_is_refused(case: str, tmp_path: Path) -> None:
+    (row,) = rows_of(DIFFERING[case])
+    with MessageStore.create(tmp_path / "s", STORE) as store:
+        with pytest.raises(InvalidMessageError, match="differ"):
+            store.append(row)
+        with pytest.raises(InvalidMessageError, match="differ"):
+            store.append_batch(batch_of([row]))
+        assert store.max_offset("orders", 0) == 0
