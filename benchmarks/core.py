@@ -3,12 +3,12 @@
     python -m benchmarks.core                    # 1 KiB and 100 B bodies, a log of at least 1 GiB
     python -m benchmarks.core --log-bytes 200e6  # a quick look, about five minutes
 
-Our side uses one core; the store classes have threads of their own. The page cache is warm, and the
-sides alternate. Java reads the store that we wrote. `read` compares queue to Arrow batches with
-getMessage and decode, on an open store; `append` writes log, queue and index; `rebuild` makes queues
-and index of a log, as a broker does that starts without them. The times exclude opening, the flush
-at closing of an append, and the creation of the messages. `mixed` has 20 layouts of properties with
-values of random lengths, as real traffic has.
+Our side uses one core, and another one to copy large bodies beside the check of their CRCs; the store
+classes have threads of their own. The page cache is warm, and the sides alternate. Java reads the store
+that we wrote. `read` compares queue to Arrow batches with getMessage and decode, on an open store;
+`append` writes log, queue and index; `rebuild` makes queues and index of a log, as a broker does that
+starts without them. The times exclude opening, the flush at closing of an append, and the creation of
+the messages. `mixed` has 20 layouts of properties with values of random lengths, as real traffic has.
 
 The body CRC is checked by default, and Java's reader does not check it: so there are rows without a
 check, with it on both sides, and with it on our side alone. Processor time is that of all threads.
