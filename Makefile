@@ -65,7 +65,7 @@ lint: $(READY)  ## check code style and import layers
 
 .PHONY: types
 types: $(READY)  ## check types with mypy, strict
-	@$(TIMED) types $(BIN)/mypy
+	@$(TIMED) types $(BIN)/mypy --num-workers $(WORKERS)
 
 # Created once. It halves the start time of each of about ten Spark sessions in a run.
 $(VENV)/spark-classes.jsa: $(READY)
