@@ -6,12 +6,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.array_types import Bytes, Ints
 from rmq_store.format.properties import decode_utf8
 from rmq_store.format.slice_views import LONGEST_IN_VIEW, slice_views
 
 _SHORT = 256  # bytes
 _SMALL = 4 << 20  # bytes
+_OFFSETS_END = 2**31 - 1  # a column of more bytes has no 32-bit offsets
 _VIEWS = {pa.string(): pa.string_view(), pa.binary(): pa.binary_view()}
 
 
@@ -19,12 +21,18 @@ def slices(source: Bytes, starts: Ints, lengths: Ints, kind: pa.DataType) -> pa.
     """An Arrow array (string or binary) of the slices `source[starts[i]:starts[i] + lengths[i]]`.
 
     The slices ascend. The bytes are copied, so nothing keeps `source` alive. `source` must be smaller
-    than 2 GiB.
+    than 2 GiB. Raises InvalidArgumentError if all slices together are not.
     """
     count = len(starts)
     length = int(lengths[0]) if count else 0
     if 0 < length <= _SHORT and length * count <= _SMALL and (lengths == length).all():
         return _slices_of_one_length(source, starts, length, kind)
+    if int(lengths.sum()) >= _OFFSETS_END:  # not every release of Arrow notices
+        raise InvalidArgumentError(
+            None,
+            reason="a column of one batch has 2 GiB or more",
+            advice="Read with smaller batches: batch_bytes and batch_rows limit them",
+        )
     if count and int(lengths.min()) > LONGEST_IN_VIEW:
         return slice_views(source, starts, lengths, _VIEWS[kind]).cast(kind)
     return every_second(alternating(source, starts, lengths, kind))

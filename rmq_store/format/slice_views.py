@@ -17,7 +17,8 @@ def slice_views(data: Bytes, starts: Ints, lengths: Ints, kind: pa.DataType) -> 
     """`data[starts[i]:starts[i] + lengths[i]]` as n values of a view type.
 
     `data` must be smaller than 2 GiB, and each slice longer than LONGEST_IN_VIEW. The prefixes are
-    zero, so the values may be copied (cast, to_numpy) but not compared.
+    zero, so the values may be copied (cast, to_numpy) but not compared. A cast to a type with 32-bit
+    offsets is right for less than 2 GiB in all.
     """
     words = np.zeros((len(starts), 4), dtype=np.int32)
     words[:, _LENGTH], words[:, _START] = lengths, starts

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 from rmq_store.arrow.string_slices import slices
+from rmq_store.errors import InvalidArgumentError
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.binary()])
@@ -26,6 +27,15 @@ def test_slices_are_those_of_the_buffer(kind: pa.DataType, shortest: int, longes
     places = zip(starts.tolist(), (starts + lengths).tolist(), strict=True)
     expected = [data[start:stop].tobytes() for start, stop in places]
     assert found.cast(pa.binary()).to_pylist() == expected
+
+
+def test_more_than_offsets_count_is_refused() -> None:
+    # 4 GiB and 4 MiB: offsets of 32 bits would end above 0 again.
+    data = np.zeros(4 << 20, np.uint8)
+    count = 1025
+    lengths = np.full(count, len(data), dtype=np.int64)
+    with pytest.raises(InvalidArgumentError, match="2 GiB"):
+        slices(data, np.zeros(count, dtype=np.int64), lengths, pa.binary())
 
 
 def test_no_slices_are_an_empty_column() -> None:
