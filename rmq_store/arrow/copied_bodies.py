@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from threading import Thread
 from types import TracebackType
 
@@ -17,7 +18,8 @@ class CopiedBodies:
     """The bodies of some records, copied inside of a `with` block by a thread if they are large.
 
     A CRC is a call per body, so its loop holds the interpreter's lock and one core; Arrow copies
-    without the lock. The block ends when the copy has, so no thread outlives it.
+    without the lock. The block ends when the copy has. Where no thread can be started, as in a
+    container at its limit of processes, nothing is copied.
     """
 
     def __init__(self, headers: Headers) -> None:
@@ -28,8 +30,10 @@ class CopiedBodies:
 
     def __enter__(self) -> CopiedBodies:
         if int(self._headers.body_length.sum()) >= _WORTH_A_THREAD:
-            self._thread = Thread(target=self._copy, name="rmqstore-bodies", daemon=True)
-            self._thread.start()
+            thread = Thread(target=self._copy, name="rmqstore-bodies", daemon=True)
+            with suppress(RuntimeError):  # what `start` raises where the system refuses
+                thread.start()
+                self._thread = thread
         return self
 
     def __exit__(
@@ -48,7 +52,7 @@ class CopiedBodies:
             self._error = error
 
     def bodies(self) -> pa.Array | None:
-        """The bodies, in order; None if they are few. Raises what the copy raised."""
+        """The bodies, in order; None if no thread copied them. Raises what the copy raised."""
         if self._error is not None:
             raise self._error
         return self._found

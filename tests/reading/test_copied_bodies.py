@@ -93,6 +93,18 @@ def test_a_copy_that_fails_fails_the_read(store: Path, monkeypatch: pytest.Monke
         list(reader.read_batches())
 
 
+def test_a_read_does_without_a_thread_that_does_not_start(
+    store: Path, copies: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    with MessageStore.open(store) as reader:
+        assert bodies_of(list(reader.read_batches())) == BODIES
+    assert copies == []
+
+
 def test_the_thread_has_ended_when_the_check_fails(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
