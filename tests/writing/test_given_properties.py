@@ -94,6 +94,30 @@ def test_both_ways_store_the_same(tmp_path: Path) -> None:
     assert all(b"INNER_MULTI_QUEUE_OFFSET\x01%d\x02" % n in expected[n - 2] for n in (0, 1))
 
 
+@pytest.mark.parametrize("others", [{"rawProperties": b"TAGS\x01x\x02"}, {"tags": "x"}])
+@pytest.mark.parametrize("flag", [0, INNER])
+def test_nulls_without_a_type_are_not_given(
+    others: dict[str, Any], flag: int, tmp_path: Path
+) -> None:
+    if flag:
+        others = {"rawProperties": b"INNER_NUM\x011\x02INNER_BASE\x010\x02TAGS\x01x\x02"}
+    batch = batch_of(rows_of({**others, "sysFlag": flag}))
+    with MessageStore.create(tmp_path / "s", STORE) as store:
+        store.append_batch(batch.append_column("properties", pa.nulls(1)))
+    assert stored(tmp_path / "s") == [others.get("rawProperties", b"TAGS\x01x\x02")]
+
+
+@pytest.mark.parametrize("others", [{}, {"rawProperties": b"TAGS\x01x\x02"}])
+def test_properties_that_are_no_map_are_refused(others: dict[str, Any], tmp_path: Path) -> None:
+    (row,) = rows_of(others)
+    with MessageStore.create(tmp_path / "s", STORE) as store:
+        with pytest.raises(InvalidMessageError, match="not a map of names to values"):
+            store.append({**row, "properties": "TAGS"})
+        with pytest.raises(InvalidMessageError, match="properties has the wrong type"):
+            store.append_batch(batch_of([row]).append_column("properties", pa.array(["TAGS"])))
+        assert store.max_offset("orders", 0) == 0
+
+
 @pytest.mark.parametrize("case", DIFFERING)
 def test_what_differs_is_refused(case: str, tmp_path: Path) -> None:
     (row,) = rows_of(DIFFERING[case])

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rmq_store.arrow.column_definitions import PROPERTIES
 from rmq_store.arrow.encoding.checks import topic_fault
 from rmq_store.arrow.encoding.input_columns import cast_to, invalid, lengths
 from rmq_store.arrow.encoding.properties import (
@@ -183,6 +184,7 @@ def with_one_form(batch: pa.RecordBatch, dialect: Dialect) -> pa.RecordBatch:
 
     Raises InvalidMessageError, with the row, if they do not.
     """
+    batch = _with_map_or_none(batch)
     others = [name for name in ("properties", *PROPERTY_WORDS) if name in batch.schema.names]
     if "rawProperties" not in batch.schema.names or not others:
         return batch
@@ -191,7 +193,23 @@ def with_one_form(batch: pa.RecordBatch, dialect: Dialect) -> pa.RecordBatch:
     return batch.set_column(at, "rawProperties", stored).drop_columns(others)
 
 
+def _with_map_or_none(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch without a column `properties` of nothing but nulls without a type."""
+    at = batch.schema.get_field_index("properties")
+    if at < 0 or pa.types.is_map(batch.schema.field(at).type):
+        return batch
+    if pa.types.is_null(batch.schema.field(at).type):
+        return batch.remove_column(at)
+    raise InvalidMessageError(
+        None,
+        reason="column properties has the wrong type",
+        expected=PROPERTIES,
+        actual=batch.schema.field(at).type,
+    )
+
+
 def _columns_of(batch: pa.RecordBatch) -> dict[str, pa.Array]:
+    batch = _with_map_or_none(batch)
     for name in batch.schema.names:
         if name not in KNOWN_COLUMNS:
             raise InvalidMessageError(

@@ -160,12 +160,14 @@ def _properties(values: Mapping[str, Any], release: Dialect, config: StoreConfig
 def _check_stored(raw: bytes, values: Mapping[str, Any]) -> None:
     found = decode_properties(raw)
     _check_words(_words_of(values), found)
-    given = values.get("properties")
-    if given is not None and decode_properties(encode_properties(dict(given))) != found:
+    if values.get("properties") is None:
+        return
+    given = _given_map(values)
+    if decode_properties(encode_properties(given)) != found:
         raise _invalid(
             "rawProperties and properties differ",
             expected=found,
-            actual=dict(given),
+            actual=given,
             advice="Omit one of the two. Nothing of it was written",
         )
 
@@ -174,11 +176,20 @@ def _words_of(values: Mapping[str, Any]) -> dict[str, str]:
     return {PROPERTY_WORDS[name]: values[name] for name in PROPERTY_WORDS if values.get(name)}
 
 
+def _given_map(values: Mapping[str, Any]) -> dict[str, str]:
+    try:
+        return dict(values["properties"])
+    except (TypeError, ValueError) as error:
+        raise _invalid(
+            "properties is not a map of names to values", actual=values["properties"]
+        ) from error
+
+
 def _property_map(values: Mapping[str, Any]) -> dict[str, str]:
     words = _words_of(values)
     if values.get("properties") is None:
         return words
-    properties = dict(values["properties"])
+    properties = _given_map(values)
     _check_words(words, properties)
     return properties
 
