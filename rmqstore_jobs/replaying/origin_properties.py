@@ -13,6 +13,7 @@ from rmq_store.arrow.column_definitions import PROPERTIES
 from rmq_store.arrow.encoding.properties import map_strings
 from rmq_store.arrow.property_columns import decode_property_columns
 from rmq_store.arrow.string_slices import buffers
+from rmq_store.errors import InvalidMessageError
 from rmq_store.format.layout import (
     CRC_PROPERTY,
     NAME_VALUE_SEPARATOR,
@@ -93,7 +94,12 @@ def _at_the_end(batch: pa.RecordBatch) -> pa.Array:
     for name, column in ORIGIN.items():
         value = _as_text(batch[column]).cast(pa.binary())
         pieces += [pa.scalar(name.encode() + b"\x01", pa.binary()), value, _SEPARATOR]
-    return pc.binary_join_element_wise(*pieces, _NOTHING)
+    joined = pc.binary_join_element_wise(*pieces, _NOTHING)
+    if joined.null_count:  # a null string would be a message without properties
+        raise InvalidMessageError(
+            None, reason="a message to replay has no queueOffset or another null in its origin"
+        )
+    return joined
 
 
 def _missing_separators(stored: pa.Array) -> pa.Array:

@@ -11,6 +11,7 @@ import pytest
 from rmq_store.arrow.column_definitions import BY_NAME
 from rmq_store.arrow.encoding.properties import property_strings
 from rmq_store.config.broker_conf import StoreConfig
+from rmq_store.errors import InvalidMessageError
 from rmq_store.format.layout import CRC_PROPERTY
 from rmq_store.format.properties import decode_properties, encode_properties
 from rmq_store.format.record import crc_item
@@ -147,6 +148,14 @@ def test_a_string_does_not_depend_on_its_neighbours(neighbour: pa.RecordBatch) -
         alone = [written(batch, "5.5.0")[1][0] for batch in batches]
         assert (form, strings) == ("rawProperties", alone)
         assert alone[batches.index(kept)] == stored + encode_properties(HERE)
+
+
+def test_an_origin_with_a_null_is_refused() -> None:
+    batch = message("orders", b"TAGS\x01a\x02")
+    at = batch.schema.get_field_index("queueOffset")
+    batch = batch.set_column(at, "queueOffset", pa.nulls(1, pa.int64()))
+    with pytest.raises(InvalidMessageError, match="null in its origin"):
+        with_origin(batch, ())
 
 
 def test_the_names_of_light_queues_go_only_from_their_own_copies() -> None:
