@@ -35,7 +35,7 @@ def pytest_report_header() -> str:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the tests that share a Spark behind the first half of the others.
+    """Put the tests that share a Spark in the middle of the others.
 
     Of two processes one then runs all of them, and the other, which takes from its end, starts and
     warms no Spark of its own.
