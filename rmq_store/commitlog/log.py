@@ -75,6 +75,7 @@ class CommitLog:
             folders, file_size=file_size, mappings=mappings, setting="mappedFileSizeCommitLog"
         )
         self.known_damage = (0, 0)  # log offsets of a range without records that a search found
+        self.known_starts: dict[int, int] = {}  # of the first record at or after an offset
 
     @property
     def start(self) -> int:

@@ -51,7 +51,12 @@ def record_start_at(log: CommitLog, cut: int, log_end: int) -> int:
     segment = log.chain.segment_at(cut)
     if segment is None:
         return next((s.base for s in log.chain.segments_from(cut)), log_end)
-    return next_start(log, segment, cut)[0]
+    found = log.known_starts.get(cut)
+    if found is None:
+        found = next_start(log, segment, cut)[0]
+        if found <= log_end:  # behind it a broker may still write
+            log.known_starts[cut] = found
+    return found
 
 
 def _note_damage(log: CommitLog, start: int, stop: int) -> None:

@@ -1,0 +1,54 @@
+"""Where a range of the log begins and ends: at the first record at or after its edge, found once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from rmq_store import MessageStore
+from rmq_store.commitlog import next_intact_record
+from rmq_store.commitlog.log import CommitLog
+from rmq_store.files.segments import SegmentFile
+from tests.support.golden import GoldenStore
+
+Walk = tuple[int, int | None]
+
+
+@pytest.fixture
+def walks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The offsets from which a walk to the next record was made."""
+    walk, made = next_intact_record.next_start, list[int]()
+
+    def noted(log: CommitLog, segment: SegmentFile, offset: int) -> Walk:
+        made.append(offset)
+        return walk(log, segment, offset)
+
+    monkeypatch.setattr(next_intact_record, "next_start", noted)
+    return made
+
+
+def test_each_edge_is_searched_once(
+    untouched: Callable[[str], GoldenStore], walks: list[int]
+) -> None:
+    golden = untouched("clean-5.5.0")
+    starts = sorted(record["commitLogOffset"] for record in golden.truth)[1:40]
+    with MessageStore.open(golden.path) as store:
+        end = store.log_range()[1]
+        for _ in range(2):
+            for start in starts:
+                assert next_intact_record.record_start_at(store.log, start - 1, end) == start
+                assert next_intact_record.record_start_at(store.log, start, end) == start
+    assert sorted(walks) == sorted(cut for start in starts for cut in (start - 1, start))
+
+
+def test_an_edge_that_a_broker_may_still_write_is_searched_again(
+    untouched: Callable[[str], GoldenStore], walks: list[int]
+) -> None:
+    golden = untouched("clean-5.5.0")
+    starts = sorted(record["commitLogOffset"] for record in golden.truth)[:3]
+    with MessageStore.open(golden.path) as store:
+        for log_end in (starts[1], starts[1], starts[2]):
+            found = next_intact_record.record_start_at(store.log, starts[1] + 1, log_end)
+            assert found == starts[2]
+    assert len(walks) == 3
