@@ -9,7 +9,6 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from rmq_store.files.parallel import one_ahead
 from rmq_store.heap_settings import keep_freed_memory
 from rmq_store.search.log_slices import LogSlice
 from spark_source.damage import DamageHandler
@@ -21,7 +20,7 @@ from spark_source.planning.pushed_filters import PushFilters, narrowed
 from spark_source.planning.query_plan import PinnedStore as PinnedStore
 from spark_source.planning.query_plan import QueryPlan
 from spark_source.planning.query_plan import ReadPlan as ReadPlan
-from spark_source.spark_types import arrow_schema_for, checked_columns, to_spark
+from spark_source.spark_types import all_to_spark, arrow_schema_for, checked_columns
 
 LOG = logging.getLogger("rmqstore")
 
@@ -67,6 +66,6 @@ class RmqStoreReader(DataSourceReader):
         with plan.store.open() as store:
             damage = DamageHandler(store, plan.asked)
             batches = read_share(plan, share, store, self.columns, damage)
-            yield from one_ahead(to_spark(batch, schema) for batch in batches)
+            yield from all_to_spark(batches, schema, remote=store.log.chain.is_remote)
             damage.log()
             LOG.debug("%s: %s", plan.store.broker_name, store.reads())

@@ -6,7 +6,7 @@ the DataFrame, field by field, including nullability.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,6 +24,7 @@ from pyspark.sql.types import (
 
 from rmq_store.arrow.column_definitions import BY_NAME, PROPERTIES, TIMESTAMP, Column, column_names
 from rmq_store.errors import InvalidArgumentError
+from rmq_store.files.parallel import one_ahead
 from spark_source.options.definitions import CORRUPT
 
 SPARK_TIMESTAMP = pa.timestamp("us", tz="UTC")
@@ -119,6 +120,18 @@ def to_spark(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         else:
             arrays.append(array.cast(wanted.type))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def all_to_spark(
+    batches: Iterable[pa.RecordBatch], schema: pa.Schema, *, remote: bool
+) -> Iterator[pa.RecordBatch]:
+    """Batches of the core in the form of `arrow_schema_for`.
+
+    `remote`: they come from an object store, so a thread waits for the next one while Spark takes
+    one. From local files they come sooner without a second thread.
+    """
+    converted = (to_spark(batch, schema) for batch in batches)
+    return one_ahead(converted) if remote else converted
 
 
 def microseconds(millis: pa.Array) -> pa.Array:

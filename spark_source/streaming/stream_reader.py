@@ -21,7 +21,6 @@ from pyspark.sql.types import StructType
 
 from rmq_store import StoreSnapshot
 from rmq_store.errors import StoreError
-from rmq_store.files.parallel import one_ahead
 from rmq_store.heap_settings import keep_freed_memory
 from rmq_store.reading.growing_log import LogPlace, expired
 from rmq_store.search.log_slices import even_slices
@@ -33,7 +32,7 @@ from spark_source.partition_reader import read_share
 from spark_source.planning.partitions import Share
 from spark_source.planning.query_plan import PinnedStore, ReadPlan
 from spark_source.planning.stores import Target
-from spark_source.spark_types import arrow_schema_for, checked_columns, to_spark
+from spark_source.spark_types import all_to_spark, arrow_schema_for, checked_columns
 from spark_source.streaming.micro_batch_ends import Follower
 from spark_source.streaming.offsets import StorePlace, StreamOffset, from_dict, to_dict
 from spark_source.streaming.stream_options import StreamOptions
@@ -175,5 +174,5 @@ class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with plan.store.open() as store:
             damage = DamageHandler(store, plan.asked)
             batches = read_share(plan, partition.share, store, self.columns, damage)
-            yield from one_ahead(to_spark(batch, schema) for batch in batches)
+            yield from all_to_spark(batches, schema, remote=store.log.chain.is_remote)
             damage.log()
