@@ -239,6 +239,8 @@ class SliceReader:
         if window is None:
             self._explain(rows, np.arange(len(rows)))
             return rows.take(slice(0, 0)), Headers(_NO_BYTES, rows.log_offset[:0], 0), None
+        if self._reads_bodies:
+            _load(window, rows)
         headers = Headers(window, rows.log_offset - first, first)
         good = headers.valid & (headers.total == rows.size)
         if not good.all():
@@ -349,6 +351,21 @@ class SliceReader:
 _PLACE = "commitLogOffset"
 _BODIES = frozenset(("body", "rawBody"))
 _NO_BYTES = np.zeros(0, dtype=np.uint8)
+
+
+_CACHE_LINE = 64  # bytes
+_SMALL = 512  # bytes of a record; the copy of larger ones reads long stretches anyway
+
+
+def _load(window: Bytes, rows: Rows) -> None:
+    """Bring small records that fill most of the window into the processor's cache, in one pass.
+
+    The steps that decode them jump from record to record, several times. Memory is loaded faster in
+    order.
+    """
+    size = int(rows.size.sum())
+    if size < _SMALL * len(rows) and 2 * size >= len(window):
+        window[::_CACHE_LINE].max()
 
 
 def _ranges_of(slices: Sequence[QueueSlice]) -> RangesOf:
