@@ -19,6 +19,7 @@ from rmq_store.arrow.property_layout import (
     Layout,
     Table,
     all_values,
+    largest_word,
     layout_of,
     repeated_names,
     value_column,
@@ -266,12 +267,10 @@ def _one_shape(items: _Items, rows: int) -> list[bytes] | None:
 
 
 def _all_equal(raw: Bytes, at: Ints, length: int) -> bool:
-    """Whether the `length` bytes at all positions `at` are equal; compares eight at a time."""
-    if length < _WORD:
-        every = np.ndarray((len(raw) - length + 1, length), np.uint8, raw, strides=(1, 1))
-        return bool((every[at] == every[at[0]]).all())
-    words = np.ndarray((len(raw) - _WORD + 1,), dtype=np.uint64, buffer=raw, strides=(1,))
-    for step in (*range(0, length - _WORD, _WORD), length - _WORD):
+    """Whether the `length` bytes at all positions `at` are equal; compares word by word."""
+    word = largest_word(length)
+    words = np.ndarray((len(raw) - word + 1,), dtype=f"u{word}", buffer=raw, strides=(1,))
+    for step in (*range(0, length - word, word), length - word):
         found = words[at + step]
         if not (found == found[0]).all():
             return False

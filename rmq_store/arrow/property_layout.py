@@ -73,12 +73,17 @@ def _layout_of_row(row: Table) -> Layout | None:
 
 def _same_in_all_rows(table: Table, start: int, stop: int) -> bool:
     """Whether columns `start` to `stop` are equal in all rows; compares word by word."""
-    word = next(size for size in (8, 4, 2, 1) if size <= stop - start)
+    word = largest_word(stop - start)
     for at in (*range(start, stop - word, word), stop - word):
         column = _columns(table, at, np.dtype(f"u{word}"))
         if (column != column[0]).any():
             return False
     return True
+
+
+def largest_word(length: int) -> int:
+    """Bytes of the largest number that fits in `length` bytes, at least one."""
+    return next(size for size in (8, 4, 2, 1) if size <= length)
 
 
 def _columns(table: Table, at: int, kind: np.dtype[Any]) -> npt.NDArray[Any]:
