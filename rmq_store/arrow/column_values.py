@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -17,7 +17,7 @@ from rmq_store.arrow.property_columns import PropertyColumns, decode_property_co
 from rmq_store.arrow.string_slices import as_java_reads, buffers, slices
 from rmq_store.commitlog.headers import Headers
 from rmq_store.format.array_types import Ints
-from rmq_store.format.layout import HOST_V4_SIZE, HOST_V6_SIZE
+from rmq_store.format.layout import HOST_V6_SIZE
 from rmq_store.format.properties import format_host
 
 # Hex digits of every byte: two characters as one number in native byte order.
@@ -44,9 +44,17 @@ class Rows:
     log_offset: Ints
     size: Ints
     tags_code: Ints
+    _topics_of_rows: pa.Array | None = field(default=None, init=False, repr=False)
 
     def __len__(self) -> int:
         return len(self.log_offset)
+
+    def topics_of_rows(self) -> pa.Array:
+        """The topic of each row, as strings; made once."""
+        if self._topics_of_rows is None:
+            names = pa.array(list(self.topics), pa.string())
+            self._topics_of_rows = names.take(pa.array(self.topic_code))
+        return self._topics_of_rows
 
     def is_of(self, topics: Collection[str]) -> npt.NDArray[np.bool_]:
         """A mask of the rows of some topics."""
@@ -164,8 +172,7 @@ def stored_properties(headers: Headers) -> pa.Array:
 def other_topic_rows(rows: Rows, headers: Headers) -> npt.NDArray[np.bool_]:
     """Mask of rows whose record names another topic or queue than the queue that lists it."""
     stored = slices(headers.window, headers.topic_at, headers.topic_length, pa.binary())
-    names = pa.array(list(rows.topics), pa.string()).view(pa.binary())
-    wanted = names.take(pa.array(rows.topic_code))
+    wanted = rows.topics_of_rows().view(pa.binary())
     other_queue: npt.NDArray[np.bool_] = headers.field("queue_id", np.int32) != rows.queue_id
     if _same_buffers(stored, wanted):
         return other_queue
@@ -193,13 +200,14 @@ def stored_topics(headers: Headers) -> pa.Array:
 def message_ids(headers: Headers) -> pa.Array:
     """offsetMsgId: store host and log offset in upper-case hex."""
     count = len(headers)
-    digits = np.empty((count, 2, HOST_V4_SIZE), dtype=_HEX.dtype)
-    hosts = headers.hosts("store")
-    if count and (hosts == hosts[0]).all():
-        digits[:, 0] = _hex(hosts[:1])
-    else:
-        digits[:, 0] = _hex(hosts)
-    digits[:, 1] = _hex(headers.physical_offset_bytes())
+    stored = (headers.hosts("store"), headers.physical_offset_bytes())
+    words = np.stack(stored, axis=1).view(np.uint32)  # four of each row, in memory order
+    digits = np.empty((count, words.shape[1], words.itemsize), dtype=_HEX.dtype)
+    for place in range(words.shape[1]):
+        word = words[:, place]
+        # Mostly only the last half of the offset differs between the records of a batch.
+        differs = count > 0 and (word != word[0]).any()
+        digits[:, place] = _hex(np.ascontiguousarray(word if differs else word[:1]))
     ends = np.arange(0, 32 * count + 1, 32, dtype=np.int32)
     ids = pa.Array.from_buffers(
         pa.string(), count, [None, pa.py_buffer(ends), pa.py_buffer(digits)]
@@ -220,8 +228,8 @@ def message_ids(headers: Headers) -> pa.Array:
     return pa.concat_arrays([ids, pa.array(long_ids, pa.string())]).take(pa.array(choose))
 
 
-def _hex(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint16]:
-    """The hex digits of n words in memory order, two characters per byte: shape (n, 8)."""
+def _hex(words: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint16]:
+    """The hex digits of n words in memory order, two characters per byte: shape (n, 4)."""
     return _HEX[words.view(np.uint8)].reshape(-1, words.itemsize)
 
 
@@ -256,7 +264,7 @@ def _record_queue_offsets(builder: BatchBuilder, rows: Rows, headers: Headers) -
 
 _MAKERS: dict[str, _Maker] = {
     "brokerName": lambda b, r, h: _constant(b.broker_name, len(r)),
-    "topic": lambda b, r, h: pa.array(list(r.topics), pa.string()).take(pa.array(r.topic_code)),
+    "topic": lambda b, r, h: r.topics_of_rows(),
     "queueId": lambda b, r, h: pa.array(r.queue_id),
     "queueOffset": _queue_offsets,
     "commitLogOffset": lambda b, r, h: pa.array(r.log_offset),

@@ -162,6 +162,14 @@ def test_columns_equal_messages_at_length(
     check_columns(found, base, written[: len(found)])
 
 
+def test_columns_equal_messages_where_the_upper_half_of_the_offset_changes() -> None:
+    plain = Record(3, 0, 0, 0, 0, 0, bytes(8), 0, bytes(8), 0, 0, b"", b"orders", b"")
+    plain = replace(plain, body_crc=0)
+    base = (7 << 32) - 250
+    assert as_log([plain] * 4, base)[2][-1].physical_offset > 7 << 32
+    check_columns([plain] * 4, base, [True] * 4)
+
+
 def test_a_queue_of_other_topics_is_noticed_row_by_row() -> None:
     plain = Record(3, 0, 0, 0, 0, 0, bytes(8), 0, bytes(8), 0, 0, b"x", b"orders", b"")
     others = [plain, replace(plain, topic=b"order"), replace(plain, queue_id=4)]
