@@ -33,13 +33,16 @@ def read_share(
     store: MessageStore,
     columns: Sequence[str],
     damage: DamageHandler,
+    *,
+    one_thread: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """Batches of `columns` of one share, in log order or queue after queue; none is empty.
 
+    `one_thread`: other shares are read beside this one, on all other cores.
     Rows about damage follow the batch they belong to; in them every column can be null. `store` is
     the plan's store, opened. Raises what `damage` raises.
     """
-    for batch in read_messages(plan, share, store, columns, damage):
+    for batch in read_messages(plan, share, store, columns, damage, one_thread=one_thread):
         if batch.num_rows:
             yield batch
         yield from damage.rows(columns)
@@ -52,6 +55,8 @@ def read_messages(
     store: MessageStore,
     columns: Sequence[str],
     damage: OnDamage,
+    *,
+    one_thread: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """The messages of one share; batches may be empty. `damage` takes the errors of the others."""
     asked = plan.asked
@@ -74,6 +79,7 @@ def read_messages(
             check_crc=checks_bodies,
             max_body_bytes=asked.max_body_bytes,
             unwrap_batches=asked.unwrap_batches,
+            one_thread=one_thread,
             on_damage=damage,
         )
         return
@@ -91,6 +97,7 @@ def read_messages(
             unwrap_batches=asked.unwrap_batches,
             verify_queue=asked.verify_queue,
             check_ends=False,  # shares of their own do it
+            one_thread=one_thread,
             on_damage=damage,
         )
 

@@ -33,6 +33,8 @@ class ReadManner(TypedDict, total=False):
     - `unwrap_batches` (false): a row for each message of an inner batch, not one for its record.
     - `check_ends` (true): a read that reaches the end of a queue ends with the errors of what other
       files prove to be missing there.
+    - `one_thread` (false): no second thread copies large bodies beside the check of their CRCs; for
+      a program that reads in as many processes as the machine has cores.
     - `on_damage`: a function that takes the error of what is left out; without it the error is
       raised. Or a mode of the Spark source by name: "failfast" raises it, "permissive" returns a
       row with `corruptRecord` (then all columns are nullable), "dropmalformed" logs the count.
@@ -46,6 +48,7 @@ class ReadManner(TypedDict, total=False):
     max_body_bytes: int
     unwrap_batches: bool
     check_ends: bool
+    one_thread: bool
     on_damage: OnDamage | str | None
 
 
@@ -78,6 +81,7 @@ class ReadOptions:
     unwrap: bool = False  # inner batches become their messages
     verify_queue: bool = False  # read records even if no column needs them
     check_ends: bool = True
+    one_thread: bool = False  # else one may be started to copy large bodies
 
     @classmethod
     def of(cls, verify_queue: bool, **how: Unpack[ReadHow]) -> ReadOptions:
@@ -112,6 +116,7 @@ class ReadOptions:
             how.get("unwrap_batches", False),
             verify_queue,
             how.get("check_ends", True),
+            how.get("one_thread", False),
         )
 
 

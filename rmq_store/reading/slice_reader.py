@@ -290,7 +290,8 @@ class SliceReader:
 
     def _checked(self, headers: Headers) -> tuple[Ints, pa.Array | None]:
         """Rows with a wrong CRC, and the bodies of all rows if they come with the check."""
-        if self._filters or "body" not in self._builder.names:
+        copied_later = self._filters or "body" not in self._builder.names
+        if copied_later or self.options.one_thread:
             return wrong_crc_rows(headers), None
         with CopiedBodies(headers) as copied:
             wrong = wrong_crc_rows(headers)

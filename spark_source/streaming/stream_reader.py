@@ -173,6 +173,7 @@ class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         schema, plan = arrow_schema_for(self.spark_schema), partition.plan
         with plan.store.open() as store:
             damage = DamageHandler(store, plan.asked)
-            batches = read_share(plan, partition.share, store, self.columns, damage)
+            share, names = partition.share, self.columns
+            batches = read_share(plan, share, store, names, damage, one_thread=True)
             yield from all_to_spark(batches, schema, remote=store.log.chain.is_remote)
             damage.log()

@@ -61,6 +61,12 @@ def test_bodies_are_those_of_a_read_without_a_check(store: Path, copies: list[st
     assert copies == ["rmqstore-bodies"], "nothing to copy beside, or too little for a thread"
 
 
+def test_one_thread_copies_them_if_asked(store: Path, copies: list[str]) -> None:
+    with MessageStore.open(store) as reader:
+        assert bodies_of(list(reader.read_batches(one_thread=True))) == BODIES
+    assert copies == []
+
+
 @pytest.mark.parametrize("choice", [{"columns": ["queueOffset"]}, {"tags": "odd"}])
 def test_nothing_is_copied_that_is_not_read(
     store: Path, copies: list[str], choice: dict[str, object]
