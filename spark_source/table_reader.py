@@ -157,8 +157,8 @@ def _damage_of(plan: ReadPlan, share: Share, store: MessageStore) -> Iterator[Ro
     asked = replace(plan.asked, tags=None, keys=None, unwrap_batches=False)
     met: list[StoreError] = []
     columns = ("commitLogOffset", "body")
-    whole = replace(plan, asked=asked)
-    for _ in read_messages(whole, share, store, columns, met.append, one_thread=True):
+    unfiltered = replace(plan, asked=asked)
+    for _ in read_messages(unfiltered, share, store, columns, met.append, one_thread=True):
         yield from map(damage_row, met)
         met.clear()
     yield from map(damage_row, met)

@@ -359,13 +359,13 @@ _SMALL = 512  # bytes of a record; the copy of larger ones reads long stretches 
 
 
 def _load(window: Bytes, rows: Rows) -> None:
-    """Bring small records that fill most of the window into the processor's cache, in one pass.
+    """Bring small records into the processor's cache in one pass, if the window has nothing else.
 
     The steps that decode them jump from record to record, several times. Memory is loaded faster in
-    order.
+    order. Bytes that nobody asked for may be on a page that cannot be read, and stay untouched.
     """
     size = int(rows.size.sum())
-    if size < _SMALL * len(rows) and 2 * size >= len(window):
+    if size == len(window) and size < _SMALL * len(rows):
         window[::_CACHE_LINE].max()
 
 
