@@ -128,7 +128,7 @@ def all_to_spark(
     """Batches of the core in the form of `arrow_schema_for`.
 
     `remote`: they come from an object store, so a thread waits for the next one while Spark takes
-    one. From local files they come sooner without a second thread.
+    one. With local files a second thread gains no time and takes processor time.
     """
     converted = (to_spark(batch, schema) for batch in batches)
     return one_ahead(converted) if remote else converted
