@@ -31,6 +31,10 @@ SPARK_TIMESTAMP = pa.timestamp("us", tz="UTC")
 MAX_MILLIS = (2**63 - 1) // 1000
 """The last millisecond that Spark's microseconds can hold, in the year 294247."""
 
+_SENT_WHOLE = 512 << 10  # bytes: a batch that stays in the cache of a core
+_SLICE_BYTES = 2 << 20
+_LEAST_ROWS, _MOST_ROWS = 128, 1024  # of a slice: each has a fixed cost
+
 _SPARK_TYPES: dict[pa.DataType, DataType] = {
     pa.string(): StringType(),
     pa.int32(): IntegerType(),
@@ -131,7 +135,23 @@ def all_to_spark(
     one. With local files a second thread gains no time and takes processor time.
     """
     converted = (to_spark(batch, schema) for batch in batches)
-    return one_ahead(converted) if remote else converted
+    for batch in one_ahead(converted) if remote else converted:
+        yield from _slices(batch)
+
+
+def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The batch in slices that Spark converts to rows while they are in the cache of a core.
+
+    A large batch costs less to read than many small ones, and more to take: between its last byte
+    and its first use it has left the cache. No bytes are copied for a slice.
+    """
+    if batch.nbytes <= _SENT_WHOLE:
+        yield batch
+        return
+    of_size = _SLICE_BYTES * batch.num_rows // batch.nbytes
+    rows = max(_LEAST_ROWS, min(of_size, _MOST_ROWS))
+    for start in range(0, batch.num_rows, rows):
+        yield batch.slice(start, rows)
 
 
 def microseconds(millis: pa.Array) -> pa.Array:
