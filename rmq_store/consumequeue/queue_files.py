@@ -57,7 +57,7 @@ def _read(segment: SegmentFile, start: int, stop: int) -> bytes:
         raise from_os_error(segment.path, error, "reading") from error
 
 
-_READ_WHOLE = 4096  # units of a file in which no search is worth its steps
+_READ_WHOLE = 4096  # units among which no search is worth its steps
 
 
 class QueueFiles:
@@ -151,6 +151,13 @@ class QueueFiles:
             self._mended = in_order(self._entries(self.first_unit, self.find_stop()))
         mended = self._mended.take(slice(start - self.first_unit, stop - self.first_unit))
         return mended if len(mended) == len(stored) else stored
+
+    def entries_of_few(self, start: int, stop: int) -> Entries | None:
+        """One entry for each unit, where reading all costs less than a search among them; else None."""
+        if stop - start > _READ_WHOLE or self.chain.is_remote:
+            return None
+        entries = self.entries(start, stop)
+        return entries if len(entries) == stop - start else None  # shorter where a file is missing
 
     def _entries(self, start: int, stop: int) -> Entries:
         parts: list[Entries] = []

@@ -181,14 +181,18 @@ class QueueView:
 
     def _batch_entries(self, queue: QueueId, state: QueueState, start: int, stop: int) -> Entries:
         files = self._folders.files(queue, batch=True)
+        low, high = state.file_start, state.file_stop
+        known = files.entries_of_few(low, high)
 
         def behind(unit: int, offset: int) -> bool:
+            if known is not None:
+                return int(known.offset[unit - low] + known.count[unit - low]) > offset
             entry = files.entries(unit, unit + 1)
             return int(entry.offset[0] + entry.count[0]) > offset
 
-        first = bisect_first(state.file_start, state.file_stop, lambda unit: behind(unit, start))
-        last = bisect_first(first, state.file_stop, lambda unit: behind(unit, stop - 1))
-        entries = files.entries(first, min(last + 1, state.file_stop))
+        first = bisect_first(low, high, lambda unit: behind(unit, start))
+        last = bisect_first(first, high, lambda unit: behind(unit, stop - 1))
+        entries = files.entries(first, min(last + 1, high))
         return entries.take(entries.offset < stop)
 
     def entry_at(self, queue: QueueId, offset: int) -> Entry | None:
