@@ -1,6 +1,6 @@
 """Run the examples of pages: `python -m tests.support.pages.run_examples FOLDER PAGE...`.
 
-One process for all pages, so that their examples share one JVM. Each page finds a real broker's store
+One process for all pages, so that their examples share one Spark. Each page finds a real broker's store
 in `store`, and nothing of the pages before.
 """
 
@@ -11,6 +11,9 @@ import re
 import shutil
 import sys
 from pathlib import Path
+from unittest.mock import patch
+
+from pyspark.sql import SparkSession
 
 from tests.support.golden import unpack
 
@@ -30,16 +33,20 @@ def run(page: Path) -> None:
     # As a script does, so that what it defines is found where Spark looks for it.
     names = {"__name__": "__main__"}
     exec(compile(examples(page), str(page), "exec"), names)
-    if "pyspark" in sys.modules:  # the next page gets a session of its own, in the same JVM
-        from pyspark.sql import SparkSession
+    session = SparkSession.getActiveSession()
+    if session is not None:
+        stop_queries(session)
 
-        session = SparkSession.getActiveSession()
-        if session is not None:
-            session.stop()
+
+def stop_queries(session: SparkSession) -> None:
+    """End what a page has left running. For its own `spark.stop()` too: to start Spark takes long."""
+    for query in session.streams.active:
+        query.stop()
 
 
 if __name__ == "__main__":
     os.chdir(sys.argv[1])  # before Spark starts: relative paths are those of its JVM
-    for name in sys.argv[2:]:
-        run(Path(name))
-        print(f"ran {name}")
+    with patch.object(SparkSession, "stop", stop_queries):
+        for name in sys.argv[2:]:
+            run(Path(name))
+            print(f"ran {name}")
