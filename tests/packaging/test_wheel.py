@@ -131,6 +131,7 @@ def test_the_core_needs_no_spark(python: Path, golden: Callable[[str], GoldenSto
     assert "orders" in done.stdout, done.stderr
 
 
+@pytest.mark.campaign  # as the next, it starts a Spark and its Python processes for one row
 def test_an_environment_that_is_not_activated_reads_with_pyspark_python_set(
     python: Path, golden: Callable[[str], GoldenStore]
 ) -> None:
@@ -139,6 +140,7 @@ def test_an_environment_that_is_not_activated_reads_with_pyspark_python_set(
     assert "'orders'" in done.stdout
 
 
+@pytest.mark.campaign
 def test_without_it_spark_asks_the_first_python3_of_the_path(
     python: Path, golden: Callable[[str], GoldenStore], tmp_path: Path
 ) -> None:
