@@ -71,6 +71,7 @@ class SliceReader:
         self._hides_place = ordered
         self._reads_bodies = options.check_crc or bool(_BODIES.intersection(self._builder.names))
         self._filters = options.tags is not None or options.keys is not None
+        self._reads_every_body = options.check_crc or (self._reads_bodies and not self._filters)
         self._reads_log = needs_log(self._builder.names) or self._filters or options.verify_queue
         self._entries = WantedEntries(
             view, log, log_end, options, self._damaged, reads_log=self._reads_log
@@ -239,7 +240,7 @@ class SliceReader:
         if window is None:
             self._explain(rows, np.arange(len(rows)))
             return rows.take(slice(0, 0)), Headers(_NO_BYTES, rows.log_offset[:0], 0), None
-        if self._reads_bodies:
+        if self._reads_every_body:
             _load(window, rows)
         headers = Headers(window, rows.log_offset - first, first)
         good = headers.valid & (headers.total == rows.size)
@@ -364,8 +365,9 @@ def _load(window: Bytes, rows: Rows) -> None:
     The steps that decode them jump from record to record, several times. Memory is loaded faster in
     order. Bytes that nobody asked for may be on a page that cannot be read, and stay untouched.
     """
-    size = int(rows.size.sum())
-    if size == len(window) and size < _SMALL * len(rows):
+    ends = rows.log_offset + rows.size
+    fills_it = len(window) == int(rows.size.sum()) and (rows.log_offset[1:] == ends[:-1]).all()
+    if fills_it and len(window) < _SMALL * len(rows):
         window[::_CACHE_LINE].max()
 
 
