@@ -38,7 +38,8 @@ def read_share(
 ) -> Iterator[pa.RecordBatch]:
     """Batches of `columns` of one share, in log order or queue after queue; none is empty.
 
-    `one_thread`: other shares are read beside this one, on all other cores.
+    `one_thread`: no thread copies bodies, because other shares are read beside this one, on all other
+    cores. A share that is alone takes longer for it.
     Rows about damage follow the batch they belong to; in them every column can be null. `store` is
     the plan's store, opened. Raises what `damage` raises.
     """

@@ -6,7 +6,8 @@ the DataFrame, field by field, including nullability.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import closing
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -128,22 +129,23 @@ def to_spark(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 def all_to_spark(
     batches: Iterable[pa.RecordBatch], schema: pa.Schema, *, remote: bool
-) -> Iterator[pa.RecordBatch]:
+) -> Generator[pa.RecordBatch, None, None]:
     """Batches of the core in the form of `arrow_schema_for`.
 
     `remote`: they come from an object store, so a thread waits for the next one while Spark takes
     one. With local files a second thread gains no time and takes processor time.
     """
     converted = (to_spark(batch, schema) for batch in batches)
-    for batch in one_ahead(converted) if remote else converted:
-        yield from _slices(batch)
+    with closing(one_ahead(converted) if remote else converted) as ready:
+        for batch in ready:
+            yield from _slices(batch)
 
 
 def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The batch in slices that Spark converts to rows while they are in the cache of a core.
+    """The batch as it is, or in slices of which Spark converts most while a core's cache has them.
 
     A large batch costs less to read than many small ones, and more to take: between its last byte
-    and its first use it has left the cache. No bytes are copied for a slice.
+    and its first use it has left the cache. Here a slice copies no bytes.
     """
     if batch.nbytes <= _SENT_WHOLE:
         yield batch

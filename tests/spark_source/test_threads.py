@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import pytest
 
 from rmq_store import MessageStore
 from spark_source.source import RmqStoreSource
+from spark_source.spark_types import all_to_spark, arrow_schema_for, spark_schema
+from spark_source.streaming.stream_reader import RmqStoreStreamReader
 
 COUNT, BODY = 8, 1 << 20  # bodies that the library alone copies in a thread
 
@@ -28,10 +31,9 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-@pytest.mark.parametrize("source", ["consumequeue", "commitlog"])
-def test_a_task_on_local_files_starts_no_thread(
-    tmp_path: Path, started: list[str], source: str
-) -> None:
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """Messages with large bodies."""
     batch = pa.record_batch(
         {
             "topic": ["orders"] * COUNT,
@@ -41,13 +43,79 @@ def test_a_task_on_local_files_starts_no_thread(
     )
     with MessageStore.create(tmp_path / "store") as writer:
         writer.append_batch(batch)
-    made = RmqStoreSource({"path": str(tmp_path / "store"), "source": source})
+    return tmp_path / "store"
+
+
+@pytest.mark.parametrize(
+    ("options", "rows"),
+    [
+        ({"source": "consumequeue"}, COUNT),
+        ({"source": "commitlog"}, COUNT),
+        ({"table": "damage"}, 0),
+    ],
+)
+def test_a_task_on_local_files_starts_no_thread(
+    store: Path, started: list[str], options: dict[str, str], rows: int
+) -> None:
+    made = RmqStoreSource({"path": str(store), **options})
     reader = made.reader(made.schema())
-    partitions = list(reader.partitions())
-    started.clear()
-    read: list[Any] = [batch for partition in partitions for batch in reader.read(partition)]
-    assert sum(batch.num_rows for batch in read) == COUNT
-    assert started == []
-    with MessageStore.open(tmp_path / "store") as store:
-        list(store.read_batches())
+    assert read_all(reader, reader.partitions(), started) == (rows, [])
+
+
+def test_a_task_of_a_stream_starts_no_thread(store: Path, started: list[str]) -> None:
+    made = RmqStoreSource({"path": str(store), "startingOffsets": "earliest"})
+    reader = made.streamReader(made.schema())
+    assert isinstance(reader, RmqStoreStreamReader)
+    begin = reader.initialOffset()
+    end = reader.latestOffset(begin, reader.getDefaultReadLimit())
+    assert read_all(reader, reader.partitions(begin, end), started) == (COUNT, [])
+
+
+def test_alone_the_library_copies_bodies_in_a_thread(store: Path, started: list[str]) -> None:
+    with MessageStore.open(store) as opened:
+        list(opened.read_batches())
     assert started == ["rmqstore-bodies"]
+
+
+def test_a_batch_of_an_object_store_is_made_while_spark_takes_the_one_before() -> None:
+    schema = arrow_schema_for(spark_schema(["queueOffset"]))
+    second = threading.Event()
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch([pa.array([0], pa.int64())], schema=schema)
+        second.set()
+        yield pa.record_batch([pa.array([1], pa.int64())], schema=schema)
+
+    taken = all_to_spark(batches(), schema, remote=True)
+    next(taken)
+    assert second.wait(60)  # it comes without being asked for
+    assert len(list(taken)) == 1
+
+
+def test_a_task_that_ends_early_ends_its_thread() -> None:
+    schema = arrow_schema_for(spark_schema(["queueOffset"]))
+    ended = []
+
+    def batches() -> Generator[pa.RecordBatch, None, None]:
+        try:
+            while True:
+                yield pa.record_batch([pa.array([0], pa.int64())], schema=schema)
+        finally:
+            ended.append(True)
+
+    before = threading.active_count()
+    made = batches()
+    taken = all_to_spark(made, schema, remote=True)
+    next(taken)
+    taken.close()
+    assert threading.active_count() == before
+    made.close()  # refused while a thread runs it
+    assert ended == [True]
+
+
+def read_all(reader: Any, partitions: Iterable[Any], started: list[str]) -> tuple[int, list[str]]:
+    """The rows of all partitions, and the threads that their reads started."""
+    parts = list(partitions)
+    started.clear()
+    rows = sum(batch.num_rows for part in parts for batch in reader.read(part))
+    return rows, started
