@@ -23,6 +23,7 @@ NOTEBOOKS = {
     "incident": (1, ("left out: [(911493, 911898)]", "nothing wrong: True - 1588 records")),
     "replay": (1, ("matched 100", "100 replayed, 100 of them equal")),
 }
+IN_SPARK = ("replay",)  # with a Spark of its own, which takes as long as all others together
 SECONDS_A_CELL = 180
 # Each notebook also runs on six other stores: crashed ones, expired ones, without groups or topics.
 _ANY = ("clean-4.3.2", "clean-5.2.0", "crash-5.5.0", "expired-5.5.0", "proxy-5.5.0", "lmq-5.3.3")
@@ -35,7 +36,6 @@ OTHERS = {
     "incident": _PAID,  # the story of a message of a transaction
     "replay": _ORDERS,  # replays shipped orders
 }
-FAST = [("first_look", "crash-5.5.0"), ("lag_and_retention", "expired-5.5.0")]
 PAIRS = [(name, store) for name, stores in OTHERS.items() for store in stores]
 
 
@@ -61,7 +61,13 @@ def test_no_outputs_are_kept_in_git(name: str) -> None:
             assert (cell.outputs, cell.execution_count) == ([], None), cell.source
 
 
-@pytest.mark.parametrize("name", list(NOTEBOOKS))
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.campaign] if name in IN_SPARK else [])
+        for name in NOTEBOOKS
+    ],
+)
 def test_a_notebook_runs_from_top_to_bottom(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
@@ -81,23 +87,12 @@ def test_a_notebook_runs_from_top_to_bottom(name: str, monkeypatch: pytest.Monke
     assert after == before, "a notebook left files behind"
 
 
-@pytest.mark.parametrize(("name", "store"), FAST)
-def test_a_notebook_runs_on_another_store(
-    name: str, store: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As for someone who sets STORE to a store of their own."""
-    run_on(name, store, monkeypatch)
-
-
 @pytest.mark.campaign
 @pytest.mark.parametrize(("name", "store"), some("notebooks", PAIRS))
 def test_every_notebook_runs_on_other_stores(
     name: str, store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_on(name, store, monkeypatch)
-
-
-def run_on(name: str, store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for someone who sets STORE to a store of their own."""
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     notebook = read(name)

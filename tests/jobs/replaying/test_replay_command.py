@@ -102,6 +102,7 @@ def test_a_release_that_is_none_is_refused_and_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.campaign  # with a Spark of its own
 def test_it_runs_as_a_script_from_anywhere(golden: Golden, tmp_path: Path) -> None:
     script = str(CHECKOUT / "jobs" / "replay.py")
     words = [golden(NAME).path, "--to-parquet", "out", "--topic", "retrying"]
