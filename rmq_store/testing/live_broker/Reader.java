@@ -128,8 +128,9 @@ public class Reader {
         if (!unique) {
             return client.queryMessage(topic, key, MAX_PER_KEY, 0, Long.MAX_VALUE);
         }
-        MessageExt message = client.getDefaultMQPullConsumerImpl().queryMessageByUniqKey(topic, key);
-        return new QueryResult(0, message == null ? List.of() : List.of(message));
+        // The short form of newer clients asks for the last three days alone.
+        return client.getDefaultMQPullConsumerImpl().getRebalanceImpl().getmQClientFactory().getMQAdminImpl()
+            .queryMessageByUniqKey(topic, key, MAX_PER_KEY, 0, Long.MAX_VALUE);
     }
 
     /** The client has no other way to say that a key is unknown; old releases say it without the code. */
