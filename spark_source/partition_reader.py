@@ -35,15 +35,20 @@ def read_share(
     damage: DamageHandler,
     *,
     one_thread: bool = False,
+    log_order: bool = True,
 ) -> Iterator[pa.RecordBatch]:
     """Batches of `columns` of one share, in log order or queue after queue; none is empty.
 
     `one_thread`: no thread copies bodies, because other shares are read beside this one, on all other
     cores. A share that is alone takes longer for it.
+    `log_order`: see ReadManner; a query has no order of its own.
     Rows about damage follow the batch they belong to; in them every column can be null. `store` is
     the plan's store, opened. Raises what `damage` raises.
     """
-    for batch in read_messages(plan, share, store, columns, damage, one_thread=one_thread):
+    batches = read_messages(
+        plan, share, store, columns, damage, one_thread=one_thread, log_order=log_order
+    )
+    for batch in batches:
         if batch.num_rows:
             yield batch
         yield from damage.rows(columns)
@@ -58,6 +63,7 @@ def read_messages(
     damage: OnDamage,
     *,
     one_thread: bool = False,
+    log_order: bool = True,
 ) -> Iterator[pa.RecordBatch]:
     """The messages of one share; batches may be empty. `damage` takes the errors of the others."""
     asked = plan.asked
@@ -99,6 +105,7 @@ def read_messages(
             verify_queue=asked.verify_queue,
             check_ends=False,  # shares of their own do it
             one_thread=one_thread,
+            log_order=log_order,
             on_damage=damage,
         )
 

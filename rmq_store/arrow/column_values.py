@@ -52,8 +52,11 @@ class Rows:
     def topics_of_rows(self) -> pa.Array:
         """The topic of each row, as strings; made once."""
         if self._topics_of_rows is None:
-            names = pa.array(list(self.topics), pa.string())
-            self._topics_of_rows = names.take(pa.array(self.topic_code))
+            if len(self.topics) == 1:
+                self._topics_of_rows = _constant(self.topics[0], len(self))
+            else:
+                names = pa.array(list(self.topics), pa.string())
+                self._topics_of_rows = names.take(pa.array(self.topic_code))
         return self._topics_of_rows
 
     def is_of(self, topics: Collection[str]) -> npt.NDArray[np.bool_]:

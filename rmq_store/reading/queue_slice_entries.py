@@ -1,4 +1,4 @@
-"""The entries of queue slices that lead to a record, in log order."""
+"""The entries of queue slices that lead to a record, in log order or queue after queue."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.tag_key_hashes import tags_code
 from rmq_store.format.topics import SCHEDULE_TOPIC
 from rmq_store.reading.dead_entries import leads_nowhere, listed_at, points_back
-from rmq_store.reading.log_order import in_log_order
+from rmq_store.reading.log_order import in_log_order, queue_after_queue
 from rmq_store.reading.read_options import ReadOptions
 from rmq_store.snapshot.queue_view import QueueView
 from rmq_store.snapshot.uncovered_bytes import UncoveredBytes, WholeRange
@@ -51,19 +51,21 @@ class WantedEntries:
             else np.array([tags_code(tag) & _MASK32 for tag in self._options.tags], dtype=np.int64)
         )
 
-    def in_order(self, slices: Sequence[QueueSlice]) -> Iterator[Rows]:
-        """The wanted entries of all slices, in log order."""
-        return self._merged(slices, self._with_tags)
+    def wanted(self, slices: Sequence[QueueSlice]) -> Iterator[Rows]:
+        """The wanted entries of all slices, in log order unless the caller lets go of it."""
+        # Records are read in the order of the log in any case, to go through it once.
+        keeps_order = self._options.log_order or self._reads_log
+        return self._chosen(slices, self._with_tags, keeps_order=keeps_order)
 
-    def all_in_order(
+    def all_in_log_order(
         self, slices: Sequence[QueueSlice], whole: WholeRange, uncovered: UncoveredBytes
     ) -> Iterator[Rows]:
-        """As `in_order`; `uncovered` sees all entries of the `whole` range."""
+        """The wanted entries in log order; `uncovered` sees all entries of the `whole` range."""
         rest = whole.rest
         others = {part.queue for part in rest}
         hidden = {queue.topic for queue in others}
         exempt = {part.queue.topic for part in slices if not self._has_tag_hashes(part.queue)}
-        for rows in self._merged([*slices, *rest], lambda queue, entries: entries, others):
+        for rows in self._chosen([*slices, *rest], lambda queue, entries: entries, others):
             uncovered.add(rows.log_offset, rows.size)
             kept = np.ones(len(rows), dtype=bool)
             if hidden:
@@ -80,11 +82,13 @@ class WantedEntries:
             uncovered.add(listed.log_offset[order], listed.size[order])
         uncovered.close()
 
-    def _merged(
+    def _chosen(
         self,
         slices: Sequence[QueueSlice],
         chosen: Callable[[QueueId, Entries], Entries],
         others: Collection[QueueId] = (),
+        *,
+        keeps_order: bool = True,
     ) -> Iterator[Rows]:
         """The `chosen` ones of the entries that lead to a record. Nothing is reported about `others`."""
         parts = [part for part in slices if part.start < part.stop]
@@ -99,7 +103,8 @@ class WantedEntries:
                 wanted, ends[number] = self._trusted(part, wanted, ends[number])
             return wanted
 
-        return in_log_order(
+        ordered = in_log_order if keeps_order else queue_after_queue
+        return ordered(
             parts,
             self._view.listed_entries if self._options.unwrap else self._view.slice_entries,
             keep,

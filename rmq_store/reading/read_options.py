@@ -35,6 +35,8 @@ class ReadManner(TypedDict, total=False):
       files prove to be missing there.
     - `one_thread` (false): no second thread copies large bodies beside the check of their CRCs; for
       a program that reads in as many processes as the machine has cores.
+    - `log_order` (true): rows come in the order of the log. Without it, a read of columns that all
+      stand in the queue entries gives queue after queue, in about half the time.
     - `on_damage`: a function that takes the error of what is left out; without it the error is
       raised. Or a mode of the Spark source by name: "failfast" raises it, "permissive" returns a
       row with `corruptRecord` (then all columns are nullable), "dropmalformed" logs the count.
@@ -49,6 +51,7 @@ class ReadManner(TypedDict, total=False):
     unwrap_batches: bool
     check_ends: bool
     one_thread: bool
+    log_order: bool
     on_damage: OnDamage | str | None
 
 
@@ -82,6 +85,7 @@ class ReadOptions:
     verify_queue: bool = False  # read records even if no column needs them
     check_ends: bool = True
     one_thread: bool = False  # else one may be started to copy large bodies
+    log_order: bool = True  # else rows of the queue alone come queue after queue
 
     @classmethod
     def of(cls, verify_queue: bool, **how: Unpack[ReadHow]) -> ReadOptions:
@@ -117,6 +121,7 @@ class ReadOptions:
             verify_queue,
             how.get("check_ends", True),
             how.get("one_thread", False),
+            how.get("log_order", True),
         )
 
 

@@ -1,4 +1,4 @@
-"""Read queue ranges as Arrow batches in log order, in one pass for any selection."""
+"""Read queue ranges as Arrow batches, mostly in log order, in one pass for any selection."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class SliceReader:
     def read(
         self, slices: Sequence[QueueSlice], whole: WholeRange | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Arrow batches of all slices, rows in the order of the log.
+        """Arrow batches of all slices, rows in the order of the log (see `log_order` in ReadManner).
 
         After damage a batch may be empty, so that a caller of `on_damage` can pass the errors on.
         What is missing at the ends of the queues is reported after the last batch, and what no entry
@@ -106,9 +106,9 @@ class SliceReader:
         uncovered = None
         if whole is not None:
             uncovered = ends.uncovered(whole)
-            yield from self.batches_of(self._entries.all_in_order(slices, whole, uncovered))
+            yield from self.batches_of(self._entries.all_in_log_order(slices, whole, uncovered))
         else:
-            yield from self.batches_of(self._entries.in_order(slices))
+            yield from self.batches_of(self._entries.wanted(slices))
         errors: Iterable[StoreError] = ()
         if self.options.check_ends:
             errors = ends.errors(slices, self.options.verify_queue, uncovered)
@@ -118,7 +118,7 @@ class SliceReader:
             self._damaged(error, error.entry)
 
     def batches_of(self, pieces: Iterable[Rows]) -> Iterator[pa.RecordBatch]:
-        """Arrow batches of rows that are in log order; rows about damage if the mode has them."""
+        """Arrow batches of rows, in their order; rows about damage if the mode has them."""
         taker, batches = self.options.on_damage, self._sound_batches(pieces)
         if isinstance(taker, DamageMode):
             return taker.applied(batches, self._broker_name, self._asked)
@@ -142,10 +142,12 @@ class SliceReader:
     def _batch_end(self, rows: Rows, at: int, most: int) -> int:
         """The end of a batch: rows and bytes within limits, all in one log file."""
         upto = min(at + most, len(rows))
+        if not self._reads_log:
+            return upto  # the records are not loaded, so their sizes do not matter
         sizes = np.cumsum(rows.size[at:upto])
         upto = at + max(1, int(np.searchsorted(sizes, self.options.batch_bytes, side="right")))
-        file = rows.log_offset[at:upto] // self.log.chain.file_size if self._reads_log else None
-        if file is not None and file[0] != file[-1]:
+        file = rows.log_offset[at:upto] // self.log.chain.file_size
+        if file[0] != file[-1]:
             upto = at + int(np.argmax(file != file[0]))
         return upto
 

@@ -60,9 +60,9 @@ def test_inner_batches_come_message_by_message(
 
 
 def test_messages_of_batches_stay_in_the_order_of_the_log(golden: Golden) -> None:
-    """Also if no column shows it, and between messages that were sent alone."""
+    """Also if no column shows it, and between messages that were sent alone. `tags` needs the log."""
     options = options_of(golden(NAME), unwrapBatches="true", includeSystemTopics="true")
-    place = {**options, "columns": "commitLogOffset,topic,queueOffset"}
+    place = {**options, "columns": "commitLogOffset,topic,queueOffset,tags"}
     rows = [(r["topic"], r["queueOffset"]) for r in rows_of(place)]
     where = [r["commitLogOffset"] for r in rows_of(place)]
     assert where == sorted(where)
