@@ -137,7 +137,7 @@ def kill_rounds(
 
 @pytest.mark.parametrize("kind", ["SYNC_FLUSH", "ASYNC_FLUSH"])
 @pytest.mark.parametrize(
-    "rounds", [20, pytest.param(MANY_KILLS, marks=pytest.mark.campaign)], ids=["few", "many"]
+    "rounds", [10, pytest.param(MANY_KILLS, marks=pytest.mark.campaign)], ids=["few", "many"]
 )
 def test_a_killed_writer_loses_and_doubles_nothing(kind: str, rounds: int, tmp_path: Path) -> None:
     seed = f"{SEED} {kind}"
@@ -239,7 +239,7 @@ class Disk:
 
 
 @pytest.mark.parametrize(
-    "points", [40, pytest.param(POWER_LOSSES, marks=pytest.mark.campaign)], ids=["few", "many"]
+    "points", [20, pytest.param(POWER_LOSSES, marks=pytest.mark.campaign)], ids=["few", "many"]
 )
 def test_sync_flush_keeps_what_it_acknowledged_when_the_power_goes(
     points: int, tmp_path: Path

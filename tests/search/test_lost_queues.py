@@ -217,7 +217,7 @@ def test_no_key_of_a_real_store_is_found_twice_or_called_damaged(
     keyed = [r for r in it.truth if user_topic(r) and keys_of(r)]
     with it.open() as store:
         end = store.log_range()[1]
-        for record in keyed[:: max(1, len(keyed) // 8)]:
+        for record in keyed[:: max(1, len(keyed) // 5)]:
             for key in sorted(keys_of(record)):
                 found = places(store, Search(key=key))
                 assert len(found) == len(set(found))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import base64
 import json
+import os
 import shutil
 import tarfile
 import tempfile
@@ -83,10 +84,12 @@ class GoldenStore:
     def fingerprint(self) -> dict[str, tuple[int, int, int]]:
         """Of every file and folder: size, mtime and a checksum of the bytes."""
         found = {}
-        for path in sorted(Path(self.path).rglob("*")):
-            stat = path.stat()
-            crc = zlib.crc32(path.read_bytes()) if path.is_file() else 0
-            found[str(path)] = (stat.st_size if path.is_file() else 0, stat.st_mtime_ns, crc)
+        for folder, _, names in os.walk(self.path):  # half the time of Path.rglob
+            found[folder] = (0, os.stat(folder).st_mtime_ns, 0)
+            for path in (f"{folder}/{name}" for name in names):
+                with open(path, "rb") as file:
+                    stat, crc = os.fstat(file.fileno()), zlib.crc32(file.read())
+                found[path] = (stat.st_size, stat.st_mtime_ns, crc)
         return found
 
 

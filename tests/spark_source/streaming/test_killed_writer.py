@@ -154,7 +154,7 @@ def copied_by_spark(spark: SparkSession, store: Path, folder: Path, writer: Writ
 
 @pytest.mark.parametrize(
     ("kills", "every"),
-    [(6, 3), pytest.param(KILLS, 10, marks=pytest.mark.campaign)],
+    [(4, 3), pytest.param(KILLS, 10, marks=pytest.mark.campaign)],
     ids=["few", "many"],
 )
 def test_a_stream_beside_a_writer_that_is_killed_has_each_row_once(
