@@ -182,10 +182,14 @@ def unpack(name: str, target: Path) -> GoldenStore:
     return GoldenStore(target / name)
 
 
+# A test may change tempfile's folder for itself, and its own is deleted after it.
+_TEMPORARY = tempfile.gettempdir()
+
+
 @cache
 def _unpacked(name: str, folder_of: str = ".") -> Path:
     """The store as it was packed; to copy it takes a tenth of the time that unpacking takes."""
-    folder = Path(tempfile.mkdtemp(prefix="rmqstore-golden-"))
+    folder = Path(tempfile.mkdtemp(prefix="rmqstore-golden-", dir=_TEMPORARY))
     # A child that was forked ends without these, and so does not take the folder away from us.
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     with tarfile.open(GOLDEN / folder_of / f"{name}.tar.xz") as archive:
