@@ -1,4 +1,4 @@
-"""Bodies as stored, copied in a thread beside other work on the same records."""
+"""Bodies as stored, copied while their CRCs are checked."""
 
 from __future__ import annotations
 
@@ -6,12 +6,32 @@ from contextlib import suppress
 from threading import Thread
 from types import TracebackType
 
+import numpy as np
 import pyarrow as pa
 
 from rmq_store.arrow.column_values import stored_bodies
+from rmq_store.arrow.string_slices import OFFSETS_END
 from rmq_store.commitlog.headers import Headers
+from rmq_store.commitlog.wrong_crc_rows import wrong_crc_rows
+from rmq_store.format.array_types import Ints
+from rmq_store.format.crc import fit_cells
 
 _WORTH_A_THREAD = 2 << 20  # bytes; to copy fewer takes no longer than to start a thread
+
+
+def checked_copies(headers: Headers) -> tuple[Ints, pa.Array] | None:
+    """Rows with a wrong CRC and the bodies of all rows, from one pass over them.
+
+    None if the bodies have several lengths, or are so long that a CRC is best computed in place.
+    """
+    lengths = headers.body_length
+    if not fit_cells(lengths) or len(lengths) * int(lengths[0]) >= OFFSETS_END:
+        return None
+    count, length = len(lengths), int(lengths[0])
+    data = pa.allocate_buffer(count * length)
+    wrong = wrong_crc_rows(headers, np.frombuffer(data, dtype=np.uint8))
+    ends = pa.py_buffer(np.arange(0, count * length + 1, length, dtype=np.int32))
+    return wrong, pa.Array.from_buffers(pa.binary(), count, [None, ends, data])
 
 
 class CopiedBodies:

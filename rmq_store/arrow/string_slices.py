@@ -11,9 +11,11 @@ from rmq_store.format.array_types import Bytes, Ints
 from rmq_store.format.properties import decode_utf8
 from rmq_store.format.slice_views import LONGEST_IN_VIEW, slice_views
 
+OFFSETS_END = 2**31 - 1
+"""Bytes; a column of more has no 32-bit offsets."""
+
 _SHORT = 256  # bytes
 _SMALL = 4 << 20  # bytes
-_OFFSETS_END = 2**31 - 1  # a column of more bytes has no 32-bit offsets
 _VIEWS = {pa.string(): pa.string_view(), pa.binary(): pa.binary_view()}
 
 
@@ -27,7 +29,7 @@ def slices(source: Bytes, starts: Ints, lengths: Ints, kind: pa.DataType) -> pa.
     length = int(lengths[0]) if count else 0
     if 0 < length <= _SHORT and length * count <= _SMALL and (lengths == length).all():
         return _slices_of_one_length(source, starts, length, kind)
-    if int(lengths.sum()) >= _OFFSETS_END:  # not every release of Arrow notices
+    if int(lengths.sum()) >= OFFSETS_END:  # not every release of Arrow notices
         raise InvalidArgumentError(
             None,
             reason="a column of one batch has 2 GiB or more",

@@ -7,24 +7,29 @@ from collections.abc import Iterator
 import numpy as np
 
 from rmq_store.commitlog.headers import Headers
-from rmq_store.format.array_types import Ints
-from rmq_store.format.crc import crc32, crc32_of_slices
+from rmq_store.format.array_types import Bytes, Ints
+from rmq_store.format.crc import crc32, crc32_of_one_length, crc32_of_slices
 from rmq_store.format.layout import CRC_ITEM_SIZE, CRC_MASK, CRC_PROPERTY
 from rmq_store.format.record import record_crc_of
 
 _CRC_NAME = int.from_bytes(CRC_PROPERTY.encode(), "big")
 
 
-def wrong_crc_rows(headers: Headers) -> Ints:
+def wrong_crc_rows(headers: Headers, copies: Bytes | None = None) -> Ints:
     """Rows whose stored body or whole record does not match its CRC.
 
-    All rows must be valid. Empty bodies have no CRC.
+    All rows must be valid. Empty bodies have no CRC. `copies`, for bodies of one length that fit the
+    cells of `format.crc` alone, receives them end to end.
     """
     rows = np.flatnonzero(headers.body_length)
     wrong_records = _wrong_record_crc_rows(headers)
     if not len(rows):
         return wrong_records
-    crcs = crc32_of_slices(headers.window, headers.body_at[rows], headers.body_length[rows])
+    at, lengths = headers.body_at[rows], headers.body_length[rows]
+    if copies is None:
+        crcs = crc32_of_slices(headers.window, at, lengths)
+    else:
+        crcs = crc32_of_one_length(headers.window, at, int(lengths[0]), copies)
     computed = crcs & CRC_MASK
     wrong: Ints = rows[computed != headers.head["body_crc"][rows]]
     return np.union1d(wrong, wrong_records) if len(wrong_records) else wrong

@@ -18,7 +18,7 @@ from rmq_store.arrow.column_values import (
     stored_bodies,
     stored_topics,
 )
-from rmq_store.arrow.copied_bodies import CopiedBodies
+from rmq_store.arrow.copied_bodies import CopiedBodies, checked_copies
 from rmq_store.arrow.opened_bodies import opened_bodies
 from rmq_store.arrow.property_columns import PropertyColumns
 from rmq_store.commitlog.headers import Headers
@@ -294,7 +294,12 @@ class SliceReader:
     def _checked(self, headers: Headers) -> tuple[Ints, pa.Array | None]:
         """Rows with a wrong CRC, and the bodies of all rows if they come with the check."""
         copied_later = self._filters or "body" not in self._builder.names
-        if copied_later or self.options.one_thread:
+        if copied_later:
+            return wrong_crc_rows(headers), None
+        checked = checked_copies(headers)
+        if checked is not None:
+            return checked
+        if self.options.one_thread:
             return wrong_crc_rows(headers), None
         with CopiedBodies(headers) as copied:
             wrong = wrong_crc_rows(headers)

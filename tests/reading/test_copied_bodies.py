@@ -1,4 +1,4 @@
-"""Large bodies are copied beside the check of their CRCs: the same rows, and no thread stays."""
+"""Bodies are copied beside the check of their CRCs: the same rows, and no thread stays."""
 
 from __future__ import annotations
 
@@ -59,6 +59,34 @@ def test_bodies_are_those_of_a_read_without_a_check(store: Path, copies: list[st
     assert checked == unchecked
     assert bodies_of(checked) == bodies_of(few) == BODIES
     assert copies == ["rmqstore-bodies"], "nothing to copy beside, or too little for a thread"
+
+
+def test_short_bodies_of_one_length_are_copied_and_checked_in_one_pass(
+    tmp_path: Path, copies: list[str]
+) -> None:
+    bodies = [body[:1_024] for body in BODIES] * 2
+    damaged = bodies[WRONG]
+    queue = pa.array([0] * len(bodies), pa.int32())
+    with MessageStore.create(tmp_path / "store") as writer:
+        writer.append_batch(
+            pa.record_batch({"topic": ["orders"] * len(bodies), "queueId": queue, "body": bodies})
+        )
+    with MessageStore.open(tmp_path / "store") as reader:
+        assert bodies_of(list(reader.read_batches())) == bodies
+        assert list(reader.read_batches()) == list(reader.read_batches(check_crc=False))
+    (file,) = (tmp_path / "store" / "commitlog").iterdir()
+    with file.open("r+b") as raw:
+        at = raw.read().index(damaged)
+        raw.seek(at + 1_023)
+        raw.write(bytes([damaged[1_023] ^ 1]))
+    met: list[StoreError] = []
+    with MessageStore.open(tmp_path / "store") as reader:
+        found = bodies_of(list(reader.read_batches(on_damage=met.append)))
+        kept = bodies_of(list(reader.read_batches(check_crc=False)))
+    assert found == bodies[:WRONG] + bodies[WRONG + 1 :]
+    assert kept[:WRONG] + kept[WRONG + 1 :] == found
+    assert [error.entry.queue_offset for error in met if error.entry] == [WRONG]
+    assert copies == []
 
 
 def test_one_thread_copies_them_if_asked(store: Path, copies: list[str]) -> None:
