@@ -3,28 +3,59 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
-def cpu_seconds() -> float:
-    """User and system time of this process and of all that it has started and that live (Linux).
+@dataclass(frozen=True, slots=True)
+class CpuTime:
+    """Seconds of user and system time: of Java's threads, and of all other processes."""
 
-    Of those that have ended it counts what their parent has waited for.
+    jvm: float
+    python: float
+
+    def __sub__(self, earlier: CpuTime) -> CpuTime:
+        return CpuTime(self.jvm - earlier.jvm, self.python - earlier.python)
+
+    @property
+    def total(self) -> float:
+        """Of all processes."""
+        return self.jvm + self.python
+
+
+@dataclass(frozen=True, slots=True)
+class _Process:
+    parent: int
+    is_java: bool
+    own: int  # ticks
+    of_ended_children: int  # ticks of those that it has waited for
+
+
+def cpu_time() -> CpuTime:
+    """The time so far of this process and of all that it has started (Linux).
+
+    Of those that have ended it counts what their parent has waited for. Java starts Python alone, so
+    that is Python's time.
     """
-    found = {int(path.name): _stat(path) for path in Path("/proc").glob("[0-9]*")}
+    found = {int(path.name): _process(path) for path in Path("/proc").glob("[0-9]*")}
     ours = {os.getpid()}
-    while more := {pid for pid, (parent, _) in found.items() if parent in ours} - ours:
+    while more := {pid for pid, one in found.items() if one.parent in ours} - ours:
         ours |= more
-    return sum(found[pid][1] for pid in ours if pid in found) / _TICKS
+    living = [found[pid] for pid in ours if pid in found]
+    jvm = sum(one.own for one in living if one.is_java)
+    everything = sum(one.own + one.of_ended_children for one in living)
+    return CpuTime(jvm / _TICKS, (everything - jvm) / _TICKS)
 
 
-def _stat(process: Path) -> tuple[int, int]:
-    """The parent of a process, and its ticks of processor time; zeros if it has ended."""
+def _process(folder: Path) -> _Process:
+    """A process; without parent and ticks if it has ended."""
     try:
-        text = (process / "stat").read_text("utf-8", "replace")
+        text = (folder / "stat").read_text("utf-8", "replace")
     except OSError:
-        return 0, 0
-    fields = text[text.rindex(")") + 2 :].split()
-    return int(fields[1]), sum(map(int, fields[11:15]))
+        return _Process(0, False, 0, 0)
+    name, _, rest = text.partition("(")[2].rpartition(")")
+    fields = rest.split()
+    own, waited = sum(map(int, fields[11:13])), sum(map(int, fields[13:15]))
+    return _Process(int(fields[1]), name == "java", own, waited)

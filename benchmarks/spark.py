@@ -4,9 +4,10 @@
     python -m benchmarks.spark --messages 2e5 --day-messages 5e5   # a quick look
 
 `local[2]`, page cache warm, medians. `floor` is a source that returns one prebuilt batch again and
-again: the time that Spark itself needs for as many rows. (a) whole store, all columns, (b) columns
-of the queue, (c) one key among many, (d) an hour of one topic out of a day, (e) messages counted by
-queue.
+again: the time that Spark itself needs for as many rows. (a) whole store, all columns, with one
+layout of properties and with 20 of random lengths ("mixed"), (b) columns of the queue, (c) one key
+among many, (d) an hour of one topic out of a day, (e) messages counted by queue. CPU is seconds of
+processor time for a million rows, of the JVM and of all Python processes.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from benchmarks.cpu_time import CpuTime, cpu_time
+from benchmarks.traffic import mixed
 from rmq_store import MessageStore
 from spark_source.spark_types import arrow_schema_for, spark_schema, to_spark
 
@@ -110,6 +114,13 @@ def batches_of(
         )
 
 
+def mixed_batches_of(count: int, body_bytes: int) -> Iterator[pa.RecordBatch]:
+    """Messages with random bodies and mixed properties."""
+    pairs = zip(mixed(count, body_bytes), batches_of(count, body_bytes), strict=True)
+    for batch, other in pairs:
+        yield batch.set_column(batch.schema.get_field_index("body"), "body", other["body"])
+
+
 def make_store(path: Path, batches: Iterator[pa.RecordBatch]) -> Path:
     """A new store of these messages."""
     with MessageStore.create(path) as writer:
@@ -121,6 +132,19 @@ def make_store(path: Path, batches: Iterator[pa.RecordBatch]) -> Path:
 def key_of(number: int) -> str:
     """The key of a message by its number."""
     return f"K{number * 2_654_435_761 % 2**40}"
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What one side takes, in the middle of all rounds."""
+
+    seconds: float
+    cpu: CpuTime
+
+    def line(self, name: str, rows: int) -> str:
+        """As one line, with processor time for a million rows."""
+        jvm, python = (1e6 * part / rows for part in (self.cpu.jvm, self.cpu.python))
+        return f"   {name:<8} {self.seconds:>6.2f} s   CPU: JVM {jvm:.2f} s, Python {python:.2f} s"
 
 
 class Bench:
@@ -146,16 +170,25 @@ class Bench:
         given = {"names": ",".join(names), "rows": str(rows), "partitions": str(partitions)}
         return self.spark.read.format("floor").options(**given).load(str(path))
 
-    def compare(self, **sides: Callable[[], Any]) -> dict[str, float]:
-        """Median seconds of each side. Every round runs all sides, after a warm-up round."""
-        taken: dict[str, list[float]] = {name: [] for name in sides}
+    def compare(self, **sides: Callable[[], Any]) -> dict[str, Taken]:
+        """The medians of each side. Every round runs all sides, after a warm-up round."""
+        seconds: dict[str, list[float]] = {name: [] for name in sides}
+        cpu: dict[str, list[CpuTime]] = {name: [] for name in sides}
         for number in range(self.rounds + 1):
             for name, work in sides.items():
-                begun = time.perf_counter()
+                begun, before = time.perf_counter(), cpu_time()
                 work()
                 if number:
-                    taken[name].append(time.perf_counter() - begun)
-        return {name: statistics.median(times) for name, times in taken.items()}
+                    seconds[name].append(time.perf_counter() - begun)
+                    cpu[name].append(cpu_time() - before)
+        return {name: Taken(statistics.median(seconds[name]), middle(cpu[name])) for name in sides}
+
+
+def middle(times: Sequence[CpuTime]) -> CpuTime:
+    """The medians of processor times."""
+    return CpuTime(
+        statistics.median(one.jvm for one in times), statistics.median(one.python for one in times)
+    )
 
 
 def sink(frame: DataFrame) -> Callable[[], None]:
@@ -163,20 +196,29 @@ def sink(frame: DataFrame) -> Callable[[], None]:
     return lambda: frame.write.format("noop").mode("overwrite").save()
 
 
-def show(title: str, taken: dict[str, float], ratios: dict[str, float], aim: str) -> None:
-    """One comparison as a line or two."""
+def show(
+    title: str, rows: int, taken: dict[str, Taken], aim: str, *, inverse: bool = False
+) -> None:
+    """One comparison: each side, and the first divided by the others (`inverse`: the reverse)."""
     print(f"\n{title}")
-    print("   " + "   ".join(f"{name} {seconds:.2f} s" for name, seconds in taken.items()))
-    print(
-        "   " + "   ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items()) + f"   ({aim})"
-    )
+    for name, one in taken.items():
+        print(one.line(name, rows))
+    first, *others = taken
+    for name in others:
+        ratio = taken[first].seconds / taken[name].seconds
+        pair = f"{name}/{first} {1 / ratio:.2f}" if inverse else f"{first}/{name} {ratio:.2f}"
+        print(f"   {pair}", end="")
+    print(f"   ({aim})", flush=True)
 
 
-def whole_and_narrow(bench: Bench, work: Path, count: int, body_bytes: int) -> None:
-    """(a), (b) and (e) on one store."""
-    store = make_store(work / f"store-{body_bytes}", batches_of(count, body_bytes))
+Making = Callable[[int, int], Iterator[pa.RecordBatch]]
+
+
+def whole(bench: Bench, work: Path, count: int, body_bytes: int, kind: str, making: Making) -> None:
+    """(a) on a new store, which stays, with the same rows as Parquet."""
+    store = make_store(store_of(work, body_bytes, kind), making(count, body_bytes))
     names = spark_schema().fieldNames()
-    parquet = str(work / f"parquet-{body_bytes}")
+    parquet = str(store.with_suffix(".parquet"))
     ours = bench.load(store)
     ours.write.parquet(parquet)
     taken = bench.compare(
@@ -185,37 +227,40 @@ def whole_and_narrow(bench: Bench, work: Path, count: int, body_bytes: int) -> N
         parquet=sink(bench.spark.read.parquet(parquet)),
     )
     (work / f"floor-{len(names)}.arrow").unlink()
-    ratios = {name: taken["ours"] / taken[name] for name in ("floor", "parquet")}
-    rate = f"{count / taken['ours'] / 1e3:.0f} k messages/s"
+    rate = f"{count / taken['ours'].seconds / 1e3:.0f} k messages/s"
     show(
-        f"(a) {count} x {body_bytes} B, all columns, {rate}",
+        f"(a) {count} x {body_bytes} B, {kind}, all columns, {rate}",
+        count,
         taken,
-        ratios,
-        "ours/floor: aim 1.15, must 1.3",
+        "floor: aim 1.15, must 1.3; parquet: aim 1.2, must 1.5",
     )
+
+
+def store_of(work: Path, body_bytes: int, kind: str) -> Path:
+    """Where the store of these messages is."""
+    return work / f"{kind.replace(' ', '-')}-{body_bytes}"
+
+
+def narrow(bench: Bench, work: Path, count: int, body_bytes: int) -> None:
+    """(b) and (e) on the store of one layout."""
+    store = store_of(work, body_bytes, "one layout")
     few = bench.load(store, columns=",".join(OF_THE_QUEUE))
     taken = bench.compare(ours=sink(few), floor=sink(bench.floor(work, store, OF_THE_QUEUE, count)))
     (work / f"floor-{len(OF_THE_QUEUE)}.arrow").unlink()
-    ratio = {"floor": taken["ours"] / taken["floor"]}
-    show(
-        f"(b) {count} x {body_bytes} B, columns of the queue", taken, ratio, "ours/floor: must 1.2"
-    )
+    title = f"(b) {count} x {body_bytes} B, columns of the queue"
+    show(title, count, taken, "floor: aim 1.1, must 1.2")
 
     # A new frame each time, because a collected frame keeps its shuffle data.
     def counted(frame: DataFrame) -> None:
         assert len(frame.groupBy("topic", "queueId").count().collect()) == TOPICS * QUEUES
 
+    parquet = str(store.with_suffix(".parquet"))
     taken = bench.compare(
         ours=lambda: counted(bench.load(store, columns="topic,queueId")),
         parquet=lambda: counted(bench.spark.read.parquet(parquet)),
     )
-    ratio = {"parquet": taken["ours"] / taken["parquet"]}
-    show(
-        f"(e) {count} x {body_bytes} B, counted by queue, the log not opened, load included",
-        taken,
-        ratio,
-        "no aim",
-    )
+    title = f"(e) {count} x {body_bytes} B, counted by queue, the log not opened, load included"
+    show(title, count, taken, "no aim")
 
 
 def one_key(bench: Bench, work: Path, store: Path, count: int) -> None:
@@ -232,10 +277,8 @@ def one_key(bench: Bench, work: Path, store: Path, count: int) -> None:
         assert len(scan.collect()) == 1
 
     taken = bench.compare(ours=ours, parquet=theirs)
-    ratio = {"parquet/ours": taken["parquet"] / taken["ours"]}
-    show(
-        f"(c) one key of {count} messages of 1 KiB, load included", taken, ratio, "aim 50, must 20"
-    )
+    title = f"(c) one key of {count} messages of 1 KiB, load included"
+    show(title, count, taken, "aim 60, must 40", inverse=True)
 
 
 def one_hour(bench: Bench, work: Path, day: Path, count: int) -> None:
@@ -245,10 +288,8 @@ def one_hour(bench: Bench, work: Path, day: Path, count: int) -> None:
     picked = bench.load(day, topic="order-topic-1", **times)
     rows = picked.count()
     alone = make_store(work / "hour", batches_of(rows, 1024, hours=[HOUR], topics=1))
-    whole = bench.load(alone)
-    taken = bench.compare(ours=sink(picked), alone=sink(whole))
-    ratio = {"alone": taken["ours"] / taken["alone"]}
-    show(f"(d) {rows} of {count} messages: an hour of one topic", taken, ratio, "must 1.2")
+    taken = bench.compare(ours=sink(picked), alone=sink(bench.load(alone)))
+    show(f"(d) {rows} of {count} messages: an hour of one topic", rows, taken, "must 1.2")
     begun = time.perf_counter()
     bench.load(day, topic="order-topic-1", **times)
     print(
@@ -285,8 +326,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=chosen.folder) as folder:
         work = Path(folder)
         if set("abe") & set(chosen.only):
+            count = int(chosen.messages)
             for body_bytes in (1024, 100):
-                whole_and_narrow(bench, work, int(chosen.messages), body_bytes)
+                whole(bench, work, count, body_bytes, "one layout", batches_of)
+                narrow(bench, work, count, body_bytes)
+                whole(bench, work, count, body_bytes, "mixed", mixed_batches_of)
         if set("cd") & set(chosen.only):
             count = int(chosen.day_messages)
             day = make_store(work / "day", batches_of(count, 1024))

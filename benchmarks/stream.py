@@ -29,6 +29,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from benchmarks.cpu_time import cpu_time
 from benchmarks.sink import messages
 from rmq_store import MessageStore
 from rmqstore_jobs.running.spark_session import builder_for
@@ -39,31 +40,6 @@ MICRO_BATCH = 100_000
 QUEUES = 8  # of `messages`, which gives them the rows in turn
 MANY_QUEUES = 10_000
 PER_SECOND = 50  # messages of the writer in (b)
-TICK = 1 / os.sysconf("SC_CLK_TCK")
-
-
-def cpu_seconds() -> float:
-    """CPU seconds so far of this process and of all that it started, also of those that ended."""
-    parents: dict[int, int] = {}
-    taken: dict[int, float] = {}
-    for folder in Path("/proc").iterdir():
-        if not folder.name.isdigit():
-            continue
-        try:
-            fields = (folder / "stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue  # it has ended
-        parents[int(folder.name)] = int(fields[1])
-        taken[int(folder.name)] = sum(map(int, fields[11:15])) * TICK
-    return sum(seconds for pid, seconds in taken.items() if _descends(pid, parents))
-
-
-def _descends(pid: int, parents: dict[int, int]) -> bool:
-    while pid in parents:
-        if pid == os.getpid():
-            return True
-        pid = parents[pid]
-    return False
 
 
 # --- (a) micro-batches and batch reads ------------------------------------------------------------
@@ -112,7 +88,7 @@ def compare(spark: SparkSession, work: Path, count: int, rounds: int) -> None:
     cpu = dict.fromkeys(taken, 0.0)
     for number in range(rounds + 1):
         for side in taken:
-            before = cpu_seconds()
+            before = cpu_time().total
             if side == "batch":
                 found = list(batches(spark, store, count))
             else:
@@ -120,7 +96,7 @@ def compare(spark: SparkSession, work: Path, count: int, rounds: int) -> None:
                 found = [part["triggerExecution"] for part in parts]
                 pieces += parts[1:] if number else []
             if number:  # the first round starts Spark's workers
-                cpu[side] += cpu_seconds() - before
+                cpu[side] += cpu_time().total - before
                 # A new query plans for the first time in its first micro-batch.
                 taken[side] += found[1:]
     print(f"(a) {MICRO_BATCH:,} messages of 1 KiB, medians of {len(taken['batch'])}")
