@@ -1,7 +1,7 @@
 """Compare the storage core with the broker's store classes: both in one run, medians, ratios.
 
     python -m benchmarks.core                    # 1 KiB and 100 B bodies, a log of at least 1 GiB
-    python -m benchmarks.core --log-bytes 200e6  # a quick look, about five minutes
+    python -m benchmarks.core --log-bytes 200e6  # a quick look, about six minutes
 
 Our side uses one core, and another one to copy large bodies beside the check of their CRCs; the store
 classes have threads of their own. The page cache is warm, and the sides alternate. Java reads the store
@@ -46,6 +46,11 @@ READS: tuple[tuple[str, tuple[str, ...] | None, bool, Verb | None], ...] = (
     ("crc", None, True, "read-crc"),
     ("no body", NO_BODY, False, "read-nobody"),
     ("few", FEW, False, None),
+)
+# Messages, the verb with which Java writes such ones, and what the rows are called.
+KINDS: tuple[tuple[Messages, Verb, str], ...] = (
+    (one_layout, "put", ""),
+    (mixed, "put-mixed", ", mixed"),
 )
 
 
@@ -128,20 +133,16 @@ class Comparison:
             found = run_bench(verb, path, **more)
             row.java += [Taken(one.messages, one.seconds, one.cpu_seconds) for one in found]
 
-    def append(self) -> Row:
+    def append(self, messages: Messages, verb: Verb, suffix: str = "") -> Row:
         """Appends on both sides; leaves our store."""
-        row = Row("append with queue and index")
+        row = Row("append with queue and index" + suffix)
         for _ in range(ROUNDS):
-            row.ours.append(append_all(self.store, one_layout(self.count, self.body_bytes)))
+            row.ours.append(append_all(self.store, messages(self.count, self.body_bytes)))
         few = self.count // 4
         sizes = {"messages": few, "body_bytes": self.body_bytes}
-        self._java(row, "put", self.other, warmups=2, passes=3, **sizes)
+        self._java(row, verb, self.other, warmups=2, passes=3, **sizes)
         shutil.rmtree(self.other, ignore_errors=True)
         return row
-
-    def write(self, messages: Messages) -> None:
-        """Our store of these messages."""
-        append_all(self.store, messages(self.count, self.body_bytes))
 
     def read(self, suffix: str = "") -> list[Row]:
         """Reads of our store on both sides."""
@@ -162,9 +163,9 @@ class Comparison:
         alone = Row("the same, CRC on our side alone" + suffix, rows["crc"].ours, rows["all"].java)
         return [rows["all"], rows["crc"], alone, rows["no body"], rows["few"]]
 
-    def rebuild(self) -> Row:
+    def rebuild(self, suffix: str = "") -> Row:
         """Queues and index from the log on both sides; Java deletes and makes those of our store."""
-        row = Row("queues and index from the log")
+        row = Row("queues and index from the log" + suffix)
         for _ in range(3):
             shutil.rmtree(self.other, ignore_errors=True)
             row.ours.append(timed(lambda: rebuild_all(self.store, self.other)))
@@ -176,9 +177,10 @@ class Comparison:
 def compare(body_bytes: int, log_bytes: int, work: Path, with_java: bool) -> list[Row]:
     """All rows of the table for one size of bodies."""
     both = Comparison(work, body_bytes, log_bytes, with_java)
-    rows = [both.append(), *both.read(), both.rebuild()]
-    both.write(mixed)
-    return [*rows, *both.read(", mixed")]
+    rows: list[Row] = []
+    for messages, verb, suffix in KINDS:
+        rows += [both.append(messages, verb, suffix), *both.read(suffix), both.rebuild(suffix)]
+    return rows
 
 
 def main() -> None:

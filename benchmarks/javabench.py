@@ -25,7 +25,7 @@ SOURCE = Path(__file__).resolve().parent / "java/Bench.java"
 # Enough for every verb, and fixed, so that figures of one machine are comparable.
 JVM = ("-Xms1g", "-Xmx2g", "-XX:MaxDirectMemorySize=1g")
 
-Verb = Literal["read", "read-nobody", "read-crc", "put", "redispatch"]
+Verb = Literal["read", "read-nobody", "read-crc", "put", "put-mixed", "redispatch"]
 
 
 @dataclass(frozen=True)
@@ -64,13 +64,13 @@ def run_bench(
 ) -> list[Pass]:
     """Run one verb. Returns its timed passes.
 
-    `put` appends `messages` in each pass, to a new store if there is none; `redispatch` deletes
-    queues, index and checkpoint; `read` changes what a starting broker changes. So run it on a copy
-    of any important store. `settings` are a broker's (`mappedFileSizeCommitLog`, ...); the sizes
-    must be those that the store was written with.
+    `put` and `put-mixed` append `messages` in each pass, to a new store if there is none;
+    `redispatch` deletes queues, index and checkpoint; `read` changes what a starting broker changes.
+    So run it on a copy of any important store. `settings` are a broker's
+    (`mappedFileSizeCommitLog`, ...); the sizes must be those that the store was written with.
     """
     arguments = [verb, str(store), str(warmups), str(passes)]
-    if verb == "put":
+    if verb in ("put", "put-mixed"):
         arguments += [str(messages), str(body_bytes)]
     with tempfile.TemporaryDirectory() as home:  # RocketMQ logs below user.home
         options = [*jvm, *JVM_OPENS, f"-Duser.home={home}", *_properties(settings or {})]

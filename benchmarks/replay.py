@@ -3,8 +3,9 @@
     python -m benchmarks.replay [--messages 500000] [--spark]
 
 `append_batch` alone writes batches that are in memory. A replay also reads them from another store,
-checks CRCs and adds the properties of the origin. Prints medians of wall clock and CPU seconds of
-this process for a million messages.
+checks CRCs and adds the properties of the origin. Messages have one layout of properties, or 20 with
+values of random lengths ("mixed"). Prints medians of wall clock and CPU seconds of this process for a
+million messages.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from benchmarks.life import fill
+from benchmarks.core import append_all
+from benchmarks.traffic import Messages, mixed, one_layout
 from rmq_store import MessageStore
 from rmq_store.heap_settings import keep_freed_memory
 from rmqstore_jobs.replay import run
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROUNDS = 3
-RECORD = 1300  # bytes of a record of `fill`, about
+BODY = 1024
 COLUMNS = ("topic", "queueId", "rawBody", "properties", "flag", "sysFlag", "bornTimestamp")
 
 
@@ -58,44 +60,50 @@ def timed(work: Callable[[Path], object], folder: Path) -> tuple[float, float]:
     return time.perf_counter() - began, time.process_time() - cpu
 
 
-def main() -> None:
+def compare(kind: str, messages: Messages, count: int, spark: SparkSession | None) -> None:
     """Print a row for each way."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--messages", type=int, default=500_000)
-    parser.add_argument("--spark", action="store_true", help="also the engine of Spark, local[2]")
-    given = parser.parse_args()
-    keep_freed_memory()
     with tempfile.TemporaryDirectory() as name:
         folder, source = Path(name), Path(name, "source")
-        fill(source, given.messages * RECORD)
-        (source / "abort").unlink()
+        append_all(source, messages(count, BODY))
         with MessageStore.open(source) as store:
             batches = [
                 batch.rename_columns(["body" if n == "rawBody" else n for n in COLUMNS])
                 for batch in store.read_batches(columns=COLUMNS)
             ]
-        count = sum(batch.num_rows for batch in batches)
         ways: dict[str, Callable[[Path], object]] = {
             "append_batch alone": lambda target: alone(batches, target),
             "replay, this process": lambda target: replayed(None, source, target),
         }
-        if given.spark:
-            from rmqstore_jobs.running.spark_session import builder_for
-
-            spark = builder_for("benchmark", "local[2]").getOrCreate()
+        if spark is not None:
             ways["replay, Spark"] = lambda target: replayed(spark, source, target)
         times: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
         for _ in range(ROUNDS):
             for way, work in ways.items():
                 times[way].append(timed(work, folder))
     base = statistics.median(wall for wall, _ in times["append_batch alone"])
-    print(f"{count:,} messages of 1 KiB{'':<8}      rate   CPU s/M   of append_batch")
+    print(f"{count:,} messages of 1 KiB, {kind:<12}    rate   CPU s/M   of append_batch")
     for way, measured in times.items():
         wall = statistics.median(w for w, _ in measured)
         cpu = statistics.median(c for _, c in measured)
         print(
-            f"{way:<32} {count / wall / 1e3:>7.0f} k/s {cpu / count * 1e6:>7.2f} {base / wall:>9.2f} x"
+            f"{way:<34} {count / wall / 1e3:>7.0f} k/s {cpu / count * 1e6:>7.2f} {base / wall:>9.2f} x"
         )
+
+
+def main() -> None:
+    """Print a table for each kind of messages."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--messages", type=int, default=500_000)
+    parser.add_argument("--spark", action="store_true", help="also the engine of Spark, local[2]")
+    given = parser.parse_args()
+    keep_freed_memory()
+    spark = None
+    if given.spark:
+        from rmqstore_jobs.running.spark_session import builder_for
+
+        spark = builder_for("benchmark", "local[2]").getOrCreate()
+    for kind, messages in (("one layout", one_layout), ("mixed", mixed)):
+        compare(kind, messages, given.messages, spark)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@ import java.lang.management.ManagementFactory;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;
 import java.nio.ByteBuffer;
+import java.util.ArrayList;
+import java.util.Collections;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
@@ -38,6 +40,7 @@ import org.apache.rocketmq.store.stats.BrokerStatsManager;
  * Bench read-nobody STORE WARMUPS PASSES               the same without the bodies
  * Bench read-crc    STORE WARMUPS PASSES               the same with the bodies and their CRC checked
  * Bench put         STORE WARMUPS PASSES COUNT LENGTH  COUNT messages of LENGTH bytes, until all are in queues and index
+ * Bench put-mixed   STORE WARMUPS PASSES COUNT LENGTH  the same with LAYOUTS sets of properties and values of random lengths
  * Bench redispatch  STORE WARMUPS PASSES               DELETES queues, index and checkpoint and makes them anew
  * </pre>
  *
@@ -52,6 +55,13 @@ public class Bench {
     private static final int TOPICS = 4;
     private static final int QUEUES = 4;
     private static final int TAGS = 5;
+    private static final int LAYOUTS = 20;
+    // What clients and brokers add beside keys and tags.
+    private static final List<String> NAMES = List.of(
+        "TRACE_ON", "MSG_REGION", "CLUSTER", "WAIT", "PGROUP", "traceparent", "tracestate", "user", "tenant", "source",
+        "orderType", "BORN_TIMESTAMP", "shard", "version", "schema", "__SHARDINGKEY");
+    private static final int LONGEST_VALUE = 64;
+    private static final String LONGEST_WORD = "abcdefgh".repeat(LONGEST_VALUE / 8);
     // The checkpoint too: it would tell the store that all but the newest file has been dispatched.
     private static final List<String> DERIVED = List.of("consumequeue", "index", "checkpoint");
     private static final String SETTING_PREFIX = "store.";
@@ -59,6 +69,8 @@ public class Bench {
     private final PrintStream out;
     private final String verb;
     private final File folder;
+    private final Random chance = new Random(20);
+    private final List<List<String>> layouts = layouts(chance);
 
     private Bench(PrintStream out, String verb, File folder) {
         this.out = out;
@@ -88,6 +100,7 @@ public class Bench {
                 read(warmups, passes);
                 break;
             case "put":
+            case "put-mixed":
                 put(warmups, passes, Integer.parseInt(args[4]), Integer.parseInt(args[5]));
                 break;
             case "redispatch":
@@ -177,7 +190,7 @@ public class Bench {
         store.shutdown();
     }
 
-    private static MessageExtBrokerInner message(int i, byte[] body) {
+    private MessageExtBrokerInner message(int i, byte[] body) {
         MessageExtBrokerInner message = new MessageExtBrokerInner();
         message.setTopic("order-topic-" + i % TOPICS);
         message.setQueueId(i / TOPICS % QUEUES);
@@ -186,12 +199,42 @@ public class Bench {
         message.setBornHost(new InetSocketAddress(InetAddress.getLoopbackAddress(), 1));
         message.setStoreHost(message.getBornHost());
         MessageAccessor.setProperties(message, new HashMap<>());
-        message.setTags("Tag" + i % TAGS);
-        message.setKeys("ORDER_" + i);
+        if (verb.equals("put-mixed")) {
+            setMixedProperties(message, i);
+        } else {
+            message.setTags("Tag" + i % TAGS);
+            message.setKeys("ORDER_" + i);
+        }
         String uniqueId = String.format("7F000001%024X", i);
         MessageAccessor.putProperty(message, MessageConst.PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX, uniqueId);
         message.setPropertiesString(MessageDecoder.messageProperties2String(message.getProperties()));
         return message;
+    }
+
+    /** One to eight properties of a layout, keys of random lengths, and tags in three layouts of four. */
+    private void setMixedProperties(MessageExtBrokerInner message, int i) {
+        int layout = chance.nextInt(LAYOUTS);
+        for (String name : layouts.get(layout)) {
+            MessageAccessor.putProperty(message, name, word());
+        }
+        message.setKeys("ORDER_" + i + " " + word());
+        if (layout % 4 != 0) {
+            message.setTags("Tag" + i % TAGS);
+        }
+    }
+
+    private static List<List<String>> layouts(Random chance) {
+        List<List<String>> layouts = new ArrayList<>();
+        for (int i = 0; i < LAYOUTS; i++) {
+            List<String> names = new ArrayList<>(NAMES);
+            Collections.shuffle(names, chance);
+            layouts.add(names.subList(0, 1 + chance.nextInt(8)));
+        }
+        return layouts;
+    }
+
+    private String word() {
+        return LONGEST_WORD.substring(0, 1 + chance.nextInt(LONGEST_VALUE));
     }
 
     // --- redispatch ---
