@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rmq_store.arrow.string_slices import buffers
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import InvalidMessageError
 from rmq_store.format.array_types import Ints
@@ -118,9 +119,8 @@ def _with_raw_places(
     if at < 0:
         return batch
     column = batch.column(at)
-    named = pc.any(
-        pc.match_substring(column.cast(pa.binary()), Property.INNER_MULTI_DISPATCH)
-    ).as_py()
+    ends, data = buffers(column.cast(pa.binary()))
+    named = Property.INNER_MULTI_DISPATCH.encode() in data[ends[0] : ends[-1]].tobytes()
     if not inner and not named:
         return batch
     rows = []
