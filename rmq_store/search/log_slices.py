@@ -23,7 +23,9 @@ from rmq_store.format.queues import EntryAt, QueueId, QueueSlice
 SAMPLES_IN_ALL = 20_000
 SAMPLES_PER_QUEUE = 64
 QUEUES_IN_ALL = 10_000
-QUEUES_OF_ONE_SLICE = 64  # where nothing is cut, so that only the estimate of bytes needs them
+# Where nothing is cut, only the estimate of bytes needs them; few cuts need few.
+QUEUES_OF_ONE_SLICE = 64
+SAMPLES_OF_ONE_SLICE = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,19 +82,25 @@ def resolve(
     return QueueSlice(queue, first, max(first, position(stop, most, ends=True)))
 
 
-def sample_offsets(part: QueueSlice, queues: int) -> list[int]:
+def sample_offsets(part: QueueSlice, queues: int, samples: int = SAMPLES_IN_ALL) -> list[int]:
     """Evenly spaced queue offsets of `part`, including its first, for sampling its size.
 
-    `queues` is the number of queues that share the samples.
+    `queues` is the number of queues that share the `samples`.
     """
-    most = max(1, min(SAMPLES_PER_QUEUE, SAMPLES_IN_ALL // max(1, queues)))
+    most = max(1, min(SAMPLES_PER_QUEUE, samples // max(1, queues)))
     count = min(most, len(part))
     return [part.start + len(part) * i // count for i in range(count)]
 
 
-def stretches_of(part: QueueSlice, queues: int, entry_at: EntryAt) -> Iterator[Stretch]:
-    """The positions and bytes of the records of `part`, estimated from a few of its entries."""
-    offsets = dict.fromkeys((*sample_offsets(part, queues), part.stop - 1)) if len(part) else ()
+def stretches_of(
+    part: QueueSlice, queues: int, entry_at: EntryAt, samples: int = SAMPLES_IN_ALL
+) -> Iterator[Stretch]:
+    """The positions and bytes of the records of `part`, estimated from a few of its entries.
+
+    `queues` is the number of queues that share the `samples`.
+    """
+    some = sample_offsets(part, queues, samples)
+    offsets = dict.fromkeys((*some, part.stop - 1)) if len(part) else ()
     found = [(offset, entry_at(part.queue, offset)) for offset in offsets]
     known = [(offset, entry) for offset, entry in found if entry is not None]
     for (offset, here), (end, there) in pairwise(known):
@@ -160,21 +168,29 @@ def plan_partitions(
     max_entries: int | None = None,
     *,
     log_bytes: int | None = None,
+    selected_bytes: int | None = None,
 ) -> list[LogSlice]:
     """Log slices with the selected entries; none if nothing is selected.
 
     `entry_at` returns the entry of a queue offset in the selected ranges. `log_bytes`: the whole
     log, if known. One that fits into a slice is not cut, and few of its queues are looked at.
+    `selected_bytes`: an estimate by an earlier plan; few slices need few samples.
     """
     parts = [part for part in wanted if len(part)]
     one = log_bytes is not None and log_bytes <= target_bytes and min_slices <= 1
-    most = QUEUES_OF_ONE_SLICE if one and max_entries is None else QUEUES_IN_ALL
+    most, samples = QUEUES_IN_ALL, SAMPLES_IN_ALL
+    if selected_bytes is not None:
+        expected = max(min_slices, -(-selected_bytes // target_bytes))
+        most = min(most, QUEUES_OF_ONE_SLICE * expected)
+        samples = min(samples, SAMPLES_OF_ONE_SLICE * expected)
+    elif one and max_entries is None:
+        most = QUEUES_OF_ONE_SLICE
 
     def slices_of(sampled: Iterable[tuple[QueueSlice, float]]) -> list[LogSlice]:
         found = (
             Stretch(s.start, s.stop, s.selected_bytes * stands_for, s.entries * stands_for)
             for part, stands_for in sampled
-            for s in stretches_of(part, len(parts), entry_at)
+            for s in stretches_of(part, len(parts), entry_at, samples)
         )
         return cut_log(found, target_bytes, min_slices, max_entries)
 

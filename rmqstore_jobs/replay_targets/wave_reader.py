@@ -55,6 +55,7 @@ class WaveReader:
             _as_batches,
             columns=columns_for_store(self.spec),
             share_bytes=self._share_bytes,
+            selected_bytes=wave.selected_bytes,
         )
         return ask(question, self.plan.store, self._engine)
 

@@ -106,6 +106,7 @@ class Rows(Generic[_Part]):
 
     Shares are slices of the log of about `share_bytes`, or whole queues if `tasks` is given; then
     each queue is in one share, in order. `plan` has the ranges and the options of the read.
+    `selected_bytes` is an estimate of the bytes of all records, if there is one.
     """
 
     read: ReadPlan
@@ -114,6 +115,7 @@ class Rows(Generic[_Part]):
     handle: Handle[_Part]
     share_bytes: int
     tasks: int | None = None
+    selected_bytes: int | None = None
 
     @classmethod
     def of(
@@ -126,6 +128,7 @@ class Rows(Generic[_Part]):
         columns: tuple[str, ...],
         share_bytes: int,
         tasks: int | None = None,
+        selected_bytes: int | None = None,
     ) -> Rows[_Part]:
         """The question about `ranges` of a plan.
 
@@ -137,7 +140,7 @@ class Rows(Generic[_Part]):
             unwrap_batches=spec.to_broker is not None,
         )
         read = replace(plan, ranges=tuple(ranges), asked=asked, is_wave=True)
-        return cls(read, RowRules.of(spec), columns, handle, share_bytes, tasks)
+        return cls(read, RowRules.of(spec), columns, handle, share_bytes, tasks, selected_bytes)
 
     def plan(self, store: MessageStore) -> list[tuple[int, Share]]:
         """The shares with their numbers: slices in the order of the log, or queues.
@@ -150,7 +153,9 @@ class Rows(Generic[_Part]):
         if self.tasks is not None:
             shares = _by_queue(ranges, self.tasks)
         else:
-            slices = cut_into_slices(store, ranges, self.share_bytes)
+            slices = cut_into_slices(
+                store, ranges, self.share_bytes, selected_bytes=self.selected_bytes
+            )
             shares = log_shares(0, slices, accounted_range(self.read, store, self.columns))
         lost = end_shares(QueryPlan((self.read,)), shares, self.columns)
         return list(enumerate((*shares, *lost)))

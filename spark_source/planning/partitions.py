@@ -266,16 +266,24 @@ def cut_into_slices(
     max_entries: int | None = None,
     *,
     size_at: EntryAt | None = None,
+    selected_bytes: int | None = None,
 ) -> list[LogSlice]:
     """Adjacent slices of the log that contain `ranges`, each with about `target_bytes` of them.
 
     With `max_entries`, no slice has more entries; if counting is expensive (see EXACT_PIECES), by
-    estimate. `size_at` measures entries in another way than by their records.
+    estimate. `size_at` measures entries in another way than by their records. `selected_bytes`: an
+    estimate of all of them by an earlier plan, so that this one looks at less.
     """
     look = size_at or entry_at(store, ranges)
     start, stop = store.log_range()
     slices = plan_partitions(
-        ranges, look, target_bytes, min_slices, max_entries, log_bytes=stop - start
+        ranges,
+        look,
+        target_bytes,
+        min_slices,
+        max_entries,
+        log_bytes=stop - start,
+        selected_bytes=selected_bytes,
     )
     if max_entries is None or len(slices) * len(ranges) > EXACT_PIECES:
         return slices

@@ -222,6 +222,27 @@ def test_a_log_of_one_slice_needs_few_looks(
     assert abs(sum(piece.selected_bytes for piece in slices) - 1000) < 2
 
 
+@pytest.mark.parametrize("queues", [16, 5_000])
+def test_few_cuts_in_a_selection_of_known_size_need_few_looks(queues: int) -> None:
+    """A wave of a replay: its size is known, and each is planned again."""
+    each, size = 100_000 // queues, 700
+    parts = [QueueSlice(QueueId("t", n), 0, each) for n in range(queues)]
+    looks = 0
+
+    def entry_at(queue: QueueId, offset: int) -> Entry:
+        nonlocal looks
+        looks += 1
+        return Entry((offset * queues + queue.queue_id) * size, size)
+
+    total = queues * each * size
+    slices = plan_partitions(parts, entry_at, total // 2, selected_bytes=total)
+    assert looks <= 3 * 64 * 2, "64 samples and 64 queues a slice, with the last entry of each"
+    (first, second) = slices
+    assert (first.start, second.stop) == (None, None)
+    assert first.stop is not None
+    assert abs(first.stop - total / 2) < total / 10
+
+
 def test_readable_entries_count_where_all_that_stand_for_others_are_damaged() -> None:
     parts = [QueueSlice(QueueId("t", n), 0, 1) for n in range(3 * QUEUES_IN_ALL)]
     damaged = {part.queue for part, _ in looked_at(parts)}
