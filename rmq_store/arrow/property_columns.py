@@ -24,7 +24,7 @@ from rmq_store.arrow.property_layout import (
     repeated_names,
     value_column,
 )
-from rmq_store.arrow.property_patterns import Patterns, patterns_of
+from rmq_store.arrow.property_patterns import Patterns, patterns_of, words_of_names
 from rmq_store.arrow.string_slices import alternating, as_java_reads, buffers, every_second, slices
 from rmq_store.format.array_types import Bytes, Ints
 from rmq_store.format.layout import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, Property
@@ -53,6 +53,10 @@ def decode_property_columns(stored: pa.Array, *, with_map: bool) -> PropertyColu
     if table is not None and layout is not None:
         return _columns_of_one_layout(table, layout, with_map)
     regular = _regular_items(ends, raw)
+    if regular is not None and not with_map:
+        words = _columns_of_words(regular, len(text))
+        if words is not None:
+            return words
     items = _any_items(ends, raw) if regular is None else regular
     shape = _one_shape(items, len(text))
     if shape is not None:
@@ -119,6 +123,15 @@ class _Items:
     value_at: Ints
     value_length: Ints
     per_row: Ints  # number of items of each row
+
+    def rows_of(self, some: Ints) -> Ints:
+        """The rows of some items, which ascend."""
+        rows = len(self.per_row)
+        ends = np.cumsum(self.per_row)
+        if len(some) == rows and (some < ends).all() and (some >= ends - self.per_row).all():
+            return np.arange(rows)  # one in each row
+        of_items: Ints = np.repeat(np.arange(rows), self.per_row)[some]
+        return of_items
 
     def keep(self, wanted: npt.NDArray[np.bool_]) -> _Items:
         """Only the `wanted` items."""
@@ -244,6 +257,27 @@ def _columns(items: _Items, rows: int, with_map: bool) -> PropertyColumns:
     return PropertyColumns(tags, keys, uniq_key, entries)
 
 
+def _columns_of_words(items: _Items, rows: int) -> PropertyColumns | None:
+    """The columns without a map, from names compared as words of eight bytes.
+
+    None if one of them is twice in a row, or if there are no eight bytes.
+    """
+    words = words_of_names(items.raw, items.name_at, items.name_length)
+    if words is None:
+        return None
+    columns: dict[str, pa.Array] = {}
+    for name in LOOKED_AT:
+        hit = np.flatnonzero(words == int.from_bytes(name.encode(), "little"))
+        hit = hit[items.name_length[hit] == len(name)]
+        row = items.rows_of(hit)
+        if (row[1:] == row[:-1]).any():
+            return None
+        columns[name] = _values_in_rows(items, hit, row)
+    return PropertyColumns(
+        columns[Property.TAGS], columns[Property.KEYS], columns[Property.UNIQ_KEY], None
+    )
+
+
 def _one_shape(items: _Items, rows: int) -> list[bytes] | None:
     """The names of a row, if all rows have the same ones in the same order; else None.
 
@@ -323,14 +357,21 @@ def _one_property(
     if name not in spelled:
         return pa.nulls(rows, pa.string())
     hit = np.flatnonzero(codes == spelled.index(name))
-    values = slices(items.raw, items.value_at[hit], items.value_length[hit], pa.string())
-    row_of_item = np.repeat(np.arange(rows), items.per_row)[hit]
-    if len(hit) == rows:
+    return _values_in_rows(items, hit, items.rows_of(hit))
+
+
+def _values_in_rows(items: _Items, some: Ints, row: Ints) -> pa.Array:
+    """The values of some items, each in a row of its own; null in the other rows."""
+    rows = len(items.per_row)
+    if not len(some):
+        return pa.nulls(rows, pa.string())
+    values = slices(items.raw, items.value_at[some], items.value_length[some], pa.string())
+    if len(some) == rows:
         return values
     at = np.zeros(rows, dtype=np.int32)
     absent = np.ones(rows, dtype=bool)
-    at[row_of_item] = np.arange(len(hit))
-    absent[row_of_item] = False
+    at[row] = np.arange(len(some))
+    absent[row] = False
     return values.take(pa.array(at, mask=absent))
 
 

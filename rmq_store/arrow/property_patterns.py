@@ -78,6 +78,14 @@ def patterns_of(raw: Bytes, name_at: Ints, name_length: Ints, per_row: Ints) -> 
     return Patterns(names, rows.indices, name_length)
 
 
+def words_of_names(raw: Bytes, at: Ints, length: Ints) -> npt.NDArray[np.uint64] | None:
+    """The first eight bytes of each name, filled with zeros; None if `raw` has fewer.
+
+    The names ascend and have no bytes of 0.
+    """
+    return _masked_words(raw, at, length) if len(raw) >= _WORD else None
+
+
 def _words_of(raw: Bytes, at: Ints, length: Ints) -> pa.Array | None:
     """Each name as words of eight bytes, filled with zeros; None if it needs too many."""
     longest = int(length.max(initial=0))
