@@ -90,11 +90,13 @@ def _something_must_go(batch: pa.RecordBatch) -> Mask:
 def _at_the_end(batch: pa.RecordBatch) -> pa.Array:
     """The stored strings, ended by a separator, and the origin, also ended by one."""
     stored = batch["rawProperties"]
-    pieces = [stored, _missing_separators(stored)]
+    pieces, between = [stored, _missing_separators(stored)], b""
     for name, column in ORIGIN.items():
         value = _as_text(batch[column]).cast(pa.binary())
-        pieces += [pa.scalar(name.encode() + b"\x01", pa.binary()), value, _SEPARATOR]
-    joined = pc.binary_join_element_wise(*pieces, _NOTHING)
+        between += name.encode() + bytes([NAME_VALUE_SEPARATOR])
+        pieces += [pa.scalar(between, pa.binary()), value]
+        between = bytes([PROPERTY_SEPARATOR])
+    joined = pc.binary_join_element_wise(*pieces, _SEPARATOR, _NOTHING)
     if joined.null_count:  # a null string would be a message without properties
         raise InvalidMessageError(
             None, reason="a message to replay has no queueOffset or another null in its origin"
