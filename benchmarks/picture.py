@@ -81,7 +81,7 @@ def draw(bars: list[Bar], target: Path) -> None:
         axes.set_xlabel("rmqstore, as a multiple of the other side (more is faster)")
         axes.spines[["top", "right"]].set_visible(False)
         meanings = [Patch(color=colour, label=f"beside {n}") for n, colour in _COLOURS.items()]
-        axes.legend(handles=meanings, frameon=False, loc="lower right")
+        figure.legend(handles=meanings, frameon=False, loc="outside lower center", ncols=2)
         figure.savefig(target, format="svg", metadata={"Date": None})
         plt.close(figure)
 
