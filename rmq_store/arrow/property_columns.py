@@ -54,7 +54,7 @@ def decode_property_columns(stored: pa.Array, *, with_map: bool) -> PropertyColu
         return _columns_of_one_layout(table, layout, with_map)
     regular = _regular_items(ends, raw)
     if regular is not None and not with_map:
-        words = _columns_of_words(regular, len(text))
+        words = _columns_of_words(regular)
         if words is not None:
             return words
     items = _any_items(ends, raw) if regular is None else regular
@@ -257,7 +257,7 @@ def _columns(items: _Items, rows: int, with_map: bool) -> PropertyColumns:
     return PropertyColumns(tags, keys, uniq_key, entries)
 
 
-def _columns_of_words(items: _Items, rows: int) -> PropertyColumns | None:
+def _columns_of_words(items: _Items) -> PropertyColumns | None:
     """The columns without a map, from names compared as words of eight bytes.
 
     None if one of them is twice in a row, or if there are no eight bytes.
