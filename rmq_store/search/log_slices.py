@@ -23,9 +23,10 @@ from rmq_store.format.queues import EntryAt, QueueId, QueueSlice
 SAMPLES_IN_ALL = 20_000
 SAMPLES_PER_QUEUE = 64
 QUEUES_IN_ALL = 10_000
-# Where nothing is cut, only the estimate of bytes needs them; few cuts need few.
-QUEUES_OF_ONE_SLICE = 64
+QUEUES_OF_ONE_SLICE = 64  # where nothing is cut, so that only the estimate of bytes needs them
+# For few cuts. No queue is left out, because one of large messages may have most of the bytes.
 SAMPLES_OF_ONE_SLICE = 64
+LEAST_SAMPLES_OF_A_QUEUE = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,13 +179,12 @@ def plan_partitions(
     """
     parts = [part for part in wanted if len(part)]
     one = log_bytes is not None and log_bytes <= target_bytes and min_slices <= 1
-    most, samples = QUEUES_IN_ALL, SAMPLES_IN_ALL
+    most = QUEUES_OF_ONE_SLICE if one and max_entries is None else QUEUES_IN_ALL
+    samples = SAMPLES_IN_ALL
     if selected_bytes is not None:
         expected = max(min_slices, -(-selected_bytes // target_bytes))
-        most = min(most, QUEUES_OF_ONE_SLICE * expected)
-        samples = min(samples, SAMPLES_OF_ONE_SLICE * expected)
-    elif one and max_entries is None:
-        most = QUEUES_OF_ONE_SLICE
+        enough = max(SAMPLES_OF_ONE_SLICE * expected, LEAST_SAMPLES_OF_A_QUEUE * len(parts))
+        samples = min(samples, enough)
 
     def slices_of(sampled: Iterable[tuple[QueueSlice, float]]) -> list[LogSlice]:
         found = (

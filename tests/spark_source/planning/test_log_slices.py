@@ -222,10 +222,9 @@ def test_a_log_of_one_slice_needs_few_looks(
     assert abs(sum(piece.selected_bytes for piece in slices) - 1000) < 2
 
 
-@pytest.mark.parametrize("queues", [16, 5_000])
-def test_few_cuts_in_a_selection_of_known_size_need_few_looks(queues: int) -> None:
+def test_few_cuts_in_a_selection_of_known_size_need_few_looks() -> None:
     """A wave of a replay: its size is known, and each is planned again."""
-    each, size = 100_000 // queues, 700
+    queues, each, size = 16, 6_000, 700
     parts = [QueueSlice(QueueId("t", n), 0, each) for n in range(queues)]
     looks = 0
 
@@ -236,11 +235,30 @@ def test_few_cuts_in_a_selection_of_known_size_need_few_looks(queues: int) -> No
 
     total = queues * each * size
     slices = plan_partitions(parts, entry_at, total // 2, selected_bytes=total)
-    assert looks <= 3 * 64 * 2, "64 samples and 64 queues a slice, with the last entry of each"
+    assert looks <= 64 * 2 + queues, "64 samples a slice, and the last entry of each queue"
     (first, second) = slices
     assert (first.start, second.stop) == (None, None)
     assert first.stop is not None
     assert abs(first.stop - total / 2) < total / 10
+
+
+@pytest.mark.parametrize("heavy", [0, 567, 1_000])
+def test_a_wave_with_most_bytes_in_one_queue_is_cut_by_them(heavy: int) -> None:
+    """1,000 queues of 100 messages of 200 bytes, and one of 60 messages of 4 MiB."""
+    lengths, sizes = [100] * 1_001, [200] * 1_001
+    lengths[heavy], sizes[heavy] = 60, 4 << 20
+    parts = [QueueSlice(QueueId("t", n), 0, length) for n, length in enumerate(lengths)]
+    total = sum(length * size for length, size in zip(lengths, sizes, strict=True))
+
+    def entry_at(queue: QueueId, offset: int) -> Entry:
+        number = queue.queue_id
+        return Entry(total * offset // lengths[number], sizes[number])
+
+    target = 32 << 20
+    slices = plan_partitions(parts, entry_at, target, selected_bytes=total)
+    edges = [0, *(piece.stop for piece in slices if piece.stop is not None), total]
+    places = [total * offset // 60 for offset in range(60)]
+    assert (np.histogram(places, edges)[0] * sizes[heavy]).max() <= 1.5 * target
 
 
 def test_readable_entries_count_where_all_that_stand_for_others_are_damaged() -> None:
