@@ -118,8 +118,8 @@ def _with_raw_places(
     at = batch.schema.get_field_index("rawProperties")
     if at < 0:
         return batch
-    column = batch.column(at)
-    ends, data = buffers(column.cast(pa.binary()))
+    column = batch.column(at).cast(pa.binary())
+    ends, data = buffers(column)
     named = Property.INNER_MULTI_DISPATCH.encode() in data[ends[0] : ends[-1]].tobytes()
     if not inner and not named:
         return batch
@@ -133,7 +133,7 @@ def _with_raw_places(
         elif _listed(flag):
             places.set(b"", 0, queue, True)
         rows.append(raw)
-    return batch.set_column(at, batch.schema.field(at), pa.array(rows, column.type))
+    return batch.set_column(at, "rawProperties", pa.array(rows, column.type))
 
 
 def _filled(batch: pa.RecordBatch, name: str) -> pa.Array:
