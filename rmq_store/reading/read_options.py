@@ -26,8 +26,8 @@ class ReadManner(TypedDict, total=False):
     """Keywords that all reads of a store share; each may be left out.
 
     - `keys`: messages with one of these words in KEYS, or as UNIQ_KEY.
-    - `batch_rows` (8192), `batch_bytes` (16 MiB of stored bytes, about): the most of a batch;
-      `first_batch_rows`: of the first one.
+    - `batch_rows` (8192), `batch_bytes` (16 MiB of stored bytes, about; not where no record is
+      read): the most of a batch; `first_batch_rows`: of the first one.
     - `check_crc` (true): bodies are held against their CRC.
     - `max_body_bytes` (256 MiB): a body that grows over this is damage.
     - `unwrap_batches` (false): a row for each message of an inner batch, not one for its record.

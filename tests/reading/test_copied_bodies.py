@@ -64,7 +64,7 @@ def test_bodies_are_those_of_a_read_without_a_check(store: Path, copies: list[st
 def test_short_bodies_of_one_length_are_copied_and_checked_in_one_pass(
     tmp_path: Path, copies: list[str]
 ) -> None:
-    bodies = [body[:1_024] for body in BODIES] * 2
+    bodies = [body[:1_024] for body in BODIES] * 40  # more than is worth a thread
     damaged = bodies[WRONG]
     queue = pa.array([0] * len(bodies), pa.int32())
     with MessageStore.create(tmp_path / "store") as writer:

@@ -8,6 +8,7 @@ from itertools import groupby
 import pytest
 
 from rmq_store import MessageStore, QueueSlice
+from rmq_store.reading import log_order
 from tests.conftest import GoldenStore
 
 OF_THE_QUEUE = ("topic", "queueId", "queueOffset", "commitLogOffset", "storeSize", "tagsCode")
@@ -47,11 +48,15 @@ def rows_of(
 @pytest.mark.parametrize("unwrap", [False, True])
 @pytest.mark.parametrize("name", STORES)
 def test_the_rows_are_those_of_a_read_in_log_order(
-    golden: Callable[[str], GoldenStore], name: str, unwrap: bool
+    golden: Callable[[str], GoldenStore],
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    unwrap: bool,
 ) -> None:
     with golden(name).open() as store:
         ordered = rows_of(store, log_order=True, unwrap=unwrap)
         found = rows_of(store, log_order=False, unwrap=unwrap)
+        monkeypatch.setattr(log_order, "_FIRST_ENTRIES_READ", 3)  # several blocks of a queue
         small = rows_of(store, log_order=False, unwrap=unwrap, batch_rows=7, first_batch_rows=2)
     assert found == small
     assert sorted(found) == sorted(ordered)

@@ -1,7 +1,7 @@
 """Run the examples of pages: `python -m tests.support.pages.run_examples FOLDER PAGE...`.
 
 One process for all pages, so that their examples share one Spark. Each page finds a real broker's store
-in `store`, and nothing of the pages before.
+in `store`, and no files and views of the pages before.
 """
 
 from __future__ import annotations
@@ -36,12 +36,20 @@ def run(page: Path) -> None:
     session = SparkSession.getActiveSession()
     if session is not None:
         stop_queries(session)
+        forget(session)
 
 
 def stop_queries(session: SparkSession) -> None:
     """End what a page has left running. For its own `spark.stop()` too: to start Spark takes long."""
     for query in session.streams.active:
         query.stop()
+
+
+def forget(session: SparkSession) -> None:
+    """Drop the views of a page."""
+    for table in session.catalog.listTables():
+        if table.isTemporary:
+            session.catalog.dropTempView(table.name)
 
 
 if __name__ == "__main__":
