@@ -170,17 +170,11 @@ public class Bench {
         byte[] body = new byte[length];
         new Random(1).nextBytes(body);
         for (int pass = -warmups; pass < passes; pass++) {
-            List<MessageExtBrokerInner> messages = new ArrayList<>(count);
-            for (int i = 0; i < count; i++) {
-                messages.add(message(i, body));
-            }
             long before = store.getMaxPhyOffset();
             long start = System.nanoTime();
             long cpu = OS.getProcessCpuTime();
-            for (MessageExtBrokerInner message : messages) {
-                // As the broker does for each message that it receives.
-                message.setPropertiesString(MessageDecoder.messageProperties2String(message.getProperties()));
-                PutMessageResult result = store.putMessage(message);
+            for (int i = 0; i < count; i++) {
+                PutMessageResult result = store.putMessage(message(i, body));
                 if (!result.isOk()) {
                     throw new IllegalStateException("refused: " + result.getPutMessageStatus());
                 }
@@ -213,6 +207,7 @@ public class Bench {
         }
         String uniqueId = String.format("7F000001%024X", i);
         MessageAccessor.putProperty(message, MessageConst.PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX, uniqueId);
+        message.setPropertiesString(MessageDecoder.messageProperties2String(message.getProperties()));
         return message;
     }
 
