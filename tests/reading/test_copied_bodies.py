@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import threading
 from pathlib import Path
 
@@ -12,6 +13,10 @@ import pytest
 from rmq_store import MessageStore, StoreError
 from rmq_store.arrow import column_values, copied_bodies
 from rmq_store.commitlog.headers import Headers
+from rmq_store.format import crc
+from rmq_store.format.array_types import Ints
+from rmq_store.reading import slice_reader
+from tests.support.golden import GoldenStore, in_a_queue, log_files, unpack
 
 COUNT = 60
 BODIES = [np.random.default_rng(number).bytes(100_000 + number) for number in range(COUNT)]
@@ -87,6 +92,52 @@ def test_short_bodies_of_one_length_are_copied_and_checked_in_one_pass(
     assert kept[:WRONG] + kept[WRONG + 1 :] == found
     assert [error.entry.queue_offset for error in met if error.entry] == [WRONG]
     assert copies == []
+
+
+@pytest.mark.parametrize("name", ["clean-4.9.7", "clean-5.5.0", "nommap-5.5.0"])
+def test_a_brokers_bodies_are_copied_as_stored_and_a_flipped_bit_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Read one by one, each body is of one length; empty ones have no CRC."""
+    golden, taken = unpack(name, tmp_path), list[int]()
+    checked = copied_bodies.checked_copies
+
+    def noted(headers: Headers) -> tuple[Ints, pa.Array] | None:
+        found = checked(headers)
+        if found is not None:
+            taken.append(headers.base + int(headers.at[0]))
+        return found
+
+    monkeypatch.setattr(crc, "_FEW", 1)
+    monkeypatch.setattr(slice_reader, "checked_copies", noted)
+    stored = {
+        record["commitLogOffset"]: base64.b64decode(record["body"] or "")
+        for record in golden.truth
+        if in_a_queue(record)
+    }
+    met: list[StoreError] = []
+    assert raw_bodies(golden, met) == stored
+    assert not met
+    assert set(taken) == {at for at, body in stored.items() if 0 < len(body) <= 2_048}
+
+    victim = next(at for at in taken if len(stored[at]) > 4)
+    segment = next(file for file in reversed(log_files(golden)) if int(file.name) <= victim)
+    with segment.open("r+b") as raw:
+        at = raw.read().index(stored[victim], victim - int(segment.name))
+        raw.seek(at + 3)
+        raw.write(bytes([stored[victim][3] ^ 1]))
+    assert set(stored) - set(raw_bodies(golden, met)) == {victim}
+    assert len(met) == 1
+
+
+def raw_bodies(golden: GoldenStore, met: list[StoreError]) -> dict[int, bytes]:
+    """The stored body of each message by its place in the log, read one by one."""
+    columns = ["commitLogOffset", "body", "rawBody"]
+    with golden.open() as store:
+        batches = store.read_batches(
+            columns=columns, batch_rows=1, include_system_topics=True, on_damage=met.append
+        )
+        return {row["commitLogOffset"]: row["rawBody"] for b in batches for row in b.to_pylist()}
 
 
 def test_one_thread_copies_them_if_asked(store: Path, copies: list[str]) -> None:
