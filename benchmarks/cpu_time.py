@@ -36,8 +36,8 @@ class _Process:
 def cpu_time() -> CpuTime:
     """The time so far of this process and of all that it has started (Linux).
 
-    Of those that have ended it counts what their parent has waited for. Java starts Python alone, so
-    that is Python's time.
+    Of those that have ended it counts what their parent has waited for. Java starts nothing
+    but Python, so that is Python's time.
     """
     found = {int(path.name): _process(path) for path in Path("/proc").glob("[0-9]*")}
     ours = {os.getpid()}
