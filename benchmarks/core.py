@@ -1,7 +1,7 @@
 """Compare the storage core with the broker's store classes: both in one run, medians, ratios.
 
     python -m benchmarks.core                    # 1 KiB and 100 B bodies, a log of at least 1 GiB
-    python -m benchmarks.core --log-bytes 200e6  # a quick look, about six minutes
+    python -m benchmarks.core --log-bytes 200e6  # a quick look, about four minutes
 
 Our side uses one core here; another one copies bodies beside the check of their CRCs where these have
 several lengths. The store classes have threads of their own. The page cache is warm, and the sides
