@@ -25,7 +25,9 @@ SOURCE = Path(__file__).resolve().parent / "java/Bench.java"
 # Enough for every verb, and fixed, so that figures of one machine are comparable.
 JVM = ("-Xms1g", "-Xmx2g", "-XX:MaxDirectMemorySize=1g")
 
-Verb = Literal["read", "read-nobody", "read-crc", "put", "put-mixed", "redispatch"]
+Verb = Literal[
+    "read", "read-nobody", "read-crc", "put", "put-mixed", "redispatch", "redispatch-paced"
+]
 
 
 @dataclass(frozen=True)
@@ -65,8 +67,9 @@ def run_bench(
     """Run one verb. Returns its timed passes.
 
     `put` and `put-mixed` append `messages` in each pass, to a new store if there is none;
-    `redispatch` deletes queues, index and checkpoint; `read` changes what a starting broker changes.
-    So run it on a copy of any important store. `settings` are a broker's
+    `redispatch` deletes queues, index and checkpoint, and rebuilds them; `redispatch-paced` takes a
+    millisecond for each record, so that each index file has a name of its own. `read` changes what a
+    starting broker changes. So run it on a copy of any important store. `settings` are a broker's
     (`mappedFileSizeCommitLog`, ...); the sizes must be those that the store was written with.
     """
     arguments = [verb, str(store), str(warmups), str(passes)]

@@ -25,6 +25,7 @@ import org.apache.rocketmq.common.message.MessageDecoder;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageExtBrokerInner;
 import org.apache.rocketmq.store.DefaultMessageStore;
+import org.apache.rocketmq.store.DispatchRequest;
 import org.apache.rocketmq.store.GetMessageResult;
 import org.apache.rocketmq.store.PutMessageResult;
 import org.apache.rocketmq.store.SelectMappedBufferResult;
@@ -41,7 +42,8 @@ import org.apache.rocketmq.store.stats.BrokerStatsManager;
  * Bench read-crc    STORE WARMUPS PASSES               the same with the bodies and their CRC checked
  * Bench put         STORE WARMUPS PASSES COUNT LENGTH  COUNT messages of LENGTH bytes, until all are in queues and index
  * Bench put-mixed   STORE WARMUPS PASSES COUNT LENGTH  the same with LAYOUTS sets of properties and values of random lengths
- * Bench redispatch  STORE WARMUPS PASSES               DELETES queues, index and checkpoint and makes them anew
+ * Bench redispatch  STORE WARMUPS PASSES               DELETES queues, index and checkpoint and rebuilds them
+ * Bench redispatch-paced STORE WARMUPS PASSES          the same, one record a millisecond: no two index files share a name
  * </pre>
  *
  * One JSON line for each timed pass. Any setting of a broker's store can be given as -Dstore.NAME=VALUE; the sizes must
@@ -104,6 +106,7 @@ public class Bench {
                 put(warmups, passes, Integer.parseInt(args[4]), Integer.parseInt(args[5]));
                 break;
             case "redispatch":
+            case "redispatch-paced":
                 redispatch(warmups, passes);
                 break;
             default:
@@ -276,10 +279,24 @@ public class Bench {
         BrokerStatsManager statistics = new BrokerStatsManager("bench", false);
         DefaultMessageStore store =
             new DefaultMessageStore(config(), statistics, null, new BrokerConfig(), new ConcurrentHashMap<>());
+        if (verb.equals("redispatch-paced")) {
+            store.addDispatcher(Bench::awaitNextMillisecond);
+        }
         if (!store.load()) {
             throw new IllegalStateException("the store does not load: " + folder);
         }
         return store;
+    }
+
+    /**
+     * An index file is named after the millisecond in which it begins, and IndexService opens the file that has the name
+     * if there is one. So after each record this waits for the next millisecond.
+     */
+    private static void awaitNextMillisecond(DispatchRequest record) {
+        long now = System.currentTimeMillis();
+        while (System.currentTimeMillis() == now) {
+            Thread.onSpinWait();
+        }
     }
 
     private MessageStoreConfig config() {

@@ -37,16 +37,12 @@ def test_rebuild_makes_what_the_real_classes_make_of_the_same_log(
 ) -> None:
     store = golden(name)
     rebuilt(store, tmp_path / "ours")
-    ours = index_of(tmp_path / "ours")
-    for attempt in range(3):
-        theirs = tmp_path / f"theirs-{attempt}"
-        shutil.copytree(store.path, theirs)
-        run_bench("redispatch", theirs, warmups=0, passes=1, settings=settings_of(store))
-        assert queues_of(tmp_path / "ours") == queues_of(theirs)
-        # The store classes write into one file if two begin in the same millisecond.
-        if index_of(theirs) == ours:
-            return
-    assert ours == index_of(theirs)
+    theirs = tmp_path / "theirs"
+    shutil.copytree(store.path, theirs)
+    # Paced, because the store classes write into one index file if two begin in the same millisecond.
+    run_bench("redispatch-paced", theirs, warmups=0, passes=1, settings=settings_of(store))
+    assert queues_of(tmp_path / "ours") == queues_of(theirs)
+    assert index_of(tmp_path / "ours") == index_of(theirs)
 
 
 def served(
