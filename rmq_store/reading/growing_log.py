@@ -63,6 +63,8 @@ class LogPlace:
     @classmethod
     def at(cls, log: CommitLog, offset: int) -> LogPlace:
         """The place at an offset where a record ends, or a file."""
+        if not log.chain.segments:  # the broker makes the first file with the first message
+            return cls(offset)
         start = log.start
         file_start = (offset - 1) // log.chain.file_size * log.chain.file_size
         before = Mark.of(log, max(start, file_start, offset - _MARK_BYTES), offset)

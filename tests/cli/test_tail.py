@@ -56,10 +56,8 @@ def test_every_message_is_printed_once_however_the_log_grows(
 ) -> None:
     """A record that is half there is printed when it is whole."""
     store = Growing(golden(name), tmp_path)
-    total = max(base + len(raw) for base, raw in store.bytes.items())
-    first, *rest = [total * part // 40 + 777 for part in range(1, 40)]
-    store.show(first)
-    stops = [*rest, total]
+    stops = [store.size * part // 40 + 777 for part in range(1, 40)] + [store.size]
+    store.show_no_file()  # before the first message
     found = follow(store.path, *(lambda stop=stop: store.show(stop) for stop in stops))
     with MessageStore.open(golden(name).path) as whole:
         expected = [

@@ -23,6 +23,16 @@ class Growing:
         self.bytes = {base: file.read_bytes() for base, file in self.files.items()}
         self.show(0)
 
+    @property
+    def size(self) -> int:
+        """Where the whole log ends."""
+        return max(base + len(raw) for base, raw in self.bytes.items())
+
+    def show_no_file(self) -> None:
+        """Make the store that of a broker without a message: the folder of its log is empty."""
+        for file in self.files.values():
+            file.unlink(missing_ok=True)
+
     def show(self, stop: int) -> None:
         """Make the log end at a byte, with zeros after it, as in a mapped file."""
         for base, file in self.files.items():
