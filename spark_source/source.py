@@ -20,6 +20,7 @@ from spark_source.options.definitions import PERMISSIVE
 from spark_source.options.parse import SourceOptions, parse_options
 from spark_source.planning.query_plan import QueryPlan, pin_all
 from spark_source.planning.query_plan import pin as pin
+from spark_source.planning.selection import TopicWithoutQueueError
 from spark_source.spark_reader import RmqStoreReader
 from spark_source.spark_types import spark_schema
 from spark_source.streaming.failing_stream import FailingStream
@@ -74,7 +75,11 @@ class RmqStoreSource(DataSource):
 
     def schema(self) -> StructType:
         """The schema of the selected columns, or of the default ones."""
-        self._raise_failure()
+        self._pin()
+        # Spark asks for it before it says whether it reads a batch or a stream, which may wait for
+        # the first message of a topic.
+        if not isinstance(self._failure, TopicWithoutQueueError):
+            self._raise_failure()
         assert self._asked is not None
         if self._asked.table is not None:
             return table_schema(self._asked.table)

@@ -37,6 +37,10 @@ class ByQueue:
         own = self.on_broker.get((broker_name, queue))
         return self.everywhere.get(queue) if own is None else own
 
+    def on(self, broker_name: str) -> set[QueueId]:
+        """The queues of a broker that have a number."""
+        return {*self.everywhere, *(q for broker, q in self.on_broker if broker == broker_name)}
+
     def brokers(self) -> set[str]:
         """The named brokers."""
         return {broker for broker, _ in self.on_broker}

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rmq_store import MessageStore
+from rmq_store.config.topics_json import queue_count
 from rmq_store.errors import (
     DataLossError,
     InvalidArgumentError,
@@ -27,10 +28,18 @@ from spark_source.options.value_parsers import EARLIEST, LATEST, ByQueue
 LOG = logging.getLogger("rmqstore")
 
 
+class TopicWithoutQueueError(UnknownQueueError):
+    """A named topic is in topics.json and has no queue: it has no message yet, or its queues are
+    lost."""
+
+    code = "RMQSTORE_TOPIC_WITHOUT_QUEUE"
+
+
 def check_names(stores: Sequence[MessageStore], asked: SourceOptions) -> None:
     """Check that every named topic, queue and broker exists in at least one store.
 
-    Raises UnknownQueueError or InvalidArgumentError, with the nearest name.
+    Raises UnknownQueueError or InvalidArgumentError, with the nearest name. TopicWithoutQueueError
+    comes last: nothing else is wrong with the names then.
     """
     brokers = {store.broker_name for store in stores}
     named = asked.assign.brokers() if asked.assign is not None else set()
@@ -40,22 +49,42 @@ def check_names(stores: Sequence[MessageStore], asked: SourceOptions) -> None:
         raise InvalidArgumentError(
             None, reason=f"no broker {broker!r} among the stores", advice=nearest(broker, brokers)
         )
-    known = {topic for store in stores for topic in store.topics()}
-    for topic in asked.topics or ():
+    known = {topic for store in stores for topic in store.view.known_topics}
+    assigned = _assigned(stores, asked)
+    topics = dict.fromkeys([*(asked.topics or ()), *(queue.topic for queue in assigned)])
+    for topic in topics:
         if topic not in known:
             raise _unknown_topic(stores, topic, known)
-    for queue in _assigned(stores, asked):
-        if queue.topic not in known:
-            raise _unknown_topic(stores, queue.topic, known)
-        there = {q for store in stores for q in store.queues(queue.topic)}
-        if queue not in there:
-            raise UnknownQueueError(
-                _paths(stores),
-                reason=f"topic {queue.topic!r} has no queue {queue.queue_id}",
-                expected=f"one of {sorted(q.queue_id for q in there)}",
-                actual=queue.queue_id,
-            )
+    for queue in assigned:
+        _check_queue(stores, queue)
     _check_all_selected(stores, asked)
+    for topic in topics:
+        if not any(store.queues(topic) for store in stores):
+            raise TopicWithoutQueueError(
+                _paths(stores),
+                reason=f"topic {topic!r} has no queue, although topics.json has the topic: no message "
+                "was dispatched to it, or its queues are lost",
+                advice="source=commitlog reads what the log has of it, readStream waits for its first "
+                "message",
+            )
+
+
+def _check_queue(stores: Sequence[MessageStore], queue: QueueId) -> None:
+    """Raise UnknownQueueError for a queue that has no files and that no topics.json includes."""
+    if any(queue in store.queues(queue.topic) or _is_declared(store, queue) for store in stores):
+        return
+    there = {q.queue_id for store in stores for q in store.queues(queue.topic)}
+    raise UnknownQueueError(
+        _paths(stores),
+        reason=f"topic {queue.topic!r} has no queue {queue.queue_id}",
+        expected=f"one of {sorted(there)}",
+        actual=queue.queue_id,
+    )
+
+
+def _is_declared(store: MessageStore, queue: QueueId) -> bool:
+    """Whether topics.json includes a queue. Before its first message it has no files."""
+    return 0 <= queue.queue_id < queue_count(store.view.declared_topics.get(queue.topic))
 
 
 def _of_queues(asked: SourceOptions) -> tuple[tuple[str, ByQueue], ...]:
@@ -90,7 +119,7 @@ def _unknown_topic(
 
 
 def select_ranges(store: MessageStore, asked: SourceOptions) -> tuple[QueueSlice, ...]:
-    """The range of every selected queue, maybe empty, in order of topic and queue.
+    """The range of every selected queue with files, maybe empty, in order of topic and queue.
 
     For each queue, a timestamp for all queues takes precedence, then the queue's timestamp, then
     its offset, then its own end, as in Kafka's source. Raises InvalidArgumentError for an offset
@@ -104,7 +133,7 @@ def select_ranges(store: MessageStore, asked: SourceOptions) -> tuple[QueueSlice
 
     # In an object store, finding a time takes some requests per queue.
     side_by_side(look, queues, LOOKS_IN_FLIGHT if store.log.chain.is_remote else 1)
-    return tuple(ranges[queue] for queue in queues)
+    return tuple(ranges[queue] for queue in queues if queue in store.snapshot().queues)
 
 
 def first_offsets(store: MessageStore, asked: SourceOptions) -> dict[QueueId, int]:
@@ -117,11 +146,19 @@ def first_offsets(store: MessageStore, asked: SourceOptions) -> dict[QueueId, in
 
 
 def _selected_queues(store: MessageStore, asked: SourceOptions) -> list[QueueId]:
+    """The selected queues that have files, and those of topics.json that an option names."""
+    there = store.snapshot().queues
     if asked.assign is not None:
-        there = set(store.queues())
-        return [queue for queue in asked.assign.of(store.broker_name) if queue in there]
+        assigned = asked.assign.of(store.broker_name)
+        return [queue for queue in assigned if queue in there or _is_declared(store, queue)]
     wanted = WantedTopics.of(store, asked)
-    return [queue for queue in store.queues() if wanted(queue.topic)]
+    named = {
+        queue
+        for _, by_queue in _of_queues(asked)
+        for queue in by_queue.on(store.broker_name)
+        if queue not in there and _is_declared(store, queue)
+    }
+    return [queue for queue in (*there, *named) if wanted(queue.topic)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,15 +211,21 @@ def _check_all_selected(stores: Sequence[MessageStore], asked: SourceOptions) ->
 
 
 def _range_of(store: MessageStore, queue: QueueId, asked: SourceOptions) -> QueueSlice:
-    limits = store.min_offset(*queue), store.max_offset(*queue)
-
     name = store.broker_name
     from_time = _first(asked.starting_timestamp, asked.starting_timestamps.of(name, queue))
     to_time = _first(asked.ending_timestamp, asked.ending_timestamps.of(name, queue))
+    has_files = queue in store.snapshot().queues
+    limits = (store.min_offset(*queue), store.max_offset(*queue)) if has_files else (0, 0)
+
+    def first_since(wanted: QueueId, time: int, *, unreadable_before: bool = False) -> int:
+        if not has_files:
+            return 0
+        return store.first_since(wanted, time, unreadable_before=unreadable_before)
+
     start = Bound(time_ms=from_time)
     if from_time is None:
         start = _bound(store, queue, asked.starting_offsets.of(name, queue), limits, asked)
-    elif asked.timestamp_strategy == "error" and store.first_since(queue, from_time) >= limits[1]:
+    elif asked.timestamp_strategy == "error" and first_since(queue, from_time) >= limits[1]:
         raise InvalidArgumentError(
             store.path,
             reason=f"queue {queue.queue_id} of topic {queue.topic!r} has no message stored at "
@@ -192,7 +235,7 @@ def _range_of(store: MessageStore, queue: QueueId, asked: SourceOptions) -> Queu
     stop = Bound(time_ms=to_time)
     if to_time is None:
         stop = _bound(store, queue, asked.ending_offsets.of(name, queue), limits, asked)
-    return resolve(queue, limits, start, stop, store.first_since)
+    return resolve(queue, limits, start, stop, first_since)
 
 
 def _first(for_all: Time | None, of_queue: int | None) -> int | None:

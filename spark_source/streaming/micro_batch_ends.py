@@ -147,7 +147,8 @@ class Follower:
             places = [
                 place
                 for queue, offset in first.items()
-                if offset < store.max_offset(*queue)
+                if queue in store.snapshot().queues
+                and offset < store.max_offset(*queue)
                 and (place := store.log_offset_of(queue, offset)) is not None
             ]
             at = max(start, min(places, default=end))

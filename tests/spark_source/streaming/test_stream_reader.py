@@ -16,6 +16,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from rmq_store import MessageStore
 from rmq_store.errors import DataLossError, InvalidArgumentError, LogCutError, OtherStoreError
+from spark_source.planning.selection import TopicWithoutQueueError
 from spark_source.source import RmqStoreSource
 from spark_source.streaming.stream_reader import RmqStoreStreamReader
 from tests.conftest import GoldenStore, unpack
@@ -82,7 +83,7 @@ def test_every_row_comes_once_however_the_log_grows(
     reader = reader_of(store.path, **limit)
     offset = through_json(reader.initialOffset())
     ends, found = [offset], list[dict[str, Any]]()
-    total = max(base + len(raw) for base, raw in store.bytes.items())
+    total = store.size
     with golden(name).open() as whole:
         end_of_log = whole.log_range()[1]
     for stop in [*sorted(seed.randrange(total) for _ in range(25)), total]:
@@ -100,6 +101,64 @@ def test_every_row_comes_once_however_the_log_grows(
     assert [row["commitLogOffset"] for row in found] == sorted(r["commitLogOffset"] for r in found)
     again = reader_of(store.path, **limit)
     assert found == [row for a, b in pairwise(ends) for row in rows_between(again, a, b)]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"topic": "documents"},
+        {"topic": "documents", "startingOffsets": "latest"},
+        {"assign": '{"documents": [0]}', "startingOffsets": ""},
+        {"topic": "documents", "startingOffsets": '{"documents": {"0": 0}}'},
+        {"topic": "orders, documents", "startingTimestamp": "-1h", "startingOffsets": ""},
+    ],
+)
+def test_a_stream_waits_for_the_first_message_of_a_topic_without_queues(
+    golden: Golden, tmp_path: Path, options: dict[str, str]
+) -> None:
+    """topics.json has the topic; the broker makes its queue with the first message."""
+    store = Growing(golden(NAME), tmp_path)
+    expected = [row for row in batch_rows(golden(NAME).path) if row["topic"] == "documents"]
+    store.show(min(row["commitLogOffset"] for row in expected))
+    reader = reader_of(store.path, **options)
+    start = through_json(reader.initialOffset())
+    before = latest(reader, start)
+    assert not [r for r in rows_between(reader, start, before) if r["topic"] == "documents"]
+    store.show(store.size)
+    found = rows_between(reader, before, latest(reader, before))
+    assert sorted((r for r in found if r["topic"] == "documents"), key=str) == sorted(
+        expected, key=str
+    )
+
+
+@pytest.mark.parametrize("start", ["earliest", "latest"])
+def test_a_stream_waits_for_the_first_message_of_a_broker(
+    golden: Golden, tmp_path: Path, start: str
+) -> None:
+    store = Growing(golden(NAME), tmp_path)
+    store.show_no_file()
+    reader = reader_of(store.path, startingOffsets=start)
+    offset = through_json(reader.initialOffset())
+    assert latest(reader, offset) == offset
+    store.show(store.size)
+    found = rows_between(reader, offset, latest(reader, offset))
+    assert sorted(found, key=str) == sorted(batch_rows(golden(NAME).path), key=str)
+
+
+def test_a_batch_refuses_a_topic_without_queues(golden: Golden, tmp_path: Path) -> None:
+    """Its queues may be lost, and the log full of its messages."""
+    store = tmp_path / "store"
+    shutil.copytree(golden(NAME).path, store)
+    shutil.rmtree(store / "consumequeue" / "documents")
+    options = {"path": str(store), "topic": "orders, documents"}
+    source = RmqStoreSource(options)
+    with pytest.raises(TopicWithoutQueueError, match=r"'documents' has no queue.*source=commitlog"):
+        source.reader(source.schema())
+    with pytest.raises(InvalidArgumentError, match="names queue 1 of topic 'documents'"):
+        reader_of(store, topic="documents", startingOffsets='{"documents": {"1": 0}}')
+    reader = reader_of(store, topic="documents", startingOffsets='{"documents": {"0": 3}}')
+    with pytest.raises(InvalidArgumentError, match="offset 3 of queue 0 of topic 'documents'"):
+        reader.initialOffset()
 
 
 def test_a_limit_counts_messages_and_the_rest_waits(golden: Golden) -> None:
