@@ -276,7 +276,7 @@ class StoreWriter:
         """Append one message: a Message, a Record as stored, or a mapping of column names.
 
         Same as `append_batch` with one row, by the readable encoder. A Message keeps raw_body,
-        sysFlag, hosts and born time; it gets a new store time and new offsets.
+        raw_properties, sysFlag, hosts and born time; it gets a new store time and new offsets.
         """
         record = single.to_record(message, self.dialect, self.config)
         with self._appending:

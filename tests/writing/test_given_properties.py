@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,24 @@ def test_both_ways_store_the_same(tmp_path: Path) -> None:
     assert stored(tmp_path / "each") == expected
     assert expected[:4] == [b"A\x01b\x02", b"A\x01b\x02", b"TAGS\x01x\x02", b"A\x01b\x02"]
     assert all(b"INNER_MULTI_QUEUE_OFFSET\x01%d\x02" % n in expected[n - 2] for n in (0, 1))
+
+
+@pytest.mark.parametrize(("release", "last"), [("4.9.7", b""), ("5.5.0", b"\x02")])
+def test_a_message_that_was_read_keeps_its_stored_properties(
+    release: str, last: bytes, tmp_path: Path
+) -> None:
+    """A name without a value too, unless the caller gives other properties."""
+    given = [b"A\x01b\x02E\x01\x02A\x01c\x02", b"A\x01b\x02E\x01", b""]
+    with MessageStore.create(tmp_path / "first", STORE) as store:
+        store.append_batch(batch_of(rows_of(*({"rawProperties": raw} for raw in given))))
+    with MessageStore.open(tmp_path / "first") as store:
+        messages = store.get_message("orders", 0, 0).messages
+    with MessageStore.create(tmp_path / "second", STORE, release=release) as store:
+        for message in messages:
+            store.append(message)
+        store.append(replace(messages[0], properties={"A": "d"}))
+    expected = [b"A\x01b\x02E\x01\x02A\x01c" + last, b"A\x01b\x02E\x01" + last, b""]
+    assert stored(tmp_path / "second") == [*expected, b"A\x01d" + last]
 
 
 @pytest.mark.parametrize("others", [{"rawProperties": b"TAGS\x01x\x02"}, {"tags": "x"}])

@@ -17,6 +17,7 @@ from rmq_store.format.layout import (
     MAGIC_V2,
     MAX_PROPERTIES_LENGTH,
     MAX_TOPIC_LENGTH_V1,
+    PROPERTY_SEPARATOR,
     Property,
     SysFlag,
 )
@@ -37,7 +38,7 @@ def to_record(
     message: Message | Record | Mapping[str, Any], release: Dialect, config: StoreConfig
 ) -> Record:
     """The record of a message, without its offsets. Raises InvalidMessageError."""
-    values = _values_of(message)
+    values = _values_of(message, release)
     topic = values["topic"]
     fault = topic_fault(topic, release, config)
     if fault is not None:
@@ -69,6 +70,8 @@ def check_properties(stored: bytes) -> None:
         )
 
 
+_ITEM_END = bytes([PROPERTY_SEPARATOR])
+
 _NUMBER_FIELDS = {
     "queueId": "queue_id",
     "flag": "flag",
@@ -84,11 +87,13 @@ def _invalid(reason: str, **sides: Any) -> InvalidMessageError:
     return InvalidMessageError(None, reason=reason, **sides)
 
 
-def _values_of(message: Message | Record | Mapping[str, Any]) -> Mapping[str, Any]:
+def _values_of(
+    message: Message | Record | Mapping[str, Any], release: Dialect
+) -> Mapping[str, Any]:
     if isinstance(message, Record):
         return _values_of_record(message)
     if isinstance(message, Message):
-        return _values_of_message(message)
+        return _values_of_message(message, release)
     for name in message:
         if name not in KNOWN_COLUMNS:
             raise _invalid(
@@ -112,17 +117,23 @@ def _values_of_record(record: Record) -> dict[str, Any]:
     }
 
 
-def _values_of_message(message: Message) -> dict[str, Any]:
+def _values_of_message(message: Message, release: Dialect) -> dict[str, Any]:
     values = {name: getattr(message, field) for name, field in _NUMBER_FIELDS.items()}
-    return values | {
+    values |= {
         "topic": message.topic,
         "body": message.raw_body,
-        "properties": message.properties,
         "sysFlag": message.sys_flag,
         "storeTimestamp": 0,
         "bornHost": message.born_host,
         "storeHost": message.store_host,
     }
+    # The stored string may have what the map cannot have, such as a name with an empty value. A
+    # caller who replaced the map means the map.
+    if decode_properties(message.raw_properties) == message.properties:
+        items = message.raw_properties.removesuffix(_ITEM_END)
+        ends = items and not release.has("no_last_separator")
+        return values | {"rawProperties": items + _ITEM_END if ends else items}
+    return values | {"properties": message.properties}
 
 
 def _host(values: Mapping[str, Any], name: str) -> bytes:
