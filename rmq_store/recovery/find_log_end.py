@@ -71,7 +71,8 @@ class LogWalk:
     end: int = 0
     records: int = 0
     last_record: int = -1
-    last_timestamp: int = 0
+    last_timestamp: int = 0  # when that was stored, ms
+    newest_timestamp: int = 0  # the latest of all: a clock may have been set back
     damage: list[tuple[int, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -150,7 +151,8 @@ class LogWalk:
         self.last_record = last
         self.end = last + int(headers.total[-1])
         stamps: Ints = headers.field("store_timestamp", np.int64)
-        self.last_timestamp = max(self.last_timestamp, int(stamps.max()))
+        self.last_timestamp = int(stamps[-1])
+        self.newest_timestamp = max(self.newest_timestamp, int(stamps.max()))
 
     def _continues_at(self, window: Bytes, segment: SegmentFile, at: int) -> int | None:
         """The place where the log continues after bytes that are not a record; None if it does not."""
@@ -195,7 +197,7 @@ class LogWalk:
         headers = Headers(window, np.array([at - segment.base]), segment.base)
         stored = int(headers.field("store_timestamp", np.int64)[0])
         # A record older than its predecessors remains from before the log was truncated.
-        return max(1, self.last_timestamp) <= stored <= self.flushed_until
+        return max(1, self.newest_timestamp) <= stored <= self.flushed_until
 
     def _next_sound(self, window: Bytes, segment: SegmentFile, at: int) -> int | None:
         """The next place in the file with a record whose lengths add up."""

@@ -13,6 +13,8 @@ from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
+import numpy as np
+
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.next_intact_record import record_start_at
 from rmq_store.commitlog.scan import SoundRun
@@ -208,7 +210,7 @@ class LostEnds:
         if stored is None or not self._is_closed or (last is None and self.log.chain.segments):
             return None
         flushed = Checkpoint.read_or_zero(self._root / CHECKPOINT_FILE).physic_msg_timestamp
-        if flushed <= stored:
+        if flushed <= stored or flushed <= self._newest_near_end:
             return None
         return DataLossError(
             self.log.path_at(self.snapshot.log_end),
@@ -219,6 +221,13 @@ class LostEnds:
             advice="The offset is a log offset. Look for the rest in a replica or a copy; if the "
             "checkpoint is wrong, move it away",
         )
+
+    @property
+    def _newest_near_end(self) -> int:
+        """The latest store time (ms) of the last bytes: a clock may have been set back since."""
+        runs = (p for p in self.records.pieces(*self._last_bytes) if isinstance(p, SoundRun))
+        stamps = (run.headers.field("store_timestamp", np.int64).max() for run in runs)
+        return max(map(int, stamps), default=0)
 
     # --- the queues -------------------------------------------------------------------------------
 

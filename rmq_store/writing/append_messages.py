@@ -117,7 +117,7 @@ class RecordAppender:
         if listed:
             self._offsets.update({queue: record.queue_offset + count})
         self._offsets.update(places.lmq)
-        self.last_timestamp = max(self.last_timestamp, record.store_timestamp)
+        self.last_timestamp = record.store_timestamp
         return record
 
     def append_rows(self, batch: pa.RecordBatch, together: bool) -> AppendResult:
@@ -151,7 +151,7 @@ class RecordAppender:
         stamps = self._stamps(records)
         with self._reporting_failure():
             places = self._write_records(records, queue_offset, stamps, together)
-        self.last_timestamp = max(self.last_timestamp, int(stamps.max()))
+        self.last_timestamp = int(stamps[-1])
         return AppendResult(queue_offset, places, records.total, stamps)
 
     @contextmanager
