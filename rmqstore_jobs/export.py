@@ -51,6 +51,7 @@ from rmqstore_jobs.running.job_command import (
 from rmqstore_jobs.running.provenance import files_of_store, provenance_of, sums_of
 from rmqstore_jobs.running.result_tables import Answer
 from rmqstore_jobs.running.source_options import source_options
+from rmqstore_jobs.running.store_selection import lost_from
 from spark_source.options.definitions import PERMISSIVE
 from spark_source.options.parse import parse_options
 from spark_source.options.secret import HidesSecrets, without_secrets
@@ -136,7 +137,7 @@ class _Export:
         self.spark, self.spec, self.manifest = spark, spec, manifest
         self.began = time.monotonic()
         self.plan: ReadPlan = pin(parse_options({"path": spec.store, **spec.options}))
-        self.problems: list[str] = []
+        self.problems = list(lost_from(self.plan))
         self.stopped_by: str | None = None
         self.written: list[Wave] = []
         self._refuse_another_table()
@@ -280,14 +281,21 @@ class _Export:
         if asked.mode == PERMISSIVE:
             if damaged:
                 self.problems.append(f"rows about damage (see their corruptRecord): {damaged:,}")
-        elif asked.tags is None and asked.keys is None and asked.unwrap_batches:
+            return
+        missing = 0
+        if asked.tags is None and asked.keys is None and asked.unwrap_batches:
             selected = sum(map(len, pieces))
-            if done.rows != selected:
+            missing = selected - done.rows
+            if missing:
                 self.problems.append(
                     f"{selected:,} messages were selected, and {done.rows:,} arrived"
                 )
-        elif damaged:
-            self.problems.append(f"damaged messages that were left out: {damaged:,}")
+        # Damage may also be of messages that no queue lists, so that none of them was selected.
+        if damaged > max(missing, 0):
+            self.problems.append(
+                f"damaged messages that were left out: {damaged:,}, with the places where queues lack "
+                "messages; rmqstore verify lists them"
+            )
 
     # --- result ----------------------------------------------------------------------------------
 

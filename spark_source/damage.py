@@ -27,6 +27,7 @@ class DamageHandler:
         self._asked = asked
         self._waiting: list[StoreError] = []
         self.counts: Counter[str] = Counter()
+        self.damaged = 0  # errors that are not about expired messages
 
     def __call__(self, error: StoreError) -> None:
         if self._is_expired(error):
@@ -37,6 +38,7 @@ class DamageHandler:
         if self._asked.mode == FAILFAST:
             raise error
         self.counts[error.code] += 1
+        self.damaged += 1
         if self._asked.mode == PERMISSIVE:
             self._waiting.append(error)
 

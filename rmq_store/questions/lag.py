@@ -12,7 +12,7 @@ from rmq_store.questions.answer_by_shares import OnProgress
 from rmq_store.search.queue_selection import require_queue_ids
 from rmq_store.store import MessageStore
 from rmq_store.tables.bytes_between_offsets import COUNTED
-from rmq_store.tables.compute_lag import group_rows
+from rmq_store.tables.compute_lag import LOST_QUEUE, group_rows
 from rmq_store.tables.table import Row
 
 LOST = "BELOW_MIN"
@@ -36,6 +36,7 @@ class LagAnswer:
             total["lagBytes"] += row.get("lagBytes") or 0
             total["lagMs"] = max(total["lagMs"], row.get("lagMs") or 0)
             total["queues that lost messages"] += row["status"] == LOST
+            total["lost queues"] += row["status"] == LOST_QUEUE
         order = sorted(found, key=lambda key: (-found[key]["lag"], key))
         return [found[key] for key in order]
 
@@ -45,6 +46,8 @@ class LagAnswer:
             name = f"group {total['consumerGroup']} of topic {total['topic']}"
             if lost := total["queues that lost messages"]:
                 yield f"{name}: unconsumed messages expired in {lost} queues"
+            if lost := total["lost queues"]:
+                yield f"{name}: the lag in {lost} queues is not known, because their files are lost"
             if max_lag is not None and total["lag"] > max_lag:
                 yield f"{name} is {total['lag']:,} messages behind; at most {max_lag:,} are allowed"
 
@@ -109,6 +112,7 @@ def _nothing_behind(group: str, topic: str) -> dict[str, Any]:
         "lagBytes": 0,
         "lagMs": 0,
         "queues that lost messages": 0,
+        "lost queues": 0,
     }
 
 

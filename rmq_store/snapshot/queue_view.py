@@ -19,9 +19,9 @@ from rmq_store.files.remote.blocks import Ranges, need_all
 from rmq_store.format.layout import CONSUMEQUEUE_EXT_DIR, EXT_MAX_ADDRESS, FILLER_SIZE
 from rmq_store.format.queues import Entry, QueueId, QueueSlice
 from rmq_store.snapshot.lost_ends import LostEnds
+from rmq_store.snapshot.lost_queues import LostQueue, lost_queues
 from rmq_store.snapshot.offset_by_time import offset_by_time
 from rmq_store.snapshot.queue_range import QueueState
-from rmq_store.snapshot.queues_without_files import lost_queues
 from rmq_store.snapshot.snapshot import StoreSnapshot
 
 _EMPTY = QueueState(0, 0, 0, 0)
@@ -76,12 +76,17 @@ class QueueView:
                 f"log offset {start} to {stop} is in no file, so its messages cannot be read: a file is "
                 "missing, empty or cut. rmqstore verify shows what is lost"
             )
-        for queue, proof in lost_queues(self.lost_ends, self.declared_topics).items():
+        for queue, lost in self.lost_queues.items():
+            unless = "" if lost.records else "Unless its messages expired, "
             yield (
-                f"queue {queue.topic}/{queue.queue_id} has no files, although {proof}. Unless its "
-                "messages expired, rmqstore rebuild lists them in a new store, and source=commitlog "
-                "reads them"
+                f"queue {queue.topic}/{queue.queue_id} {lost}. {unless}rmqstore rebuild lists its "
+                "messages in a new store, and source=commitlog reads them"
             )
+
+    @cached_property
+    def lost_queues(self) -> dict[QueueId, LostQueue]:
+        """Queues without messages that had some, with the proof; see `lost_queues`. Raises AccessError."""
+        return lost_queues(self.lost_ends, self.declared_topics)
 
     def state(self, queue: QueueId) -> QueueState:
         """The state of a queue. A queue without files in an existing topic is empty, as in the broker.

@@ -15,6 +15,8 @@ from rmq_store.store import MessageStore
 from rmq_store.tables.bytes_between_offsets import COUNTED, bytes_between
 from rmq_store.tables.table import Row
 
+LOST_QUEUE = "LOST_QUEUE"
+
 
 def source_of(store: MessageStore, name: str) -> tuple[str, int | None]:
     """The file read for a config file's name, and when it was written (ms)."""
@@ -46,13 +48,24 @@ def group_rows(
             "configModified": written,
             "configAgeMs": None if written is None else now - written,
         }
-        if queue in there:
+        if _has_lost(store, queue):
+            row["status"] = LOST_QUEUE
+        elif queue in there:
             row |= _lag(store, queue, offset, counted)
         elif queue.queue_id < queue_count(declared.get(queue.topic)):
             # A queue gets files with its first message.
             row |= {"minOffset": 0, "maxOffset": 0, "lag": 0, "lagBytes": 0, "lagMs": 0}
             row["status"] = "ABOVE_MAX" if offset > 0 else "OK"
         yield row
+
+
+def _has_lost(store: MessageStore, queue: QueueId) -> bool:
+    """Whether the log has records of a queue that has no message."""
+    state = store.snapshot().queues.get(queue)
+    if state is not None and state.min_offset < state.max_offset:
+        return False
+    lost = store.view.lost_queues.get(queue)
+    return lost is not None and lost.records > 0
 
 
 def _lag(store: MessageStore, queue: QueueId, offset: int, counted: int) -> Row:

@@ -42,7 +42,8 @@ GROUPS = Table(
             "status",
             TEXT,
             "OK, BELOW_MIN (unconsumed messages expired), ABOVE_MAX "
-            "(the offset is after the last message) or NO_SUCH_QUEUE",
+            "(the offset is after the last message), LOST_QUEUE (the log has records of the queue, "
+            "and its files have none or are gone, so the lag is not known) or NO_SUCH_QUEUE",
         ),
         TableColumn("configFile", TEXT, "the file that says so"),
         TableColumn("configModified", TIMESTAMP, "when that was written"),

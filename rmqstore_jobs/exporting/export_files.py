@@ -19,7 +19,7 @@ from rmq_store.questions.answer_by_shares import OnProgress, ask
 from rmqstore_jobs.exporting.file_writers import WRITERS, FileWriter, OpenWriter
 from rmqstore_jobs.exporting.manifest import Manifest
 from rmqstore_jobs.exporting.wave_result import ExportedFile, Wave
-from rmqstore_jobs.exporting.wave_rows import DAY, TOPIC, ExportRead, damaged
+from rmqstore_jobs.exporting.wave_rows import DAY, TOPIC, ExportRead
 from rmqstore_jobs.running.provenance import sum_of
 from rmqstore_jobs.running.spark_engine import engine_of
 from spark_source.damage import DamageHandler
@@ -88,7 +88,7 @@ class WaveFiles:
         files = _Files(Path(self.staging), name, WRITERS[self.format])
         for batch in self.read.batches(store, part, damage):
             files.add(batch)
-        return Written(tuple(files.close()), damaged(damage))
+        return Written(tuple(files.close()), damage.damaged)
 
     def weight(self, share: tuple[int, Share]) -> int:
         """The selected bytes of a slice of the log."""

@@ -10,7 +10,6 @@ import pyarrow.compute as pc
 
 from rmq_store import MessageStore
 from rmq_store.arrow.column_definitions import DEFAULT_NAMES, arrow_schema
-from rmq_store.errors import DataLossError
 from rmq_store.format.queues import QueueSlice
 from spark_source.damage import DamageHandler
 from spark_source.options.definitions import BY_LOG, CORRUPT, PERMISSIVE
@@ -59,8 +58,3 @@ class ExportRead:
         for batch in read_share(self.plan, share, store, self.columns, damage):
             day = pc.floor_temporal(batch["storeTimestamp"], unit="day").cast(pa.date32())
             yield pa.RecordBatch.from_arrays([*batch.columns, day], schema=self.schema)
-
-
-def damaged(damage: DamageHandler) -> int:
-    """The number of damaged messages that a share met; expired ones are not damage."""
-    return sum(n for code, n in damage.counts.items() if code != DataLossError.code)

@@ -53,6 +53,7 @@ from rmqstore_jobs.replaying.replayed_rows import OTHER_KEY, OTHER_TIME, READ
 from rmqstore_jobs.replaying.report import PlannedQueue, Report
 from rmqstore_jobs.running.provenance import files_of_store, provenance_of, sums_of
 from rmqstore_jobs.running.spark_engine import engine_of
+from rmqstore_jobs.running.store_selection import lost_from
 from spark_source.options.definitions import DEFAULT_PARTITION_BYTES
 from spark_source.planning.query_plan import ReadPlan
 from spark_source.writing.target.lock import has_content
@@ -113,10 +114,12 @@ def run(spark: SparkSession | None, spec: ReplaySpec) -> Report:
         spec.to_parquet: messages,
     }
     sums = sums_of(spark, files_of_store(plan.store)) if spec.checksums else ()
+    problems = [f"{n:,}: {why}" for why, n in reasons.most_common(_REASONS_SHOWN)]
+    lost = list(lost_from(plan))
     return Report(
         job="replay",
         run_id="",
-        ok=not refused,
+        ok=not refused and not lost,
         resumed=before is not None,
         selected=selected,
         read=counts[READ],
@@ -125,7 +128,7 @@ def run(spark: SparkSession | None, spec: ReplaySpec) -> Report:
         skipped={reason: count for reason, count in skipped.items() if count},
         source=provenance_of(plan.store, plan.ranges, spec.asked(), sums),
         seconds=round(time.monotonic() - began, 3),
-        problems=tuple(f"{n:,}: {why}" for why, n in reasons.most_common(_REASONS_SHOWN)),
+        problems=(*problems, *lost),
         planned=queues,
         would_write={target: n for target, n in taken.items() if target is not None},
     )

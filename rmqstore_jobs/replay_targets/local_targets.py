@@ -48,6 +48,7 @@ from rmqstore_jobs.replaying.replayed_rows import OTHER_KEY, OTHER_TIME, READ
 from rmqstore_jobs.replaying.report import Report, TargetRange
 from rmqstore_jobs.running.failures import failure
 from rmqstore_jobs.running.provenance import Provenance, files_of_store, provenance_of, sums_of
+from rmqstore_jobs.running.store_selection import lost_from
 from spark_source.writing.target.lock import has_content
 from spark_source.writing.target.write_options import WriteOptions
 
@@ -273,6 +274,7 @@ class LocalReplay:
         if finished and unread is not None:
             skipped[unread] = selected - self.counts[READ]
         problems = [*self.problems, *(self._shortfalls(selected) if finished else ())]
+        problems += lost_from(self.plan)
         refused = self.counts[REFUSED_BY_STORE]
         return Report(
             job="replay",

@@ -42,6 +42,7 @@ from rmqstore_jobs.replaying.report import Report
 from rmqstore_jobs.running.failures import failure
 from rmqstore_jobs.running.provenance import files_of_store, provenance_of, sums_of
 from rmqstore_jobs.running.spark_engine import cores_of, engine_of
+from rmqstore_jobs.running.store_selection import lost_from
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -182,6 +183,7 @@ class LiveReplay:
         }
         finished = self.stopped_by is None
         problems = [f"{count:,}: {why}" for why, count in self.reasons.most_common(_REASONS_SHOWN)]
+        problems += lost_from(self.plan)
         accounted = counts[SENT] + sum(skipped.values())
         if finished and counts[READ] != accounted:
             problems.append(

@@ -155,11 +155,14 @@ def cut_short(ledger: Ledger, spec: ReplaySpec) -> ReplayRun | None:
                 if live
                 else "for a second copy, replay into another target"
             )
-            raise LedgerError(
-                ledger.path,
-                reason=f"this replay {reason}",
-                advice=f"There is nothing to do; {more}",
-            )
+            missing = [
+                path for path in (spec.to_store, spec.to_parquet) if path and not has_content(path)
+            ]
+            advice = f"There is nothing to do; {more}"
+            if missing and any(done.counts.values()):
+                reason = f"finished at {done.updated}, and its target {missing[0]} is gone"
+                advice = "Delete the ledger to replay again"
+            raise LedgerError(ledger.path, reason=f"this replay {reason}", advice=advice)
         return None
     if asked != before.asked:
         other = sorted(name for name in asked if asked[name] != before.asked.get(name))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 
-_DAMAGE = re.compile(r"\[RMQSTORE_(CORRUPT_[A-Z]+|MISSING_FILE|BODY)\]")
+_DAMAGE = re.compile(
+    r"\[RMQSTORE_(CORRUPT_[A-Z]+|MISSING_FILE|BODY)\]|the end of the log is lost: "
+)
 SALVAGE = "`rmqstore salvage` copies the intact messages into a new store"
 
 

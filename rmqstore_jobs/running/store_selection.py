@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rmq_store.format.queues import QueueId, QueueSlice
 from spark_source.options.parse import parse_options
 from spark_source.planning.query_plan import PinnedStore, ReadPlan, pin
+from spark_source.planning.selection import WantedTopics
 
 
 def plan_of(store: str, options: Mapping[str, str]) -> ReadPlan:
@@ -24,6 +25,20 @@ def pinned_store(store: str, options: Mapping[str, str]) -> PinnedStore:
 def log_of_store(store: str, options: Mapping[str, str]) -> PinnedStore:
     """A store with only its log; its queues are not read. Raises StoreError."""
     return plan_of(store, {**options, "source": "commitlog"}).store
+
+
+def lost_from(plan: ReadPlan) -> Iterator[str]:
+    """A sentence for each selected queue without messages that had some.
+
+    A read reports what the ends of queues with messages lack; these queues have no range to read.
+    """
+    with plan.store.open() as store:
+        wanted = WantedTopics.of(store, plan.asked)
+        assigned = None if plan.asked.assign is None else plan.asked.assign.of(store.broker_name)
+        for queue, lost in store.view.lost_queues.items():
+            is_selected = wanted(queue.topic) if assigned is None else queue in assigned
+            if lost.records and is_selected:
+                yield f"queue {queue.topic}/{queue.queue_id} {lost}; none of them was selected"
 
 
 def range_options(ranges: Sequence[QueueSlice]) -> dict[str, str]:
