@@ -335,6 +335,14 @@ class CommitLog:
 
     def extent_at(self, segment: SegmentFile, at: int) -> Extent:
         """The piece at log offset `at` of a file: one record, or a whole gap."""
+        extent = self._extent_now(segment, at)
+        if extent.gap is not Gap.DAMAGED:
+            return extent
+        # A writer fills a log in order. It may have filled this place after the first look and
+        # before the look that found more behind it; then the second one finds a record.
+        return self._extent_now(segment, at)
+
+    def _extent_now(self, segment: SegmentFile, at: int) -> Extent:
         end = self.chain.segment_end(segment)
         self._window_at(at, segment)
         window = self.window_of(segment).data
@@ -361,12 +369,15 @@ class CommitLog:
         """Zeros up to the end of the file, or a range of zeros with data after it."""
         stored = self.chain.stored_from(at)
         self.chain.need([stored], [end])
-        if self.chain.is_zero(stored, end):
+        is_zero = self.chain.is_zero(stored, end)
+        behind = None if is_zero else self.next_record(segment, self._with_front(at, stored), end)
+        if behind is not None:
+            return Extent(at, behind, gap=Gap.DAMAGED, reason="zeros before a record")
+        if self._log_goes_on(segment):  # a broker ends each file with a filler
+            return Extent(at, end, gap=Gap.DAMAGED, reason="zeros, and a later file has records")
+        if is_zero:
             return Extent(at, end, gap=Gap.UNWRITTEN)
-        behind = self.next_record(segment, self._with_front(at, stored), end)
-        if behind is None:
-            return Extent(at, end, gap=Gap.STALE, reason="zeros, then bytes that are not a record")
-        return Extent(at, behind, gap=Gap.DAMAGED, reason="zeros before a record")
+        return Extent(at, end, gap=Gap.STALE, reason="zeros, then bytes that are not a record")
 
     def next_record(self, segment: SegmentFile, start: int, stop: int) -> int | None:
         """The first log offset in [start, stop), within one file, where a record seems to start."""

@@ -1,0 +1,76 @@
+"""Zeros from the middle of a log file to its end are damage if a later file has records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rmq_store import MessageStore
+from rmq_store.admin.salvage import salvage
+from rmq_store.commitlog.log import CommitLog
+from rmq_store.errors import CorruptRecordError
+from rmq_store.files.segments import SegmentFile
+from rmq_store.format.record import Gap
+from rmq_store.verify import verify
+from tests.support.golden import GoldenStore, unpack
+from tests.support.growing import Growing
+
+Golden = Callable[[str], GoldenStore]
+NAME = "clean-5.5.0"
+SECOND = 262_144  # where the second file of the log begins
+
+
+def zeroed(tmp_path: Path, start: int) -> tuple[GoldenStore, int]:
+    """A store whose second file is zeros from the first record at or after an offset; and that record."""
+    store = unpack(NAME, tmp_path)
+    offset = min(r["commitLogOffset"] for r in store.truth if r["commitLogOffset"] >= start)
+    file = Path(store.path) / "commitlog" / f"{SECOND:020}"
+    raw = file.read_bytes()
+    kept = raw[: offset - SECOND]
+    file.write_bytes(kept + bytes(len(raw) - len(kept)))
+    return store, offset
+
+
+@pytest.mark.parametrize("start", [SECOND, SECOND + 131_072])
+def test_zeros_before_a_later_file_are_damage(tmp_path: Path, start: int) -> None:
+    store, offset = zeroed(tmp_path, start)
+    lost = [r for r in store.truth if offset <= r["commitLogOffset"] < 2 * SECOND]
+    with store.open() as opened:
+        gaps = [e for e in opened.scan() if e.gap not in (None, Gap.FILLER, Gap.UNWRITTEN)]
+        assert [(gap.start, gap.stop, gap.gap) for gap in gaps] == [
+            (offset, 2 * SECOND, Gap.DAMAGED)
+        ]
+        findings = [f for f in verify(opened).findings if f.code == "log-damaged"]
+        assert len(findings) == 1
+        with pytest.raises(CorruptRecordError, match="a later file has records"):
+            list(opened.read_log())
+    report = salvage(store.path, tmp_path / "salvaged")
+    assert report.messages == len(store.truth) - len(lost)
+    assert [(part.start, part.stop) for part in report.skipped] == [(offset, 2 * SECOND)]
+
+
+def test_what_a_broker_writes_meanwhile_is_no_damage(
+    golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker fills a file and begins the next one between two looks of a reader."""
+    store = Growing(golden(NAME), tmp_path)
+    store.show(SECOND + 100_000)
+    looks: list[int] = []
+
+    def goes_on(log: CommitLog, segment: SegmentFile) -> bool:
+        looks.append(segment.base)
+        for base, file in store.files.items():
+            if file.exists():
+                with file.open("r+b") as shown:
+                    shown.write(store.bytes[base])
+        return True
+
+    monkeypatch.setattr(CommitLog, "_log_goes_on", goes_on)
+    with MessageStore.open(store.path) as opened:
+        found = list(opened.scan())
+    assert looks
+    assert not [piece for piece in found if piece.gap is Gap.DAMAGED]
+    written = [r for r in golden(NAME).truth if r["commitLogOffset"] < 2 * SECOND]
+    assert len([piece for piece in found if piece.record]) == len(written)
