@@ -24,6 +24,12 @@ from spark_source.spark_types import all_to_spark, arrow_schema_for, checked_col
 
 LOG = logging.getLogger("rmqstore")
 
+_KEPT_BY_SPARK = (
+    "a filter was pushed down. Spark uses what it left for every later query of the same DataFrame or "
+    "view, even without the filter, so that rows are missing there: call load() for each query, or "
+    "set options such as 'topic' instead of spark.sql.python.filterPushdown.enabled"
+)
+
 
 class LogPartition(InputPartition):
     """A share of a query as a Spark partition."""
@@ -44,7 +50,10 @@ class RmqStoreReader(DataSourceReader):
 
     def _push(self, filters: list[Filter]) -> Iterable[Filter]:
         """Narrow the plan by the filters. Returns those that Spark must apply as well."""
-        self.plan, left = narrowed(self.plan, filters)
+        before = self.plan
+        self.plan, left = narrowed(before, filters)
+        if self.plan != before:
+            LOG.warning(_KEPT_BY_SPARK)
         return left
 
     pushFilters = PushFilters(_push)

@@ -1,8 +1,9 @@
 """Apply the filters that Spark pushes down, so that less is read.
 
 Every filter narrows the plan as far as it can. Spark applies a filter again unless the plan reads
-exactly the rows that match it. So the rows are the same with
-`spark.sql.python.filterPushdown.enabled` on and off.
+exactly the rows that match it. So a query has the same rows with
+`spark.sql.python.filterPushdown.enabled` on and off, if it is the first of its DataFrame: Spark keeps the
+narrowed plan with the table, and later queries of it that push no filter get that plan (PythonScanBuilder).
 """
 
 from __future__ import annotations
@@ -271,7 +272,8 @@ def _millis(value: Any) -> int:
 
 def _tags(plan: QueryPlan, one: Any) -> tuple[QueryPlan, bool]:
     values = _values(one)
-    if values is None:
+    # As tags of a read these would mean something else: all, none, or the tag without its spaces.
+    if values is None or any(v != v.strip() or v in ("", "*") for v in values):
         return plan, False
 
     def of_store(store: ReadPlan) -> ReadPlan | None:

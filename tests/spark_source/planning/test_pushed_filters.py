@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 from pyspark.sql.datasource import (
     EqualTo,
     Filter,
@@ -62,6 +63,11 @@ def filter_cases(store: GoldenStore) -> list[tuple[Filter, Callable[[Truth], boo
         (In(("queueOffset",), (3, 7)), lambda r: r["queueOffset"] in (3, 7), False),
         (EqualTo(("tags",), one["tags"]), lambda r: r["tags"] == one["tags"], True),
         (In(("tags",), (one["tags"], "none such")), lambda r: r["tags"] == one["tags"], True),
+        # The option `tags` means something else by these.
+        (EqualTo(("tags",), "*"), lambda r: r["tags"] == "*", False),
+        (EqualTo(("tags",), ""), lambda r: r["tags"] == "", False),
+        (EqualTo(("tags",), one["tags"] + " "), lambda r: False, False),
+        (In(("tags",), ("*", one["tags"])), lambda r: r["tags"] == one["tags"], False),
         (EqualTo(("keys",), one["keys"]), lambda r: r["keys"] == one["keys"], False),
         (EqualTo(("uniqKey",), one["uniqKey"]), lambda r: r["uniqKey"] == one["uniqKey"], False),
         (
@@ -139,3 +145,12 @@ def test_several_filters_are_all_heeded(golden: Golden) -> None:
             r["topic"] == "orders" and r["tags"] == one["tags"] and 4 <= r["queueOffset"] < 40
         ),
     )
+
+
+def test_a_narrowed_plan_is_warned_of(golden: Golden, caplog: pytest.LogCaptureFixture) -> None:
+    """Spark gives it to later queries of the same DataFrame."""
+    options = options_of(golden(NAME), **PLACE)
+    rows_of(options, [IsNotNull(("tags",))])
+    assert "call load() for each query" not in caplog.text
+    rows_of(options, [EqualTo(("topic",), "orders")])
+    assert "call load() for each query" in caplog.text
