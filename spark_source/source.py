@@ -15,6 +15,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from rmq_store import StoreError
+from rmq_store.errors import DataLossError
 from spark_source.hidden_traceback import without_traceback
 from spark_source.options.definitions import PERMISSIVE
 from spark_source.options.parse import SourceOptions, parse_options
@@ -76,9 +77,9 @@ class RmqStoreSource(DataSource):
     def schema(self) -> StructType:
         """The schema of the selected columns, or of the default ones."""
         self._pin()
-        # Spark asks for it before it says whether it reads a batch or a stream, which may wait for
-        # the first message of a topic.
-        if not isinstance(self._failure, TopicWithoutQueueError):
+        # Spark asks for it before it says whether it reads a batch or a stream. A stream may wait for
+        # the first message of a topic, and its start may have expired since it began there.
+        if not isinstance(self._failure, (TopicWithoutQueueError, DataLossError)):
             self._raise_failure()
         assert self._asked is not None
         if self._asked.table is not None:

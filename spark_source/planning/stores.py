@@ -181,7 +181,7 @@ def open_all(asked: SourceOptions) -> tuple[list[tuple[Target, MessageStore]], l
                 LOG.warning("left out a store that cannot be opened: %s", error)
                 left_out.append(LeftOut(target.path, target.broker_name, str(error)))
                 last = error
-        _require_one_name_each([(store.broker_name, target.path) for target, store in opened])
+        require_one_name_each([(store.broker_name, target.path) for target, store in opened])
     except StoreError:
         for _, store in opened:
             store.close()
@@ -201,7 +201,8 @@ def _open(target: Target, asked: SourceOptions) -> MessageStore:
     )
 
 
-def _require_one_name_each(named: Sequence[tuple[str, str]]) -> None:
+def require_one_name_each(named: Sequence[tuple[str, str]]) -> None:
+    """Raise InvalidArgumentError if two of some (broker name, path) have one name."""
     by_name: dict[str, str] = {}
     for name, path in named:
         if name in by_name:

@@ -13,6 +13,7 @@ from rmq_store import MessageStore, StoreSnapshot
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.errors import DataLossError, MissingFileError
 from rmq_store.files.deleted_meanwhile import again_if_expired
+from rmq_store.files.remote.glob import has_pattern
 from rmq_store.format.queues import QueueId
 from rmq_store.reading.growing_log import (
     LogFollower,
@@ -26,7 +27,13 @@ from spark_source.options.parse import SourceOptions
 from spark_source.options.value_parsers import ByQueue
 from spark_source.planning.query_plan import newest_of
 from spark_source.planning.selection import LogLimits, WantedTopics, first_offsets
-from spark_source.planning.stores import Target, name_in_pattern, targets
+from spark_source.planning.stores import (
+    Target,
+    name_in_pattern,
+    names_of,
+    require_one_name_each,
+    targets,
+)
 from spark_source.streaming.offsets import StorePlace, StreamOffset
 from spark_source.streaming.stream_options import EARLIEST, LATEST, StreamOptions
 
@@ -61,15 +68,25 @@ class Follower:
     # --- stores ----------------------------------------------------------------------------------
 
     def targets(self) -> dict[str, Target]:
-        """The stores that there are now, by broker name."""
-        return {self._name_of(target): target for target in targets(self.asked)}
+        """The stores that there are now, by broker name.
+
+        Raises InvalidArgumentError if two have the same name.
+        """
+        named = [(self._name_of(target), target) for target in targets(self.asked)]
+        require_one_name_each([(name, target.path) for name, target in named])
+        return dict(named)
 
     def _name_of(self, target: Target) -> str:
+        """A name that stays the same when another store appears under a pattern."""
+        if self.asked.broker_name is not None:
+            return self.asked.broker_name
         for pattern in self.asked.paths:
-            # A name that stays the same when another store appears under the pattern.
             name = name_in_pattern(pattern, target.path)
             if name is not None:
                 return name
+        plain = list(dict.fromkeys(path for path in self.asked.paths if not has_pattern(path)))
+        if target.path in plain and len(self.asked.paths) > 1:
+            return names_of(plain)[plain.index(target.path)]
         if target.broker_name is not None:
             return target.broker_name
         if target.path not in self._names:
@@ -109,14 +126,17 @@ class Follower:
 
     def require(self, name: str) -> Target:
         """The store of a broker. Raises MissingFileError if it is gone."""
-        target = self.targets().get(name)
-        if target is None:
+        there = self.targets()
+        if name not in there:
             raise MissingFileError(
                 self.asked.path,
-                reason=f"the stream has read from broker {name!r}, and its store is gone",
-                advice="Put it back, or start a new query with another checkpoint",
+                reason=f"the stream has read from broker {name!r}, and no store has this name now",
+                expected=name,
+                actual=", ".join(sorted(there)),
+                advice="Put the store back; if only its name is another one because stores were added, "
+                "name them by option 'stores'; or start a new query with another checkpoint",
             )
-        return target
+        return there[name]
 
     # --- where a query starts --------------------------------------------------------------------
 

@@ -29,6 +29,8 @@ _NOT_OF_A_STREAM: Mapping[str, str] = {
     "maxRecordsPerPartition": "Give maxBytesPerPartition",
     "startingOffsetsByTimestampStrategy": "A queue without such a message starts at its end",
     "table": "Tables are read as a batch, with spark.read",
+    "unavailableStores": "A stream fails while a store cannot be opened, and continues there after a "
+    "restart; leave it out",
     "checkpointLocation": "It is an option of writeStream",
 }
 

@@ -27,8 +27,8 @@ COLUMNS = "topic, queueId, queueOffset, commitLogOffset, keys, body"
 NAME = "clean-5.5.0"
 
 
-def reader_of(path: Path | str, **options: str) -> RmqStoreStreamReader:
-    given = {"path": str(path), "columns": COLUMNS, "startingOffsets": "earliest", **options}
+def reader_of(where: Path | str, **options: str) -> RmqStoreStreamReader:
+    given = {"path": str(where), "columns": COLUMNS, "startingOffsets": "earliest", **options}
     source = RmqStoreSource({n: v for n, v in given.items() if v})
     reader = source.streamReader(source.schema())
     assert isinstance(reader, RmqStoreStreamReader)
@@ -319,7 +319,62 @@ def test_damage_in_a_closed_file_is_damage_and_does_not_stop_the_stream(tmp_path
     assert rows[-1]["commitLogOffset"] > record["commitLogOffset"]
 
 
+def test_a_query_continues_though_the_offsets_where_it_began_have_expired(
+    golden: Golden, tmp_path: Path
+) -> None:
+    store = tmp_path / "store"
+    shutil.copytree(golden(NAME).path, store)
+    options = {"topic": "orders", "startingOffsets": '{"orders": {"0": 5}}'}
+    reader = reader_of(store, maxBytesPerTrigger="600k", **options)
+    start = latest(reader, through_json(reader.initialOffset()))
+    (store / "commitlog" / f"{0:020}").unlink()  # as retention does
+    again = reader_of(store, **options)
+    end = latest(again, start)
+    found = [r["commitLogOffset"] for r in rows_between(again, start, end)]
+    truth = [r["commitLogOffset"] for r in golden(NAME).truth if r["topic"] == "orders"]
+    assert sorted(found) == sorted(offset for offset in truth if offset >= place_of(start))
+    with pytest.raises(DataLossError, match="offset 5 of queue 0"):
+        again.initialOffset()
+    batch = RmqStoreSource({"path": str(store), **options})
+    with pytest.raises(DataLossError, match="offset 5 of queue 0"):
+        batch.reader(batch.schema())
+
+
 # --- several stores -------------------------------------------------------------------------------
+
+
+def copies(golden: Golden, folder: Path, *names: str) -> None:
+    for name in names:
+        shutil.copytree(golden(NAME).path, folder / name)
+
+
+@pytest.mark.parametrize(
+    ("names", "patterns"),
+    [
+        (("d1/a/store", "d2/a/store"), ("d1/*/store", "d2/*/store")),
+        (("p/a-b/c/store", "p/a/b-c/store"), ("p/*/*/store",)),
+    ],
+)
+def test_two_stores_that_a_pattern_gives_one_name_are_refused(
+    golden: Golden, tmp_path: Path, names: tuple[str, ...], patterns: tuple[str, ...]
+) -> None:
+    """One of them would be left out of the stream."""
+    copies(golden, tmp_path, *names)
+    paths = json.dumps([str(tmp_path / pattern) for pattern in patterns])
+    with pytest.raises(InvalidArgumentError, match="two stores have the broker name"):
+        reader_of("", paths=paths).initialOffset()
+
+
+def test_a_store_keeps_its_name_when_others_appear(golden: Golden, tmp_path: Path) -> None:
+    copies(golden, tmp_path, "one/store", "many/a/store")
+    paths = json.dumps([str(tmp_path / "one/store"), str(tmp_path / "many/*/store")])
+    reader = reader_of("", paths=paths)
+    start = through_json(reader.initialOffset())
+    assert set(start["stores"]) == {"store", "a"}
+    copies(golden, tmp_path, "many/b/store")
+    assert set(latest(reader, start)["stores"]) == {"store", "a", "b"}
+    named = reader_of("", path=str(tmp_path / "many/a*/store"), brokerName="broker-x")
+    assert set(named.initialOffset()["stores"]) == {"broker-x"}
 
 
 def test_a_store_that_appears_under_the_pattern_is_read_from_its_start(
