@@ -335,15 +335,17 @@ class CommitLog:
 
     def extent_at(self, segment: SegmentFile, at: int) -> Extent:
         """The piece at log offset `at` of a file: one record, or a whole gap."""
-        extent = self._extent_now(segment, at)
-        if extent.gap is not Gap.DAMAGED:
-            return extent
-        # A writer fills a log in order. It may have filled this place after the first look and
-        # before the look that found more behind it; then the second one finds a record.
-        return self._extent_now(segment, at)
+        end, decoded = self.chain.segment_end(segment), self._decoded_at(segment, at)
+        extent = self._extent(segment, at, end, decoded)
+        if extent.gap is Gap.DAMAGED:
+            # A writer fills a log in order. It may have filled this place after the first look and
+            # before the look that found more behind it.
+            decoded = self._decoded_at(segment, at)
+            if isinstance(decoded, Record) or decoded is Gap.FILLER:
+                return self._extent(segment, at, end, decoded)
+        return extent
 
-    def _extent_now(self, segment: SegmentFile, at: int) -> Extent:
-        end = self.chain.segment_end(segment)
+    def _decoded_at(self, segment: SegmentFile, at: int) -> Record | Gap | CorruptRecordError:
         self._window_at(at, segment)
         window = self.window_of(segment).data
         try:
@@ -351,11 +353,15 @@ class CommitLog:
             _require_whole(decoded, segment, at)
         except CorruptRecordError as error:
             self.chain.check_reads()
-            return self._damage(segment, at, end, error)
+            return error
         self.chain.check_reads()
-        return self._extent(segment, at, end, decoded)
+        return decoded
 
-    def _extent(self, segment: SegmentFile, at: int, end: int, decoded: Record | Gap) -> Extent:
+    def _extent(
+        self, segment: SegmentFile, at: int, end: int, decoded: Record | Gap | CorruptRecordError
+    ) -> Extent:
+        if isinstance(decoded, CorruptRecordError):
+            return self._damage(segment, at, end, decoded)
         if isinstance(decoded, Record):
             return Extent(at, at + decoded.total_size, record=decoded)
         if decoded is Gap.GHOST:

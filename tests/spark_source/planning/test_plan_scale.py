@@ -50,4 +50,5 @@ def test_more_entries_are_planned_with_as_many_looks(tmp_path: Path, counts: Cou
         counts.seen.clear()
         assert source.reader(schema).partitions()
         looks.append(counts.seen["read"] + counts.seen["windows"] + counts.seen["mapped"])
-    assert looks[1] <= looks[0] + 8
+    # A few more for the holes between the first and the last file of the log, which are damage.
+    assert looks[1] <= looks[0] + 16
