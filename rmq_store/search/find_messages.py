@@ -19,7 +19,13 @@ from rmq_store.reading.log_reader import QueueLimits
 from rmq_store.reading.message_by_id import behind_index
 from rmq_store.reading.read_options import OnDamage, ReadHow
 from rmq_store.search.plan_key_search import KeyPlan, plan_keys
-from rmq_store.search.queue_selection import Search, selected_slices
+from rmq_store.search.queue_selection import (
+    CLOCK_SLACK_MS,
+    DamageInTime,
+    Search,
+    selected_slices,
+    stored_in_time,
+)
 from rmq_store.search.search_progress import watched, with_place
 from rmq_store.store import MessageStore
 from rmq_store.text.progress import Progress
@@ -72,7 +78,7 @@ def find_shares(
     `on_damage` receives the errors of unreadable records that the index points to; without it they
     are raised.
     """
-    slices = selected_slices(store, search)
+    slices = selected_slices(store, search, CLOCK_SLACK_MS)
     keys = search.words
     plan = plan_keys(store, [part for part in slices if len(part)], keys) if keys else None
     if plan is None:  # there is no key, or nearly every message has it
@@ -115,6 +121,8 @@ def find_in(
         "on_damage": on_damage,
     }
     if share.limits is None:
+        if search.is_timed:
+            how["on_damage"] = DamageInTime(store, selected_slices(store, search), on_damage)
         batches = store.read_slices(share.slices, **how)
         if progress is not None:
             batches = watched(store, share.slices, batches, progress)
@@ -260,11 +268,8 @@ def _topics_anywhere(store: MessageStore, search: Search) -> Collection[str]:
 
 def _matching(batch: pa.RecordBatch, search: Search) -> pa.RecordBatch:
     kept = np.ones(batch.num_rows, dtype=bool)
-    if search.begin is not None or search.end is not None:
-        stored = batch.column("storeTimestamp").cast(pa.int64()).to_numpy()
-        kept &= stored >= (stored if search.begin is None else search.begin)
-        if search.end is not None:
-            kept &= stored < search.end
+    if search.is_timed:
+        kept &= stored_in_time(batch, search)
     for name, value in search.properties.items():
         kept &= _has_property(batch.column("properties"), name, value)
     if search.text is not None:

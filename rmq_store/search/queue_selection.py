@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+import pyarrow as pa
+
 from rmq_store.config.topics_json import queue_count
-from rmq_store.errors import UnknownQueueError, nearest
-from rmq_store.format.queues import QueueSlice
+from rmq_store.errors import StoreError, UnknownQueueError, nearest
+from rmq_store.format.array_types import Mask
+from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.topics import LMQ_PREFIX
+from rmq_store.reading.read_options import OnDamage
 from rmq_store.store import MessageStore
 
 
@@ -64,13 +69,26 @@ class Search:
     unwrap_batches: bool = False  # match each message of an inner batch, not its record
 
     @property
+    def is_timed(self) -> bool:
+        """Whether there is a range of times."""
+        return self.begin is not None or self.end is not None
+
+    @property
     def words(self) -> tuple[str, ...]:
         """`key` and `keys` together."""
         return tuple(dict.fromkeys((*([self.key] if self.key is not None else []), *self.keys)))
 
 
-def selected_slices(store: MessageStore, search: Search) -> list[QueueSlice]:
-    """The queue ranges selected by topics, queues and times; some may be empty."""
+CLOCK_SLACK_MS = 5 * 60_000
+"""A broker's clock may have been set back, so that store times are out of order. A range of times is
+searched with this much more on both sides, and then its messages are compared with the times."""
+
+
+def selected_slices(store: MessageStore, search: Search, slack_ms: int = 0) -> list[QueueSlice]:
+    """The queue ranges selected by topics, queues and times; some may be empty.
+
+    `slack_ms`: take the ranges of times by as much wider on both sides.
+    """
     found = []
     topics = _topics(store, search)
     if len(topics) == 1:
@@ -81,12 +99,58 @@ def selected_slices(store: MessageStore, search: Search) -> list[QueueSlice]:
                 continue
             start, stop = store.min_offset(*queue), store.max_offset(*queue)
             if search.begin is not None:
-                start = max(start, store.first_since(queue, search.begin))
+                start = max(start, store.first_since(queue, search.begin - slack_ms))
             if search.end is not None:
-                behind = store.first_since(queue, search.end, unreadable_before=True)
-                stop = min(stop, behind)
+                late = search.end + slack_ms
+                stop = min(stop, store.first_since(queue, late, unreadable_before=True))
             found.append(QueueSlice(queue, start, stop))
     return found
+
+
+class DamageInTime:
+    """Passes on the errors of a search with slack that are inside of its queue ranges without slack.
+
+    The time of what cannot be read is not known; its place in the queue decides.
+    """
+
+    def __init__(
+        self, store: MessageStore, slices: Sequence[QueueSlice], on_damage: OnDamage | None
+    ) -> None:
+        """`slices`: without slack. Without `on_damage` the errors are raised."""
+        self._ranges = {part.queue: part for part in slices}
+        self._reach_start = {p.queue for p in slices if p.start <= store.min_offset(*p.queue)}
+        self._reach_end = {p.queue for p in slices if p.stop >= store.max_offset(*p.queue)}
+        self._on_damage = on_damage
+
+    def __call__(self, error: StoreError) -> None:
+        """Pass on or raise one error, or drop it."""
+        if self._concerns(error):
+            if self._on_damage is None:
+                raise error
+            self._on_damage(error)
+
+    def _concerns(self, error: StoreError) -> bool:
+        if error.entry is None:  # the end of the log
+            return bool(self._reach_end)
+        queue = QueueId(error.entry.topic, error.entry.queue_id)
+        part = self._ranges.get(queue)
+        if part is None:
+            return True
+        # What the queue lacks at an end has an offset outside of the queue.
+        if error.entry.queue_offset >= part.stop:
+            return queue in self._reach_end
+        return error.entry.queue_offset >= part.start or queue in self._reach_start
+
+
+def stored_in_time(batch: pa.RecordBatch, search: Search) -> Mask:
+    """Which rows of a batch with storeTimestamp were stored in the range of times of a search."""
+    stored = batch.column("storeTimestamp").cast(pa.int64()).to_numpy()
+    kept = np.ones(batch.num_rows, dtype=bool)
+    if search.begin is not None:
+        kept &= stored >= search.begin
+    if search.end is not None:
+        kept &= stored < search.end
+    return kept
 
 
 def _topics(store: MessageStore, search: Search) -> list[str]:

@@ -28,12 +28,9 @@ from rmq_store import MessageStore
 from rmq_store.format.layout import KEY_SEPARATOR
 from rmq_store.format.queues import QueueSlice
 from rmq_store.reading.message_by_id import log_offset_of_id
+from rmq_store.search.queue_selection import CLOCK_SLACK_MS
 from spark_source.options.definitions import PERMISSIVE
 from spark_source.planning.query_plan import QueryPlan, ReadPlan
-
-CLOCK_SLACK_MS = 5 * 60_000
-"""A broker's clock may have been set back, so store times can be slightly out of order. The plan
-for a filter on storeTimestamp reads this much more on both sides, and Spark applies the filter."""
 
 
 class PushFilters:

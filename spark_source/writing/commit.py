@@ -19,7 +19,7 @@ import pyarrow as pa
 from rmq_store import MessageStore
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.locate import commitlog_folders, require_store
-from rmq_store.errors import NotAStoreError, StoreError
+from rmq_store.errors import InvalidArgumentError, NotAStoreError, StoreError
 from rmq_store.files.parallel import one_ahead
 from rmq_store.markers.lock_file import StoreLock, refuse_locked
 from rmq_store.recovery.clean_stop import refuse_abort
@@ -38,7 +38,7 @@ from spark_source.writing.target.write_ledger import (
     WriteLedger,
     WriteLedgerError,
 )
-from spark_source.writing.target.write_options import ERROR, IGNORE, WriteOptions
+from spark_source.writing.target.write_options import APPEND, ERROR, IGNORE, WriteOptions
 
 LOG = logging.getLogger("rmqstore")
 Batches = Generator[pa.RecordBatch, None, None]
@@ -75,11 +75,18 @@ def check_target(write: StoreWrite) -> bool:
     files, StoreLockedError while a broker runs on it.
     """
     path = write.asked.path
+    if write.overwrite and write.asked.if_exists != APPEND:
+        raise InvalidArgumentError(
+            path,
+            reason=f"the option ifExists is {write.asked.if_exists!r}, and the mode is 'overwrite'",
+            advice="Nothing was written. ifExists is for mode('append'); leave it out to replace the "
+            "store",
+        )
     if not has_content(path):
         return True
-    if not write.overwrite and write.asked.if_exists == IGNORE:
+    if write.asked.if_exists == IGNORE:
         return False
-    if not write.overwrite and write.asked.if_exists == ERROR:
+    if write.asked.if_exists == ERROR:
         raise NotAStoreError(
             path,
             reason="the target exists, and the option ifExists is 'error'",

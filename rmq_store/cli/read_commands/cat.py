@@ -31,6 +31,7 @@ from rmq_store.text.progress import Progress
 from rmq_store.text.times import Time
 
 if TYPE_CHECKING:
+    from rmq_store.reading.read_options import OnDamage
     from rmq_store.store import MessageStore
 
 
@@ -74,7 +75,13 @@ def cat(
     """Print the messages of a topic in log order; values are separated by tabs."""
     from rmq_store.arrow.column_definitions import column_names
     from rmq_store.format.queues import QueueSlice
-    from rmq_store.search.queue_selection import Search, selected_slices
+    from rmq_store.search.queue_selection import (
+        CLOCK_SLACK_MS,
+        DamageInTime,
+        Search,
+        selected_slices,
+        stored_in_time,
+    )
     from rmq_store.search.search_progress import watched, with_place
 
     names = chosen_columns(columns, as_json, body)
@@ -85,22 +92,28 @@ def cat(
         open_store(store, broker_conf, broker_name) as opened,
         Progress("cat") as progress,
     ):
-        slices = selected_slices(
-            opened,
-            Search([topic], queue_ids or None, *time_range(opened, begin, end)),
-        )
+        search = Search([topic], queue_ids or None, *time_range(opened, begin, end))
+        slices = selected_slices(opened, search)
+        on_damage: OnDamage | None = damage if skip_damaged else None
+        if search.is_timed:
+            on_damage = DamageInTime(opened, slices, on_damage)
+            slices = selected_slices(opened, search, CLOCK_SLACK_MS)
         if offset is not None:
             _check_offset(opened, topic, queue_ids, offset)
             slices = [QueueSlice(s.queue, max(s.start, offset), s.stop) for s in slices]
+        needed = list(dict.fromkeys([*read, *(["storeTimestamp"] if search.is_timed else [])]))
         batches = opened.read_slices(
             slices,
-            columns=with_place(read) if progress.active else read,
+            columns=with_place(needed) if progress.active else needed,
             tags=tags,
             unwrap_batches=not raw,
             verify_queue=verify_queue,
-            on_damage=damage if skip_damaged else None,
+            on_damage=on_damage,
         )
-        batches = (one.select(read) for one in watched(opened, slices, batches, progress))
+        batches = watched(opened, slices, batches, progress)
+        if search.is_timed:
+            batches = (one.filter(stored_in_time(one, search)) for one in batches)
+        batches = (one.select(read) for one in batches)
         MessagePrinter(as_json, full, body).print(batches, limit, progress)
     damage.conclude()
     if damage.count:

@@ -17,7 +17,7 @@ from pyspark.sql.datasource import (
     Not,
 )
 
-from spark_source.planning.pushed_filters import CLOCK_SLACK_MS
+from rmq_store.search.queue_selection import CLOCK_SLACK_MS
 from tests.conftest import GoldenStore, user_topic
 from tests.support.golden import Truth, messages_in
 from tests.support.spark.reads import left_over, rows_of

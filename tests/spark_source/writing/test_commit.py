@@ -16,6 +16,7 @@ from rmq_store import MessageStore
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import (
     AccessError,
+    InvalidArgumentError,
     InvalidMessageError,
     MissingFileError,
     NotAStoreError,
@@ -121,6 +122,16 @@ def test_overwrite_leaves_the_old_store_until_the_new_one_is_whole(
     monkeypatch.undo()
     assert seen == [list(range(40))]
     assert numbers_in(target) == list(range(40))
+
+
+@pytest.mark.parametrize("kind", ["ignore", "error"])
+def test_a_store_that_the_option_guards_is_not_replaced(kind: str, tmp_path: Path) -> None:
+    target = tmp_path / "store"
+    write_rows(target, 0, 10)
+    write = StoreWrite("w", options(target, if_exists=kind), overwrite=True)
+    with pytest.raises(InvalidArgumentError, match="ifExists is for mode"):
+        check_target(write)
+    assert numbers_in(target) == list(range(10))
 
 
 @pytest.mark.parametrize("kind", ["ignore", "error", "append"])
