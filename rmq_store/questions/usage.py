@@ -85,7 +85,9 @@ class UsageAnswer:
                 "messages": totals[key][0],
                 "bytes": totals[key][1],
                 "shared": shared[key],
-                "share of the log": round(totals[key][1] / max(1, self.log_bytes), 4),
+                "share of the log": round(totals[key][1] / self.log_bytes, 4)
+                if self.log_bytes
+                else None,
             }
             for key in order
         ]

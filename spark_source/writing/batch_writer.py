@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from rmq_store.heap_settings import keep_freed_memory
 from spark_source.writing.commit import StoreWrite, check_target, commit
-from spark_source.writing.rows_to_append import check_columns, to_append
+from spark_source.writing.rows_to_append import check_columns, check_types, to_append
 from spark_source.writing.target.staging import Part
 from spark_source.writing.target.write_options import WriteOptions, parse_write_options
 
@@ -34,6 +34,7 @@ class RmqStoreWriter(DataSourceArrowWriter):
         """Raises StoreError for what can be known before a task runs."""
         asked = parse_write_options(options, stream=False)
         check_columns(schema.fieldNames(), asked)
+        check_types(schema)
         self.job = StoreWrite(uuid.uuid4().hex, asked, overwrite)
         self.wanted = check_target(self.job)
         if self.wanted:

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql.types import StructType, TimestampNTZType
 
 from rmq_store.arrow.column_definitions import BY_NAME
 from rmq_store.arrow.encoding.batch_to_records import (
@@ -71,6 +72,21 @@ def check_columns(names: Sequence[str], asked: WriteOptions) -> None:
         raise _missing("body", "Add it, as text or as bytes")
     if "rawBody" in names and "sysFlag" not in names:
         raise _missing("sysFlag", "It says whether rawBody is compressed")
+
+
+def check_types(schema: StructType) -> None:
+    """Raise InvalidArgumentError for a time without a time zone: Arrow has it as UTC, and Spark takes
+    it in the time zone of the session."""
+    for column in schema.fields:
+        if isinstance(column.dataType, TimestampNTZType):
+            raise InvalidArgumentError(
+                None,
+                reason=f"column {column.name!r} has times without a time zone",
+                expected="timestamp",
+                actual="timestamp_ntz",
+                advice=f"Cast it: {column.name}.cast('timestamp') takes them in the time zone of the "
+                "session",
+            )
 
 
 def _missing(name: str, advice: str) -> InvalidArgumentError:

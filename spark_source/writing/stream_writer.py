@@ -18,7 +18,7 @@ from rmq_store.errors import StoreError
 from rmq_store.heap_settings import keep_freed_memory
 from spark_source.writing.batch_writer import Prepared, partition_id, prepared_rows
 from spark_source.writing.commit import StoreWrite, check_target, commit
-from spark_source.writing.rows_to_append import check_columns
+from spark_source.writing.rows_to_append import check_columns, check_types
 from spark_source.writing.target.write_ledger import StreamBatch
 from spark_source.writing.target.write_options import parse_write_options
 
@@ -40,6 +40,7 @@ class RmqStoreStreamWriter(DataSourceStreamArrowWriter):
         self.asked = parse_write_options(options, stream=True)
         self.overwrite = overwrite
         check_columns(schema.fieldNames(), self.asked)
+        check_types(schema)
         self.token = uuid.uuid4().hex
         check_target(self._job(self.token))
 

@@ -72,20 +72,23 @@ def usage(
                 }
             )
         return
-    total = max(1, found.log_bytes)
+
+    def share(count: int) -> str:
+        return f"{count / found.log_bytes:.1%}" if found.log_bytes else ""
+
     lines = [
         [
             *(str(group[name]) for name in names),
             str(group["messages"]),
             size(group["bytes"]),
-            f"{group['bytes'] / total:.1%}" + (_SHARED if group["shared"] else ""),
+            share(group["bytes"]) + (_SHARED if group["shared"] else ""),
         ]
         for group in groups
     ]
     rest = found.log_bytes - found.listed_bytes
     if top is None and rest > 0:
         nothing = [""] * (len(names) - 1)
-        lines.append(["(in no queue)", *nothing, "", size(rest), f"{rest / total:.1%}"])
+        lines.append(["(in no queue)", *nothing, "", size(rest), share(rest)])
     print_rows([*names, "messages", "bytes", "of the log"], lines)
 
 

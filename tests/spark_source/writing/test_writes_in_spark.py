@@ -181,6 +181,9 @@ def test_a_failing_task_leaves_the_target_as_it_was(
         "if(id = 77, 'not a topic!', 't') AS topic", "cast(id AS string) AS body"
     )
     assert "forbidden character" in refusal(lambda: save(bad, target))
+    # Its time zone is not known: Spark takes such a time in that of the session.
+    local = good.selectExpr("*", "timestamp_ntz'2026-01-02 00:00:00' AS bornTimestamp")
+    assert "without a time zone" in refusal(lambda: save(local, target))
     assert list(tmp_path.iterdir()) == []
     save(good, target, brokerConf=small_files)
     before = {path: path.read_bytes() for path in target.rglob("*") if path.is_file()}
