@@ -71,6 +71,15 @@ def require_store(
     reason = "the folder does not contain commitlog/"
     if list_segments([root]):
         reason = "the folder holds segment files of a store; it is not the store's root"
+    elsewhere = _logs_of_other_names(root)
+    if elsewhere:
+        raise NotAStoreError(
+            root,
+            reason=reason,
+            actual=", ".join(folder.name for folder in elsewhere) + " with log files",
+            advice="The broker's storePathCommitLog names these folders. Give its configuration: "
+            "--broker-conf, or the option brokerConf",
+        )
     raise _not_a_store(root, reason, _store_above(root) or _store_below(root))
 
 
@@ -263,6 +272,14 @@ def _not_a_store(root: Path, reason: str, nearby: Path | None) -> NotAStoreError
     if nearby is not None:
         advice = f"Did you mean {nearby}?"
     return NotAStoreError(root, reason=reason, advice=advice)
+
+
+def _logs_of_other_names(root: Path) -> list[Path]:
+    """Folders with log files in a root that has queues or an index, but no commitlog/."""
+    if not any((root / part).is_dir() for part in _PARTS):
+        return []
+    others = (folder for folder in sorted(root.iterdir()) if folder.name not in _PARTS)
+    return [folder for folder in others if folder.is_dir() and list_segments([folder])]
 
 
 def _is_store(folder: Path) -> bool:

@@ -22,6 +22,10 @@ from rmq_store.store import MessageStore
 from rmq_store.verify.findings import Finding, Findings, Severity
 
 _REBUILD = "Rebuild queues and index from the log into a new store: rmqstore rebuild"
+_MOVED = (
+    "Normal after a rebuild of a log that had lost records: later ones get smaller queue offsets. "
+    "Committed offsets of consumers mean other messages then: rmqstore offsets --reset-to-time"
+)
 _FAR = 4096  # queue offsets; records further apart are looked up separately
 _ENTRIES_AT_A_TIME = 1 << 16
 _ENTRIES_A_QUEUE = 64  # on average, where there are many queues
@@ -134,19 +138,37 @@ def _compare(
     if not len(lost):
         return
     first = int(lost[0])
+    moved = _listed_elsewhere(store, queue, found.log_offset[lost])
+    what = (
+        "No consumer gets them"
+        if not moved
+        else f"{moved} of them are listed at another queue offset, and consumers get these there"
+    )
     findings.add(
         Finding(
             Severity.ERROR,
             "queue-misses-record",
             queue_folder(store, queue, state.batch),
-            f"{len(lost)} intact records of queue {queue.topic}/{queue.queue_id} are not listed "
-            "at "
+            f"{len(lost)} intact records of queue {queue.topic}/{queue.queue_id} are not listed at "
             f"their queue offset; the first: queue offset {int(found.offset[first])}, "
-            f"log offset {int(found.log_offset[first])}. No consumer gets them",
-            _REBUILD,
+            f"log offset {int(found.log_offset[first])}. {what}",
+            _REBUILD if moved < len(lost) else _MOVED,
             count=len(lost),
         )
     )
+
+
+def _listed_elsewhere(store: MessageStore, queue: QueueId, log_offsets: Ints) -> int:
+    """How many records at these log offsets the queue lists at any queue offset; 0 if not known."""
+    try:
+        start = store.view.offset_at_log(queue, int(log_offsets.min()))
+        stop = store.view.offset_at_log(queue, int(log_offsets.max()) + 1)
+        if stop - start > _MOST_ENTRIES:
+            return 0
+        entries = store.view.listed_entries(queue, start, stop)
+    except StoreError:
+        return 0
+    return int(np.isin(log_offsets, entries.log_offset).sum())
 
 
 def _without_reused(

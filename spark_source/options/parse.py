@@ -152,6 +152,12 @@ def _check_together(asked: SourceOptions, given: set[str]) -> None:
                     f"option {name!r} needs the queues, and source=commitlog does not read them",
                     "Leave it out; maxBytesPerPartition and minPartitions split the log",
                 )
+        if asked.timestamp_strategy == "error":
+            raise _invalid(
+                "startingOffsetsByTimestampStrategy=error needs the queues, and source=commitlog does "
+                "not read them",
+                "Leave it out; a queue without such a message has no row",
+            )
     elif asked.include_unqueued:
         raise _invalid(
             "includeUnqueued asks for records that no queue lists, but the queues are the source",

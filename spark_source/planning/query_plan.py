@@ -20,7 +20,13 @@ from rmq_store.snapshot.garbage_collection_pause import collector_paused
 from rmq_store.snapshot.wholly_selected_log import whole_range
 from spark_source.options.definitions import COMMITLOG
 from spark_source.options.parse import SourceOptions
-from spark_source.planning.selection import LogLimits, WantedTopics, check_names, select_ranges
+from spark_source.planning.selection import (
+    LogLimits,
+    WantedTopics,
+    check_brokers,
+    check_names,
+    select_ranges,
+)
 from spark_source.planning.stores import LeftOut, Target, open_all
 
 LOG = logging.getLogger("rmqstore")
@@ -106,6 +112,7 @@ def _plan_all(asked: SourceOptions) -> QueryPlan:
     opened, left_out = open_all(asked)
     try:
         asked = asked.with_fixed_times(lambda: newest_of(store for _, store in opened))
+        check_brokers([store for _, store in opened], asked)
         if asked.source != COMMITLOG:
             for _, store in opened:
                 for warning in store.view.warnings():

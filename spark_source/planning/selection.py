@@ -36,19 +36,11 @@ class TopicWithoutQueueError(UnknownQueueError):
 
 
 def check_names(stores: Sequence[MessageStore], asked: SourceOptions) -> None:
-    """Check that every named topic, queue and broker exists in at least one store.
+    """Check that every named topic and queue exists in at least one store.
 
     Raises UnknownQueueError or InvalidArgumentError, with the nearest name. TopicWithoutQueueError
     comes last: nothing else is wrong with the names then.
     """
-    brokers = {store.broker_name for store in stores}
-    named = asked.assign.brokers() if asked.assign is not None else set()
-    for _, by_queue in _of_queues(asked):
-        named = named | by_queue.brokers()
-    for broker in sorted(named - brokers):
-        raise InvalidArgumentError(
-            None, reason=f"no broker {broker!r} among the stores", advice=nearest(broker, brokers)
-        )
     known = {topic for store in stores for topic in store.view.known_topics}
     assigned = _assigned(stores, asked)
     topics = dict.fromkeys([*(asked.topics or ()), *(queue.topic for queue in assigned)])
@@ -67,6 +59,18 @@ def check_names(stores: Sequence[MessageStore], asked: SourceOptions) -> None:
                 advice="source=commitlog reads what the log has of it, readStream waits for its first "
                 "message",
             )
+
+
+def check_brokers(stores: Sequence[MessageStore], asked: SourceOptions) -> None:
+    """Check that every named broker is one of the stores. Raises InvalidArgumentError."""
+    brokers = {store.broker_name for store in stores}
+    named = asked.assign.brokers() if asked.assign is not None else set()
+    for _, by_queue in _of_queues(asked):
+        named = named | by_queue.brokers()
+    for broker in sorted(named - brokers):
+        raise InvalidArgumentError(
+            None, reason=f"no broker {broker!r} among the stores", advice=nearest(broker, brokers)
+        )
 
 
 def _check_queue(stores: Sequence[MessageStore], queue: QueueId) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from rmq_store import MessageStore
+from rmq_store.admin.rebuild import rebuild
 from rmq_store.admin.salvage import salvage
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.errors import CorruptRecordError
@@ -74,3 +75,16 @@ def test_what_a_broker_writes_meanwhile_is_no_damage(
     assert not [piece for piece in found if piece.gap is Gap.DAMAGED]
     written = [r for r in golden(NAME).truth if r["commitLogOffset"] < 2 * SECOND]
     assert len([piece for piece in found if piece.record]) == len(written)
+
+
+def test_verify_of_a_rebuilt_store_says_that_messages_moved(tmp_path: Path) -> None:
+    """A rebuild leaves no gap in a queue, so that later messages get smaller queue offsets."""
+    store, _ = zeroed(tmp_path, SECOND + 131_072)
+    rebuild(store.path, tmp_path / "rebuilt")
+    with MessageStore.open(tmp_path / "rebuilt") as opened:
+        moved = [f for f in verify(opened).findings if f.code == "queue-misses-record"]
+    assert moved
+    for finding in moved:
+        assert "listed at another queue offset" in finding.meaning
+        assert "No consumer gets them" not in finding.meaning
+        assert "rmqstore rebuild" not in finding.advice

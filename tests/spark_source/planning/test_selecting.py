@@ -163,3 +163,17 @@ def test_stores_are_opened_to_look_and_left_as_they_were(tmp_path: Path) -> None
         rows_of(options_of(store, table=table))
     rows_of(options_of(store, source="commitlog"))
     assert store.fingerprint() == before
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"assign": '{"orders": {"nobody": [0]}}'}, "no broker 'nobody'"),
+        ({"startingOffsetsByTimestampStrategy": "error"}, "needs the queues"),
+    ],
+)
+def test_the_log_as_the_source_refuses_what_it_cannot_heed(
+    golden: Golden, options: dict[str, str], message: str
+) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        rows_of(options_of(golden(NAME), source="commitlog", **options))
