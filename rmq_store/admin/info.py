@@ -197,7 +197,7 @@ def _damage(root: Path, log: CommitLog, end: LogEnd) -> Iterator[str]:
         yield f"log offset {start} to {stop} is not a record, and records follow"
     flushed = Checkpoint.read_or_zero(root / CHECKPOINT_FILE).physic_msg_timestamp
     closed = not (root / ABORT_FILE).exists()
-    if end.last is None and flushed > 0:
+    if flushed > 0 and log.last_record_file() is None:
         yield "the log has no record, and the checkpoint knows of messages: the log is lost"
     elif closed and end.last is not None and flushed > end.last.store_timestamp:
         yield (

@@ -21,12 +21,16 @@ from rmq_store.files.segments import list_segments
 from rmq_store.format.layout import (
     ABORT_FILE,
     BATCH_CONSUMEQUEUE_DIR,
+    BLANK_SIZE,
     CHECKPOINT_FILE,
     COMMITLOG_DIR,
     CONSUMEQUEUE_DIR,
     CONSUMEQUEUE_EXT_DIR,
     INDEX_DIR,
     LOCK_FILE,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
 )
 
 _PARTS = (
@@ -279,7 +283,16 @@ def _logs_of_other_names(root: Path) -> list[Path]:
     if not any((root / part).is_dir() for part in _PARTS):
         return []
     others = (folder for folder in sorted(root.iterdir()) if folder.name not in _PARTS)
-    return [folder for folder in others if folder.is_dir() and list_segments([folder])]
+    return [folder for folder in others if folder.is_dir() and _begins_with_record(folder)]
+
+
+def _begins_with_record(folder: Path) -> bool:
+    """Whether the first file of a folder begins as one of a log does; those of a timer log do not."""
+    segments = list_segments([folder])
+    if not segments:
+        return False
+    with open(segments[0].path, "rb") as file:
+        return int.from_bytes(file.read(BLANK_SIZE)[4:], "big") in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK)
 
 
 def _is_store(folder: Path) -> bool:

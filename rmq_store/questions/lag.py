@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -36,18 +37,20 @@ class LagAnswer:
             total["lagBytes"] += row.get("lagBytes") or 0
             total["lagMs"] = max(total["lagMs"], row.get("lagMs") or 0)
             total["queues that lost messages"] += row["status"] == LOST
-            total["lost queues"] += row["status"] == LOST_QUEUE
         order = sorted(found, key=lambda key: (-found[key]["lag"], key))
         return [found[key] for key in order]
 
     def problems(self, max_lag: int | None = None) -> Iterator[str]:
         """A sentence for each group that lost messages, or is more than `max_lag` messages behind."""
+        lost_queues = Counter(
+            (row["consumerGroup"], row["topic"]) for row in self.rows if row["status"] == LOST_QUEUE
+        )
         for total in self.by_group():
             name = f"group {total['consumerGroup']} of topic {total['topic']}"
             if lost := total["queues that lost messages"]:
                 yield f"{name}: unconsumed messages expired in {lost} queues"
-            if lost := total["lost queues"]:
-                yield f"{name}: the lag in {lost} queues is not known, because their files are lost"
+            if lost := lost_queues[total["consumerGroup"], total["topic"]]:
+                yield f"{name}: the lag in {lost} queues is not known: their entries are lost"
             if max_lag is not None and total["lag"] > max_lag:
                 yield f"{name} is {total['lag']:,} messages behind; at most {max_lag:,} are allowed"
 
@@ -112,7 +115,6 @@ def _nothing_behind(group: str, topic: str) -> dict[str, Any]:
         "lagBytes": 0,
         "lagMs": 0,
         "queues that lost messages": 0,
-        "lost queues": 0,
     }
 
 

@@ -197,7 +197,19 @@ class LogWalk:
         headers = Headers(window, np.array([at - segment.base]), segment.base)
         stored = int(headers.field("store_timestamp", np.int64)[0])
         # A record older than its predecessors remains from before the log was truncated.
-        return max(1, self.newest_timestamp) <= stored <= self.flushed_until
+        if max(1, self.newest_timestamp) <= stored <= self.flushed_until:
+            return True
+        if self.newest_timestamp <= self.flushed_until:
+            return False
+        # Times went back, or this was not flushed. The checkpoint of a store that was closed has the
+        # time of its last record.
+        return self._last_time_of_run(window, segment, at) == self.flushed_until
+
+    def _last_time_of_run(self, window: Bytes, segment: SegmentFile, at: int) -> int:
+        """When the last of the adjacent records at a log offset of a file was stored (ms)."""
+        run = follow(window, segment.base, at - segment.base, len(window))
+        headers = Headers(window, run.at[-1:], segment.base)
+        return int(headers.field("store_timestamp", np.int64)[0]) if len(run.at) else 0
 
     def _next_sound(self, window: Bytes, segment: SegmentFile, at: int) -> int | None:
         """The next place in the file with a record whose lengths add up."""

@@ -122,7 +122,7 @@ def find_in(
     }
     if share.limits is None:
         if search.is_timed:
-            how["on_damage"] = DamageInTime(store, selected_slices(store, search), on_damage)
+            how["on_damage"] = DamageInTime(store, search, on_damage)
         batches = store.read_slices(share.slices, **how)
         if progress is not None:
             batches = watched(store, share.slices, batches, progress)

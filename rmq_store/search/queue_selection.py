@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -110,17 +111,12 @@ def selected_slices(store: MessageStore, search: Search, slack_ms: int = 0) -> l
 class DamageInTime:
     """Passes on the errors of a search with slack that are inside of its queue ranges without slack.
 
-    The time of what cannot be read is not known; its place in the queue decides.
+    The time of what cannot be read is not known; its place in the queue, or in the log, decides.
     """
 
-    def __init__(
-        self, store: MessageStore, slices: Sequence[QueueSlice], on_damage: OnDamage | None
-    ) -> None:
-        """`slices`: without slack. Without `on_damage` the errors are raised."""
-        self._ranges = {part.queue: part for part in slices}
-        self._reach_start = {p.queue for p in slices if p.start <= store.min_offset(*p.queue)}
-        self._reach_end = {p.queue for p in slices if p.stop >= store.max_offset(*p.queue)}
-        self._on_damage = on_damage
+    def __init__(self, store: MessageStore, search: Search, on_damage: OnDamage | None) -> None:
+        """Without `on_damage` the errors are raised."""
+        self._store, self._search, self._on_damage = store, search, on_damage
 
     def __call__(self, error: StoreError) -> None:
         """Pass on or raise one error, or drop it."""
@@ -129,17 +125,38 @@ class DamageInTime:
                 raise error
             self._on_damage(error)
 
+    @cached_property
+    def _ranges(self) -> dict[QueueId, QueueSlice]:
+        """Only damage asks for them."""
+        return {part.queue: part for part in selected_slices(self._store, self._search)}
+
+    @cached_property
+    def _log_range(self) -> tuple[int, int]:
+        """The range of the log from the first to behind the last selected message."""
+        view = self._store.view
+        some = [part for part in self._ranges.values() if len(part)]
+        starts = (view.log_offset_of(part.queue, part.start) for part in some)
+        ends = (view.log_offset_of(part.queue, part.stop) for part in some)
+        return min(starts, default=0), max(ends, default=0)
+
     def _concerns(self, error: StoreError) -> bool:
-        if error.entry is None:  # the end of the log
-            return bool(self._reach_end)
-        queue = QueueId(error.entry.topic, error.entry.queue_id)
-        part = self._ranges.get(queue)
+        if error.entry is None:
+            if error.offset is None:
+                return True
+            start, stop = self._log_range
+            reaches_end = any(map(self._reaches_end, self._ranges.values()))
+            return start <= error.offset < stop or (reaches_end and error.offset >= stop)
+        part = self._ranges.get(QueueId(error.entry.topic, error.entry.queue_id))
         if part is None:
             return True
         # What the queue lacks at an end has an offset outside of the queue.
         if error.entry.queue_offset >= part.stop:
-            return queue in self._reach_end
-        return error.entry.queue_offset >= part.start or queue in self._reach_start
+            return self._reaches_end(part)
+        low = self._store.min_offset(*part.queue)
+        return error.entry.queue_offset >= part.start or part.start <= low
+
+    def _reaches_end(self, part: QueueSlice) -> bool:
+        return part.stop >= self._store.max_offset(*part.queue)
 
 
 def stored_in_time(batch: pa.RecordBatch, search: Search) -> Mask:

@@ -69,7 +69,7 @@ class LostEnds:
         offset_at_log: Callable[[QueueId, int], int],
     ) -> None:
         self._root, self.log, self._config = root, log, config
-        self.snapshot, self._entries_of = snapshot, entries_of
+        self.snapshot, self.entries_of = snapshot, entries_of
         self._offset_at_log = offset_at_log
         self.records = UnlistedRecords(root, log, config, snapshot, entries_of)
         self._searched: dict[QueueId, Missing | None] = {}
@@ -296,7 +296,7 @@ class LostEnds:
             listed = 0
             for queue in self.snapshot.queues:
                 places = (self._offset_at_log(queue, at) for at in (extent.start, stop))
-                listed += int(self._entries_of(queue, *places).size.clip(0).sum())
+                listed += int(self.entries_of(queue, *places).size.clip(0).sum())
             if listed < stop - extent.start:
                 why = extent.reason or "a record that names another place"
                 errors.append(self._damaged(extent.start, stop - extent.start, why))

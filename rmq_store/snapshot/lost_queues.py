@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from rmq_store.config.topics_json import queue_count
+from rmq_store.format.array_types import Ints
 from rmq_store.format.queues import QueueId
 from rmq_store.snapshot.lost_ends import LOOKED_AT, LostEnds
 from rmq_store.snapshot.undispatched_records import record_start_near
@@ -20,15 +21,34 @@ from rmq_store.snapshot.undispatched_records import record_start_near
 class LostQueue:
     """Why a queue must have had messages. `records`: at least as many of them are in the log.
 
-    Without records in the log, its messages may have expired.
+    They were stored from `first_ms` to `last_ms`. 0 without records in the log, whose messages may have
+    expired, and if the records may be of an earlier topic of that name.
     """
 
     has_files: bool
     proof: str
     records: int = 0
+    first_ms: int = 0
+    last_ms: int = 0
 
     def __str__(self) -> str:
         return f"has {'no entry' if self.has_files else 'no files'}, although {self.proof}"
+
+
+@dataclass(slots=True)
+class _Found:
+    """The records of a queue near the ends of the log."""
+
+    count: int = 0
+    last_log_offset: int = -1
+    first_ms: int = 1 << 62
+    last_ms: int = 0
+
+    def add(self, log_offsets: Ints, stamps: Ints) -> None:
+        self.count += len(log_offsets)
+        self.last_log_offset = max(self.last_log_offset, int(log_offsets.max()))
+        self.first_ms = min(self.first_ms, int(stamps.min()))
+        self.last_ms = max(self.last_ms, int(stamps.max()))
 
 
 def lost_queues(
@@ -55,20 +75,46 @@ def lost_queues(
         if reached > 0 and has_no_files(queue)
     }
     if empty or any(said > there[topic] for topic, said in counts_said.items()):
-        lost |= {
-            queue: LostQueue(queue in states, f"the log has at least {count} records of it", count)
-            for queue, count in _records_near_the_ends(ends).items()
-            if queue in empty or has_no_files(queue)
-        }
+        near = _records_near_the_ends(ends).items()
+        known = {queue: found for queue, found in near if queue in empty or has_no_files(queue)}
+        begin = _where_topics_begin(ends, {queue.topic for queue in known})
+        for queue, found in known.items():
+            proof = f"the log has at least {found.count} records of it"
+            if begin.get(queue.topic, -1) > found.last_log_offset:
+                again = LostQueue(
+                    queue in states, f"{proof}, perhaps of an earlier topic of this name"
+                )
+                lost[queue] = again
+                continue
+            times = found.first_ms, found.last_ms
+            lost[queue] = LostQueue(queue in states, proof, found.count, *times)
     return dict(sorted(lost.items()))
 
 
-def _records_near_the_ends(ends: LostEnds) -> Counter[QueueId]:
+def _where_topics_begin(ends: LostEnds, topics: set[str]) -> dict[str, int]:
+    """Of topics whose queues with messages all begin at 0: the log offset of the first message.
+
+    Older records of such a topic are of one that was deleted.
+    """
+    firsts: dict[str, int] = {}
+    for queue, state in ends.snapshot.queues.items():
+        if queue.topic in topics and state.min_offset < state.max_offset:
+            entries = ends.entries_of(queue, state.min_offset, state.min_offset + 1)
+            first = int(entries.log_offset[0]) if len(entries) and not state.min_offset else -1
+            firsts[queue.topic] = min(first, firsts.get(queue.topic, first))
+    return firsts
+
+
+def _records_near_the_ends(ends: LostEnds) -> dict[QueueId, _Found]:
     start, end = ends.snapshot.log_start, ends.snapshot.log_end
     near = min(start + LOOKED_AT, end)
     late = record_start_near(ends.log, max(near, end - LOOKED_AT), end)
-    counts: Counter[QueueId] = Counter()
+    found: dict[QueueId, _Found] = {}
     for requests in chain(ends.records.requests(start, near), ends.records.requests(late, end)):
-        for number, count in enumerate(np.bincount(requests.queue).tolist()):
-            counts[requests.queues[number]] += count
-    return counts
+        for number in np.unique(requests.queue).tolist():
+            rows = np.flatnonzero(requests.queue == number)
+            queue = requests.queues[number]
+            found.setdefault(queue, _Found()).add(
+                requests.log_offset[rows], requests.store_timestamp[rows]
+            )
+    return found

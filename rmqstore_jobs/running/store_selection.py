@@ -6,7 +6,8 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rmq_store.format.queues import QueueId, QueueSlice
-from spark_source.options.parse import parse_options
+from rmq_store.snapshot.lost_queues import LostQueue
+from spark_source.options.parse import SourceOptions, parse_options
 from spark_source.planning.query_plan import PinnedStore, ReadPlan, pin
 from spark_source.planning.selection import WantedTopics
 
@@ -37,8 +38,18 @@ def lost_from(plan: ReadPlan) -> Iterator[str]:
         assigned = None if plan.asked.assign is None else plan.asked.assign.of(store.broker_name)
         for queue, lost in store.view.lost_queues.items():
             is_selected = wanted(queue.topic) if assigned is None else queue in assigned
-            if lost.records and is_selected:
+            if lost.records and is_selected and _in_time(plan.asked, lost):
                 yield f"queue {queue.topic}/{queue.queue_id} {lost}; none of them was selected"
+
+
+def _in_time(asked: SourceOptions, lost: LostQueue) -> bool:
+    """Whether the known records of a lost queue may be in the range of times that is asked for."""
+    start, stop = asked.starting_timestamp, asked.ending_timestamp
+    # What is relative to the newest message was fixed when the plan was made, or may be in the range.
+    return not (
+        (isinstance(start, int) and lost.last_ms < start)
+        or (isinstance(stop, int) and lost.first_ms >= stop)
+    )
 
 
 def range_options(ranges: Sequence[QueueSlice]) -> dict[str, str]:

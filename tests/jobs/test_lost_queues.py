@@ -88,3 +88,33 @@ def test_a_finished_replay_whose_target_is_gone_says_so(
     said = " ".join(capsys.readouterr().err.split())
     assert "is gone" in said
     assert "Delete the ledger" in said
+
+
+def test_a_topic_that_was_created_again_is_not_lost(tmp_path: Path) -> None:
+    """Its queues begin at 0, behind all records of the earlier topic."""
+    store = unpack(NAME, tmp_path)
+    shutil.rmtree(Path(store.path) / "consumequeue" / "orders")
+    with MessageStore.append_to(store.path, store.conf) as writer:
+        for number in range(3):
+            writer.append({"topic": "orders", "queueId": 0, "body": b"%d" % number})
+    words = [store.path, "--to", str(tmp_path / "e"), "--format", "jsonl", "--topic", "orders"]
+    assert export.main(words) == 0
+    with MessageStore.open(store.path) as opened:
+        assert [lost.records for lost in opened.view.lost_queues.values()] == [0, 0, 0]
+
+
+def test_a_lost_queue_counts_in_the_times_of_its_records(tmp_path: Path) -> None:
+    store = unpack(NAME, tmp_path)
+    no_folder(Path(store.path) / "consumequeue" / "orders")
+    stored = [
+        r["storeTimestamp"] for r in store.truth if r["topic"] == "orders" and not r["queueId"]
+    ]
+    for option, time, code in (
+        ("--since", max(stored) + 1, 0),
+        ("--since", max(stored), EXIT_NOT_ALL),
+        ("--until", min(stored), 0),
+        ("--until", min(stored) + 1, EXIT_NOT_ALL),
+    ):
+        target = tmp_path / f"{option}-{time}"
+        words = [store.path, "--to", str(target), "--format", "jsonl", "--topic", "orders"]
+        assert export.main([*words, option, str(time)]) == code, (option, time)

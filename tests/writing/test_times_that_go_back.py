@@ -9,7 +9,9 @@ from rmq_store import MessageStore
 from rmq_store.admin.rebuild import rebuild
 from rmq_store.admin.salvage import salvage
 from rmq_store.format.layout import CHECKPOINT_FILE
+from rmq_store.format.queues import QueueId
 from rmq_store.markers.checkpoint import Checkpoint
+from rmq_store.recovery import recover
 from rmq_store.verify import verify
 from tests.support.golden import GoldenStore
 
@@ -18,14 +20,14 @@ SIZES = {"mappedFileSizeCommitLog": 1 << 18, "mappedFileSizeConsumeQueue": 20_00
 COLUMNS = ("topic", "queueId", "rawBody", "properties", "sysFlag", "storeTimestamp")
 
 
-def copy_into(target: Path, source: GoldenStore, topic: str) -> int:
+def copy_into(target: Path, source: GoldenStore, topic: str, sizes: dict[str, int] = SIZES) -> int:
     """Append the messages of a topic with the time at which their broker stored them."""
     exists = target.exists()
     with (
         source.open() as store,
-        MessageStore.append_to(target, SIZES)
+        MessageStore.append_to(target, sizes)
         if exists
-        else MessageStore.create(target, SIZES) as writer,
+        else MessageStore.create(target, sizes) as writer,
     ):
         count = 0
         for batch in store.read_batches(topic, columns=COLUMNS):
@@ -69,3 +71,22 @@ def test_a_checkpoint_of_before_the_clock_was_set_back_is_no_lost_end(
     before = Checkpoint.read_or_zero(target / CHECKPOINT_FILE)
     Checkpoint(newest, newest, before.index_msg_timestamp).write(target / CHECKPOINT_FILE)
     assert read_all(target) == count
+
+
+def test_recovery_keeps_flushed_records_behind_damage(golden: Golden, tmp_path: Path) -> None:
+    """The checkpoint has an earlier time than the records before the damage."""
+    target = tmp_path / "store"
+    sizes = {**SIZES, "mappedFileSizeCommitLog": 1 << 22}  # all in one file
+    count = copy_into(target, golden("clean-5.3.3"), "orders", sizes)
+    count += copy_into(target, golden("clean-5.5.0"), "payments", sizes)
+    with MessageStore.open(target) as store:
+        place = store.log_offset_of(QueueId("orders", 0), 20)
+    (file,) = (target / "commitlog").iterdir()
+    raw = bytearray(file.read_bytes())
+    raw[place + 100] ^= 1  # in the body
+    file.write_bytes(raw)
+    (target / "abort").touch()
+    recover(target, sizes)
+    with MessageStore.open(target) as store:
+        sound = [run for run in store.scan() if run.record is not None]
+        assert len(sound) == count - 1

@@ -93,11 +93,10 @@ def cat(
         Progress("cat") as progress,
     ):
         search = Search([topic], queue_ids or None, *time_range(opened, begin, end))
-        slices = selected_slices(opened, search)
+        slices = selected_slices(opened, search, CLOCK_SLACK_MS)
         on_damage: OnDamage | None = damage if skip_damaged else None
         if search.is_timed:
-            on_damage = DamageInTime(opened, slices, on_damage)
-            slices = selected_slices(opened, search, CLOCK_SLACK_MS)
+            on_damage = DamageInTime(opened, search, on_damage)
         if offset is not None:
             _check_offset(opened, topic, queue_ids, offset)
             slices = [QueueSlice(s.queue, max(s.start, offset), s.stop) for s in slices]
