@@ -13,6 +13,7 @@ from rmq_store.errors import (
     InvalidArgumentError,
     MissingFileError,
     NotAStoreError,
+    StoreError,
     UnsupportedStoreError,
     from_os_error,
 )
@@ -282,16 +283,20 @@ def _logs_of_other_names(root: Path) -> list[Path]:
     """Folders with log files in a root that has queues or an index, but no commitlog/."""
     if not any((root / part).is_dir() for part in _PARTS):
         return []
-    others = (folder for folder in sorted(root.iterdir()) if folder.name not in _PARTS)
-    return [folder for folder in others if folder.is_dir() and _begins_with_record(folder)]
+    try:
+        others = sorted(folder for folder in root.iterdir() if folder.name not in _PARTS)
+        return [folder for folder in others if folder.is_dir() and _begins_with_record(folder)]
+    except (OSError, StoreError):
+        return []  # only the advice of an error depends on it
 
 
 def _begins_with_record(folder: Path) -> bool:
     """Whether the first file of a folder begins as one of a log does; those of a timer log do not."""
     segments = list_segments([folder])
-    if not segments:
+    first = Path(segments[0].path) if segments else folder
+    if first.is_symlink() or not first.is_file():
         return False
-    with open(segments[0].path, "rb") as file:
+    with first.open("rb") as file:
         return int.from_bytes(file.read(BLANK_SIZE)[4:], "big") in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK)
 
 

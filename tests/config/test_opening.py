@@ -193,6 +193,20 @@ def test_a_log_in_folders_of_other_names_is_named(
         MessageStore.open(golden("multipath-5.5.0").path)
 
 
+def test_what_only_looks_like_a_log_is_not_named(tmp_path: Path) -> None:
+    store = Path(unpack("clean-5.5.0", tmp_path).path)
+    (store / "commitlog").rename(tmp_path / "aside")
+    (first, *_) = sorted((tmp_path / "aside").iterdir())
+    for name in ("timerlog", "linked", "pipe"):
+        (store / name).mkdir()
+    (store / "timerlog" / first.name).write_bytes(bytes(64))
+    (store / "linked" / first.name).symlink_to(first)
+    os.mkfifo(store / "pipe" / first.name)
+    with pytest.raises(NotAStoreError) as caught:
+        MessageStore.open(store)
+    assert "storePathCommitLog" not in str(caught.value)
+
+
 def test_a_place_in_a_hole_of_the_log_is_not_said_to_have_expired(tmp_path: Path) -> None:
     store = unpack("clean-5.5.0", tmp_path)
     files = sorted((Path(store.path) / "commitlog").iterdir())
