@@ -76,6 +76,7 @@ def run(
         )
     fields = as_json_object(report.to_dict())
     problems = [f"damage in the log: offsets {start} to {stop}" for start, stop in fields["damage"]]
+    problems += report.recovery.lines_of_left_out()
     tables: dict[str, list[dict[str, Any]]] = {
         "queues": [
             {"topic": queue.topic, "queueId": queue.queue_id, "minOffset": low, "maxOffset": high}

@@ -68,8 +68,8 @@ class RebuildReport:
 
     @property
     def all_well(self) -> bool:
-        """Whether the log has no damage."""
-        return not self.recovery.damage
+        """Whether the log has no damage, and the queues list all its records."""
+        return not (self.recovery.damage or self.recovery.left_out)
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain values for JSON."""
@@ -88,6 +88,7 @@ class RebuildReport:
                     "damage",
                     "entries_rebuilt",
                     "index_items_rebuilt",
+                    "left_out",
                     "queues",
                     "seconds",
                 )

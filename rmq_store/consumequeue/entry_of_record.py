@@ -79,6 +79,24 @@ def concat_requests(parts: Sequence[DispatchRequests]) -> DispatchRequests:
     return DispatchRequests(list(number), np.concatenate(queue), *columns)
 
 
+def appended_rows(offset: Ints, end: int) -> Ints:
+    """The rows that a ConsumeQueue with `end` units appends, of the queueOffsets of its next records.
+
+    A row whose queueOffset is before the end is skipped: an earlier record has that offset. An offset
+    after the end does not leave a gap, and the queueOffset 0 is always appended
+    (ConsumeQueue#putMessagePositionInfo). A BatchConsumeQueue appends every row.
+    """
+    rows = np.arange(len(offset))
+    if not len(offset) or (offset[0] >= end and (np.diff(offset) > 0).all()):
+        return rows
+    kept = []
+    for row, its in enumerate(offset.tolist()):
+        if its == 0 or its >= end:
+            kept.append(row)
+            end += 1
+    return np.array(kept, dtype=np.int64)
+
+
 def dispatch(
     records: DecodedRecords,
     *,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import numpy as np
 
 from rmq_store.config.broker_conf import StoreConfig
-from rmq_store.consumequeue.entry_of_record import DispatchRequests
+from rmq_store.consumequeue.entry_of_record import DispatchRequests, appended_rows
 from rmq_store.consumequeue.queue_folders import queue_folder
 from rmq_store.files.segment_writer import OpenFiles, SegmentWriter
 from rmq_store.format.array_types import Ints
@@ -20,6 +21,7 @@ from rmq_store.format.layout import (
 )
 from rmq_store.format.queues import QueueId
 
+LOG = logging.getLogger("rmqstore")
 _NOT_COMPACTED = -1
 
 
@@ -76,6 +78,10 @@ class QueueWriter:
         if end is None:
             # A ConsumeQueue starts at its first queueOffset, a BatchConsumeQueue at unit 0.
             end = 0 if batch else self._fill_front(queue, int(requests.offset[rows[0]]))
+        if not batch:
+            rows = self._appended(queue, requests, rows, end)
+            if not len(rows):
+                return
         dtype = BATCH_QUEUE_ENTRY if batch else QUEUE_ENTRY
         units = np.zeros(len(rows), dtype=dtype)
         units["log_offset"] = requests.log_offset[rows]
@@ -89,6 +95,17 @@ class QueueWriter:
         self._stream(queue, batch).write(end * dtype.itemsize, units.view(np.uint8))
         self._ends[queue] = end + len(rows)
         self._last_log_offsets[queue] = int(requests.log_offset[rows[-1]])
+
+    @staticmethod
+    def _appended(queue: QueueId, requests: DispatchRequests, rows: Ints, end: int) -> Ints:
+        taken = appended_rows(requests.offset[rows], end)
+        if len(taken) < len(rows):
+            LOG.warning(
+                "%d records of queue %s/%d are in no queue: earlier records have their queue offsets",
+                len(rows) - len(taken),
+                *queue,
+            )
+        return rows[taken]
 
     def _fill_front(self, queue: QueueId, first: int) -> int:
         """Write filler from the first file's start to the first offset (ConsumeQueue#fillPreBlank)."""

@@ -41,7 +41,7 @@ from rmq_store.index.index_file_reader import list_index_files
 from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.recovery.as_broker_queues import BrokerBatchQueue, BrokerQueue, load_files
 from rmq_store.recovery.find_log_end import TIMESTAMP_SLACK_MS
-from rmq_store.recovery.report import FileChange, RecoveryReport
+from rmq_store.recovery.report import FileChange, RecoveryReport, note_left_out
 from rmq_store.recovery.strict_index import index_geometry, last_index_writer
 from rmq_store.snapshot.file_sizes import queue_sizes
 from rmq_store.snapshot.queue_range import QueueState
@@ -228,7 +228,7 @@ class _Broker:
             if "/" in queue.topic or "\0" in queue.topic:
                 continue  # not a possible folder name
             broker_queue = self._queue(queue, queue.topic in self.batch_topics)
-            self.report.entries_rebuilt += broker_queue.put(
+            added, left = broker_queue.put(
                 requests.log_offset[rows],
                 requests.size[rows],
                 requests.tags_code[rows],
@@ -236,6 +236,12 @@ class _Broker:
                 requests.count[rows],
                 requests.store_timestamp[rows],
             )
+            self.report.entries_rebuilt += added
+            if len(left):
+                left = rows[left]
+                note_left_out(
+                    self.report.left_out, queue, requests.offset[left], requests.log_offset[left]
+                )
 
     _walked_to = 0
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rmq_store.consumequeue.entry_of_record import appended_rows
 from rmq_store.errors import UnrecoverableStoreError
 from rmq_store.files.segment_writer import OpenFiles
 from rmq_store.files.truncate import remove
@@ -144,34 +145,25 @@ class BrokerQueue:
         offset: Ints,
         count: Ints,
         stamps: Ints,
-    ) -> int:
-        """Add entries of records in log order, by the broker's rules; returns the number added."""
-        rows = np.flatnonzero(log_offset + size > self.max_physic_offset)
-        if not len(rows):
-            return 0
-        if not self.files and not self._first_file(int(offset[rows[0]])):
-            return 0
-        unit = self.dtype.itemsize
-        at = self.stop // unit
-        if not np.array_equal(offset[rows], at + np.arange(len(rows))):
-            rows = self._not_before(rows, offset, at)
+    ) -> tuple[int, Ints]:
+        """Add entries of records in log order, by the broker's rules.
+
+        Returns the number added, and the rows of new records that it left out.
+        """
+        new = np.flatnonzero(log_offset + size > self.max_physic_offset)
+        if not len(new):
+            return 0, new
+        if not self.files and not self._first_file(int(offset[new[0]])):
+            return 0, new
+        taken = appended_rows(offset[new], self.stop // self.dtype.itemsize)
+        rows = new[taken]
         if len(rows):
             units = np.zeros(len(rows), dtype=self.dtype)
             units["log_offset"], units["size"] = log_offset[rows], size[rows]
             units["tags_code"] = tags_code[rows]
             self._append(units)
             self.max_physic_offset = self._reached(units[-1])
-        return len(rows)
-
-    @staticmethod
-    def _not_before(rows: Ints, offset: Ints, at: int) -> Ints:
-        """The rows without entries whose queueOffset is before the end; queueOffset 0 is always kept."""
-        kept = []
-        for row in rows.tolist():
-            if offset[row] == 0 or offset[row] >= at:
-                kept.append(row)
-                at += 1
-        return np.array(kept, dtype=np.int64)
+        return len(rows), np.delete(new, taken)
 
     def _first_file(self, offset: int) -> bool:
         """Create the first file, with filler up to the first offset (ConsumeQueue#fillPreBlank)."""
@@ -320,11 +312,11 @@ class BrokerBatchQueue(BrokerQueue):
         offset: Ints,
         count: Ints,
         stamps: Ints,
-    ) -> int:
-        """Add entries of records in log order; returns the number added."""
+    ) -> tuple[int, Ints]:
+        """As in a ConsumeQueue, but leaves no new record out."""
         rows = np.flatnonzero(log_offset > self.max_physic_offset)
         if not len(rows):
-            return 0
+            return 0, rows
         if not self.files:
             self._new_file(0)
         units = np.zeros(len(rows), dtype=self.dtype)
@@ -338,7 +330,7 @@ class BrokerBatchQueue(BrokerQueue):
         if self._min == -1:
             self._opened.sync()
             self._revise_min()
-        return len(rows)
+        return len(rows), rows[:0]
 
     def destroy(self) -> None:
         """Delete all files: the log has none."""

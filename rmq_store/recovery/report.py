@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from rmq_store.escaping import printable
+from rmq_store.format.array_types import Ints
 from rmq_store.format.queues import QueueId
 from rmq_store.snapshot.snapshot import StoreSnapshot
 
@@ -20,13 +21,34 @@ class FileChange:
     bytes: int
 
 
+@dataclass(slots=True)
+class LeftOut:
+    """Records of one queue that it does not list, because earlier records have their queueOffsets.
+
+    `queue_offset` and `log_offset` are those of the first.
+    """
+
+    count: int
+    queue_offset: int
+    log_offset: int
+
+
+def note_left_out(
+    left_out: dict[QueueId, LeftOut], queue: QueueId, queue_offset: Ints, log_offset: Ints
+) -> None:
+    """Add records of one queue, at least one, to those `left_out`."""
+    first = LeftOut(0, int(queue_offset[0]), int(log_offset[0]))
+    left_out.setdefault(queue, first).count += len(queue_offset)
+
+
 @dataclass
 class RecoveryReport:
     """The findings and changes of a recovery. `print` shows it; `to_json` is for programs.
 
     `log_start` and `log_end`: the log afterwards. `scanned_from`: start of the scan. `damage`: log
     ranges that are not records and were not changed. `entries_cut` and `entries_rebuilt`: units of
-    queues. `queues`: min and max offset of each. `untouched`: the store was closed cleanly and its
+    queues. `left_out`: records that no broker lists, because earlier records have their queue
+    offsets. `queues`: min and max offset of each. `untouched`: the store was closed cleanly and its
     log and queues end together, so nothing else was checked and nothing was changed. `applied`:
     false for a plan, which says what a recovery would do.
     """
@@ -45,6 +67,7 @@ class RecoveryReport:
     entries_cut: int = 0
     entries_rebuilt: int = 0
     index_items_rebuilt: int = 0
+    left_out: dict[QueueId, LeftOut] = field(default_factory=dict)
     queues: dict[QueueId, tuple[int, int]] = field(default_factory=dict)
     seconds: float = 0.0
     snapshot: StoreSnapshot | None = field(default=None, repr=False)
@@ -53,6 +76,15 @@ class RecoveryReport:
     def bytes_cut(self) -> int:
         """Bytes cut from the end of the log, up to its last nonzero byte."""
         return sum(file.bytes for file in self.files if file.what == "cut log")
+
+    def lines_of_left_out(self) -> list[str]:
+        """A sentence for each queue with records that were left out."""
+        return [
+            f"left out: {left.count} records of queue {printable(queue.topic)}/{queue.queue_id}, whose "
+            f"queue offsets earlier records have; the first: queue offset {left.queue_offset}, log "
+            f"offset {left.log_offset}. A broker skips them too; source=commitlog reads them"
+            for queue, left in self.left_out.items()
+        ]
 
     def to_json(self) -> str:
         """`to_dict` as one JSON object."""
@@ -63,11 +95,15 @@ class RecoveryReport:
         found: dict[str, Any] = {
             name: getattr(self, name)
             for name in self.__dataclass_fields__
-            if name not in ("files", "queues", "snapshot")
+            if name not in ("files", "left_out", "queues", "snapshot")
         }
         found["bytes_cut"] = self.bytes_cut
         found["files"] = [
             {"path": file.path, "what": file.what, "bytes": file.bytes} for file in self.files
+        ]
+        found["left_out"] = [
+            {"topic": queue.topic, "queue_id": queue.queue_id, **asdict(left)}
+            for queue, left in self.left_out.items()
         ]
         found["queues"] = {
             f"{queue.topic}@{queue.queue_id}": list(ends) for queue, ends in self.queues.items()
@@ -90,6 +126,7 @@ class RecoveryReport:
             f"  queues: {len(self.queues)}, entries cut {self.entries_cut}, "
             f"rebuilt {self.entries_rebuilt}; index items rebuilt {self.index_items_rebuilt}",
         ]
+        lines += [f"  {line}" for line in self.lines_of_left_out()]
         lines += [f"  damage left unchanged: {start} to {stop}" for start, stop in self.damage]
         lines += [
             f"  {file.what}: {printable(file.path)} ({file.bytes} bytes)" for file in self.files

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,13 +11,14 @@ import numpy as np
 
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.consumequeue.entries import Entries
-from rmq_store.consumequeue.entry_of_record import DispatchRequests
+from rmq_store.consumequeue.entry_of_record import DispatchRequests, appended_rows
 from rmq_store.consumequeue.queue_files import QueueFiles
 from rmq_store.consumequeue.queue_folders import QueueFolders
 from rmq_store.consumequeue.queue_writer import QueueWriter
 from rmq_store.files.truncate import clear_from, remove
 from rmq_store.format.array_types import Ints
 from rmq_store.format.queues import QueueId
+from rmq_store.recovery.report import LeftOut, note_left_out
 
 _UNITS_AT_A_TIME = 8192
 
@@ -46,11 +47,12 @@ class _Queue:
 
 @dataclass
 class QueueChanges:
-    """The changes to queues: units cut and written, and the bytes removed per file."""
+    """The changes to queues: units cut and written, records left out, bytes removed per file."""
 
-    cut: int
-    rebuilt: int
-    files: list[tuple[Path, str, int]]
+    cut: int = 0
+    rebuilt: int = 0
+    files: list[tuple[Path, str, int]] = field(default_factory=list)
+    left_out: dict[QueueId, LeftOut] = field(default_factory=dict)
 
 
 class QueueRecovery:
@@ -75,7 +77,7 @@ class QueueRecovery:
         self._may_look_further = start > log_range[0]
         self._damage = np.array(sorted(damage), dtype=np.int64).reshape(-1, 2)
         self._queues: dict[QueueId, _Queue] = {}
-        self.changes = QueueChanges(0, 0, [])
+        self.changes = QueueChanges()
         for queue, batch in folders.listed().items():
             self._queues[queue] = self._open(folders.files(queue, batch=batch), batch)
 
@@ -161,8 +163,8 @@ class QueueRecovery:
         if not state.compared:
             return rows[:0]  # later units exist, so nothing can be inserted before them
         rows = rows[requests.log_offset[rows] > state.last_log_offset]
-        # A queueOffset before the queue's end belongs to a deleted and recreated topic.
-        rows = rows[requests.offset[rows] >= state.end]
+        if not state.batch:
+            rows = self._appended(state, queue, requests, rows)
         if not len(rows):
             return rows
         if int(requests.offset[rows[0]]) > state.end and self._may_look_further:
@@ -172,6 +174,21 @@ class QueueRecovery:
         state.end += int(requests.count[rows].sum())
         state.at = state.stop = state.at + len(rows)
         return rows
+
+    def _appended(
+        self, state: _Queue, queue: QueueId, requests: DispatchRequests, rows: Ints
+    ) -> Ints:
+        """The rows that the queue lists; notes the others."""
+        offset = requests.offset[rows]
+        empty = state.at <= state.files.first_unit and not state.begun
+        end = int(offset[0]) if empty and len(rows) else state.end
+        taken = appended_rows(offset, end)
+        left = np.delete(rows, taken)
+        if len(left):
+            note_left_out(
+                self.changes.left_out, queue, requests.offset[left], requests.log_offset[left]
+            )
+        return rows[taken]
 
     def _lacks_front(self, state: _Queue, requests: DispatchRequests, rows: Ints) -> bool:
         """Whether the files that listed these records are missing, although later files exist.

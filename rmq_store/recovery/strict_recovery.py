@@ -195,6 +195,7 @@ class StrictRecovery:
             queues.finish()
             self.report.entries_cut = queues.changes.cut
             self.report.entries_rebuilt = queues.changes.rebuilt
+            self.report.left_out = queues.changes.left_out
         finally:
             for path, what, count in queues.changes.files:
                 self._changed(path, what, count)

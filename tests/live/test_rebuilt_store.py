@@ -16,7 +16,8 @@ from rmq_store.admin.salvage import salvage
 from rmq_store.testing.live_broker.harness import boot_copy, read_all
 from rmq_store.testing.live_broker.needs import need_jars
 from tests.admin.test_rebuild import index_of, queues_of, rebuilt, settings_of
-from tests.support.golden import GoldenStore, user_topic
+from tests.support.golden import GoldenStore, unpack, user_topic
+from tests.support.renumbered import renumber
 
 pytestmark = pytest.mark.live
 
@@ -43,6 +44,28 @@ def test_rebuild_makes_what_the_real_classes_make_of_the_same_log(
     run_bench("redispatch-paced", theirs, warmups=0, passes=1, settings=settings_of(store))
     assert queues_of(tmp_path / "ours") == queues_of(theirs)
     assert index_of(tmp_path / "ours") == index_of(theirs)
+
+
+@pytest.mark.parametrize(
+    "offset_of",
+    [
+        pytest.param(lambda n: n - (n >= 11), id="an offset twice"),
+        pytest.param(lambda n: n - 2 * (n >= 33), id="two offsets twice"),
+        pytest.param(lambda n: n - (n >= 1), id="offset 0 twice"),
+        pytest.param(lambda n: n if n < 100 else n - 100, id="a topic created again"),
+        pytest.param(lambda n: n + 7 * (n >= 50), id="a gap"),
+    ],
+)
+def test_rebuild_lists_what_the_real_classes_list_where_queue_offsets_do_not_ascend(
+    tmp_path: Path, offset_of: Callable[[int], int]
+) -> None:
+    store = unpack("tsp-5.5.0", tmp_path)
+    renumber(store, "orders", 0, offset_of)
+    rebuilt(store, tmp_path / "ours")
+    theirs = tmp_path / "theirs"
+    shutil.copytree(store.path, theirs)
+    run_bench("redispatch", theirs, warmups=0, passes=1, settings=settings_of(store))
+    assert queues_of(tmp_path / "ours") == queues_of(theirs)
 
 
 def served(

@@ -45,7 +45,8 @@ def rebuild(
     """Rebuild queues and index of STORE from its log, into the new store at --to.
 
     A broker can start on it. STORE is not changed. If interrupted, run the same command to
-    continue. Exit code 1 if the log is damaged: the new store then has the intact messages.
+    continue. Exit code 1 if the log is damaged: the new store then has the intact messages. Also 1 if
+    two records claim one queue offset: as in a broker, the queue lists the first.
     """
     from rmq_store.store import MessageStore
     from rmq_store.text.json_keys import as_json_object
@@ -70,5 +71,7 @@ def rebuild(
         )
         for start, stop in recovery.damage:
             say(f"damaged: log offsets {start} to {stop}; a broker cannot send messages from there")
+        for line in recovery.lines_of_left_out():
+            say(line)
     if not report.all_well:
         sys.exit(EXIT_FINDINGS)
