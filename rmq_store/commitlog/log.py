@@ -167,6 +167,15 @@ class CommitLog:
     def whole_records(self, offsets: Ints, sizes: Ints) -> Mask:
         """Which of these places hold a whole record of that size; CRCs are not checked."""
         whole = np.zeros(len(offsets), dtype=bool)
+        for rows, _ in self.whole_headers(offsets, sizes):
+            whole[rows] = True
+        return whole
+
+    def whole_headers(self, offsets: Ints, sizes: Ints) -> Iterator[tuple[Ints, Headers]]:
+        """Those of these places that hold a whole record of that size, and their fields, file by file.
+
+        CRCs are not checked.
+        """
         for segment in self.chain.segments:
             rows = np.flatnonzero(
                 (offsets >= segment.base) & (offsets + sizes <= segment.base + segment.size)
@@ -175,9 +184,11 @@ class CommitLog:
                 self.chain.need(offsets[rows], offsets[rows] + sizes[rows], fresh=True)
                 places = offsets[rows] - segment.base
                 headers = Headers(self.window_of(segment), places, segment.base)
-                whole[rows] = headers.valid & (headers.total == sizes[rows])
+                whole = np.flatnonzero(headers.valid & (headers.total == sizes[rows]))
                 self.chain.check_reads()
-        return whole
+                if len(whole):
+                    yield rows[whole], headers.take(whole)
+                    self.chain.check_reads()
 
     def store_time_at(self, offset: int, size: int | None = None) -> int | None:
         """The storeTimestamp (ms) of the whole record of `size` bytes at `offset`; None without one.

@@ -1,23 +1,28 @@
-"""Records of the log that their queue does not list before its first or after its last entry."""
+"""Records of the log that their queue does not list: before, after or among its entries.
+
+The rule by which a record counts as listed is `compare`, which `verify` uses too.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
 from rmq_store.arrow.decoded_records import DecodedRecords
+from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog, Extent
 from rmq_store.commitlog.scan import SoundRun, scan
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.topics_json import declared_batch_topics
 from rmq_store.consumequeue.entries import Entries
 from rmq_store.consumequeue.entry_of_record import DispatchRequests, dispatch
-from rmq_store.errors import MissingFileError, StoreError
-from rmq_store.format.array_types import Ints
+from rmq_store.errors import ListedAt, MissingFileError, StoreError
+from rmq_store.format.array_types import Ints, Mask
 from rmq_store.format.layout import RECORD_HEAD, Property, SysFlag
 from rmq_store.format.properties import decode_utf8
 from rmq_store.format.queues import QueueId
@@ -26,6 +31,9 @@ from rmq_store.snapshot.queue_range import QueueState
 from rmq_store.snapshot.snapshot import StoreSnapshot
 
 _DAMAGE = (Gap.DAMAGED, Gap.TORN, Gap.STALE)
+MOST_NAMED = 10_000  # records inside of queues that are reported one by one
+_FAR = 4096  # queue offsets; records further apart are looked up separately
+_READ_AT_ONCE = 1 << 20  # entries between two records, else each is looked up for itself
 _ENTRIES_TRIED = 64  # last entries of a queue, for one that points to a record
 _NO_STATE = QueueState(0, 0, 0, 0)
 
@@ -42,6 +50,43 @@ class Missing:
     size: int
 
 
+@dataclass(slots=True)
+class MissingRecords:
+    """What ranges of the log have and queues lack: at their `ends`, and `skipped` inside of them.
+
+    An earlier record has the queueOffset of a skipped one, so that a broker does not list it.
+    `further`: the number of more such records of a queue, where there are too many to name.
+    """
+
+    ends: dict[QueueId, Missing] = field(default_factory=dict)
+    skipped: list[ListedAt] = field(default_factory=list)
+    further: Counter[QueueId] = field(default_factory=Counter)
+
+    def add_skipped(self, skipped: Iterable[ListedAt]) -> None:
+        """Add records inside of queues."""
+        for one in skipped:
+            if len(self.skipped) < MOST_NAMED:
+                self.skipped.append(one)
+            else:
+                self.further[QueueId(one.topic, one.queue_id)] += 1
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """Records of one queue beside the entries of the queue. Arrays of n, one element a record.
+
+    Without an entry at the record's queueOffset, `listed`, `taken` and `reused` are false.
+    """
+
+    listed: Mask  # the entry at its queueOffset leads to it
+    place: Ints  # of a record that is not `listed`: where the queue lists it; -1 if nowhere
+    taken: (
+        Mask  # that entry leads to an earlier record with that queueOffset: a broker skips this one
+    )
+    reused: Mask  # that entry leads to a later record with that queueOffset: a topic created again
+    tags_code: Ints  # of that entry
+
+
 class UnlistedRecords:
     """Looks for such records in ranges of the log of one snapshot. `entries_of`: that of QueueView."""
 
@@ -52,20 +97,22 @@ class UnlistedRecords:
         config: StoreConfig,
         snapshot: StoreSnapshot,
         entries_of: EntriesOf,
+        offset_at_log: Callable[[QueueId, int], int],
     ) -> None:
         self._root, self._log, self._config = root, log, config
         self._snapshot, self._entries_of = snapshot, entries_of
+        self._offset_at_log = offset_at_log
 
-    def search(self, queues: Collection[QueueId], start: int, stop: int) -> dict[QueueId, Missing]:
-        """What the log has in [start, stop) for `queues` before their first or after their last entry."""
-        missing: dict[QueueId, Missing] = {}
+    def search(self, queues: Collection[QueueId], start: int, stop: int) -> MissingRecords:
+        """What the log has in [start, stop) for `queues`, and they do not list."""
+        missing = MissingRecords()
         for requests in self.requests(start, stop):
             self._note_missing(queues, requests, missing)
         return missing
 
-    def search_at(self, places: Iterable[int]) -> dict[QueueId, Missing]:
+    def search_at(self, places: Iterable[int]) -> MissingRecords:
         """As `search`, for all queues and the records that start at some log offsets."""
-        missing: dict[QueueId, Missing] = {}
+        missing = MissingRecords()
         for place in places:
             if self._is_within_its_queue(place):
                 continue
@@ -95,12 +142,12 @@ class UnlistedRecords:
         queues: Collection[QueueId],
         start: int,
         stop: int,
-        missing: dict[QueueId, Missing],
+        missing: MissingRecords,
     ) -> Iterator[Extent]:
         """As `search`, added to `missing`. Yields the damage in the range."""
         for piece in self.pieces(start, stop):
             if isinstance(piece, SoundRun):
-                self._note_missing(queues, self._request_of(piece), missing)
+                self._note_missing(queues, self._request_of(piece.headers), missing)
             elif self.is_damage(piece):
                 yield piece
 
@@ -108,7 +155,7 @@ class UnlistedRecords:
         self,
         queues: Collection[QueueId],
         requests: DispatchRequests,
-        missing: dict[QueueId, Missing],
+        missing: MissingRecords,
     ) -> None:
         states = self._snapshot.queues
         asked = np.array([queue in queues for queue in requests.queues], dtype=bool)
@@ -117,18 +164,99 @@ class UnlistedRecords:
         high = np.array([state.max_offset for state in there], dtype=np.int64)
         outside = requests.offset < low[requests.queue]
         outside |= requests.offset >= high[requests.queue]
-        rows = np.flatnonzero(outside & asked[requests.queue])
-        for number in np.unique(requests.queue[rows]).tolist():
-            queue = requests.queues[number]
-            lost = self._lost(queue, requests, rows[requests.queue[rows] == number])
+        rows = np.flatnonzero(asked[requests.queue])
+        for mine in _by_queue(requests, rows):
+            queue = requests.queues[int(requests.queue[mine[0]])]
+            before_or_after = outside[mine]
+            lost = mine[before_or_after]
             if len(lost):
-                missing[queue] = _added(missing.get(queue), requests, lost)
+                lost = self._lost(queue, requests, lost)
+            if len(lost):
+                missing.ends[queue] = _added(missing.ends.get(queue), requests, lost)
+            missing.add_skipped(self._skipped(queue, requests, mine[~before_or_after]))
+
+    def _skipped(
+        self, queue: QueueId, requests: DispatchRequests, rows: Ints
+    ) -> Iterator[ListedAt]:
+        """The rows that the queue lists nowhere, because an earlier record has their queueOffset.
+
+        An entry that leads to no record with its queueOffset is damage that its reader reports.
+        """
+        rows = rows[np.argsort(requests.offset[rows], kind="stable")]
+        for part in np.split(rows, np.flatnonzero(np.diff(requests.offset[rows]) > _FAR) + 1):
+            if not len(part):
+                continue
+            start = int(requests.offset[part[0]])
+            stop = int(requests.offset[part[-1]] + requests.count[part[-1]])
+            found = self.compare(queue, requests, part, self._entries_of(queue, start, stop))
+            columns = (requests.offset, requests.log_offset, requests.size)
+            for row in part[found.taken & (found.place < 0)].tolist():
+                yield ListedAt(*queue, *(int(column[row]) for column in columns))
+
+    def compare(
+        self, queue: QueueId, requests: DispatchRequests, rows: Ints, entries: Entries
+    ) -> Compared:
+        """Rows of one queue, in ascending order of queue offsets, beside the `entries` of that range."""
+        offset, log_offset = requests.offset[rows], requests.log_offset[rows]
+        nothing = np.zeros(len(rows), dtype=bool)
+        if not len(entries):
+            places = self._places(queue, log_offset)
+            return Compared(nothing, places, nothing, nothing, np.zeros_like(places))
+        at = np.minimum(np.searchsorted(entries.offset, offset), len(entries) - 1)
+        there = entries.offset[at] == offset
+        listed = there & (entries.log_offset[at] == log_offset)
+        listed &= entries.size[at] == requests.size[rows]
+        place = np.full(len(rows), -1, dtype=np.int64)
+        taken, reused = nothing.copy(), nothing.copy()
+        others = np.flatnonzero(~listed)
+        if len(others):
+            place[others] = self._places(queue, log_offset[others])
+            others = others[there[others] & (entries.log_offset[at[others]] != log_offset[others])]
+            listing = entries.take(at[others])
+            twins = self._own_offsets(queue, listing) == offset[others]
+            taken[others] = twins & (listing.log_offset < log_offset[others])
+            reused[others] = twins & ~taken[others]
+        return Compared(listed, place, taken, reused, entries.tags_code[at])
+
+    def _own_offsets(self, queue: QueueId, entries: Entries) -> Ints:
+        """The queueOffset of the record that each entry leads to; -1 if it is no record of the queue."""
+        own = np.full(len(entries), -1, dtype=np.int64)
+        try:
+            for rows, headers in self._log.whole_headers(entries.log_offset, entries.size):
+                found = self._request_of(headers)
+                mine = np.array([one == queue for one in found.queues], dtype=bool)[found.queue]
+                places, offsets = found.log_offset[mine].tolist(), found.offset[mine].tolist()
+                known = dict(zip(places, offsets, strict=True))
+                own[rows] = [known.get(where, -1) for where in entries.log_offset[rows].tolist()]
+        except MissingFileError:
+            pass  # it has expired since the store was opened
+        return own
+
+    def _places(self, queue: QueueId, log_offsets: Ints) -> Ints:
+        """The queue offset at which a queue lists the record at each log offset; -1 if at none."""
+        places = np.full(len(log_offsets), -1, dtype=np.int64)
+        try:
+            start = self._offset_at_log(queue, int(log_offsets.min()))
+            stop = self._offset_at_log(queue, int(log_offsets.max()) + 1)
+            if stop - start <= _READ_AT_ONCE:
+                entries = self._entries_of(queue, start, stop)
+                known = dict(zip(entries.log_offset.tolist(), entries.offset.tolist(), strict=True))
+                places[:] = [known.get(where, -1) for where in log_offsets.tolist()]
+                return places
+            for row, where in enumerate(log_offsets.tolist()):
+                at = self._offset_at_log(queue, where)
+                entries = self._entries_of(queue, at, at + 1)
+                if len(entries) and int(entries.log_offset[0]) == where:
+                    places[row] = entries.offset[0]
+        except StoreError:
+            pass  # a damaged queue does not say where; its reader reports it
+        return places
 
     def requests(self, start: int, stop: int) -> Iterator[DispatchRequests]:
         """What the whole records that start in [start, stop) of the log give the queues."""
         for piece in self.pieces(start, stop):
             if isinstance(piece, SoundRun):
-                yield self._request_of(piece)
+                yield self._request_of(piece.headers)
 
     def pieces(self, start: int, stop: int) -> Iterator[SoundRun | Extent]:
         """The records and gaps of [start, stop). Passes over a file that expired since the store was
@@ -144,9 +272,9 @@ class UnlistedRecords:
                 gone = chain.segment_at(at)
                 at = stop if gone is None else chain.segment_end(gone)
 
-    def _request_of(self, run: SoundRun) -> DispatchRequests:
+    def _request_of(self, headers: Headers) -> DispatchRequests:
         return dispatch(
-            DecodedRecords.of(run.headers),
+            DecodedRecords.of(headers),
             delay_levels_ms=self._config.delay_levels_ms,
             batch_topics=self._batch_topics,
         )
@@ -201,6 +329,13 @@ class UnlistedRecords:
         entries = self._entries_of(queue, max(start, state.min_offset), min(stop, state.max_offset))
         whole = self._log.whole_records(entries.log_offset, entries.size)
         return entries.log_offset[whole]
+
+
+def _by_queue(requests: DispatchRequests, rows: Ints) -> list[Ints]:
+    """The rows of each queue, in their order."""
+    rows = rows[np.argsort(requests.queue[rows], kind="stable")]
+    parts = np.split(rows, np.flatnonzero(np.diff(requests.queue[rows])) + 1)
+    return [part for part in parts if len(part)]
 
 
 def _added(known: Missing | None, requests: DispatchRequests, rows: Ints) -> Missing:

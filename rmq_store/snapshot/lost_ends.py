@@ -37,7 +37,12 @@ from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.topics import LMQ_PREFIX
 from rmq_store.index.open_files import open_index_files
 from rmq_store.markers.checkpoint import Checkpoint
-from rmq_store.snapshot.lost_end_records import EntriesOf, Missing, UnlistedRecords
+from rmq_store.snapshot.lost_end_records import (
+    EntriesOf,
+    Missing,
+    MissingRecords,
+    UnlistedRecords,
+)
 from rmq_store.snapshot.snapshot import StoreSnapshot
 from rmq_store.snapshot.uncovered_bytes import UncoveredBytes, WholeRange
 from rmq_store.snapshot.undispatched_records import record_start_near
@@ -50,6 +55,7 @@ LOOKED_AT = 4 << 20
 _SEARCHED = 64 << 20  # bytes of the log searched for what a consumer's offset says was in a queue
 _ITEMS_TRIED = 64  # of all index files; each is a place of the disk
 _MOST_DAMAGE = 10  # damaged ranges compared with the entries
+_SKIPPED = "Read with source=commitlog to get the message; rebuild skips it, as a broker does"
 _REBUILD = "Read with source=commitlog, or rebuild the queues: rmqstore rebuild"
 
 
@@ -71,7 +77,7 @@ class LostEnds:
         self._root, self.log, self._config = root, log, config
         self.snapshot, self.entries_of = snapshot, entries_of
         self._offset_at_log = offset_at_log
-        self.records = UnlistedRecords(root, log, config, snapshot, entries_of)
+        self.records = UnlistedRecords(root, log, config, snapshot, entries_of, offset_at_log)
         self._searched: dict[QueueId, Missing | None] = {}
 
     def errors(
@@ -82,17 +88,22 @@ class LostEnds:
     ) -> Iterator[StoreError]:
         """An error for each queue of `parts` that lacks messages at an end that `parts` reach.
 
-        One more if the log lacks its own end. With `whole_log`, compares every record of the log
-        with the queues instead of some near the ends; with `uncovered`, those that no entry lists.
+        One for each record inside of `parts` that its queue does not list, and one more if the log
+        lacks its own end. With `whole_log`, compares every record of the log with the queues
+        instead of some near the ends; with `uncovered`, those that no entry lists.
         """
         first, last = self._reached_ends(parts)
         if whole_log:
             start, stop = self.snapshot.log_start, self.snapshot.log_end
-            missing = self.records.search(first | last, start, stop)
+            found = self.records.search({part.queue for part in parts}, start, stop)
+            missing = {queue: lost for queue, lost in found.ends.items() if queue in first | last}
+            yield from self._skipped(found, parts)
         else:
             missing = self._missing_near(first, last)
+            yield from self._skipped_near(parts, uncovered)
         if uncovered is not None:
-            missing |= uncovered.missing
+            missing |= uncovered.missing.ends
+            yield from self._skipped(uncovered.missing)
         for queue in sorted(missing):
             yield self._unlisted(queue, missing[queue])
         for error in self._damage_near_end(last):
@@ -122,6 +133,7 @@ class LostEnds:
             missing |= {q: lost for q, lost in found if not whole.covers(lost.log_offset)}
         for queue in sorted(missing):
             yield self._unlisted(queue, missing[queue])
+        yield from self._skipped_near(parts, whole)
         # Where the log has records after the end of such a queue, the uncovered bytes show them.
         short = {queue for queue in last if self.snapshot.queues[queue].bytes_after}
         known = {queue for queue in short if self._short_of_consumers(queue) is not None}
@@ -144,8 +156,9 @@ class LostEnds:
 
     def errors_of(self, uncovered: UncoveredBytes) -> Iterator[StoreError]:
         """The errors of bytes that no entry lists."""
-        for queue, missing in sorted(uncovered.missing.items()):
+        for queue, missing in sorted(uncovered.missing.ends.items()):
             yield self._unlisted(queue, missing)
+        yield from self._skipped(uncovered.missing)
         yield from self._uncovered_damage(uncovered)
 
     def _range(self, start: int | None, stop: int | None) -> tuple[int, int]:
@@ -159,13 +172,14 @@ class LostEnds:
     ) -> Iterator[StoreError]:
         """An error for each queue of `parts` that lacks records of a log range at one of its ends.
 
-        None means the log's start or end. Adjacent ranges, wherever they are cut, report every such
-        record once.
+        And one for each record inside of `parts` that its queue does not list. None means the log's
+        start or end. Adjacent ranges, wherever they are cut, report every such record once.
         """
         queues = {part.queue for part in parts if part.queue in self.snapshot.queues}
         found = self.records.search(queues, *self._range(start, stop))
-        for queue, missing in sorted(found.items()):
+        for queue, missing in sorted(found.ends.items()):
             yield self._unlisted(queue, missing)
+        yield from self._skipped(found, parts)
 
     def _beside_records(
         self, last: Collection[QueueId], known: Collection[QueueId]
@@ -236,7 +250,7 @@ class LostEnds:
         if any(self._starts_late(queue) for queue in first):
             missing |= {queue: lost for queue, lost in self._at_start.items() if queue in first}
         if last and self._is_closed:
-            missing |= {queue: lost for queue, lost in self._at_end.items() if queue in last}
+            missing |= {queue: lost for queue, lost in self._at_end.ends.items() if queue in last}
         if last - missing.keys() and self._is_closed:
             listed = self._at_items.items()
             missing |= {q: lost for q, lost in listed if q in last and q not in missing}
@@ -246,6 +260,43 @@ class LostEnds:
                 missing[queue] = lost
         return missing
 
+    def _skipped_near(
+        self, parts: Sequence[QueueSlice], shown: UncoveredBytes | WholeRange | None
+    ) -> Iterator[StoreError]:
+        """Errors of records near the end of the log that are inside of `parts`, and that no queue lists.
+
+        `shown`: the range of the log of which another look reports them, but for those of light
+        queues, which lie in bytes that another queue lists.
+        """
+        if not self._reached_ends(parts)[1]:
+            return
+        near = self._at_end
+        unseen = [
+            one
+            for one in near.skipped
+            if shown is None or one.topic.startswith(LMQ_PREFIX) or not shown.covers(one.log_offset)
+        ]
+        yield from self._skipped(MissingRecords({}, unseen, near.further), parts)
+
+    def _skipped(
+        self, found: MissingRecords, parts: Sequence[QueueSlice] | None = None
+    ) -> Iterator[StoreError]:
+        """An error for each record inside of `parts`, by default of everything."""
+        ranges: dict[QueueId, list[QueueSlice]] = {}
+        for part in parts or ():
+            ranges.setdefault(part.queue, []).append(part)
+
+        def asked(entry: ListedAt) -> bool:
+            mine = ranges.get(QueueId(entry.topic, entry.queue_id), ())
+            return any(part.start <= entry.queue_offset < part.stop for part in mine)
+
+        for one in found.skipped:
+            if parts is None or asked(one):
+                yield self._skipped_record(one)
+        for queue, count in found.further.items():
+            if parts is None or queue in ranges:
+                yield self._further_skipped(queue, count)
+
     def _starts_late(self, queue: QueueId) -> bool:
         """Whether all files before the queue's first are gone, and none of its records has expired."""
         state = self.snapshot.queues[queue]
@@ -254,10 +305,11 @@ class LostEnds:
     @cached_property
     def _at_start(self) -> dict[QueueId, Missing]:
         start, end = self.snapshot.log_start, self.snapshot.log_end
-        return self.records.search(self.snapshot.queues.keys(), start, min(start + LOOKED_AT, end))
+        near = min(start + LOOKED_AT, end)
+        return self.records.search(self.snapshot.queues.keys(), start, near).ends
 
     @cached_property
-    def _at_end(self) -> dict[QueueId, Missing]:
+    def _at_end(self) -> MissingRecords:
         return self.records.search(self.snapshot.queues.keys(), *self._last_bytes)
 
     @cached_property
@@ -274,7 +326,7 @@ class LostEnds:
         except StoreError:
             return {}  # a damaged index proves nothing; verify reports it
         inside = (at for at in sorted(found) if snapshot.log_start <= at < snapshot.log_end)
-        return self.records.search_at(islice(inside, _ITEMS_TRIED))
+        return self.records.search_at(islice(inside, _ITEMS_TRIED)).ends
 
     @cached_property
     def _last_bytes(self) -> tuple[int, int]:
@@ -328,7 +380,7 @@ class LostEnds:
         if queue not in self._searched:
             start = max(self.records.last_listed(queue), self.snapshot.log_start)
             stop = min(start + _SEARCHED, end)
-            self._searched[queue] = self.records.search({queue}, start, stop).get(queue)
+            self._searched[queue] = self.records.search({queue}, start, stop).ends.get(queue)
             if self._searched[queue] is None and stop < end and not state.bytes_after:
                 LOG.warning(
                     "queue %s/%d has offsets up to %d, but a consumer is at %d: its end may be "
@@ -352,6 +404,26 @@ class LostEnds:
             f"{missing.offset} and log offset {missing.log_offset}",
         )
 
+    def _skipped_record(self, entry: ListedAt) -> StoreError:
+        error = CorruptQueueError(
+            self.log.path_at(entry.log_offset),
+            offset=entry.log_offset,
+            reason=f"queue {entry.topic}/{entry.queue_id} does not list this record, because an earlier "
+            f"record has its queue offset {entry.queue_offset}; a broker skips it, no consumer gets it: "
+            "the record",
+            advice=f"The offset is a log offset. {_SKIPPED}",
+        )
+        error.entry = entry
+        return error
+
+    def _further_skipped(self, queue: QueueId, count: int) -> StoreError:
+        return CorruptQueueError(
+            self._folder(queue),
+            reason=f"{count} more records of queue {queue.topic}/{queue.queue_id} have queue offsets that "
+            "earlier records have, so that no queue lists them",
+            advice=_SKIPPED,
+        )
+
     def _damaged(self, start: int, length: int, why: str) -> StoreError:
         return CorruptRecordError(
             self.log.path_at(start),
@@ -369,11 +441,15 @@ class LostEnds:
             f"{queue.queue_id}: the queue's end is damaged",
         )
 
+    def _folder(self, queue: QueueId) -> str:
+        batch = self.snapshot.queues[queue].batch
+        kind = BATCH_CONSUMEQUEUE_DIR if batch else CONSUMEQUEUE_DIR
+        return f"{self._root}/{kind}/{queue.topic}/{queue.queue_id}"
+
     def _error(self, queue: QueueId, missing: Missing, reason: str) -> StoreError:
         state = self.snapshot.queues[queue]
-        kind = BATCH_CONSUMEQUEUE_DIR if state.batch else CONSUMEQUEUE_DIR
         error = CorruptQueueError(
-            f"{self._root}/{kind}/{queue.topic}/{queue.queue_id}",
+            self._folder(queue),
             offset=missing.offset,
             reason=reason,
             actual=f"queue offsets {state.min_offset} to {state.max_offset}",

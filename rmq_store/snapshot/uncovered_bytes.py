@@ -14,7 +14,7 @@ import numpy as np
 
 from rmq_store.format.array_types import Ints
 from rmq_store.format.queues import QueueId, QueueSlice
-from rmq_store.snapshot.lost_end_records import Missing, UnlistedRecords
+from rmq_store.snapshot.lost_end_records import MissingRecords, UnlistedRecords
 
 _JOINED = 1 << 16  # gaps with at most this number of bytes between them are scanned in one go
 
@@ -58,7 +58,7 @@ class UncoveredBytes:
     ) -> None:
         self._records, self._queues = records, queues
         self._reached, self._start, self._stop = start, start, stop
-        self.missing: dict[QueueId, Missing] = {}
+        self.missing = MissingRecords()
         self.damage: list[tuple[int, int, str]] = []
 
     def add(self, log_offset: Ints, size: Ints) -> None:

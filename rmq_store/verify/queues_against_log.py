@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from rmq_store.consumequeue.entries import Entries
 from rmq_store.consumequeue.entry_of_record import DispatchRequests, concat_requests
 from rmq_store.errors import StoreError
 from rmq_store.format.array_types import Ints
@@ -22,6 +21,10 @@ from rmq_store.store import MessageStore
 from rmq_store.verify.findings import Finding, Findings, Severity
 
 _REBUILD = "Rebuild queues and index from the log into a new store: rmqstore rebuild"
+_SKIPPED = (
+    "rmqstore rebuild skips them too. Read them with source=commitlog, or copy all intact messages "
+    "into a new store, where they get queue offsets of their own: rmqstore salvage"
+)
 _MOVED = (
     "Normal after a rebuild of a log that had lost records: later ones get smaller queue offsets. "
     "Committed offsets of consumers mean other messages then: rmqstore offsets --reset-to-time"
@@ -122,99 +125,94 @@ def _compare(
     findings: Findings,
 ) -> None:
     """Compare rows of one queue, in ascending order, with the entries at their offsets."""
-    offsets = found.offset[rows]
-    start, stop = int(offsets[0]), int(offsets[-1]) + int(found.count[rows[-1]])
+    start, stop = int(found.offset[rows[0]]), int(found.offset[rows[-1]] + found.count[rows[-1]])
     entries = store.view.listed_entries(queue, start, stop)
-    same = np.zeros(len(rows), dtype=bool)
-    if len(entries):
-        at = np.minimum(np.searchsorted(entries.offset, offsets), len(entries) - 1)
-        same = (entries.offset[at] == offsets) & (entries.log_offset[at] == found.log_offset[rows])
-        same &= entries.size[at] == found.size[rows]
-        _check_tags(store, queue, entries, at[same], found.tags_code[rows[same]], findings)
+    compared = store.view.lost_ends.records.compare(queue, found, rows, entries)
+    same = compared.listed
+    _check_tags(store, queue, found, rows[same], compared.tags_code[same], findings)
     tally.listed[queue] += int(same.sum())
-    lost = rows[~same]
-    if len(lost) and len(entries):
-        lost = _without_reused(store, entries, found, lost, at[~same], queue, findings)
-    if not len(lost):
-        return
-    first = int(lost[0])
-    moved = _listed_elsewhere(store, queue, found.log_offset[lost])
-    what = (
-        "No consumer gets them"
-        if not moved
-        else f"{moved} of them are listed at another queue offset, and consumers get these there"
+    moved = ~same & (compared.place >= 0)
+    gone = ~same & ~moved
+    folder = queue_folder(store, queue, state.batch)
+    shift = found.offset[rows] - compared.place
+    for distance in np.unique(shift[moved]).tolist():
+        those = moved & (shift == distance)
+        findings.add(_moved(queue, folder, found, rows[those], distance))
+    for those, why, advice in (
+        (
+            compared.taken,
+            "An earlier record has that queue offset, so that a broker skips them",
+            _SKIPPED,
+        ),
+        (~compared.taken & ~compared.reused, "No consumer gets them", _REBUILD),
+    ):
+        lost = rows[gone & those]
+        if len(lost):
+            findings.add(_missing(queue, folder, found, lost, why, advice))
+    again = int((gone & compared.reused).sum())
+    if again:
+        findings.add(_used_again(queue, folder, again))
+
+
+def _missing(
+    queue: QueueId, folder: str, found: DispatchRequests, lost: Ints, why: str, advice: str
+) -> Finding:
+    return Finding(
+        Severity.ERROR,
+        "queue-misses-record",
+        folder,
+        f"{len(lost)} intact records of queue {queue.topic}/{queue.queue_id} are in no entry, queue "
+        f"offsets {_offsets(found, lost)}; the first: log offset {int(found.log_offset[lost[0]])}. {why}",
+        advice,
+        count=len(lost),
     )
-    findings.add(
-        Finding(
-            Severity.ERROR,
-            "queue-misses-record",
-            queue_folder(store, queue, state.batch),
-            f"{len(lost)} intact records of queue {queue.topic}/{queue.queue_id} are not listed at "
-            f"their queue offset; the first: queue offset {int(found.offset[first])}, "
-            f"log offset {int(found.log_offset[first])}. {what}",
-            _REBUILD if moved < len(lost) else _MOVED,
-            count=len(lost),
-        )
+
+
+def _moved(
+    queue: QueueId, folder: str, found: DispatchRequests, rows: Ints, distance: int
+) -> Finding:
+    return Finding(
+        Severity.ERROR,
+        "queue-misses-record",
+        folder,
+        f"{len(rows)} records of queue {queue.topic}/{queue.queue_id}, queue offsets "
+        f"{_offsets(found, rows)}, are listed at another queue offset, {abs(distance)} places too "
+        f"{'low' if distance > 0 else 'high'}; the first: log offset {int(found.log_offset[rows[0]])}. "
+        "Consumers get them there",
+        _MOVED,
+        count=len(rows),
     )
 
 
-def _listed_elsewhere(store: MessageStore, queue: QueueId, log_offsets: Ints) -> int:
-    """How many records at these log offsets the queue lists at any queue offset; 0 if not known."""
-    try:
-        start = store.view.offset_at_log(queue, int(log_offsets.min()))
-        stop = store.view.offset_at_log(queue, int(log_offsets.max()) + 1)
-        if stop - start > _MOST_ENTRIES:
-            return 0
-        entries = store.view.listed_entries(queue, start, stop)
-    except StoreError:
-        return 0
-    return int(np.isin(log_offsets, entries.log_offset).sum())
+def _offsets(found: DispatchRequests, rows: Ints) -> str:
+    """The first and the last queue offset of rows in ascending order."""
+    first, last = int(found.offset[rows[0]]), int(found.offset[rows[-1]])
+    return str(first) if first == last else f"{first} to {last}"
 
 
-def _without_reused(
-    store: MessageStore,
-    entries: Entries,
-    found: DispatchRequests,
-    lost: Ints,
-    at: Ints,
-    queue: QueueId,
-    findings: Findings,
-) -> Ints:
-    """The rows without records whose queue offset a later record has: their topic was deleted and
-    created again."""
-    log_offset, size = entries.log_offset[at], entries.size[at]
-    later = (entries.offset[at] == found.offset[lost]) & (log_offset > found.log_offset[lost])
-    for row in np.flatnonzero(later).tolist():
-        later[row] = store.log.is_record(int(log_offset[row]), int(size[row]))
-    if later.any():
-        findings.add(
-            Finding(
-                Severity.NOTE,
-                "queue-offset-used-again",
-                queue_folder(store, queue),
-                f"{int(later.sum())} records of queue {queue.topic}/{queue.queue_id} have "
-                "queue offsets that later records have too",
-                "Normal if a topic was deleted and created again; the older records are in no "
-                "queue",
-                count=int(later.sum()),
-            )
-        )
-    kept: Ints = lost[~later]
-    return kept
+def _used_again(queue: QueueId, folder: str, count: int) -> Finding:
+    return Finding(
+        Severity.NOTE,
+        "queue-offset-used-again",
+        folder,
+        f"{count} records of queue {queue.topic}/{queue.queue_id} have queue offsets that later "
+        "records have too",
+        "Normal if a topic was deleted and created again; the older records are in no queue",
+        count=count,
+    )
 
 
 def _check_tags(
     store: MessageStore,
     queue: QueueId,
-    entries: Entries,
-    at: Ints,
-    wanted: Ints,
+    found: DispatchRequests,
+    rows: Ints,
+    codes: Ints,
     findings: Findings,
 ) -> None:
     """Compare the tagsCode of entries with the records' tags. Times in the delay topic are not
     checked, because they depend on the broker's delay levels."""
-    codes = entries.tags_code[at]
-    wrong = np.flatnonzero(codes != wanted)
+    wrong = np.flatnonzero(codes != found.tags_code[rows])
     if not len(wrong) or queue.topic == SCHEDULE_TOPIC:
         return
     findings.add(
@@ -225,7 +223,7 @@ def _check_tags(
             f"{len(wrong)} entries of queue {queue.topic}/{queue.queue_id} do not have the hash "
             "of "
             "their record's tag; the first: queue offset "
-            f"{int(entries.offset[at[wrong[0]]])}. "
+            f"{int(found.offset[rows[wrong[0]]])}. "
             "A consumer that filters by tag misses them",
             _REBUILD,
             count=len(wrong),

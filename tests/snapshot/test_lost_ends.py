@@ -391,5 +391,5 @@ def test_single_records_are_compared_with_their_queues_as_runs_are(
         missing = records.search_at(places)
         monkeypatch.setattr(UnlistedRecords, "_is_within_its_queue", lambda *_: False)
         assert records.search_at(places) == missing
-    assert missing
-    assert any(queue.topic.startswith("%LMQ%") for queue in missing) is name.startswith("lmq")
+    assert missing.ends
+    assert any(queue.topic.startswith("%LMQ%") for queue in missing.ends) is name.startswith("lmq")

@@ -1,0 +1,120 @@
+"""Two records of one queue with one queue offset: the broker lists the first, and all readers say so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rmq_store import MessageStore, QueueId, StoreError
+from rmq_store.admin.rebuild import rebuild
+from rmq_store.recovery.recover_store import recover
+from rmq_store.verify.findings import Severity
+from rmq_store.verify.verify_store import verify
+from tests.support.golden import GoldenStore, offsets, unpack
+from tests.support.renumbered import renumber, units_of, write_units
+
+ORDERS = QueueId("orders", 0)
+
+
+def twice(tmp_path: Path, first: int, more: int = 1) -> tuple[GoldenStore, list[int]]:
+    """Record `first` of orders/0 and the next ones claim the queue offsets of `more` earlier ones.
+
+    The queue is as a broker makes it. Returns the log offsets of the records that it skips.
+    """
+    golden = unpack("clean-5.5.0", tmp_path)
+    units = units_of(golden, *ORDERS)
+    places = renumber(golden, *ORDERS, lambda n: n if n < first else n - more)
+    write_units(golden, *ORDERS, units[:first] + units[first + more :])
+    return golden, places[first : first + more]
+
+
+def listed_places(golden: GoldenStore) -> list[int]:
+    return [int.from_bytes(unit[:8], "big") for unit in units_of(golden, *ORDERS)]
+
+
+@pytest.mark.parametrize(("first", "more"), [(11, 1), (200, 3)])
+def test_a_read_reports_each_record_that_the_queue_skips(
+    tmp_path: Path, first: int, more: int
+) -> None:
+    golden, skipped = twice(tmp_path, first, more)
+    wanted = [("orders", 0, first - more + n, place) for n, place in enumerate(skipped)]
+    with golden.open() as store:
+        for how in ({}, {"verify_queue": True}):
+            met: list[StoreError] = []
+            slices = store.view.ranges_of(["orders"])
+            for _ in store.read_slices(slices, on_damage=met.append, **how):  # type: ignore[arg-type]
+                pass
+            assert [tuple(error.entry or ())[:4] for error in met] == wanted
+            with pytest.raises(StoreError, match="an earlier record has its queue offset"):
+                list(store.read_slices(slices, **how))  # type: ignore[arg-type]
+        every: list[StoreError] = []
+        offsets(store, on_damage=every.append)
+        assert [tuple(error.entry or ())[:4] for error in every] == wanted
+
+
+@pytest.mark.parametrize(("first", "more"), [(11, 1), (200, 3)])
+def test_rebuild_and_recovery_list_what_a_broker_lists_and_count_the_rest(
+    tmp_path: Path, first: int, more: int
+) -> None:
+    golden, skipped = twice(tmp_path, first, more)
+    report = rebuild(golden.path, tmp_path / "rebuilt")
+    assert not report.all_well
+    left = report.recovery.left_out[ORDERS]
+    assert (left.count, left.queue_offset, left.log_offset) == (more, first - more, skipped[0])
+    with MessageStore.open(tmp_path / "rebuilt") as rebuilt:
+        entries = rebuilt.entries(ORDERS, 0, rebuilt.max_offset(*ORDERS))
+    assert entries.log_offset.tolist() == listed_places(golden)
+    wanted = listed_places(golden)
+    for path in (Path(golden.path) / "consumequeue/orders/0").iterdir():
+        path.unlink()
+    Path(golden.path, "abort").touch()
+    assert recover(golden.path).left_out[ORDERS].count == more
+    assert listed_places(golden) == wanted
+
+
+def test_verify_says_that_a_broker_skips_the_record_and_that_rebuild_does_not_help(
+    tmp_path: Path,
+) -> None:
+    golden, _ = twice(tmp_path, 11)
+    with golden.open() as store:
+        (finding,) = verify(store).findings
+    assert (finding.severity, finding.code, finding.count) == (
+        Severity.ERROR,
+        "queue-misses-record",
+        1,
+    )
+    assert "queue offsets 10;" in finding.meaning
+    assert "rebuild skips them too" in finding.advice
+
+
+def test_verify_says_which_offsets_are_in_no_entry_and_how_far_later_ones_moved(
+    tmp_path: Path,
+) -> None:
+    golden = unpack("clean-5.5.0", tmp_path)
+    units = units_of(golden, *ORDERS)
+    write_units(golden, *ORDERS, units[:100] + units[146:])
+    with golden.open() as store:
+        findings = [f for f in verify(store).findings if f.code != "queue-dangling-entry"]
+    assert {finding.code for finding in findings} == {"queue-misses-record"}
+    moved = [f for f in findings if "46 places too low" in f.meaning]
+    assert sum(f.count for f in moved) == len(units) - 146
+    (lost,) = [f for f in findings if f not in moved]
+    assert lost.count == 46
+    assert "queue offsets 100 to 145;" in lost.meaning
+
+
+def test_the_older_record_of_a_topic_that_was_created_again_is_no_damage(tmp_path: Path) -> None:
+    golden = unpack("clean-5.5.0", tmp_path)
+    units = units_of(golden, *ORDERS)
+    renumber(golden, *ORDERS, lambda n: n if n < 100 else n - 100)
+    write_units(golden, *ORDERS, units[100:])
+    with golden.open() as store:
+        met: list[StoreError] = []
+        offsets(store, on_damage=met.append)
+        report = verify(store)
+    assert met == []
+    assert {f.code for f in report.findings if f.severity is not Severity.NOTE} <= {
+        "consumer-ahead"
+    }
+    assert sum(f.count for f in report.findings if f.code == "queue-offset-used-again") == 100
