@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
 import click
 
 from rmq_store.cli.engines import Wanted, asked_store, engine_options
+from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.option_names import GROUPS, SYSTEM, TOPIC, TOPICS, OnceCommand
 from rmq_store.cli.options import json_option, open_store, store_command, word
 from rmq_store.cli.printing import print_table, reading
@@ -116,6 +118,7 @@ def print_named(
             )
         with reading(name, opened):
             found = TABLES[name].of(opened)
+            unread = name == "topics" and opened.view.topics_problem is not None
         if topic is not None:
             found = found.filter(pc.equal(found["topic"], topic))
         elif not system:
@@ -124,6 +127,8 @@ def print_named(
     shown = _SHOWN.get(name)
     there = [column for column in shown or () if column in found.column_names]
     print_table(found, as_json, columns=there or None)
+    if unread:
+        sys.exit(EXIT_FINDINGS)
 
 
 def print_lag(
