@@ -144,7 +144,7 @@ def test_a_damaged_file_that_nobody_writes_is_read_at_once(
 ) -> None:
     path = put(tmp_path, bytes(400))
     waits: list[float] = []
-    monkeypatch.setattr(json_files.time, "sleep", waits.append)
+    monkeypatch.setattr("rmq_store.config.json_files.time.sleep", waits.append)
     read_consumer_offsets(tmp_path)
     assert len(waits) == 1
     for one in (path, Path(f"{path}.bak")):

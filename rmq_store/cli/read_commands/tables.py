@@ -105,6 +105,7 @@ def print_named(
     system: bool = True,
 ) -> None:
     """Print a table of the source; with `topic`, only its rows."""
+    import pyarrow as pa
     import pyarrow.compute as pc
 
     from rmq_store.tables import TABLES
@@ -123,7 +124,7 @@ def print_named(
             found = found.filter(pc.equal(found["topic"], topic))
         elif not system:
             kept = [not opened.is_system_topic(one) for one in found["topic"].to_pylist()]
-            found = found.filter(kept)
+            found = found.filter(pa.array(kept, pa.bool_()))
     shown = _SHOWN.get(name)
     there = [column for column in shown or () if column in found.column_names]
     print_table(found, as_json, columns=there or None)
