@@ -1,7 +1,7 @@
 """Reset the offsets of a consumer group in the broker's file, while the broker is down.
 
 Source: ConsumerOffsetManager (config/consumerOffset.json) and ConfigManager#persist. The old file
-becomes the .bak. A broker that starts afterwards serves the group from the new offsets.
+becomes the .bak if it was readable. A broker that starts afterwards serves the group from the new offsets.
 """
 
 from __future__ import annotations
@@ -11,9 +11,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rmq_store.config.consumer_offsets import offsets_of, table_in
-from rmq_store.config.json_files import next_count, read_config_json, to_fastjson, write_config_json
+from rmq_store.config.consumer_offsets import decode_consumer_offsets, offsets_of, table_in
+from rmq_store.config.json_files import (
+    is_there,
+    next_count,
+    read_config,
+    to_fastjson,
+    write_config_json,
+)
 from rmq_store.errors import InvalidArgumentError, UnknownQueueError, nearest
+from rmq_store.format.layout import CONFIG_DIR
 from rmq_store.markers.lock_file import StoreLock
 from rmq_store.search.queue_selection import require_queue_ids
 from rmq_store.store import MessageStore
@@ -121,9 +128,9 @@ def apply_reset(store: MessageStore, changes: Sequence[Reset]) -> str:
     """
     lock = StoreLock(store.path)
     try:
-        name = next((one for one in FILES if (store.path / "config" / one).exists()), FILES[1])
-        value = read_config_json(store.path, name) or {}
-        path = store.path / "config" / name
+        name = _file_to_write(store)
+        before = read_config(store.path, name, decode_consumer_offsets)
+        path, value = store.path / CONFIG_DIR / name, {} if before is None else before.content
         table = {
             key: offsets_of(path, queues)
             for key, queues in table_in(path, value, "offsetTable").items()
@@ -133,10 +140,19 @@ def apply_reset(store: MessageStore, changes: Sequence[Reset]) -> str:
             queues[change.queue_id] = change.after
         value["offsetTable"] = table
         _count_up(value)
-        write_config_json(store.path, name, to_fastjson(value))
+        write_config_json(store.path, name, to_fastjson(value), decode_consumer_offsets)
     finally:
         lock.release()
-    return str(store.path / "config" / name)
+    return str(path)
+
+
+def _file_to_write(store: MessageStore) -> str:
+    """The first file that is there; one whose .bak alone is there counts."""
+    for ending in ("", ".bak"):
+        for name in FILES:
+            if is_there(store.path / CONFIG_DIR / f"{name}{ending}"):
+                return name
+    return FILES[1]
 
 
 def _count_up(value: dict[str, Any]) -> None:

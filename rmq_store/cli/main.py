@@ -15,6 +15,7 @@ import click
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from rmq_store.cli.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED
+from rmq_store.cli.shown_warnings import warnings_shown
 from rmq_store.cli.without_pandas import leave_pandas_out
 from rmq_store.errors import AccessError, StoreError, nearest
 from rmq_store.heap_settings import keep_freed_memory
@@ -167,7 +168,8 @@ def main() -> None:
     # The objects of a store with many queues all stay alive: to look for dead ones costs a tenth.
     gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
     try:
-        code = rmqstore.main(standalone_mode=False)
+        with warnings_shown():
+            code = rmqstore.main(standalone_mode=False)
         sys.stdout.flush()
     except click.exceptions.Exit as stop:
         code = stop.exit_code

@@ -8,9 +8,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rmq_store.config.json_files import read_config_json
+from rmq_store.config.json_files import ConfigFile, read_config
 from rmq_store.errors import CorruptConfigError
-from rmq_store.format.layout import CONFIG_DIR
 from rmq_store.format.queues import QueueId
 from rmq_store.format.topics import SCHEDULE_TOPIC
 
@@ -21,7 +20,8 @@ _INTEGER = re.compile(r"-?\d{1,19}")
 
 
 class Committed(NamedTuple):
-    """An offset that a group committed. `kind`: consumer or lmq. `file`: its name under config/."""
+    """An offset that a group committed. `kind`: consumer or lmq. `file`: the name of the file, or of its
+    .bak, that was read in config/."""
 
     kind: str
     file: str
@@ -38,15 +38,22 @@ def committed_offsets(store: str | os.PathLike[str]) -> Iterator[Committed]:
     table of offsets, and AccessError.
     """
     for name in CONSUMER_FILES:
-        path = Path(store) / CONFIG_DIR / name
-        value = read_config_json(store, name) or {}
-        for key, queues in table_in(path, value, "offsetTable").items():
-            topic, _, group = key.partition("@")
-            for queue, offset in offsets_of(path, queues).items():
-                yield Committed("consumer", name, group, QueueId(topic, queue), offset)
-        for key, offset in table_in(path, value, "lmqOffsetTable").items():
-            topic, _, group = key.partition("@")
-            yield Committed("lmq", name, group, QueueId(topic, 0), _number(path, offset, 63))
+        found = read_config(store, name, decode_consumer_offsets)
+        yield from () if found is None else found.value
+
+
+def decode_consumer_offsets(path: Path, content: Mapping[str, Any]) -> list[Committed]:
+    """The offsets in the content of a consumer offset file. Raises CorruptConfigError."""
+    offsets = []
+    for key, queues in table_in(path, content, "offsetTable").items():
+        topic, _, group = key.partition("@")
+        for queue, offset in offsets_of(path, queues).items():
+            offsets.append(Committed("consumer", path.name, group, QueueId(topic, queue), offset))
+    for key, offset in table_in(path, content, "lmqOffsetTable").items():
+        topic, _, group = key.partition("@")
+        number = _number(path, offset, 63)
+        offsets.append(Committed("lmq", path.name, group, QueueId(topic, 0), number))
+    return offsets
 
 
 def read_consumer_offsets(store: str | os.PathLike[str]) -> ConsumerOffsets:
@@ -65,9 +72,19 @@ def read_delay_offsets(store: str | os.PathLike[str]) -> dict[str, dict[int, int
 
     Raises as `committed_offsets`.
     """
-    path = Path(store) / CONFIG_DIR / DELAY_FILE
-    levels = table_in(path, read_config_json(store, DELAY_FILE) or {}, "offsetTable")
-    return {SCHEDULE_TOPIC: {level - 1: at for level, at in offsets_of(path, levels).items()}}
+    found = read_delay_file(store)
+    return {SCHEDULE_TOPIC: {} if found is None else found.value}
+
+
+def read_delay_file(store: str | os.PathLike[str]) -> ConfigFile[dict[int, int]] | None:
+    """The file with `read_delay_offsets`: queueId -> next offset. Raises as `committed_offsets`."""
+    return read_config(store, DELAY_FILE, decode_delay_offsets)
+
+
+def decode_delay_offsets(path: Path, content: Mapping[str, Any]) -> dict[int, int]:
+    """The offsets in the content of delayOffset.json, by queueId. Raises CorruptConfigError."""
+    levels = offsets_of(path, table_in(path, content, "offsetTable"))
+    return {level - 1: at for level, at in levels.items()}
 
 
 def table_in(path: Path, value: Mapping[str, Any], name: str) -> dict[str, Any]:

@@ -3,51 +3,133 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from time import time_ns
+from typing import Any, Generic, TypeVar
 
-from rmq_store.errors import CorruptConfigError, MissingFileError, from_os_error
+from rmq_store.errors import CorruptConfigError, MissingFileError, from_os_error, shown_path
 from rmq_store.files.durable_files import LARGEST_JSON, read_file
 from rmq_store.format.layout import CONFIG_DIR
 
+LOG = logging.getLogger("rmqstore")
+
 # A text without its end reaches to the end, so that no later quote is tried as a beginning.
-_TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|([{,]\s*)(-?\d+)(\s*:)', re.DOTALL)
+_STRING = r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)'
+_TOKEN = re.compile(_STRING + r"|([{,]\s*)(-?\d+)(\s*:)", re.DOTALL)
+_LENIENT = re.compile(
+    _STRING + r"|('[^'\\]*(?:\\.[^'\\]*)*(?:'|\\?\Z))|(//[^\n]*|/\*.*?(?:\*/|\Z))", re.DOTALL
+)
+_LAST_COMMA = re.compile(_STRING + r"|,(\s*\})", re.DOTALL)
+_QUOTE = re.compile(r"\\.|\"", re.DOTALL)
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _DEEPEST = 100  # levels; the broker's own files have four
+_MARK = "\ufeff"
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+_SPACE = " \t\r\n\f\b\x1a\0"  # what all releases skip before and after the value
 
 _MOST_READS = 20
 _WRITTEN_WITHIN_S = 0.05
+_RECENT_NS = 60 * 10**9
+
+T = TypeVar("T")
+Decode = Callable[[Path, dict[str, Any]], T]
+"""Makes values of a file's path and content; its CorruptConfigError counts as a file that is unreadable."""
+
+
+def as_it_is(path: Path, content: dict[str, Any]) -> None:
+    """The decoding of a file whose content alone is wanted."""
+
+
+@dataclass(frozen=True)
+class ConfigFile(Generic[T]):
+    """A file of `config/` that was read.
+
+    `path`: the file, or its .bak. `problem`: why the .bak was read. `doubt`: why a broker may not read
+    this file. `content`: the JSON; `value`: what it was decoded to.
+    """
+
+    path: Path
+    content: dict[str, Any]
+    value: T
+    problem: str | None = None
+    doubt: str | None = None
+
+    @property
+    def is_backup(self) -> bool:
+        """Whether the .bak was read."""
+        return self.problem is not None
+
+    def warnings(self) -> list[str]:
+        """A sentence for each thing that a user of the values must know."""
+        said = [text for text in (self.problem, self.doubt) if text is not None]
+        return [f"{shown_path(os.fspath(self.path))}: {text}" for text in said]
 
 
 def parse_fastjson(text: str) -> Any:
-    """JSON as fastjson writes it: keys of Integer and Long maps have no quotes.
+    """JSON as the broker's reader takes it; see `_parsed`. Raises ValueError."""
+    return _parsed(text)[0]
 
-    Raises ValueError if the text is not JSON in this form either: also for NaN and Infinity, half a
-    surrogate pair, and more than 100 levels.
+
+def _parsed(text: str) -> tuple[Any, bool]:
+    """JSON as fastjson 1 and 2 read it, and whether only some releases do (it has a comment).
+
+    Keys of Integer and Long maps have no quotes. All releases pass over a byte order mark and the zeros
+    around the value, and take a comma before a brace and single quotes. What only some of them take is
+    an error, but for comments. Raises ValueError if the text is not JSON in this form either: also for
+    NaN and Infinity, half a surrogate pair, and more than 100 levels.
     """
-
-    def quote(match: re.Match[str]) -> str:
-        return match[0] if match[2] is None else f'{match[1]}"{match[2]}"{match[3]}'
-
+    text, doubtful = text.removeprefix(_MARK).strip(_SPACE), False
     try:
         # Most files are JSON as they are: to quote what has no quotes would take three times as long.
         try:
             value = _loaded(text)
         except json.JSONDecodeError:
-            value = _loaded(_TOKEN.sub(quote, text))
+            text = _with_quotes(text)
+            try:
+                value = _loaded(text)
+            except json.JSONDecodeError:
+                text, doubtful = _strictly(text)
+                value = _loaded(text)
     except RecursionError:
         raise ValueError(_TOO_DEEP) from None
     _refuse_depth(value)
     if _SURROGATE.search(text):
         # Half a pair is no character; it has no UTF-8, which Arrow and files need.
         json.dumps(value, ensure_ascii=False).encode("utf-8")
-    return value
+    return value, doubtful
 
 
+def _with_quotes(text: str) -> str:
+    def quote(match: re.Match[str]) -> str:
+        return match[0] if match[2] is None else f'{match[1]}"{match[2]}"{match[3]}'
+
+    return _TOKEN.sub(quote, text)
+
+
+def _strictly(text: str) -> tuple[str, bool]:
+    """The text without comments, single quotes and commas before a brace; whether it had a comment."""
+    commented = False
+
+    def plain(match: re.Match[str]) -> str:
+        nonlocal commented
+        if match[1] is not None:
+            inside = match[1][1:-1]
+            return '"' + _QUOTE.sub(lambda one: _ESCAPED.get(one[0], one[0]), inside) + '"'
+        commented = commented or match[2] is not None
+        return match[0] if match[2] is None else " "
+
+    bare = _LENIENT.sub(plain, text)
+    bare = _LAST_COMMA.sub(lambda match: match[1] or match[0], bare)
+    return _with_quotes(bare), commented
+
+
+_ESCAPED = {'"': '\\"', "\\'": "'"}
 _TOO_DEEP = f"it has more than {_DEEPEST} levels"
 
 
@@ -75,32 +157,94 @@ def _refuse_depth(value: Any) -> None:
 
 
 def is_there(path: Path) -> bool:
-    """Whether the file exists. Raises AccessError if its folder is not readable."""
+    """Whether there is something of this name, if only a link to nothing.
+
+    Raises AccessError if its folder is not readable, CorruptConfigError if that is no folder.
+    """
+    folder = path.parent
     try:
-        return path.exists()
+        if path.exists():
+            return True
+        path.lstat()
+    except FileNotFoundError:
+        if folder.is_symlink() and not folder.exists():
+            raise _no_folder(folder) from None
+        return False
+    except NotADirectoryError:
+        raise _no_folder(folder) from None
     except OSError as error:
-        raise from_os_error(path.parent, error, "looking into the folder") from error
+        raise from_os_error(folder, error, "looking into the folder") from error
+    return True
+
+
+def _no_folder(folder: Path) -> CorruptConfigError:
+    return CorruptConfigError(
+        folder, reason="this is not a folder", advice="Restore the folder from a backup"
+    )
+
+
+def config_names(store: str | os.PathLike[str]) -> list[str]:
+    """Sorted names of the JSON files in config/, also of those of which only the .bak is there.
+
+    Raises AccessError, CorruptConfigError if config is no folder.
+    """
+    folder = Path(store) / CONFIG_DIR
+    is_there(folder / ".bak")
+    try:
+        names = {name.removesuffix(".bak") for name in os.listdir(folder)}
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise from_os_error(folder, error, "listing files") from error
+    return sorted(name for name in names if name.endswith(".json"))
 
 
 def read_config_json(store: str | os.PathLike[str], name: str) -> dict[str, Any] | None:
-    """A file of `config/`, or its `.bak` if it is missing, empty or truncated; None if neither exists.
+    """The content of a file of `config/`; see `read_config`. None if there is none."""
+    found = read_config(store, name, as_it_is)
+    return None if found is None else found.content
 
-    The broker renames X to X.bak before it writes X again (ConfigManager#persist). Raises
-    CorruptConfigError if a file exists and neither is readable, AccessError without permission for
-    the folder or the file.
+
+def read_config(
+    store: str | os.PathLike[str], name: str, decode: Decode[T]
+) -> ConfigFile[T] | None:
+    """A file of `config/`, or its `.bak` if it is missing or cannot be read; None if there is neither.
+
+    The broker does the same (ConfigManager#load); it writes X.bak before it writes X again. A warning
+    goes to the log when the `.bak` is read. `decode` is given the path and the content; its
+    CorruptConfigError counts as a file that cannot be read. Raises CorruptConfigError if neither can be
+    read, AccessError without permission for the folder or the file.
     """
+    found = _read_settled(store, name, decode)
+    for warning in () if found is None else found.warnings():
+        LOG.warning("%s", warning)
+    return found
+
+
+def _read_settled(
+    store: str | os.PathLike[str], name: str, decode: Decode[T]
+) -> ConfigFile[T] | None:
     folder = Path(store) / CONFIG_DIR
     paths = (folder / name, folder / f"{name}.bak")
     for _ in range(_MOST_READS - 1):
         before = _versions(paths)
+        last: ConfigFile[T] | None = None
+        failed: CorruptConfigError | None = None
         try:
-            return _read_one_of(paths)
-        except (CorruptConfigError, MissingFileError):
-            # A running broker writes the file in place: it may have been half-written.
+            last = _read_one_of(paths, decode)
+            if last is None or not last.is_backup:
+                return last
+        except CorruptConfigError as error:
+            failed = error
+        # A running broker writes the file in place: it may have been half-written.
+        if _written_lately(before):
             time.sleep(_WRITTEN_WITHIN_S)
-            if _versions(paths) == before:
-                raise
-    return _read_one_of(paths)
+            if _versions(paths) != before:
+                continue
+        if failed is not None:
+            raise failed
+        return last
+    return _read_one_of(paths, decode)
 
 
 def _versions(paths: Sequence[Path]) -> list[tuple[int, int, int] | None]:
@@ -116,29 +260,70 @@ def _versions(paths: Sequence[Path]) -> list[tuple[int, int, int] | None]:
     return found
 
 
-def _read_one_of(paths: Sequence[Path]) -> dict[str, Any] | None:
-    failed: tuple[Path, str] | None = None
-    for path in paths:
-        if not is_there(path):
-            continue
-        try:
-            value = parse_fastjson(read_file(path, LARGEST_JSON).decode("utf-8", "replace"))
-        except ValueError as error:
-            failed = failed or (path, str(error))
-            continue
-        except CorruptConfigError as error:  # no regular file, or too large
-            failed = failed or (path, str(error.reason))
-            continue
-        if isinstance(value, dict):
-            return value
-        failed = failed or (path, "it is not a JSON object")
-    if failed is None:
+def _written_lately(versions: Sequence[tuple[int, int, int] | None]) -> bool:
+    """Whether one of the files was written within the last minute, or has a time to come."""
+    newest = max((one[0] for one in versions if one is not None), default=0)
+    return newest > time_ns() - _RECENT_NS
+
+
+def _read_one_of(paths: Sequence[Path], decode: Decode[T]) -> ConfigFile[T] | None:
+    """The first readable one of a file and its .bak."""
+    main, backup = paths
+    found, why_main = _read_one(main, decode)
+    if found is not None:
+        return found
+    found, why_backup = _read_one(backup, decode)
+    if found is not None:
+        problem = f"read instead of {main.name}: {why_main or 'it is missing'}"
+        return ConfigFile(found.path, found.content, found.value, problem, found.doubt)
+    if why_main is None and why_backup is None:
         return None
     raise CorruptConfigError(
-        failed[0],
-        reason=f"neither this file nor its .bak can be read: {failed[1]}",
+        main if why_main else backup,
+        reason=f"neither this file nor its .bak can be read: {why_main}"
+        if why_main
+        else f"{main.name} is missing, and this .bak cannot be read: {why_backup}",
         advice="Restore it from a backup, or move it away: the messages do not depend on it",
     )
+
+
+def _read_one(path: Path, decode: Decode[T]) -> tuple[ConfigFile[T] | None, str | None]:
+    """A file, or why it cannot be read; neither if it is missing."""
+    if not is_there(path):
+        return None, None
+    try:
+        raw = read_file(path, LARGEST_JSON)
+    except MissingFileError:
+        return None, "it is a link to nothing" if path.is_symlink() else None
+    except CorruptConfigError as error:  # no regular file, or too large
+        return None, error.reason
+    try:
+        content, doubtful = _parsed(raw.decode("utf-8", "replace"))
+        if not isinstance(content, dict):
+            return None, "it is not a JSON object"
+        value = decode(path, content)
+    except CorruptConfigError as error:
+        return None, error.reason
+    except ValueError as error:
+        return None, _why_no_json(raw, error)
+    doubt = _COMMENTED if doubtful else None
+    return ConfigFile(path, content, value, None, doubt), None
+
+
+_COMMENTED = (
+    "it has a comment, and brokers of some releases do not read past it: they use the .bak, or start "
+    "as if the file was empty. Remove the comment"
+)
+
+
+def _why_no_json(raw: bytes, error: ValueError) -> str:
+    if not raw.strip():
+        return "it is empty"
+    if not raw.strip(b"\0"):
+        return f"it holds {len(raw)} zero bytes and nothing else"
+    if raw[:2] in _UTF_16 or raw[1:2] == b"\0" or raw[:1] == b"\0":
+        return "it is in UTF-16, which no broker reads"
+    return str(error)
 
 
 def next_count(version: Mapping[str, Any]) -> int:
@@ -147,10 +332,16 @@ def next_count(version: Mapping[str, Any]) -> int:
     return before + 1 if type(before) is int and abs(before) < 1 << 62 else 1
 
 
-def write_config_json(store: str | os.PathLike[str], name: str, text: str) -> None:
-    """Replace a file of `config/` atomically and keep the old one as .bak."""
+def write_config_json(
+    store: str | os.PathLike[str], name: str, text: str, decode: Decode[Any] = as_it_is
+) -> None:
+    """Replace a file of `config/` atomically. The old file becomes the .bak if `decode` can read it.
+
+    A damaged one must not replace a good .bak: it becomes X.damaged.
+    """
     folder = Path(store) / CONFIG_DIR
     path, fresh = folder / name, folder / f"{name}.tmp"
+    kept = "damaged" if _read_one(path, decode)[0] is None else "bak"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         fresh.unlink(missing_ok=True)  # of an interrupted write, or a link to a file elsewhere
@@ -158,8 +349,8 @@ def write_config_json(store: str | os.PathLike[str], name: str, text: str) -> No
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        if path.exists():
-            os.replace(path, f"{path}.bak")
+        if is_there(path):
+            os.replace(path, f"{path}.{kept}")
         os.replace(fresh, path)
     except OSError as error:
         raise from_os_error(path, error, "writing") from error

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rmq_store.config.json_files import next_count, read_config_json, to_fastjson, write_config_json
+from rmq_store.config.json_files import (
+    as_it_is,
+    next_count,
+    read_config,
+    to_fastjson,
+    write_config_json,
+)
 from rmq_store.errors import CorruptConfigError
-from rmq_store.format.layout import CONFIG_DIR
 from rmq_store.format.queues import QueueId
 from rmq_store.format.releases import Dialect
 from rmq_store.format.topics import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
+
+LOG = logging.getLogger("rmqstore")
+
+TOPICS_FILE = "topics.json"
+TopicConfigs = dict[str, dict[str, Any]]
 
 _READ_WRITE = 6  # perm bits: 4 read, 2 write
 
@@ -25,22 +36,22 @@ def update_topics(
 
     System topics are skipped: the broker creates them.
     """
-    value = read_config_json(root, "topics.json") or {}
-    table: dict[str, Any] = dict(read_topic_configs(root))
+    before = read_config(root, TOPICS_FILE, as_it_is)
+    table = {} if before is None else dict(decode_topics(before.path, before.content))
     counts: dict[str, int] = {}
     for topic, queue_id in queues:
         if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) or not is_system_topic(topic):
             counts[topic] = max(counts.get(topic, 0), queue_id + 1)
     for topic in {**counts, **declared}:
         table[topic] = _entry(topic, table.get(topic), counts.get(topic, 1), declared, dialect)
-    found = value.get("dataVersion")
+    found = None if before is None else before.content.get("dataVersion")
     version = dict(found) if isinstance(found, dict) else {"stateVersion": 0}
     version["counter"] = next_count(version)
     version["timestamp"] = time.time_ns() // 1_000_000
     if not dialect.has("json_data_version"):
         version.pop("stateVersion", None)
     text = to_fastjson({"dataVersion": version, "topicConfigTable": table})
-    write_config_json(root, "topics.json", text)
+    write_config_json(root, TOPICS_FILE, text, decode_topics)
 
 
 def _entry(
@@ -68,15 +79,30 @@ def _entry(
     return entry
 
 
-def read_topic_configs(store: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
+def read_topic_configs(store: str | os.PathLike[str]) -> TopicConfigs:
     """topics.json as topic -> settings; {} without a file.
 
     Raises CorruptConfigError, also for JSON that is not a table of topics; AccessError.
     """
-    table = (read_config_json(store, "topics.json") or {}).get("topicConfigTable") or {}
+    found = read_config(store, TOPICS_FILE, decode_topics)
+    return {} if found is None else found.value
+
+
+def topics_to_extend(store: str | os.PathLike[str]) -> TopicConfigs:
+    """As `read_topic_configs`, for writers: settings that nobody understands are not written over.
+
+    Raises CorruptConfigError for them, although there is a .bak.
+    """
+    found = read_config(store, TOPICS_FILE, as_it_is)
+    return {} if found is None else decode_topics(found.path, found.content)
+
+
+def decode_topics(path: Path, content: Mapping[str, Any]) -> TopicConfigs:
+    """The topics in the content of topics.json, with their settings. Raises CorruptConfigError."""
+    table = content.get("topicConfigTable") or {}
     if not isinstance(table, dict) or not all(map(_are_settings, table.values())):
         raise CorruptConfigError(
-            Path(store) / CONFIG_DIR / "topics.json",
+            path,
             reason="topicConfigTable is not a table of topics",
             expected='{"topic": {"readQueueNums": 8, ...}, ...}',
             advice="Restore the file from a backup, or move it away: the messages do not depend on it",
@@ -96,15 +122,23 @@ def _are_settings(found: Any) -> bool:
     )
 
 
-def declared_topics(store: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
+def declared_topics(store: str | os.PathLike[str]) -> TopicConfigs:
     """As `read_topic_configs`, but {} if the file is damaged, for callers that do not depend on it.
 
     Raises AccessError.
     """
+    return topics_or_problem(store)[0]
+
+
+def topics_or_problem(
+    store: str | os.PathLike[str],
+) -> tuple[TopicConfigs, CorruptConfigError | None]:
+    """As `declared_topics`, with the error of a damaged file; a warning with it goes to the log."""
     try:
-        return read_topic_configs(store)
-    except CorruptConfigError:
-        return {}
+        return read_topic_configs(store), None
+    except CorruptConfigError as error:
+        LOG.warning("what topics.json declares is not known: %s", error)
+        return {}, error
 
 
 def batch_topics(topic_configs: Mapping[str, Mapping[str, Any]]) -> set[str]:

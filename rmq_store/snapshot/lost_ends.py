@@ -360,7 +360,8 @@ class LostEnds:
         reached: dict[QueueId, int] = {}
         try:
             groups = [*read_consumer_offsets(self._root).values(), read_delay_offsets(self._root)]
-        except (StoreError, ValueError, TypeError, AttributeError):  # damaged: proves nothing
+        except StoreError as error:  # damaged: proves nothing
+            LOG.warning("the ends of queues are not compared with consumer offsets: %s", error)
             return {}
         for topics in groups:
             for topic, queues in topics.items():

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.config.topics_json import declared_topics
+from rmq_store.config.topics_json import topics_or_problem
 from rmq_store.consumequeue.bisection import bisect_first, find_boundary, recheck_neighbours
 from rmq_store.consumequeue.consume_queue_ext import QueueExt
 from rmq_store.consumequeue.entries import Entries, concat_entries, no_entries
 from rmq_store.consumequeue.queue_files import QueueFiles
 from rmq_store.consumequeue.queue_folders import QueueFolders, queue_folder
-from rmq_store.errors import UnknownQueueError, nearest
+from rmq_store.errors import StoreError, UnknownQueueError, nearest
 from rmq_store.files.remote.blocks import Ranges, need_all
 from rmq_store.format.layout import CONSUMEQUEUE_EXT_DIR, EXT_MAX_ADDRESS, FILLER_SIZE
 from rmq_store.format.queues import Entry, QueueId, QueueSlice
@@ -52,7 +52,16 @@ class QueueView:
     @cached_property
     def declared_topics(self) -> dict[str, dict[str, Any]]:
         """topics.json, read once: topic -> its settings; {} if it is damaged. Raises AccessError."""
-        return declared_topics(self._root)
+        return self._topics_or_problem[0]
+
+    @property
+    def topics_problem(self) -> StoreError | None:
+        """Why topics.json cannot be read. Raises AccessError."""
+        return self._topics_or_problem[1]
+
+    @cached_property
+    def _topics_or_problem(self) -> tuple[dict[str, dict[str, Any]], StoreError | None]:
+        return topics_or_problem(self._root)
 
     @cached_property
     def known_topics(self) -> list[str]:

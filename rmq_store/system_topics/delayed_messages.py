@@ -14,6 +14,13 @@ from itertools import islice
 from rmq_store.config.consumer_offsets import read_delay_offsets
 from rmq_store.format.queues import QueueSlice
 from rmq_store.format.topics import SCHEDULE_TOPIC, TIMER_TOPIC
+from rmq_store.markers.timer_files import (
+    DELETE,
+    TimerCheck,
+    TimerUnits,
+    read_timer_check,
+    read_timer_units,
+)
 from rmq_store.store import MessageStore
 from rmq_store.system_topics.copies_by_uniq_key import Copy, copies_with
 from rmq_store.system_topics.system_topic_rows import (
@@ -23,13 +30,6 @@ from rmq_store.system_topics.system_topic_rows import (
     all_of,
     newest_time,
     rows_of,
-)
-from rmq_store.system_topics.timer_files import (
-    DELETE,
-    TimerCheck,
-    TimerUnits,
-    read_timer_check,
-    read_timer_units,
 )
 
 LEVEL, TIMER = "level", "timer"

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rmq_store.config.json_files import read_config_json
+from rmq_store.config.json_files import as_it_is, config_names, read_config
 from rmq_store.errors import CorruptConfigError
 from rmq_store.format.layout import ABORT_FILE, CHECKPOINT_FILE, CONFIG_DIR
 from rmq_store.format.queues import QueueSlice
@@ -61,21 +61,23 @@ CHECKPOINT_TABLE = Table(
 
 def _config(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterator[Row]:
     folder = Path(store.path) / CONFIG_DIR
-    names = {path.name.removesuffix(".bak") for path in folder.glob("*.json*")}
-    for name in sorted(name for name in names if name.endswith(".json")):
+    for name in config_names(store.path):
         path = folder / name
-        modified = _modified(path)
         try:
-            value = read_config_json(store.path, name)
+            found = read_config(store.path, name, as_it_is)
         except CorruptConfigError as error:
-            yield {"file": str(path), "modified": modified, "problem": str(error)}
+            yield {"file": str(path), "modified": _modified(path), "problem": str(error)}
             continue
-        for key, text in _leaves(value or {}):
-            yield {"file": str(path), "modified": modified, "name": key, "value": text}
+        if found is None:
+            continue
+        row = {"file": str(found.path), "modified": _modified(found.path)}
+        row["problem"] = "; ".join(found.warnings()) or None
+        for key, text in _leaves(found.content):
+            yield {**row, "name": key, "value": text}
 
 
 def _modified(path: Path) -> int | None:
-    """When a file, or the .bak that is read instead, was written; ms."""
+    """When a file, or the .bak if it is missing, was written; ms."""
     for one in (path, path.with_name(path.name + ".bak")):
         if one.exists():
             return one.stat().st_mtime_ns // 1_000_000
@@ -98,11 +100,13 @@ CONFIG = Table(
     "the JSON files under config/, value by value; secrets are hidden",
     (
         BROKER,
-        TableColumn("file", TEXT, "the file; if it is damaged, its .bak is read"),
+        TableColumn("file", TEXT, "the file, or its .bak if that was read instead"),
         TableColumn("modified", TIMESTAMP, "when it was last written"),
         TableColumn("name", TEXT, "the path of names to the value, joined by dots"),
         TableColumn("value", TEXT, "the value; JSON if it is not a text"),
-        TableColumn("problem", TEXT, "why the file cannot be read"),
+        TableColumn(
+            "problem", TEXT, "why the file cannot be read, or why its .bak was read instead"
+        ),
     ),
     _config,
 )

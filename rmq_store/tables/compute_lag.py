@@ -19,12 +19,12 @@ LOST_QUEUE = "LOST_QUEUE"
 
 
 def source_of(store: MessageStore, name: str) -> tuple[str, int | None]:
-    """The file read for a config file's name, and when it was written (ms)."""
-    folder = Path(store.path) / CONFIG_DIR
-    for path in (folder / name, folder / f"{name}.bak"):
-        if path.exists() and path.stat().st_size:
-            return str(path), path.stat().st_mtime_ns // 1_000_000
-    return str(folder / name), None
+    """The path of a config file that was read, and when it was written (ms); None if it is gone now."""
+    path = Path(store.path) / CONFIG_DIR / name
+    try:
+        return str(path), path.stat().st_mtime_ns // 1_000_000
+    except OSError:
+        return str(path), None
 
 
 def group_rows(

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from rmq_store.config.consumer_offsets import (
-    DELAY_FILE,
     committed_offsets,
-    read_delay_offsets,
+    read_delay_file,
 )
 from rmq_store.format.queues import QueueSlice
+from rmq_store.format.topics import SCHEDULE_TOPIC
 from rmq_store.store import MessageStore
 from rmq_store.tables.compute_lag import group_rows, source_of
 from rmq_store.tables.table import BROKER, INT, LONG, TEXT, TIMESTAMP, Row, Table, TableColumn
@@ -63,15 +63,17 @@ def _offsets(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterat
             "queueId": queue.queue_id,
             "offset": offset,
         }
-    for topic, levels in read_delay_offsets(store.path).items():
-        for queue_id, offset in levels.items():
-            yield {
-                "kind": "delay",
-                "file": source_of(store, DELAY_FILE)[0],
-                "topic": topic,
-                "queueId": queue_id,
-                "offset": offset,
-            }
+    delay = read_delay_file(store.path)
+    if delay is None:
+        return
+    for queue_id, offset in delay.value.items():
+        yield {
+            "kind": "delay",
+            "file": str(delay.path),
+            "topic": SCHEDULE_TOPIC,
+            "queueId": queue_id,
+            "offset": offset,
+        }
 
 
 OFFSETS = Table(

@@ -10,7 +10,7 @@ from rmq_store.tables.table import BROKER, FLAG, INT, LONG, TEXT, TIMESTAMP, Row
 
 
 def _topics(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterator[Row]:
-    declared = store.view.declared_topics
+    declared, problem = store.view.declared_topics, store.view.topics_problem
     for topic in sorted({*store.topics(), *declared}):
         queues = store.queues(topic)
         said = declared.get(topic, {})
@@ -20,10 +20,11 @@ def _topics(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterato
             "queues": len(queues),
             "batch": any(store.view.is_batch(queue) for queue in queues),
             "messages": sum(store.max_offset(*q) - store.min_offset(*q) for q in queues),
-            "declared": topic in declared,
+            "declared": None if problem else topic in declared,
             "readQueueNums": said.get("readQueueNums"),
             "writeQueueNums": said.get("writeQueueNums"),
             "perm": said.get("perm"),
+            "problem": None if problem is None else str(problem),
         }
 
 
@@ -37,10 +38,11 @@ TOPICS = Table(
         TableColumn("queues", INT, "how many queues have files or messages"),
         TableColumn("batch", FLAG, "whether its queues hold inner batches (BatchConsumeQueue)"),
         TableColumn("messages", LONG, "messages in all its queues"),
-        TableColumn("declared", FLAG, "whether it is in topics.json"),
+        TableColumn("declared", FLAG, "whether it is in topics.json; null if that cannot be read"),
         TableColumn("readQueueNums", INT, "the value in topics.json"),
         TableColumn("writeQueueNums", INT, "the value in topics.json"),
         TableColumn("perm", INT, "the value in topics.json: 4 read, 2 write"),
+        TableColumn("problem", TEXT, "why topics.json cannot be read, so that its values are null"),
     ),
     _topics,
 )

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from rmq_store.config.json_files import is_there, read_config_json
-from rmq_store.config.topics_json import read_topic_configs
+from rmq_store.config.consumer_offsets import (
+    CONSUMER_FILES,
+    DELAY_FILE,
+    decode_consumer_offsets,
+    decode_delay_offsets,
+)
+from rmq_store.config.json_files import ConfigFile, Decode, as_it_is, config_names, read_config
+from rmq_store.config.topics_json import TOPICS_FILE, decode_topics
 from rmq_store.errors import CorruptConfigError, StoreError
 from rmq_store.format.layout import ABORT_FILE, CHECKPOINT_FILE, CONFIG_DIR
 from rmq_store.markers.checkpoint import Checkpoint
+from rmq_store.markers.timer_files import read_timer_check
 from rmq_store.store import MessageStore
 from rmq_store.verify.findings import Finding, Severity
 
-CONFIG_FILES = (
-    "topics.json",
-    "consumerOffset.json",
-    "subscriptionGroup.json",
-    "delayOffset.json",
-    "consumerFilter.json",
-)
+_DECODED: Mapping[str, Decode[Any]] = {
+    TOPICS_FILE: decode_topics,
+    DELAY_FILE: decode_delay_offsets,
+    **dict.fromkeys(CONSUMER_FILES, decode_consumer_offsets),
+}
 _CHECKPOINT = "Move it away: without it, a broker that has to recover scans the whole log"
 
 
@@ -79,24 +85,43 @@ def checkpoint_findings(
 
 
 def config_findings(store: MessageStore) -> Iterator[Finding]:
-    """Findings for files in config/ that cannot be read, and their .bak neither."""
-    for name in CONFIG_FILES:
-        path = store.path / CONFIG_DIR / name
-        if not is_there(path) and not is_there(path.with_name(f"{name}.bak")):
-            continue
+    """Findings for files in config/ that cannot be read, and for those whose .bak was read instead."""
+    try:
+        names = config_names(store.path)
+    except CorruptConfigError as error:
+        yield _unreadable(error)
+        return
+    for name in names:
         try:
-            if name == "topics.json":
-                read_topic_configs(store.path)
-            else:
-                read_config_json(store.path, name)
+            found = read_config(store.path, name, _DECODED.get(name, as_it_is))
         except CorruptConfigError as error:
-            yield Finding(
-                Severity.ERROR,
-                "config-unreadable",
-                str(path),
-                error.reason,
-                error.advice or "Restore a copy",
-            )
+            yield _unreadable(error)
+            continue
+        if found is None:
+            continue
+        if found.problem is not None:
+            yield _config_warning("config-backup-used", found, found.problem, _BACKUP_USED)
+        if found.doubt is not None:
+            yield _config_warning("config-comment", found, found.doubt, "Remove the comment")
+    try:
+        read_timer_check(store.path)
+    except CorruptConfigError as error:
+        yield _unreadable(error)
+
+
+_BACKUP_USED = (
+    "It is older: what was written after it is missing. A broker uses it too when it starts. Restore the "
+    "file from a copy, or accept the .bak"
+)
+
+
+def _unreadable(error: CorruptConfigError) -> Finding:
+    path, todo = error.path or CONFIG_DIR, error.advice or "Restore a copy"
+    return Finding(Severity.ERROR, "config-unreadable", path, error.reason, todo)
+
+
+def _config_warning(code: str, found: ConfigFile[Any], meaning: str, advice: str) -> Finding:
+    return Finding(Severity.WARNING, code, str(found.path), meaning, advice)
 
 
 def consumer_findings(store: MessageStore) -> Iterator[Finding]:

@@ -11,7 +11,7 @@ import numpy as np
 from rmq_store.arrow.decoded_records import DecodedRecords
 from rmq_store.commitlog.headers import Headers
 from rmq_store.config.broker_conf import StoreConfig
-from rmq_store.config.topics_json import batch_topics, read_topic_configs
+from rmq_store.config.topics_json import batch_topics, topics_to_extend
 from rmq_store.consumequeue.entry_of_record import DispatchRequests, entries_to_write
 from rmq_store.consumequeue.queue_writer import QueueWriter
 from rmq_store.files.segment_writer import OpenFiles
@@ -49,7 +49,7 @@ class Dispatcher:
         """`listed`: callback that receives the new queue ends after each write."""
         self._config = config
         self._listed = listed
-        self.batch_topics = batch_topics(read_topic_configs(root)) | {
+        self.batch_topics = batch_topics(topics_to_extend(root)) | {
             queue.topic for queue, state in snapshot.queues.items() if state.batch
         }
         ends = {queue: state.file_stop for queue, state in snapshot.queues.items()}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
 import click
 
 from rmq_store.cli.engines import Wanted, asked_store, engine_options
+from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.option_names import GROUPS, SYSTEM, TOPIC, TOPICS, OnceCommand
 from rmq_store.cli.options import json_option, open_store, store_command, word
 from rmq_store.cli.printing import print_table, reading
@@ -103,6 +105,7 @@ def print_named(
     system: bool = True,
 ) -> None:
     """Print a table of the source; with `topic`, only its rows."""
+    import pyarrow as pa
     import pyarrow.compute as pc
 
     from rmq_store.tables import TABLES
@@ -116,14 +119,17 @@ def print_named(
             )
         with reading(name, opened):
             found = TABLES[name].of(opened)
+            unread = name == "topics" and opened.view.topics_problem is not None
         if topic is not None:
             found = found.filter(pc.equal(found["topic"], topic))
         elif not system:
             kept = [not opened.is_system_topic(one) for one in found["topic"].to_pylist()]
-            found = found.filter(kept)
+            found = found.filter(pa.array(kept, pa.bool_()))
     shown = _SHOWN.get(name)
     there = [column for column in shown or () if column in found.column_names]
     print_table(found, as_json, columns=there or None)
+    if unread:
+        sys.exit(EXIT_FINDINGS)
 
 
 def print_lag(
