@@ -110,8 +110,8 @@ def config_findings(store: MessageStore) -> Iterator[Finding]:
 
 
 _BACKUP_USED = (
-    "It is older: what was written after it is missing. A broker uses it too when it starts. Restore the "
-    "file from a copy, or accept the .bak"
+    "It is older: what was written after it is missing. A broker that cannot read the file uses "
+    "it too when it starts. Restore the file from a copy, or accept the .bak"
 )
 
 

