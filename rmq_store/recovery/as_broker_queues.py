@@ -154,7 +154,7 @@ class BrokerQueue:
         if not len(new):
             return 0, new
         if not self.files and not self._first_file(int(offset[new[0]])):
-            return 0, new
+            return 0, new[:0]  # no earlier record has the queueOffset: the number itself is damaged
         taken = appended_rows(offset[new], self.stop // self.dtype.itemsize)
         rows = new[taken]
         if len(rows):

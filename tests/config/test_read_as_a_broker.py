@@ -1,4 +1,4 @@
-"""Which config files a broker reads, and which it leaves for the .bak; every use of a .bak is told.
+"""Which config files a broker reads, and which it leaves for the .bak; each use of a .bak is reported.
 
 The expected values are what ConsumerOffsetManager#load of 4.9.7, 5.3.3 (fastjson 1), 5.4.0 and 5.5.0
 (fastjson 2) answered for the same bytes: all of them alike, but for comments.
