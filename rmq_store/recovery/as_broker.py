@@ -13,6 +13,7 @@ import numpy as np
 
 from rmq_store.arrow.decoded_records import DecodedRecords
 from rmq_store.commitlog.headers import Headers
+from rmq_store.commitlog.intact_records_behind import intact_records_behind
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.record_runs import follow
 from rmq_store.config.broker_conf import StoreConfig
@@ -128,6 +129,8 @@ class _Broker:
         number = self._first_file(reached)
         self.report.scanned_from = self.files[number][0]
         end = self._dispatch_from(number, reached if self.report.clean else None)
+        behind = intact_records_behind(self.log, end, self._newest)
+        self.report.intact_cut = sum(len(run.headers) for run in behind)
         if max((q.max_physic_offset for q in self.queues.values()), default=-1) >= end:
             for broker_queue in self.queues.values():
                 broker_queue.truncate(end)
@@ -185,6 +188,7 @@ class _Broker:
         try:
             for headers in self._walk(number):
                 self.report.records += len(headers)
+                self._newest = int(headers.field("store_timestamp", np.int64)[-1])
                 says = headers.field("physical_offset", np.int64)
                 if only_behind is not None:
                     headers = _rows(headers, np.flatnonzero(says > only_behind))
@@ -244,6 +248,7 @@ class _Broker:
                 )
 
     _walked_to = 0
+    _newest = 0  # when the last record was stored, ms
 
     def _walk(self, number: int) -> Iterator[Headers]:
         """Records up to the first invalid one; their physicalOffset is not checked."""

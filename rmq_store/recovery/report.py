@@ -47,7 +47,8 @@ class RecoveryReport:
 
     `log_start` and `log_end`: the log afterwards. `scanned_from`: start of the scan. `damage`: log
     ranges that are not records and were not changed. `entries_cut` and `entries_rebuilt`: units of
-    queues. `left_out`: records that no broker lists, because earlier records have their queue
+    queues. `intact_cut`: intact records behind the log's new end, which are cut or hidden with the
+    damage before them. `left_out`: records that no broker lists, because earlier records have their queue
     offsets. `queues`: min and max offset of each. `untouched`: the store was closed cleanly and its
     log and queues end together, so nothing else was checked and nothing was changed. `applied`:
     false for a plan, which says what a recovery would do.
@@ -67,6 +68,7 @@ class RecoveryReport:
     entries_cut: int = 0
     entries_rebuilt: int = 0
     index_items_rebuilt: int = 0
+    intact_cut: int = 0
     left_out: dict[QueueId, LeftOut] = field(default_factory=dict)
     queues: dict[QueueId, tuple[int, int]] = field(default_factory=dict)
     seconds: float = 0.0
@@ -76,6 +78,14 @@ class RecoveryReport:
     def bytes_cut(self) -> int:
         """Bytes cut from the end of the log, up to its last nonzero byte."""
         return sum(file.bytes for file in self.files if file.what == "cut log")
+
+    def line_of_intact_cut(self) -> str:
+        """A sentence about intact records behind the log's new end."""
+        done = "are cut too" if self.applied else "would be cut too"
+        return (
+            f"{self.intact_cut} intact records after log offset {self.log_end} {done}, because the one "
+            "there is damaged. rmqstore salvage copies them into a new store, before a recovery"
+        )
 
     def lines_of_left_out(self) -> list[str]:
         """A sentence for each queue with records that were left out."""
@@ -126,6 +136,7 @@ class RecoveryReport:
             f"  queues: {len(self.queues)}, entries cut {self.entries_cut}, "
             f"rebuilt {self.entries_rebuilt}; index items rebuilt {self.index_items_rebuilt}",
         ]
+        lines += [f"  {self.line_of_intact_cut()}"] if self.intact_cut else []
         lines += [f"  {line}" for line in self.lines_of_left_out()]
         lines += [f"  damage left unchanged: {start} to {stop}" for start, stop in self.damage]
         lines += [

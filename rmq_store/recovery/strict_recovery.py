@@ -9,6 +9,7 @@ import numpy as np
 
 from rmq_store.arrow.decoded_records import DecodedRecords
 from rmq_store.commitlog.headers import Headers
+from rmq_store.commitlog.intact_records_behind import intact_records_behind
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.locate import commitlog_folders
@@ -117,6 +118,9 @@ class StrictRecovery:
         index = IndexRecovery(self.root, geometry, self.checkpoint, (log.start, end))
         self.report.scanned_from, self.report.records = start, first.records
         self.report.damage = first.damage
+        if self._until is None:
+            behind = intact_records_behind(log, end, first.newest_timestamp)
+            self.report.intact_cut += sum(len(run.headers) for run in behind)
         self._cut_log(log, end)
         self._extend_report_by(index)
         log = self._open_log()

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rmq_store.commitlog.intact_records_behind import intact_records_behind
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.consumequeue.entries import Entries, concat_entries
@@ -62,9 +63,9 @@ def take_snapshot(
     """Determine the state of a store from its current files. Reads only the undispatched end of the log.
 
     By default the log ends at the first damage after the newest listed record, where a writer
-    continues. With `past_damage`, for readers, it ends after the last whole record that an entry
-    lists; in a store that was closed, or lacks a file there, entries that point after the end still
-    count. `compared_from`: log offset after which a recovery has just compared all records with the
+    continues. With `past_damage`, for readers, it ends after the last intact record; in a store that
+    was closed, or lacks a file there, entries that point after the end still count.
+    `compared_from`: log offset after which a recovery has just compared all records with the
     queues. Raises UndispatchedError if too many records are in no queue.
     """
     with collector_paused():
@@ -168,7 +169,7 @@ def _find_log_end(log: CommitLog, listed: Collection[ListedQueue], past_damage: 
             break
     else:
         known = _end_without_entries(log, listed)
-    return _after_damage(log, listed, known) if past_damage else known
+    return _behind_damage(log, _after_damage(log, listed, known)) if past_damage else known
 
 
 def _end_without_entries(log: CommitLog, listed: Collection[ListedQueue]) -> _LogEnd:
@@ -203,6 +204,15 @@ def _after_damage(log: CommitLog, listed: Collection[ListedQueue], known: _LogEn
             last, end = log.last_from(where + size)
             return _LogEnd(where + size, where if last is None else last, end)
     return known
+
+
+def _behind_damage(log: CommitLog, known: _LogEnd) -> _LogEnd:
+    """The end after the last intact record behind the end `known`, whether a queue lists it or not."""
+    last, stop = known.last, known.stop
+    newest = None if last is None else log.store_time_at(last)
+    for run in intact_records_behind(log, stop, newest):
+        last, stop = run.segment.base + int(run.headers.at[-1]), run.stop
+    return _LogEnd(known.dispatched, last, stop)
 
 
 def _cut_to_log(listed_queue: ListedQueue, log_end: int) -> None:

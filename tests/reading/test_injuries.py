@@ -43,7 +43,6 @@ class Listing:
     size: int
     body: bytes
     entry: tuple[Path, int, int] | None  # None: its queue has no file
-    dispatched: bool  # False: the broker died before it wrote the entry
 
 
 @dataclass
@@ -65,10 +64,9 @@ class Patient:
             for record in records:
                 at = record["commitLogOffset"]
                 offset, entry = units.get(at, (record["queueOffset"], None))
-                listed = entry is not None
                 entry = entry or _place_of(patient.store, queue, offset)
                 body = bodies_of(record)[1]
-                message = Listing(at, record["storeSize"], body, entry, listed)
+                message = Listing(at, record["storeSize"], body, entry)
                 patient.messages[queue, offset] = message
         return patient
 
@@ -237,23 +235,9 @@ def _is_intact_at(patient: Patient, log: Mapping[int, bytes], log_offset: int) -
 
 
 def _nothing_lost(patient: Patient, missing: Iterable[Place], log: Mapping[int, bytes]) -> None:
-    hurt_from = _first_hurt(patient.log, log)
     for place in missing:
-        message = patient.messages[place]
-        record, entry = patient.intact(message, log)
-        if not message.dispatched and message.log_offset >= hurt_from:
-            continue  # in no queue yet, and after the place where a broker cuts the log
+        record, entry = patient.intact(patient.messages[place], log)
         assert not (record and entry), f"{place} was not hurt"
-
-
-def _first_hurt(before: Mapping[int, bytes], after: Mapping[int, bytes]) -> int:
-    """The log offset of the first byte that was changed."""
-    for base, raw in sorted(before.items()):
-        now = after.get(base, b"")
-        if now != raw:
-            same = next((i for i, (a, b) in enumerate(zip(raw, now, strict=False)) if a != b), None)
-            return base + (len(now) if same is None else same)
-    return 2**63
 
 
 def _after_the_end(patient: Patient, given: Given) -> set[Place]:
@@ -274,6 +258,66 @@ def run_injuries(name: str, folder: Path, seeds: Iterable[int]) -> None:
         except Exception as error:
             raise AssertionError(f"{name}, seed {seed}: {patient.store.hit}: {error}") from error
         patient.store.mend()
+
+
+# --- damage in the part of the log that no queue lists ----------------------------------------------
+
+
+def forget_the_end(patient: Patient, width: int) -> int:
+    """Let queues lack the entries of the last `width` bytes of the log; gives the log offset.
+
+    That is how a broker that dispatches late leaves them when its machine dies.
+    """
+    messages = patient.messages.values()
+    begin = max(one.log_offset + one.size for one in messages) - width
+    whole = patient.store.whole
+    for path, start, _ in (one.entry for one in messages if one.log_offset >= begin if one.entry):
+        behind = {path: start} | {p: 0 for p in path.parent.iterdir() if p.name > path.name}
+        for file, at in behind.items():
+            whole[file] = whole[file][:at] + bytes(len(whole[file]) - at)
+            file.write_bytes(whole[file])
+    return begin
+
+
+def injure_the_end(patient: Patient, begin: int, place: int, width: int) -> None:
+    """Change `width` bytes of the log at `place`, a number that chooses one after `begin`."""
+    end = max(one.log_offset + one.size for one in patient.messages.values())
+    at = begin + place % (end - begin)
+    base = max(base for base in patient.log if base <= at)
+    path = next(
+        p for p in patient.store.whole if p.parent.name == "commitlog" and int(p.name) == base
+    )
+    raw = bytearray(patient.store.whole[path])
+    for position in range(at - base, min(at - base + width, len(raw))):
+        raw[position] = raw[position] ^ 0x40 if width < _PAGE else 0
+    path.write_bytes(raw)
+    patient.store.hit.append(f"{width} bytes of the log at {at}")
+
+
+_PAGE = 4096
+_END = 300 << 10
+
+
+def run_unlisted_injuries(name: str, folder: Path, places: Iterable[int]) -> None:
+    patient = Patient.of(name, folder)
+    begin = forget_the_end(patient, _END)
+    for place in places:
+        injure_the_end(patient, begin, place, _PAGE if place % 5 == 4 else 1)
+        try:
+            judge(patient)
+        except Exception as error:
+            raise AssertionError(f"{name}: {patient.store.hit}: {error}") from error
+        patient.store.mend()
+
+
+def test_a_damaged_record_that_no_queue_lists_hides_none_behind_it(tmp_path: Path) -> None:
+    run_unlisted_injuries("crash-5.3.3", tmp_path, range(0, _END, _END // 15))
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("name", ["crash-5.3.3", "crash-5.5.0", "crash-4.9.7", "hot-5.5.0"])
+def test_each_byte_of_the_part_of_the_log_that_no_queue_lists(name: str, tmp_path: Path) -> None:
+    run_unlisted_injuries(name, tmp_path, some(name, range(0, _END, 601)))
 
 
 @pytest.mark.parametrize("name", BASES)

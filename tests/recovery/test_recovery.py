@@ -16,7 +16,7 @@ from rmq_store.errors import InvalidArgumentError, StoreLockedError
 from rmq_store.format.layout import QUEUE_ENTRY
 from rmq_store.format.record import Gap
 from rmq_store.markers.checkpoint import Checkpoint
-from rmq_store.recovery.recover_store import recover
+from rmq_store.recovery.recover_store import plan_recovery, recover
 from rmq_store.recovery.report import RecoveryReport
 from tests.support.golden import UNCLEAN, GoldenStore, unpack
 from tests.support.running.campaigns import some
@@ -196,6 +196,26 @@ def test_damage_that_had_been_on_the_disk_does_not_end_the_log(tmp_path: Path) -
     assert report.damage == [(hurt.commit_log_offset, hurt.commit_log_offset + hurt.store_size)]
     assert report.log_end == end
     assert {queue: ends[1] for queue, ends in report.queues.items()} == before
+
+
+@pytest.mark.parametrize("mode", ["strict", "broker"])
+@pytest.mark.parametrize("number", [1, 40])
+def test_intact_records_that_are_cut_with_a_damaged_one_are_counted(
+    mode: str, number: int, tmp_path: Path
+) -> None:
+    store = unpack("crash-5.3.3", tmp_path)
+    places = sorted(record["commitLogOffset"] for record in store.truth)
+    hurt, behind = places[-number - 1], number
+    path = max(p for p in Path(store.path, "commitlog").iterdir() if int(p.name) <= hurt)
+    with path.open("r+b") as file:
+        file.seek(hurt - int(path.name) + 4)
+        file.write(b"\xff")
+    plan = plan_recovery(store.path, mode=mode, release="5.3.3")
+    assert (plan.log_end, plan.intact_cut) == (hurt, behind)
+    assert f"{behind} intact records after log offset {hurt} would be cut too" in str(plan)
+    report = recover(store.path, mode=mode, release="5.3.3")
+    assert (report.log_end, report.intact_cut) == (hurt, behind)
+    assert "are cut too" in str(report)
 
 
 @pytest.mark.parametrize("step", range(12))

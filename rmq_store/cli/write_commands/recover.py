@@ -60,5 +60,5 @@ def recover(
         click.echo(str(report))
         if not really and not report.untouched:
             click.echo("nothing was changed; --apply repairs the store", err=True)
-    if report.damage or report.left_out:
+    if report.damage or report.intact_cut or report.left_out:
         sys.exit(EXIT_FINDINGS)
