@@ -11,6 +11,7 @@ import click
 from rmq_store.cli.printing import make_room, say, write
 from rmq_store.errors import StoreError
 from rmq_store.text.progress import Progress
+from rmq_store.text.sizes import size
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -163,12 +164,15 @@ class Damage:
 
 
 def where_it_was(store: MessageStore, key: str, topics: Collection[str] = ()) -> str:
-    """What the index still lists for a key that no message has; empty if nothing."""
+    """What the index still lists for a key of which no message was found, and what was not read."""
     from rmq_store.search.plan_key_search import gone_key
 
     start, end = store.log_range()
-    gone = gone_key(store, key, topics)
     text = ""
+    if not store.key_index().reads_log:
+        text += f"; only the index was searched, because the log has {size(end - start)}"
+        text += ". rmqstore verify compares both"
+    gone = gone_key(store, key, topics)
     if gone.expired:
         text += f"; the index lists it at {_offsets(gone.expired)}, before the log's start"
         text += f" ({start}): it has expired, or log files are missing"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -76,6 +76,14 @@ def _files_named_as_index(folder: str | os.PathLike[str]) -> list[tuple[str, int
             if size is not None:
                 found.append((entry.path, size))
     return found
+
+
+class Hit(NamedTuple):
+    """An item of a key's hash: its file, its number there, and the log offset it leads to."""
+
+    file: IndexFile
+    number: int
+    log_offset: int
 
 
 class IndexFile:
@@ -356,6 +364,10 @@ class IndexFile:
         """The number of the item that item `number` points to."""
         return int(self._items(self.geometry, np.array([number]))["previous"][0])
 
+    def log_offset_of(self, number: int) -> int:
+        """The log offset that an item leads to."""
+        return int(self._items(self.geometry, np.array([number]))["log_offset"][0])
+
     def item_at(self, number: int) -> int:
         """The position of an item in the file."""
         return index_item_at(self.geometry.slots, number)
@@ -365,15 +377,17 @@ class IndexFile:
         hashes: Ints = self._places(start + 1, stop + 1)["key_hash"].astype(np.int64)
         return hashes
 
-    def walk(self, key_hash: int, found: list[int]) -> Iterator[tuple[int, int]]:
-        """Add the log offsets of the items with exactly this hash to `found`, newest first.
+    def walk(self, key_hash: int, found: list[Hit]) -> Iterator[tuple[int, int]]:
+        """Add the items with exactly this hash to `found`, newest first.
 
         Yields the byte range of the file before each access. Raises CorruptIndexError if the chain
-        does not descend, and DataLossError if the file was cut, whose bytes read as zeros.
+        does not descend or leaves its slot, and DataLossError if the file was cut, whose bytes read
+        as zeros.
         """
-        count = self.header.index_count
+        count, slots = self.header.index_count, self.geometry.slots
+        slot = key_hash % slots
         mapping = self._checked_mapping()
-        at = INDEX_HEADER.itemsize + key_hash % self.geometry.slots * INDEX_SLOT.itemsize
+        at = INDEX_HEADER.itemsize + slot * INDEX_SLOT.itemsize
         yield at, at + _SLOT.size
         (number,) = self._unpacked(_SLOT, mapping, at)
         while number > 0:
@@ -388,7 +402,17 @@ class IndexFile:
             item_hash, log_offset, _, previous = item
             # Skip an item written after the header was read, but follow it to older ones.
             if number <= count and item_hash == key_hash:
-                found.append(log_offset)
+                found.append(Hit(self, number, log_offset))
+            if item_hash < 0 or item_hash % slots != slot:
+                self._checked_mapping()
+                raise CorruptIndexError(
+                    self.path,
+                    offset=at,
+                    reason="an item is in the chain of another slot than that of its hash",
+                    expected=f"a hash of slot {slot}",
+                    actual=item_hash,
+                    advice="Delete this index file in a copy of the store and rebuild the index from the log",
+                )
             if previous >= number or previous < 0:
                 self._checked_mapping()
                 raise CorruptIndexError(
@@ -427,10 +451,29 @@ class IndexFile:
 
     def log_offsets(self, key_hash: int) -> list[int]:
         """Log offsets of all items with this hash, newest first."""
-        found: list[int] = []
+        found: list[Hit] = []
         for _ in self.walk(key_hash, found):
             pass  # local bytes are mapped; remote ones are fetched on access
-        return found
+        return [hit.log_offset for hit in found]
+
+    def covered(self) -> tuple[int, int]:
+        """The log offsets of the first and the last item, both at most what the header says.
+
+        In an object store the header alone says it.
+        """
+        header = self.header
+        if self.is_remote or not header.items:
+            return header.begin_log_offset, header.end_log_offset
+        last = min(header.items, self.geometry.items - 1)
+        (offset,) = self._items(self.geometry, np.array([last]))["log_offset"].tolist()
+        return header.begin_log_offset, min(header.end_log_offset, offset)
+
+    def neighbours(self, number: int) -> tuple[int, int]:
+        """The log offsets of the items before and after one; those of the file at its ends."""
+        numbers = np.array([max(1, number - 1), min(number + 1, self.header.items)])
+        before, after = self._items(self.geometry, numbers)["log_offset"].tolist()
+        first, last = self.covered()
+        return (before if number > 1 else first), (after if number < self.header.items else last)
 
     def _find_all(self, pattern: bytes) -> Iterator[int]:
         """The positions of `pattern` in the file; at most a few thousand per step of the search."""

@@ -31,6 +31,14 @@ def index_items(records: DecodedRecords, dialect: Dialect) -> _Items:
     return items_of(records.properties, names, code, records.headers.sys_flag, dialect)
 
 
+def tag_items(records: DecodedRecords) -> _Items:
+    """Those items of TAGS alone, of all records."""
+    codes = records.topics.dictionary_encode()
+    code = codes.indices.to_numpy().astype(np.int64)
+    names = codes.dictionary.to_pylist()
+    return _hashed(records.properties.tags, None, names, code, INDEX_TAG_TYPE + "#")
+
+
 def items_of(
     properties: PropertyColumns,
     names: list[str],

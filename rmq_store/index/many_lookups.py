@@ -15,16 +15,16 @@ from rmq_store.files.mapping import MappingCache
 from rmq_store.files.remote.blocks import Ranges, RemoteMapping, need_all
 from rmq_store.files.remote.remote_store import shadow_of
 from rmq_store.files.segments import SegmentFile
-from rmq_store.index.index_file_reader import IndexFile
+from rmq_store.index.index_file_reader import Hit, IndexFile
 
 Broken = list[tuple[IndexFile, CorruptIndexError]]
 
 
 def walk_chains(
     files: Sequence[IndexFile], hashes: Sequence[int]
-) -> tuple[dict[int, list[int]], Broken]:
-    """Log offsets of the items of each hash, and the files that cannot be trusted, each once."""
-    found: dict[int, list[int]] = {key_hash: [] for key_hash in hashes}
+) -> tuple[dict[int, list[Hit]], Broken]:
+    """The items of each hash, and the files that cannot be trusted, each once."""
+    found: dict[int, list[Hit]] = {key_hash: [] for key_hash in hashes}
     broken: dict[int, tuple[IndexFile, CorruptIndexError]] = {}
     walks = [
         (number, file.walk(key_hash, found[key_hash]))

@@ -9,9 +9,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.format.layout import KEY_SEPARATOR, Property, SysFlag
+from rmq_store.format.layout import INDEX_TAG_TYPE, KEY_SEPARATOR, Property, SysFlag
 from rmq_store.format.properties import decode_properties, decode_utf8
 from rmq_store.format.record import Record
+from rmq_store.format.tag_key_hashes import index_key, index_key_hash
 
 
 def rows_with_key(
@@ -34,6 +35,15 @@ def rows_with_key(
         hits[rows[parents[found]]] = True
     result: npt.NDArray[np.bool_] = hits
     return result
+
+
+def hashes_of(record: Record) -> set[int]:
+    """The hashes of all items that a broker of any release makes of a record."""
+    topic, properties = decode_utf8(record.topic), decode_properties(record.properties)
+    words = properties.get(Property.KEYS, "").split(KEY_SEPARATOR)
+    keys = [index_key(topic, word) for word in (properties.get(Property.UNIQ_KEY, ""), *words)]
+    tags = properties.get(Property.TAGS, "")
+    return {index_key_hash(key) for key in (*keys, index_key(topic, f"{INDEX_TAG_TYPE}#{tags}"))}
 
 
 def has_key(record: Record, topic: str, key: str) -> bool:

@@ -7,7 +7,7 @@ cached.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.next_intact_record import not_a_record
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import (
+    CorruptIndexError,
     CorruptRecordError,
     IndexGeometryError,
     MissingFileError,
@@ -37,11 +38,14 @@ from rmq_store.format.layout import (
 )
 from rmq_store.format.record import Gap
 from rmq_store.format.tag_key_hashes import index_key, index_key_hash
-from rmq_store.index.index_file_reader import REMOTE_BLOCK, IndexFile, list_index_files
+from rmq_store.index.index_file_reader import REMOTE_BLOCK, Hit, IndexFile, list_index_files
 from rmq_store.index.many_lookups import fetch, walk_chains
+from rmq_store.index.message_has_key import hashes_of
 
 _INDEX_FILES_MAPPED = 16
 _DAMAGE = (Gap.TORN, Gap.DAMAGED)
+_MOST_JUDGED = 1_000  # items of one hash whose records are looked at
+_SHORT_LOG = 256 << 20  # bytes of a log that is read for a key that the index does not have
 _SHORT_GAPS = 4 << 20  # bytes of the log without an index up to which a lookup reads them
 
 
@@ -86,6 +90,8 @@ class KeyIndex:
                 if config.maxHashSlotNum is not None or config.maxIndexNum is not None:
                     raise
                 self.unreadable.append(error)  # its range is read from the log
+        self.reads_log = False  # all keys are read from the log, too
+        self._doubted: set[tuple[int, int]] = set()
         self._inside: dict[str, list[tuple[int, int]]] = {}
         self._uncovered: list[_Uncovered] | None = None
         self._damage: list[StoreError] = []
@@ -120,14 +126,79 @@ class KeyIndex:
             found.setdefault(topic, set())
             hashes.setdefault(index_key_hash(index_key(topic, key)), set()).add(topic)
         hits, broken = walk_chains(self.files, list(hashes))
-        for key_hash, offsets in hits.items():
+        for key_hash, items in hits.items():
+            offsets = self._true_offsets(key_hash, items)
             for topic in hashes[key_hash]:
                 found[topic].update(offsets)
         for file, error in broken:
+            self._distrust(file, error)
+        return found
+
+    def _distrust(self, file: IndexFile, error: StoreError) -> None:
+        """Read the range of a file from the log from now on."""
+        if file in self.files:
             self.files.remove(file)
             self.unreadable.append(error)
             self._uncovered = None
-        return found
+
+    def distrust_all(self) -> bool:
+        """Read all keys from the log from now on, for a key that was not found, if the log is short.
+
+        Returns whether a look-up may find more then: damage of a slot, or of an item's hash, hides
+        items without a trace. Damage of the log is no reason to doubt the answer then.
+        """
+        size = self._log_end - self._log.start
+        if self.reads_log or size > (_SHORT_GAPS if self._log.chain.is_remote else _SHORT_LOG):
+            return False
+        self._read_uncovered()  # notes the damage there; the index knows the keys of other damage
+        self.reads_log, self._uncovered = True, None
+        return True
+
+    def _true_offsets(self, key_hash: int, items: Sequence[Hit]) -> list[int]:
+        """The log offsets of items, without those that do not lead to a record with a key of the hash.
+
+        The log around such an item is searched instead: it is damaged, so its record is between
+        those of its neighbours.
+        """
+        judged = items if len(items) <= _MOST_JUDGED else ()
+        false = {hit for hit in judged if not self._is_true(key_hash, hit)}
+        for hit in false:
+            self._doubt(hit)
+        return [hit.log_offset for hit in items if hit not in false]
+
+    def _is_true(self, key_hash: int, hit: Hit) -> bool:
+        """Whether an item leads to a record with a key of its hash, to damage, or out of the log."""
+        offset = hit.log_offset
+        if not self._log.start <= offset < self._log_end:
+            before, after = (
+                (offset, offset) if hit.file.is_remote else hit.file.neighbours(hit.number)
+            )
+            return before <= offset <= after
+        try:
+            return key_hash in hashes_of(self._log.record_at(offset))
+        except (CorruptRecordError, MissingFileError) as error:
+            return not_a_record(self._log, self._log_end, offset, error) is not None
+
+    def _doubt(self, hit: Hit) -> None:
+        """Search the log between the neighbours of an item, or all of its file's range."""
+        start, stop = hit.file.neighbours(hit.number)
+        first, last = hit.file.covered()
+        stop = min(stop, self._log_end)
+        if first <= start <= stop <= last and self._log.is_record(max(start, self._log.start)):
+            self._doubted.add((max(start, self._log.start), stop))
+            self._uncovered = None
+            return
+        self._distrust(
+            hit.file,
+            CorruptIndexError(
+                hit.file.path,
+                offset=hit.file.item_at(hit.number),
+                reason="an item does not lead to a record with its key, nor do the items beside it",
+                expected=f"a log offset from {first} to {last}",
+                actual=hit.log_offset,
+                advice="Delete this index file in a copy of the store and rebuild the index from the log",
+            ),
+        )
 
     def look_up_short_gaps(self, wanted: Iterable[tuple[str, str]]) -> dict[str, set[int]] | None:
         """Log offsets that `indexed` misses, by topic, if all uncovered ranges are short.
@@ -150,27 +221,35 @@ class KeyIndex:
     def _read_uncovered(self) -> list[_Uncovered]:
         if self._uncovered is None:
             gaps = list(self.to_read())
+            damage = self._damage if self.reads_log else []
             self._damage = []
             if sum(stop - start for start, stop in gaps) <= _SHORT_GAPS:
                 self._log.fetch_ranges(gaps)
             self._uncovered = [
                 part for start, stop in gaps for part in self._keys_between(start, stop)
             ]
+            self._damage = damage if self.reads_log else self._damage
         return self._uncovered
 
-    def gaps(self) -> Iterator[tuple[int, int]]:
-        """Ranges of the log that no index file covers; each starts at a record.
+    def gaps(self) -> list[tuple[int, int]]:
+        """Ascending ranges of the log that no index file covers, or whose items are damaged.
 
-        Call it after `indexed`, which may find that a file cannot be trusted.
+        Each starts at a record. Call it after `indexed`, which may find damage.
         """
+        if self.reads_log:
+            return [(self._log.start, self._log_end)]
+        return sorted({*self._gaps_of_files(), *self._doubted})
+
+    def _gaps_of_files(self) -> Iterator[tuple[int, int]]:
         at = self._log.start
         for file in sorted(self.files, key=lambda file: file.header.begin_log_offset):
             if not file.header.items:
                 continue
-            if at < file.header.begin_log_offset:
-                yield at, file.header.begin_log_offset
+            first, last = file.covered()
+            if at < first:
+                yield at, first
             yield from self._gaps_inside(file, at)
-            at = max(at, file.header.end_log_offset)
+            at = max(at, last)
         # Read the last record of a file again: a missing file may hold the rest of its keys.
         if at < self._log_end:
             yield at, self._log_end
@@ -207,7 +286,7 @@ class KeyIndex:
                 if start < stop:
                     yield start, stop
                 start = first
-            stop = min(behind + 1, self._log_end)
+            stop = max(stop, min(behind + 1, self._log_end))
         if start < stop:
             yield start, stop
 

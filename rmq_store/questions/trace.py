@@ -7,7 +7,14 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from rmq_store.errors import CorruptRecordError, MissingFileError, StoreError
-from rmq_store.questions.answer_by_shares import Engine, OnProgress, OpenedStore, StoreSource, ask
+from rmq_store.questions.answer_by_shares import (
+    Engine,
+    OnProgress,
+    OpenedStore,
+    StoreSource,
+    ask,
+    ask_opened,
+)
 from rmq_store.reading.message_by_id import behind_index
 from rmq_store.search.find_messages import FindShare, find_in, find_shares
 from rmq_store.search.message_history import TRACED, Life, TracedRecord, lives_of, once, sent_to
@@ -101,6 +108,8 @@ def trace(
     """
     asked = source or OpenedStore(store)
     named = ask(RecordsQuestion((key,)), asked, engine, progress=progress)
+    if not (named.records or named.damage) and store.key_index().distrust_all():
+        named = replace(ask_opened(RecordsQuestion((key,)), store), damage=())
     damage = list(named.damage)
     records = [record for record in named.records if sent_to(record, topic)]
     try:

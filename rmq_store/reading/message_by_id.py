@@ -165,7 +165,13 @@ class MessageLookup:
         `on_damage`, these errors go there and the place is skipped.
         """
         on_damage = handler_of(on_damage)
-        report = on_damage or _raise
+        answered = False
+
+        def report(error: StoreError) -> None:
+            nonlocal answered
+            answered = True
+            (on_damage or _raise)(error)
+
         try:
             named = self._by_offset_id(message_id)
         except (CorruptRecordError, MissingFileError) as error:
@@ -173,14 +179,19 @@ class MessageLookup:
             named = []
         if named:
             return named
-        found: dict[_Place, Message] = {}
-        for message in self.messages_with_key(self._view.known_topics, message_id, None, report):
-            if message.uniq_key == message_id:
-                found[_place(message)] = message
+        found = self._by_uniq_key(message_id, report)
+        if not (found or answered) and self._key_index().distrust_all():
+            found = self._by_uniq_key(message_id, _leave_out)
         if on_damage is not None or not found:  # the message may have been there
             for damage in self._key_index().damage_beside():
                 report(damage)
         return [found[place] for place in sorted(found, key=_in_log_order)]
+
+    def _by_uniq_key(
+        self, uniq_key: str, on_damage: Callable[[StoreError], None]
+    ) -> dict[_Place, Message]:
+        every = self.messages_with_key(self._view.known_topics, uniq_key, None, on_damage)
+        return {_place(message): message for message in every if message.uniq_key == uniq_key}
 
     def messages_with_key(
         self,
@@ -246,6 +257,8 @@ class MessageLookup:
         on_damage = handler_of(on_damage)
         index = self._key_index()
         offsets = index.candidates([topic], key)[topic]
+        if not offsets and index.distrust_all():
+            offsets = index.candidates([topic], key)[topic]
         if on_damage is not None:
             for damage in index.damage_beside():
                 on_damage(damage)

@@ -59,9 +59,31 @@ def find(
     """The messages that match `search`.
 
     Messages of one share are in log order. A key is looked up in the index, and in the parts of the
-    log that the index does not cover, so it is found even if its queue lost its files. Without a
+    log that the index does not cover, so it is found even if its queue lost its files. If it is not
+    found and the log is short, the log is read, because a damaged index hides messages. Without a
     key, the selected queues are read. Raises UnknownQueueError for an unknown topic.
     """
+    answered = False
+
+    def note(error: StoreError) -> None:
+        nonlocal answered
+        answered = True
+        _tell(error, on_damage)
+
+    for batch in _found(store, search, columns, note if on_damage else None, progress):
+        answered = True
+        yield batch
+    if search.words and not answered and store.key_index().distrust_all():
+        yield from _found(store, search, columns, _leave_out, None)
+
+
+def _found(
+    store: MessageStore,
+    search: Search,
+    columns: Sequence[str] | None,
+    on_damage: OnDamage | None,
+    progress: Progress | None,
+) -> Iterator[pa.RecordBatch]:
     shares: Iterable[FindShare] = find_shares(store, search, on_damage)
     if progress is not None and progress.active:
         shares = list(shares)
@@ -253,6 +275,10 @@ def _tell(error: StoreError, on_damage: OnDamage | None) -> None:
     if on_damage is None:
         raise error
     on_damage(error)
+
+
+def _leave_out(_: StoreError) -> None:
+    return
 
 
 def _topics_anywhere(store: MessageStore, search: Search) -> Collection[str]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from rmq_store.commitlog.headers import Headers
+from rmq_store.arrow.decoded_records import DecodedRecords
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import IndexGeometryError, StoreError
 from rmq_store.files.mapping import MappingCache
@@ -19,15 +18,19 @@ from rmq_store.format.layout import ABORT_FILE, CHECKPOINT_FILE, INDEX_DIR, INDE
 from rmq_store.format.releases import dialect
 from rmq_store.index.geometry import Geometry
 from rmq_store.index.index_file_reader import IndexFile, list_index_files, list_too_short
+from rmq_store.index.items_of_messages import index_items, tag_items
 from rmq_store.index.open_files import FILES_MAPPED, open_index_file, open_index_files
 from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.store import MessageStore
 from rmq_store.verify.findings import Finding, Findings, Severity
 from rmq_store.verify.index_structure import (
+    FALSE_ITEM,
     IndexScan,
+    Wrong,
     being_written,
     damage_of,
     header_damage,
+    header_finding,
     scan,
     wrong_size,
 )
@@ -79,6 +82,8 @@ def check_files(store: MessageStore, findings: Findings) -> list[IndexHealth]:
         if file.header.items or likely is not None:
             findings.add_all(damage_of(file, scanned, half_written=half_written))
         _check_range(file, scanned, store.log_range(), findings, closed)
+        if not half_written and file.header.items:
+            findings.add_all(_wrong_times(store, file))
         health.append(_health(file, scanned))
     return health
 
@@ -155,6 +160,23 @@ def _health(file: IndexFile, found: IndexScan) -> IndexHealth:
     )
 
 
+def _wrong_times(store: MessageStore, file: IndexFile) -> Iterator[Finding]:
+    """The finding for a time of the header that is not that of the record at its log offset."""
+    header = file.header
+    ends = (
+        ("begin_timestamp", header.begin_log_offset, header.begin_timestamp),
+        ("end_timestamp", header.end_log_offset, header.end_timestamp),
+    )
+    stored = [store.log.store_time_at(offset) for _, offset, _ in ends]
+    wrong = [
+        Wrong(name, f"{time}, when the record at log offset {offset} was stored", found)
+        for (name, offset, found), time in zip(ends, stored, strict=True)
+        if time is not None and time != found
+    ]
+    if wrong:
+        yield header_finding(file.path, wrong)
+
+
 def _check_range(
     file: IndexFile,
     found: IndexScan,
@@ -221,16 +243,8 @@ def pair(place: Ints, hashes: Ints) -> Ints:
     return place << 32 | (hashes & 0xFFFFFFFF)
 
 
-def missing_from(wanted: Ints, items: Ints) -> npt.NDArray[np.bool_]:
-    """Which of `wanted` are not among the sorted `items`."""
-    if not len(items):
-        return np.ones(len(wanted), dtype=bool)
-    at = np.minimum(np.searchsorted(items, wanted), len(items) - 1)
-    return np.asarray(items[at] != wanted, dtype=bool)
-
-
 class IndexPart:
-    """The index items of one part of the log, and the keys that they miss."""
+    """The index items of one part of the log, the keys that they miss, and those of no record."""
 
     def __init__(self, store: MessageStore, start: int, stop: int) -> None:
         """Load the items of the log range [start, stop)."""
@@ -238,7 +252,8 @@ class IndexPart:
         self.dialect = _WITHOUT_TAG_ITEMS
         self._base = start
         self._items = items_between(files, start, stop)
-        self._end = _end_of(files)
+        self._of_a_record = np.zeros(len(self._items), dtype=np.bool_)
+        self._end, self._log_end = _end_of(files), store.log_range()[1]
         self._there = bool(files)
         self._closed = not (store.path / ABORT_FILE).exists()
         self._path = str(store.path / INDEX_DIR)
@@ -246,23 +261,64 @@ class IndexPart:
         self._first_missing = -1
         self._behind = 0
 
-    def check(self, headers: Headers, row: Any, hashes: Any) -> None:
-        """Check that the items have the keys of these records."""
+    def check(self, records: DecodedRecords) -> None:
+        """Check that the items have the keys of these records, and note which they are."""
         if not self._there:
             return
-        places = headers.at + headers.base
+        places = records.headers.at + records.headers.base
+        row, hashes = index_items(records, self.dialect)
+        found = self._has(places[row], hashes)
+        rows, of_tags = tag_items(records)
+        self._has(places[rows], of_tags)
         # A killed broker may have indexed only some keys of a record.
         behind = places[row] > self._end if self._closed else places[row] >= self._end
         self._behind += len(np.unique(row[behind]))
-        row, hashes = row[~behind], hashes[~behind]
-        lost = missing_from(pair(places[row] - self._base, hashes), self._items)
-        if lost.any():
-            self._missing += int(lost.sum())
-            if self._first_missing < 0:
-                self._first_missing = int(places[row[lost][0]])
+        lost = np.flatnonzero(~found & ~behind)
+        self._missing += len(lost)
+        if len(lost) and self._first_missing < 0:
+            self._first_missing = int(places[row[lost[0]]])
+
+    def _has(self, places: Ints, hashes: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
+        """Which of these keys have an item, by the log offsets of their records and their hashes."""
+        if not len(self._items):
+            return np.zeros(len(hashes), dtype=np.bool_)
+        wanted = pair(places - self._base, hashes.astype(np.int64))
+        at = np.minimum(np.searchsorted(self._items, wanted), len(self._items) - 1)
+        found = np.asarray(self._items[at] == wanted)
+        self._of_a_record[at[found]] = True
+        return found
+
+    def excuse(self, start: int, stop: int) -> None:
+        """Expect no records in the log range [start, stop), which is damaged."""
+        rows = np.searchsorted(self._items, [(at - self._base) << 32 for at in (start, stop)])
+        self._of_a_record[rows[0] : rows[1]] = True
+
+    def _false_items(self) -> Ints:
+        """The log offsets of items that lead to no record with their key. Of equal items, one is noted."""
+        fresh = np.ones(len(self._items), dtype=np.bool_)
+        fresh[1:] = self._items[1:] != self._items[:-1]
+        group = np.cumsum(fresh) - 1
+        false = self._items[~self._of_a_record[fresh][group]]
+        offsets: Ints = (false >> 32) + self._base
+        # Those after the end of the log, and zeros in place of an item, are reported for themselves.
+        kept: Ints = offsets[(offsets < self._log_end) & ((offsets > 0) | (false != 0))]
+        return kept
 
     def conclude(self, findings: Findings) -> int:
         """Add the findings. Returns the number of records after the end of the index."""
+        false = self._false_items()
+        if len(false):
+            findings.add(
+                Finding(
+                    Severity.WARNING,
+                    "index-false-item",
+                    self._path,
+                    f"{len(false)} items lead to no record with their key, the first to log offset "
+                    f"{int(false[0])}: the broker does not find the messages that they were made for",
+                    FALSE_ITEM,
+                    count=len(false),
+                )
+            )
         if self._missing:
             findings.add(
                 Finding(
@@ -272,9 +328,8 @@ class IndexPart:
                     f"{self._missing} keys of records from log offset {self._first_missing} on are "
                     "in no index file: the broker does not find these messages by key",
                     "A broker leaves such gaps after a crash, or if it ran without "
-                    "messageIndexEnable. rmq_store searches log ranges that no index file "
-                    "covers, but "
-                    "misses keys missing inside a file. To repair it, run "
+                    "messageIndexEnable. rmq_store searches log ranges that no index file covers and "
+                    "those around damaged items, but misses other keys inside a file. To repair it, run "
                     "rmqstore rebuild",
                     count=self._missing,
                 )

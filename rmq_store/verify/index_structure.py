@@ -25,6 +25,10 @@ _TODO = (
     "that "
     "starts without this file finds no message by the keys in it"
 )
+FALSE_ITEM = (
+    "Messages are not affected, and rmq_store searches the log around such items. To repair the index, "
+    "run rmqstore rebuild"
+)
 _INT_MAX = 2**31 - 1
 
 
@@ -41,7 +45,7 @@ class IndexScan:
     """The result of one pass over all items. Per slot: the number of its newest item (0: none), and
     of its items.
 
-    `bad` (by number): items that do not lead to an older item of their slot, and zeros.
+    `bad` (by number): items that do not lead to the one before them in their slot, and zeros.
     """
 
     newest: npt.NDArray[np.int32]
@@ -49,6 +53,9 @@ class IndexScan:
     bad: npt.NDArray[np.bool_]
     broken: Ints  # numbers of items with a wrong chain
     zeros: Ints  # numbers of items that were never written
+    astray: int = 0  # items that lead out of the log range in the header
+    first_astray: int = 0  # the number of the first of them
+    before_broken: int = 0  # the number that the first item with a wrong chain should have
     beyond: int = 0  # items that point after the log
     newest_offset: int = -1  # log offset, the highest
     first_offset: int = -1
@@ -59,7 +66,6 @@ class IndexScan:
 def scan(file: IndexFile, log_end: int) -> IndexScan:
     """Read all items that the header counts."""
     count, slots = file.header.items, file.geometry.slots
-    slot_of = np.zeros(count + 1, dtype=np.int32)
     found = IndexScan(
         np.zeros(slots, dtype=np.int32),
         np.zeros(slots, dtype=np.int32),
@@ -74,18 +80,23 @@ def scan(file: IndexFile, log_end: int) -> IndexScan:
         offsets = items["log_offset"].astype(np.int64)
         previous = items["previous"].astype(np.int64)
         slot = hashes % slots
-        slot_of[number] = slot
         empty = (hashes == 0) & (offsets == 0) & (previous == 0) & (items["time_diff"] == 0)
         if first == 1 and file.header.begin_log_offset == 0 and not empty[1:].any():
             empty[0] = False  # a key of hash 0 in the first record of the log
-        wrong = (hashes < 0) | (previous < 0) | (previous >= number)
-        linked = np.where(wrong, 0, previous)
-        wrong |= (linked > 0) & (slot_of[linked] != slot)
+        before = _newest_before(slot, number, found.newest)
+        wrong = previous != before
+        if wrong.any() and not any(map(len, broken)):
+            found.before_broken = int(before[wrong][0])
         found.bad[number] = wrong | empty
         found.newest[slot] = (
             number  # for several items in a slot, the last assignment is the newest
         )
         found.used += np.bincount(slot, minlength=slots).astype(np.int32)
+        out = (offsets < file.header.begin_log_offset) | (offsets > file.header.end_log_offset)
+        out &= ~empty
+        if out.any() and not found.astray:
+            found.first_astray = int(number[out][0])
+        found.astray += int(out.sum())
         found.beyond += int((offsets >= log_end).sum())
         found.newest_offset = max(found.newest_offset, int(offsets.max()))
         broken.append(number[wrong])
@@ -97,11 +108,20 @@ def scan(file: IndexFile, log_end: int) -> IndexScan:
     return found
 
 
+def _newest_before(slot: Ints, number: Ints, newest: npt.NDArray[np.int32]) -> Ints:
+    """The number of the item before each one in its slot; 0 without one. `newest`: before all these."""
+    order = np.argsort(slot, kind="stable")
+    before = newest[slot].astype(np.int64)
+    again = np.flatnonzero(slot[order][1:] == slot[order][:-1]) + 1
+    before[order[again]] = number[order[again - 1]]
+    return before
+
+
 def header_damage(file: IndexFile) -> Iterator[Finding]:
     """Findings for impossible header values, whatever the items are."""
     wrong = _impossible_fields(file.header, file.geometry.items)
     if wrong:
-        yield _header_finding(file.path, wrong)
+        yield header_finding(file.path, wrong)
 
 
 def _impossible_fields(header: Header, most_places: int) -> list[Wrong]:
@@ -141,7 +161,9 @@ def damage_of(file: IndexFile, found: IndexScan, *, half_written: bool) -> Itera
             yield being_written(file.path)
         return
     if wrong:
-        yield _header_finding(file.path, wrong)
+        yield header_finding(file.path, wrong)
+    elif found.astray:
+        yield _astray_finding(file, found)
     if len(slots.number):
         yield _slot_finding(file, slots)
     yield from _item_findings(file, found)
@@ -235,7 +257,8 @@ def wrong_size(path: str, expected: int, found: int) -> Finding:
     )
 
 
-def _header_finding(path: str, wrong: Sequence[Wrong]) -> Finding:
+def header_finding(path: str, wrong: Sequence[Wrong]) -> Finding:
+    """The finding for fields of a header."""
     assert INDEX_HEADER.fields is not None
     field_texts = "; ".join(
         f"{one.field} (expected {one.expected}, found {one.found})" for one in wrong
@@ -263,6 +286,23 @@ def _slot_finding(file: IndexFile, slots: _Slots) -> Finding:
     )
 
 
+def _astray_finding(file: IndexFile, found: IndexScan) -> Finding:
+    number, header = found.first_astray, file.header
+    start = file.item_at(number)
+    return Finding(
+        Severity.WARNING,
+        "index-false-item",
+        file.path,
+        f"{found.astray} items lead out of the file's range of the log; the first is item {number} "
+        f"(expected log offset {header.begin_log_offset} to {header.end_log_offset}, found "
+        f"{file.log_offset_of(number)}). The broker does not find their messages",
+        FALSE_ITEM,
+        start,
+        start + INDEX_ITEM.itemsize,
+        found.astray,
+    )
+
+
 def _item_findings(file: IndexFile, found: IndexScan) -> Iterator[Finding]:
     if len(found.zeros):
         number = int(found.zeros[0])
@@ -282,9 +322,9 @@ def _item_findings(file: IndexFile, found: IndexScan) -> Iterator[Finding]:
             Severity.WARNING,
             "index-broken-chain",
             file.path,
-            f"{len(found.broken)} items do not point to an older item of their slot; the first is "
-            f"item {number} (expected 0 or an item of its slot below {number}, found "
-            f"{file.previous_of(number)}). Look-ups that reach them end there",
+            f"{len(found.broken)} items do not point to the one before them in their slot; the first is "
+            f"item {number} (expected item {found.before_broken}, found {file.previous_of(number)}). "
+            "Look-ups that reach them miss the items before",
             _TODO,
             start,
             start + INDEX_ITEM.itemsize,

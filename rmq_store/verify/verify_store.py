@@ -22,7 +22,6 @@ from rmq_store.consumequeue.entry_of_record import dispatch
 from rmq_store.format.layout import INDEX_DIR
 from rmq_store.format.record import Gap
 from rmq_store.index.index_file_reader import list_index_files
-from rmq_store.index.items_of_messages import index_items
 from rmq_store.store import MessageStore
 from rmq_store.verify.config_against_store import (
     checkpoint_findings,
@@ -200,6 +199,9 @@ def check_log(
     return check.finish()
 
 
+_DAMAGED = (Gap.DAMAGED, Gap.TORN, Gap.STALE, Gap.MISSING)
+
+
 class _PartCheck:
     """The checks of one part of the log."""
 
@@ -214,6 +216,8 @@ class _PartCheck:
         """Check the next piece of the log."""
         if not isinstance(piece, SoundRun):
             _note_gap(self.store, piece, self.part)
+            if piece.gap in _DAMAGED:
+                self.index.excuse(piece.start, piece.stop)
         elif piece.start >= self.log_end:
             self.part.after_end.append(_after_end(piece))
         else:
@@ -229,8 +233,7 @@ class _PartCheck:
         records = DecodedRecords.of(headers)
         levels = self.store.config.delay_levels_ms
         self.listed.add(dispatch(records, delay_levels_ms=levels, batch_topics=self.batch_topics))
-        row, hashes = index_items(records, self.index.dialect)
-        self.index.check(headers, row, hashes.astype(np.int64))
+        self.index.check(records)
         part, stored_at = self.part, headers.field("store_timestamp", np.int64)
         part.records += len(headers)
         part.record_bytes += int(headers.total.sum())
@@ -272,7 +275,7 @@ def _unreached(piece: AfterEnd) -> Finding:
         "log-records-behind-end",
         piece.path,
         f"{piece.records} intact records are after the end of the log; readers do not reach them: "
-        "they were cut off by damage before them, or by a recovery that cut the log",
+        "they are older than the records before them, as a recovery that cut the log leaves them",
         _SALVAGE,
         piece.start - piece.base,
         piece.stop - piece.base,

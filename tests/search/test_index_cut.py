@@ -10,6 +10,7 @@ import pytest
 from rmq_store import MessageStore
 from rmq_store.errors import DataLossError
 from rmq_store.format.tag_key_hashes import index_key, index_key_hash
+from rmq_store.index.index_file_reader import Hit
 from tests.support.stores import SMALL
 
 
@@ -20,7 +21,7 @@ def test_a_cut_during_a_walk_is_an_error(cut: int, tmp_path: Path) -> None:
             store.append({"topic": "orders", "queueId": 0, "body": b"%d" % number, "keys": "k"})
     with MessageStore.open(tmp_path / "s") as store:
         (file,) = store.key_index().files
-        found: list[int] = []
+        found: list[Hit] = []
         walk = file.walk(index_key_hash(index_key("orders", "k")), found)
         for _ in range(3):  # the slot, the newest item, and the next
             next(walk)

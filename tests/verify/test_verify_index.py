@@ -112,6 +112,7 @@ def about(report: VerifyReport, path: Path) -> list[Finding]:
     assert {one.path for one in damage} <= {str(path)}
     assert {one.code for one in found} <= {
         *DAMAGE,
+        "index-false-item",
         "index-gap",
         "index-beyond-log",
         "index-expired",

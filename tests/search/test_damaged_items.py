@@ -1,0 +1,153 @@
+"""Damaged index items, slots and headers of real brokers' index files hide no message."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+
+from rmq_store import MessageStore
+from rmq_store.search.find_messages import find
+from rmq_store.search.queue_selection import Search
+from rmq_store.verify.verify_store import verify
+from tests.support.golden import GoldenStore, unpack
+from tests.support.running.campaigns import some
+from tests.support.running.commands import run
+
+HEAD, SLOT, ITEM = 40, 4, 20
+SLOTS = {"clean-5.5.0": 200, "clean-5.2.0": 200}  # maxHashSlotNum of the brokers
+FAST, CASES = 8, 1200
+
+
+class Index:
+    """The index files of a store, read and changed by the book."""
+
+    def __init__(self, golden: GoldenStore) -> None:
+        self.store, self.slots = golden.path, SLOTS[golden.name]
+        self.whole = {p: p.read_bytes() for p in sorted(Path(golden.path, "index").iterdir())}
+        self.keys: dict[int, set[str]] = defaultdict(set)
+        self.places: dict[str, set[int]] = defaultdict(set)
+        for record in golden.truth:
+            words = {*(record["keys"] or "").split(), record["uniqKey"]} - {"", None}
+            for word in words if record["sysFlag"] & 0xC != 0xC else ():
+                self.keys[record["commitLogOffset"]].add(word)
+                self.places[word].add(record["commitLogOffset"])
+
+    def count(self, path: Path) -> int:
+        return int.from_bytes(self.whole[path][36:40], "big") - 1
+
+    def at(self, number: int) -> int:
+        return HEAD + SLOT * self.slots + ITEM * number
+
+    def item(self, path: Path, number: int) -> tuple[int, int]:
+        """Hash and log offset."""
+        found: tuple[int, int] = struct.unpack_from(">iq", self.whole[path], self.at(number))
+        return found
+
+
+def _put(raw: bytearray, at: int, form: str, value: int) -> None:
+    struct.pack_into(form, raw, at, value)
+
+
+def damage(index: Index, path: Path, number: int, chance: random.Random) -> tuple[str, bytes]:
+    """The file's bytes with one thing damaged that concerns an item, and what that is."""
+    raw, at = bytearray(index.whole[path]), index.at(number)
+    key_hash, offset = index.item(path, number)
+    slot = HEAD + SLOT * (key_hash % index.slots)
+    other = chance.choice(list(index.keys))
+    count = index.count(path)
+    kinds: dict[str, Callable[[], None]] = {
+        "leads into the log's first record": lambda: _put(raw, at + 4, ">q", 5),
+        "leads after the log": lambda: _put(raw, at + 4, ">q", offset | 1 << 40),
+        "leads beside its record": lambda: _put(
+            raw, at + 4, ">q", offset + chance.choice((-7, 3, 40))
+        ),
+        "leads to another record": lambda: _put(raw, at + 4, ">q", other),
+        "another hash": lambda: _put(raw, at, ">i", key_hash ^ 1 << chance.randrange(31)),
+        "another time": lambda: _put(raw, at + 12, ">i", 7777),
+        "zeros": lambda: raw.__setitem__(slice(at, at + ITEM), bytes(ITEM)),
+        "its slot is empty": lambda: _put(raw, slot, ">i", 0),
+        "its slot leads elsewhere": lambda: _put(raw, slot, ">i", chance.randrange(count + 3)),
+        "begin_log_offset": lambda: _put(
+            raw, 16, ">q", max(0, offset + chance.choice((-50_000, 7)))
+        ),
+        "end_log_offset": lambda: _put(
+            raw, 24, ">q", offset + chance.choice((-9, 50_000, 1 << 40))
+        ),
+        "index_count": lambda: _put(raw, 36, ">i", chance.randrange(count + 30)),
+    }
+    kind = chance.choice(list(kinds))
+    kinds[kind]()
+    return kind, bytes(raw)
+
+
+def found(store: MessageStore, key: str) -> set[int]:
+    search = Search(keys=(key,), include_system_topics=True, unwrap_batches=True)
+    batches = list(find(store, search, ["commitLogOffset"]))
+    return {offset for batch in batches for offset in batch.column(0).to_pylist()}
+
+
+def run_damage(name: str, folder: Path, seeds: Iterable[int]) -> None:
+    golden = unpack(name, folder)
+    index = Index(golden)
+    with golden.open() as store:
+        known = {key for key in index.places if found(store, key) == index.places[key]}
+    assert len(known) > 0.9 * len(index.places)
+    for seed in seeds:
+        chance = random.Random(seed)
+        path = chance.choice(list(index.whole))
+        number = chance.randrange(1, index.count(path) + 1)
+        kind, raw = damage(index, path, number, chance)
+        path.write_bytes(raw)
+        for key in sorted(index.keys[index.item(path, number)[1]] & known):
+            with golden.open() as store:
+                given = found(store, key)
+            assert given == index.places[key], f"seed {seed}: {path.name}, item {number}: {kind}"
+        path.write_bytes(index.whole[path])
+
+
+@pytest.mark.parametrize("name", SLOTS)
+def test_a_damaged_index_hides_no_message(name: str, tmp_path: Path) -> None:
+    run_damage(name, tmp_path, range(FAST))
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("name", SLOTS)
+def test_a_damaged_index_at_length(name: str, tmp_path: Path) -> None:
+    run_damage(name, tmp_path, some(name, range(FAST, FAST + CASES)))
+
+
+@pytest.mark.parametrize("leads_to", [5, 911_494, 910_593, 1 << 41])
+def test_find_and_verify_see_an_item_that_leads_to_no_record_of_its_key(
+    leads_to: int, tmp_path: Path
+) -> None:
+    golden = unpack("clean-5.5.0", tmp_path)
+    path = Path(golden.path, "index", "20261121092351394")
+    raw = bytearray(path.read_bytes())
+    assert struct.unpack_from(">q", raw, 984) == (911_493,)  # ORDER_1650, payments/1@191
+    struct.pack_into(">q", raw, 984, leads_to)
+    path.write_bytes(raw)
+    said = run("find", golden.path, "--key", "ORDER_1650", "--columns", "topic,queueId,queueOffset")
+    assert said.splitlines()[-1].split() == ["payments", "1", "191"]
+    with golden.open() as store:
+        assert [m.queue_offset for m in store.query_message("payments", "ORDER_1650")] == [191]
+        counts = {one.code: one.count for one in verify(store).findings}
+    assert counts["index-gap"] == counts["index-false-item"] == 1
+
+
+def test_an_absent_key_is_absent_where_the_log_was_read_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    golden = unpack("clean-5.5.0", tmp_path)
+    assert run("find", golden.path, "--key", "none", expect=1) == ""
+    with golden.open() as store:
+        assert not found(store, "none")
+        assert store.key_index().reads_log
+    monkeypatch.setattr("rmq_store.index.query_message._SHORT_LOG", 1000)
+    with golden.open() as store:
+        assert not found(store, "none")
+        assert not store.key_index().reads_log
