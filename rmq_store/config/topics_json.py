@@ -159,3 +159,9 @@ def queue_count(settings: Mapping[str, Any] | None) -> int:
     """How many queues a topic is declared with: the larger of those to read and to write."""
     counts = ((settings or {}).get(name) for name in ("readQueueNums", "writeQueueNums"))
     return max((count for count in counts if isinstance(count, int)), default=0)
+
+
+def read_queue_count(settings: Mapping[str, Any] | None) -> int | None:
+    """How many queues of a topic its consumers read (readQueueNums); None if it is not declared."""
+    count = (settings or {}).get("readQueueNums")
+    return count if isinstance(count, int) else None

@@ -13,11 +13,17 @@ from rmq_store.questions.answer_by_shares import OnProgress
 from rmq_store.search.queue_selection import require_queue_ids
 from rmq_store.store import MessageStore
 from rmq_store.tables.bytes_between_offsets import COUNTED
-from rmq_store.tables.compute_lag import LOST_QUEUE, group_rows
+from rmq_store.tables.compute_lag import ABOVE_MAX, LOST_QUEUE, NOT_READ, group_rows
 from rmq_store.tables.table import Row
 
 LOST = "BELOW_MIN"
 _OFFSETS_A_SHARE = 500
+_PROBLEMS = {
+    LOST_QUEUE: "the lag in {} queues is not known: their entries are lost",
+    NOT_READ: "messages wait in {} queues that no consumer reads: their numbers are readQueueNums "
+    "of the topic or more",
+    ABOVE_MAX: "the offsets of {} queues are after the last message: the next ones may be skipped",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +47,16 @@ class LagAnswer:
         return [found[key] for key in order]
 
     def problems(self, max_lag: int | None = None) -> Iterator[str]:
-        """A sentence for each group that lost messages, or is more than `max_lag` messages behind."""
-        lost_queues = Counter(
-            (row["consumerGroup"], row["topic"]) for row in self.rows if row["status"] == LOST_QUEUE
-        )
+        """A sentence for each group that lost messages, does not get some, has an offset after them,
+        or is more than `max_lag` messages behind."""
+        queues = Counter((row["status"], row["consumerGroup"], row["topic"]) for row in self.rows)
         for total in self.by_group():
             name = f"group {total['consumerGroup']} of topic {total['topic']}"
             if lost := total["queues that lost messages"]:
                 yield f"{name}: unconsumed messages expired in {lost} queues"
-            if lost := lost_queues[total["consumerGroup"], total["topic"]]:
-                yield f"{name}: the lag in {lost} queues is not known: their entries are lost"
+            for status, what in _PROBLEMS.items():
+                if count := queues[status, total["consumerGroup"], total["topic"]]:
+                    yield f"{name}: {what.format(count)}"
             if max_lag is not None and total["lag"] > max_lag:
                 yield f"{name} is {total['lag']:,} messages behind; at most {max_lag:,} are allowed"
 

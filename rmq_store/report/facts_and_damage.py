@@ -13,7 +13,7 @@ from rmq_store.report.report_scope import Inquiry, Named
 from rmq_store.report.section import Cell, Grid, Remark, Section, in_units, number, text
 from rmq_store.store import MessageStore
 from rmq_store.tables import TABLES
-from rmq_store.verify.config_against_store import config_findings, consumer_findings
+from rmq_store.verify.config_against_store import config_findings, progress_findings
 from rmq_store.verify.findings import Finding, Severity
 
 _ROWS = 100
@@ -112,7 +112,7 @@ def damage(inquiry: Inquiry) -> Section:
             grids=_findings_grids(report.findings),
             remarks=[_remark(inquiry, finding) for finding in report.findings],
         )
-    found = [*config_findings(inquiry.store), *consumer_findings(inquiry.store)]
+    found = [*config_findings(inquiry.store), *progress_findings(inquiry.store)]
     warnings = [Remark(Severity.ERROR, what, inquiry.command("verify")) for what in _lost(inquiry)]
     nothing = "Nothing was found in what was looked at." if not found and not warnings else ""
     return replace(

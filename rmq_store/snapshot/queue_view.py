@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.config.topics_json import topics_or_problem
+from rmq_store.config.topics_json import read_queue_count, topics_or_problem
 from rmq_store.consumequeue.bisection import bisect_first, find_boundary, recheck_neighbours
 from rmq_store.consumequeue.consume_queue_ext import QueueExt
 from rmq_store.consumequeue.entries import Entries, concat_entries, no_entries
@@ -18,6 +18,7 @@ from rmq_store.errors import StoreError, UnknownQueueError, nearest
 from rmq_store.files.remote.blocks import Ranges, need_all
 from rmq_store.format.layout import CONSUMEQUEUE_EXT_DIR, EXT_MAX_ADDRESS, FILLER_SIZE
 from rmq_store.format.queues import Entry, QueueId, QueueSlice
+from rmq_store.format.topics import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
 from rmq_store.snapshot.lost_ends import LostEnds
 from rmq_store.snapshot.lost_queues import LostQueue, lost_queues
 from rmq_store.snapshot.offset_by_time import offset_by_time
@@ -70,6 +71,17 @@ class QueueView:
         The log may hold messages of a topic that lost its queues. Raises AccessError.
         """
         return sorted({*self.topics(), *self.declared_topics})
+
+    def is_read(self, queue: QueueId) -> bool:
+        """Whether consumers get the messages of a queue: topics.json lets them read its number.
+
+        True for the queues that only the broker reads, and for a topic without readQueueNums.
+        """
+        topic, number = queue
+        if is_system_topic(topic) and not topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+            return True
+        count = read_queue_count(self.declared_topics.get(topic))
+        return count is None or number < count
 
     @cached_property
     def lost_ends(self) -> LostEnds:

@@ -15,7 +15,7 @@ from rmq_store.store import MessageStore
 from rmq_store.tables.bytes_between_offsets import COUNTED, bytes_between
 from rmq_store.tables.table import Row
 
-LOST_QUEUE = "LOST_QUEUE"
+LOST_QUEUE, NOT_READ, ABOVE_MAX = "LOST_QUEUE", "NOT_READ", "ABOVE_MAX"
 
 
 def source_of(store: MessageStore, name: str) -> tuple[str, int | None]:
@@ -55,7 +55,7 @@ def group_rows(
         elif queue.queue_id < queue_count(declared.get(queue.topic)):
             # A queue gets files with its first message.
             row |= {"minOffset": 0, "maxOffset": 0, "lag": 0, "lagBytes": 0, "lagMs": 0}
-            row["status"] = "ABOVE_MAX" if offset > 0 else "OK"
+            row["status"] = ABOVE_MAX if offset > 0 else "OK"
         yield row
 
 
@@ -70,7 +70,9 @@ def _has_lost(store: MessageStore, queue: QueueId) -> bool:
 
 def _lag(store: MessageStore, queue: QueueId, offset: int, counted: int) -> Row:
     low, high = store.min_offset(*queue), store.max_offset(*queue)
-    status = "BELOW_MIN" if offset < low else "ABOVE_MAX" if offset > high else "OK"
+    status = "BELOW_MIN" if offset < low else ABOVE_MAX if offset > high else "OK"
+    if status == "OK" and offset < high and not store.view.is_read(queue):
+        status = NOT_READ
     start = min(max(offset, low), high)
     row: dict[str, Any] = {
         "minOffset": low,

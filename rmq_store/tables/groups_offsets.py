@@ -42,8 +42,10 @@ GROUPS = Table(
             "status",
             TEXT,
             "OK, BELOW_MIN (unconsumed messages expired), ABOVE_MAX "
-            "(the offset is after the last message), LOST_QUEUE (the log has records of the queue, "
-            "and its files have none or are gone, so the lag is not known) or NO_SUCH_QUEUE",
+            "(the offset is after the last message), NOT_READ (messages wait in a queue whose number "
+            "is readQueueNums of the topic or more, so that no consumer gets them), LOST_QUEUE (the "
+            "log has records of the queue, and its files have none or are gone, so the lag is not "
+            "known) or NO_SUCH_QUEUE",
         ),
         TableColumn("configFile", TEXT, "the file that says so"),
         TableColumn("configModified", TIMESTAMP, "when that was written"),

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from rmq_store.config.consumer_offsets import (
     CONSUMER_FILES,
     DELAY_FILE,
+    committed_offsets,
     decode_consumer_offsets,
     decode_delay_offsets,
+    read_delay_file,
 )
 from rmq_store.config.json_files import ConfigFile, Decode, as_it_is, config_names, read_config
-from rmq_store.config.topics_json import TOPICS_FILE, decode_topics
+from rmq_store.config.topics_json import TOPICS_FILE, decode_topics, read_queue_count
 from rmq_store.errors import CorruptConfigError, StoreError
 from rmq_store.format.layout import ABORT_FILE, CHECKPOINT_FILE, CONFIG_DIR
+from rmq_store.format.queues import QueueId
+from rmq_store.format.topics import SCHEDULE_TOPIC, TIMER_TOPIC
 from rmq_store.markers.checkpoint import Checkpoint
-from rmq_store.markers.timer_files import read_timer_check
+from rmq_store.markers.timer_files import TIMER_CHECK, read_timer_check
 from rmq_store.store import MessageStore
 from rmq_store.verify.findings import Finding, Severity
 
@@ -25,6 +30,7 @@ _DECODED: Mapping[str, Decode[Any]] = {
     DELAY_FILE: decode_delay_offsets,
     **dict.fromkeys(CONSUMER_FILES, decode_consumer_offsets),
 }
+_LOST_END = "Search for the missing end in a replica or a copy before a broker starts on this store"
 _CHECKPOINT = "Move it away: without it, a broker that has to recover scans the whole log"
 
 
@@ -64,7 +70,22 @@ def checkpoint_findings(
                 "A broker that has to recover then scans the whole log",
             )
         return
-    newest = max(checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp)
+    end = store.log_range()[1]
+    if records and checkpoint.logics_physical_offset >= end:
+        yield Finding(
+            Severity.ERROR,
+            "checkpoint-ahead",
+            str(path),
+            f"it says that the queues list the record at log offset {checkpoint.logics_physical_offset}, "
+            f"but the log ends at {end}: the end of the log is lost",
+            _LOST_END,
+        )
+        return
+    newest = max(
+        checkpoint.physic_msg_timestamp,
+        checkpoint.logics_msg_timestamp,
+        checkpoint.index_msg_timestamp,
+    )
     # If there are log files, their messages may have expired. If there are none, the log is lost.
     gone = not records and not store.log.chain.segments
     if newest > last_timestamp and (records or gone):
@@ -79,8 +100,7 @@ def checkpoint_findings(
             "checkpoint-ahead",
             str(path),
             f"it says that messages up to {newest} ms were on the disk, but {last}: {lost} is lost",
-            "Search for the missing end in a replica or a copy before a broker starts on this "
-            "store",
+            _LOST_END,
         )
 
 
@@ -124,30 +144,99 @@ def _config_warning(code: str, found: ConfigFile[Any], meaning: str, advice: str
     return Finding(Severity.WARNING, code, str(found.path), meaning, advice)
 
 
-def consumer_findings(store: MessageStore) -> Iterator[Finding]:
+def progress_findings(store: MessageStore) -> Iterator[Finding]:
+    """Findings for what files say was consumed or delivered and the queues do not have, and for
+    messages that no consumer gets."""
+    for findings in (_consumers, _delay_levels, _timer):
+        with suppress(CorruptConfigError):  # config_findings reports it
+            yield from findings(store)
+    yield from _unread(store)
+
+
+def _consumers(store: MessageStore) -> Iterator[Finding]:
     """Findings for groups whose offset is outside the range of their queue."""
-    try:
-        offsets = store.consumer_offsets()
-    except CorruptConfigError:
-        return  # reported already
-    path = str(store.path / CONFIG_DIR / "consumerOffset.json")
+    states, declared = store.snapshot().queues, store.view.declared_topics
+    for _, name, group, queue, offset in committed_offsets(store.path):
+        state = states.get(queue)
+        if state is None and queue.topic not in declared:
+            continue  # the topic was deleted
+        low, high = (0, 0) if state is None else (state.min_offset, state.max_offset)
+        if low <= offset <= high:
+            continue
+        ahead = offset > high
+        yield Finding(
+            Severity.WARNING,
+            "consumer-ahead" if ahead else "consumer-behind",
+            str(store.path / CONFIG_DIR / name),
+            f"group {group} has offset {offset} in {queue.topic}/{queue.queue_id}, which has offsets "
+            f"{low} to {high}" + (": it may skip new messages" if ahead else ": it lost messages"),
+            "rmqstore offsets resets a group while the broker is down"
+            if ahead
+            else "The broker moves it to the first remaining message",
+        )
+
+
+def _delay_levels(store: MessageStore) -> Iterator[Finding]:
+    """Findings for delay levels that are delivered further than their queue goes."""
+    found = read_delay_file(store.path)
     states = store.snapshot().queues
-    known = {(queue.topic, queue.queue_id): state for queue, state in states.items()}
-    for group, topics in offsets.items():
-        for topic, queues in topics.items():
-            for queue_id, offset in queues.items():
-                state = known.get((topic, queue_id))
-                if state is None or state.min_offset <= offset <= state.max_offset:
-                    continue
-                ahead = offset > state.max_offset
-                yield Finding(
-                    Severity.WARNING,
-                    "consumer-ahead" if ahead else "consumer-behind",
-                    path,
-                    f"group {group} has offset {offset} in {topic}/{queue_id}, which has offsets "
-                    f"{state.min_offset} to {state.max_offset}"
-                    + (": it may skip new messages" if ahead else ": it lost messages"),
-                    "rmqstore offsets resets a group while the broker is down"
-                    if ahead
-                    else "The broker moves it to the first remaining message",
-                )
+    for queue_id, offset in {} if found is None else found.value.items():
+        state = states.get(QueueId(SCHEDULE_TOPIC, queue_id))
+        high = 0 if state is None else state.max_offset
+        if found is not None and offset > high:
+            yield Finding(
+                Severity.WARNING,
+                "delay-ahead",
+                str(found.path),
+                f"delay level {queue_id + 1} is delivered to offset {offset} of "
+                f"{SCHEDULE_TOPIC}/{queue_id}, which has offsets to {high}: the broker goes on there and "
+                "does not deliver what it has not delivered before",
+                "rmqstore scheduled lists such messages as hidden. Before a broker starts, restore the "
+                "lost end of the queue, or set the level back in this file",
+            )
+
+
+def _timer(store: MessageStore) -> Iterator[Finding]:
+    """The finding for a timer that has read its topic further than it goes."""
+    check = read_timer_check(store.path)
+    states = store.snapshot().queues
+    high = max(
+        (q.max_offset for queue, q in states.items() if queue.topic == TIMER_TOPIC), default=0
+    )
+    if check is not None and check.queue_offset > high:
+        yield Finding(
+            Severity.WARNING,
+            "timer-ahead",
+            str(store.path / CONFIG_DIR / TIMER_CHECK),
+            f"the timer has read {TIMER_TOPIC} to offset {check.queue_offset}, and the topic has offsets "
+            f"to {high}: the timer may skip new messages",
+            "Restore the lost end of the topic, or move the file away before a broker starts: the "
+            "timer then reads the topic again",
+        )
+
+
+def _unread(store: MessageStore) -> Iterator[Finding]:
+    """Findings for topics with messages in queues that no consumer reads."""
+    unread: dict[str, list[tuple[int, int]]] = {}
+    for queue, state in store.snapshot().queues.items():
+        count = state.max_offset - state.min_offset
+        if count and not store.view.is_read(queue):
+            unread.setdefault(queue.topic, []).append((queue.queue_id, count))
+    for topic, queues in unread.items():
+        numbers = ", ".join(str(number) for number, _ in queues[:_LISTED])
+        more = "" if len(queues) <= _LISTED else f" and {len(queues) - _LISTED} more"
+        known = read_queue_count(store.view.declared_topics.get(topic))
+        total = sum(count for _, count in queues)
+        yield Finding(
+            Severity.WARNING,
+            "queue-not-read",
+            str(store.path / CONFIG_DIR / TOPICS_FILE),
+            f"topic {topic} has readQueueNums {known}, and {total} messages in its queues {numbers}"
+            f"{more}: no consumer gets them",
+            f"Set readQueueNums to {max(queues)[0] + 1} until they are consumed, or copy them: "
+            "rmqstore replay",
+            count=total,
+        )
+
+
+_LISTED = 10

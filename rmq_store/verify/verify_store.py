@@ -26,7 +26,7 @@ from rmq_store.store import MessageStore
 from rmq_store.verify.config_against_store import (
     checkpoint_findings,
     config_findings,
-    consumer_findings,
+    progress_findings,
     start_findings,
 )
 from rmq_store.verify.findings import Finding, Findings, Severity
@@ -83,7 +83,13 @@ _LOG_FINDINGS = {
 _MOST_DAMAGE = 10_000  # places of one part of the log with which entries are compared
 
 # What the index, the checkpoint or a consumer says of records after the end that the log had at first.
-_AHEAD = ("checkpoint-ahead", "index-beyond-log", "consumer-ahead")
+_AHEAD = (
+    "checkpoint-ahead",
+    "index-beyond-log",
+    "consumer-ahead",
+    "delay-ahead",
+    "timer-ahead",
+)
 
 
 class AfterEnd(NamedTuple):
@@ -326,7 +332,7 @@ def conclude(store: MessageStore, whole: LogPart) -> VerifyReport:
     beside.add_all(_about_index(store, health, whole))
     beside.add_all(start_findings(store))
     beside.add_all(checkpoint_findings(store, whole.records, whole.last_timestamp))
-    beside.add_all(consumer_findings(store))
+    beside.add_all(progress_findings(store))
     # Index, checkpoint and offsets follow the log, so its end now is after all that they have just said.
     now = _log_end_now(store)
     findings.add_all(one for one in beside if now == store.log_range()[1] or one.code not in _AHEAD)

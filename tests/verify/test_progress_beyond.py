@@ -1,0 +1,126 @@
+"""Files that claim more than the queues and the log have, and messages that no consumer gets."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from rmq_store import MessageStore
+from rmq_store.questions.answer_by_shares import ask_opened
+from rmq_store.questions.lag import LagQuestion
+from rmq_store.verify.findings import Finding, Severity
+from rmq_store.verify.verify_store import verify
+from tests.support.golden import GoldenStore, unpack
+from tests.support.running.commands import run
+
+
+@pytest.fixture
+def clean(tmp_path: Path) -> GoldenStore:
+    return unpack("clean-5.5.0", tmp_path)
+
+
+def found(store: GoldenStore) -> dict[str, Finding]:
+    with store.open() as opened:
+        return {one.code: one for one in verify(opened).findings}
+
+
+def change(store: GoldenStore, name: str, pattern: str, to: str) -> None:
+    path = Path(store.path, "config", name)
+    text, count = re.subn(pattern, to, path.read_text())
+    assert count == 1
+    path.write_text(text)
+
+
+def shrink(store: GoldenStore, topic: str, queues: int) -> None:
+    path = Path(store.path, "config", "topics.json")
+    known = json.loads(path.read_text())
+    known["topicConfigTable"][topic]["readQueueNums"] = queues
+    known["topicConfigTable"][topic]["writeQueueNums"] = queues
+    path.write_text(json.dumps(known))
+
+
+def waiting_from(store: GoldenStore, topic: str, queue_id: int) -> int:
+    """Messages in the queues of a topic from this number on, by the broker's own answers."""
+    return sum(
+        len(of) for queue, of in store.by_queue.items() if queue[0] == topic if queue[1] >= queue_id
+    )
+
+
+def test_nothing_is_beyond_in_the_store_itself(clean: GoldenStore) -> None:
+    assert not found(clean)
+
+
+@pytest.mark.parametrize(("topic", "queues"), [("orders", 2), ("orders", 0), ("payments", 1)])
+def test_messages_in_queues_that_no_consumer_reads(
+    clean: GoldenStore, topic: str, queues: int
+) -> None:
+    shrink(clean, topic, queues)
+    finding = found(clean)["queue-not-read"]
+    assert finding.severity is Severity.WARNING
+    assert finding.count == waiting_from(clean, topic, queues)
+    assert f"topic {topic} has readQueueNums {queues}" in finding.meaning
+    with clean.open() as store:
+        answer = ask_opened(LagQuestion(topics=[topic]), store)
+    for row in answer.rows:
+        expected = "NOT_READ" if row["queueId"] >= queues and row["lag"] else "OK"
+        assert row["status"] == expected
+    if topic == "orders":
+        assert any("no consumer reads" in problem for problem in answer.problems())
+    assert "warning queue-not-read" in run("verify", clean.path, expect=1)
+
+
+def test_the_queues_that_only_a_broker_reads_are_left_out(clean: GoldenStore) -> None:
+    shrink(clean, "SCHEDULE_TOPIC_XXXX", 1)
+    assert not found(clean)
+
+
+def test_an_offset_in_a_queue_without_messages(clean: GoldenStore) -> None:
+    change(
+        clean,
+        "consumerOffset.json",
+        '"orders@g-slow":\\{',
+        '"retrying@g-slow":{7:9},"orders@g-slow":{',
+    )
+    finding = found(clean)["consumer-ahead"]
+    assert ("retrying", 7) not in {tuple(queue) for queue in clean.by_queue}
+    assert "offset 9 in retrying/7, which has offsets 0 to 0" in finding.meaning
+
+
+def test_a_delay_level_that_is_delivered_further_than_its_queue(clean: GoldenStore) -> None:
+    change(clean, "delayOffset.json", "18:0", "18:9")
+    finding = found(clean)["delay-ahead"]
+    assert "delay level 18 is delivered to offset 9 of SCHEDULE_TOPIC_XXXX/17" in finding.meaning
+    assert "offsets to 6" in finding.meaning
+
+
+def test_a_timer_that_has_read_further_than_its_topic(clean: GoldenStore) -> None:
+    raw = (1_795_253_084_000).to_bytes(8, "big") + bytes(8) + (5).to_bytes(8, "big")
+    Path(clean.path, "config", "timercheck").write_bytes(raw.ljust(4096, b"\0"))
+    assert "to offset 5, and the topic has offsets to 0" in found(clean)["timer-ahead"].meaning
+
+
+@pytest.mark.parametrize("field", [16, 40])
+def test_a_checkpoint_that_knows_more_than_the_log(clean: GoldenStore, field: int) -> None:
+    with clean.open() as store:
+        end = store.log_range()[1]
+    path = Path(clean.path, "checkpoint")
+    raw = bytearray(path.read_bytes())
+    value = end if field == 40 else int.from_bytes(raw[0:8], "big") + 60_000
+    raw[field : field + 8] = value.to_bytes(8, "big")
+    path.write_bytes(raw)
+    assert found(clean)["checkpoint-ahead"].severity is Severity.ERROR
+
+
+def test_a_report_has_them_without_a_check_of_the_log(clean: GoldenStore, tmp_path: Path) -> None:
+    shrink(clean, "orders", 2)
+    change(clean, "delayOffset.json", "18:0", "18:9")
+    page = tmp_path / "page.html"
+    run("report", clean.path, "-o", str(page))
+    assert {"queue-not-read", "delay-ahead"} <= set(
+        re.findall(r"[a-z]+(?:-[a-z]+)+", page.read_text())
+    )
+    with MessageStore.open(clean.path) as store:
+        assert not store.view.is_read(next(q for q in store.queues("orders") if q.queue_id == 3))
