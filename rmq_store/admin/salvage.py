@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -100,6 +100,7 @@ def salvage(
         settings = known.with_defaults_of(store.geometry()).with_defaults_of(
             StoreConfig(enabledAppendPropCRC=report.with_record_crcs)
         )
+        settings = replace(settings, maxMessageSize=None)  # the limit of messages that come later
         with MessageStore.create(target, settings, release=release) as writer:
             for topic, attributes in _declared(store):
                 writer.declare_topic(topic, **attributes)
@@ -135,7 +136,7 @@ def _save(run: SoundRun, writer: Any, report: SalvageReport) -> None:
         part = headers.take(rows)
         batch = as_written(part)
         try:
-            writer.append_batch(batch)
+            writer.append_batch(batch, copied=True)
         except (InvalidArgumentError, InvalidMessageError):
             _save_one_by_one(batch, part, writer, report)
             continue
@@ -166,11 +167,11 @@ def _without_bare(headers: Headers, report: SalvageReport) -> Headers:
 def _save_one_by_one(
     batch: pa.RecordBatch, headers: Headers, writer: Any, report: SalvageReport
 ) -> None:
-    """Write a batch with a record that the target's release refuses, without that record."""
+    """Write a batch with a record that the target's files cannot hold, without that record."""
     for row in range(len(headers)):
         one = batch.slice(row, 1)
         try:
-            writer.append_batch(one)
+            writer.append_batch(one, copied=True)
         except (InvalidArgumentError, InvalidMessageError) as error:
             report.refused[error.reason] = report.refused.get(error.reason, 0) + 1
             start = int(headers.at[row]) + headers.base
