@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from rmq_store.arrow.column_values import BatchBuilder, stored_bodies, stored_topics
 from rmq_store.arrow.string_slices import slices
+from rmq_store.commitlog.doubled_records import doubled_files
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import Extent
 from rmq_store.commitlog.scan import SoundRun, scan
@@ -64,6 +65,8 @@ class SalvageReport:
     skipped: list[Skipped] = field(default_factory=list)
     skipped_ranges: int = 0
     refused: dict[str, int] = field(default_factory=dict)  # reason -> intact records not written
+    doubled: list[str] = field(default_factory=list)  # files of the log that have one name
+    in_other_files: int = 0  # intact records of these files that were not read, and differ
     with_record_crcs: bool = False  # whether the last copied record had one
 
     def to_dict(self) -> dict[str, Any]:
@@ -111,6 +114,9 @@ def salvage(
                     _skip(piece, report)
                 if progress is not None:
                     progress(piece.stop - piece.start)
+        for file in doubled_files(store.log):
+            report.doubled.append(str(file))
+            report.in_other_files += file.differing
     return report
 
 

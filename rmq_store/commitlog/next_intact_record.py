@@ -90,7 +90,7 @@ def not_a_record(log: CommitLog, log_end: int, offset: int, why: StoreError) -> 
         found = "a copy of a record from another place" if ghost else extent.reason
     front = log.chain.window(offset, min(offset + _SHOWN, log.chain.segment_end(segment))).tobytes()
     return CorruptRecordError(
-        segment.path,
+        segment.shown,
         offset=offset,
         reason="the bytes at this offset of the log are not a record"
         + (f" ({found})" if found and why.expected is None else ""),

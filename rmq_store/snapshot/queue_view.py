@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from rmq_store.commitlog.doubled_records import doubled_names
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.config.topics_json import topics_or_problem
 from rmq_store.consumequeue.bisection import bisect_first, find_boundary, recheck_neighbours
@@ -80,6 +81,9 @@ class QueueView:
 
     def warnings(self) -> Iterator[str]:
         """What a read of this store cannot give: parts of the log without files, and lost queues."""
+        doubled = doubled_names(self._open_log())
+        if doubled is not None:
+            yield f"{doubled}. rmqstore verify compares them"
         for start, stop in self._open_log().chain.holes:
             yield (
                 f"log offset {start} to {stop} is in no file, so its messages cannot be read: a file is "
