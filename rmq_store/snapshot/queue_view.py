@@ -17,8 +17,15 @@ from rmq_store.consumequeue.queue_files import QueueFiles
 from rmq_store.consumequeue.queue_folders import QueueFolders, queue_folder
 from rmq_store.errors import StoreError, UnknownQueueError, nearest
 from rmq_store.files.remote.blocks import Ranges, need_all
-from rmq_store.format.layout import CONSUMEQUEUE_EXT_DIR, EXT_MAX_ADDRESS, FILLER_SIZE
+from rmq_store.format.layout import (
+    ABORT_FILE,
+    CHECKPOINT_FILE,
+    CONSUMEQUEUE_EXT_DIR,
+    EXT_MAX_ADDRESS,
+    FILLER_SIZE,
+)
 from rmq_store.format.queues import Entry, QueueId, QueueSlice
+from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.snapshot.lost_ends import LostEnds
 from rmq_store.snapshot.lost_queues import LostQueue, lost_queues
 from rmq_store.snapshot.offset_by_time import offset_by_time
@@ -78,6 +85,20 @@ class QueueView:
         config = self._folders.config
         log = self._open_log()
         return LostEnds(self._root, log, config, self.snapshot, self.entries, self.offset_at_log)
+
+    def closed_end(self) -> int:
+        """The end of the log of a store that was closed after its last record; else 0."""
+        snapshot = self.snapshot
+        # A broker makes the file `abort` before it takes the first message.
+        if (
+            snapshot.last_record is None
+            or not snapshot.closed
+            or (self._root / ABORT_FILE).exists()
+        ):
+            return 0
+        flushed = Checkpoint.read_or_zero(self._root / CHECKPOINT_FILE).physic_msg_timestamp
+        stored = self._open_log().store_time_at(snapshot.last_record)
+        return 0 if stored is None or stored > flushed else snapshot.log_end
 
     def warnings(self) -> Iterator[str]:
         """What a read of this store cannot give: parts of the log without files, and lost queues."""
