@@ -102,10 +102,10 @@ def trace(
     asked = source or OpenedStore(store)
     named = ask(RecordsQuestion((key,)), asked, engine, progress=progress)
     damage = list(named.damage)
-    records = [record for record in named.records if sent_to(record, topic)]
+    records = [record for record in named.records if sent_to(store, record, topic)]
     try:
         by_id = store.lookup.by_offset_id(key)
-        if by_id is not None and sent_to(TracedRecord.of(by_id), topic):
+        if by_id is not None and sent_to(store, TracedRecord.of(by_id), topic):
             records.append(TracedRecord.of(by_id))
     except (CorruptRecordError, MissingFileError) as error:
         damage.append(error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 from rmq_store.commitlog.doubled_records import doubled_names
 from rmq_store.commitlog.log import CommitLog
+from rmq_store.config.consumer_offsets import read_consumer_offsets
 from rmq_store.config.topics_json import topics_or_problem
 from rmq_store.consumequeue.bisection import bisect_first, find_boundary, recheck_neighbours
 from rmq_store.consumequeue.consume_queue_ext import QueueExt
@@ -25,6 +27,8 @@ from rmq_store.format.layout import (
     FILLER_SIZE,
 )
 from rmq_store.format.queues import Entry, QueueId, QueueSlice
+from rmq_store.format.retry_topics import KnownNames
+from rmq_store.format.topics import RETRY_PREFIX
 from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.snapshot.lost_ends import LostEnds
 from rmq_store.snapshot.lost_queues import LostQueue, lost_queues
@@ -32,6 +36,7 @@ from rmq_store.snapshot.offset_by_time import offset_by_time
 from rmq_store.snapshot.queue_range import QueueState
 from rmq_store.snapshot.snapshot import StoreSnapshot
 
+LOG = logging.getLogger("rmqstore")
 _EMPTY = QueueState(0, 0, 0, 0)
 _FETCHED_AHEAD = 16 << 20  # bytes of queues to fetch before the first is read
 _MOST_AHEAD = 512  # queue ranges, so that the first ones are still cached when they are read
@@ -78,6 +83,21 @@ class QueueView:
         The log may hold messages of a topic that lost its queues. Raises AccessError.
         """
         return sorted({*self.topics(), *self.declared_topics})
+
+    @cached_property
+    def known_names(self) -> KnownNames:
+        """The topics, and which groups have offsets in which retry topic. Raises AccessError."""
+        readers: dict[str, set[str]] = {}
+        try:
+            committed = read_consumer_offsets(self._root)
+        except StoreError as error:
+            LOG.warning("which groups read a retry topic is not known: %s", error)
+            committed = {}
+        for group, topics in committed.items():
+            for topic in topics:
+                if topic.startswith(RETRY_PREFIX):
+                    readers.setdefault(topic, set()).add(group)
+        return KnownNames(frozenset(self.known_topics), readers)
 
     @cached_property
     def lost_ends(self) -> LostEnds:
