@@ -7,7 +7,7 @@ spark-submit jobs/usage.py STORE --top 20
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 DEFAULT_TOP = 20
 _GROWTH_DAYS = 7
+_MOST_LISTED = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +53,14 @@ def run(
     """Add up messages and bytes. Raises StoreError if the store or the selection cannot be read."""
     began = time.monotonic()
     plan = look(spec)
-    question = UsageQuestion(plan.ranges, spec.top)
+    question = UsageQuestion(plan.ranges, spec.top, finds_damage=True)
     with Progress("usage", unit="messages") as progress:
         usage = ask(question, plan.store, engine_of(spark), progress=progress)
     days = sorted(usage.by("day"), key=lambda row: (row["day"] is not None, row["day"]))
     sums = sums_of(spark, files_of_store(plan.store)) if spec.checksums else ()
     return Answer(
         job="usage",
-        ok=True,
+        ok=not usage.damage.places,
         tables={
             "by topic": usage.by("topic"),
             "by queue": usage.by("topic", "queueId")[: spec.top],
@@ -76,6 +77,7 @@ def run(
         },
         source=provenance_of(plan.store, plan.ranges, dict(spec.options), sums),
         seconds=round(time.monotonic() - began, 3),
+        problems=tuple(_problems(usage)),
     )
 
 
@@ -88,6 +90,14 @@ def _shared(usage: UsageAnswer) -> dict[str, Any]:
     """The messages of light queues, which the other numbers leave out."""
     count = usage.shared_messages
     return {"messages in light queues too (shared)": count} if count else {}
+
+
+def _problems(usage: UsageAnswer) -> Iterator[str]:
+    """The damaged places, and a sentence on what the numbers lack."""
+    damage = usage.damage
+    yield from (str(error) for error in damage.errors[:_MOST_LISTED])
+    if damage.places:
+        yield str(damage)
 
 
 def with_change(days: Sequence[Row]) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from rmq_store.commitlog.doubled_records import doubled_names
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.record_runs import next_record
 from rmq_store.config.broker_conf import StoreConfig
@@ -191,6 +192,9 @@ def _written_until(log: CommitLog, segment: SegmentFile) -> int:
 
 def _damage(root: Path, log: CommitLog, end: LogEnd) -> Iterator[str]:
     """What the files, the log's last file and the checkpoint show. Reads no queue."""
+    doubled = doubled_names(log)
+    if doubled is not None:
+        yield doubled
     for start, stop in log.chain.holes:
         yield f"log offset {start} to {stop} is in no file: a file is missing, empty or cut"
     for start, stop in end.damaged:

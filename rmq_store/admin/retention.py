@@ -15,6 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from rmq_store.commitlog.doubled_records import refuse_doubled
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.locate import refuse_foreign_log, refuse_linked_queues
 from rmq_store.consumequeue.queue_files import QueueFiles
@@ -156,6 +157,8 @@ def plan_retention(
         forced = rules.cleanFileForciblyEnable and used > rules.forced_above
         trigger = "forced" if forced else trigger
         log = list(_too_old(store, rules, now, forced))[: rules.deleteFileBatchMax]
+    if log:
+        refuse_doubled(store.log)
     start = store.log.start
     segments = store.log.chain.segments
     after = segments[len(log)].base if log else start

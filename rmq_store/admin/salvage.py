@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from rmq_store.arrow.column_values import BatchBuilder, stored_bodies, stored_topics
 from rmq_store.arrow.string_slices import slices
+from rmq_store.commitlog.doubled_records import doubled_files
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import Extent
 from rmq_store.commitlog.scan import SoundRun, scan
@@ -64,6 +65,8 @@ class SalvageReport:
     skipped: list[Skipped] = field(default_factory=list)
     skipped_ranges: int = 0
     refused: dict[str, int] = field(default_factory=dict)  # reason -> intact records not written
+    doubled: list[str] = field(default_factory=list)  # files of the log that have one name
+    in_other_files: int = 0  # intact records of these files that were not read, and differ
     with_record_crcs: bool = False  # whether the last copied record had one
 
     def to_dict(self) -> dict[str, Any]:
@@ -100,6 +103,7 @@ def salvage(
         settings = known.with_defaults_of(store.geometry()).with_defaults_of(
             StoreConfig(enabledAppendPropCRC=report.with_record_crcs)
         )
+        settings = replace(settings, maxMessageSize=None)  # the limit of messages that come later
         with MessageStore.create(target, settings, release=release) as writer:
             for topic, attributes in _declared(store):
                 writer.declare_topic(topic, **attributes)
@@ -110,6 +114,9 @@ def salvage(
                     _skip(piece, report)
                 if progress is not None:
                     progress(piece.stop - piece.start)
+        for file in doubled_files(store.log):
+            report.doubled.append(str(file))
+            report.in_other_files += file.differing
     return report
 
 
@@ -135,7 +142,7 @@ def _save(run: SoundRun, writer: Any, report: SalvageReport) -> None:
         part = headers.take(rows)
         batch = as_written(part)
         try:
-            writer.append_batch(batch)
+            writer.append_batch(batch, copied=True)
         except (InvalidArgumentError, InvalidMessageError):
             _save_one_by_one(batch, part, writer, report)
             continue
@@ -166,11 +173,11 @@ def _without_bare(headers: Headers, report: SalvageReport) -> Headers:
 def _save_one_by_one(
     batch: pa.RecordBatch, headers: Headers, writer: Any, report: SalvageReport
 ) -> None:
-    """Write a batch with a record that the target's release refuses, without that record."""
+    """Write a batch with a record that the target's files cannot hold, without that record."""
     for row in range(len(headers)):
         one = batch.slice(row, 1)
         try:
-            writer.append_batch(one)
+            writer.append_batch(one, copied=True)
         except (InvalidArgumentError, InvalidMessageError) as error:
             report.refused[error.reason] = report.refused.get(error.reason, 0) + 1
             start = int(headers.at[row]) + headers.base

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from rmq_store.commitlog.doubled_files import fullest
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.record_runs import RecordRun, follow, next_record
 from rmq_store.commitlog.wrong_crc_rows import wrong_crc_rows
@@ -52,7 +53,7 @@ def _require_whole(decoded: Record | Gap, segment: SegmentFile, offset: int) -> 
     """
     if isinstance(decoded, Record) and offset + decoded.total_size > segment.base + segment.size:
         raise CorruptRecordError(
-            segment.path,
+            segment.shown,
             offset=offset,
             reason="the file ends inside the record",
             expected=f"{decoded.total_size} bytes",
@@ -70,9 +71,15 @@ class CommitLog:
         *,
         file_size: int | None = None,
         mappings: MappingCache | None = None,
+        segments: Sequence[SegmentFile] | None = None,
     ) -> None:
+        """`segments`: the files; by default those in `folders`, of several with one name the fullest."""
         self.chain = SegmentChain(
-            folders, file_size=file_size, mappings=mappings, setting="mappedFileSizeCommitLog"
+            folders,
+            file_size=file_size,
+            segments=list_segments(folders, fullest) if segments is None else segments,
+            mappings=mappings,
+            setting="mappedFileSizeCommitLog",
         )
         self.known_damage = (0, 0)  # log offsets of a range without records that a search found
         self.known_starts: dict[int, int] = {}  # of the first record at or after an offset
@@ -85,7 +92,7 @@ class CommitLog:
     def path_at(self, offset: int) -> str:
         """The file that holds `offset`, for messages; the folder if no file does."""
         segment = self.chain.segment_at(offset)
-        return self.chain.folders[0] if segment is None else segment.path
+        return self.chain.folders[0] if segment is None else segment.shown
 
     def record_at(self, offset: int) -> Record:
         """The record at `offset`, fully checked.
@@ -125,7 +132,7 @@ class CommitLog:
             )
         window = self._window_at(offset, segment)
         try:
-            decoded = decode_record(window.data, 0, offset, segment.path)
+            decoded = decode_record(window.data, 0, offset, segment.shown)
         finally:
             self.chain.check_reads()
         _require_whole(decoded, segment, offset)
@@ -360,7 +367,7 @@ class CommitLog:
         self._window_at(at, segment)
         window = self.window_of(segment).data
         try:
-            decoded = decode_record(window, at - segment.base, at, segment.path)
+            decoded = decode_record(window, at - segment.base, at, segment.shown)
             _require_whole(decoded, segment, at)
         except CorruptRecordError as error:
             self.chain.check_reads()

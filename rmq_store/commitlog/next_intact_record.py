@@ -6,7 +6,7 @@ from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.record_runs import follow, next_record
 from rmq_store.errors import CorruptRecordError, MissingFileError, StoreError
 from rmq_store.files.segments import SegmentFile
-from rmq_store.format.record import Gap
+from rmq_store.format.record import NO_RECORD, Gap
 
 _LARGEST_RECORD = 8 << 20  # bytes; twice what a broker takes by default
 _LOOK_BACK = 16 << 20  # how far before an offset a walk starts, to reach it record by record
@@ -88,12 +88,14 @@ def not_a_record(log: CommitLog, log_end: int, offset: int, why: StoreError) -> 
             return None
         ghost = extent.gap is Gap.GHOST
         found = "a copy of a record from another place" if ghost else extent.reason
+    if why.expected is not None:
+        found = why.reason.partition(NO_RECORD)[2]
     front = log.chain.window(offset, min(offset + _SHOWN, log.chain.segment_end(segment))).tobytes()
     return CorruptRecordError(
-        segment.path,
+        segment.shown,
         offset=offset,
         reason="the bytes at this offset of the log are not a record"
-        + (f" ({found})" if found and why.expected is None else ""),
+        + (f" ({found})" if found else ""),
         expected=why.expected or "the start of a record",
         actual=why.actual or f"bytes {front.hex()}",
         advice="The message at this place is lost or damaged. rmqstore verify lists all damage; "

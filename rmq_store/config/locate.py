@@ -91,6 +91,8 @@ def require_store(
 def commitlog_folders(root: Path, config: StoreConfig) -> list[Path]:
     """The folders of the CommitLog: `commitlog/`, or all of storePathCommitLog and the read-only ones.
 
+    Each folder once, however it is named: through links, with `./` or a slash at the end.
+
     Relative paths start at the store's root. If a configured folder does not exist (the store was
     copied), the folder of the same name under the root is used. Raises MissingFileError if that
     does not exist either, because a part of the log would be missing.
@@ -101,7 +103,8 @@ def commitlog_folders(root: Path, config: StoreConfig) -> list[Path]:
         for part in (text or "").split(PATH_SPLITTER)
         if part.strip()
     ]
-    return [_found(root, Path(name)) for name in named] or [root / COMMITLOG_DIR]
+    found = [_found(root, Path(name)) for name in named] or [root / COMMITLOG_DIR]
+    return list({os.path.realpath(folder): folder for folder in reversed(found)}.values())[::-1]
 
 
 def _found(root: Path, folder: Path) -> Path:

@@ -6,11 +6,16 @@ import logging
 import math
 import os
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from rmq_store.errors import InvalidArgumentError, UnrecoverableStoreError, from_os_error
+from rmq_store.errors import (
+    InvalidArgumentError,
+    UnrecoverableStoreError,
+    from_os_error,
+    shown_path,
+)
 from rmq_store.escaping import printable
 from rmq_store.format.layout import SEGMENT_NAME_DIGITS
 
@@ -24,20 +29,57 @@ _LAST_BASE = 2**63 - 1 - LARGEST_FILE
 
 @dataclass(frozen=True, slots=True)
 class SegmentFile:
-    """One file of a chain: `base` is the stream offset of its first byte, `size` its current size."""
+    """One file of a chain: `base` is the stream offset of its first byte, `size` its current size.
+
+    `others`: files of the same name in other folders, which are not read.
+    """
 
     path: str
     base: int
     size: int
+    others: tuple[SegmentFile, ...] = ()
+
+    @property
+    def shown(self) -> str:
+        """The path for messages; with the files of the same name, if there are some."""
+        if not self.others:
+            return self.path
+        others = ", ".join(shown_path(other.path) for other in self.others)
+        return f"{shown_path(self.path)} (read instead of {others})"
 
 
-def list_segments(folders: Sequence[str | os.PathLike[str]]) -> list[SegmentFile]:
+Choose = Callable[[Sequence[SegmentFile]], SegmentFile]
+
+
+def list_segments(
+    folders: Sequence[str | os.PathLike[str]],
+    choose: Choose | None = None,
+) -> list[SegmentFile]:
     """The segment files in `folders`, in stream order; skips empty files and other names.
 
-    A missing folder counts as empty. If two folders hold the same name, the first folder's file is
-    used.
+    A missing folder counts as empty. `choose`: which one is used of the files that have one name in
+    several folders; by default the first one that is not empty.
     """
-    segments: dict[int, SegmentFile] = {}
+    found = _files_by_base(folders)
+    chosen = [(choose or _first_filled)(found[base]) for base in sorted(found)]
+    return [
+        replace(file, others=tuple(one for one in found[file.base] if one is not file))
+        if len(found[file.base]) > 1
+        else file
+        for file in chosen
+        if file.size
+    ]
+
+
+def _first_filled(files: Sequence[SegmentFile]) -> SegmentFile:
+    return next((file for file in files if file.size), files[0])
+
+
+def _files_by_base(
+    folders: Sequence[str | os.PathLike[str]],
+) -> dict[int, list[SegmentFile]]:
+    """All segment files by the offset in their names, empty ones too; each file once."""
+    segments: dict[int, list[SegmentFile]] = {}
     for folder in folders:
         try:
             entries = list(os.scandir(folder))
@@ -52,9 +94,21 @@ def list_segments(folders: Sequence[str | os.PathLike[str]]) -> list[SegmentFile
             if int(name) > _LAST_BASE:  # no broker reaches this offset, and it exceeds 64 bits
                 continue
             size = size_of_file(entry)
-            if size and int(name) not in segments:
-                segments[int(name)] = SegmentFile(entry.path, int(name), size)
-    return [segments[base] for base in sorted(segments)]
+            if size is None:
+                continue
+            others = segments.setdefault(int(name), [])
+            if not any(_is_same(entry.path, other.path) for other in others):
+                others.append(SegmentFile(entry.path, int(name), size))
+    return segments
+
+
+def _is_same(path: str, other: str) -> bool:
+    try:
+        return os.path.samefile(path, other)
+    except FileNotFoundError:  # the broker deleted one of them
+        return False
+    except OSError as error:
+        raise from_os_error(path, error, "looking at") from error
 
 
 def open_to_read(segment: SegmentFile) -> int:

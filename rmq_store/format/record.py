@@ -45,6 +45,10 @@ class Gap(Enum):
     MISSING = "no file holds this range"
 
 
+NO_RECORD = "no valid record in the CommitLog: "
+"""How the reason of an error begins; what is wrong follows."""
+
+
 @dataclass(frozen=True, slots=True)
 class Record:
     """A record as stored: body and properties not decoded, hosts as ip and port bytes."""
@@ -125,7 +129,9 @@ def decode_record(
     if magic not in (MAGIC_V1, MAGIC_V2):
         _fail(path, log_offset, "magic", f"{MAGIC_V1:#x} or {MAGIC_V2:#x}", f"{magic:#x}")
     if not MIN_RECORD_SIZE <= total <= remaining:
-        _fail(path, log_offset, "totalSize", f"{MIN_RECORD_SIZE} to {remaining}", total)
+        how = "leads beyond the file" if total > remaining else "is less than any record has"
+        what = f"total size {total} {how}"
+        _fail(path, log_offset, what, f"{MIN_RECORD_SIZE} to {remaining}", total)
     record = _split(bytes(buffer[at : at + total]), magic, log_offset, path)
     _check_crcs(bytes(buffer[at : at + total]), record, log_offset, path)
     return record if record.physical_offset == log_offset else Gap.GHOST
@@ -135,7 +141,7 @@ def _fail(path: str | None, at: int, what: str, expected: object, actual: object
     raise CorruptRecordError(
         path,
         offset=at,
-        reason=f"no valid record in the CommitLog: {what}",
+        reason=NO_RECORD + what,
         expected=expected,
         actual=actual,
         advice="The offset counts from the start of the log. Records after it are still readable; "
@@ -155,11 +161,13 @@ def _split(raw: bytes, magic: int, log_offset: int, path: str | None) -> Record:
     store_host = reader.take(store_size)
     reconsume_times = reader.integer(4)
     prepared = reader.integer(8)
-    body = reader.take(reader.integer(4))
-    topic = reader.take(reader.integer(2 if magic == MAGIC_V2 else 1))
-    properties = reader.take(reader.integer(2))
+    body = reader.field("body", 4)
+    topic = reader.field("topic", 2 if magic == MAGIC_V2 else 1)
+    properties = reader.field("properties", 2)
     if reader.at != len(raw):
-        _fail(path, log_offset, "sum of the field lengths", len(raw), reader.at)
+        lengths = ", ".join(reader.lengths)
+        what = f"total size {len(raw)} is not the sum of its fields, with {lengths}: total size"
+        _fail(path, log_offset, what, reader.at, len(raw))
     return Record(
         queue_id=int(head["queue_id"]),
         flag=int(head["flag"]),
@@ -181,27 +189,42 @@ def _split(raw: bytes, magic: int, log_offset: int, path: str | None) -> Record:
 
 
 class _Reader:
-    """Takes field after field from a record; raises CorruptRecordError for a length beyond its end."""
+    """Takes field after field from a record; raises CorruptRecordError for a length beyond its end.
+
+    `lengths`: those of the fields that were taken, such as "body length 20".
+    """
 
     def __init__(self, raw: bytes, at: int, log_offset: int, path: str | None) -> None:
         self.raw, self.at, self.log_offset, self.path = raw, at, log_offset, path
+        self.lengths: list[str] = []
 
-    def take(self, length: int) -> bytes:
+    def take(self, length: int, what: str = "head") -> bytes:
         end = self.at + length
-        if length < 0 or end > len(self.raw):
-            _fail(
-                self.path,
-                self.log_offset,
-                "length of a field",
-                f"0 to {len(self.raw) - self.at}",
-                length,
-            )
+        if end > len(self.raw):
+            self._fail(f"total size {len(self.raw)} ends inside of its {what}", end, len(self.raw))
         piece = self.raw[self.at : end]
         self.at = end
         return piece
 
-    def integer(self, width: int) -> int:
-        return int.from_bytes(self.take(width), "big", signed=True)
+    def integer(self, width: int, what: str = "head") -> int:
+        return int.from_bytes(self.take(width, what), "big", signed=True)
+
+    def field(self, name: str, width: int) -> bytes:
+        """The bytes of a field behind its length, an integer of `width` bytes."""
+        named = f"{name} length"
+        length = self.integer(width, named)
+        room = len(self.raw) - self.at
+        if not 0 <= length <= room:
+            how = "is below 0" if length < 0 else "leads beyond the record"
+            self._fail(
+                f"{named} {length} {how} of total size {len(self.raw)}", f"0 to {room}", length
+            )
+        self.lengths.append(f"{named} {length}")
+        return self.take(length)
+
+    def _fail(self, what: str, expected: object, actual: object) -> None:
+        behind = f", behind {', '.join(self.lengths)}" if self.lengths else ""
+        _fail(self.path, self.log_offset, what + behind, expected, actual)
 
 
 def _check_crcs(raw: bytes, record: Record, log_offset: int, path: str | None) -> None:

@@ -1,4 +1,4 @@
-"""System topics, and the characters that the broker accepts in topic names."""
+"""System topics, and the characters that the broker accepts in the topic of a new message."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ _NAMES = frozenset(
 _PREFIXES = ("rmq_sys_", "RMQ_SYS_", RETRY_PREFIX, DLQ_PREFIX, LMQ_PREFIX)
 _REPLY_SUFFIX = "_REPLY_TOPIC"
 
-_ALLOWED = re.compile(r"[%|a-zA-Z0-9_-]+")
+_ALLOWED = re.compile(r"[%|a-zA-Z0-9_-]")
+# Between group and topic in a pop retry topic of version 2 (KeyBuilder), in this release or another.
+_SEPARATORS_OF_RETRY = "+:"
 
 
 def topic_of_broker(broker_name: str, path: str) -> str | None:
@@ -65,8 +67,12 @@ def is_system_topic(topic: str, cluster: str | None = None, broker: str | None =
 
 
 def forbidden_character(topic: str) -> str | None:
-    """The first character of `topic` that the broker rejects (TopicValidator), or None."""
+    """The first character that no new message may have in its topic (TopicValidator), or None.
+
+    A broker itself puts more into names: `%RETRY%group+topic`, or its cluster with a dot.
+    """
+    more = _SEPARATORS_OF_RETRY if topic.startswith(RETRY_PREFIX) else ""
     for character in topic:
-        if not _ALLOWED.fullmatch(character):
+        if character not in more and not _ALLOWED.fullmatch(character):
             return character
     return None

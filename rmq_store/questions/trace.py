@@ -111,10 +111,10 @@ def trace(
     if not (named.records or named.damage) and store.key_index().distrust_all():
         named = replace(ask_opened(RecordsQuestion((key,)), store), damage=())
     damage = list(named.damage)
-    records = [record for record in named.records if sent_to(record, topic)]
+    records = [record for record in named.records if sent_to(store, record, topic)]
     try:
         by_id = store.lookup.by_offset_id(key)
-        if by_id is not None and sent_to(TracedRecord.of(by_id), topic):
+        if by_id is not None and sent_to(store, TracedRecord.of(by_id), topic):
             records.append(TracedRecord.of(by_id))
     except (CorruptRecordError, MissingFileError) as error:
         damage.append(error)

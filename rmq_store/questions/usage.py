@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from rmq_store.consumequeue.entries import Entries
+from rmq_store.errors import CorruptQueueError, StoreError
 from rmq_store.format.queues import QueueSlice
 from rmq_store.questions.answer_by_shares import OnProgress
 from rmq_store.questions.usage_days import (
@@ -25,16 +26,55 @@ from rmq_store.tables.usage_damage import usage_rows
 
 _ENTRIES_A_SHARE = 4_000_000
 _ENTRIES_AT_ONCE = 1 << 16
+_ERRORS_KEPT = 100
+
+RECORDS_READ = 256 << 20
+"""Bytes of the largest log whose records are read to find damage; that takes a second."""
 
 Ranges = tuple[QueueSlice, ...]
 
 
+@dataclass(slots=True)
+class Damage:
+    """Damaged places, the first ones as errors, and the messages that are counted but not readable.
+
+    `records`: whether the records of the log were read, and not the entries of the queues alone.
+    """
+
+    places: int = 0
+    errors: list[StoreError] = field(default_factory=list)
+    unreadable: int = 0
+    records: bool = False
+
+    def __str__(self) -> str:
+        """A sentence on what the numbers lack."""
+        return (
+            f"damaged places: {self.places}; messages that are counted and cannot be read: "
+            f"{self.unreadable}; what queues or log have lost is not counted. rmqstore verify lists all "
+            "damage"
+        )
+
+    def note(self, error: StoreError) -> None:
+        """Add a damaged place."""
+        self.places += 1
+        if len(self.errors) < _ERRORS_KEPT:
+            self.errors.append(error)
+
+    def add(self, other: Damage) -> None:
+        """Add what another look has found."""
+        self.places += other.places
+        self.errors = [*self.errors, *other.errors][:_ERRORS_KEPT]
+        self.unreadable += other.unreadable
+        self.records |= other.records
+
+
 @dataclass(frozen=True, slots=True)
 class UsagePart:
-    """Rows of the table `usage` for a share, and its largest messages, largest first."""
+    """Rows of the table `usage` for a share, its largest messages, largest first, and its damage."""
 
     rows: list[Row]
     largest: list[Row]
+    damage: Damage = field(default_factory=Damage)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +87,7 @@ class UsageAnswer:
     rows: Sequence[Row]
     largest: Sequence[Row]
     log_bytes: int
+    damage: Damage = field(default_factory=Damage)
 
     @property
     def messages(self) -> int:
@@ -103,12 +144,16 @@ class UsageQuestion:
 
     `days_by_log`: a day begins where the log reaches it, which is fast for many queues. That differs from
     the table `usage` only where the broker's clock jumped back over midnight.
+
+    `finds_damage`: to look for what cannot be counted: entries that lead nowhere, missing files, lost
+    ends of queues; in a log of at most RECORDS_READ bytes also records that are damaged.
     """
 
     ranges: Ranges | None = None
     largest: int = 0
     most_of_a_queue: int | None = None
     days_by_log: bool = False
+    finds_damage: bool = False
 
     def plan(self, store: MessageStore) -> list[Ranges]:
         """Queue ranges, about a million entries per share."""
@@ -146,7 +191,9 @@ class UsageQuestion:
                 large += _large_messages(store, [self._newest(store, part)], self.largest)
             large = heapq.nsmallest(self.largest, large, _size)
         progress(self.weight(share))
-        return UsagePart(rows, large)
+        if not self.finds_damage or _reads_records(store):
+            return UsagePart(rows, large)
+        return UsagePart(rows, large, _damage_of(store, share, ("commitLogOffset",), ends=False))
 
     def _newest(self, store: MessageStore, part: QueueSlice) -> QueueSlice:
         """Of a range, what is searched for the largest messages."""
@@ -164,7 +211,60 @@ class UsageQuestion:
         start, end = store.log_range()
         every = (message for part in parts for message in part.largest)
         rows = [row for part in parts for row in part.rows]
-        return UsageAnswer(rows, heapq.nsmallest(self.largest, every, _size), end - start)
+        largest = heapq.nsmallest(self.largest, every, _size)
+        return UsageAnswer(rows, largest, end - start, self._damage(store, parts))
+
+    def _damage(self, store: MessageStore, parts: Sequence[UsagePart]) -> Damage:
+        """The damage of all parts, and what a look at the whole store adds."""
+        damage = Damage()
+        if not self.finds_damage:
+            return damage
+        ranges = list(all_ranges(store) if self.ranges is None else self.ranges)
+        for error in _lost_queues(store, None if self.ranges is None else ranges):
+            damage.note(error)
+        if _reads_records(store):
+            found = _damage_of(store, ranges, ("commitLogOffset", "body"), ends=True)
+            found.records = True
+            damage.add(found)
+            return damage
+        for part in parts:
+            damage.add(part.damage)
+        for error in store.view.lost_ends.errors(ranges):
+            damage.note(error)
+        return damage
+
+
+def _reads_records(store: MessageStore) -> bool:
+    start, end = store.log_range()
+    return end - start <= RECORDS_READ
+
+
+def _lost_queues(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterator[StoreError]:
+    """An error for each queue without an entry whose messages are in the log; of the topics in
+    `ranges`, by default of all."""
+    topics = None if ranges is None else {part.queue.topic for part in ranges}
+    for queue, lost in store.view.lost_queues.items():
+        if lost.records and (topics is None or queue.topic in topics):
+            yield CorruptQueueError(
+                store.path,
+                reason=f"queue {queue.topic}/{queue.queue_id} {lost}",
+                advice="rmqstore rebuild lists its messages in a new store",
+            )
+
+
+def _damage_of(
+    store: MessageStore, ranges: Sequence[QueueSlice], columns: Sequence[str], *, ends: bool
+) -> Damage:
+    """What a read of these ranges and columns meets; with `ends`, also what their queues lack."""
+    damage = Damage()
+    rows = sum(
+        batch.num_rows
+        for batch in store.read_slices(
+            ranges, columns=columns, unwrap_batches=True, check_ends=ends, on_damage=damage.note
+        )
+    )
+    damage.unreadable = max(0, sum(map(len, ranges)) - rows) if damage.places else 0
+    return damage
 
 
 def _size(message: Row) -> tuple[int, int, str]:

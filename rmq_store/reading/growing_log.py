@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.next_intact_record import next_start
 from rmq_store.errors import DataLossError, LogCutError, OtherStoreError, StoreError
@@ -134,7 +135,7 @@ class LogFollower:
         self._known = 0
         self._whole: LogPlace | None = None  # the end at the last look
         self._looked_at = self._changed_at = float("-inf")
-        self._change: tuple[int, int] | None = None  # of the last file, at the last look
+        self._change: tuple[int | None, ...] = ()  # of the last file, at the last look
 
     def after(self, log: CommitLog, place: LogPlace, path: str) -> int:
         """The end of the whole records after a place. Raises as `check_place`."""
@@ -147,7 +148,9 @@ class LogFollower:
         Goes on from the end at the last look, so that a follower which is far behind does not check
         the same records at each look.
         """
-        end = whole_end(log, self._known_whole(log, start), lambda: self._end_by_queues(log))
+        end = whole_end(
+            log, self._known_whole(log, start), lambda end: self._end_by_queues(log, end)
+        )
         self._whole = LogPlace.at(log, end)
         return end
 
@@ -162,9 +165,11 @@ class LogFollower:
             return start
         return self._whole.offset
 
-    def _end_by_queues(self, log: CommitLog) -> int:
-        now, change = time.monotonic(), _change_of(log)
-        if change is None or change != self._change:
+    def _end_by_queues(self, log: CommitLog, end: int) -> int:
+        """`end`: of the record that waits. A new one counts as a change of the file, whose time may
+        stay the same while a broker writes into its mapping."""
+        now, change = time.monotonic(), (*_change_of(log), end)
+        if None in change or change != self._change:
             self._change, self._changed_at = change, now
         # A broker dispatches a record a moment after it wrote it.
         quiet = self._looked_at - self._changed_at >= _QUEUES_EVERY
@@ -173,21 +178,22 @@ class LogFollower:
         return self._known
 
 
-def _change_of(log: CommitLog) -> tuple[int, int] | None:
-    """The number and the time of change of the last file; None where nothing says that."""
+def _change_of(log: CommitLog) -> tuple[int | None, ...]:
+    """The number and the time of change of the last file; None for both where nothing says that."""
     last = None if log.chain.is_remote else log.last_record_file()
     try:
-        return None if last is None else (last.base, os.stat(last.path).st_mtime_ns)
+        return (None, None) if last is None else (last.base, os.stat(last.path).st_mtime_ns)
     except OSError:
-        return None
+        return None, None
 
 
-def whole_end(log: CommitLog, start: int, listed_end: Callable[[], int]) -> int:
+def whole_end(log: CommitLog, start: int, listed_end: Callable[[int], int]) -> int:
     """The end of the last record that is whole, at or after `start`.
 
     A torn end is not included: a broker may be writing it. Damage is, if a later file or an entry
     of a queue proves that the log continues after it. `listed_end` gives the end of the last record
-    that a queue lists, and is called only if the bytes do not decide.
+    that a queue lists, and is called only if the bytes do not decide: with the end that they leave
+    in doubt.
     """
     last = log.last_record_file()
     if last is None:
@@ -200,7 +206,7 @@ def whole_end(log: CommitLog, start: int, listed_end: Callable[[], int]) -> int:
         log.chain.check_reads()
         if zeros:
             return end
-        proven = listed_end()
+        proven = listed_end(max(end, doubtful))
         if end < doubtful <= proven:
             end = doubtful
             continue
@@ -233,8 +239,11 @@ def _only_zeros_after(log: CommitLog, file: SegmentFile, offset: int) -> bool:
 
 
 def dispatched_end(view: QueueView, queues: Iterable[QueueId]) -> int:
-    """The end of the last record that a queue's files list; 0 without any."""
-    ends = [0]
+    """The end of the last record that is known to be whole; 0 without any.
+
+    It is listed in a queue's files, or is the last one of a store that was closed.
+    """
+    ends = [view.closed_end()]
     for queue in queues:
         state = view.state(queue)
         last = state.max_offset if state.batch else state.file_stop
@@ -246,18 +255,33 @@ def dispatched_end(view: QueueView, queues: Iterable[QueueId]) -> int:
 
 
 def _run_end(log: CommitLog, start: int) -> tuple[int, int]:
-    """The end of the run of records at `start` without a doubtful last one, and with it.
-
-    A broker copies a record from front to back, and its body's CRC does not cover what follows the
-    body. So a last record that ends with a zero may be half there.
-    """
+    """The end of the run of records at `start` without a doubtful last one, and with it."""
     end = start
     for segment, window, positions in log.runs_from(start):
         at = int(positions[-1])
         stop = at + int.from_bytes(window[at : at + 4].tobytes(), "big")
         end = segment.base + stop
-        last = segment.base + at if not window[stop - 1] else end
+        last = (
+            end if _is_certain(Headers(window, positions[-1:], segment.base)) else segment.base + at
+        )
     return (start, start) if end == start else (last, end)
+
+
+def _is_certain(headers: Headers) -> bool:
+    """Whether a record with a right CRC is all there, though a broker may be writing it.
+
+    A broker copies a record from front to back into zeros, so what lies before a byte that is not
+    zero is there. The CRC covers the body, and the lengths of topic and properties must add up to
+    the size of the record. So the last byte of the properties decides; without properties, that of
+    the topic, because the length of 0 that follows is proven by the size.
+    """
+    length = int(headers.properties_length[0])
+    stop = int(headers.properties_at[0]) + length if length else _topic_end(headers)
+    return bool(headers.window[stop - 1])
+
+
+def _topic_end(headers: Headers) -> int:
+    return int(headers.topic_at[0] + headers.topic_length[0])
 
 
 def end_by_bytes(log: CommitLog, start: int, end: int, most: int) -> int:

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from rmq_store.arrow.column_values import Rows, stored_topics
 from rmq_store.arrow.decoded_records import DecodedRecords
+from rmq_store.commitlog.doubled_records import contradictions
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.next_intact_record import record_start_at
@@ -88,6 +89,8 @@ class LogReader:
     def _rows(self, start: int | None, stop: int | None) -> Iterator[Rows]:
         first = self.log.start if start is None else self.record_start(start)
         last = self.log_end if stop is None else min(self.record_start(stop), self.log_end)
+        for error in contradictions(self.log, first, last):
+            self._damaged(error)
         # The rows reader checks CRCs, and only if requested.
         for piece in scan(self.log, first, last, check_crc=False):
             if isinstance(piece, SoundRun):

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from rmq_store.arrow.decoded_records import DecodedRecords
+from rmq_store.commitlog.doubled_records import refuse_doubled
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.intact_records_behind import intact_records_behind
 from rmq_store.commitlog.log import CommitLog
@@ -64,6 +65,7 @@ class _Broker:
         self.release = release
         folders = QueueFolders(root, config)
         log = CommitLog(commitlog_folders(root, config), file_size=config.mappedFileSizeCommitLog)
+        refuse_doubled(log)
         self.config = config.with_defaults_of(queue_sizes(folders))
         self.report = RecoveryReport(str(root), "broker", not (root / ABORT_FILE).exists())
         self.checkpoint = Checkpoint.read_or_zero(root / CHECKPOINT_FILE)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from rmq_store.arrow.decoded_records import DecodedRecords
+from rmq_store.commitlog.doubled_records import refuse_doubled
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.intact_records_behind import intact_records_behind
 from rmq_store.commitlog.log import CommitLog
@@ -88,7 +89,9 @@ class StrictRecovery:
 
     def _open_log(self) -> CommitLog:
         folders = commitlog_folders(self.root, self.config)
-        return CommitLog(folders, file_size=self.config.mappedFileSizeCommitLog)
+        log = CommitLog(folders, file_size=self.config.mappedFileSizeCommitLog)
+        refuse_doubled(log)
+        return log
 
     def _extend_files(self, log: CommitLog) -> None:
         """Restore the full size of truncated files with zeros: a broker loads no others."""

@@ -6,7 +6,7 @@ committed. So this key finds its records in every topic, including system topics
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,14 @@ from rmq_store.errors import StoreError
 from rmq_store.format.layout import SysFlag
 from rmq_store.format.message import Message
 from rmq_store.format.queues import QueueId, QueueSlice
+from rmq_store.format.retry_topics import (
+    DLQ_ORIGIN_TOPIC,
+    REAL_TOPIC,
+    RETRY_TOPIC,
+    KnownNames,
+    dead_letter_of,
+    retry_of,
+)
 from rmq_store.format.topics import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
 from rmq_store.store import MessageStore
 
@@ -69,6 +77,7 @@ class Life:
 
 
 _IN_TRANSACTION = ("prepared", "committed")
+_UNKNOWN = "an unknown topic"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,25 +141,30 @@ def lives_of(store: MessageStore, records: Iterable[TracedRecord]) -> list[Life]
     return [_life(store, of_one) for of_one in lives.values()]
 
 
-def sent_to(message: TracedRecord, topic: str | None) -> bool:
+def sent_to(store: MessageStore, message: TracedRecord, topic: str | None) -> bool:
     """Whether a record belongs to a message that was sent to `topic`, in whatever topic it is
     now."""
-    return topic is None or topic in (
-        message.topic,
-        message.properties.get("REAL_TOPIC"),
-        message.properties.get("RETRY_TOPIC"),
-        message.properties.get("DLQ_ORIGIN_TOPIC"),
+    if topic is None or topic == message.topic:
+        return True
+    if topic in (
+        message.properties.get(name) for name in (REAL_TOPIC, RETRY_TOPIC, DLQ_ORIGIN_TOPIC)
+    ):
+        return True
+    retried = message.topic.startswith(RETRY_PREFIX)
+    return (
+        retried
+        and retry_of(message.topic, message.properties, store.view.known_names).topic == topic
     )
 
 
 def _life(store: MessageStore, messages: list[TracedRecord]) -> Life:
-    steps = tuple(_step(message) for message in messages)
-    transaction, damage = _transaction(store, messages)
+    steps = tuple(_step(message, store.view.known_names) for message in messages)
+    transaction, damage = _transaction(store, messages, {step.step for step in steps})
     return Life(messages[0].uniq_key, steps, transaction, damage)
 
 
-def _step(message: TracedRecord) -> Step:
-    step, about = _meaning(message)
+def _step(message: TracedRecord, known: KnownNames) -> Step:
+    step, about = _meaning(message, known)
     return Step(
         message.uniq_key,
         step,
@@ -165,7 +179,7 @@ def _step(message: TracedRecord) -> Step:
     )
 
 
-def _meaning(message: TracedRecord) -> tuple[str, str]:
+def _meaning(message: TracedRecord, known: KnownNames) -> tuple[str, str]:
     """The kind of a record, and its details."""
     properties = message.properties
     real = properties.get("REAL_TOPIC")
@@ -178,13 +192,15 @@ def _meaning(message: TracedRecord) -> tuple[str, str]:
         return "timed", f"until {properties.get('TIMER_OUT_MS')} ms, for {real}"
     if message.topic == GIVEN_UP_TOPIC:
         return "given up", "the producer did not answer the broker's checks"
-    origin = properties.get("RETRY_TOPIC") or properties.get("DLQ_ORIGIN_TOPIC")
+    times = message.reconsume_times
     if message.topic.startswith(RETRY_PREFIX):
-        group = message.topic.removeprefix(RETRY_PREFIX)
-        return "retry", f"attempt {message.reconsume_times} of group {group}, from {origin}"
+        group, origin = retry_of(message.topic, properties, known)
+        if origin is None and "_" in group:
+            return "retry", f"attempt {times} of {group}, which is a group or group_topic"
+        return "retry", f"attempt {times} of group {group}, from {origin or _UNKNOWN}"
     if message.topic.startswith(DLQ_PREFIX):
-        group = message.topic.removeprefix(DLQ_PREFIX)
-        return "dead", f"of group {group}, from {origin}, after {message.reconsume_times} attempts"
+        group, origin = dead_letter_of(message.topic, properties)
+        return "dead", f"of group {group}, from {origin or _UNKNOWN}, after {times} attempts"
     if message.sys_flag & SysFlag.TRANSACTION_MASK == SysFlag.TRANSACTION_COMMIT:
         return "committed", ""
     if message.sys_flag & SysFlag.TRANSACTION_MASK == SysFlag.TRANSACTION_ROLLBACK:
@@ -193,12 +209,11 @@ def _meaning(message: TracedRecord) -> tuple[str, str]:
 
 
 def _transaction(
-    store: MessageStore, messages: list[TracedRecord]
+    store: MessageStore, messages: list[TracedRecord], kinds: Collection[str]
 ) -> tuple[str | None, tuple[StoreError, ...]]:
     """committed, rolled back, given up, undecided or UNREADABLE, with the errors of unreadable
-    places; None if there is no transaction."""
+    places; None if there is no transaction. `kinds`: those of the records."""
     halves = [message for message in messages if message.topic in HALF_TOPICS]
-    kinds = {_meaning(message)[0] for message in messages}
     if "committed" in kinds:
         return "committed", ()
     if not halves:

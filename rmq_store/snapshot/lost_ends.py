@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from rmq_store.commitlog.doubled_records import contradictions
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.next_intact_record import record_start_at
 from rmq_store.commitlog.scan import SoundRun
@@ -189,6 +190,7 @@ class LostEnds:
                 yield error
         if last and self._lost_log is not None:
             yield self._lost_log
+        yield from self._doubled if last else ()
         for queue in sorted(last):
             if self.snapshot.queues[queue].bytes_after and self._is_closed and queue not in known:
                 yield self._bytes_after(queue)
@@ -235,6 +237,11 @@ class LostEnds:
             advice="The offset is a log offset. Look for the rest in a replica or a copy; if the "
             "checkpoint is wrong, move it away",
         )
+
+    @cached_property
+    def _doubled(self) -> list[StoreError]:
+        """The errors of files of the log with records that another file of the same name has not."""
+        return list(contradictions(self.log))
 
     @property
     def _newest_near_end(self) -> int:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from rmq_store.commitlog.doubled_records import doubled_names
 from rmq_store.commitlog.log import CommitLog
+from rmq_store.config.consumer_offsets import read_consumer_offsets
 from rmq_store.config.topics_json import read_queue_count, topics_or_problem
 from rmq_store.consumequeue.bisection import bisect_first, find_boundary, recheck_neighbours
 from rmq_store.consumequeue.consume_queue_ext import QueueExt
@@ -16,15 +19,24 @@ from rmq_store.consumequeue.queue_files import QueueFiles
 from rmq_store.consumequeue.queue_folders import QueueFolders, queue_folder
 from rmq_store.errors import StoreError, UnknownQueueError, nearest
 from rmq_store.files.remote.blocks import Ranges, need_all
-from rmq_store.format.layout import CONSUMEQUEUE_EXT_DIR, EXT_MAX_ADDRESS, FILLER_SIZE
+from rmq_store.format.layout import (
+    ABORT_FILE,
+    CHECKPOINT_FILE,
+    CONSUMEQUEUE_EXT_DIR,
+    EXT_MAX_ADDRESS,
+    FILLER_SIZE,
+)
 from rmq_store.format.queues import Entry, QueueId, QueueSlice
+from rmq_store.format.retry_topics import KnownNames
 from rmq_store.format.topics import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
+from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.snapshot.lost_ends import LostEnds
 from rmq_store.snapshot.lost_queues import LostQueue, lost_queues
 from rmq_store.snapshot.offset_by_time import offset_by_time
 from rmq_store.snapshot.queue_range import QueueState
 from rmq_store.snapshot.snapshot import StoreSnapshot
 
+LOG = logging.getLogger("rmqstore")
 _EMPTY = QueueState(0, 0, 0, 0)
 _FETCHED_AHEAD = 16 << 20  # bytes of queues to fetch before the first is read
 _MOST_AHEAD = 512  # queue ranges, so that the first ones are still cached when they are read
@@ -84,14 +96,46 @@ class QueueView:
         return count is None or number < count
 
     @cached_property
+    def known_names(self) -> KnownNames:
+        """The topics, and which groups have offsets in which retry topic. Raises AccessError."""
+        readers: dict[str, set[str]] = {}
+        try:
+            committed = read_consumer_offsets(self._root)
+        except StoreError as error:
+            LOG.warning("which groups read a retry topic is not known: %s", error)
+            committed = {}
+        for group, topics in committed.items():
+            for topic in topics:
+                if topic.startswith(RETRY_PREFIX):
+                    readers.setdefault(topic, set()).add(group)
+        return KnownNames(frozenset(self.known_topics), readers)
+
+    @cached_property
     def lost_ends(self) -> LostEnds:
         """What is missing at the ends of the queues."""
         config = self._folders.config
         log = self._open_log()
         return LostEnds(self._root, log, config, self.snapshot, self.entries, self.offset_at_log)
 
+    def closed_end(self) -> int:
+        """The end of the log of a store that was closed after its last record; else 0."""
+        snapshot = self.snapshot
+        # A broker makes the file `abort` before it takes the first message.
+        if (
+            snapshot.last_record is None
+            or not snapshot.closed
+            or (self._root / ABORT_FILE).exists()
+        ):
+            return 0
+        flushed = Checkpoint.read_or_zero(self._root / CHECKPOINT_FILE).physic_msg_timestamp
+        stored = self._open_log().store_time_at(snapshot.last_record)
+        return 0 if stored is None or stored > flushed else snapshot.log_end
+
     def warnings(self) -> Iterator[str]:
         """What a read of this store cannot give: parts of the log without files, and lost queues."""
+        doubled = doubled_names(self._open_log())
+        if doubled is not None:
+            yield f"{doubled}. rmqstore verify compares them"
         for start, stop in self._open_log().chain.holes:
             yield (
                 f"log offset {start} to {stop} is in no file, so its messages cannot be read: a file is "

@@ -12,14 +12,14 @@ from rmq_store.errors import StoreError
 from rmq_store.format.properties import decode_properties, decode_utf8
 from rmq_store.format.queues import QueueId
 from rmq_store.format.record import Record
+from rmq_store.format.retry_topics import PROPERTIES, dead_letter_of, retry_of
 from rmq_store.format.topics import DLQ_PREFIX, RETRY_PREFIX
 from rmq_store.reading.message_by_id import log_offset_of_id
 from rmq_store.store import MessageStore
 from rmq_store.system_topics.system_topic_rows import Row, all_of, rows_of
 
 _TEXTS = {
-    "retryTopic": "RETRY_TOPIC",
-    "deadOriginTopic": "DLQ_ORIGIN_TOPIC",
+    **{name: name for name in PROPERTIES},
     "originMsgId": "ORIGIN_MESSAGE_ID",
     "deadOriginMsgId": "DLQ_ORIGIN_MESSAGE_ID",
 }
@@ -62,16 +62,18 @@ def _sent_back(store: MessageStore, prefix: str) -> Iterator[Row]:
     for topic in store.topics():
         if not topic.startswith(prefix):
             continue
-        group = topic.removeprefix(prefix)
         for part in all_of(store, topic):
             for row in rows_of(store, part, _TEXTS, {}, _SMALL):
-                # Pop retries from 5.2 on are named group+topic (KeyBuilder).
-                name, plus, of_topic = group.partition("+")
+                named = {name: row.pop(name) for name in PROPERTIES}
+                properties = {name: value for name, value in named.items() if value is not None}
+                back = (
+                    retry_of(topic, properties, store.view.known_names)
+                    if prefix == RETRY_PREFIX
+                    else dead_letter_of(topic, properties)
+                )
                 yield row | {
-                    "consumerGroup": name,
-                    "originTopic": row["deadOriginTopic"]
-                    or row["retryTopic"]
-                    or (of_topic if plus else None),
+                    "consumerGroup": back.group,
+                    "originTopic": back.topic,
                     "originMsgId": row["originMsgId"] or row["deadOriginMsgId"],
                     "lastTimestamp": row["storeTimestamp"],
                 }

@@ -13,6 +13,7 @@ from rmq_store.consumequeue.queue_folders import is_queue_id
 from rmq_store.errors import from_os_error
 from rmq_store.format.layout import (
     BATCH_CONSUMEQUEUE_DIR,
+    COMMITLOG_DIR,
     CONSUMEQUEUE_DIR,
     CONSUMEQUEUE_EXT_DIR,
     SEGMENT_NAME_DIGITS,
@@ -38,13 +39,15 @@ _ITEMS_AT_ONCE = 1 << 20
 
 def _files(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterator[Row]:
     root = Path(store.path)
-    folders = [root, *map(Path, store.log.chain.folders)]
-    seen: set[str] = set()
-    for folder in folders:
+    logs = {os.path.realpath(folder) for folder in store.log.chain.folders}
+    seen: set[tuple[str, str]] = set()
+    for folder in (root, *map(Path, store.log.chain.folders)):
         for path in _walk(str(folder)):
-            if path not in seen:
-                seen.add(path)
-                yield from _file(root, path, str(folder) if folder != root else None)
+            above, name = os.path.split(path)
+            place = os.path.realpath(above), name  # folders have several names: relative, links
+            if place not in seen:
+                seen.add(place)
+                yield from _file(root, path, place[0] in logs)
 
 
 def _walk(folder: str) -> Iterator[str]:
@@ -68,13 +71,13 @@ def _status(path: str) -> os.stat_result:
         return os.lstat(path)
 
 
-def _file(root: Path, path: str, log_folder: str | None) -> Iterator[Row]:
+def _file(root: Path, path: str, of_the_log: bool) -> Iterator[Row]:
     try:
         stat = _status(path)
     except FileNotFoundError:  # the broker deleted it after the listing
         return
     inside = os.path.relpath(path, root).split(os.sep)
-    part = "commitlog" if log_folder is not None else (inside[0] if len(inside) > 1 else "store")
+    part = COMMITLOG_DIR if of_the_log else (inside[0] if len(inside) > 1 else "store")
     name = inside[-1]
     row: dict[str, Any] = {
         "part": part,

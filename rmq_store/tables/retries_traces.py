@@ -45,7 +45,11 @@ RETRIES = Table(
     "every message that a consumer group sent back to be consumed again",
     (
         BROKER,
-        TableColumn("consumerGroup", TEXT, "the group; for pop before 5.2: group_topic"),
+        TableColumn(
+            "consumerGroup",
+            TEXT,
+            "the group; group_topic if nothing tells the two apart",
+        ),
         *_ORIGIN,
         TableColumn("retries", INT, "its records in the group's retry topic"),
         TableColumn("reconsumeTimes", INT, "how often the group sent it back, by the last record"),

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rmq_store.arrow.decoded_records import DecodedRecords
+from rmq_store.commitlog.doubled_records import DoubledFile, doubled_files
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog, Extent
 from rmq_store.commitlog.scan import SoundRun, scan
@@ -212,7 +213,7 @@ class _PartCheck:
     """The checks of one part of the log."""
 
     def __init__(self, store: MessageStore, start: int, stop: int) -> None:
-        self.store, self.part = store, LogPart()
+        self.store, self.start, self.part = store, start, LogPart()
         self.index = IndexPart(store, start, stop)
         self.listed = ListedCheck(store, self.part.tally, self.part.findings)
         self.batch_topics = _batch_topics(store)
@@ -233,6 +234,7 @@ class _PartCheck:
         """Complete the checks. Returns the result."""
         self.listed.finish()
         self.part.unindexed += self.index.conclude(self.part.findings)
+        self.part.findings.add_all(map(_doubled, doubled_files(self.store.log, self.start)))
         return self.part
 
     def _check(self, headers: Headers) -> None:
@@ -244,6 +246,17 @@ class _PartCheck:
         part.records += len(headers)
         part.record_bytes += int(headers.total.sum())
         part.last_timestamp = max(part.last_timestamp, int(stored_at.max()))
+
+
+def _doubled(file: DoubledFile) -> Finding:
+    lost = "The messages of the other file are in no answer of rmqstore. " if file.differing else ""
+    return Finding(
+        Severity.ERROR,
+        "log-file-doubled",
+        file.used.path,
+        f"{file}. A broker loads both, and reads the one whose folder comes first in a HashSet",
+        f"{lost}Find out which of the two is right, and move the other one away",
+    )
 
 
 def _after_end(run: SoundRun) -> AfterEnd:

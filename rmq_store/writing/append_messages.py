@@ -97,10 +97,10 @@ class RecordAppender:
         self._fail = fail
         self._with_record_crc = bool(config.enabledAppendPropCRC and dialect.has("record_crc"))
 
-    def append_record(self, record: Record) -> Record:
-        """Append one record; returns it as written to the log."""
+    def append_record(self, record: Record, *, copied: bool) -> Record:
+        """Append one record; returns it as written to the log. `copied`: it is of another store."""
         queue = QueueId(decode_utf8(record.topic), record.queue_id)
-        count = single.messages_in(record)
+        count = single.messages_in(record, copied=copied)
         listed = record.transaction in (0, SysFlag.TRANSACTION_COMMIT)
         places = self._places()
         if places.concern(record.properties, record.sys_flag):
@@ -120,12 +120,13 @@ class RecordAppender:
         self.last_timestamp = record.store_timestamp
         return record
 
-    def append_rows(self, batch: pa.RecordBatch, together: bool) -> AppendResult:
-        """Append the messages of a batch; `together`: all of them in one file of the log."""
+    def append_rows(self, batch: pa.RecordBatch, together: bool, copied: bool) -> AppendResult:
+        """Append the messages of a batch; `together`: all of them in one file of the log; `copied`:
+        they are records of another store."""
         assigned = self._places()
         # Places change one form of the properties, so the others are compared before.
         placed = with_places(with_one_form(batch, self._dialect), assigned)
-        prepared = prepare(placed, self._config, self._dialect, LOOPBACK)
+        prepared = prepare(placed, self._config, self._dialect, LOOPBACK, copied=copied)
         if together and int(prepared.total.sum()) + BLANK_SIZE > self._config.commitlog_file_size:
             raise InvalidMessageError(
                 None, reason="the batch does not fit into one file of the log"

@@ -39,7 +39,7 @@ class QueueCounters:
         """queueOffset of each record: the queue's counter; 0 for records that enter no queue."""
         transaction = prepared.transaction
         listed = (transaction == 0) | (transaction == SysFlag.TRANSACTION_COMMIT)
-        keys = prepared.topic_code << 32 | prepared.queue_id
+        keys = prepared.topic_code << 32 | (prepared.queue_id.astype(np.int64) & 0xFFFFFFFF)
         offsets = np.zeros(len(prepared), dtype=np.int64)
         order = np.flatnonzero(listed)[np.argsort(keys[listed], kind="stable")]
         if not len(order):

@@ -242,11 +242,12 @@ def can_encode(prepared: Prepared) -> bool:
     """Whether the bytes of these records do not depend on their place, except for its own fields.
 
     Not so with record CRCs, inner batches, messages for several queues, and delayed messages, whose
-    queue entries hold a time that follows from the store time.
+    queue entries hold a time that follows from the store time. Copies with a negative queueId, which
+    `EncodedRecords` do not have, are not encoded either.
     """
     if prepared.with_record_crc or SCHEDULE_TOPIC in prepared.topics:
         return False
-    if (prepared.numbers["sysFlag"] & SysFlag.INNER_BATCH).any():
+    if (prepared.numbers["sysFlag"] & SysFlag.INNER_BATCH).any() or (prepared.queue_id < 0).any():
         return False
     stored = buffers(prepared.properties)[1].tobytes()
     return not any(name.encode() in stored for name in _NAMES_OF_QUEUES)

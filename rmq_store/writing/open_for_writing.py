@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from rmq_store.commitlog.doubled_records import refuse_doubled
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.config.broker_conf import PATH_SPLITTER, StoreConfig
@@ -92,6 +93,7 @@ def open_store(
             report = recover_locked(root, given, traits, recovery, until=until)
         folders = QueueFolders(root, given)
         log = CommitLog(commitlog_folders(root, given), file_size=given.mappedFileSizeCommitLog)
+        refuse_doubled(log)
         if recovery == "broker" and report is not None and report.snapshot is not None:
             snapshot = report.snapshot
         else:

@@ -277,11 +277,12 @@ class StoreWriter:
 
         Same as `append_batch` with one row, by the readable encoder. A Message keeps raw_body,
         raw_properties, sysFlag, hosts and born time; it gets a new store time and new offsets.
+        It and a Record are copies, as with `copied` in `append_batch`.
         """
         record = single.to_record(message, self.dialect, self.config)
         with self._appending:
             self._check_open()
-            record = self._records.append_record(record)
+            record = self._records.append_record(record, copied=single.is_copied(message))
         self._wait_for_disk(record.physical_offset + record.total_size, record.store_timestamp)
         return Appended(
             record.queue_offset,
@@ -306,7 +307,9 @@ class StoreWriter:
         elif self._arrivals.waiting:
             self.dispatch()
 
-    def append_batch(self, batch: pa.RecordBatch, *, keep_together: bool = False) -> AppendResult:
+    def append_batch(
+        self, batch: pa.RecordBatch, *, keep_together: bool = False, copied: bool = False
+    ) -> AppendResult:
         """Append all messages of an Arrow batch in its order, or none if one is invalid.
 
         Required columns are `topic`, `queueId` and `body` (bytes to be stored). Optional columns
@@ -314,13 +317,15 @@ class StoreWriter:
         `flag`, `sysFlag`, `bornTimestamp`, `bornHost`, `storeTimestamp` (0: now), `storeHost`,
         `reconsumeTimes`, `preparedTransactionOffset`. The store assigns the queueOffset.
         `keep_together`: all in one file of the log, as the messages of a MessageBatch are.
+        `copied`: these are records of a store. The rules for new messages do not hold for them: they
+        may have any topic that can name a folder, and any size if `config` has no maxMessageSize.
 
         Raises InvalidMessageError, with the row, before a byte is written: for a body or properties
         that are too large, or a topic that the broker (of this release) would refuse. Raises
         AccessError for a full disk or another I/O error; the store then needs a recovery.
         """
         return self._appended(
-            batch.num_rows, lambda: self._records.append_rows(batch, keep_together)
+            batch.num_rows, lambda: self._records.append_rows(batch, keep_together, copied)
         )
 
     def append_records(self, records: EncodedRecords) -> AppendResult:

@@ -260,7 +260,8 @@ def _by_writer(spec: ReplaySpec) -> Refusals:
     def refusals(batch: pa.RecordBatch) -> Mapping[int, str]:
         found: dict[int, str] = {}
         for row, error in refused_rows(
-            to_append(batch, how, keep_timestamps=keep), lambda b: prepare(b, config, how, LOOPBACK)
+            to_append(batch, how, keep_timestamps=keep),
+            lambda b: prepare(b, config, how, LOOPBACK, copied=True),
         ):
             found[row] = _plain(error)
         return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -91,7 +92,7 @@ def _cannot_go_on(path: str, ledger: Ledger, run: ReplayRun, reason: str) -> Led
 
 def append_rows(store: StoreWriter, batch: pa.RecordBatch) -> Iterator[InvalidMessageError]:
     """Append all rows that the store accepts, in order. Yields the reason for each refused row."""
-    for _, error in refused_rows(batch, store.append_batch):
+    for _, error in refused_rows(batch, partial(store.append_batch, copied=True)):
         yield error
 
 

@@ -11,8 +11,11 @@ from typing import Any
 
 from rmq_store import MessageStore
 from rmq_store.admin.info import newest_store_timestamp
+from rmq_store.arrow.encoding.checks import topic_fault
+from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.queues import QueueId
+from rmq_store.format.releases import dialect
 from rmq_store.text.times import NotATimeError, RelativeTime, Time, fixed_time, iso_time, parse_time
 from spark_source.options.value_parsers import EARLIEST
 from spark_source.writing.target.lock import refuse_uri
@@ -124,12 +127,20 @@ def check(spec: ReplaySpec) -> None:
     _check_keys(spec)
     for queue, (start, stop) in spec.offsets.items():
         _check_span(queue, start, stop)
+    _check_new_names(spec)
     if spec.topics and (spec.queues or spec.offsets):
         raise InvalidArgumentError(
             None,
             reason="topics and single queues exclude each other",
             advice="Name every queue, or only topics",
         )
+
+
+def _check_new_names(spec: ReplaySpec) -> None:
+    for new in spec.topic_map.values() if spec.to_store is not None else ():
+        fault = topic_fault(new, dialect(spec.release), StoreConfig())
+        if fault is not None:
+            raise InvalidArgumentError(None, reason=f"--map-topic: {fault}")
 
 
 def _check_tls(spec: ReplaySpec) -> None:

@@ -26,6 +26,7 @@ from rmq_store.arrow.encoding.batch_to_records import (
     Prepared,
     prepare,
 )
+from rmq_store.arrow.encoding.checks import topic_fault
 from rmq_store.arrow.encoding.input_columns import cast_to, invalid, lengths
 from rmq_store.arrow.encoding.properties import PROPERTY_WORDS
 from rmq_store.arrow.property_columns import decode_property_columns
@@ -46,7 +47,8 @@ _COMPRESSION = SysFlag.COMPRESSED | SysFlag.COMPRESSION_MASK
 WRITTEN = tuple(name for name in BY_NAME if name in KNOWN_COLUMNS or name == "rawBody")
 """Columns of the source that a write takes."""
 ASSIGNED = tuple(name for name in BY_NAME if name not in WRITTEN)
-"""Columns of the source that the target store assigns itself: a write leaves them out."""
+"""Columns of the source that the target store assigns itself: a write leaves them out. Rows with one
+of them are records of a store, and keep what a new message may not have."""
 
 
 def check_columns(names: Sequence[str], asked: WriteOptions) -> None:
@@ -112,9 +114,21 @@ def checked(batch: pa.RecordBatch, asked: WriteOptions) -> tuple[pa.RecordBatch,
     """The rows as columns for `StoreWriter.append_batch`, and the same as `prepare` gives it."""
     columns = {name: batch.column(name) for name in batch.schema.names if name in WRITTEN}
     rows = _Rows(columns, asked, batch.num_rows)
-    prepared = prepare(rows.as_batch(), asked.config, dialect(asked.release), LOOPBACK)
+    if asked.topic is not None and batch.num_rows:
+        _refuse_name(asked.topic, asked)
+    copied = any(name in ASSIGNED for name in batch.schema.names)
+    prepared = prepare(
+        rows.as_batch(), asked.config, dialect(asked.release), LOOPBACK, copied=copied
+    )
     rows.refuse_whole_batches(prepared.properties)
     return rows.staged(prepared.properties), prepared
+
+
+def _refuse_name(topic: str, asked: WriteOptions) -> None:
+    """Raise InvalidMessageError for a name that no new topic may have, copied rows or not."""
+    fault = topic_fault(topic, dialect(asked.release), asked.config)
+    if fault is not None:
+        raise invalid(0, fault)
 
 
 def _pieces(sizes: Ints) -> Iterator[slice]:

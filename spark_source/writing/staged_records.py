@@ -54,7 +54,7 @@ def append_staged(store: StoreWriter, batch: pa.RecordBatch) -> None:
     if _RECORDS in batch.schema.names:
         store.append_records(_records_of(batch))
     else:
-        store.append_batch(batch)
+        store.append_batch(batch, copied=True)  # the tasks checked what is new
 
 
 def _records_of(batch: pa.RecordBatch) -> EncodedRecords:

@@ -15,8 +15,10 @@ import pytest
 from rmq_store import MessageStore
 from rmq_store.cli.read_commands import tail
 from rmq_store.errors import DataLossError, LogCutError, OtherStoreError, StoreError
+from rmq_store.format.topics import is_system_topic
 from tests.conftest import GoldenStore, unpack
 from tests.support.growing import Growing
+from tests.support.log_records import parts, records
 
 Golden = Callable[[str], GoldenStore]
 NAME = "clean-5.5.0"
@@ -69,6 +71,29 @@ def test_every_message_is_printed_once_however_the_log_grows(
         ]
     assert len(found) == len(set(found))
     assert sorted(found) == sorted(expected)
+
+
+def bare_record(store: GoldenStore, body: bool) -> tuple[int, str]:
+    """The end and the topic of a late record of a user without properties."""
+    found = [
+        (int(file.name) + at + len(raw), parts(raw)[2].decode())
+        for file, at, raw in records(store.path)
+        if not parts(raw)[3] and bool(parts(raw)[1]) is body and not raw[39] & 0x0C
+    ]
+    return [one for one in found if not is_system_topic(one[1])][-1]
+
+
+@pytest.mark.parametrize("body", [True, False])
+def test_a_last_message_without_properties_is_printed_before_the_next_one_comes(
+    golden: Golden, tmp_path: Path, follow: Callable[..., list[tuple[str, int, int]]], body: bool
+) -> None:
+    stop, topic = bare_record(golden("direct-5.5.0"), body)
+    store = Growing(golden("direct-5.5.0"), tmp_path)
+    store.show(stop - 3)  # the topic lacks its last byte
+    before = follow(store.path, lambda: None)
+    found = follow(store.path, lambda: store.show(stop), lambda: None)
+    assert found[: len(before)] == before
+    assert [one[0] for one in found[len(before) :]] == [topic]
 
 
 def cut(store: Growing) -> None:

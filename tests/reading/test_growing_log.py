@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import struct
 import tempfile
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from rmq_store.reading.growing_log import LogFollower, LogPlace, dispatched_end,
 from rmq_store.store import MessageStore
 from tests.support.golden import GoldenStore
 from tests.support.growing import Growing
+from tests.support.log_records import parts, records
 
 Golden = Callable[[str], GoldenStore]
 NAME = "clean-5.5.0"
@@ -106,7 +109,7 @@ def test_records_are_checked_once_until_the_log_is_cut(
     """A follower that is far behind goes on from the end that it knows, if it is still that end."""
     starts: list[int] = []
 
-    def noted(log: CommitLog, start: int, listed_end: Callable[[], int]) -> int:
+    def noted(log: CommitLog, start: int, listed_end: Callable[[int], int]) -> int:
         starts.append(start)
         return whole_end(log, start, listed_end)
 
@@ -121,3 +124,145 @@ def test_records_are_checked_once_until_the_log_is_cut(
         log.chain.close()
     assert 0 < ends[2] <= size // 3 < ends[0] < ends[1] == ends[3]
     assert starts == [0, ends[0], 0, ends[2]]
+
+
+# --- a last record that ends in zeros -------------------------------------------------------------
+
+
+def with_body(raw: bytes, body: bytes) -> bytes:
+    """A record with another body of the same length, which its CRC covers."""
+    head, old, topic, properties = parts(raw)
+    assert len(old) == len(body)
+    at = raw.index(old, 88) if old else 88
+    crc = struct.pack(">I", zlib.crc32(body) & 0x7FFFFFFF)
+    changed = raw[:8] + crc + raw[12:at] + body + raw[at + len(body) :]
+    assert parts(changed) == (crc + head[4:], body, topic, properties)
+    return changed
+
+
+def zero_at_its_end(raw: bytes) -> Iterator[bytes]:
+    """Variants of a record without properties: as it is, and with zeros in its body."""
+    yield raw
+    body = parts(raw)[1]
+    if len(body) > 20:
+        yield with_body(raw, body[:-7] + bytes(7))
+        yield with_body(raw, bytes(len(body)))
+
+
+def ends(path: Path, size: int) -> int:
+    """How far the log is whole without any queue."""
+    log = CommitLog([path / "commitlog"], file_size=size)
+    end = whole_end(log, 0, lambda _: 0)
+    log.chain.close()
+    return end
+
+
+@pytest.mark.parametrize("name", ["direct-5.5.0", "geometry-5.5.0"])
+def test_a_record_without_properties_is_whole_when_its_topic_is_there(
+    golden: Golden, tmp_path: Path, name: str
+) -> None:
+    """Of both versions, with bodies that end in zeros and without a body, and at a file's end."""
+    store = Growing(golden(name), tmp_path)
+    size = len(store.bytes[0])
+    bare = [one for one in records(golden(name).path) if not parts(one[2])[3]]
+    kinds = {(raw[7], bool(parts(raw)[1])) for _, _, raw in bare}
+    assert len(kinds) == 4  # both versions, with a body and without
+    last_of_files = [one for one in bare if one[1] + len(one[2]) + 200 > size]
+    for file, at, raw in [*bare[::9], *(one for one in bare if one[2][7] == 0xAB), *last_of_files]:
+        base, before = int(file.name), store.bytes[int(file.name)]
+        for whole in zero_at_its_end(raw):
+            store.bytes[base] = before[:at] + whole + before[at + len(raw) :]
+            stop = base + at + len(raw)
+            store.show(stop)
+            assert ends(store.path, size) == stop
+            topic = len(whole) - 2 - len(parts(whole)[2])  # its place
+            for missing in (3, 4, len(whole) - topic, len(whole) - topic + 1, len(whole) // 2):
+                store.show(stop - missing)
+                assert ends(store.path, size) == base + at, missing
+        store.bytes[base] = before
+
+
+def last_value_of_zeros(raw: bytes) -> bytes:
+    """A record whose last property ends in zeros, as those of releases without a last separator."""
+    assert parts(raw)[3]
+    return raw[:-3] + bytes(3)
+
+
+def test_properties_that_end_in_zeros_wait_for_a_queue_or_the_next_record(
+    golden: Golden, tmp_path: Path
+) -> None:
+    store = Growing(golden("clean-4.9.7"), tmp_path)
+    size = len(store.bytes[0])
+    found = list(records(golden("clean-4.9.7").path))
+    (file, at, raw), (_, after, following) = found[100:102]
+    assert int(file.name) == 0
+    first = store.bytes[0]
+    store.bytes[0] = first[:at] + last_value_of_zeros(raw) + first[at + len(raw) :]
+    store.show(after)
+    log = CommitLog([store.path / "commitlog"], file_size=size)
+    assert whole_end(log, 0, lambda _: 0) == at
+    asked: list[int] = []
+
+    def listed(end: int) -> int:
+        asked.append(end)
+        return end
+
+    assert whole_end(log, 0, listed) == after
+    assert asked == [after]
+    log.chain.close()
+    store.show(after + len(following))
+    assert ends(store.path, size) == after + len(following)
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_the_last_record_of_a_closed_store_is_whole_though_no_queue_lists_it(
+    golden: Golden, tmp_path: Path, closed: bool
+) -> None:
+    source = golden("clean-4.9.7")
+    path = Path(shutil.copytree(source.path, tmp_path / "store"))
+    file, at, raw = list(records(path))[-1]
+    with file.open("r+b") as log_file:
+        log_file.seek(at)
+        log_file.write(last_value_of_zeros(raw))
+    shutil.rmtree(path / "consumequeue")
+    (path / "consumequeue").mkdir()
+    if not closed:
+        (path / "abort").touch()
+    with MessageStore.open(path) as store:
+        follower = LogFollower(lambda: dispatched_end(store.view, store.queues()))
+        end = follower.end(store.log, store.log.start)
+    start = int(file.name) + at
+    assert end == (start + len(raw) if closed else start)
+
+
+def test_a_record_in_doubt_has_the_queues_looked_at_soon(
+    golden: Golden, tmp_path: Path, clock: list[float]
+) -> None:
+    """A mapped file may keep its time while a broker writes, so the record itself is the change."""
+    store = Growing(golden("clean-4.9.7"), tmp_path)
+    size = len(store.bytes[0])
+    found = list(records(golden("clean-4.9.7").path))
+    _, at, raw = found[100]
+    first, listed, looked = store.bytes[0], [0], list[float]()
+    store.bytes[0] = first[:at] + last_value_of_zeros(raw) + first[at + len(raw) :]
+
+    def listed_end() -> int:
+        looked.append(clock[0])
+        return listed[0]
+
+    follower = LogFollower(listed_end)
+    file = store.files[0]
+    for second in range(200):
+        clock[0] = float(second)
+        if second in (0, 100):
+            store.show(at + (len(raw) if second else -1))
+        os.utime(file, ns=(0, 0))
+        if second == 105:
+            listed[0] = at + len(raw)
+        log = CommitLog([store.path / "commitlog"], file_size=size)
+        end = follower.end(log, 0)
+        log.chain.close()
+        if end == at + len(raw):
+            break
+    assert end == at + len(raw)
+    assert clock[0] <= 120

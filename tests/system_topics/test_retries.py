@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +13,8 @@ import pytest
 from rmq_store.system_topics.retries import dead_letters, retries
 from rmq_store.tables import TABLES
 from tests.support.golden import GoldenStore, Truth, in_a_queue, unpack
+from tests.support.log_records import parts, records
+from tests.support.running.commands import objects
 
 Golden = Callable[[str], GoldenStore]
 NAMES = ["clean-4.3.2", "clean-4.9.0", "clean-4.9.7", "clean-5.3.3", "clean-5.5.0"]
@@ -94,3 +98,57 @@ def test_an_origin_that_expired_has_no_place(tmp_path: Path) -> None:
     expected = [row for row in found if sources[row["uniqKey"]]["commitLogOffset"] < start]
     assert gone == expected
     assert all(row["originTopic"] == "retrying" for row in found)
+
+
+# --- retries of pop -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("topic", "group", "origin"),
+    [
+        ("%RETRY%g+a_b", "g", "a_b"),
+        ("%RETRY%g_a_b", "g", "a_b"),  # consumerOffset.json has it
+        ("%RETRY%x_a_b", "x_a_b", None),
+    ],
+)
+def test_trace_and_retries_say_the_same_of_a_pop_retry(
+    tmp_path: Path, topic: str, group: str, origin: str | None
+) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    # A topic of a real broker gets the name that its pop service would give; no CRC covers it.
+    retry = next(r for r in store.truth if r["topic"] == "%RETRY%g-retry")
+    key = retry["properties"]["UNIQ_KEY"]
+    for file, at, raw in list(records(store.path)):
+        if parts(raw)[2] != b"%RETRY%g-retry":
+            continue
+        new = topic.encode()
+        filled = parts(raw)[3].replace(b"RETRY_TOPIC\x01", b"retry_topic\x01")
+        filled = filled.replace(b"ORIGIN_MESSAGE_ID\x01", b"origin_message_id\x01")
+        missing = len(b"%RETRY%g-retry") - len(new)
+        filled += b"x\x01".ljust(missing - 1, b"y") + b"\x02" if missing > 2 else b" " * missing
+        body_end = raw.rindex(b"%RETRY%g-retry", 0, len(raw) - 2 - len(parts(raw)[3])) - 1
+        changed = raw[:body_end] + bytes([len(new)]) + new + len(filled).to_bytes(2, "big") + filled
+        assert len(changed) == len(raw)
+        with file.open("r+b") as log:
+            log.seek(at)
+            log.write(changed)
+    queues = Path(store.path, "consumequeue")
+    (queues / "%RETRY%g-retry").rename(queues / topic)
+    shutil.rmtree(Path(store.path, "index"))  # it has the keys of the old name
+    config = Path(store.path, "config")
+    (config / "topics.json").write_text(
+        json.dumps({"topicConfigTable": {"a_b": {"topicName": "a_b"}, "b": {"topicName": "b"}}})
+    )
+    (config / "consumerOffset.json").write_text(
+        json.dumps({"offsetTable": {"%RETRY%g_a_b@g": {"0": 1}, "%RETRY%x_a_b@other": {"0": 1}}})
+    )
+    rows = [one for one in objects("retries", store.path) if one["uniqKey"] == key]
+    assert [(row["consumerGroup"], row["originTopic"]) for row in rows] == [(group, origin)]
+    about = [one["about"] for one in objects("trace", store.path, key) if one["step"] == "retry"]
+    said = (
+        f"group {group}, from {origin}" if origin else f"{group}, which is a group or group_topic"
+    )
+    assert about
+    assert all(one.endswith(f" of {said}") for one in about)
+    if origin is not None:
+        assert objects("trace", store.path, key, "--topic", origin)

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.arrow.column_definitions import PROPERTIES
-from rmq_store.arrow.encoding.checks import topic_fault
+from rmq_store.arrow.encoding.checks import has_size_limit, needs_v2, topic_fault
 from rmq_store.arrow.encoding.input_columns import cast_to, invalid, lengths
 from rmq_store.arrow.encoding.properties import (
     PROPERTY_WORDS,
@@ -38,7 +38,6 @@ from rmq_store.format.layout import (
     MAGIC_V1,
     MAGIC_V2,
     MAX_PROPERTIES_LENGTH,
-    MAX_TOPIC_LENGTH_V1,
     MIN_RECORD_SIZE,
     RECORD_HEAD,
     V6_EXTRA,
@@ -98,6 +97,7 @@ class Prepared:
     store_host: npt.NDArray[np.uint8]
     total: Ints
     with_record_crc: bool
+    copied: bool = False
 
     def __len__(self) -> int:
         return len(self.total)
@@ -118,14 +118,16 @@ class Prepared:
     def counts(self) -> Ints:
         """The number of messages in each record; more than one only in an inner batch.
 
-        Raises InvalidMessageError for an inner batch without that number.
+        Raises InvalidMessageError for an inner batch without that number. A copied one counts as one
+        message, as the broker counts it.
         """
         counts = np.ones(len(self), dtype=np.int64)
         for row in np.flatnonzero(self.numbers["sysFlag"] & SysFlag.INNER_BATCH).tolist():
             number = decode_properties(self.properties[row].as_py()).get(Property.INNER_NUM, "")
-            if not number.isdigit() or not int(number):
+            if number.isdigit() and int(number):
+                counts[row] = int(number)
+            elif not self.copied:
                 raise invalid(row, f"an inner batch without {Property.INNER_NUM}")
-            counts[row] = int(number)
         return counts
 
     def placed(
@@ -136,14 +138,20 @@ class Prepared:
 
 
 def prepare(
-    batch: pa.RecordBatch, config: StoreConfig, dialect: Dialect, default_host: str
+    batch: pa.RecordBatch,
+    config: StoreConfig,
+    dialect: Dialect,
+    default_host: str,
+    *,
+    copied: bool = False,
 ) -> Prepared:
     """Check a batch and build the parts of its records.
 
     Raises InvalidMessageError, with the row, for anything that the broker of this release refuses.
+    `copied`: the rows are records of a store, and only what the files cannot hold is refused.
     """
     columns = _columns_of(batch)
-    topics, topic_code = _topics(columns["topic"], dialect, config)
+    topics, topic_code = _topics(columns["topic"], dialect, config, copied)
     properties = property_strings(columns, dialect, config)
     numbers = {
         name: _number(columns, name, kind, len(batch)) for name, kind in NUMBER_COLUMNS.items()
@@ -157,7 +165,7 @@ def prepare(
     numbers["sysFlag"] = flags | born_v6 * SysFlag.BORN_HOST_V6 | store_v6 * SysFlag.STORE_HOST_V6
     fields = [_topic_field(topic) for topic in topics]
     topic_field = pa.array(fields, pa.binary()).take(pa.array(topic_code))
-    is_v2 = np.array([len(topic) > MAX_TOPIC_LENGTH_V1 for topic in topics], dtype=bool)[topic_code]
+    is_v2 = np.array([needs_v2(topic) for topic in topics], dtype=bool)[topic_code]
     body = columns["body"]
     parts = (lengths(body), lengths(topic_field), lengths(properties))
     v6_extra = (born_v6.astype(np.int64) + store_v6) * V6_EXTRA
@@ -174,8 +182,14 @@ def prepare(
         store_host,
         MIN_RECORD_SIZE - 1 + v6_extra + parts[0] + parts[1] + parts[2],
         bool(config.enabledAppendPropCRC and dialect.has("record_crc")),
+        copied,
     )
-    _check_sizes(prepared, parts[0], parts[2], config, dialect)
+    _refuse(parts[2] > MAX_PROPERTIES_LENGTH, parts[2], "the properties", MAX_PROPERTIES_LENGTH)
+    if has_size_limit(config, copied=copied):
+        _check_message_size(prepared, parts[0], config, dialect)
+    if not copied:
+        _refuse_negative_queues(prepared)
+    check_room(prepared.total, config)
     return prepared
 
 
@@ -237,13 +251,13 @@ def _contiguous(array: pa.Array) -> pa.Array:
 
 
 def _topics(
-    column: pa.Array, dialect: Dialect, config: StoreConfig
+    column: pa.Array, dialect: Dialect, config: StoreConfig, copied: bool
 ) -> tuple[list[str], npt.NDArray[np.int64]]:
     encoded = column.dictionary_encode()
     codes = encoded.indices.to_numpy().astype(np.int64)
     names: list[str] = encoded.dictionary.to_pylist()
     for code, name in enumerate(names):
-        fault = topic_fault(name, dialect, config)
+        fault = topic_fault(name, dialect, config, copied=copied)
         if fault is not None:
             raise invalid(int(np.argmax(codes == code)), fault)
     return names, codes
@@ -252,7 +266,7 @@ def _topics(
 def _topic_field(topic: str) -> bytes:
     """Length and topic as they are stored in the record."""
     raw = encode_utf8(topic)
-    width = 2 if len(topic) > MAX_TOPIC_LENGTH_V1 else 1
+    width = 2 if needs_v2(topic) else 1
     return len(raw).to_bytes(width, "big") + raw
 
 
@@ -297,10 +311,9 @@ def _hosts(
 # --- checks ---------------------------------------------------------------------------------------
 
 
-def _check_sizes(
-    prepared: Prepared, body: Ints, properties: Ints, config: StoreConfig, dialect: Dialect
+def _check_message_size(
+    prepared: Prepared, body: Ints, config: StoreConfig, dialect: Dialect
 ) -> None:
-    _refuse(properties > MAX_PROPERTIES_LENGTH, properties, "the properties", MAX_PROPERTIES_LENGTH)
     limited = body if dialect.has("size_limit_on_body") else prepared.total
     what = "the body" if limited is body else "the record"
     _refuse(
@@ -309,7 +322,9 @@ def _check_sizes(
         f"{what} (maxMessageSize)",
         config.max_message_size,
     )
-    check_room(prepared.total, config)
+
+
+def _refuse_negative_queues(prepared: Prepared) -> None:
     negative = np.flatnonzero(prepared.queue_id < 0)
     if len(negative):
         raise invalid(int(negative[0]), "queueId is below 0")

@@ -1,31 +1,52 @@
-"""Checks of a message that is to be written."""
+"""Checks of a message that is to be written.
+
+`copied` says that it is the record of a store. The rules that a broker has for new messages (names
+of topics, the default of maxMessageSize) do not hold for it: its broker accepted it under others, or
+wrote it itself. What the files of the target cannot hold is refused all the same, and a larger body
+than a maxMessageSize that was given.
+"""
 
 from __future__ import annotations
 
 from rmq_store.config.broker_conf import StoreConfig
+from rmq_store.files.safe_paths import is_plain_name
 from rmq_store.format.layout import MAX_TOPIC_LENGTH, MAX_TOPIC_LENGTH_V1
 from rmq_store.format.properties import encode_utf8
 from rmq_store.format.releases import Dialect
-from rmq_store.format.topics import forbidden_character
+from rmq_store.format.topics import DLQ_PREFIX, RETRY_PREFIX, forbidden_character
 
 
-def topic_fault(name: str, dialect: Dialect, config: StoreConfig) -> str | None:
-    """Why the broker of this release would not store a topic of this name; None if it would."""
+def topic_fault(
+    name: str, dialect: Dialect, config: StoreConfig, *, copied: bool = False
+) -> str | None:
+    """Why a store of this release does not get a message of this topic; None if it does."""
     if not name:
         return "the topic is empty"
-    wrong = forbidden_character(name)
+    wrong = None if copied else forbidden_character(name)
     if wrong is not None:
         return f"topic {name!r} has the forbidden character {wrong!r}"
     size = len(encode_utf8(name))
     if size > MAX_TOPIC_LENGTH:
         return f"topic {name[:40]!r}... has {size} bytes, at most {MAX_TOPIC_LENGTH} are stored"
-    if size <= MAX_TOPIC_LENGTH_V1:
+    if not is_plain_name(name):
+        return f"topic {name!r} cannot name the folder of its queues"
+    if not needs_v2(name):
         return None
-    if not dialect.has("v2_magic") or config.autoMessageVersionOnTopicLen is False:
+    if not dialect.has("v2_magic") or (config.autoMessageVersionOnTopicLen is False and not copied):
         return (
             f"topic {name[:40]!r}... has {size} characters; release {dialect} stores at most "
             f"{MAX_TOPIC_LENGTH_V1} (5.1.0 and later store more)"
         )
-    if not name.startswith(("%RETRY%", "%DLQ%")):
+    if not copied and not name.startswith((RETRY_PREFIX, DLQ_PREFIX)):
         return f"topic {name[:40]!r}... has {size} characters, over {MAX_TOPIC_LENGTH_V1}"
     return None
+
+
+def has_size_limit(config: StoreConfig, *, copied: bool) -> bool:
+    """Whether maxMessageSize holds: always for a new message, for a copied one where it is given."""
+    return not copied or config.maxMessageSize is not None
+
+
+def needs_v2(topic: str) -> bool:
+    """Whether the length of `topic` needs the two bytes of record version 2."""
+    return len(encode_utf8(topic)) > MAX_TOPIC_LENGTH_V1

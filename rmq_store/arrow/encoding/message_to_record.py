@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rmq_store.arrow.encoding.batch_to_records import KNOWN_COLUMNS, LOOPBACK, NUMBER_COLUMNS
-from rmq_store.arrow.encoding.checks import topic_fault
+from rmq_store.arrow.encoding.checks import has_size_limit, needs_v2, topic_fault
 from rmq_store.arrow.encoding.properties import PROPERTY_WORDS, with_crc_place, without_crc_item
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import InvalidMessageError, nearest
@@ -16,7 +16,6 @@ from rmq_store.format.layout import (
     MAGIC_V1,
     MAGIC_V2,
     MAX_PROPERTIES_LENGTH,
-    MAX_TOPIC_LENGTH_V1,
     PROPERTY_SEPARATOR,
     Property,
     SysFlag,
@@ -37,10 +36,14 @@ from rmq_store.format.releases import Dialect
 def to_record(
     message: Message | Record | Mapping[str, Any], release: Dialect, config: StoreConfig
 ) -> Record:
-    """The record of a message, without its offsets. Raises InvalidMessageError."""
+    """The record of a message, without its offsets. Raises InvalidMessageError.
+
+    The limits for new messages do not hold for what was in a store (`is_copied`).
+    """
+    copied = is_copied(message)
     values = _values_of(message, release)
     topic = values["topic"]
-    fault = topic_fault(topic, release, config)
+    fault = topic_fault(topic, release, config, copied=copied)
     if fault is not None:
         raise _invalid(fault)
     born_host, store_host = _host(values, "bornHost"), _host(values, "storeHost")
@@ -54,20 +57,31 @@ def to_record(
         body=bytes(values["body"]),
         topic=encode_utf8(topic),
         properties=_properties(values, release, config),
-        magic=MAGIC_V2 if len(topic) > MAX_TOPIC_LENGTH_V1 else MAGIC_V1,
+        magic=MAGIC_V2 if needs_v2(topic) else MAGIC_V1,
     )
-    _check_sizes(record, release, config)
+    check_properties(record.properties)
+    if has_size_limit(config, copied=copied):
+        _check_message_size(record, release, config)
+    if not copied and record.queue_id < 0:
+        raise _invalid("queueId is below 0")
+    room = config.commitlog_file_size - BLANK_SIZE
+    _refuse_larger("the record in a file of the log", record.total_size, room)
     return record
+
+
+def is_copied(message: Message | Record | Mapping[str, Any]) -> bool:
+    """Whether a message was in a store before: a Message or Record is what a store returned."""
+    return isinstance(message, (Message, Record))
 
 
 def check_properties(stored: bytes) -> None:
     """Raises InvalidMessageError if stored properties are longer than a record can hold."""
-    if len(stored) > MAX_PROPERTIES_LENGTH:
-        raise _invalid(
-            "properties are too large",
-            expected=f"at most {MAX_PROPERTIES_LENGTH} bytes",
-            actual=len(stored),
-        )
+    _refuse_larger("the properties", len(stored), MAX_PROPERTIES_LENGTH)
+
+
+def _refuse_larger(what: str, size: int, limit: int) -> None:
+    if size > limit:
+        raise _invalid(f"{what} is too large", expected=f"at most {limit} bytes", actual=size)
 
 
 _ITEM_END = bytes([PROPERTY_SEPARATOR])
@@ -216,33 +230,26 @@ def _check_words(words: Mapping[str, str], properties: Mapping[str, str]) -> Non
             )
 
 
-def _check_sizes(record: Record, release: Dialect, config: StoreConfig) -> None:
+def _check_message_size(record: Record, release: Dialect, config: StoreConfig) -> None:
     on_body = release.has("size_limit_on_body")
-    room = config.commitlog_file_size - BLANK_SIZE
-    checks = (
-        ("the properties", len(record.properties), MAX_PROPERTIES_LENGTH),
-        (
-            f"the {'body' if on_body else 'record'} (maxMessageSize)",
-            len(record.body) if on_body else record.total_size,
-            config.max_message_size,
-        ),
-        ("the record in a file of the log", record.total_size, room),
+    _refuse_larger(
+        f"the {'body' if on_body else 'record'} (maxMessageSize)",
+        len(record.body) if on_body else record.total_size,
+        config.max_message_size,
     )
-    for what, size, limit in checks:
-        if size > limit:
-            raise _invalid(f"{what} is too large", expected=f"at most {limit} bytes", actual=size)
-    if record.queue_id < 0:
-        raise _invalid("queueId is below 0")
 
 
-def messages_in(record: Record) -> int:
-    """The number of messages in a record; more than one only in an inner batch."""
+def messages_in(record: Record, *, copied: bool) -> int:
+    """The number of messages in a record; more than one only in an inner batch. A copied one without
+    its number counts as one, as the broker counts it."""
     if not record.sys_flag & SysFlag.INNER_BATCH:
         return 1
     number = decode_properties(record.properties).get(Property.INNER_NUM, "")
-    if not number.isdigit() or not int(number):
+    if number.isdigit() and int(number):
+        return int(number)
+    if not copied:
         raise _invalid(f"an inner batch without {Property.INNER_NUM}")
-    return int(number)
+    return 1
 
 
 assert set(_NUMBER_FIELDS) == {"queueId", *NUMBER_COLUMNS} - {"sysFlag"}

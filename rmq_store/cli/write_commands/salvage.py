@@ -58,9 +58,11 @@ def salvage(
                 f"left out: {part.start} to {part.stop}: {part.kind}"
                 + (f": {part.reason}" if part.reason else "")
             )
+        for sentence in report.doubled:
+            say(sentence)
         say(
             f"{report.log_stop - report.log_start} bytes of log: {report.record_bytes} of records, "
             f"{report.skipped_bytes} left out, {report.no_loss_bytes} filler or unwritten"
         )
-    if report.skipped_ranges:
+    if report.skipped_ranges or report.in_other_files:
         sys.exit(EXIT_FINDINGS)

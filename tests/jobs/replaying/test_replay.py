@@ -12,12 +12,15 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from rmq_store import QueueId
+from rmq_store import MessageStore, QueueId
 from rmq_store.config.topics_json import read_topic_configs
+from rmq_store.errors import InvalidArgumentError
 from rmqstore_jobs.replay import run
 from rmqstore_jobs.replaying.origin_properties import ORIGIN_PREFIX
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from tests.conftest import GoldenStore
+from tests.support.golden import unpack
+from tests.support.log_records import rename
 from tests.support.running.engines import ON_BOTH
 from tests.support.spark.replays import (
     NAME,
@@ -48,6 +51,36 @@ def test_every_message_arrives_as_it_was_with_its_origin(
     assert report.selected == report.read == report.matched == len(expected)
     assert report.written == {str(tmp_path / "new"): len(expected)}
     assert report.skipped == {}
+
+
+@pytest.mark.parametrize("name", ["pay.ment", "a+b:c  d", "%RETRY%g"])
+def test_names_that_no_new_message_may_have_arrive(
+    engine: SparkSession | None, tmp_path: Path, name: str
+) -> None:
+    store = unpack(NAME, tmp_path)
+    count = rename(store, b"payments", name.encode())
+    queues = Path(store.path) / "consumequeue"
+    (queues / "payments").rename(queues / name)
+    asked = spec(store, topics=(name,), to_store=str(tmp_path / "new"), dry_run=True)
+    assert run(engine, asked).ok
+    report = run(engine, replace(asked, dry_run=False))
+    assert report.ok, report.problems
+    written = read_back(tmp_path / "new", system=True)
+    assert Counter(row["topic"] for row in written) == {name: count}
+    with pytest.raises(InvalidArgumentError, match="forbidden character"):
+        run(engine, replace(asked, to_store=str(tmp_path / "b"), topic_map={name: "new.name"}))
+
+
+def test_the_default_of_the_size_limit_is_for_new_messages(
+    engine: SparkSession | None, tmp_path: Path
+) -> None:
+    body = bytes(5 << 20)  # a broker with maxMessageSize=8388608 took it; the default is 4 MiB
+    config = {"maxMessageSize": 8 << 20, "mappedFileSizeCommitLog": 16 << 20}
+    with MessageStore.create(tmp_path / "old", config) as writer:
+        writer.append({"topic": "large", "queueId": 0, "body": body})
+    report = run(engine, ReplaySpec(str(tmp_path / "old"), to_store=str(tmp_path / "new")))
+    assert report.ok, report.problems
+    assert [row["body"] == body for row in read_back(tmp_path / "new")] == [True]
 
 
 def test_store_timestamps_are_new_or_kept(

@@ -21,6 +21,7 @@ from spark_source.source import RmqStoreSource
 from spark_source.streaming.stream_reader import RmqStoreStreamReader
 from tests.conftest import GoldenStore, unpack
 from tests.support.growing import Growing
+from tests.support.log_records import parts, records
 
 Golden = Callable[[str], GoldenStore]
 COLUMNS = "topic, queueId, queueOffset, commitLogOffset, keys, body"
@@ -101,6 +102,28 @@ def test_every_row_comes_once_however_the_log_grows(
     assert [row["commitLogOffset"] for row in found] == sorted(r["commitLogOffset"] for r in found)
     again = reader_of(store.path, **limit)
     assert found == [row for a, b in pairwise(ends) for row in rows_between(again, a, b)]
+
+
+def test_a_last_message_without_properties_comes_before_the_next_one(
+    golden: Golden, tmp_path: Path
+) -> None:
+    source = golden("direct-5.5.0")
+    bare = [one for one in records(source.path) if not parts(one[2])[3]]
+    store = Growing(source, tmp_path)
+    reader = reader_of(store.path, includeSystemTopics="true")
+    offset = through_json(reader.initialOffset())
+    for file, at, raw in bare[::10]:
+        start = int(file.name) + at
+        store.show(start + len(raw) - 3)  # the topic lacks its last byte
+        offset = latest(reader, offset)
+        assert place_of(offset) == start
+        store.show(start + len(raw))
+        after = latest(reader, offset)
+        assert place_of(after) == start + len(raw)
+        listed = not raw[39] & 0x04  # neither prepared nor rolled back
+        found = [row["commitLogOffset"] for row in rows_between(reader, offset, after)]
+        assert found == [start] * listed
+        offset = after
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,8 @@ from rmq_store import MessageStore
 from rmq_store.format.layout import SysFlag
 from tests.conftest import GoldenStore, user_topic
 from tests.support.expected import members
-from tests.support.golden import bodies_of
+from tests.support.golden import bodies_of, unpack
+from tests.support.log_records import rename
 from tests.support.writing.writes import left_beside
 
 Golden = Callable[[str], GoldenStore]
@@ -192,6 +193,28 @@ def test_a_failing_task_leaves_the_target_as_it_was(
     after = {path: path.read_bytes() for path in target.rglob("*") if path.is_file()}
     assert after == before
     assert left_beside(target) == []
+
+
+@pytest.mark.parametrize("name", ["pay.ment", "%RETRY%g"])
+def test_rows_of_a_store_keep_the_names_that_its_broker_gave(
+    spark: SparkSession, tmp_path: Path, small_files: str, name: str
+) -> None:
+    store = unpack(NAME, tmp_path)
+    count = rename(store, b"payments", name.encode())
+    shutil.rmtree(Path(store.path) / "consumequeue" / "payments")
+    options = {"source": "commitlog", "includeSystemTopics": "true", "unwrapBatches": "true"}
+    source = messages(spark, store.path, **options).where("(sysFlag & 12) in (0, 8)")
+    save(source, tmp_path / "copy", keepTimestamps="true", brokerConf=small_files)
+    copied = messages(spark, tmp_path / "copy", includeSystemTopics="true")
+    assert copied.where(copied.topic == name).count() == count
+    assert copied.count() == source.count()
+    # The name that an option gives is a new one, and so is that of rows of nowhere.
+    assert "forbidden character" in refusal(
+        lambda: save(source.drop("topic"), tmp_path / "new", topic="pay.ment")
+    )
+    new = source.selectExpr("'pay.ment' AS topic", "body")
+    assert "forbidden character" in refusal(lambda: save(new, tmp_path / "new"))
+    assert not (tmp_path / "new").exists()
 
 
 # --- streams --------------------------------------------------------------------------------------

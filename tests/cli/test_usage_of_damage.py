@@ -1,0 +1,115 @@
+"""rmqstore usage on damaged stores: it says what its numbers lack, and ends with 1."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rmq_store.questions import usage as question
+from tests.support.golden import GoldenStore, unpack
+from tests.support.log_records import parts, records
+from tests.support.running.commands import call
+
+SECOND_FILE = 262144
+
+
+def damaged_records(store: GoldenStore) -> int:
+    """Change a byte in the bodies of some records; how many of them a user's queue lists."""
+    chosen = [one for one in records(store.path) if parts(one[2])[2] == b"orders"][50:90:8]
+    for file, at, raw in chosen:
+        wide = 12 * bin(raw[39] & 0x30).count("1")
+        with file.open("r+b") as log:
+            log.seek(at + 88 + wide)
+            log.write(bytes([raw[88 + wide] ^ 1]))
+    return len(chosen)
+
+
+def damaged_entries(store: GoldenStore) -> int:
+    file = sorted(Path(store.path, "consumequeue", "payments", "0").iterdir())[0]
+    with file.open("r+b") as queue:
+        queue.seek(20 * 7)
+        queue.write(bytes(20 * 3))
+    return 3
+
+
+def missing_file(store: GoldenStore) -> int:
+    Path(store.path, "commitlog", f"{SECOND_FILE:020d}").unlink()
+    count = 0
+    for path in Path(store.path, "consumequeue").rglob("0*"):
+        if path.is_file():
+            raw = path.read_bytes()
+            for at in range(0, len(raw), 20):
+                where, size = struct.unpack_from(">qi", raw, at)
+                count += 0 < size < 0x7FFFFFFF and SECOND_FILE <= where < 2 * SECOND_FILE
+    return count + inner_messages(store)
+
+
+def inner_messages(store: GoldenStore) -> int:
+    """The messages of inner batches in the second file of the log."""
+    found = 0
+    for record in store.truth:
+        if record["sysFlag"] & 0x80 and SECOND_FILE <= record["commitLogOffset"] < 2 * SECOND_FILE:
+            found += int(record["properties"]["INNER_NUM"])
+    return found
+
+
+def lost_queue(store: GoldenStore) -> int:
+    shutil.rmtree(Path(store.path, "consumequeue", "payments", "1"))
+    return 0
+
+
+def lost_end(store: GoldenStore) -> int:
+    """The last entries of a queue are zeros, which reads as a shorter queue."""
+    file = sorted(Path(store.path, "consumequeue", "orders", "1").iterdir())[-1]
+    raw = file.read_bytes()
+    used = len(raw.rstrip(b"\0")) // 20 * 20
+    file.write_bytes(raw[: used - 80] + bytes(len(raw) - used + 80))
+    return 0
+
+
+CASES = [damaged_records, damaged_entries, missing_file, lost_queue, lost_end]
+
+
+@pytest.mark.parametrize("damage", CASES)
+@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize("as_json", [False, True])
+def test_usage_says_what_it_does_not_count(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    damage: Callable[[GoldenStore], int],
+    large: bool,
+    as_json: bool,
+) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    if large:  # as a log of more than RECORDS_READ bytes
+        monkeypatch.setattr(question, "RECORDS_READ", 0)
+    words = ("usage", store.path, *(["--json"] if as_json else []))
+    healthy = call(*words)
+    assert healthy.returncode == 0
+    assert ("records of this log were not read" in healthy.stderr) is large
+    assert "damaged places" not in healthy.stderr
+    unreadable = damage(store)
+    done = call(*words)
+    if damage is damaged_records and large:  # the records were not read, and it says so
+        assert (done.returncode, done.stderr) == (0, healthy.stderr)
+        return
+    assert done.returncode == 1
+    assert f"messages that are counted and cannot be read: {unreadable};" in done.stderr
+    assert "not counted, or not readable: [RMQSTORE_" in done.stderr
+    assert done.stdout.count("\n") >= healthy.stdout.count("\n")
+
+
+def test_the_job_says_it_too(tmp_path: Path) -> None:
+    from rmqstore_jobs.usage import UsageSpec, run
+
+    store = unpack("clean-5.5.0", tmp_path)
+    assert run(None, UsageSpec(store.path)).ok
+    count = damaged_entries(store)
+    found = run(None, UsageSpec(store.path))
+    assert not found.ok
+    assert f"messages that are counted and cannot be read: {count};" in found.problems[-1]
+    assert run(None, UsageSpec(store.path, {"topic": "orders"})).ok
