@@ -14,6 +14,7 @@ from rmq_store.commitlog.log import CommitLog, Extent
 from rmq_store.commitlog.release_guess import guess_release_4
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.consumer_offsets import ConsumerOffsets, read_consumer_offsets
+from rmq_store.config.dledger import unread_dledger
 from rmq_store.config.locate import commitlog_folders, require_store
 from rmq_store.config.topics_json import batch_topics
 from rmq_store.consumequeue.entries import Entries
@@ -314,12 +315,14 @@ class MessageStore:
         The rows equal those that the queues would give: topic, queue and offset are derived from
         the records. `limits`: what to read of each queue, by default everything.
         `include_unqueued`: also prepared and rolled-back records, with queueOffset null. The other
-        keywords are those of `ReadHow`; every stretch that is neither record nor filler is damage.
+        keywords are those of `ReadHow`; every stretch that is neither record nor filler is damage, and
+        so is a DLedger log after this one.
         """
         options = ReadOptions.of(verify_queue=True, **how)
         rows = SliceReader(self.log, self.view, self.broker_name, self._snapshot.log_end, options)
         levels, declared = self.config.delay_levels_ms, batch_topics(self.view.declared_topics)
-        reader = LogReader(rows, limits or everything, levels, declared, include_unqueued)
+        unread = unread_dledger(self.path, self.config, self.log.chain.segments)
+        reader = LogReader(rows, limits or everything, levels, declared, include_unqueued, unread)
         return reader.read(start, stop)
 
     def read_batches(
