@@ -37,6 +37,7 @@ from rmq_store.reading.read_options import OnDamage, ReadHow, ReadManner, ReadOp
 from rmq_store.reading.slice_reader import SliceReader
 from rmq_store.snapshot.file_sizes import geometry_found
 from rmq_store.snapshot.queue_view import QueueView
+from rmq_store.snapshot.queues_beside_rocksdb import refuse_late_files
 from rmq_store.snapshot.snapshot import StoreSnapshot, take_snapshot
 from rmq_store.snapshot.uncovered_bytes import WholeRange
 from rmq_store.snapshot.wholly_selected_log import whole_range
@@ -72,7 +73,8 @@ class MessageStore:
             commitlog_folders(root, config), file_size=config.mappedFileSizeCommitLog
         )
         self._folders = QueueFolders(root, config)
-        if snapshot is None and queues:
+        looked = snapshot is None and queues
+        if looked:
             snapshot = take_snapshot(root, self._log, self._folders, config, past_damage=True)
         self._snapshot = snapshot or StoreSnapshot(
             self._log.start, log_end_without_queues(self._log)
@@ -83,6 +85,8 @@ class MessageStore:
         self._release, self._closed = release, False
         self._shadow: Shadow | None = None
         self.own_topic = topic_of_broker(broker_name, str(root.absolute()))
+        if looked:
+            refuse_late_files(root, self._log, self.view, config)
 
     @classmethod
     def open(
@@ -124,7 +128,9 @@ class MessageStore:
                 shadow = on_failure.enter_context(
                     closing(open_shadow(where, storage_options, listing))
                 )
-            root = require_store(where if shadow is None else shadow.folder, known, queues=queues)
+            root = require_store(
+                where if shadow is None else shadow.folder, known, queues=queues, files_count=True
+            )
             folder = root.absolute().name if shadow is None else where.rpartition("/")[2]
             name = broker_name or known.brokerName or folder
             store = again_if_expired(lambda: cls(root, known, name, snapshot, release, queues))

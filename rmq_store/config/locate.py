@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rmq_store.config.broker_conf import PATH_SPLITTER, StoreConfig
 from rmq_store.config.dledger import refuse_dledger
+from rmq_store.config.rocksdb import refuse_rocksdb
 from rmq_store.errors import (
     ForeignLogError,
     InvalidArgumentError,
@@ -44,21 +45,24 @@ _PARTS = (
 )
 _ROOT_DIRS = (CONSUMEQUEUE_DIR, BATCH_CONSUMEQUEUE_DIR)
 _ROOT_FILES = (CHECKPOINT_FILE, ABORT_FILE, LOCK_FILE)
-_ROCKSDB_MARK = "CURRENT"
-_ROCKSDB_QUEUE_DIRS = (CONSUMEQUEUE_DIR, "consumequeue_rocksdb")
 _OF_A_DISK = "lost+found"
 _TIERED_DIRS = ("tieredstore", "rmq_tiered_store")
 
 
 def require_store(
-    path: str | os.PathLike[str], config: StoreConfig, *, queues: bool = True
+    path: str | os.PathLike[str],
+    config: StoreConfig,
+    *,
+    queues: bool = True,
+    files_count: bool = False,
 ) -> Path:
     """`path` as the root folder of a store.
 
     Raises NotAStoreError, with a store nearby if there is one. Raises MissingFileError if a
     configured folder of the log does not exist, or has other files than those of a log. Raises
     UnsupportedStoreError for tiered stores, for a DLedger log and, with `queues`, for queues in
-    RocksDB. Without `queues`, the CommitLog beside a DLedger log may be read.
+    RocksDB. Without `queues`, the CommitLog beside a DLedger log may be read. `files_count`: queue
+    files beside a RocksDB database are enough, see `refuse_rocksdb`.
     """
     root = Path(path)
     try:
@@ -68,7 +72,7 @@ def require_store(
             raise _not_a_store(
                 root, "this is a file, not the folder of a store", _store_above(root)
             )
-        _refuse_other_kinds(root, config, queues)
+        _refuse_other_kinds(root, config, queues, files_count)
         if _has_log(root, config):
             _refuse_other_content(root, config)
             return root
@@ -351,19 +355,12 @@ def _nearest_existing(root: Path) -> Path | None:
     return None
 
 
-def _refuse_other_kinds(root: Path, config: StoreConfig, queues: bool) -> None:
+def _refuse_other_kinds(root: Path, config: StoreConfig, queues: bool, files_count: bool) -> None:
     log = _log_files(root, config)
     if queues or not log:
         refuse_dledger(root, config, log)
-    for name in _ROCKSDB_QUEUE_DIRS if queues else ():
-        if (root / name / _ROCKSDB_MARK).is_file():
-            raise UnsupportedStoreError(
-                root / name,
-                reason="the queues of this store are in RocksDB (storeType=defaultRocksDB)",
-                advice="Only queues in files can be read. Let the broker write those too with "
-                "rocksdbCQDoubleWriteEnable=true, or read the log itself (Spark: "
-                "source=commitlog)",
-            )
+    if queues:
+        refuse_rocksdb(root, files_count=files_count)
     if (root / COMMITLOG_DIR).is_dir():
         return
     for name in _TIERED_DIRS:
