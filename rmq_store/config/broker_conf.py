@@ -50,6 +50,7 @@ class StoreConfig:
     maxIndexNum: int | None = None
     maxMessageSize: int | None = None
     messageDelayLevel: str | None = None
+    appendTopicForTimerDeleteKey: bool | None = None
     messageIndexEnable: bool | None = None
     enabledAppendPropCRC: bool | None = None
     autoMessageVersionOnTopicLen: bool | None = None
