@@ -14,6 +14,7 @@ from rmq_store.commitlog.log import CommitLog, Extent
 from rmq_store.commitlog.release_guess import guess_release_4
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.consumer_offsets import ConsumerOffsets, read_consumer_offsets
+from rmq_store.config.dledger import unread_dledger
 from rmq_store.config.locate import commitlog_folders, require_store
 from rmq_store.config.topics_json import batch_topics
 from rmq_store.consumequeue.entries import Entries
@@ -36,6 +37,7 @@ from rmq_store.reading.read_options import OnDamage, ReadHow, ReadManner, ReadOp
 from rmq_store.reading.slice_reader import SliceReader
 from rmq_store.snapshot.file_sizes import geometry_found
 from rmq_store.snapshot.queue_view import QueueView
+from rmq_store.snapshot.queues_beside_rocksdb import refuse_late_files
 from rmq_store.snapshot.snapshot import StoreSnapshot, take_snapshot
 from rmq_store.snapshot.uncovered_bytes import WholeRange
 from rmq_store.snapshot.wholly_selected_log import whole_range
@@ -71,7 +73,8 @@ class MessageStore:
             commitlog_folders(root, config), file_size=config.mappedFileSizeCommitLog
         )
         self._folders = QueueFolders(root, config)
-        if snapshot is None and queues:
+        looked = snapshot is None and queues
+        if looked:
             snapshot = take_snapshot(root, self._log, self._folders, config, past_damage=True)
         self._snapshot = snapshot or StoreSnapshot(
             self._log.start, log_end_without_queues(self._log)
@@ -82,6 +85,8 @@ class MessageStore:
         self._release, self._closed = release, False
         self._shadow: Shadow | None = None
         self.own_topic = topic_of_broker(broker_name, str(root.absolute()))
+        if looked:
+            refuse_late_files(root, self._log, self.view, config)
 
     @classmethod
     def open(
@@ -123,7 +128,9 @@ class MessageStore:
                 shadow = on_failure.enter_context(
                     closing(open_shadow(where, storage_options, listing))
                 )
-            root = require_store(where if shadow is None else shadow.folder, known, queues=queues)
+            root = require_store(
+                where if shadow is None else shadow.folder, known, queues=queues, files_count=True
+            )
             folder = root.absolute().name if shadow is None else where.rpartition("/")[2]
             name = broker_name or known.brokerName or folder
             store = again_if_expired(lambda: cls(root, known, name, snapshot, release, queues))
@@ -314,12 +321,14 @@ class MessageStore:
         The rows equal those that the queues would give: topic, queue and offset are derived from
         the records. `limits`: what to read of each queue, by default everything.
         `include_unqueued`: also prepared and rolled-back records, with queueOffset null. The other
-        keywords are those of `ReadHow`; every stretch that is neither record nor filler is damage.
+        keywords are those of `ReadHow`; every stretch that is neither record nor filler is damage, and
+        so is a DLedger log after this one.
         """
         options = ReadOptions.of(verify_queue=True, **how)
         rows = SliceReader(self.log, self.view, self.broker_name, self._snapshot.log_end, options)
         levels, declared = self.config.delay_levels_ms, batch_topics(self.view.declared_topics)
-        reader = LogReader(rows, limits or everything, levels, declared, include_unqueued)
+        unread = unread_dledger(self.path, self.config, self.log.chain.segments)
+        reader = LogReader(rows, limits or everything, levels, declared, include_unqueued, unread)
         return reader.read(start, stop)
 
     def read_batches(

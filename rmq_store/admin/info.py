@@ -18,6 +18,7 @@ from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.record_runs import next_record
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.locate import commitlog_folders, require_store
+from rmq_store.config.rocksdb import rocksdb_queues
 from rmq_store.errors import CorruptConfigError, CorruptRecordError, from_os_error
 from rmq_store.files.segments import SegmentFile
 from rmq_store.format.layout import (
@@ -62,6 +63,7 @@ class StoreInfo:
     checkpointTimestamp: (
         int | None
     )  # time up to which messages were on the disk, according to the broker
+    rocksdbQueues: str | None = None  # the folder of a database with the queues, which is not read
     damage: tuple[str, ...] = ()  # what is missing in the log, or where it is damaged near its end
 
 
@@ -73,7 +75,7 @@ def store_info(
 ) -> StoreInfo:
     """The summary of the store in `path`. Raises what MessageStore.open raises."""
     config = StoreConfig.of(None) if broker_conf is None else StoreConfig.read(broker_conf)
-    root = require_store(path, config)
+    root = require_store(path, config, files_count=True)
     log = CommitLog(commitlog_folders(root, config), file_size=config.mappedFileSizeCommitLog)
     try:
         topics, queues = _count_queues(root)
@@ -83,6 +85,7 @@ def store_info(
         lock = lock_state(root)
         name = broker_name or config.brokerName or root.absolute().name
         own = topic_of_broker(name, str(root.absolute()))
+        database = rocksdb_queues(root)
         system = [topic for topic in topics if is_system_topic(topic, "", own)]
         return StoreInfo(
             str(root),
@@ -102,6 +105,7 @@ def store_info(
             queues,
             sum(1 for _ in _names(root / INDEX_DIR)),
             _checkpointed(root),
+            None if database is None else str(database),
             tuple(_damage(root, log, end)),
         )
     finally:
@@ -249,5 +253,10 @@ def facts_of(info: StoreInfo) -> list[tuple[str, str]]:
         ("topics", f"{info.topics}, and {info.systemTopics} system topics"),
         ("queues", str(info.queues)),
         ("index files", str(info.indexFiles)),
+        *(
+            [("not read", f"{info.rocksdbQueues}: the queues, in a RocksDB database")]
+            if info.rocksdbQueues
+            else []
+        ),
         *(("damage", f"{what}; see rmqstore verify") for what in info.damage),
     ]

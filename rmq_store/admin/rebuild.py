@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from rmq_store.config.broker_conf import StoreConfig
+from rmq_store.config.dledger import refuse_dledger
 from rmq_store.config.json_files import is_there
 from rmq_store.config.locate import require_apart
 from rmq_store.config.topics_json import declared_topics, update_topics
@@ -128,6 +129,7 @@ def rebuild(
     # Any snapshot will do, because the recovery finds the end of the log.
     unknown = StoreSnapshot(0, 0)
     with MessageStore.open(source, config=known, snapshot=unknown, queues=False) as store:
+        refuse_dledger(store.path, known, store.log.chain.segments)
         require_apart([store.path, *store.log.chain.folders], root)
         settings = known.with_defaults_of(store.geometry())
         # Damage does not end the log before records that were flushed.

@@ -18,6 +18,7 @@ from typing import Any
 from rmq_store.commitlog.doubled_records import refuse_doubled
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.locate import refuse_foreign_log, refuse_linked_queues
+from rmq_store.config.rocksdb import refuse_rocksdb
 from rmq_store.consumequeue.queue_files import QueueFiles
 from rmq_store.errors import InvalidArgumentError, MissingFileError, StoreError, from_os_error
 from rmq_store.files.disk_usage import disk_used_percent
@@ -268,6 +269,7 @@ def apply_retention(plan: RetentionPlan) -> int:
     or changed since the plan.
     """
     root = Path(plan.path)
+    refuse_rocksdb(root, files_count=False)
     refuse_foreign_log(root, plan.config)
     refuse_linked_queues(root)
     lock = StoreLock(root)

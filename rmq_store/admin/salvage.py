@@ -23,6 +23,7 @@ from rmq_store.commitlog.log import Extent
 from rmq_store.commitlog.scan import SoundRun, scan
 from rmq_store.commitlog.wrong_crc_rows import record_crc_rows
 from rmq_store.config.broker_conf import StoreConfig
+from rmq_store.config.dledger import unread_dledger
 from rmq_store.config.locate import require_apart
 from rmq_store.config.topics_json import batch_topics, declared_topics
 from rmq_store.errors import InvalidArgumentError, InvalidMessageError
@@ -67,6 +68,7 @@ class SalvageReport:
     refused: dict[str, int] = field(default_factory=dict)  # reason -> intact records not written
     doubled: list[str] = field(default_factory=list)  # files of the log that have one name
     in_other_files: int = 0  # intact records of these files that were not read, and differ
+    unread: str | None = None  # a log of another kind that the store goes on in
     with_record_crcs: bool = False  # whether the last copied record had one
 
     def to_dict(self) -> dict[str, Any]:
@@ -99,6 +101,8 @@ def salvage(
         report = SalvageReport(
             str(store.path), os.fspath(target), store.log.start, store.log.chain.stop
         )
+        unread = unread_dledger(store.path, known, store.log.chain.segments)
+        report.unread = None if unread is None else str(unread)
         report.with_record_crcs = _has_record_crcs(store)
         settings = known.with_defaults_of(store.geometry()).with_defaults_of(
             StoreConfig(enabledAppendPropCRC=report.with_record_crcs)

@@ -31,6 +31,7 @@ _OLD_NAMES = {  # spelling up to 4.9, still accepted
     "mapedFileSizeCommitLog": "mappedFileSizeCommitLog",
     "mapedFileSizeConsumeQueue": "mappedFileSizeConsumeQueue",
 }
+_UNSET = "null"  # in a configuration that a running broker printed
 PATH_SPLITTER = ","  # MixAll.MULTI_PATH_SPLITTER
 
 
@@ -49,6 +50,7 @@ class StoreConfig:
     maxIndexNum: int | None = None
     maxMessageSize: int | None = None
     messageDelayLevel: str | None = None
+    appendTopicForTimerDeleteKey: bool | None = None
     messageIndexEnable: bool | None = None
     enabledAppendPropCRC: bool | None = None
     autoMessageVersionOnTopicLen: bool | None = None
@@ -58,6 +60,8 @@ class StoreConfig:
     storePathRootDir: str | None = None
     storePathCommitLog: str | None = None
     readOnlyCommitLogStorePaths: str | None = None
+    enableDLegerCommitLog: bool | None = None
+    storePathDLedgerCommitLog: str | None = None
     brokerName: str | None = None
     brokerClusterName: str | None = None
     flushDiskType: str | None = None
@@ -200,7 +204,7 @@ class StoreConfig:
         values: dict[str, Any] = {}
         for name, text in read_properties(path).items():
             name = _OLD_NAMES.get(name, name)
-            if name in known:
+            if name in known and text != _UNSET:
                 try:
                     values[name] = _typed(name, text)
                 except InvalidArgumentError as error:

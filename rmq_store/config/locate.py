@@ -8,6 +8,8 @@ from difflib import SequenceMatcher
 from pathlib import Path
 
 from rmq_store.config.broker_conf import PATH_SPLITTER, StoreConfig
+from rmq_store.config.dledger import refuse_dledger
+from rmq_store.config.rocksdb import refuse_rocksdb
 from rmq_store.errors import (
     ForeignLogError,
     InvalidArgumentError,
@@ -18,7 +20,7 @@ from rmq_store.errors import (
     from_os_error,
 )
 from rmq_store.files.safe_paths import refuse_link
-from rmq_store.files.segments import list_segments
+from rmq_store.files.segments import SegmentFile, list_segments
 from rmq_store.format.layout import (
     ABORT_FILE,
     BATCH_CONSUMEQUEUE_DIR,
@@ -43,21 +45,24 @@ _PARTS = (
 )
 _ROOT_DIRS = (CONSUMEQUEUE_DIR, BATCH_CONSUMEQUEUE_DIR)
 _ROOT_FILES = (CHECKPOINT_FILE, ABORT_FILE, LOCK_FILE)
-_ROCKSDB_MARK = "CURRENT"
-_ROCKSDB_QUEUE_DIRS = (CONSUMEQUEUE_DIR, "consumequeue_rocksdb")
-_DLEDGER_PREFIX = "dledger-"
 _OF_A_DISK = "lost+found"
 _TIERED_DIRS = ("tieredstore", "rmq_tiered_store")
 
 
 def require_store(
-    path: str | os.PathLike[str], config: StoreConfig, *, queues: bool = True
+    path: str | os.PathLike[str],
+    config: StoreConfig,
+    *,
+    queues: bool = True,
+    files_count: bool = False,
 ) -> Path:
     """`path` as the root folder of a store.
 
     Raises NotAStoreError, with a store nearby if there is one. Raises MissingFileError if a
     configured folder of the log does not exist, or has other files than those of a log. Raises
-    UnsupportedStoreError for DLedger, tiered stores and, with `queues`, for queues in RocksDB.
+    UnsupportedStoreError for tiered stores, for a DLedger log and, with `queues`, for queues in
+    RocksDB. Without `queues`, the CommitLog beside a DLedger log may be read. `files_count`: queue
+    files beside a RocksDB database are enough, see `refuse_rocksdb`.
     """
     root = Path(path)
     try:
@@ -67,7 +72,7 @@ def require_store(
             raise _not_a_store(
                 root, "this is a file, not the folder of a store", _store_above(root)
             )
-        _refuse_other_kinds(root, queues)
+        _refuse_other_kinds(root, config, queues, files_count)
         if _has_log(root, config):
             _refuse_other_content(root, config)
             return root
@@ -353,29 +358,25 @@ def _nearest_existing(root: Path) -> Path | None:
     return None
 
 
-def _refuse_other_kinds(root: Path, queues: bool) -> None:
-    for name in _ROCKSDB_QUEUE_DIRS if queues else ():
-        if (root / name / _ROCKSDB_MARK).is_file():
-            raise UnsupportedStoreError(
-                root / name,
-                reason="the queues of this store are in RocksDB (storeType=defaultRocksDB)",
-                advice="Only queues in files can be read. Let the broker write those too with "
-                "rocksdbCQDoubleWriteEnable=true, or read the log itself (Spark: "
-                "source=commitlog)",
-            )
+def _refuse_other_kinds(root: Path, config: StoreConfig, queues: bool, files_count: bool) -> None:
+    log = _log_files(root, config)
+    if queues or not log:
+        refuse_dledger(root, config, log)
+    if queues:
+        refuse_rocksdb(root, files_count=files_count)
     if (root / COMMITLOG_DIR).is_dir():
         return
-    names = sorted(child.name for child in root.iterdir() if child.is_dir())
-    for name in names:
-        if name.startswith(_DLEDGER_PREFIX):
-            raise UnsupportedStoreError(
-                root / name,
-                reason="this is the store of a broker in DLedger mode; its log is not supported",
-                advice="Read the store of a broker that runs without enableDLegerCommitLog",
-            )
-        if name in _TIERED_DIRS:
+    for name in _TIERED_DIRS:
+        if (root / name).is_dir():
             raise UnsupportedStoreError(
                 root / name,
                 reason="this is a tiered store; its files are not supported",
                 advice="Read the broker's own store; it holds the newest messages",
             )
+
+
+def _log_files(root: Path, config: StoreConfig) -> list[SegmentFile]:
+    try:
+        return list_segments(commitlog_folders(root, config))
+    except MissingFileError:
+        return []  # `_has_log` says so, unless the store is of another kind

@@ -16,6 +16,7 @@ CONSUMEQUEUE_DIR: Final = "consumequeue"
 BATCH_CONSUMEQUEUE_DIR: Final = "batchconsumequeue"
 CONSUMEQUEUE_EXT_DIR: Final = "consumequeue_ext"
 INDEX_DIR: Final = "index"
+ROCKSDB_STORE_DIR: Final = "rocksdbstore"  # since 5.4.0 in every store
 CONFIG_DIR: Final = "config"
 CHECKPOINT_FILE: Final = "checkpoint"
 ABORT_FILE: Final = "abort"

@@ -191,11 +191,14 @@ class IndexFile:
         for guess in self._guesses():
             if self.fits(guess):
                 return guess
+        for guess in self._guesses_by_last_item():
+            if self.fits(guess) and self._newest_hangs(guess):
+                return guess
         raise IndexGeometryError(
             self.path,
             reason="the file does not show its number of slots and items",
             actual=f"{self._segment.size} bytes, {self.header.items} items",
-            advice="Set maxHashSlotNum and maxIndexNum as in the broker's configuration",
+            advice="Give the broker's configuration, or set maxHashSlotNum and maxIndexNum as in it",
         )
 
     def _given_geometry(self, slots: int | None, items: int | None) -> Geometry | None:
@@ -242,6 +245,40 @@ class IndexFile:
                 items, odd = divmod(self._segment.size - slots_end, INDEX_ITEM.itemsize)
                 if not odd:
                     yield Geometry(slots, items)
+
+    def _guesses_by_last_item(self) -> Iterator[Geometry]:
+        """Geometries by the end of the stored bytes, if all items are of the record at offset 0.
+
+        Zeros are everywhere, so that offset leads to no item. The last word that is not zero is a
+        field of the last item.
+        """
+        if self.is_remote or not self.header.items or self.header.end_log_offset:
+            return
+        word = self._last_word()
+        for field in range(0, INDEX_ITEM.itemsize, INDEX_SLOT.itemsize):
+            slots_end = word - field - self.header.items * INDEX_ITEM.itemsize
+            slots = (slots_end - INDEX_HEADER.itemsize) // INDEX_SLOT.itemsize
+            items, odd = divmod(self._segment.size - slots_end, INDEX_ITEM.itemsize)
+            if slots >= 1 and not odd:
+                yield Geometry(slots, items)
+
+    def _last_word(self) -> int:
+        """The position of the last four bytes that are not zero, as slots and fields lie."""
+        width = INDEX_SLOT.itemsize
+        stop = self._segment.size // width * width
+        while stop > 0:
+            start = max(0, stop - _SEARCH_STEP // width * width)
+            stored = np.flatnonzero(self._bytes(start, stop).view(INDEX_SLOT))
+            if len(stored):
+                return start + int(stored[-1]) * width
+            stop = start
+        return 0
+
+    def _newest_hangs(self, geometry: Geometry) -> bool:
+        """Whether the newest item is the one that its slot points to."""
+        newest = self._items(geometry, np.array([self.header.items]))["key_hash"].astype(np.int64)
+        heads = self._heads(geometry, newest % geometry.slots)
+        return bool(newest[0] > 0) and int(heads[0]) == self.header.items
 
     def fits(self, geometry: Geometry) -> bool:
         """Whether `geometry` matches the file: its size, and a check of its items.

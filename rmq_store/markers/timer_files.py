@@ -21,7 +21,8 @@ from rmq_store.format.layout import CONFIG_DIR
 
 TIMER_CHECK = "timercheck"
 TIMER_LOG = "timerlog"
-DELETE = 4  # bit of a unit's magic: an order to delete another message
+ROLL = 2  # bit of a unit's magic: the message is for a time beyond the wheel, and is put off
+DELETE = 4  # an order to delete another message
 
 _UNIT = np.dtype(
     [

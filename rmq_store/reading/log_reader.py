@@ -52,7 +52,8 @@ class LogReader:
     """Reads ranges of one log. `rows_reader` makes batches of the rows.
 
     `limits`: the wanted queues and their ranges. With `include_unqueued`, records that are in no
-    queue are rows too.
+    queue are rows too. `unread`: what the store holds after the end of this log; a range that
+    reaches the end reports it.
     """
 
     def __init__(
@@ -62,12 +63,13 @@ class LogReader:
         delay_levels_ms: dict[int, int],
         batch_topics: Collection[str],
         include_unqueued: bool = False,
+        unread: StoreError | None = None,
     ) -> None:
         self.rows_reader, self.limits = rows_reader, limits
         self.log, self.log_end = rows_reader.log, rows_reader.log_end
         self.delay_levels_ms = delay_levels_ms
         self.batch_topics = frozenset(batch_topics)
-        self.include_unqueued = include_unqueued
+        self.include_unqueued, self.unread = include_unqueued, unread
         # A batch is read if one of its messages is wanted.
         self.unwrap = rows_reader.options.unwrap
         self.on_damage = rows_reader.options.on_damage
@@ -99,6 +101,8 @@ class LogReader:
                 self._damaged(self._missing(piece.start, min(piece.stop, last)))
             elif piece.gap in (Gap.DAMAGED, Gap.TORN, Gap.STALE):
                 self._damaged(self._gap(piece.start, min(piece.stop, last), piece.reason))
+        if self.unread is not None and (stop is None or stop >= self.log_end):
+            self._damaged(self.unread)
 
     def _wanted(self, headers: Headers) -> Iterator[Rows]:
         found = dispatch(

@@ -8,6 +8,7 @@ from rmq_store.commitlog.log import CommitLog
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.consumequeue.queue_folders import QueueFolders
 from rmq_store.errors import CorruptIndexError, IndexGeometryError, UncleanStoreError
+from rmq_store.files.segments import SegmentFile
 from rmq_store.format.layout import ABORT_FILE, BLANK_HEAD, BLANK_SIZE, INDEX_DIR, MAGIC_BLANK
 from rmq_store.format.queues import QueueId
 from rmq_store.index.index_file_reader import IndexFile, list_index_files
@@ -48,7 +49,7 @@ def why_unclean(root: Path, log: CommitLog, config: StoreConfig) -> UncleanStore
     try:
         refuse_abort(root)
         refuse_unclean(root, log, folders, take_snapshot(root, log, folders, config))
-        _refuse_index(root)
+        _refuse_index(root, config)
     except UncleanStoreError as error:
         return error
     finally:
@@ -56,17 +57,26 @@ def why_unclean(root: Path, log: CommitLog, config: StoreConfig) -> UncleanStore
     return None
 
 
-def _refuse_index(root: Path) -> None:
-    """Raise UncleanStoreError for an index file that shows no geometry: it is damaged."""
+def _refuse_index(root: Path, config: StoreConfig) -> None:
+    """Raise UncleanStoreError for an index file that fits neither its own items nor `config`."""
     for segment in list_index_files(root / INDEX_DIR):
-        try:
-            damage = "its header is damaged" if IndexFile(segment).header.index_count < 0 else None
-        except (IndexGeometryError, CorruptIndexError) as error:
-            damage = error.reason
+        damage = _index_damage(segment, StoreConfig())
+        if damage is not None and (config.maxHashSlotNum or config.maxIndexNum):
+            damage = _index_damage(segment, config)
         if damage is not None:
             raise UncleanStoreError(
-                segment.path, reason=f"an index file is damaged: {damage}", advice=_ADVICE
+                segment.path,
+                reason=f"an index file is damaged, or of an unknown geometry: {damage}",
+                advice=_ADVICE,
             )
+
+
+def _index_damage(segment: SegmentFile, config: StoreConfig) -> str | None:
+    try:
+        file = IndexFile(segment, slots=config.maxHashSlotNum, items=config.maxIndexNum)
+    except (IndexGeometryError, CorruptIndexError) as error:
+        return error.reason
+    return "its header is damaged" if file.header.index_count < 0 else None
 
 
 def _refuse_tail(log: CommitLog, log_end: int) -> None:

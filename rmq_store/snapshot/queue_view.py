@@ -11,6 +11,7 @@ from typing import Any
 from rmq_store.commitlog.doubled_records import doubled_names
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.config.consumer_offsets import read_consumer_offsets
+from rmq_store.config.rocksdb import rocksdb_queues
 from rmq_store.config.topics_json import read_queue_count, topics_or_problem
 from rmq_store.consumequeue.bisection import bisect_first, find_boundary, recheck_neighbours
 from rmq_store.consumequeue.consume_queue_ext import QueueExt
@@ -140,6 +141,14 @@ class QueueView:
             yield (
                 f"log offset {start} to {stop} is in no file, so its messages cannot be read: a file is "
                 "missing, empty or cut. rmqstore verify shows what is lost"
+            )
+        database = rocksdb_queues(self._root)
+        tails = [state.tail for state in self.snapshot.queues.values() if state.tail is not None]
+        if database is not None and tails:
+            yield (
+                f"{sum(map(len, tails))} records are in the log and in no queue file: they are listed as "
+                f"a broker's dispatch lists them. {database}, a RocksDB database, may have their "
+                "entries and is not read"
             )
         for queue, lost in self.lost_queues.items():
             unless = "" if lost.records else "Unless its messages expired, "

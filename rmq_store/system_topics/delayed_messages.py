@@ -16,6 +16,7 @@ from rmq_store.format.queues import QueueSlice
 from rmq_store.format.topics import SCHEDULE_TOPIC, TIMER_TOPIC
 from rmq_store.markers.timer_files import (
     DELETE,
+    ROLL,
     TimerCheck,
     TimerUnits,
     read_timer_check,
@@ -23,6 +24,7 @@ from rmq_store.markers.timer_files import (
 )
 from rmq_store.store import MessageStore
 from rmq_store.system_topics.copies_by_uniq_key import Copy, copies_with
+from rmq_store.system_topics.later_timer_records import DELETES, ROLL_TIMES, LaterTimerRecords
 from rmq_store.system_topics.system_topic_rows import (
     ORIGIN,
     PLACE,
@@ -38,8 +40,9 @@ CANCELLED, LOST = "cancelled", "lost"
 
 _TEXTS = {"topic": "REAL_TOPIC"}
 _NUMBERS = {"dueTimestamp": "TIMER_OUT_MS"}
-_SMALL = {"realQueueId": "REAL_QID"}
-_DELETES = {"deletes": "TIMER_DEL_UNIQKEY"}
+_SMALL = {"realQueueId": "REAL_QID", "rollTimes": ROLL_TIMES}
+_ORDER = {"deletes": DELETES}
+_PROVABLE = (OVERDUE, LOST, CANCELLED)  # a copy under its own topic proves that it was delivered
 _LOOKED_UP = 1 << 16  # messages whose later copies are looked for at a time
 
 
@@ -64,8 +67,8 @@ def _with_states(parts: Iterable[Iterable[Row]], newest: int) -> Iterator[Row]:
 
 
 def _with_copies(store: MessageStore, rows: list[Row]) -> Iterator[Row]:
-    """The rows; an overdue one with a later copy under its own topic is delivered."""
-    late = [row for row in rows if row["state"] in (OVERDUE, LOST) and row["uniqKey"]]
+    """The rows; one with a later copy under its own topic is delivered, whatever the files say."""
+    late = [row for row in rows if row["state"] in _PROVABLE and row["uniqKey"]]
     topics, keys = {row["topic"] for row in late}, {row["uniqKey"] for row in late}
     copies: dict[tuple[str | None, str, int], list[Copy]] = {}
     for copy in copies_with(store, topics, keys):
@@ -73,7 +76,7 @@ def _with_copies(store: MessageStore, rows: list[Row]) -> Iterator[Row]:
     for row in rows:
         left = copies.get((row["topic"], row["uniqKey"], row["reconsumeTimes"]), [])
         after = (copy for copy in left if copy.log_offset > row["commitLogOffset"])
-        found = next(after, None) if row["state"] in (OVERDUE, LOST) else None
+        found = next(after, None) if row["state"] in _PROVABLE else None
         if found is not None:
             left.remove(found)  # a producer that tried twice stored two messages with one key
             row |= {
@@ -115,18 +118,15 @@ def _timers(store: MessageStore) -> Iterator[Iterator[Row]]:
 def _timer_rows(
     store: MessageStore, part: QueueSlice, check: TimerCheck | None, units: TimerUnits | None
 ) -> Iterator[Row]:
-    """The timer messages of a queue that the timer has neither delivered nor put off.
-
-    A message for a time beyond the wheel is put off: stored again as a new timer message.
-    """
-    deletes = _waiting_deletes(store, part, check, units)  # each with its tick
-    for row in rows_of(store, part, _TEXTS | _DELETES, _NUMBERS, _SMALL):
+    """The timer messages of a queue that the timer has neither delivered nor put off."""
+    later = _later_records(store, part, check, units)
+    for row in rows_of(store, part, _TEXTS | _ORDER, _NUMBERS, _SMALL):
+        replaced = later.took_its_place(row)
         state = _state(row, check, units)
-        if state is None or row.pop("deletes") is not None:
+        if state is None or replaced or row.pop("deletes") is not None:
             continue
         row = _row(row, TIMER, TIMER_TOPIC) | {"state": state}
-        tick = _tick(row, units)
-        if any((key, tick) in deletes for key in _delete_keys(row)):
+        if later.cancels(row, _tick(row, units)):
             row["state"] = CANCELLED
         yield row
 
@@ -145,22 +145,24 @@ def _state(row: Row, check: TimerCheck | None, units: TimerUnits | None) -> str 
     return WAITING if units is None else LOST
 
 
-def _waiting_deletes(
+def _later_records(
     store: MessageStore, part: QueueSlice, check: TimerCheck | None, units: TimerUnits | None
-) -> set[tuple[str, int | None]]:
-    """What waiting orders to delete name, and the tick of each: the timer applies them only there.
+) -> LaterTimerRecords:
+    """The orders to delete that wait, and all messages that were put off.
 
     Reads the queue only if the timer log can have one.
     """
+    later = LaterTimerRecords(store)
     some = check is None or units is None or check.queue_offset < part.stop
-    if not some and units is not None and not bool((units.magic & DELETE).any()):
-        return set()
-    orders = rows_of(store, part, _DELETES, _NUMBERS, {}, PLACE)
-    return {
-        (row["deletes"], _tick(row, units))
-        for row in orders
-        if row["deletes"] is not None and _state(row, check, units) is not None
-    }
+    if not some and units is not None and not bool((units.magic & (DELETE | ROLL)).any()):
+        return later
+    columns = (*PLACE, "uniqKey", "reconsumeTimes", "bornTimestamp")
+    for row in rows_of(store, part, _TEXTS | _ORDER, _NUMBERS, _SMALL, columns):
+        if row["deletes"] is not None and _state(row, check, units) is not None:
+            later.add_order(row["deletes"], _tick(row, units))
+        if row["rollTimes"]:
+            later.add_put_off(row)
+    return later
 
 
 def _tick(row: Row, units: TimerUnits | None) -> int | None:
@@ -168,12 +170,6 @@ def _tick(row: Row, units: TimerUnits | None) -> int | None:
     unit = None if units is None else units.of(row["commitLogOffset"])
     due: int | None = row["dueTimestamp"]
     return due if unit is None else unit.time
-
-
-def _delete_keys(row: Row) -> set[str]:
-    """How an order to delete names a message: by topic and UNIQ_KEY up to 5.3.4, then by UNIQ_KEY."""
-    topic, key = row["topic"], row["uniqKey"]
-    return set() if key is None else {key, f"{topic}{key}", f"{topic}+{key}"}
 
 
 def _row(row: Row, kind: str, held_in: str) -> Row:

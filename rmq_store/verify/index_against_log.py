@@ -72,7 +72,9 @@ def check_files(store: MessageStore, findings: Findings) -> list[IndexHealth]:
         half_written = not closed and segment in segments[-_BEING_WRITTEN:]
         likely = _likely_geometry(segment, store.config, known)
         if not isinstance(file, IndexFile):
-            found = _about_unsure(segment, file, known, likely, mappings, half_written)
+            found = _about_unsure(
+                segment, file, known, likely, mappings, half_written, store.config
+            )
             findings.add_all(found)
             continue
         half_written |= not closed and file.header.end_timestamp > flushed
@@ -104,6 +106,7 @@ def _about_unsure(
     geometry: Geometry | None,
     mappings: MappingCache,
     half_written: bool,
+    config: StoreConfig,
 ) -> Iterator[Finding]:
     """The damage of a file that fits no geometry, compared with its likely geometry."""
     if geometry is None:
@@ -127,9 +130,18 @@ def _about_unsure(
         Severity.WARNING,
         "index-unreadable",
         segment.path,
-        f"{error.reason}. The broker misses every key in it",
+        f"{error.reason}. {_what_is_known(config)}",
         error.advice or _SHORTEN,
     )
+
+
+def _what_is_known(config: StoreConfig) -> str:
+    if config.maxHashSlotNum is None and config.maxIndexNum is None:
+        return (
+            "Its items were not examined: it may be intact, of a maxHashSlotNum and maxIndexNum that "
+            "are unknown here"
+        )
+    return "A broker with the given maxHashSlotNum and maxIndexNum misses every key in it"
 
 
 def _likely_geometry(

@@ -18,6 +18,7 @@ from rmq_store.commitlog.doubled_records import DoubledFile, doubled_files
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog, Extent
 from rmq_store.commitlog.scan import SoundRun, scan
+from rmq_store.config.rocksdb import rocksdb_queues
 from rmq_store.config.topics_json import batch_topics
 from rmq_store.consumequeue.entry_of_record import dispatch
 from rmq_store.format.layout import INDEX_DIR
@@ -352,6 +353,7 @@ def conclude(store: MessageStore, whole: LogPart) -> VerifyReport:
     findings.add_all(_grown(store, now))
     findings.add_all(_unreached(piece) for piece in whole.after_end if piece.start >= now)
     findings.add_all(config_findings(store))
+    findings.add_all(_about_rocksdb(store))
     start, end = store.log_range()
     return VerifyReport(
         str(store.path),
@@ -388,6 +390,19 @@ def _about_index(
             f"{whole.unindexed} records with keys are after the end of the index",
             "Normal after a crash and in a copy of a running store",
             count=whole.unindexed,
+        )
+
+
+def _about_rocksdb(store: MessageStore) -> Iterator[Finding]:
+    database = rocksdb_queues(store.path)
+    if database is not None:
+        yield Finding(
+            Severity.NOTE,
+            "queues-in-rocksdb",
+            str(database),
+            "the queues are in a RocksDB database too, which was not examined: all that is said of "
+            "queues is about their files. Light queues (LMQ) may be in the database alone",
+            "Normal with rocksdbCQDoubleWriteEnable=true and with combineCQLoadingCQTypes",
         )
 
 

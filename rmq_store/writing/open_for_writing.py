@@ -139,5 +139,7 @@ def with_log_of_its_own(config: StoreConfig) -> StoreConfig:
         config,
         storePathCommitLog=PATH_SPLITTER.join(under) or None,
         readOnlyCommitLogStorePaths=None,
+        enableDLegerCommitLog=None,
+        storePathDLedgerCommitLog=None,
         storePathRootDir=None,
     )

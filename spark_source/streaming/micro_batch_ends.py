@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from rmq_store import MessageStore, StoreSnapshot
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.errors import DataLossError, MissingFileError
+from rmq_store.config.dledger import refuse_dledger
+from rmq_store.errors import DataLossError, MissingFileError, StoreError
 from rmq_store.files.deleted_meanwhile import again_if_expired
 from rmq_store.files.remote.glob import has_pattern
 from rmq_store.format.queues import QueueId
@@ -104,7 +105,7 @@ class Follower:
     def _opened(
         self, target: Target, name: str | None, snapshot: StoreSnapshot | None
     ) -> MessageStore:
-        return MessageStore.open(
+        store = MessageStore.open(
             target.path,
             broker_name=name,
             broker_conf=target.broker_conf,
@@ -112,6 +113,12 @@ class Follower:
             queues=snapshot is None,
             storage_options=self.asked.storage_options,
         )
+        try:  # a broker that moves to DLedger stores nothing more in the log that is followed
+            refuse_dledger(store.path, store.config, store.log.chain.segments)
+        except StoreError:
+            store.close()
+            raise
+        return store
 
     def _follower_of(self, name: str, target: Target) -> LogFollower:
         def listed_end() -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -117,8 +118,9 @@ def test_other_kinds_of_store_are_refused_by_name(
 @pytest.mark.parametrize("folder", ["consumequeue", "consumequeue_rocksdb"])
 def test_queues_in_rocksdb_are_refused_and_never_read_as_empty(tmp_path: Path, folder: str) -> None:
     golden = unpack("crc-5.5.0", tmp_path)
+    shutil.rmtree(Path(golden.path, "consumequeue"))
     mark = Path(golden.path, folder, "CURRENT")
-    mark.parent.mkdir(exist_ok=True)
+    mark.parent.mkdir()
     mark.write_text("MANIFEST-000004\n")
     with pytest.raises(UnsupportedStoreError, match="RocksDB") as caught:
         golden.open()

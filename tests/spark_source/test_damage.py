@@ -11,11 +11,17 @@ from typing import Any
 import pytest
 
 from rmq_store import QueueId
-from rmq_store.errors import BodyError, CorruptRecordError, DataLossError, MissingFileError
+from rmq_store.errors import (
+    BodyError,
+    CorruptRecordError,
+    DataLossError,
+    MissingFileError,
+    UnsupportedStoreError,
+)
 from rmq_store.format.layout import SysFlag
 from spark_source.source import RmqStoreSource
 from tests.conftest import GoldenStore, in_a_queue, unpack
-from tests.support.golden import Truth
+from tests.support.golden import Truth, unpack_field
 from tests.support.spark.reads import rows_of
 
 Golden = Callable[[str], GoldenStore]
@@ -258,3 +264,19 @@ def test_what_a_task_has_opened_and_read_is_in_the_debug_log(
     (line,) = [r.getMessage() for r in caplog.records if " bytes of " in r.getMessage()]
     assert "read 0 bytes of 0 files of the log" in line
     assert "/commitlog/" not in line
+
+
+def test_a_read_of_the_log_before_a_dledger_log_says_what_it_left_out(tmp_path: Path) -> None:
+    """The log holds 1,000 of 3,000 messages; the others are in dledger-n0/data."""
+    root = unpack_field("mixed-dledger-old-log-there", tmp_path)
+    (topic,) = (path.name for path in (root / "consumequeue").iterdir())
+    options = {"path": str(root), "topic": topic, "source": "commitlog", "columns": COLUMNS}
+    with pytest.raises(UnsupportedStoreError, match="DLedger"):
+        rows_of(options)
+    rows = rows_of({**options, "mode": "PERMISSIVE"})
+    about = [row["corruptRecord"] for row in rows if row["corruptRecord"] is not None]
+    assert len(rows) == 1001
+    assert len(about) == 1
+    assert str(root / "dledger-n0" / "data") in str(about[0])
+    with pytest.raises(UnsupportedStoreError, match="two logs"):
+        rows_of({name: value for name, value in options.items() if name != "source"})

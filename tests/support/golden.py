@@ -203,6 +203,13 @@ def unpack_kind(name: str, target: Path) -> GoldenStore:
     return GoldenStore(target / name)
 
 
+def unpack_field(name: str, target: Path) -> Path:
+    """A fresh copy of a store of `tests/golden/field`, whose large files are nearly all holes."""
+    with tarfile.open(GOLDEN / "field" / f"{name}.tar.xz") as archive:
+        archive.extractall(target, filter="data")
+    return target / name
+
+
 def offsets(store: MessageStore, **how: Any) -> list[int]:
     """CommitLog offsets of all messages in queues, as a store gives them."""
     batches = store.read_batches(

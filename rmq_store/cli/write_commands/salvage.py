@@ -38,7 +38,7 @@ def salvage(
 
     A broker can start on it. Queues and index are rebuilt; those of STORE are not needed. Every
     range of the log that is left out is reported with its reason. Exit code 1 if anything was left
-    out.
+    out, or if the store goes on in a DLedger log, which is not read.
     """
     from rmq_store.admin.salvage import salvage as save
     from rmq_store.store import MessageStore
@@ -64,5 +64,7 @@ def salvage(
             f"{report.log_stop - report.log_start} bytes of log: {report.record_bytes} of records, "
             f"{report.skipped_bytes} left out, {report.no_loss_bytes} filler or unwritten"
         )
-    if report.skipped_ranges or report.in_other_files:
+        if report.unread is not None:
+            say(f"not read: {report.unread}")
+    if report.skipped_ranges or report.in_other_files or report.unread is not None:
         sys.exit(EXIT_FINDINGS)

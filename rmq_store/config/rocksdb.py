@@ -1,0 +1,68 @@
+"""Queues in a RocksDB database (RocksDBConsumeQueueStore): not read. Queue files beside it may be.
+
+A broker with rocksdbCQDoubleWriteEnable=true, or with both kinds in combineCQLoadingCQTypes, writes
+queue files too (CombineConsumeQueueStore).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from rmq_store.errors import UnsupportedStoreError, from_os_error
+from rmq_store.files.segments import list_segments
+from rmq_store.format.layout import CONSUMEQUEUE_DIR
+
+_MARK = "CURRENT"
+# The second with useSeparateStorePathForRocksdbCQ.
+_FOLDERS = (CONSUMEQUEUE_DIR, "consumequeue_rocksdb")
+_READ_LOG = (
+    "Read the log itself (Spark: source=commitlog), or let rmqstore rebuild write queue files in a "
+    "new store"
+)
+
+
+def rocksdb_queues(root: Path) -> Path | None:
+    """The folder of the database with this store's queues; None if there is none."""
+    return next((root / name for name in _FOLDERS if (root / name / _MARK).is_file()), None)
+
+
+def refuse_rocksdb(root: Path, *, files_count: bool) -> None:
+    """Raise UnsupportedStoreError if the queues are in a database.
+
+    `files_count`: queue files beside it are enough for the caller, who compares them with the log
+    (`snapshot.queues_beside_rocksdb`). A writer would leave the database behind the files.
+    """
+    database = rocksdb_queues(root)
+    if database is None:
+        return
+    if not any(_queue_files(root)):
+        raise UnsupportedStoreError(
+            database,
+            reason="the queues of this store are in a RocksDB database, which is not read, and there "
+            "are no queue files beside it",
+            advice=_READ_LOG,
+        )
+    if not files_count:
+        raise UnsupportedStoreError(
+            database,
+            reason="the queues of this store are in a RocksDB database too, which rmqstore does not "
+            "change: it would contradict the queue files and the log afterwards",
+            advice="Reading and rmqstore verify need no change. To repair, let the broker start on a "
+            "copy, or use rmqstore rebuild, which writes a new store without the database",
+        )
+
+
+def _queue_files(root: Path) -> Iterator[str]:
+    """The folders of queues that have a file."""
+    try:
+        with os.scandir(root / CONSUMEQUEUE_DIR) as topics:
+            for topic in topics:
+                if topic.is_dir():
+                    with os.scandir(topic.path) as queues:
+                        yield from (queue.path for queue in queues if list_segments([queue.path]))
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        raise from_os_error(root / CONSUMEQUEUE_DIR, error, "listing queues") from error

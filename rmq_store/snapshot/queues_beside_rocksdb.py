@@ -1,0 +1,97 @@
+"""Whether the queue files beside a RocksDB database list all records of the log.
+
+Files that end before the log are no loss: the later records are listed as a broker's dispatch does
+(`undispatched_records`). Files that begin after it are: a broker that is told to write them later
+does not write the entries of earlier records.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from rmq_store.arrow.decoded_records import DecodedRecords
+from rmq_store.commitlog.log import CommitLog
+from rmq_store.commitlog.scan import SoundRun, scan
+from rmq_store.config.broker_conf import StoreConfig
+from rmq_store.config.rocksdb import rocksdb_queues
+from rmq_store.config.topics_json import batch_topics
+from rmq_store.consumequeue.entry_of_record import dispatch
+from rmq_store.errors import UnsupportedStoreError
+from rmq_store.format.queues import QueueId
+from rmq_store.snapshot.queue_view import QueueView
+
+
+class _Listing(NamedTuple):
+    """A record at the start of the log, and the queue that it belongs to."""
+
+    queue: QueueId
+    offset: int
+    log_offset: int
+
+
+def refuse_late_files(root: Path, log: CommitLog, view: QueueView, config: StoreConfig) -> None:
+    """Raise UnsupportedStoreError if records at the start of the log are in the database alone.
+
+    Reads the first records of the log, until one is in a queue file. One whose queue offset was used
+    again, or whose topic is not declared any more, proves nothing: its topic was deleted.
+    """
+    database = rocksdb_queues(root)
+    if database is None:
+        return
+    first: _Listing | None = None
+    for record in _first_records(log, view, config):
+        first = first or record
+        listed = _is_listed(view, record)
+        if listed:
+            return
+        if listed is False:
+            break
+    if first is not None:
+        raise UnsupportedStoreError(
+            database,
+            offset=first.log_offset,
+            reason="the queue files of this store do not list the first records of the log: those "
+            "entries are in the RocksDB database alone, which is not read. The first such record is "
+            f"number {first.offset} of queue {first.queue.topic}/{first.queue.queue_id}",
+            advice="The offset is a log offset. Read the log itself (Spark: source=commitlog), or let "
+            "rmqstore rebuild write queue files in a new store",
+        )
+
+
+def _first_records(log: CommitLog, view: QueueView, config: StoreConfig) -> list[_Listing]:
+    batch = batch_topics(view.declared_topics) | {
+        queue.topic for queue, state in view.snapshot.queues.items() if state.batch
+    }
+    for piece in scan(log, log.start, view.snapshot.log_end):
+        if not isinstance(piece, SoundRun):
+            continue
+        records = DecodedRecords.of(piece.headers)
+        levels = config.delay_levels_ms
+        found = dispatch(records, delay_levels_ms=levels, batch_topics=batch, lmq=False)
+        if len(found):
+            return [
+                _Listing(found.queues[queue], offset, place)
+                for queue, offset, place in zip(
+                    found.queue.tolist(),
+                    found.offset.tolist(),
+                    found.log_offset.tolist(),
+                    strict=True,
+                )
+            ]
+    return []
+
+
+def _is_listed(view: QueueView, record: _Listing) -> bool | None:
+    """Whether an entry leads to the record; None if its topic was deleted since."""
+    state = view.snapshot.queues.get(record.queue)
+    if state is None:
+        deleted = bool(view.declared_topics) and record.queue.topic not in view.declared_topics
+        return None if deleted else False
+    if record.offset < state.min_offset:
+        return False
+    entries = view.entries(record.queue, record.offset, record.offset + 1)
+    if record.log_offset in entries.log_offset.tolist():
+        return True
+    later = len(entries) > 0 and int(entries.log_offset.max()) > record.log_offset
+    return None if later else False

@@ -1,0 +1,177 @@
+"""A DLedger log beside commitlog/: nothing is repaired, and no read ends early without saying so."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmq_store import MessageStore
+from rmq_store.admin.info import store_info
+from rmq_store.admin.rebuild import rebuild
+from rmq_store.admin.salvage import salvage
+from rmq_store.errors import StoreError, UnsupportedStoreError
+from rmq_store.recovery.recover_store import plan_recovery, recover
+from rmq_store.verify.verify_store import verify
+from tests.support.golden import unpack, unpack_field
+
+THERE, EXPIRED = "mixed-dledger-old-log-there", "mixed-dledger-old-log-expired"
+DIVIDED = 1_228_800  # where commitlog/ of both stores ends and the DLedger log begins
+
+
+def plain_records(log: Path) -> list[int]:
+    """Log offsets of the records in commitlog/, by their sizes and magic codes alone."""
+    found = []
+    for file in sorted(log.iterdir()):
+        raw, at = file.read_bytes(), 0
+        while at + 8 <= len(raw):
+            size, magic = struct.unpack_from(">iI", raw, at)
+            if magic != 0xDAA320A7:
+                break
+            found.append(int(file.name) + at)
+            at += size
+    return found
+
+
+def state_of(root: Path) -> dict[str, str]:
+    """A digest of each file."""
+    return {
+        str(path): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(root.rglob("*"))
+        if path.is_file() and path.stat().st_size < 1 << 24
+    }
+
+
+USES: dict[str, Callable[[Path, Path], Any]] = {
+    "open": lambda root, _: MessageStore.open(root),
+    "info": lambda root, _: store_info(root),
+    "plan_recovery": lambda root, _: plan_recovery(root),
+    "recover": lambda root, _: recover(root),
+    "recover as the broker": lambda root, _: recover(root, mode="broker"),
+    "rebuild": lambda root, new: rebuild(root, new),
+    "append_to": lambda root, _: MessageStore.append_to(root),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_a_store_with_two_logs_is_refused_by_both_names(tmp_path: Path, use: str) -> None:
+    root = unpack_field(THERE, tmp_path)
+    (root / "abort").touch()  # so that there is something to repair
+    before = state_of(root)
+    with pytest.raises(UnsupportedStoreError, match="DLedger") as caught:
+        USES[use](root, tmp_path / "new")
+    said = str(caught.value)
+    assert str(root / "commitlog") in said
+    assert str(root / "dledger-n0" / "data") in said
+    assert f"log offset 0 to {DIVIDED}" in said
+    assert f"from log offset {DIVIDED}" in said
+    assert "source=commitlog" in said
+    assert "rmqstore salvage" in said
+    assert state_of(root) == before
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("use", [*USES, "salvage", "read_log"])
+@pytest.mark.parametrize("gone", [False, True])
+def test_nothing_can_be_read_when_the_older_log_has_expired(
+    tmp_path: Path, use: str, gone: bool
+) -> None:
+    root = unpack_field(EXPIRED, tmp_path)
+    if gone:
+        (root / "commitlog").rmdir()
+    uses: dict[str, Callable[[Path, Path], Any]] = {
+        **USES,
+        "salvage": lambda root, new: salvage(root, new),
+        "read_log": lambda root, _: MessageStore.open(root, queues=False),
+    }
+    with pytest.raises(UnsupportedStoreError, match="commitlog/ has no file") as caught:
+        uses[use](root, tmp_path / "new")
+    assert "12 files, from log offset 1228800" in str(caught.value)
+    assert "source=commitlog" not in str(caught.value)
+
+
+def test_a_read_of_the_older_log_gives_its_records_and_then_says_what_it_left_out(
+    tmp_path: Path,
+) -> None:
+    root = unpack_field(THERE, tmp_path)
+    wanted = plain_records(root / "commitlog")
+    assert len(wanted) == 1000
+    read: list[int] = []
+    told: list[StoreError] = []
+    with MessageStore.open(root, queues=False) as store:
+        for batch in store.read_log(columns=["commitLogOffset"], on_damage=told.append):
+            read += batch.column(0).to_pylist()
+        assert read == wanted
+        assert [str(root / "dledger-n0" / "data") in str(one) for one in told] == [True]
+        with pytest.raises(UnsupportedStoreError, match="messages after it"):
+            list(store.read_log())
+        # Of adjacent ranges, only the one that reaches the end reports it.
+        told.clear()
+        middle = wanted[500]
+        first = list(store.read_log(None, middle, on_damage=told.append))
+        assert (sum(map(len, first)), told) == (500, [])
+        rest = list(store.read_log(middle, store.log_range()[1], on_damage=told.append))
+        assert (sum(map(len, rest)), len(told)) == (500, 1)
+
+
+def test_salvage_of_the_older_log_says_what_it_did_not_read(tmp_path: Path) -> None:
+    root = unpack_field(THERE, tmp_path)
+    report = salvage(root, tmp_path / "new")
+    assert report.messages == 1000
+    assert report.unread is not None
+    assert str(root / "dledger-n0" / "data") in report.unread
+    with MessageStore.open(tmp_path / "new") as store:
+        assert sum(map(len, store.read_batches(columns=["body"]))) == 1000
+
+
+def test_several_dledger_folders_are_all_named(tmp_path: Path) -> None:
+    root = unpack_field(THERE, tmp_path)
+    second = root / "dledger-n1" / "data"
+    second.mkdir(parents=True)
+    (second / f"{0:020d}").write_bytes(struct.pack(">i", 1) + bytes(60))
+    with pytest.raises(UnsupportedStoreError) as caught:
+        MessageStore.open(root)
+    assert str(root / "dledger-n0" / "data") in str(caught.value)
+    assert str(second) in str(caught.value)
+
+
+def test_an_index_without_data_shows_that_the_data_is_elsewhere(tmp_path: Path) -> None:
+    """storePathDLedgerCommitLog moves the data alone; the index stays in the folder."""
+    root = unpack_field(THERE, tmp_path)
+    elsewhere = tmp_path / "other-disk"
+    (root / "dledger-n0" / "data").rename(elsewhere)
+    with pytest.raises(UnsupportedStoreError) as caught:
+        MessageStore.open(root)
+    assert str(root / "dledger-n0" / "index") in str(caught.value)
+    with pytest.raises(UnsupportedStoreError, match="24 files, from log offset 1228800") as caught:
+        MessageStore.open(root, config={"storePathDLedgerCommitLog": str(elsewhere)})
+    assert str(elsewhere) in str(caught.value)
+
+
+@pytest.mark.parametrize("inside", ["", "data", "index"])
+def test_an_empty_dledger_folder_hides_nothing(tmp_path: Path, inside: str) -> None:
+    golden = unpack("crc-5.5.0", tmp_path)
+    Path(golden.path, "dledger-n0", inside).mkdir(parents=True)
+    with MessageStore.open(golden.path) as store:
+        assert sum(map(len, store.read_batches(columns=["body"], include_system_topics=True)))
+        assert not verify(store).findings
+
+
+def test_a_configuration_of_dledger_mode_is_enough_to_refuse(tmp_path: Path) -> None:
+    """The copy may lack the folder, and what the store holds after commitlog/ is then unknown."""
+    golden = unpack("crc-5.5.0", tmp_path)
+    conf = tmp_path / "broker.conf"
+    conf.write_text("enableDLegerCommitLog=true\ndLegerSelfId=n0\n")
+    for use in (
+        lambda: MessageStore.open(golden.path, broker_conf=conf),
+        lambda: recover(golden.path, conf),
+        lambda: rebuild(golden.path, tmp_path / "new", config=conf),
+    ):
+        with pytest.raises(UnsupportedStoreError, match="enableDLegerCommitLog=true"):
+            use()
+    conf.write_text("enableDLegerCommitLog=false\nstorePathDLedgerCommitLog=null\n")
+    MessageStore.open(golden.path, broker_conf=conf).close()

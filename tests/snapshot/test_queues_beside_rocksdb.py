@@ -1,0 +1,142 @@
+"""Queue files beside a RocksDB database: read where they are complete, refused where they begin late."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmq_store import MessageStore
+from rmq_store.admin.info import store_info
+from rmq_store.admin.rebuild import rebuild
+from rmq_store.admin.retention import apply_retention, plan_retention
+from rmq_store.errors import UnsupportedStoreError
+from rmq_store.recovery.recover_store import plan_recovery, recover
+from rmq_store.verify.verify_store import verify
+from tests.support.golden import GoldenStore, offsets, unpack, unpack_field, wanted
+
+DOUBLE = "rocksdb-double-write"
+ENTRY = struct.Struct(">qiq")
+FILLER = ENTRY.pack(0, 0x7FFFFFFF, 0)
+
+
+def entries_in(queue_file: Path) -> list[tuple[int, int, int]]:
+    return [entry for entry in ENTRY.iter_unpack(queue_file.read_bytes()) if entry[1] > 0]
+
+
+def the_queue(root: Path) -> Path:
+    (file,) = (root / "consumequeue").glob("*/0/" + "0" * 20)
+    return file
+
+
+def read(store: MessageStore) -> list[int]:
+    return [
+        place
+        for batch in store.read_batches(columns=["commitLogOffset", "body"])
+        for place in batch.column(0).to_pylist()
+    ]
+
+
+def add_database(golden: GoldenStore, folder: str) -> Path:
+    database = Path(golden.path, folder)
+    database.mkdir(exist_ok=True)
+    (database / "CURRENT").write_text("MANIFEST-000004\n")
+    return database
+
+
+def test_complete_files_are_read_and_the_database_is_named(tmp_path: Path) -> None:
+    root = unpack_field(DOUBLE, tmp_path)
+    listed = [where for where, _, _ in entries_in(the_queue(root))]
+    assert len(listed) == 100
+    with MessageStore.open(root) as store:
+        assert read(store) == listed
+        assert list(store.view.warnings()) == []
+        (finding,) = (one for one in verify(store).findings if one.code != "index-absent")
+    assert (finding.code, finding.path) == ("queues-in-rocksdb", str(root / "consumequeue"))
+    assert store_info(root).rocksdbQueues == str(root / "consumequeue")
+
+
+@pytest.mark.parametrize("folder", ["consumequeue", "consumequeue_rocksdb"])
+def test_a_database_in_either_place_hides_no_message(tmp_path: Path, folder: str) -> None:
+    golden = unpack("clean-5.5.0", tmp_path)
+    database = add_database(golden, folder)
+    with golden.open() as store:
+        assert sorted(offsets(store)) == sorted(wanted(golden))
+        assert {one.code: one.path for one in verify(store).findings}["queues-in-rocksdb"] == str(
+            database
+        )
+
+
+def test_files_that_end_early_are_continued_from_the_log_and_that_is_said(tmp_path: Path) -> None:
+    """Double write was switched off after 60 records."""
+    root = unpack_field(DOUBLE, tmp_path)
+    file = the_queue(root)
+    listed = [where for where, _, _ in entries_in(file)]
+    file.write_bytes(file.read_bytes()[: 60 * ENTRY.size].ljust(2000, b"\0"))
+    with MessageStore.open(root) as store:
+        assert read(store) == listed
+        (warning,) = store.view.warnings()
+    assert warning.startswith("40 records are in the log and in no queue file")
+    assert str(root / "consumequeue") in warning
+
+
+@pytest.mark.parametrize("head", [FILLER, bytes(ENTRY.size)])
+def test_files_that_begin_late_are_refused(tmp_path: Path, head: bytes) -> None:
+    """Double write was switched on after 30 records: their entries are in the database alone."""
+    root = unpack_field(DOUBLE, tmp_path)
+    file = the_queue(root)
+    raw = file.read_bytes()
+    file.write_bytes(head * 30 + raw[30 * ENTRY.size :])
+    with pytest.raises(UnsupportedStoreError, match="do not list the first records") as caught:
+        MessageStore.open(root)
+    assert (caught.value.offset, caught.value.path) == (0, str(root / "consumequeue"))
+    with MessageStore.open(root, queues=False) as store:
+        assert sum(map(len, store.read_log(columns=["topic"]))) == 100
+
+
+def test_a_declared_topic_without_files_is_in_the_database_alone(tmp_path: Path) -> None:
+    """A topic that was deleted has none either, but is not declared any more."""
+    golden = unpack("clean-5.5.0", tmp_path)
+    add_database(golden, "consumequeue_rocksdb")
+    first = golden.truth[0]["topic"]
+    (Path(golden.path, "consumequeue") / first).rename(tmp_path / "aside")
+    with pytest.raises(UnsupportedStoreError, match="do not list the first records"):
+        golden.open()
+    topics = Path(golden.path, "config", "topics.json")
+    topics.write_text(topics.read_text("utf-8").replace(f'"{first}"', '"other"'), "utf-8")
+    golden.open().close()
+
+
+WRITERS: dict[str, Callable[[Path], Any]] = {
+    "recover": recover,
+    "plan_recovery": plan_recovery,
+    "append_to": MessageStore.append_to,
+}
+
+
+@pytest.mark.parametrize("use", WRITERS)
+def test_nothing_is_repaired_or_written_beside_a_database(tmp_path: Path, use: str) -> None:
+    root = unpack_field(DOUBLE, tmp_path)
+    with pytest.raises(UnsupportedStoreError, match="RocksDB database too") as caught:
+        WRITERS[use](root)
+    assert "rmqstore rebuild" in str(caught.value)
+
+
+def test_retention_deletes_nothing_beside_a_database(tmp_path: Path) -> None:
+    golden = unpack("clean-5.5.0", tmp_path)
+    add_database(golden, "consumequeue_rocksdb")
+    with golden.open() as store:
+        plan = plan_retention(store)
+    with pytest.raises(UnsupportedStoreError, match="RocksDB database too"):
+        apply_retention(plan)
+
+
+def test_rebuild_leaves_the_database_behind(tmp_path: Path) -> None:
+    root = unpack_field(DOUBLE, tmp_path)
+    before = entries_in(the_queue(root))
+    rebuild(root, tmp_path / "new")
+    assert not (tmp_path / "new" / "consumequeue" / "CURRENT").exists()
+    assert entries_in(the_queue(tmp_path / "new")) == before
