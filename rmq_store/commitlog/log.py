@@ -223,6 +223,16 @@ class CommitLog:
         """
         return self.last_from(offset)[1]
 
+    def end_now(self, end: int) -> int:
+        """Where the log ends now, if a broker has written on since it ended at `end`."""
+        if self.chain.is_remote:  # its files are those of one listing
+            return end
+        log = CommitLog(self.chain.folders, file_size=self.chain.file_size)
+        try:
+            return max(end, log.end_from(end))
+        finally:
+            log.chain.close()
+
     def last_from(self, offset: int) -> tuple[int | None, int]:
         """The start of the last record of that run, None without one; and the run's end."""
         last, end = None, offset

@@ -207,16 +207,10 @@ class LostEnds:
     @cached_property
     def _is_closed(self) -> bool:
         """Whether nothing has written the store since its last clean stop, which ended it."""
-        snapshot, chain = self.snapshot, self.log.chain
+        snapshot = self.snapshot
         if not snapshot.closed or (self._root / ABORT_FILE).exists():
             return False
-        if chain.is_remote:  # its files are those of one listing
-            return True
-        log = CommitLog(chain.folders, file_size=self._config.mappedFileSizeCommitLog)
-        try:
-            return log.end_from(snapshot.log_end) == snapshot.log_end
-        finally:
-            log.chain.close()
+        return self.log.end_now(snapshot.log_end) == snapshot.log_end
 
     @cached_property
     def _lost_log(self) -> StoreError | None:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from rmq_store.config.consumer_offsets import read_delay_offsets
+from rmq_store.consumequeue.bisection import bisect_first
 from rmq_store.format.queues import QueueSlice
 from rmq_store.format.topics import SCHEDULE_TOPIC, TIMER_TOPIC
 from rmq_store.markers.timer_files import (
@@ -36,26 +37,36 @@ from rmq_store.system_topics.system_topic_rows import (
 
 LEVEL, TIMER = "level", "timer"
 WAITING, OVERDUE, DELIVERED = "waiting", "overdue", "delivered"
-CANCELLED, LOST = "cancelled", "lost"
+CANCELLED, LOST, HIDDEN = "cancelled", "lost", "hidden"
 
 _TEXTS = {"topic": "REAL_TOPIC"}
 _NUMBERS = {"dueTimestamp": "TIMER_OUT_MS"}
 _SMALL = {"realQueueId": "REAL_QID", "rollTimes": ROLL_TIMES}
 _ORDER = {"deletes": DELETES}
-_PROVABLE = (OVERDUE, LOST, CANCELLED)  # a copy under its own topic proves that it was delivered
+_PROVABLE = (
+    OVERDUE,
+    LOST,
+    CANCELLED,
+    HIDDEN,
+)  # a copy under its own topic proves that it was delivered
+_NEVER = 1 << 62
 _LOOKED_UP = 1 << 16  # messages whose later copies are looked for at a time
 
 
 def delayed_messages(store: MessageStore) -> Iterator[Row]:
     """Every message that the broker's files do not count as delivered: delay levels, then timers.
 
+    And the hidden ones, which the files count, and which the log shows not to be delivered: they are
+    due later than its newest record, or have no copy where a file counts more than its queue has.
     Columns as in the table `scheduled`, times in ms. A message is overdue when the newest record of
     the log is later. Raises CorruptConfigError, and the errors of `read_slices` for damage.
     """
     newest = newest_time(store)
-    rows = iter(_with_states((*_levels(store), *_timers(store)), newest))
+    # A broker that writes on delivers what the log of this moment does not show.
+    last = _NEVER if store.log.end_now(store.log_range()[1]) > store.log_range()[1] else newest
+    rows = iter(_with_states((*_levels(store, last), *_timers(store, last)), newest))
     while some := list(islice(rows, _LOOKED_UP)):
-        yield from _with_copies(store, some)
+        yield from _with_copies(store, some, newest)
 
 
 def _with_states(parts: Iterable[Iterable[Row]], newest: int) -> Iterator[Row]:
@@ -66,7 +77,15 @@ def _with_states(parts: Iterable[Iterable[Row]], newest: int) -> Iterator[Row]:
         yield row
 
 
-def _with_copies(store: MessageStore, rows: list[Row]) -> Iterator[Row]:
+def _is_proven(store: MessageStore, row: Row, newest: int) -> bool:
+    """Whether the absence of a copy shows that a message was not delivered."""
+    due = row["dueTimestamp"]
+    if due is not None and due > newest:
+        return True
+    return row["uniqKey"] is not None and bool(store.view.queues_of(row["topic"] or ""))
+
+
+def _with_copies(store: MessageStore, rows: list[Row], newest: int) -> Iterator[Row]:
     """The rows; one with a later copy under its own topic is delivered, whatever the files say."""
     late = [row for row in rows if row["state"] in _PROVABLE and row["uniqKey"]]
     topics, keys = {row["topic"] for row in late}, {row["uniqKey"] for row in late}
@@ -77,6 +96,8 @@ def _with_copies(store: MessageStore, rows: list[Row]) -> Iterator[Row]:
         left = copies.get((row["topic"], row["uniqKey"], row["reconsumeTimes"]), [])
         after = (copy for copy in left if copy.log_offset > row["commitLogOffset"])
         found = next(after, None) if row["state"] in _PROVABLE else None
+        if row["state"] == HIDDEN and (found is not None or not _is_proven(store, row, newest)):
+            continue
         if found is not None:
             left.remove(found)  # a producer that tried twice stored two messages with one key
             row |= {
@@ -91,38 +112,66 @@ def _with_copies(store: MessageStore, rows: list[Row]) -> Iterator[Row]:
 # --- delay levels ---------------------------------------------------------------------------------
 
 
-def _levels(store: MessageStore) -> Iterator[Iterator[Row]]:
+def _levels(store: MessageStore, last: int) -> Iterator[Iterator[Row]]:
+    """`last`: when the last record was stored (ms)."""
     delivered = read_delay_offsets(store.path).get(SCHEDULE_TOPIC, {})
     for part in all_of(store, SCHEDULE_TOPIC):
-        start = min(max(part.start, delivered.get(part.queue.queue_id, 0)), part.stop)
-        yield _level(store, QueueSlice(part.queue, start, part.stop))
+        said = delivered.get(part.queue.queue_id, 0)
+        start = min(max(part.start, said), part.stop)
+        hidden = part.start if said > part.stop and last < _NEVER else _due_after(store, part, last)
+        if hidden < start:
+            yield _level(store, QueueSlice(part.queue, hidden, start), HIDDEN)
+        yield _level(store, QueueSlice(part.queue, start, part.stop), WAITING)
 
 
-def _level(store: MessageStore, part: QueueSlice) -> Iterator[Row]:
+def _due_after(store: MessageStore, part: QueueSlice, last: int) -> int:
+    """The first queue offset of a delay level, in [start, stop], that is due after `last`.
+
+    The messages of a level are due in their order.
+    """
+
+    def is_later(offset: int) -> bool:
+        entries = store.entries(part.queue, offset, offset + 1)
+        return bool(len(entries)) and int(entries.tags_code[0]) > last
+
+    return bisect_first(part.start, part.stop, is_later)
+
+
+def _level(store: MessageStore, part: QueueSlice, state: str) -> Iterator[Row]:
     level = part.queue.queue_id + 1
     for row in rows_of(store, part, _TEXTS, {}, _SMALL, (*PLACE, *ORIGIN, "tagsCode")):
         # The entry has the time in place of a hash (docs/format-consumequeue.md).
         due = row.pop("tagsCode")
-        yield _row(row, LEVEL, SCHEDULE_TOPIC) | {"dueTimestamp": due, "delayLevel": level}
+        own: Row = {"dueTimestamp": due, "delayLevel": level, "state": state}
+        yield _row(row, LEVEL, SCHEDULE_TOPIC) | own
 
 
 # --- timers ---------------------------------------------------------------------------------------
 
 
-def _timers(store: MessageStore) -> Iterator[Iterator[Row]]:
+def _timers(store: MessageStore, last: int) -> Iterator[Iterator[Row]]:
     check, units = read_timer_check(store.path), read_timer_units(store.path)
     for part in all_of(store, TIMER_TOPIC):
-        yield _timer_rows(store, part, check, units)
+        yield _timer_rows(store, part, check, units, last)
 
 
 def _timer_rows(
-    store: MessageStore, part: QueueSlice, check: TimerCheck | None, units: TimerUnits | None
+    store: MessageStore,
+    part: QueueSlice,
+    check: TimerCheck | None,
+    units: TimerUnits | None,
+    last: int,
 ) -> Iterator[Row]:
-    """The timer messages of a queue that the timer has neither delivered nor put off."""
+    """The timer messages of a queue that the timer has neither delivered nor put off.
+
+    `last`: when the last record was stored (ms).
+    """
     later = _later_records(store, part, check, units)
     for row in rows_of(store, part, _TEXTS | _ORDER, _NUMBERS, _SMALL):
         replaced = later.took_its_place(row)
         state = _state(row, check, units)
+        if state is None and row["dueTimestamp"] is not None and row["dueTimestamp"] > last:
+            state = HIDDEN
         if state is None or replaced or row.pop("deletes") is not None:
             continue
         row = _row(row, TIMER, TIMER_TOPIC) | {"state": state}

@@ -16,7 +16,7 @@ import numpy as np
 from rmq_store.arrow.decoded_records import DecodedRecords
 from rmq_store.commitlog.doubled_records import DoubledFile, doubled_files
 from rmq_store.commitlog.headers import Headers
-from rmq_store.commitlog.log import CommitLog, Extent
+from rmq_store.commitlog.log import Extent
 from rmq_store.commitlog.scan import SoundRun, scan
 from rmq_store.config.rocksdb import rocksdb_queues
 from rmq_store.config.topics_json import batch_topics
@@ -264,18 +264,6 @@ def _after_end(run: SoundRun) -> AfterEnd:
     return AfterEnd(run.start, run.stop, len(run.headers), run.segment.path, run.segment.base)
 
 
-def _log_end_now(store: MessageStore) -> int:
-    """Where the log ends now, if a broker has written on since the store was opened."""
-    chain, end = store.log.chain, store.log_range()[1]
-    if chain.is_remote:  # its files are those of the listing that it was opened with
-        return end
-    log = CommitLog(chain.folders, file_size=chain.file_size)
-    try:
-        return max(end, log.end_from(end))
-    finally:
-        log.chain.close()
-
-
 def _grown(store: MessageStore, now: int) -> Iterator[Finding]:
     end = store.log_range()[1]
     if now > end:
@@ -348,7 +336,7 @@ def conclude(store: MessageStore, whole: LogPart) -> VerifyReport:
     beside.add_all(checkpoint_findings(store, whole.records, whole.last_timestamp))
     beside.add_all(progress_findings(store))
     # Index, checkpoint and offsets follow the log, so its end now is after all that they have just said.
-    now = _log_end_now(store)
+    now = store.log.end_now(store.log_range()[1])
     findings.add_all(one for one in beside if now == store.log_range()[1] or one.code not in _AHEAD)
     findings.add_all(_grown(store, now))
     findings.add_all(_unreached(piece) for piece in whole.after_end if piece.start >= now)

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from rmq_store import MessageStore
+from rmq_store import MessageStore, QueueId
 from rmq_store.questions.answer_by_shares import ask_opened
 from rmq_store.questions.lag import LagQuestion
 from rmq_store.verify.findings import Finding, Severity
 from rmq_store.verify.verify_store import verify
 from tests.support.golden import GoldenStore, unpack
-from tests.support.running.commands import run
+from tests.support.running.commands import objects, run
 
 
 @pytest.fixture
@@ -124,3 +124,56 @@ def test_a_report_has_them_without_a_check_of_the_log(clean: GoldenStore, tmp_pa
     )
     with MessageStore.open(clean.path) as store:
         assert not store.view.is_read(next(q for q in store.queues("orders") if q.queue_id == 3))
+
+
+@pytest.mark.parametrize(("claimed", "hidden"), [(0, 0), (4, 4), (6, 6), (9, 6)])
+def test_delayed_messages_that_a_file_hides(clean: GoldenStore, claimed: int, hidden: int) -> None:
+    level = clean.by_queue[QueueId("SCHEDULE_TOPIC_XXXX", 17)]
+    assert len(level) == 6  # for two hours after the newest record of the log
+    change(clean, "delayOffset.json", "18:0", f"18:{claimed}")
+    rows = objects("scheduled", clean.path)
+    assert [row["commitLogOffset"] for row in rows if row["state"] == "hidden"] == [
+        record["commitLogOffset"] for record in level[:hidden]
+    ]
+    assert [row["state"] for row in rows].count("waiting") == 6 - hidden
+
+
+def test_messages_that_were_delivered_are_not_hidden(clean: GoldenStore) -> None:
+    """Level 3 has 14 messages, and the log has a copy of each."""
+    change(clean, "delayOffset.json", "3:14", "3:20")
+    assert "delay-ahead" in found(clean)
+    assert {row["state"] for row in objects("scheduled", clean.path)} == {"waiting"}
+
+
+def test_a_delivered_message_whose_copy_is_lost_is_hidden(clean: GoldenStore) -> None:
+    """The log and its queues lose all after one copy; the files of progress are newer."""
+    level = clean.by_queue[QueueId("SCHEDULE_TOPIC_XXXX", 2)]
+    copy_at = {
+        held["commitLogOffset"]: max(
+            r["commitLogOffset"]
+            for r in clean.truth
+            if r["uniqKey"] == held["uniqKey"] and r["topic"] != "SCHEDULE_TOPIC_XXXX"
+        )
+        for held in level
+    }
+    end = sorted(copy_at.values())[len(level) // 2]
+    cut_log(Path(clean.path), end)
+    change(clean, "delayOffset.json", "3:14", "3:15")  # one that the lost end of the log had
+    Path(clean.path, "checkpoint").unlink()  # it knows of the lost end, and reads are refused
+    expected = [held for held, copy in copy_at.items() if held < end <= copy]
+    rows = objects("scheduled", clean.path)
+    given = [r["commitLogOffset"] for r in rows if r["state"] == "hidden" and r["delayLevel"] == 3]
+    assert given == expected
+    assert len(given) >= 3
+
+
+def cut_log(store: Path, end: int) -> None:
+    """Cut the log, and the entries of queues that lead beyond."""
+    for path in (store / "commitlog").iterdir():
+        keep = min(max(end - int(path.name), 0), path.stat().st_size)
+        path.write_bytes(path.read_bytes()[:keep].ljust(path.stat().st_size, b"\0"))
+    for path in (store / "consumequeue").glob("*/*/*"):
+        raw = path.read_bytes()
+        units = (raw[at : at + 20] for at in range(0, len(raw), 20))
+        kept = [unit for unit in units if int.from_bytes(unit[:8], "big") < end]
+        path.write_bytes(b"".join(kept).ljust(len(raw), b"\0"))

@@ -15,7 +15,7 @@ from rmq_store.cli.printing import print_pieces, reading
 from rmq_store.errors import InvalidArgumentError, nearest
 from rmq_store.store import MessageStore
 
-_DELAYED = ("waiting", "overdue", "delivered", "cancelled", "lost")
+_DELAYED = ("waiting", "overdue", "delivered", "cancelled", "lost", "hidden")
 _OF_BROKER = "rmq_sys_"  # topics of the broker; a retry belongs to a consumer
 _TRANSACTIONS = ("open", "committed", "rolledBack", "givenUp", "ended")
 
