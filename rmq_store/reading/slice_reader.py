@@ -44,6 +44,10 @@ from rmq_store.snapshot.uncovered_bytes import WholeRange
 LAST_OFFSET = 2**63 - 1
 
 
+OTHER_OFFSET = "lists a record at another queue offset than its own"
+"""The end of the reason for an entry whose record says another queueOffset."""
+
+
 class SliceReader:
     """Reads queue slices of one view. The records come from `log`."""
 
@@ -341,7 +345,7 @@ class SliceReader:
         return CorruptQueueError(
             self.log.path_at(int(rows.log_offset[row])),
             offset=int(rows.log_offset[row]),
-            reason=f"queue {_name(rows, row)} lists a record at another queue offset than its own",
+            reason=f"queue {_name(rows, row)} {OTHER_OFFSET}",
             expected=f"queue offset {int(rows.queue_offset[row])}",
             actual=int(headers.head["queue_offset"][row]),
             advice="The entry is damaged, or was written after a loss of entries. Read with "

@@ -131,6 +131,7 @@ class _Broker:
         number = self._first_file(reached)
         self.report.scanned_from = self.files[number][0]
         end = self._dispatch_from(number, reached if self.report.clean else None)
+        self.report.damage = [hole for hole in self.log.chain.holes if hole[1] <= end]
         behind = intact_records_behind(self.log, end, self._newest)
         self.report.intact_cut = sum(len(run.headers) for run in behind)
         if max((q.max_physic_offset for q in self.queues.values()), default=-1) >= end:

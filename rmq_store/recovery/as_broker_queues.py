@@ -6,6 +6,7 @@ truncating, including known defects.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,28 +31,39 @@ def load_files(folders: list[Path], size: int, setting: str) -> list[tuple[int, 
     Deletes an empty last file. Raises UnrecoverableStoreError if the broker would not start: a file
     of another size, or with a name that is not a number.
     """
-    found = sorted(
-        (path for folder in folders if folder.is_dir() for path in folder.iterdir()),
-        key=lambda path: path.name,
-    )
-    files: list[tuple[int, Path]] = []
+    for error in refused_files(folders, size, setting):
+        raise error
+    found = _files_in(folders)
+    if found and not found[-1].stat().st_size:
+        remove(found.pop())
+    return [(int(path.name), path) for path in found]
+
+
+def refused_files(
+    folders: list[Path], size: int, setting: str
+) -> Iterator[UnrecoverableStoreError]:
+    """An error for each file of a chain that MappedFileQueue#load does not accept."""
+    found = _files_in(folders)
     for path in found:
-        if path.is_dir():
-            continue
-        actual = path.stat().st_size
+        try:
+            actual = path.stat().st_size
+        except FileNotFoundError:
+            continue  # a broker has just deleted it
         if not actual and path == found[-1]:
-            remove(path)
             continue
         if actual != size or not path.name.isdigit():
-            raise UnrecoverableStoreError(
+            yield UnrecoverableStoreError(
                 path,
                 reason="the broker does not start on a store with this file",
                 expected=f"a number as its name and {setting}={size} bytes",
                 actual=f"{actual} bytes",
                 advice='Try recovery="strict", or configure the file sizes of the broker',
             )
-        files.append((int(path.name), path))
-    return files
+
+
+def _files_in(folders: list[Path]) -> list[Path]:
+    found = [path for folder in folders if folder.is_dir() for path in folder.iterdir()]
+    return sorted((path for path in found if not path.is_dir()), key=lambda path: path.name)
 
 
 class BrokerQueue:

@@ -106,10 +106,15 @@ class StrictRecovery:
         for chain in chains:
             for segment in chain.segments:
                 if segment.size < chain.file_size <= LARGEST_FILE:
-                    path = Path(segment.path)
-                    set_size(path, chain.file_size)
-                    self._changed(path, "extended", chain.file_size - segment.size)
+                    self._extend(Path(segment.path), chain.file_size)
+        for path in _empty_files(log):
+            self._extend(path, log.chain.file_size)
         folders.close()
+
+    def _extend(self, path: Path, size: int) -> None:
+        missing = size - path.stat().st_size
+        set_size(path, size)
+        self._changed(path, "extended", missing)
 
     def _changed(self, path: Path, what: str, count: int) -> None:
         self.report.files.append(FileChange(str(path), what, count))
@@ -120,7 +125,8 @@ class StrictRecovery:
         geometry = index_geometry(self.root, self.config)
         index = IndexRecovery(self.root, geometry, self.checkpoint, (log.start, end))
         self.report.scanned_from, self.report.records = start, first.records
-        self.report.damage = first.damage
+        before = [hole for hole in log.chain.holes if hole[1] <= start]
+        self.report.damage = [*before, *first.damage]
         if self._until is None:
             behind = intact_records_behind(log, end, first.newest_timestamp)
             self.report.intact_cut += sum(len(run.headers) for run in behind)
@@ -257,3 +263,10 @@ class StrictRecovery:
         folders.close()
         log.chain.close()
         return self.report
+
+
+def _empty_files(log: CommitLog) -> list[Path]:
+    """The files of a log without a byte, before its last file: no broker starts with one."""
+    last = max((segment.base for segment in log.chain.segments), default=-1)
+    paths = (path for folder in log.chain.folders for path in Path(folder).glob("[0-9]" * 20))
+    return sorted(path for path in paths if int(path.name) < last and not path.stat().st_size)

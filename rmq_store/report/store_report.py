@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -17,6 +18,8 @@ from rmq_store.report.report_scope import NO_BOUNDS, Bounds, Inquiry, Named, Sec
 from rmq_store.report.section import Remark, Report, Section
 from rmq_store.store import MessageStore
 from rmq_store.verify.findings import Severity
+
+LOG = logging.getLogger("rmqstore")
 
 _REMARKS = 10  # findings of a section that are listed at the start of the report
 
@@ -107,6 +110,11 @@ def _made(inquiry: Inquiry) -> Iterator[Section]:
     for one in _SECTIONS:
         try:
             yield _with_few_remarks(one.make(inquiry))
-        # Damaged numbers lead to the others: one section must not cost the report.
-        except (StoreError, OSError, ValueError, ArithmeticError, LookupError) as error:
+        except (StoreError, OSError) as error:
             yield missing(one.anchor, one.title, error, inquiry.command(*one.command))
+        except Exception as error:  # of any kind: one section must not cost the report
+            LOG.exception("the section %s cannot be made", one.title)
+            fault = RuntimeError(
+                f"{error!r}: a damaged number of the store, or a fault of rmqstore"
+            )
+            yield missing(one.anchor, one.title, fault, inquiry.command(*one.command))

@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from rmq_store.format.array_types import Ints
 from rmq_store.format.layout import BATCH_CONSUMEQUEUE_DIR, CONSUMEQUEUE_DIR
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.topics import SCHEDULE_TOPIC
+from rmq_store.reading.slice_reader import OTHER_OFFSET
 from rmq_store.snapshot.queue_range import QueueState
 from rmq_store.store import MessageStore
 from rmq_store.verify.findings import Finding, Findings, Severity
@@ -25,14 +27,81 @@ _SKIPPED = (
     "rmqstore rebuild skips them too. Read them with source=commitlog, or copy all intact messages "
     "into a new store, where they get queue offsets of their own: rmqstore salvage"
 )
-_MOVED = (
-    "Normal after a rebuild of a log that had lost records: later ones get smaller queue offsets. "
-    "Committed offsets of consumers mean other messages then: rmqstore offsets --reset-to-time"
+_MISSING, _TAKEN, _AGAIN, _MOVED = "missing", "taken", "again", "moved"
+_IN_NO_ENTRY = (
+    "{count} intact records of queue {queue} are in no entry, {offsets}; the first: log offset "
+    "{log_offset}. "
 )
+_UNLISTED = {
+    _MISSING: (
+        Severity.ERROR,
+        "queue-misses-record",
+        _IN_NO_ENTRY + "No consumer gets them",
+        _REBUILD,
+    ),
+    _TAKEN: (
+        Severity.ERROR,
+        "queue-misses-record",
+        _IN_NO_ENTRY + "An earlier record has that queue offset, so that a broker skips them",
+        _SKIPPED,
+    ),
+    _AGAIN: (
+        Severity.NOTE,
+        "queue-offset-used-again",
+        "{count} records of queue {queue} have queue offsets that later records have too",
+        "Normal if a topic was deleted and created again; the older records are in no queue",
+    ),
+    _MOVED: (
+        Severity.ERROR,
+        "queue-misses-record",
+        "{count} records of queue {queue}, {offsets}, are listed at another queue offset, {places}; the "
+        "first: log offset {log_offset}. Consumers get them there",
+        "Normal after a rebuild of a log that had lost records: later ones get smaller queue offsets. "
+        "Committed offsets of consumers mean other messages then: rmqstore offsets --reset-to-time",
+    ),
+}
+_MOST_DISTANCES = 10_000  # kept apart; of damaged queues every record may have its own
 _FAR = 4096  # queue offsets; records further apart are looked up separately
 _ENTRIES_AT_A_TIME = 1 << 16
 _ENTRIES_A_QUEUE = 64  # on average, where there are many queues
 _MOST_ENTRIES = 1 << 20  # some 60 bytes each
+
+
+class Unlisted(NamedTuple):
+    """Why a queue does not list records at their queue offsets."""
+
+    queue: QueueId
+    batch: bool
+    why: str  # _MISSING, _TAKEN, _AGAIN, _MOVED
+    distance: int = 0  # places too low, for _MOVED; 0: various
+
+
+@dataclass(slots=True)
+class UnlistedRun:
+    """The number of such records, their lowest and highest queue offset, and their first log offset."""
+
+    count: int
+    first: int
+    last: int
+    log_offset: int
+
+    def add(self, other: UnlistedRun) -> None:
+        """Add those of another part of the log."""
+        self.count += other.count
+        self.first, self.last = min(self.first, other.first), max(self.last, other.last)
+        self.log_offset = min(self.log_offset, other.log_offset)
+
+    @property
+    def offsets(self) -> str:
+        """The queue offsets as text."""
+        if self.count == 1:
+            return f"queue offset {self.first}"
+        whole = self.last - self.first + 1 == self.count
+        return (
+            f"queue offsets {self.first} to {self.last}"
+            if whole
+            else (f"queue offsets from {self.first} to {self.last}")
+        )
 
 
 @dataclass(slots=True)
@@ -43,6 +112,7 @@ class QueueTally:
     waiting: Counter[QueueId] = field(default_factory=Counter)  # not dispatched yet
     first_waiting: dict[QueueId, int] = field(default_factory=dict)  # log offset
     queueless: Counter[QueueId] = field(default_factory=Counter)  # records without their queue
+    unlisted: dict[Unlisted, UnlistedRun] = field(default_factory=dict)
 
     def add(self, other: QueueTally) -> None:
         """Add the counts of another part."""
@@ -51,6 +121,22 @@ class QueueTally:
         self.queueless.update(other.queueless)
         for queue, at in other.first_waiting.items():
             self.first_waiting[queue] = min(at, self.first_waiting.get(queue, at))
+        for why, run in other.unlisted.items():
+            self.note(why, run)
+
+    def note(self, why: Unlisted, run: UnlistedRun) -> None:
+        """Count records that a queue does not list at their queue offsets."""
+        if why not in self.unlisted and len(self.unlisted) >= _MOST_DISTANCES:
+            why = why._replace(distance=0)
+        if why in self.unlisted:
+            self.unlisted[why].add(run)
+        else:
+            self.unlisted[why] = run
+
+    def moved(self, queue: QueueId) -> int:
+        """How many records a queue lists at other queue offsets than theirs."""
+        runs = self.unlisted.items()
+        return sum(run.count for one, run in runs if one.queue == queue and one.why == _MOVED)
 
 
 class ListedCheck:
@@ -133,73 +219,46 @@ def _compare(
     tally.listed[queue] += int(same.sum())
     moved = ~same & (compared.place >= 0)
     gone = ~same & ~moved
-    folder = queue_folder(store, queue, state.batch)
     shift = found.offset[rows] - compared.place
     for distance in np.unique(shift[moved]).tolist():
         those = moved & (shift == distance)
-        findings.add(_moved(queue, folder, found, rows[those], distance))
-    for those, why, advice in (
-        (
-            compared.taken,
-            "An earlier record has that queue offset, so that a broker skips them",
-            _SKIPPED,
-        ),
-        (~compared.taken & ~compared.reused, "No consumer gets them", _REBUILD),
+        tally.note(Unlisted(queue, state.batch, _MOVED, distance), _run_of(found, rows[those]))
+    for those, why in (
+        (compared.taken, _TAKEN),
+        (compared.reused, _AGAIN),
+        (~compared.taken & ~compared.reused, _MISSING),
     ):
         lost = rows[gone & those]
         if len(lost):
-            findings.add(_missing(queue, folder, found, lost, why, advice))
-    again = int((gone & compared.reused).sum())
-    if again:
-        findings.add(_used_again(queue, folder, again))
+            tally.note(Unlisted(queue, state.batch, why), _run_of(found, lost))
 
 
-def _missing(
-    queue: QueueId, folder: str, found: DispatchRequests, lost: Ints, why: str, advice: str
-) -> Finding:
-    return Finding(
-        Severity.ERROR,
-        "queue-misses-record",
-        folder,
-        f"{len(lost)} intact records of queue {queue.topic}/{queue.queue_id} are in no entry, queue "
-        f"offsets {_offsets(found, lost)}; the first: log offset {int(found.log_offset[lost[0]])}. {why}",
-        advice,
-        count=len(lost),
-    )
+def _run_of(found: DispatchRequests, rows: Ints) -> UnlistedRun:
+    offsets = found.offset[rows]
+    first_in_log = int(found.log_offset[rows].min())
+    return UnlistedRun(len(rows), int(offsets.min()), int(offsets.max()), first_in_log)
 
 
-def _moved(
-    queue: QueueId, folder: str, found: DispatchRequests, rows: Ints, distance: int
-) -> Finding:
-    return Finding(
-        Severity.ERROR,
-        "queue-misses-record",
-        folder,
-        f"{len(rows)} records of queue {queue.topic}/{queue.queue_id}, queue offsets "
-        f"{_offsets(found, rows)}, are listed at another queue offset, {abs(distance)} places too "
-        f"{'low' if distance > 0 else 'high'}; the first: log offset {int(found.log_offset[rows[0]])}. "
-        "Consumers get them there",
-        _MOVED,
-        count=len(rows),
-    )
-
-
-def _offsets(found: DispatchRequests, rows: Ints) -> str:
-    """The first and the last queue offset of rows in ascending order."""
-    first, last = int(found.offset[rows[0]]), int(found.offset[rows[-1]])
-    return str(first) if first == last else f"{first} to {last}"
-
-
-def _used_again(queue: QueueId, folder: str, count: int) -> Finding:
-    return Finding(
-        Severity.NOTE,
-        "queue-offset-used-again",
-        folder,
-        f"{count} records of queue {queue.topic}/{queue.queue_id} have queue offsets that later "
-        "records have too",
-        "Normal if a topic was deleted and created again; the older records are in no queue",
-        count=count,
-    )
+def unlisted_findings(store: MessageStore, tally: QueueTally) -> Iterator[Finding]:
+    """Findings for records that their queue does not list at their queue offsets."""
+    for one, run in sorted(tally.unlisted.items()):
+        severity, code, meaning, advice = _UNLISTED[one.why]
+        side = "low" if one.distance > 0 else "high"
+        places = f"{abs(one.distance)} places too {side}" if one.distance else "at various places"
+        yield Finding(
+            severity,
+            code,
+            queue_folder(store, one.queue, one.batch),
+            meaning.format(
+                count=run.count,
+                queue=f"{one.queue.topic}/{one.queue.queue_id}",
+                offsets=run.offsets,
+                log_offset=run.log_offset,
+                places=places,
+            ),
+            advice,
+            count=run.count,
+        )
 
 
 def _check_tags(
@@ -237,7 +296,7 @@ def check_entries(
     """Findings for entries without a record. Searches only queues with more entries than
     records. `damage`: the log offsets of what the log lost, in any order."""
     for queue, state in store.snapshot().queues.items():
-        if _entries_of(state) > tally.listed[queue]:
+        if _entries_of(state) > tally.listed[queue] + tally.moved(queue):
             yield from _dangling(store, queue, state, sorted(damage))
 
 
@@ -257,6 +316,8 @@ def _dangling(
     counts: Counter[bool] = Counter()
 
     def take(error: StoreError) -> None:
+        if error.reason.endswith(OTHER_OFFSET):
+            return  # its record is reported as listed elsewhere
         place = None if error.entry is None else _around(damage, error.entry.log_offset)
         counts[place is not None] += 1
         first.setdefault(place, error)

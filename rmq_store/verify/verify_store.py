@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import chain
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +25,7 @@ from rmq_store.consumequeue.entry_of_record import dispatch
 from rmq_store.format.layout import INDEX_DIR
 from rmq_store.format.record import Gap
 from rmq_store.index.index_file_reader import list_index_files
+from rmq_store.recovery.as_broker_queues import refused_files
 from rmq_store.store import MessageStore
 from rmq_store.verify.config_against_store import (
     checkpoint_findings,
@@ -38,6 +40,7 @@ from rmq_store.verify.queues_against_log import (
     QueueTally,
     check_entries,
     queueless_findings,
+    unlisted_findings,
     waiting_findings,
 )
 
@@ -57,7 +60,8 @@ _LOG_FINDINGS = {
     Gap.MISSING: (
         Severity.ERROR,
         "log-file-missing",
-        "no file has these {size} bytes, but the log continues after them. A broker does not start",
+        "no file has these {size} bytes, but the log continues after them. A broker starts all the "
+        "same; consumers and queries by key find nothing there",
         f"Restore the file. {_SALVAGE}",
     ),
     Gap.TORN: (
@@ -264,6 +268,23 @@ def _after_end(run: SoundRun) -> AfterEnd:
     return AfterEnd(run.start, run.stop, len(run.headers), run.segment.path, run.segment.base)
 
 
+def _refused_files(store: MessageStore) -> Iterator[Finding]:
+    """Findings for files of the log with which no broker starts."""
+    chain = store.log.chain
+    if chain.is_remote:
+        return
+    folders = [Path(folder) for folder in chain.folders]
+    for error in refused_files(folders, chain.file_size, "mappedFileSizeCommitLog"):
+        yield Finding(
+            Severity.ERROR,
+            "log-file-refused",
+            str(error.path),
+            f"{error.reason} (expected {error.expected}, found {error.actual})",
+            "Restore the file, or move it away if it is none of the log. rmqstore recover gives a short "
+            f"file of the log its size again, without what it lost. {_SALVAGE}",
+        )
+
+
 def _grown(store: MessageStore, now: int) -> Iterator[Finding]:
     end = store.log_range()[1]
     if now > end:
@@ -328,7 +349,9 @@ def conclude(store: MessageStore, whole: LogPart) -> VerifyReport:
     declared = store.view.declared_topics
     findings.add_all(waiting_findings(store, whole.tally))
     findings.add_all(queueless_findings(store, whole.tally, declared))
+    findings.add_all(unlisted_findings(store, whole.tally))
     findings.add_all(check_entries(store, whole.tally, whole.damage))
+    findings.add_all(_refused_files(store))
     beside = Findings()
     health = check_files(store, beside)
     beside.add_all(_about_index(store, health, whole))

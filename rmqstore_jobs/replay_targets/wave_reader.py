@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from rmq_store import MessageStore
-from rmq_store.arrow.string_slices import buffers, slices
 from rmq_store.files.parallel import one_ahead
 from rmq_store.format.releases import Dialect
 from rmq_store.questions.answer_by_shares import ask
@@ -85,8 +84,7 @@ def to_append(batch: pa.RecordBatch, release: Dialect, *, keep_timestamps: bool)
 
 
 def _as_written_by(release: Dialect, stored: pa.Array) -> pa.Array:
-    """Property strings that all end with a separator, without it if the release leaves it out."""
+    """Property strings, without their last separator if the release leaves it out."""
     if not release.has("no_last_separator"):
         return stored
-    ends, raw = buffers(stored)
-    return slices(raw, ends[:-1].astype(np.int64), np.diff(ends) - 1, pa.binary())
+    return pc.if_else(pc.ends_with(stored, b"\x02"), pc.binary_slice(stored, 0, -1), stored)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from rmq_store import MessageStore, QueueId
-from rmq_store.errors import InvalidArgumentError, StoreLockedError
+from rmq_store.errors import InvalidArgumentError, StoreLockedError, UnrecoverableStoreError
 from rmq_store.format.layout import QUEUE_ENTRY
 from rmq_store.format.record import Gap
 from rmq_store.markers.checkpoint import Checkpoint
@@ -196,6 +196,33 @@ def test_damage_that_had_been_on_the_disk_does_not_end_the_log(tmp_path: Path) -
     assert report.damage == [(hurt.commit_log_offset, hurt.commit_log_offset + hurt.store_size)]
     assert report.log_end == end
     assert {queue: ends[1] for queue, ends in report.queues.items()} == before
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_missing_file_of_the_log_is_reported_as_damage(clean: bool, tmp_path: Path) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    path = sorted(Path(store.path, "commitlog").iterdir())[1]
+    start, size = int(path.name), path.stat().st_size
+    path.unlink()
+    if not clean:
+        Path(store.path, "abort").touch()
+        assert plan_recovery(store.path).damage == [(start, start + size)]
+    plan = plan_recovery(store.path, mode="broker", release="5.5.0")
+    assert plan.damage == [(start, start + size)]
+
+
+def test_an_empty_file_of_the_log_gets_its_size_again(tmp_path: Path) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    path = sorted(Path(store.path, "commitlog").iterdir())[1]
+    size = path.stat().st_size
+    path.write_bytes(b"")
+    Path(store.path, "abort").touch()
+    with pytest.raises(UnrecoverableStoreError):
+        plan_recovery(store.path, mode="broker", release="5.5.0")
+    report = recover(store.path)
+    assert ("extended", size) in [(file.what, file.bytes) for file in report.files]
+    Path(store.path, "abort").touch()
+    plan_recovery(store.path, mode="broker", release="5.5.0")
 
 
 @pytest.mark.parametrize("mode", ["strict", "broker"])

@@ -13,8 +13,9 @@ from rmq_store import MessageStore
 from rmq_store.report import libraries
 from rmq_store.report import page as page_module
 from rmq_store.report.page import html_of
-from rmq_store.report.report_scope import Bounds
-from rmq_store.report.store_report import store_report
+from rmq_store.report.report_scope import Bounds, Inquiry
+from rmq_store.report.section import Section
+from rmq_store.report.store_report import _SECTIONS, store_report
 from rmq_store.verify.findings import Severity
 from tests.config.test_lock_state import another_process_holding
 from tests.report.conftest import MakePage
@@ -262,3 +263,19 @@ def test_lost_messages_are_an_error(golden: Golden, tmp_path: Path, report: Make
     assert page.done.returncode == 1
     (said,) = (text for text, severity in page.remarks.items() if severity == Severity.ERROR.value)
     assert said.startswith(f"group late lost messages of topic {queue.topic}")
+
+
+@pytest.mark.usefixtures("_no_plots")
+def test_a_fault_of_any_kind_costs_one_section(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_: Inquiry) -> Section:
+        raise AttributeError("no such thing")
+
+    store = unpack("clean-5.5.0", tmp_path)
+    asked = [one._replace(make=broken) if one.anchor == "lag" else one for one in _SECTIONS]
+    monkeypatch.setattr("rmq_store.report.store_report._SECTIONS", asked)
+    made = store_report(store.path)
+    missing = [one for one in made.sections if one.missing is not None]
+    assert [one.anchor for one in missing] == ["lag"]
+    assert "AttributeError('no such thing')" in str(missing[0].missing)

@@ -84,24 +84,31 @@ def test_verify_says_that_a_broker_skips_the_record_and_that_rebuild_does_not_he
         "queue-misses-record",
         1,
     )
-    assert "queue offsets 10;" in finding.meaning
+    assert "queue offset 10;" in finding.meaning
     assert "rebuild skips them too" in finding.advice
 
 
+@pytest.mark.parametrize(
+    ("name", "queue", "first", "stop"),
+    [
+        ("clean-5.5.0", ORDERS, 100, 146),
+        ("clean-5.5.0", QueueId("payments", 1), 1, 190),
+        ("lmq-5.3.3", QueueId("%LMQ%all", 0), 4, 9),
+    ],
+)
 def test_verify_says_which_offsets_are_in_no_entry_and_how_far_later_ones_moved(
-    tmp_path: Path,
+    name: str, queue: QueueId, first: int, stop: int, tmp_path: Path
 ) -> None:
-    golden = unpack("clean-5.5.0", tmp_path)
-    units = units_of(golden, *ORDERS)
-    write_units(golden, *ORDERS, units[:100] + units[146:])
+    golden = unpack(name, tmp_path)
+    units = units_of(golden, *queue)
+    write_units(golden, *queue, units[:first] + units[stop:])
     with golden.open() as store:
-        findings = [f for f in verify(store).findings if f.code != "queue-dangling-entry"]
-    assert {finding.code for finding in findings} == {"queue-misses-record"}
-    moved = [f for f in findings if "46 places too low" in f.meaning]
-    assert sum(f.count for f in moved) == len(units) - 146
-    (lost,) = [f for f in findings if f not in moved]
-    assert lost.count == 46
-    assert "queue offsets 100 to 145;" in lost.meaning
+        lost, moved = verify(store).findings
+    assert {lost.code, moved.code} == {"queue-misses-record"}
+    assert (lost.count, moved.count) == (stop - first, len(units) - stop)
+    assert f"queue offsets {first} to {stop - 1};" in lost.meaning
+    assert f"queue offsets {stop} to {len(units) - 1}," in moved.meaning
+    assert f"{stop - first} places too low" in moved.meaning
 
 
 def test_the_older_record_of_a_topic_that_was_created_again_is_no_damage(tmp_path: Path) -> None:

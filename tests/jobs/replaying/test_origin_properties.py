@@ -16,7 +16,7 @@ from rmq_store.format.layout import CRC_PROPERTY
 from rmq_store.format.properties import decode_properties, encode_properties
 from rmq_store.format.record import crc_item
 from rmq_store.format.releases import dialect
-from rmqstore_jobs.replay_targets.wave_reader import to_append
+from rmqstore_jobs.replay_targets.wave_reader import _as_written_by, to_append
 from rmqstore_jobs.replaying.origin_properties import ORIGIN, with_origin
 from tests.conftest import GoldenStore
 from tests.support.golden import STORES
@@ -164,3 +164,12 @@ def test_the_names_of_light_queues_go_only_from_their_own_copies() -> None:
     copied = decode_properties(written(message("%LMQ%a", stored), "5.5.0")[1][0])
     assert own["INNER_MULTI_DISPATCH"] == "%LMQ%a"
     assert copied == {**HERE, "REPLAY_ORIGIN_TOPIC": "%LMQ%a", "TAGS": "a"}
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_property_strings_of_any_form_become_those_of_the_release(release: str) -> None:
+    """Without properties, without a last separator, and null."""
+    given = [b"A\x01b\x02", b"A\x01b", b"", None]
+    ends = dialect(release).has("no_last_separator")
+    expected = [b"A\x01b" if ends else b"A\x01b\x02", b"A\x01b", b"", None]
+    assert _as_written_by(dialect(release), pa.array(given, pa.binary())).to_pylist() == expected

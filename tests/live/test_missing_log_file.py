@@ -1,0 +1,62 @@
+"""What a real broker does with a log that lacks a file, or has a short one: as `verify` says it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rmq_store import MessageStore, QueueId
+from rmq_store.testing.live_broker.harness import BrokerFailed, boot_copy, read_all
+from rmq_store.testing.live_broker.needs import need_jars
+from rmq_store.verify.verify_store import verify
+from tests.admin.test_rebuild import settings_of
+from tests.support.golden import unpack
+
+pytestmark = [pytest.mark.live, pytest.mark.campaign]
+
+RELEASES = ["4.9.7", "5.3.3", "5.5.0"]
+TOPICS = ("orders", "payments")
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_a_broker_starts_without_a_file_in_the_middle_of_its_log(
+    release: str, tmp_path: Path
+) -> None:
+    need_jars(release)
+    store = unpack(f"clean-{release}", tmp_path)
+    path = sorted(Path(store.path, "commitlog").iterdir())[1]
+    gone = range(int(path.name), int(path.name) + path.stat().st_size)
+    path.unlink()
+    with MessageStore.open(store.path) as opened:
+        finding = next(f for f in verify(opened).findings if f.code == "log-file-missing")
+    assert "A broker starts all the same" in finding.meaning
+    with boot_copy(Path(store.path), tmp_path / "run", release, settings_of(store)) as broker:
+        served = {
+            (row["topic"], row["queueId"], row["queueOffset"]) for row in read_all(broker, TOPICS)
+        }
+    left = {
+        (*queue, record["queueOffset"])
+        for queue, records in store.by_queue.items()
+        for record in records
+        if queue[0] in TOPICS and record["commitLogOffset"] not in gone
+    }
+    # Behind the truth may stand what the broker delivers when it starts.
+    ends = {q: len(of) for q, of in store.by_queue.items()}
+    assert left <= served
+    assert all(offset >= ends[QueueId(topic, queue)] for topic, queue, offset in served - left)
+
+
+@pytest.mark.parametrize("size", [0, 131_072])
+def test_no_broker_starts_with_a_short_file_in_the_middle_of_its_log(
+    size: int, tmp_path: Path
+) -> None:
+    need_jars("5.5.0")
+    store = unpack("clean-5.5.0", tmp_path)
+    path = sorted(Path(store.path, "commitlog").iterdir())[1]
+    path.write_bytes(path.read_bytes()[:size])
+    with MessageStore.open(store.path) as opened:
+        finding = next(f for f in verify(opened).findings if f.code == "log-file-refused")
+    assert finding.path == str(path)
+    with pytest.raises(BrokerFailed):
+        boot_copy(Path(store.path), tmp_path / "run", "5.5.0", settings_of(store)).start()
