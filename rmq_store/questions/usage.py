@@ -146,7 +146,7 @@ class UsageQuestion:
     the table `usage` only where the broker's clock jumped back over midnight.
 
     `finds_damage`: to look for what cannot be counted: entries that lead nowhere, missing files, lost
-    ends of queues; in a log of at most RECORDS_READ bytes also records that are damaged.
+    ends of queues; in a log of at most RECORDS_READ bytes on a disk also records that are damaged.
     """
 
     ranges: Ranges | None = None
@@ -236,7 +236,7 @@ class UsageQuestion:
 
 def _reads_records(store: MessageStore) -> bool:
     start, end = store.log_range()
-    return end - start <= RECORDS_READ
+    return end - start <= RECORDS_READ and not store.log.chain.is_remote
 
 
 def _lost_queues(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterator[StoreError]:

@@ -6,7 +6,7 @@ committed. So this key finds its records in every topic, including system topics
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -158,12 +158,12 @@ def sent_to(store: MessageStore, message: TracedRecord, topic: str | None) -> bo
 
 
 def _life(store: MessageStore, messages: list[TracedRecord]) -> Life:
-    steps = tuple(_step(message, store.view.known_names) for message in messages)
+    steps = tuple(_step(message, lambda: store.view.known_names) for message in messages)
     transaction, damage = _transaction(store, messages, {step.step for step in steps})
     return Life(messages[0].uniq_key, steps, transaction, damage)
 
 
-def _step(message: TracedRecord, known: KnownNames) -> Step:
+def _step(message: TracedRecord, known: Callable[[], KnownNames]) -> Step:
     step, about = _meaning(message, known)
     return Step(
         message.uniq_key,
@@ -179,7 +179,7 @@ def _step(message: TracedRecord, known: KnownNames) -> Step:
     )
 
 
-def _meaning(message: TracedRecord, known: KnownNames) -> tuple[str, str]:
+def _meaning(message: TracedRecord, known: Callable[[], KnownNames]) -> tuple[str, str]:
     """The kind of a record, and its details."""
     properties = message.properties
     real = properties.get("REAL_TOPIC")
@@ -194,7 +194,7 @@ def _meaning(message: TracedRecord, known: KnownNames) -> tuple[str, str]:
         return "given up", "the producer did not answer the broker's checks"
     times = message.reconsume_times
     if message.topic.startswith(RETRY_PREFIX):
-        group, origin = retry_of(message.topic, properties, known)
+        group, origin = retry_of(message.topic, properties, known())
         if origin is None and "_" in group:
             return "retry", f"attempt {times} of {group}, which is a group or group_topic"
         return "retry", f"attempt {times} of group {group}, from {origin or _UNKNOWN}"

@@ -47,8 +47,9 @@ _COMPRESSION = SysFlag.COMPRESSED | SysFlag.COMPRESSION_MASK
 WRITTEN = tuple(name for name in BY_NAME if name in KNOWN_COLUMNS or name == "rawBody")
 """Columns of the source that a write takes."""
 ASSIGNED = tuple(name for name in BY_NAME if name not in WRITTEN)
-"""Columns of the source that the target store assigns itself: a write leaves them out. Rows with one
-of them are records of a store, and keep what a new message may not have."""
+"""Columns of the source that the target store assigns itself: a write leaves them out."""
+OF_A_STORE = frozenset((*ASSIGNED, "storeTimestamp", "storeHost", "rawBody", "rawProperties"))
+"""Columns of records: rows with one of them are of a store, and keep what a new message may not have."""
 
 
 def check_columns(names: Sequence[str], asked: WriteOptions) -> None:
@@ -116,7 +117,7 @@ def checked(batch: pa.RecordBatch, asked: WriteOptions) -> tuple[pa.RecordBatch,
     rows = _Rows(columns, asked, batch.num_rows)
     if asked.topic is not None and batch.num_rows:
         _refuse_name(asked.topic, asked)
-    copied = any(name in ASSIGNED for name in batch.schema.names)
+    copied = not OF_A_STORE.isdisjoint(batch.schema.names)
     prepared = prepare(
         rows.as_batch(), asked.config, dialect(asked.release), LOOPBACK, copied=copied
     )

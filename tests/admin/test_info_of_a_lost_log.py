@@ -33,7 +33,7 @@ def test_usage_of_a_log_that_is_gone_has_no_shares(tmp_path: Path) -> None:
     store = unpack("clean-5.5.0", tmp_path)
     for file in (Path(store.path) / "commitlog").iterdir():
         file.unlink()
-    lines = run("usage", store.path).splitlines()[1:]
+    lines = run("usage", store.path, expect=1).splitlines()[1:]  # no message can be read
     assert lines
     assert all(line.endswith("\t") for line in lines)
-    assert {row["share"] for row in objects("usage", store.path)} == {None}
+    assert {row["share"] for row in objects("usage", store.path, expect=1)} == {None}

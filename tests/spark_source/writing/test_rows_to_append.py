@@ -162,6 +162,23 @@ def test_what_a_broker_would_not_store_is_refused(columns: dict[str, Any], messa
     assert message in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    "column", ["queueOffset", "commitLogOffset", "storeHost", "storeTimestamp", "rawBody"]
+)
+def test_rows_of_a_store_keep_what_a_new_message_may_not_have(column: str) -> None:
+    of_store = {"storeHost": ["127.0.0.1:1"], "rawBody": [b"b"]}.get(column, [1])
+    for topic in ("rocketmq.prod", "%RETRY%g:t", "t" * 200, "broker.a_REPLY_TOPIC"):
+        columns = {"topic": [topic], "body": [b"b"], "sysFlag": [0]}
+        found = ready({**columns, column: of_store})
+        assert found["topic"] == [topic]
+        if ":" not in topic:
+            with pytest.raises(InvalidMessageError):
+                ready(columns)
+    for topic in ("a/b", "..", "", "a\0b", "\u4e2d" * 100):
+        with pytest.raises(InvalidMessageError):
+            ready({"topic": [topic], "body": [b"b"], "sysFlag": [0], column: of_store})
+
+
 def test_large_rows_are_staged_in_small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows_to_append, "BATCH_BYTES", 1000)
     batch = pa.RecordBatch.from_pydict(
