@@ -17,7 +17,8 @@ SCHEDULED = Table(
             TEXT,
             "waiting; overdue (due before the newest record of the log); delivered (its copy is "
             "there, and the broker's files do not say so yet: it may be delivered twice); cancelled "
-            "(an order to delete it waits for the same time, and no copy is in the log); lost (the timer log does not lead to it)",
+            "(an order to delete it waits for the same time, and no copy is in the log); lost (the "
+            "timer log does not lead to it)",
         ),
         TableColumn("topic", TEXT, "the topic that it is for (REAL_TOPIC)"),
         TableColumn("queueId", INT, "the queue that it is for (REAL_QID)"),

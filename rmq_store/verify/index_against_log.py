@@ -69,7 +69,9 @@ def check_files(store: MessageStore, findings: Findings) -> list[IndexHealth]:
         half_written = not closed and segment in segments[-_BEING_WRITTEN:]
         likely = _likely_geometry(segment, store.config, known)
         if not isinstance(file, IndexFile):
-            found = _about_unsure(segment, file, known, likely, mappings, half_written, store.config)
+            found = _about_unsure(
+                segment, file, known, likely, mappings, half_written, store.config
+            )
             findings.add_all(found)
             continue
         half_written |= not closed and file.header.end_timestamp > flushed
