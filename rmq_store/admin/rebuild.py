@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 
+from rmq_store.admin.topic_kinds import TopicKinds
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.dledger import refuse_dledger
 from rmq_store.config.json_files import is_there
 from rmq_store.config.locate import require_apart
-from rmq_store.config.topics_json import declared_topics, update_topics
 from rmq_store.errors import (
     AccessError,
     InvalidArgumentError,
@@ -34,6 +34,7 @@ from rmq_store.files.durable_files import is_small_file, read_file, sync_folder
 from rmq_store.files.mapping import stored_from
 from rmq_store.files.segments import SegmentFile
 from rmq_store.format.layout import (
+    BATCH_CONSUMEQUEUE_DIR,
     CHECKPOINT_FILE,
     COMMITLOG_DIR,
     CONFIG_DIR,
@@ -66,6 +67,7 @@ class RebuildReport:
     log: str  # copy or link
     resumed: bool
     recovery: RecoveryReport
+    kind_unknown: tuple[str, ...] = ()  # topics with plain queues because nothing says their kind
 
     @property
     def all_well(self) -> bool:
@@ -94,6 +96,7 @@ class RebuildReport:
                     "seconds",
                 )
             },
+            "kind_unknown": list(self.kind_unknown),
         }
 
 
@@ -135,6 +138,7 @@ def rebuild(
         # Damage does not end the log before records that were flushed.
         flushed = Checkpoint.read_or_zero(store.path / CHECKPOINT_FILE).physic_msg_timestamp
         state = {"source": str(store.path.absolute()), "log": log, "release": str(how)}
+        kinds = TopicKinds.of(store)
         resumed = _begin(root, state)
         lock = StoreLock(root)
         try:
@@ -149,16 +153,23 @@ def rebuild(
     lock = StoreLock(root)
     try:
         write_abort(root, how)
+        kinds.make_folders(root)
         report = recover_locked(
             root, settings, how, "strict", flushed_until=flushed, progress=progress
         )
-        if not _has_topics(root):
-            update_topics(root, how, list(report.queues), {})
+        if kinds.learn(report.batch_topics, report.queues):
+            for name in (CONSUMEQUEUE_DIR, BATCH_CONSUMEQUEUE_DIR, INDEX_DIR):
+                shutil.rmtree(root / name, ignore_errors=True)
+            (root / CHECKPOINT_FILE).unlink(missing_ok=True)
+            kinds.make_folders(root)
+            report = recover_locked(root, settings, how, "strict", flushed_until=flushed)
+        kinds.declare(root, how, report.queues)
         remove_abort(root)
         (root / STATE_FILE).unlink()
     finally:
         lock.release()
-    return RebuildReport(state["source"], str(root), log, resumed, report)
+    unknown_kinds = kinds.unknown(report.queues)
+    return RebuildReport(state["source"], str(root), log, resumed, report, unknown_kinds)
 
 
 def _begin(root: Path, state: dict[str, str]) -> bool:
@@ -260,7 +271,3 @@ def _take_config(source: Path, root: Path) -> None:
                 shutil.copy2(path, copies / name)
             except PermissionError as error:
                 refused(error)
-
-
-def _has_topics(root: Path) -> bool:
-    return bool(declared_topics(root))

@@ -20,6 +20,7 @@ from rmq_store.arrow.string_slices import slices
 from rmq_store.commitlog.doubled_records import doubled_files
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import Extent
+from rmq_store.commitlog.page_rest import page_rest
 from rmq_store.commitlog.scan import SoundRun, scan
 from rmq_store.commitlog.wrong_crc_rows import record_crc_rows
 from rmq_store.config.broker_conf import StoreConfig
@@ -28,6 +29,7 @@ from rmq_store.config.locate import require_apart
 from rmq_store.config.topics_json import batch_topics, declared_topics
 from rmq_store.errors import InvalidArgumentError, InvalidMessageError
 from rmq_store.format.array_types import Ints
+from rmq_store.format.layout import ABORT_FILE
 from rmq_store.format.record import Gap
 from rmq_store.store import MessageStore
 
@@ -115,7 +117,7 @@ def salvage(
                 if isinstance(piece, SoundRun):
                     _save(piece, writer, report)
                 else:
-                    _skip(piece, report)
+                    _skip(store, piece, report)
                 if progress is not None:
                     progress(piece.stop - piece.start)
         for file in doubled_files(store.log):
@@ -238,8 +240,10 @@ def as_written(headers: Headers) -> pa.RecordBatch:
     )
 
 
-def _skip(extent: Extent, report: SalvageReport) -> None:
-    if extent.gap is None or extent.gap in _NO_LOSS:
+def _skip(store: MessageStore, extent: Extent, report: SalvageReport) -> None:
+    closed = not (store.path / ABORT_FILE).exists()
+    rest = closed and extent.gap is Gap.TORN and page_rest(store.log, extent.start) is not None
+    if extent.gap is None or extent.gap in _NO_LOSS or rest:
         report.no_loss_bytes += extent.stop - extent.start
         return
     _add_skipped(report, Skipped(extent.start, extent.stop, extent.gap.value, extent.reason))

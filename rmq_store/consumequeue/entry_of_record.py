@@ -52,6 +52,10 @@ class DispatchRequests:
     def __len__(self) -> int:
         return len(self.queue)
 
+    def batch_topics(self) -> set[str]:
+        """The topics of the entries of BatchConsumeQueues."""
+        return {self.queues[number].topic for number in np.unique(self.queue[self.batch]).tolist()}
+
     def rows(self, rows: Ints) -> DispatchRequests:
         """Some of the entries."""
         return DispatchRequests(

@@ -191,9 +191,6 @@ class IndexFile:
         for guess in self._guesses():
             if self.fits(guess):
                 return guess
-        for guess in self._guesses_by_last_item():
-            if self.fits(guess) and self._newest_hangs(guess):
-                return guess
         raise IndexGeometryError(
             self.path,
             reason="the file does not show its number of slots and items",
@@ -230,6 +227,9 @@ class IndexFile:
             rest = self._segment.size - INDEX_HEADER.itemsize - INDEX_ITEM.itemsize
             yield Geometry(max(1, rest // INDEX_SLOT.itemsize), 1)
             return
+        if not self.header.end_log_offset:
+            yield from filter(self._newest_hangs, self._guesses_by_last_item())
+            return
         tried = set()
         anchors = (
             (1, self.header.begin_log_offset),
@@ -247,13 +247,11 @@ class IndexFile:
                     yield Geometry(slots, items)
 
     def _guesses_by_last_item(self) -> Iterator[Geometry]:
-        """Geometries by the end of the stored bytes, if all items are of the record at offset 0.
+        """Geometries by the end of the stored bytes, for items that are all of the record at offset 0.
 
-        Zeros are everywhere, so that offset leads to no item. The last word that is not zero is a
+        Zeros are everywhere, so that offset shows the place of no item. The last word that is not zero is a
         field of the last item.
         """
-        if self.is_remote or not self.header.items or self.header.end_log_offset:
-            return
         word = self._last_word()
         for field in range(0, INDEX_ITEM.itemsize, INDEX_SLOT.itemsize):
             slots_end = word - field - self.header.items * INDEX_ITEM.itemsize
@@ -267,7 +265,8 @@ class IndexFile:
         width = INDEX_SLOT.itemsize
         stop = self._segment.size // width * width
         while stop > 0:
-            start = max(0, stop - _SEARCH_STEP // width * width)
+            step = _REMOTE_SEARCH_STEP if self.is_remote else _SEARCH_STEP
+            start = max(0, stop - step)
             stored = np.flatnonzero(self._bytes(start, stop).view(INDEX_SLOT))
             if len(stored):
                 return start + int(stored[-1]) * width
@@ -275,7 +274,9 @@ class IndexFile:
         return 0
 
     def _newest_hangs(self, geometry: Geometry) -> bool:
-        """Whether the newest item is the one that its slot points to."""
+        """Whether the newest item is the one that its slot points to, in a file of this geometry."""
+        if not self._begins_as(geometry):
+            return False
         newest = self._items(geometry, np.array([self.header.items]))["key_hash"].astype(np.int64)
         heads = self._heads(geometry, newest % geometry.slots)
         return bool(newest[0] > 0) and int(heads[0]) == self.header.items

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rmq_store.commitlog.log import CommitLog
+from rmq_store.commitlog.page_rest import page_rest
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.consumequeue.queue_folders import QueueFolders
 from rmq_store.errors import CorruptIndexError, IndexGeometryError, UncleanStoreError
@@ -80,7 +81,10 @@ def _index_damage(segment: SegmentFile, config: StoreConfig) -> str | None:
 
 
 def _refuse_tail(log: CommitLog, log_end: int) -> None:
-    """Raise UncleanStoreError unless only a blank record or zeros follow the last record."""
+    """Raise UncleanStoreError unless a blank record, zeros or the rest of a page follow the last record.
+
+    Only for a store without `abort`: in another one, such a rest may be of a record that was begun.
+    """
     segment = log.chain.segment_at(log_end)
     if segment is None:
         return
@@ -88,7 +92,7 @@ def _refuse_tail(log: CommitLog, log_end: int) -> None:
     front = log.chain.window(log_end, min(log_end + BLANK_SIZE, end))
     if len(front) == BLANK_SIZE and front.view(BLANK_HEAD)[0]["magic"] == MAGIC_BLANK:
         return
-    if not log.chain.is_zero(log_end, end):
+    if not log.chain.is_zero(log_end, end) and page_rest(log, log_end) is None:
         raise UncleanStoreError(
             segment.path,
             offset=log_end,

@@ -72,6 +72,7 @@ class RecoveryReport:
     left_out: dict[QueueId, LeftOut] = field(default_factory=dict)
     queues: dict[QueueId, tuple[int, int]] = field(default_factory=dict)
     seconds: float = 0.0
+    batch_topics: set[str] = field(default_factory=set, repr=False)  # those of units with a batch
     snapshot: StoreSnapshot | None = field(default=None, repr=False)
 
     @property
@@ -105,7 +106,7 @@ class RecoveryReport:
         found: dict[str, Any] = {
             name: getattr(self, name)
             for name in self.__dataclass_fields__
-            if name not in ("files", "left_out", "queues", "snapshot")
+            if name not in ("files", "left_out", "queues", "batch_topics", "snapshot")
         }
         found["bytes_cut"] = self.bytes_cut
         found["files"] = [

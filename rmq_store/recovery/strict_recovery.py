@@ -195,7 +195,9 @@ class StrictRecovery:
         try:
             for headers in walk.pieces():
                 records = DecodedRecords.of(headers)
-                queues.take(entries_to_write(records, known, batch), walk.end)
+                requests = entries_to_write(records, known, batch)
+                self.report.batch_topics |= requests.batch_topics()
+                queues.take(requests, walk.end)
                 if indexer is not None:
                     indexer.add_items(records)
                 if self._progress is not None:

@@ -18,6 +18,7 @@ from rmq_store.arrow.decoded_records import DecodedRecords
 from rmq_store.commitlog.doubled_records import DoubledFile, doubled_files
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import Extent
+from rmq_store.commitlog.page_rest import page_rest
 from rmq_store.commitlog.scan import SoundRun, scan
 from rmq_store.config.rocksdb import rocksdb_queues
 from rmq_store.config.topics_json import batch_topics
@@ -330,17 +331,70 @@ def _note_gap(store: MessageStore, extent: Extent, part: LogPart) -> None:
         severity, code, meaning, advice = _LOG_FINDINGS[Gap.STALE]
     elif severity is Severity.ERROR and len(part.damage) < _MOST_DAMAGE:
         part.damage.append((extent.start, extent.stop))
+    stop = extent.stop
+    if extent.gap in (Gap.TORN, Gap.STALE):
+        code, meaning, advice, stop = _about_end(store, extent, (code, meaning, advice))
     part.findings.add(
         Finding(
             severity,
             code,
             store.log.path_at(extent.start),
-            meaning.format(size=extent.stop - extent.start, reason=extent.reason),
+            meaning.format(size=stop - extent.start, reason=extent.reason),
             advice,
             extent.start - base,
-            extent.stop - base,
+            stop - base,
         )
     )
+
+
+def _about_end(
+    store: MessageStore, extent: Extent, usual: tuple[str, str, str]
+) -> tuple[str, str, str, int]:
+    """Code, meaning and advice for bytes after the last record, and where they stop.
+
+    `usual`: those for their kind in a store that was not closed.
+    """
+    rest, torn = page_rest(store.log, extent.start), extent.gap is Gap.TORN
+    stop = extent.stop if rest is None else rest
+    if not store.snapshot().closed:
+        code, meaning, advice = usual
+        return code, _REST_OR_TORN if torn and rest is not None else meaning, advice, stop
+    if rest is not None and not _is_listed_beyond(store, extent.start):
+        return "log-page-rest", _PAGE_REST, _PAGE_REST_ADVICE, stop
+    return ("log-torn-tail", _CUT_LATER, _CUT_ADVICE, stop) if torn else (*usual, stop)
+
+
+_REST_OR_TORN = (
+    "{size} bytes after the last record are not a record: the writer stopped inside one, or they are "
+    "the rest of a page (writeWithoutMmap): {reason}"
+)
+_CUT_LATER = (
+    "the bytes after the last record are not a record, although the store was closed cleanly: "
+    "{reason}"
+)
+_CUT_ADVICE = (
+    "A record there was damaged or cut off later; the findings about queues and the checkpoint show "
+    "whether messages are lost. Restore the file from a copy"
+)
+_PAGE_REST = (
+    "{size} bytes after the last record are not a record. The store was closed cleanly, and no queue "
+    "lists a record there"
+)
+_PAGE_REST_ADVICE = (
+    "A broker of 5.5.0 or later with writeWithoutMmap=true leaves such bytes, up to the end of a page, "
+    "and writes over them"
+)
+
+
+def _is_listed_beyond(store: MessageStore, place: int) -> bool:
+    """Whether the last entry of a queue leads to a log offset at or after `place`."""
+    for queue, state in store.snapshot().queues.items():
+        last = store.view.entries(
+            queue, max(state.min_offset, state.max_offset - 1), state.max_offset
+        )
+        if len(last) and int(last.log_offset[-1]) >= place:
+            return True
+    return False
 
 
 def conclude(store: MessageStore, whole: LogPart) -> VerifyReport:

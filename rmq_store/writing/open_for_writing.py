@@ -12,6 +12,7 @@ import numpy as np
 from rmq_store.commitlog.doubled_records import refuse_doubled
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
+from rmq_store.commitlog.page_rest import page_rest
 from rmq_store.config.broker_conf import PATH_SPLITTER, StoreConfig
 from rmq_store.config.locate import (
     commitlog_folders,
@@ -21,6 +22,7 @@ from rmq_store.config.locate import (
 )
 from rmq_store.consumequeue.queue_folders import QueueFolders
 from rmq_store.errors import NotAStoreError, from_os_error
+from rmq_store.files.truncate import clear_from
 from rmq_store.format.layout import COMMITLOG_DIR, CONFIG_DIR, CONSUMEQUEUE_DIR, INDEX_DIR
 from rmq_store.format.releases import Dialect, dialect
 from rmq_store.markers.lock_file import StoreLock
@@ -104,11 +106,19 @@ def open_store(
         shown = geometry_found(root, log, folders, given, damaged_index=may_be_damaged)
         known = given.with_defaults_of(shown)
         refuse_contradiction(root, known, log, folders, snapshot)
+        _clear_page_rest(log, snapshot.log_end)
         name = broker_name or known.brokerName or root.absolute().name
         return WritableStore(root, known, lock, traits, name, snapshot, report, *_last_record(log))
     except BaseException:
         lock.release()
         raise
+
+
+def _clear_page_rest(log: CommitLog, end: int) -> None:
+    """Set what a broker left of its buffer after the last record to zero: it would follow ours too."""
+    segment = log.chain.segment_at(end)
+    if segment is not None and page_rest(log, end) is not None:
+        clear_from(Path(segment.path), end - segment.base)
 
 
 def _last_record(log: CommitLog) -> tuple[int, int]:

@@ -19,6 +19,7 @@ from rmq_store.cli.options import (
     target_option,
 )
 from rmq_store.cli.printing import print_json, say
+from rmq_store.escaping import printable
 from rmq_store.text.progress import Progress
 
 
@@ -71,6 +72,11 @@ def rebuild(
         )
         for start, stop in recovery.damage:
             say(f"damaged: log offsets {start} to {stop}; a broker cannot send messages from there")
+        if report.kind_unknown:
+            say(
+                "neither topics.json nor a folder says whether these topics have batch queues; they got "
+                f"plain ones: {', '.join(map(printable, report.kind_unknown))}"
+            )
         for line in recovery.lines_of_left_out():
             say(line)
     if not report.all_well:

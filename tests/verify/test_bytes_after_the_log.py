@@ -1,0 +1,130 @@
+"""Bytes after the last record: the rest of a page, a record that was begun, or a record cut later."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from rmq_store import MessageStore
+from rmq_store.admin.salvage import salvage
+from rmq_store.recovery.recover_store import plan_recovery, recover
+from rmq_store.verify.findings import Finding
+from rmq_store.verify.verify_store import verify
+from tests.support.golden import unpack, unpack_field
+
+NO_MMAP = "without-mmap-clean-torn-tail-note"
+END, REST = (
+    1765,
+    29,
+)  # of that store, by its bytes: ten records, then the end of an older, longer one
+
+
+def log_file(root: Path) -> Path:
+    return max((root / "commitlog").iterdir())
+
+
+def change(root: Path, at: int, new: bytes) -> None:
+    """Write bytes at a log offset of the last file."""
+    path = log_file(root)
+    with path.open("r+b") as file:
+        file.seek(at - int(path.name))
+        file.write(new)
+
+
+def about_log(root: Path) -> list[Finding]:
+    with MessageStore.open(root) as store:
+        return [one for one in verify(store).findings if one.code.startswith("log-")]
+
+
+def test_the_bytes_are_those_that_an_older_record_left_in_the_buffer(tmp_path: Path) -> None:
+    """The buffer began with the first record, of 191 bytes; a later one of 162 left its end."""
+    raw = log_file(unpack_field(NO_MMAP, tmp_path)).read_bytes()
+    sizes, at = [], 0
+    while struct.unpack_from(">I", raw, at + 4)[0] == 0xDAA320A7:
+        sizes.append(struct.unpack_from(">i", raw, at)[0])
+        at += sizes[-1]
+    assert (at, sizes) == (END, [191] * 5 + [162] * 5)
+    assert raw[END : END + REST] == raw[162:191]
+    assert not any(raw[END + REST :])
+
+
+def test_the_rest_of_a_page_in_a_closed_store_is_no_torn_record(tmp_path: Path) -> None:
+    root = unpack_field(NO_MMAP, tmp_path)
+    (finding,) = about_log(root)
+    assert (finding.code, finding.severity.value) == ("log-page-rest", "note")
+    assert (finding.start, finding.stop) == (END, END + REST)
+    assert "stopped inside" not in finding.meaning
+    assert plan_recovery(root).untouched
+    report = salvage(root, tmp_path / "new")
+    assert (report.messages, report.skipped_ranges) == (10, 0)
+
+
+def test_the_rest_may_begin_with_zeros_that_the_buffer_held(tmp_path: Path) -> None:
+    """Another part of an older record: its producer's address and the time before it have zeros."""
+    root = unpack_field(NO_MMAP, tmp_path)
+    raw = log_file(root).read_bytes()
+    rest = raw[12:191]  # from the queue id on, which is 0
+    assert not any(rest[:4])
+    change(root, END, rest)
+    (finding,) = about_log(root)
+    assert (finding.code, finding.stop) == ("log-page-rest", END + len(rest.rstrip(b"\0")))
+    assert plan_recovery(root).untouched
+
+
+def test_without_a_clean_stop_both_are_possible(tmp_path: Path) -> None:
+    root = unpack_field(NO_MMAP, tmp_path)
+    (root / "abort").touch()
+    (finding,) = about_log(root)
+    assert finding.code == "log-torn-tail"
+    assert "stopped inside one, or they are the rest of a page" in finding.meaning
+    assert recover(root).bytes_cut == REST
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_record_that_was_begun_is_said_to_be_one(tmp_path: Path, closed: bool) -> None:
+    root = unpack_field(NO_MMAP, tmp_path)
+    head = struct.pack(">iIIiiqq", 162, 0xDAA320A7, 1, 0, 0, 10, END)
+    change(root, END, head)
+    if not closed:
+        (root / "abort").touch()
+    (finding,) = about_log(root)
+    assert finding.code == "log-torn-tail"
+    assert ("although the store was closed cleanly" in finding.meaning) is closed
+    assert ("the writer stopped inside a record" in finding.meaning) is not closed
+    assert not plan_recovery(root).untouched
+
+
+def test_a_record_that_a_queue_lists_is_no_rest_of_a_page(tmp_path: Path) -> None:
+    root = unpack_field(NO_MMAP, tmp_path)
+    change(root, END - 162, b"\x7f" * 162)  # the last record, whose queue entry stays
+    (finding,) = about_log(root)
+    assert finding.code == "log-torn-tail"
+    assert "although the store was closed cleanly" in finding.meaning
+    assert not plan_recovery(root).untouched
+
+
+def test_bytes_beyond_the_page_are_no_rest_of_it(tmp_path: Path) -> None:
+    root = unpack_field(NO_MMAP, tmp_path)
+    change(root, 4096, b"\x01")
+    (finding,) = about_log(root)
+    assert finding.code == "log-torn-tail"
+    assert not plan_recovery(root).untouched
+
+
+def test_an_append_leaves_nothing_of_the_rest_behind_it(tmp_path: Path) -> None:
+    root = unpack_field(NO_MMAP, tmp_path)
+    with MessageStore.append_to(root, recovery="refuse") as writer:
+        writer.append({"topic": "FooBar", "queueId": 0, "body": b""})
+    with MessageStore.open(root) as store:
+        end = store.log_range()[1]
+        assert sum(map(len, store.read_batches(columns=["body"]))) == 11
+    assert end > END
+    assert not any(log_file(root).read_bytes()[end:])
+    assert about_log(root) == []
+
+
+def test_a_store_written_with_mmap_has_no_such_bytes(tmp_path: Path) -> None:
+    golden = unpack("clean-5.5.0", tmp_path)
+    assert about_log(Path(golden.path)) == []

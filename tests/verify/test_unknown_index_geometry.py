@@ -1,0 +1,95 @@
+"""Index files whose geometry nothing but their own bytes can tell."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from rmq_store import MessageStore
+from rmq_store.recovery.recover_store import plan_recovery
+from rmq_store.verify.verify_store import verify
+from tests.support.golden import unpack, unpack_field
+
+ONE_MESSAGE = "index-geometry-one-message"  # maxHashSlotNum=10000, maxIndexNum=10000; offset 0
+HEAD, SLOT, ITEM = 40, 4, 20
+
+
+def index_file(root: Path) -> Path:
+    (path,) = (root / "index").iterdir()
+    return path
+
+
+def java_hash(text: str) -> int:
+    value = 0
+    for char in text:
+        value = (31 * value + ord(char)) & 0xFFFFFFFF
+    return abs(value - (1 << 32) if value >= 1 << 31 else value)
+
+
+def make_index(slots: int, items: int, keys: list[str]) -> bytes:
+    """An index file whose items are all of the record at log offset 0."""
+    head = struct.pack(">qqqqii", 1000, 1000, 0, 0, len(set(map(java_hash, keys))), len(keys) + 1)
+    heads, body = [0] * slots, [bytes(ITEM)]
+    for number, key in enumerate(keys, 1):
+        code = java_hash(key)
+        body.append(struct.pack(">iqii", code, 0, 0, heads[code % slots]))
+        heads[code % slots] = number
+    return head + struct.pack(f">{slots}i", *heads) + b"".join(body).ljust(items * ITEM, b"\0")
+
+
+def findings(root: Path, config: dict[str, int] | None = None) -> dict[str, str]:
+    with MessageStore.open(root, config=config) as store:
+        return {one.code: one.meaning for one in verify(store).findings}
+
+
+def test_one_message_at_the_start_of_the_log_shows_the_geometry(tmp_path: Path) -> None:
+    root = unpack_field(ONE_MESSAGE, tmp_path)
+    with MessageStore.open(root) as store:
+        (health,) = verify(store).index
+        assert (health.slots, health.capacity, health.items) == (10_000, 10_000, 2)
+        (found,) = store.query_message("FooBar", "1795586957559")
+        assert found.commit_log_offset == 0
+        assert store.geometry().maxHashSlotNum == 10_000
+    assert findings(root) == {}
+    assert plan_recovery(root).untouched
+
+
+@pytest.mark.parametrize("keys", [1, 2, 5, 12])
+@pytest.mark.parametrize(("slots", "items"), [(10_000, 10_000), (3, 20), (97, 4001)])
+def test_any_number_of_keys_of_one_message_shows_it(
+    tmp_path: Path, slots: int, items: int, keys: int
+) -> None:
+    """In three slots most items have a predecessor, so the last word is another field."""
+    root = unpack_field(ONE_MESSAGE, tmp_path)
+    index_file(root).write_bytes(make_index(slots, items, [f"FooBar#K{n}" for n in range(keys)]))
+    with MessageStore.open(root) as store:
+        found = store.geometry()
+    assert (found.maxHashSlotNum, found.maxIndexNum) == (slots, items)
+
+
+@pytest.mark.parametrize("name", ["a byte of a slot", "the size"])
+def test_a_geometry_that_is_unknown_is_said_to_be(tmp_path: Path, name: str) -> None:
+    root = unpack_field(ONE_MESSAGE, tmp_path)
+    raw = bytearray(index_file(root).read_bytes())
+    if name == "the size":
+        raw += bytes(8)
+    else:
+        raw[HEAD + 3703 * SLOT : HEAD + 3704 * SLOT] = bytes(SLOT)  # 400593703 % 10000
+        raw[HEAD + 9580 * SLOT : HEAD + 9581 * SLOT] = bytes(SLOT)  # 1426899580 % 10000
+    index_file(root).write_bytes(raw)
+    said = findings(root)["index-unreadable"]
+    assert "unknown" in said
+    assert "misses" not in said
+    with_settings = findings(root, {"maxHashSlotNum": 10_000, "maxIndexNum": 10_000})
+    assert all("unknown" not in meaning for meaning in with_settings.values())
+    assert any(code.startswith("index-") for code in with_settings)
+
+
+def test_settings_that_a_file_was_not_made_with_are_blamed_and_not_the_file(
+    tmp_path: Path,
+) -> None:
+    golden = unpack("geometry-5.5.0", tmp_path)
+    said = findings(Path(golden.path), {"maxHashSlotNum": 8, "maxIndexNum": 13})
+    assert "with the given maxHashSlotNum and maxIndexNum" in said["index-unreadable"]
