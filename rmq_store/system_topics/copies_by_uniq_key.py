@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
+from rmq_store.reading.read_options import OnDamage
 from rmq_store.search.plan_key_search import plan_keys
 from rmq_store.store import MessageStore
 
@@ -40,7 +41,10 @@ class Copy(NamedTuple):
 
 
 def copies_with(
-    store: MessageStore, topics: Collection[str], uniq_keys: Collection[str]
+    store: MessageStore,
+    topics: Collection[str],
+    uniq_keys: Collection[str],
+    on_damage: OnDamage | None,
 ) -> Iterator[Copy]:
     """All messages of `topics` with one of the UNIQ_KEYs.
 
@@ -50,17 +54,24 @@ def copies_with(
     there = [topic for topic in topics if store.view.queues_of(topic)]
     keys = iter(sorted(uniq_keys))
     while there and (some := list(islice(keys, _KEYS_AT_ONCE))):
-        yield from _copies(store, there, some)
+        yield from _copies(store, there, some, on_damage)
 
 
-def _copies(store: MessageStore, topics: Sequence[str], keys: Sequence[str]) -> Iterator[Copy]:
+def _copies(
+    store: MessageStore, topics: Sequence[str], keys: Sequence[str], on_damage: OnDamage | None
+) -> Iterator[Copy]:
     ranges = store.view.ranges_of(topics)
     plan = plan_keys(store, ranges, keys)
     slices = ranges
     if plan is not None:
         slices = [*plan.hits, *plan.beside_hits(store.view.offset_at_log)]
     batches = store.read_slices(
-        slices, columns=_COLUMNS, keys=tuple(keys), check_ends=False, unwrap_batches=False
+        slices,
+        columns=_COLUMNS,
+        keys=tuple(keys),
+        check_ends=False,
+        unwrap_batches=False,
+        on_damage=on_damage,
     )
     for batch in batches:
         columns = [batch.column(name) for name in _COLUMNS]

@@ -23,6 +23,7 @@ from rmq_store.markers.timer_files import (
     read_timer_check,
     read_timer_units,
 )
+from rmq_store.reading.read_options import OnDamage
 from rmq_store.store import MessageStore
 from rmq_store.system_topics.copies_by_uniq_key import Copy, copies_with
 from rmq_store.system_topics.later_timer_records import DELETES, ROLL_TIMES, LaterTimerRecords
@@ -53,7 +54,7 @@ _NEVER = 1 << 62
 _LOOKED_UP = 1 << 16  # messages whose later copies are looked for at a time
 
 
-def delayed_messages(store: MessageStore) -> Iterator[Row]:
+def delayed_messages(store: MessageStore, on_damage: OnDamage | None = None) -> Iterator[Row]:
     """Every message that the broker's files do not count as delivered: delay levels, then timers.
 
     And the hidden ones, which the files count, and which the log shows not to be delivered: they are
@@ -64,9 +65,11 @@ def delayed_messages(store: MessageStore) -> Iterator[Row]:
     newest = newest_time(store)
     # A broker that writes on delivers what the log of this moment does not show.
     last = _NEVER if store.log.end_now(store.log_range()[1]) > store.log_range()[1] else newest
-    rows = iter(_with_states((*_levels(store, last), *_timers(store, last)), newest))
+    rows = iter(
+        _with_states((*_levels(store, last, on_damage), *_timers(store, last, on_damage)), newest)
+    )
     while some := list(islice(rows, _LOOKED_UP)):
-        yield from _with_copies(store, some, newest)
+        yield from _with_copies(store, some, newest, on_damage)
 
 
 def _with_states(parts: Iterable[Iterable[Row]], newest: int) -> Iterator[Row]:
@@ -85,12 +88,14 @@ def _is_proven(store: MessageStore, row: Row, newest: int) -> bool:
     return row["uniqKey"] is not None and bool(store.view.queues_of(row["topic"] or ""))
 
 
-def _with_copies(store: MessageStore, rows: list[Row], newest: int) -> Iterator[Row]:
+def _with_copies(
+    store: MessageStore, rows: list[Row], newest: int, on_damage: OnDamage | None
+) -> Iterator[Row]:
     """The rows; one with a later copy under its own topic is delivered, whatever the files say."""
     late = [row for row in rows if row["state"] in _PROVABLE and row["uniqKey"]]
     topics, keys = {row["topic"] for row in late}, {row["uniqKey"] for row in late}
     copies: dict[tuple[str | None, str, int], list[Copy]] = {}
-    for copy in copies_with(store, topics, keys):
+    for copy in copies_with(store, topics, keys, on_damage):
         copies.setdefault((copy.topic, copy.uniq_key, copy.reconsume_times), []).append(copy)
     for row in rows:
         left = copies.get((row["topic"], row["uniqKey"], row["reconsumeTimes"]), [])
@@ -112,7 +117,7 @@ def _with_copies(store: MessageStore, rows: list[Row], newest: int) -> Iterator[
 # --- delay levels ---------------------------------------------------------------------------------
 
 
-def _levels(store: MessageStore, last: int) -> Iterator[Iterator[Row]]:
+def _levels(store: MessageStore, last: int, on_damage: OnDamage | None) -> Iterator[Iterator[Row]]:
     """`last`: when the last record was stored (ms)."""
     delivered = read_delay_offsets(store.path).get(SCHEDULE_TOPIC, {})
     for part in all_of(store, SCHEDULE_TOPIC):
@@ -120,8 +125,8 @@ def _levels(store: MessageStore, last: int) -> Iterator[Iterator[Row]]:
         start = min(max(part.start, said), part.stop)
         hidden = part.start if said > part.stop and last < _NEVER else _due_after(store, part, last)
         if hidden < start:
-            yield _level(store, QueueSlice(part.queue, hidden, start), HIDDEN)
-        yield _level(store, QueueSlice(part.queue, start, part.stop), WAITING)
+            yield _level(store, QueueSlice(part.queue, hidden, start), HIDDEN, on_damage)
+        yield _level(store, QueueSlice(part.queue, start, part.stop), WAITING, on_damage)
 
 
 def _due_after(store: MessageStore, part: QueueSlice, last: int) -> int:
@@ -137,9 +142,12 @@ def _due_after(store: MessageStore, part: QueueSlice, last: int) -> int:
     return bisect_first(part.start, part.stop, is_later)
 
 
-def _level(store: MessageStore, part: QueueSlice, state: str) -> Iterator[Row]:
+def _level(
+    store: MessageStore, part: QueueSlice, state: str, on_damage: OnDamage | None
+) -> Iterator[Row]:
     level = part.queue.queue_id + 1
-    for row in rows_of(store, part, _TEXTS, {}, _SMALL, (*PLACE, *ORIGIN, "tagsCode")):
+    columns = (*PLACE, *ORIGIN, "tagsCode")
+    for row in rows_of(store, part, _TEXTS, {}, _SMALL, columns, on_damage=on_damage):
         # The entry has the time in place of a hash (docs/format-consumequeue.md).
         due = row.pop("tagsCode")
         own: Row = {"dueTimestamp": due, "delayLevel": level, "state": state}
@@ -149,10 +157,10 @@ def _level(store: MessageStore, part: QueueSlice, state: str) -> Iterator[Row]:
 # --- timers ---------------------------------------------------------------------------------------
 
 
-def _timers(store: MessageStore, last: int) -> Iterator[Iterator[Row]]:
+def _timers(store: MessageStore, last: int, on_damage: OnDamage | None) -> Iterator[Iterator[Row]]:
     check, units = read_timer_check(store.path), read_timer_units(store.path)
     for part in all_of(store, TIMER_TOPIC):
-        yield _timer_rows(store, part, check, units, last)
+        yield _timer_rows(store, part, check, units, last, on_damage)
 
 
 def _timer_rows(
@@ -161,13 +169,14 @@ def _timer_rows(
     check: TimerCheck | None,
     units: TimerUnits | None,
     last: int,
+    on_damage: OnDamage | None,
 ) -> Iterator[Row]:
     """The timer messages of a queue that the timer has neither delivered nor put off.
 
     `last`: when the last record was stored (ms).
     """
-    later = _later_records(store, part, check, units)
-    for row in rows_of(store, part, _TEXTS | _ORDER, _NUMBERS, _SMALL):
+    later = _later_records(store, part, check, units, on_damage)
+    for row in rows_of(store, part, _TEXTS | _ORDER, _NUMBERS, _SMALL, on_damage=on_damage):
         replaced = later.took_its_place(row)
         state = _state(row, check, units)
         if state is None and row["dueTimestamp"] is not None and row["dueTimestamp"] > last:
@@ -195,7 +204,11 @@ def _state(row: Row, check: TimerCheck | None, units: TimerUnits | None) -> str 
 
 
 def _later_records(
-    store: MessageStore, part: QueueSlice, check: TimerCheck | None, units: TimerUnits | None
+    store: MessageStore,
+    part: QueueSlice,
+    check: TimerCheck | None,
+    units: TimerUnits | None,
+    on_damage: OnDamage | None,
 ) -> LaterTimerRecords:
     """The orders to delete that wait, and all messages that were put off.
 
@@ -206,7 +219,8 @@ def _later_records(
     if not some and units is not None and not bool((units.magic & (DELETE | ROLL)).any()):
         return later
     columns = (*PLACE, "uniqKey", "reconsumeTimes", "bornTimestamp")
-    for row in rows_of(store, part, _TEXTS | _ORDER, _NUMBERS, _SMALL, columns):
+    texts = _TEXTS | _ORDER
+    for row in rows_of(store, part, texts, _NUMBERS, _SMALL, columns, on_damage=on_damage):
         if row["deletes"] is not None and _state(row, check, units) is not None:
             later.add_order(row["deletes"], _tick(row, units))
         if row["rollTimes"]:

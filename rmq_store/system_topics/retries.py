@@ -15,6 +15,7 @@ from rmq_store.format.record import Record
 from rmq_store.format.retry_topics import PROPERTIES, dead_letter_of, retry_of
 from rmq_store.format.topics import DLQ_PREFIX, RETRY_PREFIX
 from rmq_store.reading.message_by_id import log_offset_of_id
+from rmq_store.reading.read_options import OnDamage
 from rmq_store.store import MessageStore
 from rmq_store.system_topics.system_topic_rows import Row, all_of, rows_of
 
@@ -26,16 +27,16 @@ _TEXTS = {
 _SMALL = {"maxAttempts": "MAX_RECONSUME_TIMES"}
 
 
-def dead_letters(store: MessageStore) -> Iterator[Row]:
+def dead_letters(store: MessageStore, on_damage: OnDamage | None = None) -> Iterator[Row]:
     """Every dead letter, by group in the order of its queue. Columns as in the table `deadLetters`.
 
     Raises the errors of `read_slices` for damage.
     """
-    for row in _sent_back(store, DLQ_PREFIX):
+    for row in _sent_back(store, DLQ_PREFIX, on_damage):
         yield row | _origin(store, row) | {"firstTimestamp": row["bornTimestamp"]}
 
 
-def retries(store: MessageStore) -> Iterator[Row]:
+def retries(store: MessageStore, on_damage: OnDamage | None = None) -> Iterator[Row]:
     """A row for each message that a group sent back, in the order of its first retry.
 
     Columns as in the table `retries`. Takes about a kilobyte of memory for each such message. Raises the
@@ -43,10 +44,10 @@ def retries(store: MessageStore) -> Iterator[Row]:
     """
     dead = {
         (row["consumerGroup"], _id_of(row)): row["storeTimestamp"]
-        for row in _sent_back(store, DLQ_PREFIX)
+        for row in _sent_back(store, DLQ_PREFIX, on_damage)
     }
     found: dict[tuple[str, str], Row] = {}
-    for row in _sent_back(store, RETRY_PREFIX):
+    for row in _sent_back(store, RETRY_PREFIX, on_damage):
         key = row["consumerGroup"], _id_of(row)
         first = found.get(key)
         if first is None:
@@ -58,12 +59,12 @@ def retries(store: MessageStore) -> Iterator[Row]:
         yield row | _origin(store, row) | {"deadLetterTimestamp": dead.get(key)}
 
 
-def _sent_back(store: MessageStore, prefix: str) -> Iterator[Row]:
+def _sent_back(store: MessageStore, prefix: str, on_damage: OnDamage | None) -> Iterator[Row]:
     for topic in store.topics():
         if not topic.startswith(prefix):
             continue
         for part in all_of(store, topic):
-            for row in rows_of(store, part, _TEXTS, {}, _SMALL):
+            for row in rows_of(store, part, _TEXTS, {}, _SMALL, on_damage=on_damage):
                 named = {name: row.pop(name) for name in PROPERTIES}
                 properties = {name: value for name, value in named.items() if value is not None}
                 back = (

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.format.queues import QueueSlice
+from rmq_store.reading.read_options import OnDamage
 from rmq_store.store import MessageStore
 
 PLACE = ("queueId", "queueOffset", "commitLogOffset", "storeSize", "storeTimestamp")
@@ -24,6 +25,8 @@ def rows_of(
     numbers: Mapping[str, str],
     small: Mapping[str, str],
     columns: tuple[str, ...] = (*PLACE, *ORIGIN),
+    *,
+    on_damage: OnDamage | None,
 ) -> Iterator[Row]:
     """The messages of a queue range, in order, with `columns` and properties; times in ms.
 
@@ -32,7 +35,7 @@ def rows_of(
     """
     if not len(part):
         return
-    for batch in store.read_slices([part], columns=(*columns, "properties")):
+    for batch in store.read_slices([part], columns=(*columns, "properties"), on_damage=on_damage):
         found = {name: _plain(batch[name]) for name in columns}
         found |= {column: property_of(batch, name) for column, name in texts.items()}
         for digits, named in ((18, numbers), (9, small)):

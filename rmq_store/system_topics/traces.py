@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rmq_store.format.topics import TRACE_TOPIC
+from rmq_store.reading.read_options import OnDamage
 from rmq_store.store import MessageStore
 from rmq_store.system_topics.system_topic_rows import Row, all_of
 
@@ -40,7 +41,7 @@ _FLAGS = frozenset(("success", "fromTransactionCheck"))
 _CONSUMED = ("SUCCESS", "TIME_OUT", "EXCEPTION", "RETURNNULL", "FAILED")  # ConsumeReturnType
 
 
-def traces(store: MessageStore) -> Iterator[Row]:
+def traces(store: MessageStore, on_damage: OnDamage | None = None) -> Iterator[Row]:
     """Every report, in the order in which the broker stored them. Columns as in the table `traces`.
 
     What is no report has only its text, in `unreadable`. Raises the errors of `read_slices` for damage.
@@ -48,7 +49,7 @@ def traces(store: MessageStore) -> Iterator[Row]:
     parts = list(all_of(store, TRACE_TOPIC))
     if not parts:
         return
-    for batch in store.read_slices(parts, columns=_COLUMNS):
+    for batch in store.read_slices(parts, columns=_COLUMNS, on_damage=on_damage):
         columns = [batch.column(name) for name in _COLUMNS]
         columns[2] = columns[2].cast("int64")
         for queue, offset, stored, body in zip(*(c.to_pylist() for c in columns), strict=True):

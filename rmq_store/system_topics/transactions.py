@@ -26,6 +26,7 @@ from rmq_store.format.topics import (
     SCHEDULE_TOPIC,
     TIMER_TOPIC,
 )
+from rmq_store.reading.read_options import OnDamage
 from rmq_store.store import MessageStore
 from rmq_store.system_topics.copies_by_uniq_key import Copy, copies_with
 from rmq_store.system_topics.system_topic_rows import (
@@ -46,7 +47,7 @@ _SMALL = {"realQueueId": "REAL_QID", "checks": "TRANSACTION_CHECK_TIMES"}
 _LOOKED_UP = 1 << 17  # transactions whose messages are looked for at a time
 
 
-def transactions(store: MessageStore) -> Iterator[Row]:
+def transactions(store: MessageStore, on_damage: OnDamage | None = None) -> Iterator[Row]:
     """Every transaction of which a half message is left, in the order of the half messages.
 
     Columns as in the table `transactions`, times in ms. Takes memory for those that were stored again.
@@ -54,10 +55,10 @@ def transactions(store: MessageStore) -> Iterator[Row]:
     """
     newest = newest_time(store)
     for half, op in ((HALF_TOPIC, OP_TOPIC), (ROCKSDB_HALF_TOPIC, ROCKSDB_OP_TOPIC)):
-        ended = _Ended.of(store, op)
-        rows = iter(_with_later_halves(store, half, ended))
+        ended = _Ended.of(store, op, on_damage)
+        rows = iter(_with_later_halves(store, half, ended, on_damage))
         while some := list(islice(rows, _LOOKED_UP)):
-            yield from _with_fates(store, some, newest)
+            yield from _with_fates(store, some, newest, on_damage)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +72,12 @@ class _Ended:
     log_offsets: Ints
 
     @classmethod
-    def of(cls, store: MessageStore, topic: str) -> _Ended:
+    def of(cls, store: MessageStore, topic: str, on_damage: OnDamage | None) -> _Ended:
+        """Those of an op topic."""
+        columns = ("tags", "body", "properties")
         offsets, places = [_NONE], [_NONE]
         for part in all_of(store, topic):
-            for batch in store.read_slices([part], columns=("tags", "body", "properties")):
+            for batch in store.read_slices([part], columns=columns, on_damage=on_damage):
                 batch = batch.filter(pc.equal(batch["tags"], "d"))
                 numbers = whole_numbers(property_of(batch, "TRANS_OFFSET"))
                 places.append(numbers.drop_null().to_numpy())
@@ -103,22 +106,24 @@ def _numbers_in(bodies: pa.Array) -> Ints:
     return numbers
 
 
-def _with_later_halves(store: MessageStore, topic: str, ended: _Ended) -> Iterator[Row]:
+def _with_later_halves(
+    store: MessageStore, topic: str, ended: _Ended, on_damage: OnDamage | None
+) -> Iterator[Row]:
     """A row for each first half message that is left, with what its later ones add."""
     later: dict[str, list[Row]] = {}
-    for row in _halves(store, topic):
+    for row in _halves(store, topic, on_damage):
         if _is_again(row):
             later.setdefault(_id_of(row), []).append(row)
-    for row in _halves(store, topic):
+    for row in _halves(store, topic, on_damage):
         if not _is_again(row):
             yield _joined([row, *later.pop(_id_of(row), ())], ended)
     for rows in later.values():  # the first half message has expired
         yield _joined(rows, ended)
 
 
-def _halves(store: MessageStore, topic: str) -> Iterator[Row]:
+def _halves(store: MessageStore, topic: str, on_damage: OnDamage | None) -> Iterator[Row]:
     for part in all_of(store, topic):
-        for row in rows_of(store, part, _TEXTS, _NUMBERS, _SMALL):
+        for row in rows_of(store, part, _TEXTS, _NUMBERS, _SMALL, on_damage=on_damage):
             yield row | {
                 "halfQueueOffset": row["queueOffset"],
                 "halfCommitLogOffset": row["commitLogOffset"],
@@ -150,7 +155,9 @@ def _joined(rows: list[Row], ended: _Ended) -> Row:
     }
 
 
-def _with_fates(store: MessageStore, rows: list[Row], newest: int) -> Iterator[Row]:
+def _with_fates(
+    store: MessageStore, rows: list[Row], newest: int, on_damage: OnDamage | None
+) -> Iterator[Row]:
     """The rows with their state. A committed message may be there without an op message."""
     keys = {row["uniqKey"] for row in rows if row["uniqKey"]}
     topics = {row["topic"] for row in rows if row["topic"]}
@@ -159,7 +166,7 @@ def _with_fates(store: MessageStore, rows: list[Row], newest: int) -> Iterator[R
     start = store.log_range()[0]
     # A committed message with a delay waits once more under a topic of the broker.
     searched = {*topics, GIVEN_UP_TOPIC, TIMER_TOPIC, SCHEDULE_TOPIC}
-    for copy in copies_with(store, searched, keys):
+    for copy in copies_with(store, searched, keys, on_damage):
         if copy.topic == GIVEN_UP_TOPIC:
             given_up.add(copy.uniq_key)
         elif copy.half_offset >= start:

@@ -38,6 +38,7 @@ DEAD_LETTERS = Table(
         *_MESSAGE,
     ),
     lambda store, ranges: dead_letters(store),
+    dead_letters,
 )
 
 RETRIES = Table(
@@ -59,6 +60,7 @@ RETRIES = Table(
         *_MESSAGE,
     ),
     lambda store, ranges: retries(store),
+    retries,
 )
 
 TRACES = Table(
@@ -100,4 +102,5 @@ TRACES = Table(
         TableColumn("unreadable", TEXT, "the text of what is not such a report; else null"),
     ),
     lambda store, ranges: traces(store),
+    traces,
 )

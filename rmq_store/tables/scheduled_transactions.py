@@ -48,6 +48,7 @@ SCHEDULED = Table(
         TableColumn("deliveredQueueOffset", LONG, "the queue offset of the copy"),
     ),
     lambda store, ranges: delayed_messages(store),
+    delayed_messages,
 )
 
 TRANSACTIONS = Table(
@@ -87,4 +88,5 @@ TRANSACTIONS = Table(
         TableColumn("committedQueueOffset", LONG, "its queue offset there"),
     ),
     lambda store, ranges: transactions(store),
+    transactions,
 )

@@ -13,6 +13,7 @@ from rmq_store.arrow.column_definitions import TIMESTAMP as TIMESTAMP
 from rmq_store.errors import shown_path
 from rmq_store.escaping import is_utf8, printable
 from rmq_store.format.queues import QueueSlice
+from rmq_store.reading.read_options import OnDamage
 from rmq_store.store import MessageStore
 
 TEXT, INT, LONG, FLAG = pa.string(), pa.int32(), pa.int64(), pa.bool_()
@@ -22,6 +23,7 @@ _PIECE_ROWS = 8192
 _PATHS = ("path", "file", "configFile")
 Row = Mapping[str, Any]
 RowsOf = Callable[[MessageStore, Sequence[QueueSlice] | None], Iterable[Row]]
+RowsPastDamage = Callable[[MessageStore, OnDamage | None], Iterable[Row]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,7 @@ class Table:
     about: str
     columns: tuple[TableColumn, ...]
     rows_of: RowsOf | None = None  # None: the query planner makes the rows
+    rows_past_damage: RowsPastDamage | None = None  # of the broker's own topics
 
     @property
     def schema(self) -> pa.Schema:

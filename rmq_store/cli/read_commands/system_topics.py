@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
@@ -9,10 +10,12 @@ from typing import Any
 
 import click
 
+from rmq_store.cli.exit_codes import EXIT_FINDINGS
+from rmq_store.cli.messages import Damage
 from rmq_store.cli.option_names import OnceCommand
 from rmq_store.cli.options import json_option, open_store, store_command, word
 from rmq_store.cli.printing import print_pieces, reading
-from rmq_store.errors import InvalidArgumentError, nearest
+from rmq_store.errors import InvalidArgumentError, StoreError, nearest
 from rmq_store.store import MessageStore
 
 _DELAYED = ("waiting", "overdue", "delivered", "cancelled", "lost", "hidden")
@@ -72,6 +75,9 @@ _SHOWN = {
 _limit = click.option(
     "--limit", type=click.IntRange(min=1), metavar="N", help="Print at most N rows."
 )
+_skip_damaged = click.option(
+    "--skip-damaged", is_flag=True, help="Leave out damaged messages, and report them."
+)
 _topic = click.option("--topic", type=word, help="Only messages for this topic.")
 
 
@@ -81,6 +87,7 @@ _topic = click.option("--topic", type=word, help="Only messages for this topic."
 @click.option("--state", type=click.Choice(_DELAYED), help="Only messages in this state.")
 @click.option("--system", is_flag=True, help="Include the broker's own, such as pop checkpoints.")
 @_limit
+@_skip_damaged
 @json_option
 def scheduled(
     store: str,
@@ -90,6 +97,7 @@ def scheduled(
     state: str | None,
     system: bool,
     limit: int | None,
+    skip_damaged: bool,
     as_json: bool,
 ) -> None:
     """List messages that the broker is to deliver later, by delay level or by timer.
@@ -99,7 +107,15 @@ def scheduled(
     """
     with open_store(store, broker_conf, broker_name) as opened:
         wanted = {"topic": topic, "state": state}
-        _print(opened, "scheduled", wanted, limit, as_json, system=system or topic is not None)
+        _print(
+            opened,
+            "scheduled",
+            wanted,
+            limit,
+            as_json,
+            skip_damaged,
+            system=system or topic is not None,
+        )
 
 
 @click.command(cls=OnceCommand)
@@ -107,6 +123,7 @@ def scheduled(
 @_topic
 @click.option("--state", type=click.Choice(_TRANSACTIONS), help="Only transactions in this state.")
 @_limit
+@_skip_damaged
 @json_option
 def transactions(
     store: str,
@@ -115,11 +132,14 @@ def transactions(
     topic: str | None,
     state: str | None,
     limit: int | None,
+    skip_damaged: bool,
     as_json: bool,
 ) -> None:
     """List transactions of which a half message is left, with what became of them."""
     with open_store(store, broker_conf, broker_name) as opened:
-        _print(opened, "transactions", {"topic": topic, "state": state}, limit, as_json)
+        _print(
+            opened, "transactions", {"topic": topic, "state": state}, limit, as_json, skip_damaged
+        )
 
 
 @click.command(cls=OnceCommand)
@@ -127,6 +147,7 @@ def transactions(
 @click.option("--group", type=word, help="Only this consumer group.")
 @click.option("--topic", type=word, help="Only messages of this topic.")
 @_limit
+@_skip_damaged
 @json_option
 def retries(
     store: str,
@@ -135,6 +156,7 @@ def retries(
     group: str | None,
     topic: str | None,
     limit: int | None,
+    skip_damaged: bool,
     as_json: bool,
 ) -> None:
     """List messages that consumer groups sent back: where they came from, how often, since when.
@@ -143,7 +165,7 @@ def retries(
     """
     wanted = {"consumerGroup": group, "originTopic": topic}
     with open_store(store, broker_conf, broker_name) as opened:
-        _print(opened, "retries", wanted, limit, as_json)
+        _print(opened, "retries", wanted, limit, as_json, skip_damaged)
 
 
 @click.command(cls=OnceCommand)
@@ -151,6 +173,7 @@ def retries(
 @click.option("--group", type=word, help="Only reports of this producer or consumer group.")
 @click.option("--id", "message_id", type=word, help="Only reports about this message (UNIQ_KEY).")
 @_limit
+@_skip_damaged
 @json_option
 def traces(
     store: str,
@@ -159,11 +182,19 @@ def traces(
     group: str | None,
     message_id: str | None,
     limit: int | None,
+    skip_damaged: bool,
     as_json: bool,
 ) -> None:
     """Print what producers and consumers reported of their messages (RMQ_SYS_TRACE_TOPIC)."""
     with open_store(store, broker_conf, broker_name) as opened:
-        _print(opened, "traces", {"groupName": group, "msgId": message_id}, limit, as_json)
+        _print(
+            opened,
+            "traces",
+            {"groupName": group, "msgId": message_id},
+            limit,
+            as_json,
+            skip_damaged,
+        )
 
 
 def _print(
@@ -172,17 +203,24 @@ def _print(
     wanted: Mapping[str, str | None],
     limit: int | None,
     as_json: bool,
+    skip_damaged: bool,
     *,
     system: bool = True,
 ) -> None:
     """Print the rows of a table that have the wanted values, and on stderr how many of each state."""
     from rmq_store.tables import TABLES
 
-    table = TABLES[name]
-    assert table.rows_of is not None
+    table, damage = TABLES[name], Damage(skip_damaged)
     _refuse_unknown(store, wanted.get("topic") or wanted.get("originTopic"))
     counts: Counter[str] = Counter()
     left_out = 0
+    seen: set[tuple[str | None, int | None]] = set()
+
+    def once(error: StoreError) -> None:
+        """Some tables read a queue twice."""
+        if (error.path, error.offset) not in seen:
+            seen.add((error.path, error.offset))
+            damage(error)
 
     def of_users(found: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
         nonlocal left_out
@@ -193,11 +231,11 @@ def _print(
                 yield row
 
     def rows() -> Iterator[Mapping[str, Any]]:
-        assert table.rows_of is not None
+        assert table.rows_past_damage is not None
         given = {column: value for column, value in wanted.items() if value is not None}
         found = (
             row
-            for row in table.rows_of(store, None)
+            for row in table.rows_past_damage(store, once if skip_damaged else None)
             if all(row.get(column) == value for column, value in given.items())
         )
         for row in islice(found if system else of_users(found), limit):
@@ -205,13 +243,16 @@ def _print(
             yield row
 
     pieces = table.pieces_of_rows(store.broker_name, rows())
-    with reading(name, store) as progress:
+    with damage, reading(name, store) as progress:
         print_pieces(pieces, as_json, columns=_SHOWN[name], progress=progress)
     states = ", ".join(f"{count} {state}" for state, count in counts.items() if state)
     rows_said = f"{counts.total():,} {'row' if counts.total() == 1 else 'rows'}"
     click.echo(f"{rows_said}: {states}" if states else rows_said, err=True)
     if left_out:
         click.echo(f"{left_out:,} of the broker's own are left out; --system shows them", err=True)
+    damage.conclude()
+    if damage.count:
+        sys.exit(EXIT_FINDINGS)
 
 
 def _refuse_unknown(store: MessageStore, topic: str | None) -> None:

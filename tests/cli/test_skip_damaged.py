@@ -1,0 +1,48 @@
+"""Tables of the broker's own topics, with a damaged message in them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rmq_store import QueueId
+from tests.support.golden import GoldenStore, unpack
+from tests.support.running.commands import call, objects
+
+
+def hurt(store: GoldenStore, queue: QueueId, row: int) -> int:
+    """Damage the magic of one message of a queue; gives its log offset."""
+    record = store.by_queue[queue][row]
+    at = record["commitLogOffset"]
+    path = max(p for p in Path(store.path, "commitlog").iterdir() if int(p.name) <= at)
+    with path.open("r+b") as file:
+        file.seek(at - int(path.name) + 4)
+        file.write(b"\xff")
+    return int(at)
+
+
+@pytest.mark.parametrize(
+    ("command", "queue", "row"),
+    [
+        ("scheduled", QueueId("SCHEDULE_TOPIC_XXXX", 17), 2),
+        ("retries", QueueId("%RETRY%g-retry", 0), 2),
+        ("transactions", QueueId("RMQ_SYS_TRANS_HALF_TOPIC", 0), 5),
+    ],
+)
+def test_a_damaged_message_is_left_out_and_said(
+    command: str, queue: QueueId, row: int, tmp_path: Path
+) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    before = objects(command, store.path)
+    at = hurt(store, queue, row)
+    strict = call(command, store.path)
+    assert strict.returncode == 2
+    assert "--skip-damaged leaves it out" in strict.stderr
+    lenient = call(command, store.path, "--skip-damaged", "--json")
+    assert lenient.returncode == 1
+    assert "left out: " in lenient.stderr
+    assert str(at) in lenient.stderr
+    after = objects(command, store.path, "--skip-damaged", expect=1)
+    assert 0 < len(after) <= len(before)
+    assert all(at not in one.values() for one in after)
