@@ -119,14 +119,18 @@ def _timer_rows(
     store: MessageStore, part: QueueSlice, check: TimerCheck | None, units: TimerUnits | None
 ) -> Iterator[Row]:
     """The timer messages of a queue that the timer has neither delivered nor put off."""
-    later = _later_records(store, part, check, units)
+    later = None
+    if _may_have_later_ones(part, check, units):
+        later = _later_records(store, part, check, units)
     for row in rows_of(store, part, _TEXTS | _ORDER, _NUMBERS, _SMALL):
-        replaced = later.took_its_place(row)
         state = _state(row, check, units)
+        if state == LOST and later is None:  # or it was put off, and its unit has expired
+            later = _later_records(store, part, check, units)
+        replaced = later is not None and later.took_its_place(row)
         if state is None or replaced or row.pop("deletes") is not None:
             continue
         row = _row(row, TIMER, TIMER_TOPIC) | {"state": state}
-        if later.cancels(row, _tick(row, units)):
+        if later is not None and later.cancels(row, _tick(row, units)):
             row["state"] = CANCELLED
         yield row
 
@@ -145,17 +149,20 @@ def _state(row: Row, check: TimerCheck | None, units: TimerUnits | None) -> str 
     return WAITING if units is None else LOST
 
 
+def _may_have_later_ones(
+    part: QueueSlice, check: TimerCheck | None, units: TimerUnits | None
+) -> bool:
+    """Whether orders to delete wait, or messages were put off, as far as the timer log shows."""
+    if check is None or units is None or check.queue_offset < part.stop:
+        return True
+    return bool((units.magic & (DELETE | ROLL)).any())
+
+
 def _later_records(
     store: MessageStore, part: QueueSlice, check: TimerCheck | None, units: TimerUnits | None
 ) -> LaterTimerRecords:
-    """The orders to delete that wait, and all messages that were put off.
-
-    Reads the queue only if the timer log can have one.
-    """
+    """The orders to delete that wait, and all messages that were put off. Reads the queue."""
     later = LaterTimerRecords(store)
-    some = check is None or units is None or check.queue_offset < part.stop
-    if not some and units is not None and not bool((units.magic & (DELETE | ROLL)).any()):
-        return later
     columns = (*PLACE, "uniqKey", "reconsumeTimes", "bornTimestamp")
     for row in rows_of(store, part, _TEXTS | _ORDER, _NUMBERS, _SMALL, columns):
         if row["deletes"] is not None and _state(row, check, units) is not None:
