@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from rmq_store.admin.topic_kinds import BATCH
 from rmq_store.arrow.column_values import BatchBuilder, stored_bodies, stored_topics
 from rmq_store.arrow.string_slices import slices
 from rmq_store.commitlog.doubled_records import doubled_files
@@ -29,7 +30,7 @@ from rmq_store.config.locate import require_apart
 from rmq_store.config.topics_json import batch_topics, declared_topics
 from rmq_store.errors import InvalidArgumentError, InvalidMessageError
 from rmq_store.format.array_types import Ints
-from rmq_store.format.layout import ABORT_FILE
+from rmq_store.format.layout import ABORT_FILE, SysFlag
 from rmq_store.format.record import Gap
 from rmq_store.store import MessageStore
 
@@ -128,11 +129,24 @@ def salvage(
 
 def _declared(store: MessageStore) -> Iterator[tuple[str, dict[str, Any]]]:
     """Settings of the topics with BatchConsumeQueues, which their records need."""
-    wanted = batch_topics(declared_topics(store.path)) | {
+    declared = declared_topics(store.path)
+    wanted = batch_topics(declared) | {
         queue.topic for queue, batch in store.view.folders().items() if batch
     }
+    if not declared:  # then only the records are left to tell
+        wanted |= _topics_of_inner_batches(store)
     for topic in sorted(wanted):
-        yield topic, {"attributes": {"queue.type": "BatchCQ"}}
+        yield topic, BATCH
+
+
+def _topics_of_inner_batches(store: MessageStore) -> set[str]:
+    found: set[str] = set()
+    for piece in scan(store.log, check_crc=False):
+        if isinstance(piece, SoundRun):
+            rows = np.flatnonzero(piece.headers.sys_flag & SysFlag.INNER_BATCH)
+            if len(rows):
+                found.update(stored_topics(piece.headers.take(rows)).unique().to_pylist())
+    return found
 
 
 def _has_record_crcs(store: MessageStore) -> bool:

@@ -21,6 +21,8 @@ from rmq_store.errors import UnsupportedStoreError
 from rmq_store.format.queues import QueueId
 from rmq_store.snapshot.queue_view import QueueView
 
+_LOOKED_AT = 16 << 20  # bytes of the log; the largest record has about four
+
 
 class _Listing(NamedTuple):
     """A record at the start of the log, and the queue that it belongs to."""
@@ -63,7 +65,8 @@ def _first_records(log: CommitLog, view: QueueView, config: StoreConfig) -> list
     batch = batch_topics(view.declared_topics) | {
         queue.topic for queue, state in view.snapshot.queues.items() if state.batch
     }
-    for piece in scan(log, log.start, view.snapshot.log_end):
+    stop = min(view.snapshot.log_end, log.start + _LOOKED_AT)
+    for piece in scan(log, log.start, stop):
         if not isinstance(piece, SoundRun):
             continue
         records = DecodedRecords.of(piece.headers)

@@ -175,16 +175,20 @@ def _timer_rows(
 
     `last`: when the last record was stored (ms).
     """
-    later = _later_records(store, part, check, units, on_damage)
+    later = None
+    if _may_have_later_ones(part, check, units):
+        later = _later_records(store, part, check, units, on_damage)
     for row in rows_of(store, part, _TEXTS | _ORDER, _NUMBERS, _SMALL, on_damage=on_damage):
-        replaced = later.took_its_place(row)
         state = _state(row, check, units)
         if state is None and row["dueTimestamp"] is not None and row["dueTimestamp"] > last:
             state = HIDDEN
+        if state in (LOST, HIDDEN) and later is None:  # or it was put off, and its unit has expired
+            later = _later_records(store, part, check, units, on_damage)
+        replaced = later is not None and later.took_its_place(row)
         if state is None or replaced or row.pop("deletes") is not None:
             continue
         row = _row(row, TIMER, TIMER_TOPIC) | {"state": state}
-        if later.cancels(row, _tick(row, units)):
+        if later is not None and later.cancels(row, _tick(row, units)):
             row["state"] = CANCELLED
         yield row
 
@@ -203,6 +207,15 @@ def _state(row: Row, check: TimerCheck | None, units: TimerUnits | None) -> str 
     return WAITING if units is None else LOST
 
 
+def _may_have_later_ones(
+    part: QueueSlice, check: TimerCheck | None, units: TimerUnits | None
+) -> bool:
+    """Whether orders to delete wait, or messages were put off, as far as the timer log shows."""
+    if check is None or units is None or check.queue_offset < part.stop:
+        return True
+    return bool((units.magic & (DELETE | ROLL)).any())
+
+
 def _later_records(
     store: MessageStore,
     part: QueueSlice,
@@ -210,14 +223,8 @@ def _later_records(
     units: TimerUnits | None,
     on_damage: OnDamage | None,
 ) -> LaterTimerRecords:
-    """The orders to delete that wait, and all messages that were put off.
-
-    Reads the queue only if the timer log can have one.
-    """
+    """The orders to delete that wait, and all messages that were put off. Reads the queue."""
     later = LaterTimerRecords(store)
-    some = check is None or units is None or check.queue_offset < part.stop
-    if not some and units is not None and not bool((units.magic & (DELETE | ROLL)).any()):
-        return later
     columns = (*PLACE, "uniqKey", "reconsumeTimes", "bornTimestamp")
     texts = _TEXTS | _ORDER
     for row in rows_of(store, part, texts, _NUMBERS, _SMALL, columns, on_damage=on_damage):

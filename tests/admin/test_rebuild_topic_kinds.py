@@ -13,6 +13,7 @@ import pytest
 
 from rmq_store import MessageStore
 from rmq_store.admin.rebuild import rebuild
+from rmq_store.admin.salvage import salvage
 from rmq_store.verify.verify_store import verify
 from tests.support.golden import GoldenStore, unpack
 
@@ -155,3 +156,13 @@ def test_a_kind_that_nothing_says_is_said_to_be_unknown(tmp_path: Path) -> None:
     assert report.to_dict()["kind_unknown"] == ["several"]
     again: dict[str, Any] = json.loads((new / "config" / "topics.json").read_bytes())
     assert "several" in again["topicConfigTable"]
+
+
+def test_salvage_declares_what_an_inner_batch_proves(tmp_path: Path) -> None:
+    golden = unpack("clean-5.5.0", tmp_path)
+    root, new = Path(golden.path), tmp_path / "new"
+    for folder in ("config", "batchconsumequeue"):
+        shutil.rmtree(root / folder)
+    salvage(root, new)
+    assert kind_of(new, "inner") == "BatchCQ"
+    assert kind_of(new, "orders") is None

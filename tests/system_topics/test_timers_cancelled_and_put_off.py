@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -212,3 +213,24 @@ def test_each_message_has_one_row_in_its_true_state(tmp_path: Path, case: str) -
     with MessageStore.open(root, queues=False) as store:
         places = [extent.start for extent in store.scan() if extent.record is not None]
     assert states(root) == {places[number]: state for number, state in expected.items()}
+
+
+@pytest.mark.parametrize("unit_of_first", [True, False])
+def test_a_timer_that_was_put_off_is_not_lost_when_its_unit_has_expired(
+    tmp_path: Path, unit_of_first: bool
+) -> None:
+    """The timer log goes with the log: its first files expire, and the queue may still list more."""
+    root = tmp_path / "store"
+    with MessageStore.create(root, {"mappedFileSizeCommitLog": 1 << 20}, release="5.5.0") as writer:
+        writer.append(timer("A", 900))
+        writer.append(timer("A", 900, at=300, TIMER_ROLL_TIMES=1))
+    with MessageStore.open(root, queues=False) as store:
+        places = [extent.start for extent in store.scan() if extent.record is not None]
+    unit = struct.Struct(">iqiqiqiiq")
+    units = [unit.pack(52, -1, 1, NOW + 300, 600, places[1], 1, 0, 0)]
+    if unit_of_first:
+        units.insert(0, unit.pack(52, -1, 3, NOW, 300, places[0], 1, 0, 0))
+    (root / "timerlog").mkdir()
+    (root / "timerlog" / ("0" * 20)).write_bytes(b"".join(units).ljust(520, b"\0"))
+    (root / "config" / "timercheck").write_bytes(struct.pack(">qqq", NOW + 400, 0, 2))
+    assert states(root) == {places[1]: "waiting"}
