@@ -102,7 +102,9 @@ class EncodedRecords:
         counted = (
             int(self.item_counts.sum()) == len(self.hashes) and not (self.item_counts < 0).any()
         )
-        sized = int(self.total.sum()) == len(self.data) and int(self.total.min()) >= MIN_RECORD_SIZE
+        sized = int(self.total.sum()) == len(self.data) and bool(
+            (self.total >= self._least()).all()
+        )
         known = int(self.topic_code.min()) >= 0 and int(self.topic_code.max()) < len(self.topics)
         if not (counted and sized and known and int(self.queue_id.min()) >= 0):
             raise _contradiction("their sizes, topics, queues or keys do not add up")
@@ -113,6 +115,11 @@ class EncodedRecords:
         agree &= ((magic == MAGIC_V1) | (magic == MAGIC_V2)).all()
         if not agree:
             raise _contradiction("a record does not begin where it should, or has another sysFlag")
+
+    def _least(self) -> Ints:
+        """The smallest size of records with these hosts."""
+        v6 = ((self.sys_flag & bit) != 0 for bit in (SysFlag.BORN_HOST_V6, SysFlag.STORE_HOST_V6))
+        return MIN_RECORD_SIZE + V6_EXTRA * sum(v6, np.zeros(len(self), dtype=np.int64))
 
     def _starts(self) -> Ints:
         starts: Ints = np.cumsum(self.total) - self.total

@@ -164,6 +164,29 @@ def contradictions(records: EncodedRecords) -> Iterator[EncodedRecords]:
     other_magic = records.data.copy()
     other_magic[4] ^= 1
     yield replace(records, data=other_magic)
+    yield of_v6_without_room(records)
+
+
+def of_v6_without_room(records: EncodedRecords) -> EncodedRecords:
+    """The first record, as short as it can be with addresses of 4 bytes, says that they have 16."""
+    least = 88 + 1 + 2  # bytes of the head, the topic and the length of the properties
+    data = records.data[:least].copy()
+    data[:4] = np.frombuffer(least.to_bytes(4, "big"), np.uint8)
+    data[36:40] = np.frombuffer((0x30).to_bytes(4, "big"), np.uint8)  # sysFlag
+    one = {
+        name: getattr(records, name)[:1] for name in ("topic_code", "queue_id", "store_timestamp")
+    }
+    counts = np.zeros(1, dtype=np.int64)
+    return replace(
+        records,
+        **one,
+        data=data,
+        total=np.array([least]),
+        sys_flag=np.array([0x30], dtype=np.int32),
+        tags_code=records.tags_code[:1],
+        item_counts=counts,
+        hashes=records.hashes[:0],
+    )
 
 
 def test_records_that_do_not_add_up_are_refused_before_a_byte_is_written(tmp_path: Path) -> None:
