@@ -129,7 +129,7 @@ class MessageStore:
                     closing(open_shadow(where, storage_options, listing))
                 )
             root = require_store(
-                where if shadow is None else shadow.folder, known, queues=queues, files_count=True
+                where if shadow is None else shadow.folder, known, queues=queues, to_read=True
             )
             folder = root.absolute().name if shadow is None else where.rpartition("/")[2]
             name = broker_name or known.brokerName or folder

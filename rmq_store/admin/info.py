@@ -75,7 +75,7 @@ def store_info(
 ) -> StoreInfo:
     """The summary of the store in `path`. Raises what MessageStore.open raises."""
     config = StoreConfig.of(None) if broker_conf is None else StoreConfig.read(broker_conf)
-    root = require_store(path, config, files_count=True)
+    root = require_store(path, config, to_read=True)
     log = CommitLog(commitlog_folders(root, config), file_size=config.mappedFileSizeCommitLog)
     try:
         topics, queues = _count_queues(root)

@@ -17,6 +17,7 @@ from typing import Any
 
 from rmq_store.commitlog.doubled_records import refuse_doubled
 from rmq_store.config.broker_conf import StoreConfig
+from rmq_store.config.dledger import refuse_to_change
 from rmq_store.config.locate import refuse_foreign_log, refuse_linked_queues
 from rmq_store.config.rocksdb import refuse_rocksdb
 from rmq_store.consumequeue.queue_files import QueueFiles
@@ -269,7 +270,8 @@ def apply_retention(plan: RetentionPlan) -> int:
     or changed since the plan.
     """
     root = Path(plan.path)
-    refuse_rocksdb(root, files_count=False)
+    refuse_rocksdb(root, to_read=False)
+    refuse_to_change(root)
     refuse_foreign_log(root, plan.config)
     refuse_linked_queues(root)
     lock = StoreLock(root)

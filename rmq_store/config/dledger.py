@@ -36,12 +36,34 @@ class DLedgerLog:
         return f"the DLedger log {names}{since}"
 
 
+def dledger_folders(root: Path) -> list[Path]:
+    """The folders that brokers in DLedger mode made in a store, with a file or not."""
+    found = (child for child in root.iterdir() if child.name.startswith(_PREFIX))
+    return sorted(folder for folder in found if folder.is_dir())
+
+
+def refuse_to_change(root: Path) -> None:
+    """Raise UnsupportedStoreError for a folder `dledger-*`, also for one without a file.
+
+    It may be that of a log that was not copied. A repair would take the queue entries of its messages
+    for wrong.
+    """
+    for folder in dledger_folders(root):
+        raise UnsupportedStoreError(
+            folder,
+            reason="a broker in DLedger mode has used this store: its newer messages may be in a log that "
+            "is not here, and queue entries lead to them",
+            advice="Nothing was changed. Reading and rmqstore verify show whether entries lead beyond "
+            "the log. If none does, move the empty folder away",
+        )
+
+
 def find_dledger(root: Path, config: StoreConfig) -> DLedgerLog | None:
     """The DLedger log of a store; None without one, and for folders `dledger-*` without a file.
 
     If there is no `commitlog/` either, a folder `dledger-*` shows the mode although it is empty.
     """
-    own = sorted(child for child in root.iterdir() if child.name.startswith(_PREFIX))
+    own = dledger_folders(root)
     places = [folder / part for part in _PARTS for folder in own if (folder / part).is_dir()]
     if config.storePathDLedgerCommitLog:
         elsewhere = Path(config.storePathDLedgerCommitLog)

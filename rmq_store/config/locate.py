@@ -8,7 +8,7 @@ from difflib import SequenceMatcher
 from pathlib import Path
 
 from rmq_store.config.broker_conf import PATH_SPLITTER, StoreConfig
-from rmq_store.config.dledger import refuse_dledger
+from rmq_store.config.dledger import refuse_dledger, refuse_to_change
 from rmq_store.config.rocksdb import refuse_rocksdb
 from rmq_store.errors import (
     ForeignLogError,
@@ -54,14 +54,14 @@ def require_store(
     config: StoreConfig,
     *,
     queues: bool = True,
-    files_count: bool = False,
+    to_read: bool = False,
 ) -> Path:
     """`path` as the root folder of a store.
 
     Raises NotAStoreError, with a store nearby if there is one. Raises MissingFileError if a
     configured folder of the log does not exist, or has other files than those of a log. Raises
     UnsupportedStoreError for tiered stores, for a DLedger log and, with `queues`, for queues in
-    RocksDB. Without `queues`, the CommitLog beside a DLedger log may be read. `files_count`: queue
+    RocksDB. Without `queues`, the CommitLog beside a DLedger log may be read. `to_read`: queue
     files beside a RocksDB database are enough, see `refuse_rocksdb`.
     """
     root = Path(path)
@@ -72,7 +72,7 @@ def require_store(
             raise _not_a_store(
                 root, "this is a file, not the folder of a store", _store_above(root)
             )
-        _refuse_other_kinds(root, config, queues, files_count)
+        _refuse_other_kinds(root, config, queues, to_read)
         if _has_log(root, config):
             _refuse_other_content(root, config)
             return root
@@ -358,12 +358,14 @@ def _nearest_existing(root: Path) -> Path | None:
     return None
 
 
-def _refuse_other_kinds(root: Path, config: StoreConfig, queues: bool, files_count: bool) -> None:
+def _refuse_other_kinds(root: Path, config: StoreConfig, queues: bool, to_read: bool) -> None:
     log = _log_files(root, config)
     if queues or not log:
         refuse_dledger(root, config, log)
     if queues:
-        refuse_rocksdb(root, files_count=files_count)
+        refuse_rocksdb(root, to_read=to_read)
+    if queues and not to_read:
+        refuse_to_change(root)
     if (root / COMMITLOG_DIR).is_dir():
         return
     for name in _TIERED_DIRS:

@@ -28,10 +28,10 @@ def rocksdb_queues(root: Path) -> Path | None:
     return next((root / name for name in _FOLDERS if (root / name / _MARK).is_file()), None)
 
 
-def refuse_rocksdb(root: Path, *, files_count: bool) -> None:
+def refuse_rocksdb(root: Path, *, to_read: bool) -> None:
     """Raise UnsupportedStoreError if the queues are in a database.
 
-    `files_count`: queue files beside it are enough for the caller, who compares them with the log
+    `to_read`: queue files beside it are enough for the caller, who compares them with the log
     (`snapshot.queues_beside_rocksdb`). A writer would leave the database behind the files.
     """
     database = rocksdb_queues(root)
@@ -44,7 +44,7 @@ def refuse_rocksdb(root: Path, *, files_count: bool) -> None:
             "are no queue files beside it",
             advice=_READ_LOG,
         )
-    if not files_count:
+    if not to_read:
         raise UnsupportedStoreError(
             database,
             reason="the queues of this store are in a RocksDB database too, which rmqstore does not "

@@ -20,6 +20,7 @@ from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import Extent
 from rmq_store.commitlog.page_rest import page_rest
 from rmq_store.commitlog.scan import SoundRun, scan
+from rmq_store.config.dledger import dledger_folders
 from rmq_store.config.rocksdb import rocksdb_queues
 from rmq_store.config.topics_json import batch_topics
 from rmq_store.consumequeue.entry_of_record import dispatch
@@ -419,6 +420,7 @@ def conclude(store: MessageStore, whole: LogPart) -> VerifyReport:
     findings.add_all(_unreached(piece) for piece in whole.after_end if piece.start >= now)
     findings.add_all(config_findings(store))
     findings.add_all(_about_rocksdb(store))
+    findings.add_all(_about_dledger(store))
     start, end = store.log_range()
     return VerifyReport(
         str(store.path),
@@ -468,6 +470,18 @@ def _about_rocksdb(store: MessageStore) -> Iterator[Finding]:
             "the queues are in a RocksDB database too, which was not examined: all that is said of "
             "queues is about their files. Light queues (LMQ) may be in the database alone",
             "Normal with rocksdbCQDoubleWriteEnable=true and with combineCQLoadingCQTypes",
+        )
+
+
+def _about_dledger(store: MessageStore) -> Iterator[Finding]:
+    for folder in dledger_folders(store.path):  # one with a file was refused
+        yield Finding(
+            Severity.NOTE,
+            "dledger-without-log",
+            str(folder),
+            "a broker in DLedger mode has used this store, and the folder has no log: messages to which "
+            "queue entries lead beyond the log may be in a DLedger log that is not here",
+            "Normal if the broker stored nothing in that mode. Otherwise copy the folder completely",
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -158,7 +159,10 @@ def test_an_empty_dledger_folder_hides_nothing(tmp_path: Path, inside: str) -> N
     Path(golden.path, "dledger-n0", inside).mkdir(parents=True)
     with MessageStore.open(golden.path) as store:
         assert sum(map(len, store.read_batches(columns=["body"], include_system_topics=True)))
-        assert not verify(store).findings
+        assert {one.code for one in verify(store).findings} == {"dledger-without-log"}
+    for use in (recover, MessageStore.append_to):
+        with pytest.raises(UnsupportedStoreError, match="has used this store"):
+            use(golden.path)
 
 
 def test_a_configuration_of_dledger_mode_is_enough_to_refuse(tmp_path: Path) -> None:
@@ -175,3 +179,16 @@ def test_a_configuration_of_dledger_mode_is_enough_to_refuse(tmp_path: Path) -> 
             use()
     conf.write_text("enableDLegerCommitLog=false\nstorePathDLedgerCommitLog=null\n")
     MessageStore.open(golden.path, broker_conf=conf).close()
+
+
+def test_entries_of_a_dledger_log_that_was_not_copied_are_not_cut(tmp_path: Path) -> None:
+    root = unpack_field(THERE, tmp_path)
+    shutil.rmtree(root / "dledger-n0")
+    (root / "dledger-n0").mkdir()
+    before = state_of(root)
+    with pytest.raises(UnsupportedStoreError, match="a log that is not here"):
+        recover(root)
+    assert state_of(root) == before
+    with MessageStore.open(root) as store:
+        codes = {one.code for one in verify(store).findings}
+    assert {"dledger-without-log", "queue-dangling-entry"} <= codes
