@@ -57,6 +57,7 @@ def _read(segment: SegmentFile, start: int, stop: int) -> bytes:
         raise from_os_error(segment.path, error, "reading") from error
 
 
+_UNITS_COMPARED = 1 << 16  # of a BatchConsumeQueue, at once
 _READ_WHOLE = 4096  # units among which no search is worth its steps
 
 
@@ -78,6 +79,7 @@ class QueueFiles:
         self.folder = folder
         self.batch = batch
         self._mended: Entries | None = None  # all units of a damaged BatchConsumeQueue
+        self._in_order_to = -1  # the units before it were compared, and their offsets ascend
         self.dtype = BATCH_QUEUE_ENTRY if batch else QUEUE_ENTRY
         self.chain = SegmentChain(
             [folder],
@@ -143,14 +145,29 @@ class QueueFiles:
         stored = self._entries(start, stop)
         if not self.batch or self.has_holes or not len(stored):
             return stored
+        if self._is_in_order(start, stop):
+            return stored
         if self._mended is None:
-            around = self._entries(max(self.first_unit, start - 1), stop + 1)
-            is_last = int(around.size[-1]) <= 0 and stop >= self.find_stop()
-            if is_in_order(around.take(slice(0, -1)) if is_last else around):
-                return stored
             self._mended = in_order(self._entries(self.first_unit, self.find_stop()))
         mended = self._mended.take(slice(start - self.first_unit, stop - self.first_unit))
         return mended if len(mended) == len(stored) else stored
+
+    def _is_in_order(self, start: int, stop: int) -> bool:
+        """Whether the queue offsets of the units around a range ascend; of a short queue, all of them.
+
+        So what a short queue gives does not depend on which range was read first.
+        """
+        if stop <= self._in_order_to:
+            return True
+        end = self.find_stop()
+        whole = end - self.first_unit <= _UNITS_COMPARED and not self.chain.is_remote
+        first, last = (self.first_unit, max(end, stop)) if whole else (start, stop)
+        around = self._entries(max(self.first_unit, first - 1), last + 1)
+        is_last = int(around.size[-1]) <= 0 and last >= end
+        found = is_in_order(around.take(slice(0, -1)) if is_last else around)
+        if found and whole:
+            self._in_order_to = end
+        return found
 
     def entries_of_few(self, start: int, stop: int) -> Entries | None:
         """One entry for each unit, where reading all costs less than a search among them; else None."""

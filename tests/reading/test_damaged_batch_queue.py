@@ -1,0 +1,57 @@
+"""Entries of a BatchConsumeQueue whose queue offsets are damaged: the same whichever range is read first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rmq_store import MessageStore, QueueId
+from tests.support.golden import GoldenStore, unpack
+
+UNIT, BASE_AT = 46, 28  # bytes of a unit, and where its first queue offset is
+QUEUE = QueueId("inner", 0)
+
+
+def units(golden: GoldenStore) -> Path:
+    folder = Path(golden.path, "batchconsumequeue", *map(str, QUEUE))
+    return sorted(folder.iterdir())[0]
+
+
+def given(golden: GoldenStore, ranges: list[tuple[int, int]]) -> list[list[tuple[int, int]]]:
+    """Queue offset and log offset of the units in some ranges, read one after the other."""
+    found = []
+    with MessageStore.open(golden.path) as store:
+        files = store._folders.files(QUEUE, batch=True)
+        for start, stop in ranges:
+            entries = files.entries(start, stop)
+            found.append(
+                list(zip(entries.offset.tolist(), entries.log_offset.tolist(), strict=True))
+            )
+    return found
+
+
+@pytest.mark.parametrize(
+    ("hurt", "inside"),
+    [((2, 4), (2, 4)), ((3, 10), (5, 8)), ((0, 6), (1, 3)), ((20, 30), (22, 27))],
+)
+def test_the_order_of_reads_does_not_matter(
+    hurt: tuple[int, int], inside: tuple[int, int], tmp_path: Path
+) -> None:
+    golden = unpack("clean-5.5.0", tmp_path)
+    path = units(golden)
+    raw = bytearray(path.read_bytes())
+    count = next(n for n in range(len(raw) // UNIT) if not any(raw[n * UNIT : n * UNIT + UNIT]))
+    assert count == 40
+    for number in range(*hurt):
+        at = number * UNIT + BASE_AT
+        offset = int.from_bytes(raw[at : at + 8], "big") + 1000
+        raw[at : at + 8] = offset.to_bytes(8, "big")
+    path.write_bytes(raw)
+    whole = 0, count
+    first = given(golden, [inside, whole])
+    last = given(golden, [whole, inside])
+    assert first == last[::-1]
+    assert first[0] == first[1][inside[0] : inside[1]]
+    places = [log_offset for _, log_offset in first[1]]
+    assert [n for n, place in enumerate(places) if place < 0] == list(range(*hurt))
