@@ -34,16 +34,20 @@ from rmq_store.files.segments import SegmentFile
 from rmq_store.format.layout import (
     INDEX_DIR,
     INDEX_HEADER,
+    INDEX_ITEM,
+    INDEX_SLOT,
     index_item_at,
 )
 from rmq_store.format.record import Gap
 from rmq_store.format.tag_key_hashes import index_key, index_key_hash
 from rmq_store.index.index_file_reader import REMOTE_BLOCK, Hit, IndexFile, list_index_files
+from rmq_store.index.item_chains import is_linked, scan
 from rmq_store.index.many_lookups import fetch, walk_chains
 from rmq_store.index.message_has_key import hashes_of
 
 _INDEX_FILES_MAPPED = 16
 _DAMAGE = (Gap.TORN, Gap.DAMAGED)
+_LINKS_READ = 64 << 20  # bytes of slots and items of an index whose links are checked
 _MOST_JUDGED = 1_000  # items of one hash whose records are looked at
 _SHORT_LOG = 256 << 20  # bytes of a log that is read for a key that the index does not have
 _SHORT_GAPS = 4 << 20  # bytes of the log without an index up to which a lookup reads them
@@ -90,6 +94,7 @@ class KeyIndex:
                 if config.maxHashSlotNum is not None or config.maxIndexNum is not None:
                     raise
                 self.unreadable.append(error)  # its range is read from the log
+        self._linked = False  # whether the links were checked
         self.reads_log = False  # all keys are read from the log, too
         self._doubted: set[tuple[int, int]] = set()
         self._inside: dict[str, list[tuple[int, int]]] = {}
@@ -125,6 +130,7 @@ class KeyIndex:
         for topic, key in wanted:
             found.setdefault(topic, set())
             hashes.setdefault(index_key_hash(index_key(topic, key)), set()).add(topic)
+        self._check_links()
         hits, broken = walk_chains(self.files, list(hashes))
         for key_hash, items in hits.items():
             offsets = self._true_offsets(key_hash, items)
@@ -133,6 +139,27 @@ class KeyIndex:
         for file, error in broken:
             self._distrust(file, error)
         return found
+
+    def _check_links(self) -> None:
+        """Check once whether each slot of a small index leads to all of its items.
+
+        A lost link hides the older items from a look-up that finds newer ones.
+        """
+        slots = (file.geometry.slots * INDEX_SLOT.itemsize for file in self.files)
+        items = (file.header.items * INDEX_ITEM.itemsize for file in self.files)
+        if self._linked or sum(slots) + sum(items) > _LINKS_READ or self._log.chain.is_remote:
+            return
+        self._linked = True
+        for file in list(self.files):
+            if file.header.items and not is_linked(file, scan(file, self._log_end)):
+                self._distrust(
+                    file,
+                    CorruptIndexError(
+                        file.path,
+                        reason="an item or a slot does not lead to the items of its slot",
+                        advice="rmqstore verify says which one. Rebuild the index: rmqstore rebuild",
+                    ),
+                )
 
     def _distrust(self, file: IndexFile, error: StoreError) -> None:
         """Read the range of a file from the log from now on."""

@@ -20,7 +20,7 @@ from tests.support.running.commands import run
 
 HEAD, SLOT, ITEM = 40, 4, 20
 SLOTS = {"clean-5.5.0": 200, "clean-5.2.0": 200}  # maxHashSlotNum of the brokers
-FAST, CASES = 8, 1200
+FAST, CASES = 10, 1200
 
 
 class Index:
@@ -68,6 +68,8 @@ def damage(index: Index, path: Path, number: int, chance: random.Random) -> tupl
         ),
         "leads to another record": lambda: _put(raw, at + 4, ">q", other),
         "another hash": lambda: _put(raw, at, ">i", key_hash ^ 1 << chance.randrange(31)),
+        "its link is lost": lambda: _put(raw, at + 16, ">i", 0),
+        "its link leads elsewhere": lambda: _put(raw, at + 16, ">i", chance.randrange(count + 3)),
         "another time": lambda: _put(raw, at + 12, ">i", 7777),
         "zeros": lambda: raw.__setitem__(slice(at, at + ITEM), bytes(ITEM)),
         "its slot is empty": lambda: _put(raw, slot, ">i", 0),
