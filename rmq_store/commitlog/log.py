@@ -81,6 +81,7 @@ class CommitLog:
             mappings=mappings,
             setting="mappedFileSizeCommitLog",
         )
+        self._file_size = file_size
         self.known_damage = (0, 0)  # log offsets of a range without records that a search found
         self.known_starts: dict[int, int] = {}  # of the first record at or after an offset
 
@@ -227,7 +228,7 @@ class CommitLog:
         """Where the log ends now, if a broker has written on since it ended at `end`."""
         if self.chain.is_remote:  # its files are those of one listing
             return end
-        log = CommitLog(self.chain.folders, file_size=self.chain.file_size)
+        log = CommitLog(self.chain.folders, file_size=self._file_size)
         try:
             return max(end, log.end_from(end))
         finally:
