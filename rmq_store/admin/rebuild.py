@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from rmq_store.admin.topic_kinds import TopicKinds
+from rmq_store.commitlog.intact_records_behind import newest_behind_damage
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.dledger import refuse_dledger
 from rmq_store.config.json_files import is_there
@@ -71,8 +72,9 @@ class RebuildReport:
 
     @property
     def all_well(self) -> bool:
-        """Whether the log has no damage, and the queues list all its records."""
-        return not (self.recovery.damage or self.recovery.left_out)
+        """Whether the log has no damage, and the target and its queues have all its records."""
+        done = self.recovery
+        return not (done.damage or done.intact_cut or done.left_out)
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain values for JSON."""
@@ -91,6 +93,7 @@ class RebuildReport:
                     "damage",
                     "entries_rebuilt",
                     "index_items_rebuilt",
+                    "intact_cut",
                     "left_out",
                     "queues",
                     "seconds",
@@ -137,6 +140,8 @@ def rebuild(
         settings = known.with_defaults_of(store.geometry())
         # Damage does not end the log before records that were flushed.
         flushed = Checkpoint.read_or_zero(store.path / CHECKPOINT_FILE).physic_msg_timestamp
+        # Nor, in the copy, before intact ones that a recovery in place would cut.
+        flushed = max(flushed, newest_behind_damage(store.log))
         state = {"source": str(store.path.absolute()), "log": log, "release": str(how)}
         kinds = TopicKinds.of(store)
         resumed = _begin(root, state)

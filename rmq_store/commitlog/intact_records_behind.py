@@ -40,3 +40,15 @@ def _has_more(log: CommitLog, stop: int) -> bool:
     end = log.chain.segment_end(file)
     read = _ZEROS_READ_REMOTE if log.chain.is_remote else _ZEROS_READ
     return stop < end and not log.chain.is_zero(stop, min(end, log.chain.stored_from(stop) + read))
+
+
+def newest_behind_damage(log: CommitLog) -> int:
+    """When the last intact record behind damage in the log's last file was stored (ms); else 0."""
+    file, newest = log.last_record_file(), 0
+    if file is None:
+        return newest
+    last, stop = log.last_from(file.base)
+    before = None if last is None else log.store_time_at(last)
+    for run in intact_records_behind(log, stop, before):
+        newest = int(run.headers.field("store_timestamp", np.int64)[-1])
+    return newest

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from rmq_store import MessageStore, QueueId
+from rmq_store.admin.rebuild import rebuild
 from rmq_store.errors import InvalidArgumentError, StoreLockedError, UnrecoverableStoreError
 from rmq_store.format.layout import QUEUE_ENTRY
 from rmq_store.format.record import Gap
@@ -243,6 +244,21 @@ def test_intact_records_that_are_cut_with_a_damaged_one_are_counted(
     report = recover(store.path, mode=mode, release="5.3.3")
     assert (report.log_end, report.intact_cut) == (hurt, behind)
     assert "are cut too" in str(report)
+
+
+@pytest.mark.parametrize("number", [1, 40])
+def test_a_rebuild_keeps_intact_records_behind_a_damaged_one(number: int, tmp_path: Path) -> None:
+    store = unpack("crash-5.3.3", tmp_path)
+    places = sorted(record["commitLogOffset"] for record in store.truth)
+    hurt = places[-number - 1]
+    path = max(p for p in Path(store.path, "commitlog").iterdir() if int(p.name) <= hurt)
+    with path.open("r+b") as file:
+        file.seek(hurt - int(path.name) + 4)
+        file.write(b"\xff")
+    report = rebuild(store.path, tmp_path / "target", release="5.3.3")
+    assert report.recovery.records == len(places) - 1
+    assert [start for start, _ in report.recovery.damage] == [hurt]
+    assert not report.all_well
 
 
 @pytest.mark.parametrize("step", range(12))

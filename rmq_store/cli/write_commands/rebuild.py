@@ -77,6 +77,8 @@ def rebuild(
                 "neither topics.json nor a folder says whether these topics have batch queues; they got "
                 f"plain ones: {', '.join(map(printable, report.kind_unknown))}"
             )
+        if recovery.intact_cut:
+            say(recovery.line_of_intact_cut())
         for line in recovery.lines_of_left_out():
             say(line)
     if not report.all_well:
