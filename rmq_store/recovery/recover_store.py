@@ -101,6 +101,7 @@ def recover_locked(
     *,
     until: int | None = None,
     flushed_until: int = 0,
+    cuts_intact: bool = True,
     progress: Callable[[int], None] | None = None,
 ) -> RecoveryReport:
     """As `recover`, under the caller's lock; afterwards `abort` exists if a recovery was needed.
@@ -109,12 +110,16 @@ def recover_locked(
     the checkpoint does not show it; damage before such records does not end the log. `progress`:
     callback that receives byte counts of the log, which is read twice. `until`: truncate the log of
     an unclean store at this offset, even if whole records follow. Raises InvalidArgumentError if no
-    record ends there.
+    record ends there, and without `cuts_intact` UnrecoverableStoreError before a strict recovery cuts
+    intact records.
     """
     begun = time.monotonic()
     if mode == "broker":
         report = recover_as_broker(root, config, traits)
     else:
-        report = StrictRecovery(root, config, traits, until, flushed_until, progress).run()
+        recovery = StrictRecovery(
+            root, config, traits, until, flushed_until, progress, cuts_intact=cuts_intact
+        )
+        report = recovery.run()
     report.seconds = time.monotonic() - begun
     return report

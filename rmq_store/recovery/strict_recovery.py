@@ -18,7 +18,7 @@ from rmq_store.config.topics_json import declared_batch_topics
 from rmq_store.consumequeue.entry_of_record import entries_to_write
 from rmq_store.consumequeue.queue_folders import QueueFolders
 from rmq_store.consumequeue.queue_writer import QueueWriter
-from rmq_store.errors import InvalidArgumentError
+from rmq_store.errors import InvalidArgumentError, UnrecoverableStoreError
 from rmq_store.files.safe_paths import is_plain_name
 from rmq_store.files.segment_writer import OpenFiles
 from rmq_store.files.segments import LARGEST_FILE
@@ -55,6 +55,8 @@ class StrictRecovery:
         until: int | None = None,
         flushed_until: int = 0,
         progress: Callable[[int], None] | None = None,
+        *,
+        cuts_intact: bool = True,
     ) -> None:
         """For the parameters see `recover_locked` in rmq_store.recovery.recover_store."""
         self._progress = progress
@@ -63,7 +65,7 @@ class StrictRecovery:
         # The other queues show the full size of a queue whose only file was truncated.
         self.config = config.with_defaults_of(queue_sizes(QueueFolders(root, config)))
         self.release = release
-        self._until = until
+        self._until, self._cuts_intact = until, cuts_intact
         self.report = RecoveryReport(str(root), "strict", not (root / ABORT_FILE).exists())
         self.checkpoint = Checkpoint.read_or_zero(root / CHECKPOINT_FILE)
         folder = root / INDEX_DIR
@@ -130,6 +132,15 @@ class StrictRecovery:
         if self._until is None:
             behind = intact_records_behind(log, end, first.newest_timestamp)
             self.report.intact_cut += sum(len(run.headers) for run in behind)
+        if self.report.intact_cut and not self._cuts_intact:
+            raise UnrecoverableStoreError(
+                log.path_at(end),
+                offset=end,
+                reason=f"{self.report.intact_cut} intact records are behind a damaged one, and a recovery "
+                "cuts them",
+                advice="The offset is a log offset. Copy them into a new store first: rmqstore salvage; "
+                "then rmqstore recover --apply cuts them here",
+            )
         self._cut_log(log, end)
         self._extend_report_by(index)
         log = self._open_log()

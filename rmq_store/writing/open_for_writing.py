@@ -92,7 +92,7 @@ def open_store(
         if recovery == "refuse":
             refuse_abort(root)
         else:
-            report = recover_locked(root, given, traits, recovery, until=until)
+            report = recover_locked(root, given, traits, recovery, until=until, cuts_intact=False)
         folders = QueueFolders(root, given)
         log = CommitLog(commitlog_folders(root, given), file_size=given.mappedFileSizeCommitLog)
         refuse_doubled(log)

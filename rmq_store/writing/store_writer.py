@@ -138,7 +138,8 @@ class StoreWriter:
         records follow; a store that was closed cleanly is never truncated. Sizes that are not in
         `config` are those of the existing files. Raises InvalidArgumentError if `config`
         contradicts the files; StoreLockedError; ForeignLogError if the log belongs to another
-        store.
+        store; UnrecoverableStoreError before a strict recovery without `until` cuts intact records
+        behind a damaged one.
         """
         return cls._of(open_store(path, config, release, broker_name, recovery, until))
 

@@ -241,6 +241,11 @@ def test_intact_records_that_are_cut_with_a_damaged_one_are_counted(
     plan = plan_recovery(store.path, mode=mode, release="5.3.3")
     assert (plan.log_end, plan.intact_cut) == (hurt, behind)
     assert f"{behind} intact records after log offset {hurt} would be cut too" in str(plan)
+    if mode == "strict":
+        before = [p.read_bytes() for p in sorted(Path(store.path, "commitlog").iterdir())]
+        with pytest.raises(UnrecoverableStoreError, match=f"{behind} intact records are behind"):
+            MessageStore.append_to(store.path, release="5.3.3")
+        assert [p.read_bytes() for p in sorted(Path(store.path, "commitlog").iterdir())] == before
     report = recover(store.path, mode=mode, release="5.3.3")
     assert (report.log_end, report.intact_cut) == (hurt, behind)
     assert "are cut too" in str(report)
