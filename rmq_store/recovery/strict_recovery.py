@@ -9,6 +9,7 @@ import numpy as np
 
 from rmq_store.arrow.decoded_records import DecodedRecords
 from rmq_store.commitlog.doubled_records import refuse_doubled
+from rmq_store.commitlog.empty_files import empty_files
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.intact_records_behind import intact_records_behind
 from rmq_store.commitlog.log import CommitLog
@@ -68,6 +69,8 @@ class StrictRecovery:
         self._until, self._cuts_intact = until, cuts_intact
         self.report = RecoveryReport(str(root), "strict", not (root / ABORT_FILE).exists())
         self.checkpoint = Checkpoint.read_or_zero(root / CHECKPOINT_FILE)
+        self._holes: list[tuple[int, int]] = []  # of the log, and where its files ended:
+        self._stored: dict[int, int] = {}  # both before truncated files got their size again
         folder = root / INDEX_DIR
         self._index_files = {
             *(str(file.path) for file in list_index_files(folder)),
@@ -97,6 +100,8 @@ class StrictRecovery:
 
     def _extend_files(self, log: CommitLog) -> None:
         """Restore the full size of truncated files with zeros: a broker loads no others."""
+        self._holes = log.chain.holes
+        self._stored = {one.base: one.base + one.size for one in log.chain.segments}
         folders = QueueFolders(self.root, self.config)
         chains = [log.chain]
         listed = folders.listed()
@@ -109,8 +114,11 @@ class StrictRecovery:
             for segment in chain.segments:
                 if segment.size < chain.file_size <= LARGEST_FILE:
                     self._extend(Path(segment.path), chain.file_size)
-        for path in _empty_files(log):
-            self._extend(path, log.chain.file_size)
+        for path in empty_files(log):
+            if int(path.name) < log.start:
+                self._changed(path, "removed", remove(path))  # else zeros would begin the log
+            else:
+                self._extend(path, log.chain.file_size)
         folders.close()
 
     def _extend(self, path: Path, size: int) -> None:
@@ -127,11 +135,10 @@ class StrictRecovery:
         geometry = index_geometry(self.root, self.config)
         index = IndexRecovery(self.root, geometry, self.checkpoint, (log.start, end))
         self.report.scanned_from, self.report.records = start, first.records
-        before = [hole for hole in log.chain.holes if hole[1] <= start]
+        before = [hole for hole in self._holes if hole[1] <= start]
         self.report.damage = [*before, *first.damage]
         if self._until is None:
-            behind = intact_records_behind(log, end, first.newest_timestamp)
-            self.report.intact_cut += sum(len(run.headers) for run in behind)
+            self.report.intact_cut += self._intact_behind(log, end, first.newest_timestamp)
         if self.report.intact_cut and not self._cuts_intact:
             raise UnrecoverableStoreError(
                 log.path_at(end),
@@ -147,6 +154,14 @@ class StrictRecovery:
         begin = start if index.start is None else min(start, index.start)
         self._dispatch_again(log, LogWalk(log, begin, stop=end, damage=first.damage), index)
         self._write_checkpoint(first)
+
+    def _intact_behind(self, log: CommitLog, end: int, newest: int) -> int:
+        """How many intact records follow `end`; one that a file ended inside of is not intact."""
+        count = 0
+        for run in intact_records_behind(log, end, newest):
+            ends = run.headers.at + run.headers.total + run.headers.base
+            count += int((ends <= self._stored[run.segment.base]).sum())
+        return count
 
     def _first_walk(self, log: CommitLog, start: int) -> LogWalk:
         """Walk to the end of the log, or to the end that the caller requested."""
@@ -276,10 +291,3 @@ class StrictRecovery:
         folders.close()
         log.chain.close()
         return self.report
-
-
-def _empty_files(log: CommitLog) -> list[Path]:
-    """The files of a log without a byte, before its last file: no broker starts with one."""
-    last = max((segment.base for segment in log.chain.segments), default=-1)
-    paths = (path for folder in log.chain.folders for path in Path(folder).glob("[0-9]" * 20))
-    return sorted(path for path in paths if int(path.name) < last and not path.stat().st_size)

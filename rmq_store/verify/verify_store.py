@@ -16,6 +16,7 @@ import numpy as np
 
 from rmq_store.arrow.decoded_records import DecodedRecords
 from rmq_store.commitlog.doubled_records import DoubledFile, doubled_files
+from rmq_store.commitlog.empty_files import empty_files
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import Extent
 from rmq_store.commitlog.page_rest import page_rest
@@ -49,6 +50,11 @@ from rmq_store.verify.queues_against_log import (
 Progress = Callable[[int], None]  # receives the number of log bytes checked
 
 _SALVAGE = "Copy the intact messages into a new store: rmqstore salvage"
+# Of a missing file whose empty remains are there: `log-file-refused` is reported too.
+_EMPTY_FILE = (
+    "the files of these {size} bytes are empty or gone, but the log continues after them. No broker "
+    "starts while an empty file is there; without one, consumers and queries by key find nothing there"
+)
 # The finding for each kind of extent that is not a record. Other kinds are normal.
 _LOG_FINDINGS = {
     Gap.DAMAGED: (
@@ -333,6 +339,8 @@ def _note_gap(store: MessageStore, extent: Extent, part: LogPart) -> None:
     elif severity is Severity.ERROR and len(part.damage) < _MOST_DAMAGE:
         part.damage.append((extent.start, extent.stop))
     stop = extent.stop
+    if extent.gap is Gap.MISSING and _has_empty_file(store, extent):
+        meaning = _EMPTY_FILE
     if extent.gap in (Gap.TORN, Gap.STALE):
         code, meaning, advice, stop = _about_end(store, extent, (code, meaning, advice))
     part.findings.add(
@@ -345,6 +353,14 @@ def _note_gap(store: MessageStore, extent: Extent, part: LogPart) -> None:
             extent.start - base,
             stop - base,
         )
+    )
+
+
+def _has_empty_file(store: MessageStore, extent: Extent) -> bool:
+    """Whether a file without a byte has the name of one that is missing in a range of the log."""
+    chain = store.log.chain
+    return not chain.is_remote and any(
+        extent.start <= int(path.name) < extent.stop for path in empty_files(store.log)
     )
 
 

@@ -1,0 +1,88 @@
+"""Files of the log that are short or empty, before and at the end of the log."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from rmq_store.errors import UnrecoverableStoreError
+from rmq_store.recovery.recover_store import plan_recovery, recover
+from rmq_store.verify.verify_store import verify
+from tests.support.golden import GoldenStore, log_files, unpack
+
+NAME = "clean-5.5.0"
+
+
+def crashed(tmp_path: Path, number: int, size: int) -> tuple[GoldenStore, Path, int]:
+    """A store that was not closed, whose file `number` of the log is cut to `size`; its full size."""
+    store = unpack(NAME, tmp_path)
+    Path(store.path, "abort").touch()
+    path = log_files(store)[number]
+    full = path.stat().st_size
+    with path.open("r+b") as file:
+        file.truncate(size)
+    return store, path, full
+
+
+@pytest.mark.parametrize(
+    ("number", "size"), [(0, 100_000), (0, 4096), (1, 100_000), (1, 4096), (1, 0), (2, 0)]
+)
+def test_what_a_short_file_lost_is_damage_although_it_gets_its_size_again(
+    number: int, size: int, tmp_path: Path
+) -> None:
+    store, path, full = crashed(tmp_path, number, size)
+    lost = (int(path.name) + size, int(path.name) + full)
+    plan = plan_recovery(store.path)
+    assert lost in plan.damage
+    assert recover(store.path).damage == plan.damage
+    assert path.stat().st_size == full
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_empty_files_before_the_log_are_removed(count: int, tmp_path: Path) -> None:
+    store = unpack(NAME, tmp_path)
+    Path(store.path, "abort").touch()
+    empty, kept = log_files(store)[:count], log_files(store)[count:]
+    for path in empty:
+        path.write_bytes(b"")
+    with pytest.raises(UnrecoverableStoreError):
+        plan_recovery(store.path, mode="broker", release="5.5.0")
+    plan, report = plan_recovery(store.path), recover(store.path)
+    assert plan.damage == report.damage == []
+    assert (plan.log_start, report.log_start) == (int(kept[0].name), int(kept[0].name))
+    assert log_files(store) == kept
+    with store.open() as opened:
+        assert not [f for f in verify(opened).findings if f.code.startswith("log-")]
+    Path(store.path, "abort").touch()
+    plan_recovery(store.path, mode="broker", release="5.5.0")
+
+
+def test_a_record_that_the_last_file_ends_inside_of_is_not_counted_as_intact(
+    tmp_path: Path,
+) -> None:
+    source = unpack(NAME, tmp_path / "source")
+    last = int(log_files(source)[-1].name)
+    records = [one for one in source.truth if one["commitLogOffset"] >= last]
+    for number in (5, 100, 300):
+        cut = records[number]
+        # The body is there as a whole: only bytes of the properties are not.
+        size = cut["commitLogOffset"] + cut["storeSize"] - 24 - last
+        shutil.rmtree(tmp_path / NAME, ignore_errors=True)
+        store, _, _ = crashed(tmp_path, -1, size)
+        plan = plan_recovery(store.path)
+        assert (plan.log_end, plan.intact_cut) == (cut["commitLogOffset"], 0)
+
+
+def test_verify_does_not_say_that_a_broker_starts_with_an_empty_file(tmp_path: Path) -> None:
+    store, path, _ = crashed(tmp_path, 1, 0)
+    with store.open() as opened:
+        found = {f.code: f for f in verify(opened).findings}
+    assert "No broker starts" in found["log-file-missing"].meaning
+    assert found["log-file-refused"].path == str(path)
+    path.unlink()
+    with store.open() as opened:
+        found = {f.code: f for f in verify(opened).findings}
+    assert "A broker starts all the same" in found["log-file-missing"].meaning
+    assert "log-file-refused" not in found
