@@ -81,7 +81,8 @@ class Compared:
     listed: Mask  # the entry at its queueOffset leads to it
     place: Ints  # of a record that is not `listed`: where the queue lists it; -1 if nowhere
     taken: (
-        Mask  # that entry leads to an earlier record with that queueOffset: a broker skips this one
+        Mask  # that entry leads to an earlier record with that queueOffset: a broker skips this one.
+        # So it does if the earlier one has the queueOffset 0, which a broker always lists
     )
     reused: Mask  # that entry leads to a later record with that queueOffset: a topic created again
     tags_code: Ints  # of that entry
@@ -213,9 +214,11 @@ class UnlistedRecords:
             place[others] = self._places(queue, log_offset[others])
             others = others[there[others] & (entries.log_offset[at[others]] != log_offset[others])]
             listing = entries.take(at[others])
-            twins = self._own_offsets(queue, listing) == offset[others]
-            taken[others] = twins & (listing.log_offset < log_offset[others])
-            reused[others] = twins & ~taken[others]
+            own = self._own_offsets(queue, listing)
+            earlier = listing.log_offset < log_offset[others]
+            # A broker lists each record with the queueOffset 0, whatever the queue has by then.
+            taken[others] = earlier & ((own == offset[others]) | (own == 0))
+            reused[others] = ~earlier & (own == offset[others])
         return Compared(listed, place, taken, reused, entries.tags_code[at])
 
     def _own_offsets(self, queue: QueueId, entries: Entries) -> Ints:

@@ -27,7 +27,7 @@ _SKIPPED = (
     "rmqstore rebuild skips them too. Read them with source=commitlog, or copy all intact messages "
     "into a new store, where they get queue offsets of their own: rmqstore salvage"
 )
-_MISSING, _TAKEN, _AGAIN, _MOVED = "missing", "taken", "again", "moved"
+_MISSING, _TAKEN, _FIRST, _AGAIN, _MOVED = "missing", "taken", "first", "again", "moved"
 _IN_NO_ENTRY = (
     "{count} intact records of queue {queue} are in no entry, {offsets}; the first: log offset "
     "{log_offset}. "
@@ -45,6 +45,14 @@ _UNLISTED = {
         _IN_NO_ENTRY + "An earlier record has that queue offset, so that a broker skips them",
         _SKIPPED,
     ),
+    _FIRST: (
+        Severity.ERROR,
+        "queue-misses-record",
+        _IN_NO_ENTRY + "An earlier record has that queue offset, and no consumer gets them",
+        "A broker that lists the log anew, and rmqstore rebuild, list them next, and skip the record "
+        "with the queue offset after it. Read all with source=commitlog, or copy all intact messages "
+        "into a new store, where they get queue offsets of their own: rmqstore salvage",
+    ),
     _AGAIN: (
         Severity.NOTE,
         "queue-offset-used-again",
@@ -60,6 +68,11 @@ _UNLISTED = {
         "Committed offsets of consumers mean other messages then: rmqstore offsets --reset-to-time",
     ),
 }
+_LISTED_AGAIN = (
+    "Normal if an earlier record has queue offset 0 too: a broker lists both, and so does rmqstore "
+    "rebuild"
+)
+_REPEATED = f"The queue repeats an entry, or has one too many. {_REBUILD}"
 _MOST_DISTANCES = 10_000  # kept apart; of damaged queues every record may have its own
 _FAR = 4096  # queue offsets; records further apart are looked up separately
 _ENTRIES_AT_A_TIME = 1 << 16
@@ -72,7 +85,7 @@ class Unlisted(NamedTuple):
 
     queue: QueueId
     batch: bool
-    why: str  # _MISSING, _TAKEN, _AGAIN, _MOVED
+    why: str  # _MISSING, _TAKEN, _FIRST, _AGAIN, _MOVED
     distance: int = 0  # places too low, for _MOVED; 0: various
 
 
@@ -223,8 +236,10 @@ def _compare(
     for distance in np.unique(shift[moved]).tolist():
         those = moved & (shift == distance)
         tally.note(Unlisted(queue, state.batch, _MOVED, distance), _run_of(found, rows[those]))
+    zero = found.offset[rows] == 0
     for those, why in (
-        (compared.taken, _TAKEN),
+        (compared.taken & ~zero, _TAKEN),
+        (compared.taken & zero, _FIRST),
         (compared.reused, _AGAIN),
         (~compared.taken & ~compared.reused, _MISSING),
     ):
@@ -244,6 +259,8 @@ def unlisted_findings(store: MessageStore, tally: QueueTally) -> Iterator[Findin
     for one, run in sorted(tally.unlisted.items()):
         severity, code, meaning, advice = _UNLISTED[one.why]
         side = "low" if one.distance > 0 else "high"
+        if one.why == _MOVED and one.distance < 0:
+            advice = _LISTED_AGAIN if run.last == 0 else _REPEATED
         places = f"{abs(one.distance)} places too {side}" if one.distance else "at various places"
         yield Finding(
             severity,
