@@ -1,8 +1,8 @@
 """Log files of one name in several folders: which of them the log is read from.
 
 A broker puts both into its list of files and reads the one whose folder comes first in a Java HashSet
-(MultiPathMappedFileQueue#load). Here it is the one with the most records. Of large files that is found
-by looks at a few places of each, so that a log with many such files opens fast.
+(MultiPathMappedFileQueue#load). Here it is the one with the most intact records. Of large files that is
+found by looks at a few places of each, so that a log with many such files opens fast.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.record_runs import follow, follow_one, next_record
+from rmq_store.commitlog.wrong_crc_rows import wrong_crc_rows
 from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.files.segments import SegmentFile
 from rmq_store.format.array_types import Bytes
@@ -24,7 +26,10 @@ _COUNTED = 64 << 20  # bytes of the largest file whose records are all counted
 
 
 def fullest(files: Sequence[SegmentFile]) -> SegmentFile:
-    """The file with the most records, of several of one name, at least one; the first of equal ones."""
+    """The file with the most records, of several of one name, at least one: the first of equal ones.
+
+    Records with a wrong CRC do not count, where all are counted.
+    """
     if len(files) == 1:
         return files[0]
     size = max(file.size for file in files)
@@ -45,9 +50,10 @@ def first_difference(file: SegmentFile, other: SegmentFile) -> int | None:
 class _Filled(NamedTuple):
     """How much of a file is records; larger is more."""
 
+    intact: int  # bytes of all records with the right CRC; 0 where they are not counted
     places: int  # with a record nearby, of those looked at
     stop: int  # of the records after the last of them
-    size: int  # of all records, in bytes; 0 where they are not counted
+    size: int  # of the file: a broker does not start with a short one
 
 
 class _Looks:
@@ -63,7 +69,7 @@ class _Looks:
         """How much of the file is records; places are of a file of `size` bytes."""
         found = list(self.record_places(size))
         if not found:
-            return _Filled(0, 0, 0)
+            return _Filled(0, 0, 0, self._file.size)
         low = found[-1]
         high = min(self._file.size, low + max(_SEEN, size // _PLACES + _SEEN))
         while high - low > 2 * _SEEN:
@@ -71,15 +77,17 @@ class _Looks:
             record = self._next(middle, min(middle + _SEEN, high))
             low, high = (low, middle) if record is None else (record, high)
         run = follow_one(self._window(low, self._file.size), self._file.base, low, self._file.size)
-        counted = self._size_of_records() if size <= _COUNTED else 0
-        return _Filled(len(found), run.stop, counted)
+        counted = self._size_of_intact_records() if size <= _COUNTED else 0
+        return _Filled(counted, len(found), run.stop, self._file.size)
 
-    def _size_of_records(self) -> int:
+    def _size_of_intact_records(self) -> int:
         base, size, counted = self._file.base, self._file.size, 0
         window, at = self._window(0, size), self._next(0, size)
         while at is not None:
             run = follow(window, base, at, size)
-            counted += run.stop - at
+            headers = Headers(window, run.at, base)
+            headers = headers.take(np.flatnonzero(headers.valid))
+            counted += int(headers.total.sum() - headers.total[wrong_crc_rows(headers)].sum())
             at = self._next(run.stop + 1, size)
         return counted
 

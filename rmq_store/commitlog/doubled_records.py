@@ -131,6 +131,6 @@ def doubled_names(log: CommitLog) -> str | None:
     used, other = pairs[0]
     more = f" (and {len(pairs) - 1} more files)" if len(pairs) > 1 else ""
     return (
-        f"two folders of the log have a file of one name{more}: {shown_path(used.path)}, which has the most "
-        f"records and is read, and {shown_path(other.path)}"
+        f"two folders of the log have a file of one name{more}: {shown_path(used.path)}, which is read, "
+        f"because none has more records, and {shown_path(other.path)}"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import shutil
 import struct
@@ -127,9 +128,12 @@ def test_of_two_files_of_one_name_the_one_with_the_records_is_read(
         there.with_name("x").rename(beside)
     with_conf = conf(store)
     check_all_is_read(store, with_conf, tmp_path)
-    finding, *others = findings(store, with_conf)
-    assert {one["code"] for one in others} <= {"log-file-refused"}  # of another size
+    finding, *refused = findings(store, with_conf)
     assert (finding["code"], finding["severity"]) == ("log-file-doubled", "error")
+    short = [str(path) for path in (there, beside) if path.stat().st_size != SIZE]
+    assert [(one["code"], one["path"]) for one in refused] == [
+        ("log-file-refused", path) for path in short
+    ]
     assert str(there) in finding["meaning"]
     assert str(beside) in finding["meaning"]
     assert str(there) in run("info", store.path, "--broker-conf", with_conf, expect=1)
@@ -239,3 +243,43 @@ def test_a_folder_of_several_names_is_one_folder(
             assert parts == ["commitlog"] * 6
         run("verify", store.path, "--broker-conf", with_conf)
         check_all_is_read(store, with_conf, tmp_path / f"{number}")
+
+
+@pytest.mark.parametrize("number", [0, 4, 50])
+@pytest.mark.parametrize("hurt_first", [False, True])
+def test_a_file_whose_bodies_are_damaged_is_not_read_instead_of_an_intact_one(
+    store: GoldenStore, tmp_path: Path, number: int, hurt_first: bool
+) -> None:
+    """Its records have the right lengths: only their CRCs tell."""
+    there, beside = in_both(store)
+    base = int(FILE)
+    inside = [
+        one for one in store.truth if base <= one["commitLogOffset"] < base + SIZE and one["body"]
+    ]
+    record = inside[number]
+    raw = bytearray(there.read_bytes())
+    body = raw.index(bytes_of(record), record["commitLogOffset"] - base)
+    raw[body] ^= 0xFF
+    intact = Path(store.path, "commitlog-b" if hurt_first else "commitlog-a", FILE)
+    hurt = beside if intact == there else there
+    whole = there.read_bytes()
+    intact.write_bytes(whole)
+    hurt.write_bytes(raw)
+    check_all_is_read(store, conf(store), tmp_path)
+
+
+def bytes_of(record: dict[str, Any]) -> bytes:
+    return base64.b64decode(record["body"])
+
+
+def test_of_files_with_the_same_records_the_one_of_full_size_is_read(store: GoldenStore) -> None:
+    last = max((p for p in Path(store.path).glob("commitlog-*/*")), key=lambda p: p.name)
+    end = store.truth[-1]["commitLogOffset"] + store.truth[-1]["storeSize"] - int(last.name)
+    raw = last.read_bytes()
+    for short in ("commitlog-a", "commitlog-b"):
+        for folder in ("commitlog-a", "commitlog-b"):
+            size = end + 200 if folder == short else len(raw)
+            Path(store.path, folder, last.name).write_bytes(raw[:size])
+        with MessageStore.open(store.path, broker_conf=conf(store)) as opened:
+            used = opened.log.chain.segments[-1]
+        assert (used.size, Path(used.path).parent.name == short) == (len(raw), False)
