@@ -156,11 +156,16 @@ class StrictRecovery:
         self._write_checkpoint(first)
 
     def _intact_behind(self, log: CommitLog, end: int, newest: int) -> int:
-        """How many intact records follow `end`; one that a file ended inside of is not intact."""
+        """How many intact records follow the one at `end`, which does not count.
+
+        That one may be whole, and only its properties half-written. One that a file ended inside of
+        is not intact.
+        """
         count = 0
         for run in intact_records_behind(log, end, newest):
-            ends = run.headers.at + run.headers.total + run.headers.base
-            count += int((ends <= self._stored[run.segment.base]).sum())
+            starts = run.headers.at + run.headers.base
+            whole = starts + run.headers.total <= self._stored[run.segment.base]
+            count += int((whole & (starts > end)).sum())
         return count
 
     def _first_walk(self, log: CommitLog, start: int) -> LogWalk:

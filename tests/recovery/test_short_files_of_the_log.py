@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from rmq_store import MessageStore
 from rmq_store.errors import UnrecoverableStoreError
 from rmq_store.recovery.recover_store import plan_recovery, recover
 from rmq_store.verify.verify_store import verify
@@ -73,6 +74,27 @@ def test_a_record_that_the_last_file_ends_inside_of_is_not_counted_as_intact(
         store, _, _ = crashed(tmp_path, -1, size)
         plan = plan_recovery(store.path)
         assert (plan.log_end, plan.intact_cut) == (cut["commitLogOffset"], 0)
+
+
+@pytest.mark.parametrize("zeros", [1, 10, 60])
+def test_a_half_written_last_record_is_cut_and_not_called_intact(
+    zeros: int, tmp_path: Path
+) -> None:
+    """Its lengths and the CRC of its body are right: the end of its properties was not written."""
+    store = unpack(NAME, tmp_path)
+    Path(store.path, "abort").touch()
+    last = store.truth[-1]
+    path, end = log_files(store)[-1], last["commitLogOffset"] + last["storeSize"]
+    with path.open("r+b") as file:
+        file.seek(end - int(path.name) - zeros)
+        file.write(bytes(zeros))
+    plan = plan_recovery(store.path)
+    assert (plan.log_end, plan.intact_cut) == (last["commitLogOffset"], 0)
+    with MessageStore.append_to(store.path) as writer:
+        writer.append({"topic": "orders", "queueId": 0, "body": b"next"})
+    with MessageStore.open(store.path) as opened:
+        assert opened.log_range()[1] > last["commitLogOffset"]
+        assert not [f for f in verify(opened).findings if f.code.startswith("log-")]
 
 
 def test_verify_does_not_say_that_a_broker_starts_with_an_empty_file(tmp_path: Path) -> None:
