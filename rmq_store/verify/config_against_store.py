@@ -177,23 +177,42 @@ def _consumers(store: MessageStore) -> Iterator[Finding]:
 
 
 def _delay_levels(store: MessageStore) -> Iterator[Finding]:
-    """Findings for delay levels that are delivered further than their queue goes."""
+    """Findings for delay levels that are delivered further than their queue, or the log, goes."""
     found = read_delay_file(store.path)
-    states = store.snapshot().queues
-    for queue_id, offset in {} if found is None else found.value.items():
-        state = states.get(QueueId(SCHEDULE_TOPIC, queue_id))
+    if found is None:
+        return
+    for queue_id, offset in found.value.items():
+        queue = QueueId(SCHEDULE_TOPIC, queue_id)
+        state = store.snapshot().queues.get(queue)
         high = 0 if state is None else state.max_offset
-        if found is not None and offset > high:
+        why = f"which has offsets to {high}" if offset > high else ""
+        if (
+            state is not None
+            and state.min_offset < offset <= high
+            and _is_due_later(store, queue, offset - 1)
+        ):
+            why = "whose message before is due later than the newest record of the log"
+        if why:
             yield Finding(
                 Severity.WARNING,
                 "delay-ahead",
                 str(found.path),
                 f"delay level {queue_id + 1} is delivered to offset {offset} of "
-                f"{SCHEDULE_TOPIC}/{queue_id}, which has offsets to {high}: the broker goes on there and "
-                "does not deliver what it has not delivered before",
+                f"{SCHEDULE_TOPIC}/{queue_id}, {why}: the broker goes on there and does not deliver what "
+                "it has not delivered before",
                 "rmqstore scheduled lists such messages as hidden. Before a broker starts, restore the "
-                "lost end of the queue, or set the level back in this file",
+                "lost end of the log, or set the level back in this file",
             )
+
+
+def _is_due_later(store: MessageStore, queue: QueueId, offset: int) -> bool:
+    """Whether a delayed message is due after the newest record of a log that nobody writes."""
+    last, end = store.snapshot().last_record, store.log_range()[1]
+    newest = None if last is None else store.log.store_time_at(last)
+    entries = store.entries(queue, offset, offset + 1)
+    if newest is None or not len(entries) or int(entries.tags_code[0]) <= newest:
+        return False
+    return store.log.end_now(end) == end
 
 
 def _timer(store: MessageStore) -> Iterator[Finding]:

@@ -131,6 +131,7 @@ def test_delayed_messages_that_a_file_hides(clean: GoldenStore, claimed: int, hi
     level = clean.by_queue[QueueId("SCHEDULE_TOPIC_XXXX", 17)]
     assert len(level) == 6  # for two hours after the newest record of the log
     change(clean, "delayOffset.json", "18:0", f"18:{claimed}")
+    assert ("delay-ahead" in found(clean)) == bool(hidden)
     rows = objects("scheduled", clean.path)
     assert [row["commitLogOffset"] for row in rows if row["state"] == "hidden"] == [
         record["commitLogOffset"] for record in level[:hidden]
