@@ -466,12 +466,16 @@ def _about_index(
             "full. rmqstore rebuild creates one",
         )
     if whole.unindexed:
+        unreadable = len(list_index_files(folder)) > len(health)
         yield Finding(
             Severity.NOTE,
             "not-indexed",
             folder,
-            f"{whole.unindexed} records with keys are after the end of the index",
-            "Normal after a crash and in a copy of a running store",
+            f"{whole.unindexed} records with keys are after the end of the index"
+            + (", as far as its files can be read" if unreadable else ""),
+            "The damaged index file, which is reported too, may have their keys"
+            if unreadable
+            else "Normal after a crash and in a copy of a running store",
             count=whole.unindexed,
         )
 
