@@ -203,7 +203,8 @@ def _damage(root: Path, log: CommitLog, end: LogEnd) -> Iterator[str]:
         yield f"log offset {start} to {stop} is in no file: a file is missing, empty or cut"
     for start, stop in end.damaged:
         yield f"log offset {start} to {stop} is not a record, and records follow"
-    flushed = Checkpoint.read_or_zero(root / CHECKPOINT_FILE).physic_msg_timestamp
+    checkpoint = Checkpoint.read_or_zero(root / CHECKPOINT_FILE)
+    flushed = checkpoint.physic_msg_timestamp
     closed = not (root / ABORT_FILE).exists()
     if flushed > 0 and log.last_record_file() is None:
         yield "the log has no record, and the checkpoint knows of messages: the log is lost"
@@ -211,6 +212,11 @@ def _damage(root: Path, log: CommitLog, end: LogEnd) -> Iterator[str]:
         yield (
             f"the last record, before log offset {end.offset}, is older than the checkpoint: the "
             "end of the log is lost, or a clock was set back"
+        )
+    elif closed and end.last is not None and checkpoint.logics_physical_offset >= end.offset:
+        yield (
+            f"the checkpoint knows of a record at log offset {checkpoint.logics_physical_offset}, and the "
+            f"log ends at {end.offset}: its end is lost"
         )
 
 
