@@ -442,27 +442,30 @@ class IndexFile:
             if number <= count and item_hash == key_hash:
                 found.append(Hit(self, number, log_offset))
             if item_hash < 0 or item_hash % slots != slot:
-                self._checked_mapping()
-                raise CorruptIndexError(
-                    self.path,
-                    offset=at,
-                    reason="an item is in the chain of another slot than that of its hash",
-                    expected=f"a hash of slot {slot}",
-                    actual=item_hash,
-                    advice="Delete this index file in a copy of the store and rebuild the index from the log",
+                raise self._broken_chain(
+                    at,
+                    "an item is in the chain of another slot than that of its hash",
+                    f"a hash of slot {slot}",
+                    item_hash,
                 )
             if previous >= number or previous < 0:
-                self._checked_mapping()
-                raise CorruptIndexError(
-                    self.path,
-                    offset=at,
-                    reason="an item points to one that is not older",
-                    expected=f"0 to {number - 1}",
-                    actual=previous,
-                    advice="Delete this index file in a copy of the store and rebuild the index from the log",
+                raise self._broken_chain(
+                    at, "an item points to one that is not older", f"0 to {number - 1}", previous
                 )
             number = previous
         self._checked_mapping()
+
+    def _broken_chain(self, at: int, reason: str, expected: str, actual: int) -> CorruptIndexError:
+        """The error for a wrong item at a position of the file."""
+        self._checked_mapping()
+        return CorruptIndexError(
+            self.path,
+            offset=at,
+            reason=reason,
+            expected=expected,
+            actual=actual,
+            advice="Delete this index file in a copy of the store and rebuild the index from the log",
+        )
 
     def _unpacked(
         self, layout: struct.Struct, mapping: Mapping | RemoteFile, at: int

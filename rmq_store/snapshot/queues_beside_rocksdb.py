@@ -1,7 +1,7 @@
 """Whether the queue files beside a RocksDB database list all records of the log.
 
 Files that end before the log are no loss: the later records are listed as a broker's dispatch does
-(`undispatched_records`). Files that begin after it are: a broker that is told to write them later
+(`undispatched_records`). Files that begin late are one: a broker that starts to write them later
 does not write the entries of earlier records.
 """
 

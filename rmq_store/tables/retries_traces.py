@@ -49,7 +49,7 @@ RETRIES = Table(
         TableColumn(
             "consumerGroup",
             TEXT,
-            "the group; group_topic if nothing tells the two apart",
+            "the group; group_topic where nothing separates the two",
         ),
         *_ORIGIN,
         TableColumn("retries", INT, "its records in the group's retry topic"),

@@ -49,7 +49,7 @@ _UNLISTED = {
         Severity.ERROR,
         "queue-misses-record",
         _IN_NO_ENTRY + "An earlier record has that queue offset, and no consumer gets them",
-        "A broker that lists the log anew, and rmqstore rebuild, list them next, and skip the record "
+        "A broker that rebuilds the queue, and rmqstore rebuild, list them next, and skip the record "
         "with the queue offset after it. Read all with source=commitlog, or copy all intact messages "
         "into a new store, where they get queue offsets of their own: rmqstore salvage",
     ),

@@ -102,21 +102,21 @@ def test_a_read_of_the_older_log_gives_its_records_and_then_says_what_it_left_ou
     wanted = plain_records(root / "commitlog")
     assert len(wanted) == 1000
     read: list[int] = []
-    told: list[StoreError] = []
+    reported: list[StoreError] = []
     with MessageStore.open(root, queues=False) as store:
-        for batch in store.read_log(columns=["commitLogOffset"], on_damage=told.append):
+        for batch in store.read_log(columns=["commitLogOffset"], on_damage=reported.append):
             read += batch.column(0).to_pylist()
         assert read == wanted
-        assert [str(root / "dledger-n0" / "data") in str(one) for one in told] == [True]
+        assert [str(root / "dledger-n0" / "data") in str(one) for one in reported] == [True]
         with pytest.raises(UnsupportedStoreError, match="messages after it"):
             list(store.read_log())
         # Of adjacent ranges, only the one that reaches the end reports it.
-        told.clear()
+        reported.clear()
         middle = wanted[500]
-        first = list(store.read_log(None, middle, on_damage=told.append))
-        assert (sum(map(len, first)), told) == (500, [])
-        rest = list(store.read_log(middle, store.log_range()[1], on_damage=told.append))
-        assert (sum(map(len, rest)), len(told)) == (500, 1)
+        first = list(store.read_log(None, middle, on_damage=reported.append))
+        assert (sum(map(len, first)), reported) == (500, [])
+        rest = list(store.read_log(middle, store.log_range()[1], on_damage=reported.append))
+        assert (sum(map(len, rest)), len(reported)) == (500, 1)
 
 
 def test_salvage_of_the_older_log_says_what_it_did_not_read(tmp_path: Path) -> None:
