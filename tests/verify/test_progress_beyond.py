@@ -11,6 +11,7 @@ import pytest
 from rmq_store import MessageStore, QueueId
 from rmq_store.questions.answer_by_shares import ask_opened
 from rmq_store.questions.lag import LagQuestion
+from rmq_store.verify.config_against_store import progress_findings
 from rmq_store.verify.findings import Finding, Severity
 from rmq_store.verify.verify_store import verify
 from tests.support.golden import GoldenStore, unpack
@@ -139,6 +140,20 @@ def test_delayed_messages_that_a_file_hides(clean: GoldenStore, claimed: int, hi
         record["commitLogOffset"] for record in level[:hidden]
     ]
     assert [row["state"] for row in rows].count("waiting") == 6 - hidden
+
+
+def test_delivered_messages_with_other_delays_in_their_entries(
+    clean: GoldenStore, tmp_path: Path
+) -> None:
+    """The broker had delays of its own; a rebuild without its configuration writes the default ones.
+
+    Entries of level 3 then have a time after the end of the log, which has a copy of each message.
+    """
+    run("rebuild", clean.path, "--to", str(tmp_path / "rebuilt"))
+    with MessageStore.open(tmp_path / "rebuilt") as store:
+        entries = store.entries(QueueId("SCHEDULE_TOPIC_XXXX", 2), 13, 14)
+        assert entries.tags_code[0] > max(m["storeTimestamp"] for m in clean.truth)
+        assert not list(progress_findings(store))
 
 
 def test_messages_that_were_delivered_are_not_hidden(clean: GoldenStore) -> None:
