@@ -48,6 +48,12 @@ $(READY): pyproject.toml
 	  && $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[test]"'
 	@touch $@
 
+# The loops, compiled in place. Without a C compiler they run interpreted.
+LOOPS := $(VENV)/.loops
+$(LOOPS): $(READY) hatch_build.py $(wildcard rmq_store/loops/*)
+	@$(TIMED) loops $(BIN)/python hatch_build.py
+	@touch $@
+
 .PHONY: venv
 venv: $(READY)  ## create the virtual environment in .venv
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rmq_store.commitlog.headers import Headers
-from rmq_store.commitlog.record_runs import follow, follow_one, next_record
+from rmq_store.commitlog.record_runs import follow, next_record
 from rmq_store.commitlog.wrong_crc_rows import wrong_crc_rows
 from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.files.segments import SegmentFile
@@ -76,7 +76,7 @@ class _Looks:
             middle = (low + high) // 2
             record = self._next(middle, min(middle + _SEEN, high))
             low, high = (low, middle) if record is None else (record, high)
-        run = follow_one(self._window(low, self._file.size), self._file.base, low, self._file.size)
+        run = follow(self._window(low, self._file.size), self._file.base, low, self._file.size)
         counted = self._size_of_intact_records() if size <= _COUNTED else 0
         return _Filled(counted, len(found), run.stop, self._file.size)
 

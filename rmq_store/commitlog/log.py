@@ -296,13 +296,7 @@ class CommitLog:
         """
         base, end = segment.base, self.chain.segment_end(segment)
         self.chain.need([at], [min(end, upto + HEAD_SIZE)], fresh=True)
-        run = follow(
-            self.window_of(segment),
-            base,
-            at - base,
-            upto - base,
-            lambda position: self._stored_from(segment, position),
-        )
+        run = follow(self.window_of(segment), base, at - base, upto - base)
         self.chain.need([at], [base + run.stop])  # the last record may extend past `upto`
         self.chain.check_reads()
         return self.window_of(segment), run
