@@ -34,20 +34,15 @@ def read_share(
     columns: Sequence[str],
     damage: DamageHandler,
     *,
-    one_thread: bool = False,
     log_order: bool = True,
 ) -> Iterator[pa.RecordBatch]:
     """Batches of `columns` of one share, in log order or queue after queue; none is empty.
 
-    `one_thread`: no thread copies bodies, because other shares are read beside this one, on all other
-    cores. A share that is alone takes longer for it.
     `log_order`: see ReadManner; a query has no order of its own.
     Rows about damage follow the batch they belong to; in them every column can be null. `store` is
     the plan's store, opened. Raises what `damage` raises.
     """
-    batches = read_messages(
-        plan, share, store, columns, damage, one_thread=one_thread, log_order=log_order
-    )
+    batches = read_messages(plan, share, store, columns, damage, log_order=log_order)
     for batch in batches:
         if batch.num_rows:
             yield batch
@@ -62,7 +57,6 @@ def read_messages(
     columns: Sequence[str],
     damage: OnDamage,
     *,
-    one_thread: bool = False,
     log_order: bool = True,
 ) -> Iterator[pa.RecordBatch]:
     """The messages of one share; batches may be empty. `damage` takes the errors of the others."""
@@ -86,7 +80,6 @@ def read_messages(
             check_crc=checks_bodies,
             max_body_bytes=asked.max_body_bytes,
             unwrap_batches=asked.unwrap_batches,
-            one_thread=one_thread,
             on_damage=damage,
         )
         return
@@ -104,7 +97,6 @@ def read_messages(
             unwrap_batches=asked.unwrap_batches,
             verify_queue=asked.verify_queue,
             check_ends=False,  # shares of their own do it
-            one_thread=one_thread,
             log_order=log_order,
             on_damage=damage,
         )

@@ -74,9 +74,7 @@ class RmqStoreReader(DataSourceReader):
         plan = self.plan.stores[share.store]
         with plan.store.open() as store:
             damage = DamageHandler(store, plan.asked)
-            batches = read_share(
-                plan, share, store, self.columns, damage, one_thread=True, log_order=False
-            )
+            batches = read_share(plan, share, store, self.columns, damage, log_order=False)
             yield from all_to_spark(batches, schema, remote=store.log.chain.is_remote)
             damage.log()
             LOG.debug("%s: %s", plan.store.broker_name, store.reads())

@@ -158,7 +158,7 @@ def _damage_of(plan: ReadPlan, share: Share, store: MessageStore) -> Iterator[Ro
     met: list[StoreError] = []
     columns = ("commitLogOffset", "body")
     unfiltered = replace(plan, asked=asked)
-    for _ in read_messages(unfiltered, share, store, columns, met.append, one_thread=True):
+    for _ in read_messages(unfiltered, share, store, columns, met.append):
         yield from map(damage_row, met)
         met.clear()
     yield from map(damage_row, met)

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from rmq_store.admin.topic_kinds import BATCH
-from rmq_store.arrow.column_values import BatchBuilder, stored_bodies, stored_topics
+from rmq_store.arrow.column_values import hosts, stored_bodies, stored_topics
 from rmq_store.arrow.string_slices import slices
 from rmq_store.commitlog.doubled_records import doubled_files
 from rmq_store.commitlog.headers import Headers
@@ -231,25 +231,22 @@ def _portions(sizes: Ints) -> Iterator[slice]:
 def as_written(headers: Headers) -> pa.RecordBatch:
     """Records as a batch for `StoreWriter.append_batch`, which writes the same records at other
     positions."""
-    hosts = BatchBuilder("", ("bornHost", "storeHost"))
     return pa.RecordBatch.from_pydict(
         {
             "topic": stored_topics(headers),
-            "queueId": pa.array(headers.field("queue_id", np.int32)),
+            "queueId": pa.array(headers.queue_id),
             "body": stored_bodies(headers),
             "rawProperties": slices(
                 headers.window, headers.properties_at, headers.properties_length, pa.binary()
             ),
-            "flag": pa.array(headers.field("flag", np.int32)),
+            "flag": pa.array(headers.flag),
             "sysFlag": pa.array(headers.sys_flag),
-            "bornTimestamp": pa.array(headers.field("born_timestamp", np.int64)),
-            "bornHost": hosts.hosts(headers, "born"),
-            "storeTimestamp": pa.array(headers.field("store_timestamp", np.int64)),
-            "storeHost": hosts.hosts(headers, "store"),
-            "reconsumeTimes": pa.array(headers.field("reconsume_times", np.int32)),
-            "preparedTransactionOffset": pa.array(
-                headers.field("prepared_transaction_offset", np.int64)
-            ),
+            "bornTimestamp": pa.array(headers.born_timestamp),
+            "bornHost": hosts(headers, of_store=False),
+            "storeTimestamp": pa.array(headers.store_timestamp),
+            "storeHost": hosts(headers, of_store=True),
+            "reconsumeTimes": pa.array(headers.reconsume_times),
+            "preparedTransactionOffset": pa.array(headers.prepared_transaction_offset),
         }
     )
 

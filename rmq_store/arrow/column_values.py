@@ -1,4 +1,4 @@
-"""The fast path: many records of one window to an Arrow batch, without a Python loop per message."""
+"""Records of one window as an Arrow batch."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rmq_store.arrow.column_definitions import BY_NAME, arrow_schema, column_names
-from rmq_store.arrow.property_columns import PropertyColumns, decode_property_columns
-from rmq_store.arrow.string_slices import as_java_reads, buffers, slices
+from rmq_store.arrow.property_columns import PropertyColumns, property_columns_at
+from rmq_store.arrow.string_slices import (
+    as_java_reads,
+    buffers,
+    slices,
+    slices_with_crcs,
+    string_array,
+)
 from rmq_store.commitlog.headers import Headers
 from rmq_store.format.array_types import Ints
-from rmq_store.format.layout import HOST_V6_SIZE
-from rmq_store.format.properties import format_host
-
-# Hex digits of every byte: two characters as one number in native byte order.
-_HEX = np.frombuffer("".join(f"{byte:02X}" for byte in range(256)).encode(), dtype=np.uint16)
+from rmq_store.format.layout import SysFlag
+from rmq_store.loops import texts
 
 _FROM_QUEUE = frozenset(
     ("brokerName", "topic", "queueId", "queueOffset", "commitLogOffset", "storeSize", "tagsCode")
@@ -94,7 +96,6 @@ class BatchBuilder:
         self.schema = arrow_schema(self.names)
         self.broker_name = broker_name
         self._wants_properties = bool(_FROM_PROPERTIES.intersection(self.names))
-        self._host_names: dict[int, str] = {}
 
     def empty(self) -> pa.RecordBatch:
         """A batch without rows."""
@@ -130,41 +131,22 @@ class BatchBuilder:
 
     def properties(self, headers: Headers) -> PropertyColumns:
         """The property columns; includes the map only if it is a requested column."""
-        return decode_property_columns(
-            stored_properties(headers), with_map="properties" in self.names
+        return property_columns_at(
+            headers.window,
+            headers.properties_at,
+            headers.properties_length,
+            with_map="properties" in self.names,
         )
-
-    def hosts(self, headers: Headers, which: str) -> pa.Array:
-        """`ip:port` strings; the builder formats each distinct host once."""
-        hosts = headers.hosts(which)
-        if not headers.has_v6 and len(hosts) and (hosts == hosts[0]).all():
-            return _constant(self._host_name(int(hosts[0])), len(hosts))
-        packed = pa.array(hosts).dictionary_encode()
-        names = [self._host_name(number) for number in packed.dictionary.to_pylist()]
-        rows, at = headers.host_rows_v6(which) if headers.has_v6 else (_NO_ROWS, _NO_ROWS)
-        codes = packed.indices
-        if len(rows):
-            with_v6 = codes.to_numpy().copy()
-            with_v6[rows] = len(names) + np.arange(len(rows))
-            window = headers.window
-            names += [format_host(window[p : p + HOST_V6_SIZE].tobytes()) for p in at]
-            codes = pa.array(with_v6)
-        return pa.array(names, pa.string()).take(codes)
-
-    def _host_name(self, packed: int) -> str:
-        name = self._host_names.get(packed)
-        if name is None:
-            name = format_host(np.uint64(packed).tobytes())
-            self._host_names[packed] = name
-        return name
-
-
-_NO_ROWS: Ints = np.zeros(0, dtype=np.int64)
 
 
 def stored_bodies(headers: Headers) -> pa.Array:
     """Bodies as stored."""
     return slices(headers.window, headers.body_at, headers.body_length, pa.binary())
+
+
+def bodies_with_crcs(headers: Headers) -> tuple[pa.Array, Ints]:
+    """Bodies as stored, and their CRC-32."""
+    return slices_with_crcs(headers.window, headers.body_at, headers.body_length, pa.binary())
 
 
 def stored_properties(headers: Headers) -> pa.Array:
@@ -174,23 +156,19 @@ def stored_properties(headers: Headers) -> pa.Array:
 
 def other_topic_rows(rows: Rows, headers: Headers) -> npt.NDArray[np.bool_]:
     """Mask of rows whose record names another topic or queue than the queue that lists it."""
-    stored = slices(headers.window, headers.topic_at, headers.topic_length, pa.binary())
-    wanted = rows.topics_of_rows().view(pa.binary())
-    other_queue: npt.NDArray[np.bool_] = headers.field("queue_id", np.int32) != rows.queue_id
-    if _same_buffers(stored, wanted):
-        return other_queue
-    same = pc.equal(stored, wanted).to_numpy(zero_copy_only=False)
-    other_queue |= ~same
-    return other_queue
-
-
-def _same_buffers(left: pa.Array, right: pa.Array) -> bool:
-    """Whether two binary arrays that start at 0 are equal; compares at memory speed."""
-    (ends, raw), (other_ends, other_raw) = buffers(left), buffers(right)
-    if not np.array_equal(ends, other_ends):
-        return False
-    size = int(ends[-1])
-    return np.array_equal(raw[:size], other_raw[:size])
+    same = np.empty(len(rows), dtype=np.uint8)
+    ends, names = buffers(pa.array(list(rows.topics), pa.string()))
+    texts.is_of_topic(
+        headers.window.data,
+        headers.topic_at.data,
+        headers.topic_length.data,
+        names.data,
+        ends.data,
+        np.ascontiguousarray(rows.topic_code, dtype=np.int32).data,
+        same.data,
+    )
+    other: npt.NDArray[np.bool_] = (same == 0) | (headers.queue_id != rows.queue_id)
+    return other
 
 
 def stored_topics(headers: Headers) -> pa.Array:
@@ -200,40 +178,24 @@ def stored_topics(headers: Headers) -> pa.Array:
     )
 
 
+def hosts(headers: Headers, of_store: bool) -> pa.Array:
+    """`ip:port` or `[ip]:port` of bornHost, or of storeHost."""
+    bit = SysFlag.STORE_HOST_V6 if of_store else SysFlag.BORN_HOST_V6
+    longest = texts.LONGEST_HOST if (headers.sys_flag & bit).any() else texts.LONGEST_V4_HOST
+    data = np.empty(longest * len(headers), dtype=np.uint8)
+    ends = np.empty(len(headers) + 1, dtype=np.int32)
+    of = (headers.window.data, headers.at.data, headers.sys_flag.data)
+    size = texts.hosts(*of, of_store, data.data, ends.data)
+    return string_array(data[:size], ends, pa.string())
+
+
 def message_ids(headers: Headers) -> pa.Array:
     """offsetMsgId: store host and log offset in upper-case hex."""
-    count = len(headers)
-    stored = (headers.hosts("store"), headers.physical_offset_bytes())
-    words = np.stack(stored, axis=1).view(np.uint32)  # four of each row, in memory order
-    digits = np.empty((count, words.shape[1], words.itemsize), dtype=_HEX.dtype)
-    for place in range(words.shape[1]):
-        word = words[:, place]
-        # Mostly only the last half of the offset differs between the records of a batch.
-        differs = count > 0 and (word != word[0]).any()
-        digits[:, place] = _hex(np.ascontiguousarray(word if differs else word[:1]))
-    ends = np.arange(0, 32 * count + 1, 32, dtype=np.int32)
-    ids = pa.Array.from_buffers(
-        pa.string(), count, [None, pa.py_buffer(ends), pa.py_buffer(digits)]
-    )
-    rows, at = headers.host_rows_v6("store") if headers.has_v6 else (_NO_ROWS, _NO_ROWS)
-    if not len(rows):
-        return ids
-    offsets = headers.head["physical_offset"]
-    window = headers.window
-    long_ids = [
-        (window[p : p + HOST_V6_SIZE].tobytes() + int(offsets[row]).to_bytes(8, "big"))
-        .hex()
-        .upper()
-        for row, p in zip(rows, at, strict=True)
-    ]
-    choose = np.arange(count)
-    choose[rows] = count + np.arange(len(rows))
-    return pa.concat_arrays([ids, pa.array(long_ids, pa.string())]).take(pa.array(choose))
-
-
-def _hex(words: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint16]:
-    """The hex digits of n words in memory order, two characters per byte: shape (n, 4)."""
-    return _HEX[words.view(np.uint8)].reshape(-1, words.itemsize)
+    data = np.empty(texts.LONGEST_MESSAGE_ID * len(headers), dtype=np.uint8)
+    ends = np.empty(len(headers) + 1, dtype=np.int32)
+    of = (headers.window.data, headers.at.data, headers.sys_flag.data)
+    size = texts.message_ids(*of, data.data, ends.data)
+    return string_array(data[:size], ends, pa.string())
 
 
 _Maker = Callable[[BatchBuilder, Rows, Any], pa.Array]
@@ -242,10 +204,9 @@ _Maker = Callable[[BatchBuilder, Rows, Any], pa.Array]
 def _number(column: str, field: str) -> _Maker:
     """A maker for a fixed-size number of the record."""
     kind = BY_NAME[column].type
-    dtype = np.int64 if kind.bit_width == 64 else np.int32
 
     def make(builder: BatchBuilder, rows: Rows, headers: Headers) -> pa.Array:
-        return pa.array(headers.field(field, dtype)).view(kind)
+        return pa.array(getattr(headers, field)).view(kind)
 
     return make
 
@@ -261,7 +222,7 @@ def _queue_offsets(builder: BatchBuilder, rows: Rows, headers: Headers | None) -
 
 
 def _record_queue_offsets(builder: BatchBuilder, rows: Rows, headers: Headers) -> pa.Array:
-    written = headers.field("queue_offset", np.int64)
+    written = headers.queue_offset
     return pa.array(written, mask=written == rows.queue_offset)
 
 
@@ -276,9 +237,9 @@ _MAKERS: dict[str, _Maker] = {
     "flag": _number("flag", "flag"),
     "sysFlag": _number("sysFlag", "sys_flag"),
     "bornTimestamp": _number("bornTimestamp", "born_timestamp"),
-    "bornHost": lambda b, r, h: b.hosts(h, "born"),
+    "bornHost": lambda b, r, h: hosts(h, of_store=False),
     "storeTimestamp": _number("storeTimestamp", "store_timestamp"),
-    "storeHost": lambda b, r, h: b.hosts(h, "store"),
+    "storeHost": lambda b, r, h: hosts(h, of_store=True),
     "reconsumeTimes": _number("reconsumeTimes", "reconsume_times"),
     "preparedTransactionOffset": _number(
         "preparedTransactionOffset", "prepared_transaction_offset"

@@ -8,67 +8,72 @@ import pyarrow as pa
 
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.array_types import Bytes, Ints
+from rmq_store.format.crc import crc32
 from rmq_store.format.properties import decode_utf8
-from rmq_store.format.slice_views import LONGEST_IN_VIEW, slice_views
+from rmq_store.loops import checksums, texts
 
 OFFSETS_END = 2**31 - 1
 """Bytes; a column of more has no 32-bit offsets."""
-
-_SHORT = 256  # bytes
-_SMALL = 4 << 20  # bytes
-_VIEWS = {pa.string(): pa.string_view(), pa.binary(): pa.binary_view()}
 
 
 def slices(source: Bytes, starts: Ints, lengths: Ints, kind: pa.DataType) -> pa.Array:
     """An Arrow array (string or binary) of the slices `source[starts[i]:starts[i] + lengths[i]]`.
 
-    The slices ascend. The bytes are copied, so nothing keeps `source` alive. `source` must be smaller
-    than 2 GiB. Raises InvalidArgumentError if all slices together are not.
+    The bytes are copied, so nothing keeps `source` alive. Raises InvalidArgumentError if all slices
+    together have 2 GiB or more, and IndexError for a slice outside of `source`.
     """
+    data, ends = _room_for(int(lengths.sum()), len(starts))
+    texts.gather(source.data, _whole(starts).data, _whole(lengths).data, data.data, ends.data)
+    return string_array(data, ends, kind)
+
+
+def slices_with_crcs(
+    source: Bytes, starts: Ints, lengths: Ints, kind: pa.DataType
+) -> tuple[pa.Array, Ints]:
+    """As `slices`, and the CRC-32 of each slice, from one pass over them."""
+    data, ends = _room_for(int(lengths.sum()), len(starts))
+    found = np.empty(len(starts), dtype=np.int64)
+    places = (_whole(starts).data, _whole(lengths).data)
+    checksums.of_copies(crc32, source.data, *places, data.data, ends.data, found.data)
+    return string_array(data, ends, kind), found
+
+
+def known_slices(source: Bytes, starts: Ints, lengths: Ints, kind: pa.DataType) -> pa.Array:
+    """As `slices`; null where the length is -1."""
     count = len(starts)
-    length = int(lengths[0]) if count else 0
-    if 0 < length <= _SHORT and length * count <= _SMALL and (lengths == length).all():
-        return _slices_of_one_length(source, starts, length, kind)
-    if int(lengths.sum()) >= OFFSETS_END:  # not every release of Arrow notices
+    data, ends = _room_for(int(lengths.sum(where=lengths > 0)), count)
+    known = np.empty(count, dtype=np.uint8)
+    unknown = texts.gather_known(
+        source.data, starts.data, lengths.data, data.data, ends.data, known.data
+    )
+    if unknown == count:
+        return pa.nulls(count, kind)
+    valid = pa.py_buffer(np.packbits(known, bitorder="little")) if unknown else None
+    return string_array(data, ends, kind, valid)
+
+
+def _room_for(size: int, count: int) -> tuple[Bytes, npt.NDArray[np.int32]]:
+    """Memory for the bytes and the offsets of `count` values."""
+    if size >= OFFSETS_END:
         raise InvalidArgumentError(
             None,
             reason="a column of one batch has 2 GiB or more",
             advice="Read with smaller batches: batch_bytes and batch_rows limit them",
         )
-    if count and int(lengths.min()) > LONGEST_IN_VIEW:
-        return slice_views(source, starts, lengths, _VIEWS[kind]).cast(kind)
-    return every_second(alternating(source, starts, lengths, kind))
+    return np.empty(size, dtype=np.uint8), np.empty(count + 1, dtype=np.int32)
 
 
-def alternating(source: Bytes, starts: Ints, lengths: Ints, kind: pa.DataType) -> pa.Array:
-    """Slice i of `source` as element 2 * i, without a copy; only these elements may be taken.
+def _whole(numbers: Ints) -> Ints:
+    return np.ascontiguousarray(numbers, dtype=np.int64)
 
-    The others are the bytes between slices. If slices do not ascend, they have negative lengths.
-    """
-    count = len(starts)
-    offsets = np.empty(2 * count + 1, dtype=np.int32)
-    offsets[0:-1:2] = starts
-    offsets[1::2] = starts + lengths
-    offsets[-1] = offsets[-2] if count else 0
+
+def string_array(
+    data: Bytes, ends: npt.NDArray[np.int32], kind: pa.DataType, valid: pa.Buffer | None = None
+) -> pa.Array:
+    """n values of a type with 32-bit offsets, from their bytes and n + 1 offsets, without a copy."""
     return pa.Array.from_buffers(
-        kind, 2 * count, [None, pa.py_buffer(offsets), pa.py_buffer(source)]
+        kind, len(ends) - 1, [valid, pa.py_buffer(ends), pa.py_buffer(data)]
     )
-
-
-def every_second(array: pa.Array) -> pa.Array:
-    """A copy of elements 0, 2, 4 and so on."""
-    return array.take(pa.array(np.arange(0, len(array), 2, dtype=np.int32)))
-
-
-def _slices_of_one_length(source: Bytes, starts: Ints, length: int, kind: pa.DataType) -> pa.Array:
-    """Slices of equal length, such as ids: one fancy index over items of that length.
-
-    Only for short slices: numpy requests memory from the system each time, Arrow's pool does not.
-    """
-    every = np.ndarray((len(source) - length + 1,), dtype=f"V{length}", buffer=source, strides=(1,))
-    offsets = np.arange(0, len(starts) * length + 1, length, dtype=np.int32)
-    data = pa.py_buffer(every[starts].view(np.uint8))
-    return pa.Array.from_buffers(kind, len(starts), [None, pa.py_buffer(offsets), data])
 
 
 def buffers(array: pa.Array) -> tuple[npt.NDArray[np.int32], Bytes]:
@@ -80,13 +85,18 @@ def buffers(array: pa.Array) -> tuple[npt.NDArray[np.int32], Bytes]:
     return ends, raw
 
 
+def is_utf8(strings: pa.Array) -> bool:
+    """Whether all values of a string column are well-formed."""
+    try:
+        strings.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
 def as_java_reads(strings: pa.Array) -> pa.Array:
     """A binary array as strings; replaces malformed UTF-8 as `new String(raw, UTF_8)` does."""
-    ends, raw = buffers(strings)
-    used = raw[int(ends[0]) : int(ends[-1])]
-    if not used.size or int(used.max()) < 0x80:
-        return strings.view(pa.string())
-    try:
-        return strings.cast(pa.string())
-    except pa.ArrowInvalid:
-        return pa.array([decode_utf8(raw) for raw in strings.to_pylist()], pa.string())
+    found = strings.view(pa.string())
+    if is_utf8(found):
+        return found
+    return pa.array([decode_utf8(raw) for raw in strings.to_pylist()], pa.string())

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.scan import SoundRun, scan
 
@@ -25,7 +23,7 @@ def intact_records_behind(log: CommitLog, stop: int, newest: int | None) -> Iter
         return
     for piece in scan(log, stop, log.chain.stop):
         if isinstance(piece, SoundRun):
-            stored = piece.headers.field("store_timestamp", np.int64)
+            stored = piece.headers.store_timestamp
             if newest is not None and int(stored[0]) < newest:
                 return
             yield piece
@@ -50,5 +48,5 @@ def newest_behind_damage(log: CommitLog) -> int:
     last, stop = log.last_from(file.base)
     before = None if last is None else log.store_time_at(last)
     for run in intact_records_behind(log, stop, before):
-        newest = int(run.headers.field("store_timestamp", np.int64)[-1])
+        newest = int(run.headers.store_timestamp[-1])
     return newest

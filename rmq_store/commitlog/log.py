@@ -204,7 +204,7 @@ class CommitLog:
         The CRC is not checked.
         """
         headers = self._headers_at(offset, size)
-        return None if headers is None else int(headers.field("store_timestamp", np.int64)[0])
+        return None if headers is None else int(headers.store_timestamp[0])
 
     def _headers_at(self, offset: int, size: int | None) -> Headers | None:
         segment = self.chain.segment_at(offset)

@@ -121,13 +121,13 @@ def dispatch(
     is_batch = np.isin(codes, [names.index(t) for t in batch_topics if t in names])
     is_batch |= (headers.sys_flag & SysFlag.INNER_BATCH) != 0
     values = _Values(
-        headers.field("queue_offset", np.int64),
+        headers.queue_offset.copy(),
         tags_codes(records.properties.tags),
         np.ones(len(headers), dtype=np.int64),
     )
     delayed = codes == (names.index(SCHEDULE_TOPIC) if SCHEDULE_TOPIC in names else -1)
     extra = _read_properties(records, values, is_batch, delayed, delay_levels_ms, lmq)
-    queue_ids = headers.field("queue_id", np.int64)
+    queue_ids = headers.queue_id.astype(np.int64)
     rows = np.flatnonzero(listed)
     result = DispatchRequests(
         *_queues_of(names, codes[rows], queue_ids[rows]),
@@ -136,7 +136,7 @@ def dispatch(
         headers.total[rows],
         values.tags_code[rows],
         values.count[rows],
-        headers.field("store_timestamp", np.int64)[rows],
+        headers.store_timestamp[rows],
         is_batch[rows],
     )
     listed_extra = [item for item in extra if listed[item[0]]]
@@ -202,7 +202,7 @@ def _read_properties(
     rows = np.flatnonzero(is_batch | delayed)
     if lmq:
         rows = np.union1d(rows, _rows_with_lmq(records.stored))
-    queue_ids, stamps = (headers.field(n, np.int64) for n in ("queue_id", "store_timestamp"))
+    queue_ids, stamps = headers.queue_id, headers.store_timestamp
     extra: list[tuple[int, QueueId, int]] = []
     for row in rows.tolist():
         found = _properties_of(headers, row)
@@ -286,7 +286,7 @@ def _with_extra(
     queues = list(dict.fromkeys([*base.queues, *(queue for _, queue, _ in extra)]))
     number = {queue: place for place, queue in enumerate(queues)}
     rows = np.array([row for row, _, _ in extra])
-    stamps = headers.field("store_timestamp", np.int64)
+    stamps = headers.store_timestamp
     joined = (
         (base.queue, np.array([number[queue] for _, queue, _ in extra])),
         (base.offset, np.array([at for _, _, at in extra])),

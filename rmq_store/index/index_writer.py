@@ -100,7 +100,7 @@ class IndexWriter:
         headers = records.headers
         if not len(headers):
             return
-        stamps = headers.field("store_timestamp", np.int64)
+        stamps = headers.store_timestamp
         offsets = headers.at + headers.base
         row, hashes = index_items(records, self._dialect)
         self.add_hashes(offsets, stamps, row, hashes)

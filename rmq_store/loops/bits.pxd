@@ -38,6 +38,20 @@ ctypedef int64_t Long
 ctypedef uint64_t Word
 
 
+# Of the format, as in format/layout.py; a test compares them.
+cdef enum:
+    MAGIC_V1 = -626843481
+    MAGIC_V2 = -626843477
+    MIN_RECORD_SIZE = 91
+    HEAD_SIZE = 88
+    V6_EXTRA = 12
+    BORN_HOST_AT = 48
+    BORN_HOST_V6 = 0x10
+    STORE_HOST_V6 = 0x20
+    NAME_VALUE_SEPARATOR = 1
+    PROPERTY_SEPARATOR = 2
+    CRC_MASK = 0x7FFFFFFF
+
 cdef inline int outside(Py_ssize_t at, Py_ssize_t size, Py_ssize_t room) except -1 nogil:
     with gil:
         raise IndexError(f"bytes {at} to {at + size} are not inside of a buffer of {room}")
@@ -115,3 +129,65 @@ cdef inline bint same(
     if place < 0 or size > other.shape[0] - place:
         outside(place, size, other.shape[0])
     return not size or memcmp(&one[at], &other[place], size) == 0
+
+# --- added for records and their texts ---
+
+ctypedef int64_t[:, ::1] LongTable
+ctypedef int32_t[:, ::1] IntTable
+
+cdef inline uint64_t hex_of(uint32_t value) noexcept nogil:
+    # Four bits to each byte, then to their digits, all eight at once.
+    cdef uint64_t x = value
+    x = ((x & 0xFFFF0000ULL) << 16) | (x & 0xFFFFULL)
+    x = ((x & 0x0000FF000000FF00ULL) << 8) | (x & 0x000000FF000000FFULL)
+    x = ((x & 0x00F000F000F000F0ULL) << 4) | (x & 0x000F000F000F000FULL)
+    x += 0x3030303030303030ULL + 7 * (((x + 0x0606060606060606ULL) >> 4) & 0x0101010101010101ULL)
+    return swapped(x)
+
+cdef inline Py_ssize_t put_hex(Room out, Py_ssize_t at, int64_t value) except -1 nogil:
+    if not 0 <= at <= out.shape[0] - 16:
+        outside(at, 16, out.shape[0])
+    _store(&out[at], hex_of(<uint32_t>(<uint64_t>value >> 32)))
+    _store(&out[at + 8], hex_of(<uint32_t>value))
+    return at + 16
+
+cdef inline uint64_t first_bytes(uint64_t found, Py_ssize_t size) noexcept nogil:
+    return found if size >= 8 else found & ((1ULL << (8 * size)) - 1)
+
+cdef inline uint64_t mixed(uint64_t one, uint64_t other) noexcept nogil:
+    one ^= (other << 29) | (other >> 35)
+    return (one * 0x9E3779B97F4A7C15ULL) >> 40
+
+cdef inline Py_ssize_t find_separator(Bytes raw, Py_ssize_t at, Py_ssize_t stop) except -1 nogil:
+    cdef uint64_t found, names, items
+    while at < stop:
+        found = word(raw, at)
+        names = found ^ 0x0101010101010101ULL
+        items = found ^ 0x0202020202020202ULL
+        # Only the lowest bit that is set is sure to be a hit, and nothing else is asked for.
+        found = ((names - 0x0101010101010101ULL) & ~names) | ((items - 0x0101010101010101ULL) & ~items)
+        found &= 0x8080808080808080ULL
+        if found:
+            at += zeros_behind(found) >> 3
+            return at if at < stop else stop
+        at += 8
+    return stop
+
+cdef inline bint is_ascii(Bytes raw, Py_ssize_t at, Py_ssize_t size) except -1 nogil:
+    cdef uint64_t seen = 0
+    cdef Py_ssize_t stop = at + size
+    while at <= stop - 8:
+        seen |= word(raw, at)
+        at += 8
+    if at < stop:
+        seen |= first_bytes(word(raw, at), stop - at)
+    return not seen & 0x8080808080808080ULL
+
+cdef extern from "Python.h":
+    object PyMemoryView_FromMemory(char *at, Py_ssize_t size, int flags)
+
+cdef inline object view_of(Bytes raw, Py_ssize_t at, Py_ssize_t size):
+    # Half the time of a slice of a memoryview. Nobody may keep it.
+    if size < 0 or at < 0 or size > raw.shape[0] - at:
+        outside(at, size, raw.shape[0])
+    return b"" if size == 0 else PyMemoryView_FromMemory(<char *>&raw[at], size, 0x100)

@@ -16,7 +16,21 @@ Place = int
 Long = int
 Word = int
 
+# Of the format, as in format/layout.py; a test compares them.
+MAGIC_V1 = -626843481
+MAGIC_V2 = -626843477
+MIN_RECORD_SIZE = 91
+HEAD_SIZE = 88
+V6_EXTRA = 12
+BORN_HOST_AT = 48
+BORN_HOST_V6 = 0x10
+STORE_HOST_V6 = 0x20
+NAME_VALUE_SEPARATOR = 1
+PROPERTY_SEPARATOR = 2
+CRC_MASK = 0x7FFFFFFF
+
 _WORD = 8  # bytes
+_MASK64 = (1 << 64) - 1
 
 
 def _check(at: int, size: int, room: int) -> None:
@@ -92,3 +106,43 @@ def same(one: Bytes, at: int, other: Bytes, place: int, size: int) -> bool:
     _check(at, size, len(one))
     _check(place, size, len(other))
     return one[at : at + size] == other[place : place + size]
+
+
+LongTable = memoryview
+IntTable = memoryview
+
+
+def put_hex(out: Room, at: int, value: int) -> int:
+    """Write the sixteen upper-case hex digits of a number; returns the place behind them."""
+    _check(at, 16, len(out))
+    out[at : at + 16] = b"%016X" % (value & _MASK64)
+    return at + 16
+
+
+def first_bytes(found: int, size: int) -> int:
+    """The first `size` bytes of a word, the others zeros."""
+    return found if size >= _WORD else found & ((1 << 8 * size) - 1)
+
+
+def mixed(one: int, other: int) -> int:
+    """A hash of two words, of 24 bits."""
+    one ^= (other << 29 | other >> 35) & _MASK64
+    return (one * 0x9E3779B97F4A7C15 & _MASK64) >> 40
+
+
+def find_separator(raw: Bytes, at: int, stop: int) -> int:
+    """The first place in [at, stop) of a separator of properties, 0x01 or 0x02; `stop` without one."""
+    return min(find(raw, at, stop, NAME_VALUE_SEPARATOR), find(raw, at, stop, PROPERTY_SEPARATOR))
+
+
+def is_ascii(raw: Bytes, at: int, size: int) -> bool:
+    """Whether no byte has its highest bit set."""
+    if size:
+        _check(at, 1, len(raw))
+    return bytes(raw[at : at + size]).isascii()
+
+
+def view_of(raw: Bytes, at: int, size: int) -> Bytes:
+    """A view of some bytes, which must not be kept."""
+    _check(at, size, len(raw))
+    return raw[at : at + size]

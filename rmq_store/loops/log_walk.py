@@ -5,17 +5,29 @@ from __future__ import annotations
 import cython
 
 if cython.compiled:
-    from cython.cimports.rmq_store.loops.bits import Bytes, LongRoom, Place, i32, i64
+    from cython.cimports.rmq_store.loops.bits import (
+        MAGIC_V1,
+        MAGIC_V2,
+        MIN_RECORD_SIZE,
+        Bytes,
+        LongRoom,
+        Place,
+        i32,
+        i64,
+    )
 else:
-    from rmq_store.loops.bits import Bytes, LongRoom, Place, i32, i64
+    from rmq_store.loops.bits import (
+        MAGIC_V1,
+        MAGIC_V2,
+        MIN_RECORD_SIZE,
+        Bytes,
+        LongRoom,
+        Place,
+        i32,
+        i64,
+    )
 
-# Of format/layout.py, which a test compares.
-MAGIC_V1 = cython.declare(cython.int, -626843481)
-MAGIC_V2 = cython.declare(cython.int, -626843477)
-MIN_RECORD_SIZE = cython.declare(cython.int, 91)
-FRONT_SIZE = cython.declare(cython.int, 36)
-_MAGIC_AT = cython.declare(cython.int, 4)
-_PHYSICAL_OFFSET_AT = cython.declare(cython.int, 28)
+FRONT_SIZE = cython.declare(cython.int, 36)  # bytes up to the end of physicalOffset
 
 
 def follow(raw: Bytes, base: Place, start: Place, stop: Place, found: LongRoom) -> tuple[int, int]:
@@ -33,12 +45,12 @@ def follow(raw: Bytes, base: Place, start: Place, stop: Place, found: LongRoom) 
     with cython.nogil:
         while at < stop and at <= last and count < found.shape[0]:
             size = i32(raw, at)
-            magic = i32(raw, at + _MAGIC_AT)
+            magic = i32(raw, at + 4)
             if magic != MAGIC_V1 and magic != MAGIC_V2:
                 break
             if size < MIN_RECORD_SIZE or size > raw.shape[0] - at:
                 break
-            if i64(raw, at + _PHYSICAL_OFFSET_AT) != base + at:
+            if i64(raw, at + 28) != base + at:
                 break
             found[count] = at
             count += 1

@@ -150,8 +150,8 @@ class LogReader:
         topics = stored_topics(headers).dictionary_encode()
         names: list[str] = topics.dictionary.to_pylist()
         codes = topics.indices.to_numpy().astype(np.int32)
-        queue_id = headers.field("queue_id", np.int32)
-        time = headers.field("store_timestamp", np.int64)
+        queue_id = headers.queue_id
+        time = headers.store_timestamp
         kept = []
         for row in range(len(headers)):
             limits = self._limits_of(QueueId(names[codes[row]], int(queue_id[row])))

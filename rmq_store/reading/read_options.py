@@ -33,8 +33,6 @@ class ReadManner(TypedDict, total=False):
     - `unwrap_batches` (false): a row for each message of an inner batch, not one for its record.
     - `check_ends` (true): a read that reaches the end of a queue ends with the errors of what other
       files prove to be missing there.
-    - `one_thread` (false): no second thread copies large bodies beside the check of their CRCs; for
-      a program that reads in as many processes as the machine has cores.
     - `log_order` (true): rows come in the order of the log. Without it, a read of columns that all
       stand in the queue entries gives queue after queue, in about half the time.
     - `on_damage`: a function that takes the error of what is left out; without it the error is
@@ -50,7 +48,6 @@ class ReadManner(TypedDict, total=False):
     max_body_bytes: int
     unwrap_batches: bool
     check_ends: bool
-    one_thread: bool
     log_order: bool
     on_damage: OnDamage | str | None
 
@@ -84,7 +81,6 @@ class ReadOptions:
     unwrap: bool = False  # inner batches become their messages
     verify_queue: bool = False  # read records even if no column needs them
     check_ends: bool = True
-    one_thread: bool = False  # else one may be started to copy large bodies
     log_order: bool = True  # else rows of the queue alone come queue after queue
 
     @classmethod
@@ -120,7 +116,6 @@ class ReadOptions:
             how.get("unwrap_batches", False),
             verify_queue,
             how.get("check_ends", True),
-            how.get("one_thread", False),
             how.get("log_order", True),
         )
 

@@ -13,12 +13,12 @@ from rmq_store.arrow.column_definitions import column_names
 from rmq_store.arrow.column_values import (
     BatchBuilder,
     Rows,
+    bodies_with_crcs,
     needs_log,
     other_topic_rows,
     stored_bodies,
     stored_topics,
 )
-from rmq_store.arrow.copied_bodies import CopiedBodies, checked_copies
 from rmq_store.arrow.opened_bodies import opened_bodies
 from rmq_store.arrow.property_columns import PropertyColumns
 from rmq_store.commitlog.headers import Headers
@@ -75,7 +75,6 @@ class SliceReader:
         self._hides_place = ordered
         self._reads_bodies = options.check_crc or bool(_BODIES.intersection(self._builder.names))
         self._filters = options.tags is not None or options.keys is not None
-        self._reads_every_body = options.check_crc or (self._reads_bodies and not self._filters)
         self._reads_log = needs_log(self._builder.names) or self._filters or options.verify_queue
         self._entries = WantedEntries(
             view, log, log_end, options, self._damaged, reads_log=self._reads_log
@@ -246,8 +245,6 @@ class SliceReader:
         if window is None:
             self._explain(rows, np.arange(len(rows)))
             return rows.take(slice(0, 0)), Headers(_NO_BYTES, rows.log_offset[:0], 0), None
-        if self._reads_every_body:
-            _load(window, rows)
         headers = Headers(window, rows.log_offset - first, first)
         good = headers.valid & (headers.total == rows.size)
         if not good.all():
@@ -279,7 +276,7 @@ class SliceReader:
         strangers = [
             row for row in np.flatnonzero(other).tolist() if not _lists(rows, headers, row)
         ]
-        numbers = headers.field("queue_offset", np.int64)
+        numbers = headers.queue_offset
         # Rows of records that no queue lists have the queue offset -1.
         renumbered = ~other & (numbers != rows.queue_offset) & (rows.queue_offset >= 0)
         wrong: Ints = np.union1d(strangers, np.flatnonzero(renumbered)).astype(np.int64)
@@ -297,17 +294,10 @@ class SliceReader:
 
     def _checked(self, headers: Headers) -> tuple[Ints, pa.Array | None]:
         """Rows with a wrong CRC, and the bodies of all rows if they come with the check."""
-        copied_later = self._filters or "body" not in self._builder.names
-        if copied_later:
+        if self._filters or "body" not in self._builder.names:
             return wrong_crc_rows(headers), None
-        checked = checked_copies(headers)
-        if checked is not None:
-            return checked
-        if self.options.one_thread:
-            return wrong_crc_rows(headers), None
-        with CopiedBodies(headers) as copied:
-            wrong = wrong_crc_rows(headers)
-        return wrong, copied.bodies()
+        bodies, crcs = bodies_with_crcs(headers)
+        return wrong_crc_rows(headers, crcs), bodies
 
     def _explain(self, rows: Rows, bad: Ints) -> None:
         """Report each bad row. The slower decoder reads it again, because it says what is wrong."""
@@ -337,7 +327,7 @@ class SliceReader:
             offset=int(rows.log_offset[row]),
             reason=f"queue {_name(rows, row)} lists a record of another queue",
             expected=_name(rows, row),
-            actual=f"{topic}/{int(headers.head['queue_id'][row])}",
+            actual=f"{topic}/{int(headers.queue_id[row])}",
             advice="The entry is left from before the log was cut, or damaged",
         )
 
@@ -347,7 +337,7 @@ class SliceReader:
             offset=int(rows.log_offset[row]),
             reason=f"queue {_name(rows, row)} {OTHER_OFFSET}",
             expected=f"queue offset {int(rows.queue_offset[row])}",
-            actual=int(headers.head["queue_offset"][row]),
+            actual=int(headers.queue_offset[row]),
             advice="The entry is damaged, or was written after a loss of entries. Read with "
             "source=commitlog, which numbers messages as their records say",
         )
@@ -364,22 +354,6 @@ class SliceReader:
 _PLACE = "commitLogOffset"
 _BODIES = frozenset(("body", "rawBody"))
 _NO_BYTES = np.zeros(0, dtype=np.uint8)
-
-
-_CACHE_LINE = 64  # bytes
-_SMALL = 512  # bytes of a record; the copy of larger ones reads long stretches anyway
-
-
-def _load(window: Bytes, rows: Rows) -> None:
-    """Bring small records into the processor's cache in one pass, if the window has nothing else.
-
-    The steps that decode them jump from record to record, several times. Memory is loaded faster in
-    order. Bytes that nobody asked for may be on a page that cannot be read, and stay untouched.
-    """
-    ends = rows.log_offset + rows.size
-    fills_it = len(window) == int(rows.size.sum()) and (rows.log_offset[1:] == ends[:-1]).all()
-    if fills_it and len(window) < _SMALL * len(rows):
-        window[::_CACHE_LINE].max()
 
 
 def _ranges_of(slices: Sequence[QueueSlice]) -> RangesOf:

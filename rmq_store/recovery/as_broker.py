@@ -159,8 +159,8 @@ class _Broker:
         if found is None:
             return False
         headers = found
-        stored = int(headers.field("store_timestamp", np.int64)[0])
-        says = int(headers.field("physical_offset", np.int64)[0])
+        stored = int(headers.store_timestamp[0])
+        says = int(headers.physical_offset[0])
         if not stored:
             return False
         if self.report.clean:
@@ -191,8 +191,8 @@ class _Broker:
         try:
             for headers in self._walk(number):
                 self.report.records += len(headers)
-                self._newest = int(headers.field("store_timestamp", np.int64)[-1])
-                says = headers.field("physical_offset", np.int64)
+                self._newest = int(headers.store_timestamp[-1])
+                says = headers.physical_offset
                 if only_behind is not None:
                     headers = _rows(headers, np.flatnonzero(says > only_behind))
                 if not len(headers):
@@ -333,7 +333,7 @@ def _one_record(window: Bytes, at: int) -> Headers | None:
 def _right_crc(headers: Headers) -> Mask:
     """Mask of the bodies with a matching CRC; does not check record CRCs."""
     view = headers.window.data
-    stored = headers.head["body_crc"].astype(np.int64)
+    stored = headers.body_crc.astype(np.int64)
     right = np.ones(len(headers), dtype=bool)
     for row in np.flatnonzero(headers.valid & (headers.body_length > 0)).tolist():
         first = int(headers.body_at[row])

@@ -136,7 +136,7 @@ class LogWalk:
         end = start + headers.properties_length
         torn = window[start - PROPERTIES_LENGTH_SIZE - 1] == 0  # the last byte of the topic
         torn |= (headers.properties_length > 0) & (window[end - 1] == 0)
-        fresh = headers.field("store_timestamp", np.int64) > self.flushed_until
+        fresh = headers.store_timestamp > self.flushed_until
         sector = -(-start // _SECTOR) * _SECTOR
         while (inside := np.flatnonzero(fresh & (sector < end))).size:
             for row in inside[window[sector[inside]] == 0].tolist():
@@ -150,7 +150,7 @@ class LogWalk:
         self.records += len(headers)
         self.last_record = last
         self.end = last + int(headers.total[-1])
-        stamps: Ints = headers.field("store_timestamp", np.int64)
+        stamps: Ints = headers.store_timestamp
         self.last_timestamp = int(stamps[-1])
         self.newest_timestamp = max(self.newest_timestamp, int(stamps.max()))
 
@@ -195,7 +195,7 @@ class LogWalk:
 
     def _was_flushed(self, window: Bytes, segment: SegmentFile, at: int) -> bool:
         headers = Headers(window, np.array([at - segment.base]), segment.base)
-        stored = int(headers.field("store_timestamp", np.int64)[0])
+        stored = int(headers.store_timestamp[0])
         # A record older than its predecessors remains from before the log was truncated.
         if max(1, self.newest_timestamp) <= stored <= self.flushed_until:
             return True
@@ -209,7 +209,7 @@ class LogWalk:
         """When the last of the adjacent records at a log offset of a file was stored (ms)."""
         run = follow(window, segment.base, at - segment.base, len(window))
         headers = Headers(window, run.at[-1:], segment.base)
-        return int(headers.field("store_timestamp", np.int64)[0]) if len(run.at) else 0
+        return int(headers.store_timestamp[0]) if len(run.at) else 0
 
     def _next_sound(self, window: Bytes, segment: SegmentFile, at: int) -> int | None:
         """The next place in the file with a record whose lengths add up."""

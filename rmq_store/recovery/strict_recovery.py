@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
-
 from rmq_store.arrow.decoded_records import DecodedRecords
 from rmq_store.commitlog.doubled_records import refuse_doubled
 from rmq_store.commitlog.empty_files import empty_files
@@ -255,7 +253,7 @@ class StrictRecovery:
 
     def _mark(self, headers: Headers, full_until: int) -> None:
         """Save the progress in the checkpoint, so that an interrupted recovery continues there."""
-        stamp = int(headers.field("store_timestamp", np.int64)[-1])
+        stamp = int(headers.store_timestamp[-1])
         old = self.checkpoint
         fresh = Checkpoint(
             physic_msg_timestamp=max(old.physic_msg_timestamp, stamp),

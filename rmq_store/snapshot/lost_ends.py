@@ -13,8 +13,6 @@ from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
-import numpy as np
-
 from rmq_store.commitlog.doubled_records import contradictions
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.next_intact_record import record_start_at
@@ -241,7 +239,7 @@ class LostEnds:
     def _newest_near_end(self) -> int:
         """The latest store time (ms) of the last bytes: a clock may have been set back since."""
         runs = (p for p in self.records.pieces(*self._last_bytes) if isinstance(p, SoundRun))
-        stamps = (run.headers.field("store_timestamp", np.int64).max() for run in runs)
+        stamps = (run.headers.store_timestamp.max() for run in runs)
         return max(map(int, stamps), default=0)
 
     # --- the queues -------------------------------------------------------------------------------

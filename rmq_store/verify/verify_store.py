@@ -12,8 +12,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from rmq_store.arrow.decoded_records import DecodedRecords
 from rmq_store.commitlog.doubled_records import DoubledFile, doubled_files
 from rmq_store.commitlog.empty_files import empty_files
@@ -255,7 +253,7 @@ class _PartCheck:
         levels = self.store.config.delay_levels_ms
         self.listed.add(dispatch(records, delay_levels_ms=levels, batch_topics=self.batch_topics))
         self.index.check(records)
-        part, stored_at = self.part, headers.field("store_timestamp", np.int64)
+        part, stored_at = self.part, headers.store_timestamp
         part.records += len(headers)
         part.record_bytes += int(headers.total.sum())
         part.last_timestamp = max(part.last_timestamp, int(stored_at.max()))

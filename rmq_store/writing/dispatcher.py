@@ -98,7 +98,7 @@ class Dispatcher:
         requests = entries_to_write(records, self._config, self.batch_topics)
         self._write(requests, lambda index: index.add_items(records))
         self.last_record = int(headers.at[-1]) + headers.base
-        self.last_timestamp = int(headers.field("store_timestamp", np.int64)[-1])
+        self.last_timestamp = int(headers.store_timestamp[-1])
         self._listed(self._ends_of(requests))
 
     def _write_listing(self, listing: Listing) -> None:

@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from rmq_store.commitlog.doubled_records import refuse_doubled
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
@@ -129,7 +127,7 @@ def _last_record(log: CommitLog) -> tuple[int, int]:
         for segment, window, at in log.runs_from(last.base):
             headers = Headers(window, at[-1:], segment.base)
             where = int(at[-1]) + segment.base
-            stored = int(headers.field("store_timestamp", np.int64)[0])
+            stored = int(headers.store_timestamp[0])
     return where, stored
 
 

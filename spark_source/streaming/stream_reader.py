@@ -174,6 +174,6 @@ class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with plan.store.open() as store:
             damage = DamageHandler(store, plan.asked)
             share, names = partition.share, self.columns
-            batches = read_share(plan, share, store, names, damage, one_thread=True)
+            batches = read_share(plan, share, store, names, damage)
             yield from all_to_spark(batches, schema, remote=store.log.chain.is_remote)
             damage.log()

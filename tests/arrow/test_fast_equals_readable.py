@@ -103,7 +103,7 @@ def rows_by_the_fast_path(
     rows = Rows(
         names,
         np.array([names.index(topic) for topic in topics], dtype=np.int32),
-        headers.field("queue_id", np.int32),
+        headers.queue_id,
         np.array(queue_offsets, dtype=np.int64),
         headers.at + headers.base,
         headers.total,

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pyarrow as pa
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rmq_store.arrow import property_columns
 from rmq_store.arrow.column_definitions import PROPERTIES
 from rmq_store.arrow.property_columns import LOOKED_AT, decode_property_columns
-from rmq_store.arrow.property_patterns import patterns_of
 from rmq_store.format.properties import decode_properties
 from tests.support.records import property_strings
 from tests.support.running.examples import campaign, fast
@@ -110,27 +106,3 @@ def rows_of_few_patterns(draw: st.DrawFn) -> list[bytes]:
 @example([b"%c\x01v\x02" % n * 2 + b"x\x01y\x02" for n in b"pq"])
 def test_rows_of_few_patterns_read_like_any_others(stored: list[bytes]) -> None:
     check_properties(stored)
-
-
-def test_what_has_few_patterns_is_read_by_them() -> None:
-    """300 names, a long name, and a name that is there twice are read in the other way.
-
-    Without the map, names are not looked at in patterns, unless one of ours is there twice.
-    """
-    seen: list[bool] = []
-
-    def noting(*found: Any) -> Any:
-        patterns = patterns_of(*found)
-        seen.append(patterns is not None)
-        return patterns
-
-    mixed = [b"TAGS\x01%s\x02" % (b"v" * (n + 1)) + b"K%d\x01w\x02" % (n % 3) for n in range(9)]
-    many = [b"%d\x01v\x02" % number for number in range(300)]
-    long = [b"a\x01b\x02", b"n" * 33 + b"\x01v\x02"]
-    twice = [b"a\x01b\x02", b"a\x01b\x02a\x01c\x02"]
-    ours_twice = [b"TAGS\x01b\x02", b"TAGS\x01b\x02TAGS\x01c\x02"]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(property_columns, "patterns_of", noting)
-        for stored in (mixed, many, long, twice, ours_twice):
-            check_properties(stored)
-    assert seen == [True, False, False, False, False, False]

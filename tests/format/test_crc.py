@@ -7,7 +7,7 @@ import zlib
 import numpy as np
 import pytest
 
-from rmq_store.format.crc import crc32_of_one_length, crc32_of_slices
+from rmq_store.format.crc import crc32_of_slices
 
 
 @pytest.mark.parametrize(
@@ -33,18 +33,6 @@ def test_the_crc_of_many_slices_is_that_of_each(shortest: int, longest: int) -> 
     places = zip(starts.tolist(), (starts + lengths).tolist(), strict=True)
     expected = [zlib.crc32(data[start:stop].tobytes()) for start, stop in places]
     assert crc32_of_slices(data, starts, lengths).tolist() == expected
-
-
-@pytest.mark.parametrize("count", [1, 3, 128, 129, 1_500])
-def test_copies_of_slices_of_one_length_stand_end_to_end(count: int) -> None:
-    random = np.random.default_rng(count)
-    data = random.integers(0, 256, 100_000, dtype=np.uint8)
-    starts = random.integers(0, len(data) - 2_000, count, endpoint=True)
-    copies = np.zeros(2_000 * count, dtype=np.uint8)
-    crcs = crc32_of_one_length(data, starts, 2_000, copies)
-    slices = [data[start : start + 2_000].tobytes() for start in starts.tolist()]
-    assert copies.tobytes() == b"".join(slices)
-    assert crcs.tolist() == [zlib.crc32(one) for one in slices]
 
 
 def test_no_slices_have_no_crcs() -> None:

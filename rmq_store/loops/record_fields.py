@@ -1,0 +1,197 @@
+"""The fields of records: fixed ones as numbers, the others as places and lengths.
+
+A record: docs/format-commitlog.md; CommitLog#checkMessageAndReturnSize is what a broker checks of it.
+"""
+
+from __future__ import annotations
+
+import cython
+
+if cython.compiled:
+    from cython.cimports.rmq_store.loops.bits import (
+        BORN_HOST_V6,
+        HEAD_SIZE,
+        MAGIC_V1,
+        MAGIC_V2,
+        MIN_RECORD_SIZE,
+        STORE_HOST_V6,
+        V6_EXTRA,
+        Bytes,
+        IntTable,
+        Longs,
+        LongTable,
+        Place,
+        i16,
+        i32,
+        i64,
+    )
+else:
+    from rmq_store.loops.bits import (
+        BORN_HOST_V6,
+        HEAD_SIZE,
+        MAGIC_V1,
+        MAGIC_V2,
+        MIN_RECORD_SIZE,
+        STORE_HOST_V6,
+        V6_EXTRA,
+        Bytes,
+        IntTable,
+        Longs,
+        LongTable,
+        Place,
+        i16,
+        i32,
+        i64,
+    )
+
+FAULTS = (
+    "intact",
+    "outside",
+    "magic",
+    "size",
+    "head",
+    "body",
+    "topic",
+    "properties",
+    "sum",
+    "elsewhere",
+)
+"""What a record was refused for, by number: the first field that cannot be right."""
+
+_INTACT = cython.declare(cython.int, 0)
+_OUTSIDE = cython.declare(cython.int, 1)
+_MAGIC = cython.declare(cython.int, 2)
+_SIZE = cython.declare(cython.int, 3)
+_HEAD = cython.declare(cython.int, 4)
+_BODY = cython.declare(cython.int, 5)
+_TOPIC = cython.declare(cython.int, 6)
+_PROPERTIES = cython.declare(cython.int, 7)
+_SUM = cython.declare(cython.int, 8)
+_ELSEWHERE = cython.declare(cython.int, 9)
+
+# Rows of the two tables.
+LONG_FIELDS = (
+    "total",
+    "queue_offset",
+    "physical_offset",
+    "born_timestamp",
+    "store_timestamp",
+    "prepared_transaction_offset",
+    "body_at",
+    "body_length",
+    "topic_at",
+    "topic_length",
+    "properties_at",
+    "properties_length",
+)
+INT_FIELDS = (
+    "magic",
+    "body_crc",
+    "queue_id",
+    "flag",
+    "sys_flag",
+    "reconsume_times",
+    "fault",
+)
+
+
+def split(raw: Bytes, base: Place, at: Longs, longs: LongTable, ints: IntTable) -> None:
+    """Fill a column of `longs` and `ints`, whose rows are named above, for each record.
+
+    `at`: places in `raw`, which is the log from offset `base` on. `fault` is 0 for a whole record at
+    its physicalOffset, else a place in FAULTS; then the fields behind that one are zero.
+    """
+    row: Place
+    with cython.nogil:
+        for row in range(at.shape[0]):
+            ints[6, row] = _split(raw, base, at[row], row, longs, ints)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(-1)
+def _split(
+    raw: Bytes, base: Place, at: Place, row: Place, longs: LongTable, ints: IntTable
+) -> cython.int:
+    size: Place
+    place: Place
+    end: Place
+    flags: cython.int
+    column: cython.int
+    if at < 0 or at > raw.shape[0] - HEAD_SIZE:
+        for column in range(12):
+            longs[column, row] = 0
+        for column in range(6):
+            ints[column, row] = 0
+        return _OUTSIDE
+    size = i32(raw, at)
+    flags = i32(raw, at + 36)
+    longs[0, row] = size
+    ints[0, row] = i32(raw, at + 4)
+    ints[1, row] = i32(raw, at + 8)
+    ints[2, row] = i32(raw, at + 12)
+    ints[3, row] = i32(raw, at + 16)
+    longs[1, row] = i64(raw, at + 20)
+    longs[2, row] = i64(raw, at + 28)
+    ints[4, row] = flags
+    longs[3, row] = i64(raw, at + 40)
+    place = at + 56
+    end = at + HEAD_SIZE
+    if flags & BORN_HOST_V6:
+        place += V6_EXTRA
+        end += V6_EXTRA
+    if flags & STORE_HOST_V6:
+        end += V6_EXTRA
+    for column in range(6, 12):
+        longs[column, row] = 0
+    longs[4, row] = longs[5, row] = ints[5, row] = 0
+    if ints[0, row] != MAGIC_V1 and ints[0, row] != MAGIC_V2:
+        return _MAGIC
+    if size < MIN_RECORD_SIZE or size > raw.shape[0] - at:
+        return _SIZE
+    if end > at + size:
+        return _HEAD
+    longs[4, row] = i64(raw, place)
+    ints[5, row] = i32(raw, end - 16)
+    longs[5, row] = i64(raw, end - 12)
+    column = _lengths(raw, end, at + size, row, longs, 2 if ints[0, row] == MAGIC_V2 else 1)
+    if column == _INTACT and longs[2, row] != base + at:
+        return _ELSEWHERE
+    return column
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(-1)
+def _lengths(
+    raw: Bytes, place: Place, end: Place, row: Place, longs: LongTable, topic_width: cython.int
+) -> cython.int:
+    """Place and length of body, topic and properties. `place`: the end of the head."""
+    length: Place = i32(raw, place - 4)
+    longs[6, row] = place
+    longs[7, row] = length
+    if length < 0 or length > end - place:
+        return _BODY
+    place += length
+    longs[8, row] = place + topic_width
+    if end - place < topic_width:
+        return _TOPIC
+    length = i16(raw, place)
+    if topic_width == 1:
+        length >>= 8
+    longs[9, row] = length
+    place += topic_width
+    if length < 0 or length > end - place:
+        return _TOPIC
+    place += length
+    longs[10, row] = place + 2
+    if end - place < 2:
+        return _PROPERTIES
+    length = i16(raw, place)
+    longs[11, row] = length
+    place += 2
+    if length < 0 or length > end - place:
+        return _PROPERTIES
+    return _INTACT if place + length == end else _SUM
