@@ -58,12 +58,13 @@ class _Found:
         rows, size, longest = len(at), int(length.sum()), int(length.max(initial=0))
         most = longest // _SMALLEST_ITEM + 1
         self._raw = raw
-        self._places = np.empty((2 * len(LOOKED_AT), rows), dtype=np.int64)
+        self._places = np.empty((2 * len(LOOKED_AT) + 2, rows), dtype=np.int64)
         self._map: pa.Array | None = None
         strings = (raw.data, np.ascontiguousarray(at).data, np.ascontiguousarray(length).data)
         items = np.empty((4, most), dtype=np.int64)
         seen = np.zeros(1 << (2 * most).bit_length(), dtype=np.int64)
-        room = (self._places.data, items.data, seen.data)
+        places = np.empty(longest, dtype=np.int64)
+        room = (self._places.data, items.data, seen.data, places.data)
         if not with_map:
             self.is_ascii = not property_items.look(*strings, *room)
             return
@@ -96,5 +97,5 @@ class _Found:
         places: npt.NDArray[np.int64] = self._places
         return [
             known_slices(self._raw, places[row], places[row + 1], pa.string())
-            for row in range(0, len(places), 2)
+            for row in range(0, 2 * len(LOOKED_AT), 2)
         ]

@@ -1,10 +1,11 @@
-"""One record at a time, written for readability: the specification of the CommitLog in code.
+"""One record: its values, what stands in its place, and why bytes are no record.
 
-`commitlog.headers` does the same for many records at once. A property test keeps the two equal.
+`commitlog.headers` has the fields of many records as columns, from the same loop.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -31,6 +32,7 @@ from rmq_store.format.layout import (
     RECORD_HEAD,
     SysFlag,
 )
+from rmq_store.loops import checksums, record_fields
 
 
 class Gap(Enum):
@@ -151,80 +153,64 @@ def _fail(path: str | None, at: int, what: str, expected: object, actual: object
 
 def _split(raw: bytes, magic: int, log_offset: int, path: str | None) -> Record:
     """The fields of one whole record. Checks that their lengths add up to its size."""
-    head = np.frombuffer(raw, dtype=RECORD_HEAD, count=1)[0]
-    sys_flag = int(head["sys_flag"])
-    born_size = host_size(sys_flag, SysFlag.BORN_HOST_V6)
-    store_size = host_size(sys_flag, SysFlag.STORE_HOST_V6)
-    reader = _Reader(raw, BORN_HOST_AT, log_offset, path)
-    born_host = reader.take(born_size)
-    store_timestamp = reader.integer(8)
-    store_host = reader.take(store_size)
-    reconsume_times = reader.integer(4)
-    prepared = reader.integer(8)
-    body = reader.field("body", 4)
-    topic = reader.field("topic", 2 if magic == MAGIC_V2 else 1)
-    properties = reader.field("properties", 2)
-    if reader.at != len(raw):
-        lengths = ", ".join(reader.lengths)
-        what = f"total size {len(raw)} is not the sum of its fields, with {lengths}: total size"
-        _fail(path, log_offset, what, reader.at, len(raw))
+    longs = np.empty((len(record_fields.LONG_FIELDS), 1), dtype=np.int64)
+    ints = np.empty((len(record_fields.INT_FIELDS), 1), dtype=np.int32)
+    start = np.zeros(1, dtype=np.int64)
+    record_fields.split(memoryview(raw), log_offset, start.data, longs.data, ints.data)
+    found = dict(zip(record_fields.LONG_FIELDS, longs[:, 0].tolist(), strict=True))
+    found |= zip(record_fields.INT_FIELDS, ints[:, 0].tolist(), strict=True)
+    fault = record_fields.FAULTS[found["fault"]]
+    if fault not in ("intact", "elsewhere"):
+        _refuse(fault, found, path, log_offset)
+    sys_flag = found["sys_flag"]
+    born_end = BORN_HOST_AT + host_size(sys_flag, SysFlag.BORN_HOST_V6)
+    store_at = born_end + _STORE_TIMESTAMP_SIZE
+    body, topic, properties = (
+        raw[found[f"{name}_at"] : found[f"{name}_at"] + found[f"{name}_length"]] for name in _FIELDS
+    )
     return Record(
-        queue_id=int(head["queue_id"]),
-        flag=int(head["flag"]),
-        queue_offset=int(head["queue_offset"]),
-        physical_offset=int(head["physical_offset"]),
+        queue_id=found["queue_id"],
+        flag=found["flag"],
+        queue_offset=found["queue_offset"],
+        physical_offset=found["physical_offset"],
         sys_flag=sys_flag,
-        born_timestamp=int(head["born_timestamp"]),
-        born_host=born_host,
-        store_timestamp=store_timestamp,
-        store_host=store_host,
-        reconsume_times=reconsume_times,
-        prepared_transaction_offset=prepared,
+        born_timestamp=found["born_timestamp"],
+        born_host=raw[BORN_HOST_AT:born_end],
+        store_timestamp=found["store_timestamp"],
+        store_host=raw[store_at : store_at + host_size(sys_flag, SysFlag.STORE_HOST_V6)],
+        reconsume_times=found["reconsume_times"],
+        prepared_transaction_offset=found["prepared_transaction_offset"],
         body=body,
         topic=topic,
         properties=properties,
         magic=magic,
-        body_crc=int(head["body_crc"]),
+        body_crc=found["body_crc"],
     )
 
 
-class _Reader:
-    """Takes field after field from a record; raises CorruptRecordError for a length beyond its end.
+_FIELDS = ("body", "topic", "properties")
+_STORE_TIMESTAMP_SIZE = 8  # between the hosts
 
-    `lengths`: those of the fields that were taken, such as "body length 20".
-    """
 
-    def __init__(self, raw: bytes, at: int, log_offset: int, path: str | None) -> None:
-        self.raw, self.at, self.log_offset, self.path = raw, at, log_offset, path
-        self.lengths: list[str] = []
-
-    def take(self, length: int, what: str = "head") -> bytes:
-        end = self.at + length
-        if end > len(self.raw):
-            self._fail(f"total size {len(self.raw)} ends inside of its {what}", end, len(self.raw))
-        piece = self.raw[self.at : end]
-        self.at = end
-        return piece
-
-    def integer(self, width: int, what: str = "head") -> int:
-        return int.from_bytes(self.take(width, what), "big", signed=True)
-
-    def field(self, name: str, width: int) -> bytes:
-        """The bytes of a field behind its length, an integer of `width` bytes."""
-        named = f"{name} length"
-        length = self.integer(width, named)
-        room = len(self.raw) - self.at
-        if not 0 <= length <= room:
-            how = "is below 0" if length < 0 else "leads beyond the record"
-            self._fail(
-                f"{named} {length} {how} of total size {len(self.raw)}", f"0 to {room}", length
-            )
-        self.lengths.append(f"{named} {length}")
-        return self.take(length)
-
-    def _fail(self, what: str, expected: object, actual: object) -> None:
-        behind = f", behind {', '.join(self.lengths)}" if self.lengths else ""
-        _fail(self.path, self.log_offset, what + behind, expected, actual)
+def _refuse(fault: str, found: Mapping[str, int], path: str | None, log_offset: int) -> None:
+    """Raise CorruptRecordError for what the loop refused a record for."""
+    size = found["total"]
+    if fault == "head":
+        _fail(path, log_offset, f"total size {size} ends inside of its head", None, size)
+    before = _FIELDS[: _FIELDS.index(fault)] if fault in _FIELDS else _FIELDS
+    lengths = ", ".join(f"{name} length {found[f'{name}_length']}" for name in before)
+    if fault == "sum":
+        what = f"total size {size} is not the sum of its fields, with {lengths}: total size"
+        end = found["properties_at"] + found["properties_length"]
+        _fail(path, log_offset, what, end, size)
+    behind = f", behind {lengths}" if lengths else ""
+    length, room = found[f"{fault}_length"], size - found[f"{fault}_at"]
+    if room < 0:
+        what = f"total size {size} ends inside of its {fault} length{behind}"
+        _fail(path, log_offset, what, size - room, size)
+    how = "is below 0" if length < 0 else "leads beyond the record"
+    what = f"{fault} length {length} {how} of total size {size}{behind}"
+    _fail(path, log_offset, what, f"0 to {room}", length)
 
 
 def _check_crcs(raw: bytes, record: Record, log_offset: int, path: str | None) -> None:
@@ -239,17 +225,11 @@ def _check_crcs(raw: bytes, record: Record, log_offset: int, path: str | None) -
 
 def record_crc_of(properties: bytes) -> int | None:
     """The record CRC at the end of the properties, or None (MessageDecoder#createCrc32)."""
-    item = properties[-CRC_ITEM_SIZE:]
-    front = CRC_PROPERTY.encode() + bytes([NAME_VALUE_SEPARATOR])
-    digits = item[len(front) : len(front) + CRC_DIGITS]
-    before = properties[-CRC_ITEM_SIZE - 1 : -CRC_ITEM_SIZE]
-    glued = before not in (
-        b"",
-        bytes([PROPERTY_SEPARATOR]),
-    )  # without a separator it belongs to the value before it
-    if len(item) < CRC_ITEM_SIZE or not item.startswith(front) or not digits.isdigit() or glued:
+    places = np.array([0, len(properties), 0], dtype=np.int64).data
+    raw = memoryview(properties)
+    if not checksums.stored_in_records(raw, places[:1], places[1:2], places[2:]):
         return None
-    return int(digits[::-1])
+    return int(places[2])
 
 
 def crc_item(value: int) -> bytes:

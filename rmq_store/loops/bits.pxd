@@ -20,11 +20,37 @@ cdef extern from *:
     }
     #define rmq_zeros(x) __builtin_ctzll(x)
     #define rmq_swap(x) __builtin_bswap64(x)
-    #define rmq_prefetch(p) __builtin_prefetch(p)
+    /* A bit for each byte of a word that is the given one. */
+    static inline uint64_t rmq_equal(uint64_t word, uint64_t byte) {
+        uint64_t x = word ^ (byte * 0x0101010101010101ULL);
+        x = ~(((x & 0x7F7F7F7F7F7F7F7FULL) + 0x7F7F7F7F7F7F7F7FULL) | x | 0x7F7F7F7F7F7F7F7FULL);
+        return ((x >> 7) * 0x0102040810204080ULL) >> 56;
+    }
+    #ifdef __SSE2__
+    #include <emmintrin.h>
+    static inline uint64_t rmq_equal16(const uint8_t *p, int byte) {
+        __m128i v = _mm_loadu_si128((const __m128i *)p);
+        return (uint64_t)_mm_movemask_epi8(_mm_cmpeq_epi8(v, _mm_set1_epi8((char)byte)));
+    }
+    static inline uint64_t rmq_high16(const uint8_t *p) {
+        return (uint64_t)_mm_movemask_epi8(_mm_loadu_si128((const __m128i *)p));
+    }
+    #else
+    static inline uint64_t rmq_equal16(const uint8_t *p, int byte) {
+        return rmq_equal(rmq_load(p), byte) | rmq_equal(rmq_load(p + 8), byte) << 8;
+    }
+    static inline uint64_t rmq_high16(const uint8_t *p) {
+        return (rmq_load(p) | rmq_load(p + 8)) & 0x8080808080808080ULL;
+    }
+    #endif
     """
     uint64_t _load "rmq_load"(const uint8_t *p) noexcept nogil
     void _store "rmq_store"(uint8_t *p, uint64_t v) noexcept nogil
+    void _prefetch "__builtin_prefetch"(const void *p) noexcept nogil
     int zeros_behind "rmq_zeros"(uint64_t x) noexcept nogil
+    uint64_t _equal "rmq_equal"(uint64_t word, uint64_t byte) noexcept nogil
+    uint64_t _equal16 "rmq_equal16"(const uint8_t *p, int byte) noexcept nogil
+    uint64_t _high16 "rmq_high16"(const uint8_t *p) noexcept nogil
     uint64_t swapped "rmq_swap"(uint64_t x) noexcept nogil
 
 ctypedef const uint8_t[::1] Bytes
@@ -108,15 +134,13 @@ cdef inline Py_ssize_t find(Bytes raw, Py_ssize_t at, Py_ssize_t stop, int byte)
 cdef inline Py_ssize_t copy(
     Bytes raw, Py_ssize_t at, Py_ssize_t size, Room out, Py_ssize_t to
 ) except -1 nogil:
-    cdef Py_ssize_t done = 0
     if size < 0 or at < 0 or size > raw.shape[0] - at:
         outside(at, size, raw.shape[0])
     if to < 0 or size > out.shape[0] - to:
         outside(to, size, out.shape[0])
-    if size <= 32 and size + 8 <= raw.shape[0] - at and size + 8 <= out.shape[0] - to:
-        while done < size:
-            _store(&out[to + done], _load(&raw[at + done]))
-            done += 8
+    # Most texts are short: a call for each costs more than its work, and a loop guesses its end.
+    if size <= 32 and raw.shape[0] - at >= 32 and out.shape[0] - to >= 32:
+        memcpy(&out[to], &raw[at], 32)
     elif size:
         memcpy(&out[to], &raw[at], size)
     return to + size
@@ -152,36 +176,67 @@ cdef inline Py_ssize_t put_hex(Room out, Py_ssize_t at, int64_t value) except -1
     return at + 16
 
 cdef inline uint64_t first_bytes(uint64_t found, Py_ssize_t size) noexcept nogil:
-    return found if size >= 8 else found & ((1ULL << (8 * size)) - 1)
+    # `size` is at least 1. Without a branch, which would be a guess.
+    cdef int kept = 8 if size > 8 else <int>size
+    return found & (0xFFFFFFFFFFFFFFFFULL >> (64 - 8 * kept))
 
 cdef inline uint64_t mixed(uint64_t one, uint64_t other) noexcept nogil:
     one ^= (other << 29) | (other >> 35)
     return (one * 0x9E3779B97F4A7C15ULL) >> 40
 
-cdef inline Py_ssize_t find_separator(Bytes raw, Py_ssize_t at, Py_ssize_t stop) except -1 nogil:
-    cdef uint64_t found, names, items
-    while at < stop:
-        found = word(raw, at)
-        names = found ^ 0x0101010101010101ULL
-        items = found ^ 0x0202020202020202ULL
-        # Only the lowest bit that is set is sure to be a hit, and nothing else is asked for.
-        found = ((names - 0x0101010101010101ULL) & ~names) | ((items - 0x0101010101010101ULL) & ~items)
-        found &= 0x8080808080808080ULL
-        if found:
-            at += zeros_behind(found) >> 3
-            return at if at < stop else stop
-        at += 8
-    return stop
+cdef inline Py_ssize_t _put_places(
+    uint64_t names, uint64_t items, Py_ssize_t at, LongRoom places, Py_ssize_t count
+) except -1 nogil:
+    cdef uint64_t both = names | items
+    while both:
+        places[count] = (at + zeros_behind(both)) << 1 | (items >> zeros_behind(both) & 1)
+        count += 1
+        both &= both - 1
+    return count
 
-cdef inline bint is_ascii(Bytes raw, Py_ssize_t at, Py_ssize_t size) except -1 nogil:
-    cdef uint64_t seen = 0
-    cdef Py_ssize_t stop = at + size
-    while at <= stop - 8:
-        seen |= word(raw, at)
-        at += 8
-    if at < stop:
-        seen |= first_bytes(word(raw, at), stop - at)
-    return not seen & 0x8080808080808080ULL
+cdef inline uint64_t _equal64(const uint8_t *at, int byte) noexcept nogil:
+    return (
+        _equal16(at, byte) | _equal16(at + 16, byte) << 16
+        | _equal16(at + 32, byte) << 32 | _equal16(at + 48, byte) << 48
+    )
+
+cdef inline Py_ssize_t separators(
+    Bytes raw, Py_ssize_t at, Py_ssize_t stop, LongRoom places
+) except -1 nogil:
+    # A bit for each of 64 bytes: nothing is searched, so that few branches depend on their places.
+    cdef Py_ssize_t count = 0
+    cdef uint64_t names, items, some, seen = 0
+    cdef int bits
+    if at < 0 or stop > raw.shape[0]:
+        outside(at, stop - at, raw.shape[0])
+    while at <= stop - 64:
+        names = _equal64(&raw[at], NAME_VALUE_SEPARATOR)
+        items = _equal64(&raw[at], PROPERTY_SEPARATOR)
+        seen |= _high16(&raw[at]) | _high16(&raw[at + 16]) | _high16(&raw[at + 32]) | _high16(&raw[at + 48])
+        count = _put_places(names, items, at, places, count)
+        at += 64
+    names = items = 0
+    bits = 0
+    while at + bits <= stop - 16:
+        names |= _equal16(&raw[at + bits], NAME_VALUE_SEPARATOR) << bits
+        items |= _equal16(&raw[at + bits], PROPERTY_SEPARATOR) << bits
+        seen |= _high16(&raw[at + bits])
+        bits += 16
+    while at + bits < stop:
+        some = first_bytes(word(raw, at + bits), stop - at - bits)
+        names |= _equal(some, NAME_VALUE_SEPARATOR) << bits
+        items |= _equal(some, PROPERTY_SEPARATOR) << bits
+        seen |= some & 0x8080808080808080ULL
+        bits += 8
+    count = _put_places(names, items, at, places, count)
+    return count << 1 | (seen != 0)
+
+cdef inline int prefetch(Bytes raw, Py_ssize_t at, Py_ssize_t size) except -1 nogil:
+    while size > 0 and 0 <= at < raw.shape[0]:
+        _prefetch(&raw[at])
+        at += 64
+        size -= 64
+    return 0
 
 cdef extern from "Python.h":
     object PyMemoryView_FromMemory(char *at, Py_ssize_t size, int flags)

@@ -11,7 +11,6 @@ import cython
 
 if cython.compiled:
     from cython.cimports.rmq_store.loops.bits import (
-        PROPERTY_SEPARATOR,
         Bytes,
         IntRoom,
         Long,
@@ -22,17 +21,15 @@ if cython.compiled:
         Room,
         Word,
         copy,
-        find,
-        find_separator,
         first_bytes,
-        is_ascii,
         mixed,
+        prefetch,
         same,
+        separators,
         word,
     )
 else:
     from rmq_store.loops.bits import (
-        PROPERTY_SEPARATOR,
         Bytes,
         IntRoom,
         Long,
@@ -43,12 +40,11 @@ else:
         Room,
         Word,
         copy,
-        find,
-        find_separator,
         first_bytes,
-        is_ascii,
         mixed,
+        prefetch,
         same,
+        separators,
         word,
     )
 
@@ -65,21 +61,33 @@ _VALUE_SIZE = cython.declare(cython.int, 3)
 
 
 def look(
-    raw: Bytes, at: Longs, length: Longs, looked_at: LongTable, items: LongTable, seen: LongRoom
+    raw: Bytes,
+    at: Longs,
+    length: Longs,
+    looked_at: LongTable,
+    items: LongTable,
+    seen: LongRoom,
+    places: LongRoom,
 ) -> int:
     """Find the values of TAGS, KEYS and UNIQ_KEY in n property strings.
 
-    `looked_at` has six rows of n: place and length for each of the three; the length is -1 where there
-    is no such property. `items` (four rows) has a column for every item of the longest string, `seen`
-    twice as many zeros, a power of two. Returns 1 if a string is not ASCII, else 0.
+    `looked_at` has eight rows of n: place and length for each of the three; the length is -1 where there
+    is no such property. The last two rows are for others. `items` (four rows) has a column for every item of the longest string, `seen`
+    twice as many zeros, a power of two, and `places` room for each of its bytes. Returns 1 if a string
+    is not ASCII, else 0.
     """
     row: Place
+    count: Place
     other: cython.int = 0
     with cython.nogil:
         for row in range(at.shape[0]):
-            _items_of(raw, at[row], at[row] + length[row], row, looked_at, items, seen)
-            if not is_ascii(raw, at[row], length[row]):
-                other = 1
+            if row + 4 < at.shape[0]:
+                prefetch(raw, at[row + 4], length[row + 4])
+            count = separators(raw, at[row], at[row] + length[row], places)
+            other |= count & 1
+            _items_of(
+                raw, at[row], at[row] + length[row], row, places, count >> 1, looked_at, items, seen
+            )
     return other
 
 
@@ -90,6 +98,7 @@ def split(
     looked_at: LongTable,
     items: LongTable,
     seen: LongRoom,
+    places: LongRoom,
     names: Room,
     name_ends: IntRoom,
     values: Room,
@@ -111,7 +120,13 @@ def split(
     with cython.nogil:
         name_ends[0] = value_ends[0] = row_ends[0] = 0
         for row in range(at.shape[0]):
-            count = _items_of(raw, at[row], at[row] + length[row], row, looked_at, items, seen)
+            if row + 4 < at.shape[0]:
+                prefetch(raw, at[row + 4], length[row + 4])
+            count = separators(raw, at[row], at[row] + length[row], places)
+            other |= count & 1
+            count = _items_of(
+                raw, at[row], at[row] + length[row], row, places, count >> 1, looked_at, items, seen
+            )
             for number in range(count):
                 if items[_NAME_SIZE, number]:
                     name_end = copy(
@@ -124,8 +139,6 @@ def split(
                     name_ends[total] = cython.cast(cython.int, name_end)
                     value_ends[total] = cython.cast(cython.int, value_end)
             row_ends[row + 1] = cython.cast(cython.int, total)
-            if not is_ascii(raw, at[row], length[row]):
-                other = 1
     return other
 
 
@@ -138,26 +151,36 @@ def _items_of(
     at: Place,
     stop: Place,
     row: Place,
+    places: LongRoom,
+    most: Place,
     looked_at: LongTable,
     items: LongTable,
     seen: LongRoom,
 ) -> Place:
-    """Fill `items` with those of one string; one whose name is repeated has no name. Returns how many."""
+    """Fill `items` with those of one string; one whose name is repeated has no name. Returns how many.
+
+    `places`: the `most` separators of the string.
+    """
     place: Place
     end: Place
     size: Place
+    number: Place = 0
     count: Place = 0
     name: Word
+    which: Place
     looked_at[1, row] = looked_at[3, row] = looked_at[5, row] = -1
     looked_at[0, row] = looked_at[2, row] = looked_at[4, row] = 0
-    while at < stop:
-        place = find_separator(raw, at, stop)
-        if place == stop:
-            break
-        if raw[place] == PROPERTY_SEPARATOR:
+    while number < most:
+        place = places[number] >> 1
+        if places[number] & 1:
             at = place + 1
+            number += 1
             continue
-        end = find(raw, place + 1, stop, PROPERTY_SEPARATOR)
+        number += 1
+        while number < most and not places[number] & 1:
+            number += 1
+        end = places[number] >> 1 if number < most else stop
+        number += 1
         size = place - at
         if size and end > place + 1:
             name = first_bytes(word(raw, at), size)
@@ -166,15 +189,13 @@ def _items_of(
             items[_VALUE, count] = place + 1
             items[_VALUE_SIZE, count] = end - place - 1
             _forget_earlier(raw, name, count, row, items, seen)
-            if size == 4 and name == _TAGS:
-                looked_at[0, row] = place + 1
-                looked_at[1, row] = end - place - 1
-            elif size == 4 and name == _KEYS:
-                looked_at[2, row] = place + 1
-                looked_at[3, row] = end - place - 1
-            elif size == 8 and name == _UNIQ_KEY:
-                looked_at[4, row] = place + 1
-                looked_at[5, row] = end - place - 1
+            # Which one it is would be a guess for a branch: others write to a place that nobody reads.
+            which = 6
+            which = 0 if (name == _TAGS) & (size == 4) else which
+            which = 2 if (name == _KEYS) & (size == 4) else which
+            which = 4 if (name == _UNIQ_KEY) & (size == 8) else which
+            looked_at[which, row] = place + 1
+            looked_at[which + 1, row] = end - place - 1
             count += 1
         at = end + 1
     return count
@@ -197,11 +218,10 @@ def _forget_earlier(
     earlier: Place
     mask: Place = seen.shape[0] - 1
     mark: Long = row + 1
-    last: Word = size
-    slot: Place
-    if size > 8:
-        last = word(raw, at + size - 8)
-    slot = mixed(name, last) & mask
+    # The last bytes of the name too: many start alike.
+    short: Place = size if size < 8 else 8
+    last: Word = first_bytes(word(raw, at + size - short), short)
+    slot: Place = mixed(name, last ^ cython.cast(cython.ulonglong, size)) & mask
     while seen[slot] >> 32 == mark:
         earlier = seen[slot] & _LOW
         if items[_NAME_SIZE, earlier] == size and same(raw, items[_NAME, earlier], raw, at, size):
