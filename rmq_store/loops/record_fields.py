@@ -24,6 +24,7 @@ if cython.compiled:
         i16,
         i32,
         i64,
+        prefetch,
     )
 else:
     from rmq_store.loops.bits import (
@@ -42,6 +43,7 @@ else:
         i16,
         i32,
         i64,
+        prefetch,
     )
 
 FAULTS = (
@@ -104,7 +106,24 @@ def split(raw: Bytes, base: Place, at: Longs, longs: LongTable, ints: IntTable) 
     row: Place
     with cython.nogil:
         for row in range(at.shape[0]):
+            _prefetch(raw, at, row)
             ints[6, row] = _split(raw, base, at[row], row, longs, ints)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(-1)
+def _prefetch(raw: Bytes, at: Longs, row: Place) -> cython.int:
+    """Ask for the head of a record that follows soon, and for what stands behind a nearer one's body."""
+    place: Place
+    if row + 8 < at.shape[0]:
+        prefetch(raw, at[row + 8], HEAD_SIZE)
+    if row + 4 < at.shape[0]:
+        place = at[row + 4]
+        if 0 <= place <= raw.shape[0] - HEAD_SIZE:
+            prefetch(raw, place + HEAD_SIZE + i32(raw, place + HEAD_SIZE - 4), 128)
+    return 0
 
 
 @cython.cfunc
