@@ -16,7 +16,7 @@ import os
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.metadata import version
 from pathlib import Path
@@ -127,35 +127,47 @@ def compile_into(folder: Path, names: Sequence[str], flags: Sequence[str] = ()) 
 
     Raises NoCompilerError, or what Cython or the compiler says of our sources (`compile_errors`).
     """
-    from Cython.Build import cythonize
+    _need_compiler(folder)
+    modules = {
+        f"{PACKAGE}.{name}": LOOPS.relative_to(ROOT) / f"{name}{'.c' if name == SHARED else '.py'}"
+        for name in names
+    }
+    return _compile(modules, folder, flags)
 
+
+def compile_alone(name: str, source: Path, folder: Path) -> Path:
+    """Compile one module of Cython that may use bits.pxd, for tests; returns the compiled file."""
+    _need_compiler(folder)
+    (path,) = _compile({name: source}, folder, ())
+    return path
+
+
+def _need_compiler(folder: Path) -> None:
     probe = folder / "probe.c"
     probe.write_text("#include <Python.h>\nPyObject *PyInit_probe(void) { return 0; }\n")
     try:
         _build([_extension("probe", probe, ())], folder)
     except compile_errors() as error:
         raise NoCompilerError(f"the C compiler {compiler()!r} does not work") from error
+
+
+def _compile(modules: Mapping[str, Path], folder: Path, flags: Sequence[str]) -> list[Path]:
+    from Cython.Build import cythonize
+
     before = Path.cwd()
     os.chdir(ROOT)  # Cython names the generated files, and finds bits.pxd, by relative paths
     try:
         extensions = cythonize(
-            [
-                _extension(
-                    f"{PACKAGE}.{name}",
-                    LOOPS.relative_to(ROOT) / f"{name}{'.c' if name == SHARED else '.py'}",
-                    flags,
-                )
-                for name in names
-            ],
+            [_extension(name, source, flags) for name, source in modules.items()],
             build_dir=str(folder),
             compiler_directives=DIRECTIVES,
             shared_utility_qualified_name=f"{PACKAGE}.{SHARED}",
             force=True,
             quiet=True,
         )
-        for name, extension in zip(names, extensions, strict=True):
+        for name, extension in zip(modules, extensions, strict=True):
             with open(extension.sources[0], "a") as file:
-                text = stamp(name, flags).decode()
+                text = stamp(name.rpartition(".")[2], flags).decode()
                 file.write(f'\n__attribute__((used)) static const char rmq_stamp[] = "{text}";\n')
         return _build(extensions, folder)
     finally:

@@ -53,7 +53,7 @@ def compiled() -> bool:
 
 
 def why_interpreted() -> str:
-    """The reason why the loops run interpreted, and what to do."""
+    """Why the loops run interpreted."""
     if os.environ.get(INTERPRETED_VARIABLE):
         return f"{INTERPRETED_VARIABLE} is set"
-    return "no C compiler was there when rmqstore was installed; docs/install.md says what to do"
+    return "rmqstore was installed without compiled ones; docs/install.md says how to get them"
