@@ -37,7 +37,7 @@ def test_compiled_equals_interpreted(seed: int) -> None:
     raw = memoryview(bytes(log(chosen, base)))
     start = chosen.choice([0, 0, 0, chosen.randrange(-2, 200)])
     stop = chosen.choice([len(raw), len(raw) + 9, chosen.randrange(len(raw) + 1)])
-    answers = []
+    answers: list[tuple[object, list[int]]] = []
     for module in (log_walk, SOURCE):
         found = np.full(chosen.choice([20, 20, 3]) if not answers else len(answers[0][1]), -1)
         try:
