@@ -90,6 +90,24 @@ test: $(if $(FILE),,lint types) fast  ## check style and types, run all fast tes
 .PHONY: campaigns
 campaigns: jdk $(LOOPS) $(VENV)/spark-classes.jsa  ## run all cases of the long campaigns
 	@$(TIMED) campaigns $(PYTEST) -m "campaign and not live" $(CHOSEN)
+	@$(if $(FILE),,$(MAKE) --no-print-directory sanitized)
+
+# About two minutes on two cores.
+.PHONY: sanitized
+sanitized: $(LOOPS)  ## read damaged records with loops that the address sanitizer watches (gcc)
+	@$(TIMED) "address sanitizer" .ci/sanitized $(BIN)/python -q -p no:cacheprovider \
+	  -m "not live and not campaign" $(SIDE_BY_SIDE) tests/loops/test_log_walk.py \
+	  tests/reading/test_any_bytes.py tests/arrow/test_fast_equals_readable.py
+
+# The core with loops that run as Python, in about three minutes on two cores: loops, formats, columns, the log
+# and the index by key, and reads of golden and damaged stores. Not the other rooms, whose tests
+# start hundreds of processes or read the same loops again.
+INTERPRETED := loops format arrow search files/test_holes.py reading/test_golden.py reading/test_golden_answers.py \
+  reading/test_any_bytes.py reading/test_injuries.py reading/test_record_start.py reading/test_small_records.py
+.PHONY: interpreted
+interpreted: $(LOOPS)  ## run a part of the core's tests with loops that are not compiled
+	@RMQSTORE_INTERPRETED=1 $(TIMED) "interpreted loops" $(PYTEST) -m "not live and not campaign" \
+	  $(SIDE_BY_SIDE) $(addprefix tests/,$(INTERPRETED))
 
 # One test at a time, because each starts a broker and a Spark, and more may not fit in memory.
 .PHONY: live
@@ -101,7 +119,8 @@ long: jdk $(LOOPS) $(VENV)/spark-classes.jsa  ## run the long tests with real br
 	@$(TIMED) "long tests" $(PYTEST) -m long $(FILE)
 
 .PHONY: test-all
-test-all: test  ## run make test, the long campaigns and the tests with real brokers
+test-all: test  ## run make test, interpreted, the long campaigns and the tests with real brokers
+	@$(MAKE) --no-print-directory interpreted
 	@$(MAKE) --no-print-directory campaigns
 	@$(MAKE) --no-print-directory live
 
