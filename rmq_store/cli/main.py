@@ -14,6 +14,7 @@ import click
 # would wait for them.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+from rmq_store import loops
 from rmq_store.cli.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED
 from rmq_store.cli.shown_warnings import warnings_shown
 from rmq_store.cli.without_pandas import leave_pandas_out
@@ -147,13 +148,31 @@ class _Commands(click.Group):
         return super().resolve_command(ctx, args)
 
 
+def _show_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
+    if not asked or ctx.resilient_parsing:
+        return
+    from importlib.metadata import version
+
+    click.echo(f"rmqstore, version {version('rmqstore')}")
+    if not loops.compiled():
+        click.echo(f"loops run interpreted, and so slowly: {loops.why_interpreted()}")
+    ctx.exit()
+
+
 @click.group(
     cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Exit codes: 0 no problem; 1 a problem was found, or nothing was found; 2 the command "
     "could not do it.",
 )
-@click.version_option(package_name="rmqstore", prog_name="rmqstore")
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_show_version,
+    help="Show the version and exit.",
+)
 def rmqstore() -> None:
     """Read the files of an Apache RocketMQ broker without the broker. Only commands that say so
     change the store."""

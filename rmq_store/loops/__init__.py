@@ -10,24 +10,50 @@ from __future__ import annotations
 
 import os
 import sys
-from importlib.machinery import SourceFileLoader
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
+from collections.abc import Sequence
+from functools import lru_cache
+from importlib.machinery import (
+    SOURCE_SUFFIXES,
+    ExtensionFileLoader,
+    FileFinder,
+    ModuleSpec,
+    SourceFileLoader,
+)
+from importlib.util import find_spec
+from pkgutil import iter_modules
 
 INTERPRETED_VARIABLE = "RMQSTORE_INTERPRETED"
 """An environment variable; if it is set, the loops run interpreted although they are compiled."""
 
 
-def _interpret() -> None:
-    """Load the sources of all loops in place of what they were compiled to."""
-    for path in sorted(Path(__file__).parent.glob("[a-z]*.py")):
-        name = f"{__name__}.{path.stem}"
-        spec = spec_from_file_location(name, path, loader=SourceFileLoader(name, str(path)))
-        assert spec is not None
-        assert spec.loader is not None
-        sys.modules[name] = module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
+class Sources:
+    """Finds the sources of the loops: first on `sys.meta_path`, in place of what they were compiled to."""
+
+    @staticmethod
+    def find_spec(name: str, path: Sequence[str] | None, _: object = None) -> ModuleSpec | None:
+        """The source of a module of this package."""
+        if not name.startswith(f"{__name__}.") or not path:
+            return None
+        return FileFinder(path[0], (SourceFileLoader, SOURCE_SUFFIXES)).find_spec(name)
 
 
 if os.environ.get(INTERPRETED_VARIABLE):
-    _interpret()
+    sys.meta_path.insert(0, Sources)
+
+
+@lru_cache(maxsize=1)
+def compiled() -> bool:
+    """Whether this process runs the loops compiled, all of them."""
+    specs = [
+        find_spec(f"{__name__}.{module.name}")
+        for module in iter_modules(__path__)
+        if module.name != "bits" and not module.name.startswith("_")
+    ]
+    return all(spec is not None and isinstance(spec.loader, ExtensionFileLoader) for spec in specs)
+
+
+def why_interpreted() -> str:
+    """Why the loops run interpreted."""
+    if os.environ.get(INTERPRETED_VARIABLE):
+        return f"{INTERPRETED_VARIABLE} is set"
+    return "rmqstore was installed without compiled ones; docs/install.md says how to get them"

@@ -119,9 +119,11 @@ cdef inline int put_i16(Room out, Py_ssize_t at, int64_t value) except -1 nogil:
     out[at + 1] = <uint8_t>value
     return 0
 
-cdef inline Py_ssize_t find(Bytes raw, Py_ssize_t at, Py_ssize_t stop, int byte) except -1 nogil:
+cdef inline Py_ssize_t find(Bytes raw, Py_ssize_t at, Py_ssize_t stop, int byte) except? -1 nogil:
     cdef uint64_t wanted = 0x0101010101010101ULL * <uint64_t>byte
     cdef uint64_t hits
+    if at < stop and stop > raw.shape[0]:
+        outside(stop, 0, raw.shape[0])
     while at < stop:
         hits = word(raw, at) ^ wanted
         hits = (hits - 0x0101010101010101ULL) & ~hits & 0x8080808080808080ULL

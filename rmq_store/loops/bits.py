@@ -88,7 +88,7 @@ def find(raw: Bytes, at: int, stop: int, byte: int) -> int:
     """The first place in [at, stop) with this byte; `stop` if there is none."""
     if at >= stop:
         return stop
-    _check(at, 1, len(raw))
+    _check(at, stop - at, len(raw))
     found = bytes(raw[at:stop]).find(byte)
     return stop if found < 0 else at + found
 

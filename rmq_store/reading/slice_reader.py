@@ -36,6 +36,7 @@ from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.index.message_has_key import rows_with_key
 from rmq_store.reading.damage_modes import DamageMode
 from rmq_store.reading.inner_batch_rows import MemberBatches, RangesOf, listed_row
+from rmq_store.reading.interpreted_reads import watched
 from rmq_store.reading.queue_slice_entries import WantedEntries
 from rmq_store.reading.read_options import ReadOptions
 from rmq_store.snapshot.queue_view import QueueView
@@ -122,7 +123,7 @@ class SliceReader:
 
     def batches_of(self, pieces: Iterable[Rows]) -> Iterator[pa.RecordBatch]:
         """Arrow batches of rows, in their order; rows about damage if the mode has them."""
-        taker, batches = self.options.on_damage, self._sound_batches(pieces)
+        taker, batches = self.options.on_damage, self._sound_batches(watched(pieces))
         if isinstance(taker, DamageMode):
             return taker.applied(batches, self._broker_name, self._asked)
         return batches

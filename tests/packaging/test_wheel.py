@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+import hatch_build
 from tests.conftest import GoldenStore
 from tests.support.checkout import CHECKOUT
 
@@ -53,6 +54,26 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (packages,) = (folder / "lib").glob("python*/site-packages")
     (packages / "dependencies.pth").write_text("\n".join(site.getsitepackages()) + "\n")
     return interpreter
+
+
+@pytest.fixture(scope="module")
+def plain_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a machine builds whose C compiler does not work."""
+    folder = tmp_path_factory.mktemp("plain")
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check"]
+    kept = {name: text for name, text in os.environ.items() if name != "RMQSTORE_COMPILED"}
+    subprocess.run(
+        [*build, "--no-deps", "-w", str(folder), str(CHECKOUT)],
+        check=True,
+        env={**kept, "CC": "/bin/false"},
+    )
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+def loop_files(wheel: Path) -> set[str]:
+    found = {name.rpartition("/")[2] for name in members(wheel) if "/loops/" in name}
+    return {name for name in found if not name.endswith(".py")}
 
 
 def members(wheel: Path) -> list[str]:
@@ -119,6 +140,24 @@ def imported_names(source: str) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
             found.add(node.module.split(".")[0])
     return found
+
+
+def test_it_has_the_loops_compiled_and_a_platform(wheel: Path) -> None:
+    files = loop_files(wheel)
+    if not files and not os.environ.get("RMQSTORE_COMPILED"):
+        pytest.skip("no C compiler works here")
+    names = {hatch_build.SHARED, *hatch_build.loop_names()}
+    assert {name.partition(".")[0] for name in files} == names
+    assert all(name.endswith(".so") for name in files), "no sources in C"
+    assert len(files) == len(names), "nothing that was compiled in place"
+    assert "-none-any" not in wheel.name
+    assert ("-cp311-abi3-" in wheel.name) == hatch_build.IS_LIMITED
+
+
+@pytest.mark.campaign
+def test_without_a_compiler_it_is_plain_python(plain_wheel: Path) -> None:
+    assert plain_wheel.name.endswith("-py3-none-any.whl")
+    assert not loop_files(plain_wheel), "what was compiled in place is of this machine"
 
 
 def test_the_core_needs_no_spark(python: Path, golden: Callable[[str], GoldenStore]) -> None:

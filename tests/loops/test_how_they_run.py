@@ -1,0 +1,60 @@
+"""What a user sees of loops that run interpreted."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from rmq_store import loops
+from rmq_store.reading import interpreted_reads
+from tests.support.golden import GoldenStore
+
+VERSION = "from rmq_store.cli.main import main; import sys; sys.argv[1:] = ['--version']; main()"
+
+
+def version(**variables: str) -> str:
+    return subprocess.run(
+        [sys.executable, "-c", VERSION],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+
+
+def test_the_version_says_that_loops_run_interpreted() -> None:
+    first, second = version(RMQSTORE_INTERPRETED="1").splitlines()
+    assert first.startswith("rmqstore, version ")
+    assert second == "loops run interpreted, and so slowly: RMQSTORE_INTERPRETED is set"
+
+
+@pytest.mark.skipif(not loops.compiled(), reason="loops run interpreted here")
+def test_the_version_of_compiled_loops_is_one_line() -> None:
+    (line,) = version().splitlines()
+    assert line.startswith("rmqstore, version ")
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_long_read_warns_once_a_process(
+    compiled: bool,
+    golden: Callable[[str], GoldenStore],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(loops, "compiled", lambda: compiled)
+    monkeypatch.setattr(interpreted_reads, "MANY_MESSAGES", 100)
+    monkeypatch.setattr(interpreted_reads, "_looked", [])
+
+    def warnings_of_a_read(stop: int) -> int:
+        caplog.clear()
+        with golden("clean-5.5.0").open() as store, caplog.at_level(logging.WARNING, "rmqstore"):
+            assert sum(batch.num_rows for batch in store.read_batches("orders", stop=stop))
+        return sum("loops run interpreted" in record.message for record in caplog.records)
+
+    seen = [warnings_of_a_read(stop) for stop in (2, 1000, 1000)]
+    assert seen == [0, 0 if compiled else 1, 0]
