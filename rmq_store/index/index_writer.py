@@ -102,8 +102,8 @@ class IndexWriter:
             return
         stamps = headers.field("store_timestamp", np.int64)
         offsets = headers.at + headers.base
-        row, hashes = index_items(records, self._dialect)
-        self.add_hashes(offsets, stamps, row, hashes)
+        items = index_items(records, self._dialect)
+        self.add_hashes(offsets, stamps, items.row, items.hashes)
 
     def add_hashes(
         self, offsets: Ints, stamps: Ints, row: Ints, hashes: npt.NDArray[np.int32]

@@ -115,3 +115,6 @@ cdef inline bint same(
     if place < 0 or size > other.shape[0] - place:
         outside(place, size, other.shape[0])
     return not size or memcmp(&one[at], &other[place], size) == 0
+
+cdef inline int32_t signed32(uint64_t value) noexcept nogil:
+    return <int32_t>value

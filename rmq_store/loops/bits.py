@@ -92,3 +92,9 @@ def same(one: Bytes, at: int, other: Bytes, place: int, size: int) -> bool:
     _check(at, size, len(one))
     _check(place, size, len(other))
     return one[at : at + size] == other[place : place + size]
+
+
+def signed32(value: int) -> int:
+    """The last 32 bits of a number as a signed one, as Java's `(int)`."""
+    value &= 0xFFFFFFFF
+    return value - (1 << 32) if value & 0x80000000 else value

@@ -12,12 +12,11 @@ from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
+from rmq_store.arrow.decoded_records import KeyValues
 from rmq_store.arrow.encoding.batch_to_records import Prepared, assemble
-from rmq_store.arrow.property_columns import decode_property_columns
 from rmq_store.arrow.string_slices import buffers
-from rmq_store.consumequeue.entry_of_record import DispatchRequests, plain_entries, tags_codes
+from rmq_store.consumequeue.entry_of_record import DispatchRequests, plain_entries
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.array_types import Bytes, Ints
 from rmq_store.format.layout import (
@@ -265,10 +264,11 @@ def encode(prepared: Prepared, rows: slice, dialect: Dialect) -> EncodedRecords:
     total = prepared.total[rows]
     nothing = np.zeros(len(total), dtype=np.int64)
     data = assemble(prepared, rows, nothing, nothing, nothing)
-    # Joined, the slice is an array without an offset, as its decoding requires.
-    found = decode_property_columns(pa.concat_arrays([prepared.properties[rows]]), with_map=False)
+    ends, stored = buffers(prepared.properties)
+    some: Ints = ends[rows.start : rows.stop + 1].astype(np.int64)
+    keys = KeyValues.of(stored, some[:-1], np.diff(some))
     code, flags = prepared.topic_code[rows], prepared.numbers["sysFlag"][rows]
-    row, hashes = items_of(found, prepared.topics, code, flags, dialect)
+    items = items_of(keys, prepared.topics, code, flags, dialect)
     return EncodedRecords(
         data,
         total,
@@ -277,7 +277,7 @@ def encode(prepared: Prepared, rows: slice, dialect: Dialect) -> EncodedRecords:
         prepared.queue_id[rows],
         flags,
         prepared.store_timestamp[rows],
-        tags_codes(found.tags),
-        np.bincount(row, minlength=len(total)).astype(np.int64),
-        hashes,
+        keys.tags_codes(),
+        items.counts,
+        items.hashes,
     )
