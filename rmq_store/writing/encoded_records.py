@@ -264,9 +264,7 @@ def encode(prepared: Prepared, rows: slice, dialect: Dialect) -> EncodedRecords:
     total = prepared.total[rows]
     nothing = np.zeros(len(total), dtype=np.int64)
     data = assemble(prepared, rows, nothing, nothing, nothing)
-    ends, stored = buffers(prepared.properties)
-    some: Ints = ends[rows.start : rows.stop + 1].astype(np.int64)
-    keys = KeyValues.of(stored, some[:-1], np.diff(some))
+    keys = _key_values(prepared, rows)
     code, flags = prepared.topic_code[rows], prepared.numbers["sysFlag"][rows]
     items = items_of(keys, prepared.topics, code, flags, dialect)
     return EncodedRecords(
@@ -281,3 +279,44 @@ def encode(prepared: Prepared, rows: slice, dialect: Dialect) -> EncodedRecords:
         items.counts,
         items.hashes,
     )
+
+
+def listing_of(
+    prepared: Prepared,
+    rows: slice,
+    dialect: Dialect,
+    queue_offset: Ints,
+    log_offset: Ints,
+    store_timestamp: Ints,
+) -> Listing | None:
+    """What lists the records `rows` of checked messages in queues and index.
+
+    None if it follows from other properties than tags and keys, as that of inner batches.
+    """
+    flags = prepared.numbers["sysFlag"][rows]
+    if SCHEDULE_TOPIC in prepared.topics or (flags & SysFlag.INNER_BATCH).any():
+        return None
+    keys = _key_values(prepared, rows)
+    if keys.other_queues.any():
+        return None
+    code = prepared.topic_code[rows]
+    items = items_of(keys, prepared.topics, code, flags, dialect)
+    return Listing(
+        prepared.topics,
+        code,
+        prepared.queue_id[rows].astype(np.int64),
+        flags & SysFlag.TRANSACTION_MASK,
+        queue_offset,
+        log_offset,
+        prepared.total[rows],
+        keys.tags_codes(),
+        store_timestamp,
+        items.counts,
+        items.hashes,
+    )
+
+
+def _key_values(prepared: Prepared, rows: slice) -> KeyValues:
+    ends, stored = buffers(prepared.properties)
+    some: Ints = ends[rows.start : rows.stop + 1].astype(np.int64)
+    return KeyValues.of(stored, some[:-1], np.diff(some))
