@@ -296,14 +296,13 @@ def _number(columns: dict[str, pa.Array], name: str, kind: Any, count: int) -> n
 
 def _hosts(column: pa.Array | None, count: int, default: str) -> Hosts:
     """The host of each message; nulls become the default host."""
-    if column is None:
-        column = pa.array([default], pa.string()).take(pa.array(np.zeros(count, np.int32)))
-    texts = cast_to(column, pa.string(), "host")
-    encoded = texts.fill_null(default).dictionary_encode()
-    codes = encoded.indices.to_numpy()
-    table = np.zeros((max(1, len(encoded.dictionary)), HOST_V6_SIZE), dtype=np.uint8)
+    names, codes = [default], np.zeros(count, dtype=np.int32)
+    if column is not None:
+        texts = cast_to(column, pa.string(), "host").fill_null(default).dictionary_encode()
+        names, codes = texts.dictionary.to_pylist(), texts.indices.to_numpy()
+    table = np.zeros((max(1, len(names)), HOST_V6_SIZE), dtype=np.uint8)
     is_v6 = np.zeros(len(table), dtype=bool)
-    for code, text in enumerate(encoded.dictionary.to_pylist()):
+    for code, text in enumerate(names):
         try:
             raw = parse_host(text)
         except (ValueError, OverflowError) as error:
