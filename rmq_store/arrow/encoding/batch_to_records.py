@@ -247,16 +247,11 @@ def _columns_of(batch: pa.RecordBatch) -> dict[str, pa.Array]:
             row = int(np.argmax(batch.column(name).is_null().to_numpy(zero_copy_only=False)))
             raise invalid(row, f"{name} is null")
     kinds = {"topic": pa.string(), "body": pa.binary(), "queueId": pa.int32()}
-    columns = {name: _contiguous(batch.column(name)) for name in batch.schema.names}
+    columns = {name: batch.column(name) for name in batch.schema.names}
     for name, kind in kinds.items():
         if columns[name].type != kind:
             columns[name] = cast_to(columns[name], kind, name)
     return columns
-
-
-def _contiguous(array: pa.Array) -> pa.Array:
-    """The array without an offset into a larger one, as `buffers` and the joins require."""
-    return array if array.offset == 0 else pa.concat_arrays([array])
 
 
 def _topics(
