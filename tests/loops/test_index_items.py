@@ -133,3 +133,14 @@ def test_wrong_items_are_found(form: Form, seed: int) -> None:
     first_astray = astray[0] if astray else 0
     newest_offset = int(items["log_offset"].max())
     assert found.tolist() == [len(astray), first_astray, expected_number, beyond, newest_offset]
+
+
+def test_the_numbers_of_the_loop_are_those_of_the_format() -> None:
+    loop, fields = interpreted(index_items), INDEX_ITEM.fields
+    assert fields is not None
+    assert INDEX_HEADER.itemsize == loop._HEADER_SIZE
+    assert INDEX_SLOT.itemsize == loop._SLOT_SIZE
+    assert INDEX_ITEM.itemsize == loop._ITEM_SIZE
+    assert fields["log_offset"][1] == loop._LOG_OFFSET_AT
+    assert fields["time_diff"][1] == loop._TIME_DIFF_AT
+    assert fields["previous"][1] == loop._PREVIOUS_AT

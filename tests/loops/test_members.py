@@ -95,3 +95,12 @@ def test_members_are_those_of_the_plain_walk(form: Form, seed: int) -> None:
         )
     ]
     assert -1 in (len(found or "") - 1 for found in expected)
+
+
+def test_the_numbers_of_the_loop_are_those_of_the_format() -> None:
+    loop, fields = interpreted(members), MEMBER_HEAD.fields
+    assert fields is not None
+    assert MEMBER_HEAD.itemsize == loop._HEAD_SIZE
+    assert loop._LENGTH_SIZE == PROPERTIES_LENGTH_SIZE
+    assert fields["flag"][1] == loop._FLAG_AT
+    assert fields["body_length"][1] == loop._BODY_LENGTH_AT
