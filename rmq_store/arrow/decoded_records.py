@@ -1,31 +1,63 @@
-"""Records with their topics and properties decoded once: what queues and index are made of."""
+"""Records with their topics, tags and keys found once: what queues and index are made of."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import pyarrow as pa
+import numpy as np
 
 from rmq_store.arrow.column_values import stored_topics
-from rmq_store.arrow.property_columns import PropertyColumns, decode_property_columns
-from rmq_store.arrow.string_slices import slices
 from rmq_store.commitlog.headers import Headers
+from rmq_store.format.array_types import Bytes, Ints, Mask
+from rmq_store.loops.hashes import tags_codes
+from rmq_store.loops.key_values import find_values
+
+_PLACES = 6  # start and end of three values
+
+
+@dataclass(frozen=True, slots=True)
+class KeyValues:
+    """Where the values of TAGS, KEYS and UNIQ_KEY of n records lie.
+
+    `values`: start and end of each of the three in `data`, both 0 without one, as n * 6 int64.
+    `other_queues` marks the records with offsets in queues besides their own.
+    """
+
+    data: Bytes
+    values: Ints
+    other_queues: Mask
+
+    @classmethod
+    def of(cls, data: Bytes, starts: Ints, lengths: Ints) -> KeyValues:
+        """Those of n property strings in `data`."""
+        values = np.empty(len(starts) * _PLACES, dtype=np.int64)
+        other_queues = np.empty(len(starts), dtype=np.uint8)
+        find_values(data.data, starts.data, lengths.data, values.data, other_queues.data)
+        return cls(data, values, other_queues.view(np.bool_))
+
+    def __len__(self) -> int:
+        return len(self.other_queues)
+
+    def tags_codes(self) -> Ints:
+        """tagsCode of every record: the Java hash of TAGS, 0 without them."""
+        found = np.empty(len(self), dtype=np.int64)
+        tags_codes(self.data.data, self.values.data, found.data)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
 class DecodedRecords:
-    """n valid records, and columns of n: topics, property strings as stored, tags and keys."""
+    """n valid records. `topic_code`: the place of each record's topic in `topics`."""
 
     headers: Headers
-    topics: pa.Array
-    stored: pa.Array
-    properties: PropertyColumns
+    topics: list[str]
+    topic_code: Ints
+    keys: KeyValues
 
     @classmethod
     def of(cls, headers: Headers) -> DecodedRecords:
         """Decode the records of a window of the log."""
-        stored = slices(
-            headers.window, headers.properties_at, headers.properties_length, pa.binary()
-        )
-        properties = decode_property_columns(stored, with_map=False)
-        return cls(headers, stored_topics(headers), stored, properties)
+        topics = stored_topics(headers).dictionary_encode()
+        keys = KeyValues.of(headers.window, headers.properties_at, headers.properties_length)
+        codes = topics.indices.to_numpy().astype(np.int64)
+        return cls(headers, topics.dictionary.to_pylist(), codes, keys)

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from rmq_store.arrow.string_slices import buffers, slices
 from rmq_store.format.array_types import Bytes, Ints
-from rmq_store.format.layout import MEMBER_HEAD, PROPERTIES_LENGTH_SIZE
+from rmq_store.loops.members import count_members, split_members
 
 MOST_MEMBERS = 2**15 - 1
 """A queue counts the messages of a batch in two bytes (BatchConsumeQueue, batchSize)."""
@@ -67,75 +67,18 @@ class Members:
 def members_of(bodies: pa.Array) -> tuple[Members, Ints]:
     """The members of all `bodies` (binary, without nulls), and the rows that do not add up.
 
-    Follows all bodies at once: step i reads member i of each, so the number of steps is the member
-    count of the largest batch. A body with more than MOST_MEMBERS does not add up.
+    A body with more than MOST_MEMBERS does not add up.
     """
     ends, data = buffers(bodies)
-    at = ends[:-1].astype(np.int64)
-    stop = ends[1:].astype(np.int64)
-    rows = np.arange(len(bodies))
-    broken = np.zeros(len(bodies), dtype=bool)
-    steps: list[tuple[Ints, ...]] = []
-    number = 0
-    head_size, length_size = MEMBER_HEAD.itemsize, PROPERTIES_LENGTH_SIZE
-    going = np.flatnonzero(at < stop)
-    while len(going):
-        if number == MOST_MEMBERS:
-            broken[going] = True
-            break
-        here = at[going]
-        fits = here + head_size + length_size <= stop[going]
-        broken[going[~fits]] = True
-        going, here = going[fits], here[fits]
-        heads = _heads(data, here)
-        total, body_length = (
-            heads["total_size"].astype(np.int64),
-            heads["body_length"].astype(np.int64),
-        )
-        properties_field = here + head_size + body_length
-        fits = (body_length >= 0) & (properties_field + length_size <= stop[going])
-        lengths = _big16(data, np.where(fits, properties_field, 0))
-        behind = properties_field + length_size + lengths
-        fits &= (lengths >= 0) & (behind <= stop[going]) & (total == behind - here)
-        broken[going[~fits]] = True
-        flag = heads["flag"].astype(np.int64)
-        fields = (here + head_size, body_length, properties_field + length_size, lengths, flag)
-        steps.append((going[fits], np.full(int(fits.sum()), number), *(f[fits] for f in fields)))
-        at[going[fits]] = behind[fits]
-        going = going[fits]
-        going = going[at[going] < stop[going]]
-        number += 1
-    columns = [np.concatenate([s[i] for s in steps]) if steps else _NONE for i in range(7)]
-    row, nth, body_at, body_length, properties_at, properties_length, flags = columns
-    members = Members(
-        data,
-        row,
-        nth,
-        flags.astype(np.int32),
-        body_at,
-        body_length,
-        properties_at,
-        properties_length,
+    counts = np.empty(len(bodies), dtype=np.int64)
+    count_members(data.data, ends.data, MOST_MEMBERS, counts.data)
+    broken = np.flatnonzero(counts < 0)
+    counts[broken] = 0
+    places = np.empty((6, int(counts.sum())), dtype=np.int64)
+    flags = np.empty(places.shape[1], dtype=np.int32)
+    row, number, *found = places
+    split_members(
+        *(data.data, ends.data, counts.data, row.data, number.data, flags.data),
+        *(column.data for column in found),
     )
-    order = np.lexsort((nth, row))
-    whole = order[~broken[row[order]]]
-    return members.take(whole), rows[broken]
-
-
-_NONE: Ints = np.zeros(0, dtype=np.int64)
-
-
-def _heads(data: Bytes, at: Ints) -> npt.NDArray[np.void]:
-    every = np.ndarray(
-        (max(0, len(data) - MEMBER_HEAD.itemsize + 1),),
-        dtype=f"V{MEMBER_HEAD.itemsize}",
-        buffer=data,
-        strides=(1,),
-    )
-    heads: npt.NDArray[np.void] = every[at].view(MEMBER_HEAD)
-    return heads
-
-
-def _big16(data: Bytes, at: Ints) -> Ints:
-    every = np.ndarray((max(0, len(data) - 1),), dtype=">i2", buffer=data, strides=(1,))
-    return every[at].astype(np.int64) if len(at) else _NONE
+    return Members(data, row, number, flags, *found), broken

@@ -11,11 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from rmq_store.arrow.decoded_records import DecodedRecords
-from rmq_store.arrow.string_slices import buffers
 from rmq_store.commitlog.headers import Headers
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.files.safe_paths import is_plain_name
@@ -23,7 +20,6 @@ from rmq_store.format.array_types import Ints
 from rmq_store.format.layout import MULTI_DISPATCH_SEPARATOR, Property, SysFlag
 from rmq_store.format.properties import decode_properties
 from rmq_store.format.queues import QueueId
-from rmq_store.format.tag_key_hashes import java_string_hashes
 from rmq_store.format.topics import LMQ_PREFIX, SCHEDULE_TOPIC
 
 _UNKNOWN_LEVEL_MS = 1000  # ScheduleMessageService#computeDeliverTimestamp
@@ -113,16 +109,14 @@ def dispatch(
     Prepared and rolled-back records enter no queue. `lmq`: records with queue offsets for other
     queues (INNER_MULTI_QUEUE_OFFSET) enter those too.
     """
-    headers, topics = records.headers, records.topics.dictionary_encode()
-    names: list[str] = topics.dictionary.to_pylist()
-    codes = topics.indices.to_numpy().astype(np.int64)
+    headers, names, codes = records.headers, records.topics, records.topic_code
     transaction = headers.sys_flag & SysFlag.TRANSACTION_MASK
     listed = (transaction == 0) | (transaction == SysFlag.TRANSACTION_COMMIT)
     is_batch = np.isin(codes, [names.index(t) for t in batch_topics if t in names])
     is_batch |= (headers.sys_flag & SysFlag.INNER_BATCH) != 0
     values = _Values(
         headers.queue_offset.copy(),
-        tags_codes(records.properties.tags),
+        records.keys.tags_codes(),
         np.ones(len(headers), dtype=np.int64),
     )
     delayed = codes == (names.index(SCHEDULE_TOPIC) if SCHEDULE_TOPIC in names else -1)
@@ -201,7 +195,7 @@ def _read_properties(
     headers = records.headers
     rows = np.flatnonzero(is_batch | delayed)
     if lmq:
-        rows = np.union1d(rows, _rows_with_lmq(records.stored))
+        rows = np.union1d(rows, np.flatnonzero(records.keys.other_queues))
     queue_ids, stamps = headers.queue_id, headers.store_timestamp
     extra: list[tuple[int, QueueId, int]] = []
     for row in rows.tolist():
@@ -219,20 +213,6 @@ def _read_properties(
 
 def _signed(value: int) -> int:
     return value - (1 << 32) if value >= 1 << 31 else value
-
-
-def tags_codes(tags: pa.Array) -> Ints:
-    """tagsCode of a column of TAGS: the Java hash, 0 without tags."""
-    ends, raw = buffers(tags.fill_null(""))
-    return java_string_hashes(raw, ends).astype(np.int64)
-
-
-def _rows_with_lmq(stored: pa.Array) -> Ints:
-    _, raw = buffers(stored)
-    if Property.INNER_MULTI_QUEUE_OFFSET.encode() not in raw.tobytes():
-        return np.zeros(0, dtype=np.int64)
-    hits = pc.match_substring(stored, Property.INNER_MULTI_QUEUE_OFFSET)
-    return np.flatnonzero(hits.to_numpy(zero_copy_only=False))
 
 
 def _properties_of(headers: Headers, row: int) -> dict[str, str]:

@@ -1,7 +1,4 @@
-"""Appends to the index as the broker does, including its anomalies (IndexService, IndexFile#putKey).
-
-Works on whole columns: one stable sort by slot links the chains of a batch.
-"""
+"""Appends to the index as the broker does, including its anomalies (IndexService, IndexFile#putKey)."""
 
 from __future__ import annotations
 
@@ -21,29 +18,15 @@ from rmq_store.format.layout import (
     INDEX_DIR,
     INDEX_HEADER,
     INDEX_ITEM,
-    INDEX_SLOT,
     index_item_at,
 )
 from rmq_store.format.releases import Dialect
 from rmq_store.index.geometry import Geometry, Header
 from rmq_store.index.items_of_messages import index_items
+from rmq_store.loops.index_items import put_items
 
 _NO_HEADER = Header(0, 0, 0, 0, 0, 1)
-_INT_MAX = 2**31 - 1
 _ROOM_AHEAD = 1 << 20  # bytes of items to allocate on the disk at once
-
-
-def _by_slot(hashes: npt.NDArray[np.int32], slots: int) -> tuple[Ints, Ints]:
-    """The slots of the items in ascending order, and the number of the item in each place.
-
-    Items of one slot keep their order. Sorts slot and number as one integer, which is faster than
-    a stable sort of numbers.
-    """
-    bits = len(hashes).bit_length()
-    both = hashes.astype(np.int64) % slots << bits
-    both |= np.arange(len(hashes))
-    both.sort()
-    return both >> bits, both & ((1 << bits) - 1)
 
 
 class IndexWriter:
@@ -102,8 +85,8 @@ class IndexWriter:
             return
         stamps = headers.store_timestamp
         offsets = headers.at + headers.base
-        row, hashes = index_items(records, self._dialect)
-        self.add_hashes(offsets, stamps, row, hashes)
+        items = index_items(records, self._dialect)
+        self.add_hashes(offsets, stamps, items.row, items.hashes)
 
     def add_hashes(
         self, offsets: Ints, stamps: Ints, row: Ints, hashes: npt.NDArray[np.int32]
@@ -122,7 +105,7 @@ class IndexWriter:
             room = self._room_for(int(row[at]))
             count = min(room, len(row) - at)
             part = slice(at, at + count)
-            self._put(hashes[part], offsets[row[part]], stamps[row[part]])
+            self._put(hashes[part], row[part], offsets, stamps)
             at += count
             last_record = int(row[at - 1])
         # The broker looks for a file with room at every record, with or without keys. So the file
@@ -210,57 +193,28 @@ class IndexWriter:
                 return name
             now += 1
 
-    def _put(self, hashes: npt.NDArray[np.int32], offsets: Ints, stamps: Ints) -> None:
-        """Write items to the file, which has room for them (IndexFile#putKey, many at once)."""
+    def _put(self, hashes: npt.NDArray[np.int32], row: Ints, offsets: Ints, stamps: Ints) -> None:
+        """Write items, at least one, to the file, which has room for them."""
         assert self._file is not None
         header, slots = self._header, self._geometry.slots
         self._make_room(index_item_at(slots, header.index_count + len(hashes)))
-        table = self._file[INDEX_HEADER.itemsize : index_item_at(slots, 0)].view(INDEX_SLOT)
-        ordered, order = _by_slot(hashes, slots)
-        first = np.ones(len(order), dtype=bool)
-        first[1:] = ordered[1:] != ordered[:-1]
-        previous = np.empty(len(order), dtype=np.int64)
-        previous[1:] = order[:-1] + header.index_count
-        heads = table[ordered[first]].astype(np.int64)
-        known = (heads > 0) & (heads <= header.index_count)  # others are damaged: IndexFile#putKey
-        previous[first] = np.where(known, heads, 0)
-        last = np.append(first[1:], True)
-        table[ordered[last]] = order[last] + header.index_count
-
-        items = np.zeros(len(hashes), dtype=INDEX_ITEM)
-        items["key_hash"] = hashes
-        items["log_offset"] = offsets
-        items["time_diff"] = self._time_diffs(stamps)
-        items["previous"][order] = previous
-        start = index_item_at(slots, header.index_count)
-        self._file[start : start + items.nbytes] = items.view(np.uint8)
-
+        alone = put_items(
+            *(self._file.data, self._file.data, slots, header.index_count, header.begin_timestamp),
+            *(hashes.data, row.data, offsets.data, stamps.data),
+        )
         begins = header.index_count <= 1
-        new_slots = int((previous == 0).sum())
-        if self._dialect.has("slot_count_is_item_count"):
-            new_slots = len(hashes)
+        every = self._dialect.has("slot_count_is_item_count")
+        first, last = int(row[0]), int(row[-1])
         self._header = Header(
-            int(stamps[0]) if begins else header.begin_timestamp,
-            int(stamps[-1]),
-            int(offsets[0]) if begins else header.begin_log_offset,
-            int(offsets[-1]),
-            header.hash_slot_count + new_slots,
+            int(stamps[first]) if begins else header.begin_timestamp,
+            int(stamps[last]),
+            int(offsets[first]) if begins else header.begin_log_offset,
+            int(offsets[last]),
+            header.hash_slot_count + (len(hashes) if every else alone),
             header.index_count + len(hashes),
         )
         self._write_header()
         self.items_written += len(hashes)
-
-    def _time_diffs(self, stamps: Ints) -> Ints:
-        """Seconds since the file's beginTimestamp.
-
-        In a rolled file the first item still counts from the end of the previous file, because the
-        broker sets beginTimestamp only afterwards.
-        """
-        begin = np.full(len(stamps), self._header.begin_timestamp)
-        if self._header.index_count <= 1:
-            begin[1:] = stamps[0]
-        seconds = np.clip((stamps - begin) // 1000, 0, _INT_MAX)
-        return np.where(begin > 0, seconds, 0)
 
     def _write_header(self) -> None:
         assert self._file is not None

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from rmq_store.format.array_types import Ints
 from rmq_store.index.index_file_reader import IndexFile
+from rmq_store.loops.index_items import check_items
+
+_WRONG, _ZEROS = 1, 2  # as the loop marks items
 
 
 @dataclass(slots=True)
@@ -36,56 +40,37 @@ class IndexScan:
 
 def scan(file: IndexFile, log_end: int) -> IndexScan:
     """Read all items that the header counts."""
-    count, slots = file.header.items, file.geometry.slots
-    found = IndexScan(
-        np.zeros(slots, dtype=np.int32),
-        np.zeros(slots, dtype=np.int32),
-        np.zeros(count + 1, dtype=np.bool_),
-        np.zeros(0, dtype=np.int64),
-        np.zeros(0, dtype=np.int64),
-    )
-    broken, zeros = [found.broken], [found.zeros]
+    header, slots = file.header, file.geometry.slots
+    newest, used = np.zeros(slots, dtype=np.int32), np.zeros(slots, dtype=np.int32)
+    faults = np.zeros(header.items + 1, dtype=np.uint8)
+    numbers = np.array([0, 0, -1, 0, -1], dtype=np.int64)
+    ends: list[npt.NDArray[Any]] = []
     for first, items in file.pieces():
-        number = np.arange(first, first + len(items), dtype=np.int64)
-        hashes = items["key_hash"].astype(np.int64)
-        offsets = items["log_offset"].astype(np.int64)
-        previous = items["previous"].astype(np.int64)
-        slot = hashes % slots
-        empty = (hashes == 0) & (offsets == 0) & (previous == 0) & (items["time_diff"] == 0)
-        if first == 1 and file.header.begin_log_offset == 0 and not empty[1:].any():
-            empty[0] = False  # a key of hash 0 in the first record of the log
-        before = _newest_before(slot, number, found.newest)
-        wrong = previous != before
-        if wrong.any() and not any(map(len, broken)):
-            found.before_broken = int(before[wrong][0])
-        found.bad[number] = wrong | empty
-        found.newest[slot] = (
-            number  # for several items in a slot, the last assignment is the newest
+        check_items(
+            *(items.view(np.uint8).data, first, slots),
+            *(header.begin_log_offset, header.end_log_offset, log_end),
+            *(newest.data, used.data, faults.data, numbers.data),
         )
-        found.used += np.bincount(slot, minlength=slots).astype(np.int32)
-        out = (offsets < file.header.begin_log_offset) | (offsets > file.header.end_log_offset)
-        out &= ~empty
-        if out.any() and not found.astray:
-            found.first_astray = int(number[out][0])
-        found.astray += int(out.sum())
-        found.beyond += int((offsets >= log_end).sum())
-        found.newest_offset = max(found.newest_offset, int(offsets.max()))
-        broken.append(number[wrong])
-        zeros.append(number[empty])
-        if first == 1:
-            found.first_offset = int(offsets[0])
-        found.last_offset, found.last_time_diff = int(offsets[-1]), int(items["time_diff"][-1])
-    found.broken, found.zeros = np.concatenate(broken), np.concatenate(zeros)
+        if first == 1 and header.begin_log_offset == 0 and not (faults[2:] & _ZEROS).any():
+            faults[1] &= _WRONG  # a key of hash 0 in the first record of the log
+        ends = [*ends[:1], items[0], items[-1]]
+    astray, first_astray, before_broken, beyond, newest_offset = numbers.tolist()
+    found = IndexScan(
+        newest,
+        used,
+        faults != 0,
+        np.flatnonzero(faults & _WRONG),
+        np.flatnonzero(faults & _ZEROS),
+        astray,
+        first_astray,
+        max(before_broken, 0),
+        beyond,
+        newest_offset,
+    )
+    if ends:
+        found.first_offset, found.last_offset = (int(ends[n]["log_offset"]) for n in (0, -1))
+        found.last_time_diff = int(ends[-1]["time_diff"])
     return found
-
-
-def _newest_before(slot: Ints, number: Ints, newest: npt.NDArray[np.int32]) -> Ints:
-    """The number of the item before each one in its slot; 0 without one. `newest`: before all these."""
-    order = np.argsort(slot, kind="stable")
-    before = newest[slot].astype(np.int64)
-    again = np.flatnonzero(slot[order][1:] == slot[order][:-1]) + 1
-    before[order[again]] = number[order[again - 1]]
-    return before
 
 
 def is_linked(file: IndexFile, found: IndexScan) -> bool:

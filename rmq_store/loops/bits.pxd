@@ -178,8 +178,10 @@ cdef inline Py_ssize_t put_hex(Room out, Py_ssize_t at, int64_t value) except -1
     return at + 16
 
 cdef inline uint64_t first_bytes(uint64_t found, Py_ssize_t size) noexcept nogil:
-    # `size` is at least 1. Without a branch, which would be a guess.
+    # Without a branch for the size, which would be a guess.
     cdef int kept = 8 if size > 8 else <int>size
+    if size <= 0:
+        return 0
     return found & (0xFFFFFFFFFFFFFFFFULL >> (64 - 8 * kept))
 
 cdef inline uint64_t mixed(uint64_t one, uint64_t other) noexcept nogil:
@@ -211,6 +213,8 @@ cdef inline Py_ssize_t separators(
     cdef int bits
     if at < 0 or stop > raw.shape[0]:
         outside(at, stop - at, raw.shape[0])
+    if stop <= at:
+        return 0
     while at <= stop - 64:
         names = _equal64(&raw[at], NAME_VALUE_SEPARATOR)
         items = _equal64(&raw[at], PROPERTY_SEPARATOR)
@@ -248,3 +252,6 @@ cdef inline object view_of(Bytes raw, Py_ssize_t at, Py_ssize_t size):
     if size < 0 or at < 0 or size > raw.shape[0] - at:
         outside(at, size, raw.shape[0])
     return b"" if size == 0 else PyMemoryView_FromMemory(<char *>&raw[at], size, 0x100)
+
+cdef inline int32_t signed32(uint64_t value) noexcept nogil:
+    return <int32_t>value

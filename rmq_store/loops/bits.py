@@ -120,8 +120,8 @@ def put_hex(out: Room, at: int, value: int) -> int:
 
 
 def first_bytes(found: int, size: int) -> int:
-    """The first `size` bytes of a word, at least one; the others are zeros."""
-    return found if size >= _WORD else found & ((1 << 8 * size) - 1)
+    """The first `size` bytes of a word; the others are zeros."""
+    return found & ((1 << 8 * min(max(size, 0), _WORD)) - 1)
 
 
 def mixed(one: int, other: int) -> int:
@@ -135,9 +135,9 @@ def separators(raw: Bytes, at: int, stop: int, places: LongRoom) -> int:
 
     Returns twice their number, plus 1 if there are bytes beside ASCII.
     """
-    if stop > at:
-        _check(at, stop - at, len(raw))
-    some = bytes(raw[at:stop])
+    if at < 0 or stop > len(raw):
+        raise IndexError(f"bytes {at} to {stop} are not inside of a buffer of {len(raw)}")
+    some = bytes(raw[at : max(at, stop)])
     found = [
         (at + place) << 1 | (byte == PROPERTY_SEPARATOR)
         for place, byte in enumerate(some)
@@ -156,3 +156,9 @@ def view_of(raw: Bytes, at: int, size: int) -> Bytes:
     """A view of some bytes, which must not be kept."""
     _check(at, size, len(raw))
     return raw[at : at + size]
+
+
+def signed32(value: int) -> int:
+    """The last 32 bits of a number as a signed one, as Java's `(int)`."""
+    value &= 0xFFFFFFFF
+    return value - (1 << 32) if value & 0x80000000 else value

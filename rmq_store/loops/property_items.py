@@ -71,10 +71,10 @@ def look(
 ) -> int:
     """Find the values of TAGS, KEYS and UNIQ_KEY in n property strings.
 
-    `looked_at` has eight rows of n: place and length for each of the three; the length is -1 where there
-    is no such property. The last two rows are for others. `items` (four rows) has a column for every item of the longest string, `seen`
-    twice as many zeros, a power of two, and `places` room for each of its bytes. Returns 1 if a string
-    is not ASCII, else 0.
+    `looked_at` has eight rows of n: place and length for each of the three, and two rows that nobody
+    reads. The length is -1 where there is no such property. `items` (four rows) has a column for every
+    item of the longest string, `seen` twice as many zeros, a power of two, and `places` room for each
+    of its bytes. Returns 1 if a string is not ASCII, else 0.
     """
     row: Place
     count: Place

@@ -277,10 +277,10 @@ class IndexPart:
         if not self._there:
             return
         places = records.headers.at + records.headers.base
-        row, hashes = index_items(records, self.dialect)
-        found = self._has(places[row], hashes)
-        rows, of_tags = tag_items(records)
-        self._has(places[rows], of_tags)
+        items, of_tags = index_items(records, self.dialect), tag_items(records)
+        row = items.row
+        found = self._has(places[row], items.hashes)
+        self._has(places[of_tags.row], of_tags.hashes)
         # A killed broker may have indexed only some keys of a record.
         behind = places[row] > self._end if self._closed else places[row] >= self._end
         self._behind += len(np.unique(row[behind]))

@@ -13,6 +13,7 @@ import pyarrow as pa
 from rmq_store.arrow.encoding import message_to_record as single
 from rmq_store.arrow.encoding.batch_to_records import (
     LOOPBACK,
+    Prepared,
     check_room,
     prepare,
     with_one_form,
@@ -28,7 +29,12 @@ from rmq_store.format.queues import QueueId
 from rmq_store.format.record import Record, encode_record
 from rmq_store.format.releases import Dialect
 from rmq_store.writing.assign_queue_offsets import QueueCounters
-from rmq_store.writing.encoded_records import EncodedRecords, Listing, Unplaced
+from rmq_store.writing.encoded_records import (
+    EncodedRecords,
+    Listing,
+    Unplaced,
+    listing_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +72,7 @@ class RecordAppender:
 
     `last_record` (log offset) and `last_timestamp` (ms) belong to the last appended record. An
     invalid message raises before a byte is written. If writing itself fails, `fail` is called,
-    because the end of the log is then unknown.
+    because the end of the log is then unknown. `lists`: whether `written` needs what lists the records.
     """
 
     def __init__(
@@ -95,6 +101,7 @@ class RecordAppender:
         self._written = written
         self._file_ends = file_ends
         self._fail = fail
+        self.lists = True
         self._with_record_crc = bool(config.enabledAppendPropCRC and dialect.has("record_crc"))
 
     def append_record(self, record: Record, *, copied: bool) -> Record:
@@ -196,10 +203,21 @@ class RecordAppender:
             sizes = records.total[rows]
             places[rows] = self._log.end + np.cumsum(sizes) - sizes
             given = queue_offset[rows], places[rows], stamps[rows]
-            listing = records.listing(rows, *given) if isinstance(records, EncodedRecords) else None
-            self._write_run(records.placed(rows, *given), places[rows], listing)
+            data = records.placed(rows, *given)
+            self._write_run(data, places[rows], self._listing(records, rows, given))
             at += count
         return places
+
+    def _listing(
+        self, records: Unplaced, rows: slice, given: tuple[Ints, Ints, Ints]
+    ) -> Listing | None:
+        if not self.lists:
+            return None
+        if isinstance(records, EncodedRecords):
+            return records.listing(rows, *given)
+        if isinstance(records, Prepared):
+            return listing_of(records, rows, self._dialect, *given)
+        return None
 
     def _write_run(self, data: Bytes, places: Ints, listing: Listing | None = None) -> None:
         """Write records with the log offsets `places` at the end of the log."""

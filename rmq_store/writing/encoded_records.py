@@ -12,12 +12,11 @@ from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
+from rmq_store.arrow.decoded_records import KeyValues
 from rmq_store.arrow.encoding.batch_to_records import Prepared, assemble
-from rmq_store.arrow.property_columns import decode_property_columns
 from rmq_store.arrow.string_slices import buffers
-from rmq_store.consumequeue.entry_of_record import DispatchRequests, plain_entries, tags_codes
+from rmq_store.consumequeue.entry_of_record import DispatchRequests, plain_entries
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.array_types import Bytes, Ints
 from rmq_store.format.layout import (
@@ -265,10 +264,9 @@ def encode(prepared: Prepared, rows: slice, dialect: Dialect) -> EncodedRecords:
     total = prepared.total[rows]
     nothing = np.zeros(len(total), dtype=np.int64)
     data = assemble(prepared, rows, nothing, nothing, nothing)
-    # Joined, the slice is an array without an offset, as its decoding requires.
-    found = decode_property_columns(pa.concat_arrays([prepared.properties[rows]]), with_map=False)
+    keys = _key_values(prepared, rows)
     code, flags = prepared.topic_code[rows], prepared.numbers["sysFlag"][rows]
-    row, hashes = items_of(found, prepared.topics, code, flags, dialect)
+    items = items_of(keys, prepared.topics, code, flags, dialect)
     return EncodedRecords(
         data,
         total,
@@ -277,7 +275,48 @@ def encode(prepared: Prepared, rows: slice, dialect: Dialect) -> EncodedRecords:
         prepared.queue_id[rows],
         flags,
         prepared.store_timestamp[rows],
-        tags_codes(found.tags),
-        np.bincount(row, minlength=len(total)).astype(np.int64),
-        hashes,
+        keys.tags_codes(),
+        items.counts,
+        items.hashes,
     )
+
+
+def listing_of(
+    prepared: Prepared,
+    rows: slice,
+    dialect: Dialect,
+    queue_offset: Ints,
+    log_offset: Ints,
+    store_timestamp: Ints,
+) -> Listing | None:
+    """What lists the records `rows` of checked messages in queues and index.
+
+    None if it follows from other properties than tags and keys, as that of inner batches.
+    """
+    flags = prepared.numbers["sysFlag"][rows]
+    if SCHEDULE_TOPIC in prepared.topics or (flags & SysFlag.INNER_BATCH).any():
+        return None
+    keys = _key_values(prepared, rows)
+    if keys.other_queues.any():
+        return None
+    code = prepared.topic_code[rows]
+    items = items_of(keys, prepared.topics, code, flags, dialect)
+    return Listing(
+        prepared.topics,
+        code,
+        prepared.queue_id[rows].astype(np.int64),
+        flags & SysFlag.TRANSACTION_MASK,
+        queue_offset,
+        log_offset,
+        prepared.total[rows],
+        keys.tags_codes(),
+        store_timestamp,
+        items.counts,
+        items.hashes,
+    )
+
+
+def _key_values(prepared: Prepared, rows: slice) -> KeyValues:
+    ends, stored = buffers(prepared.properties)
+    some: Ints = ends[rows.start : rows.stop + 1].astype(np.int64)
+    return KeyValues.of(stored, some[:-1], np.diff(some))

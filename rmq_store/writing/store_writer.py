@@ -193,6 +193,7 @@ class StoreWriter:
         if self._reput is not None:
             return
         self.dispatch()
+        self._records.lists = False
         self._reput = Reput(
             self._log.end,
             lambda: CommitLog(

@@ -11,6 +11,7 @@ import random
 import re
 import sys
 import zlib
+from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
@@ -22,7 +23,7 @@ import hatch_build
 from rmq_store.loops import bits
 
 DECLARED = re.compile(
-    r"^cdef inline (?P<result>[\w ]+?) (?P<name>\w+)\((?P<taken>[^)]*)\) (?P<rest>[^:]*):$", re.M
+    r"^cdef inline (?P<result>[\w ]+?) (?P<name>\w+)\((?P<taken>[^)]*)\)(?P<rest>[^:]*):$", re.M
 )
 BYTES = {"Bytes", "Room"}
 
@@ -88,8 +89,7 @@ def test_compiled_equals_interpreted(one: Declared, compiled: ModuleType) -> Non
     errors = 0
     for _ in range(4000):
         given = [argument(kind, name, chosen) for kind, name in one.taken]
-        rest = [bytearray(value) if isinstance(value, bytes) else value for value in given]
-        own = [bytearray(value) if isinstance(value, bytes) else value for value in given]
+        rest, own = ([copied(value) for value in given] for _ in range(2))
         expected = outcome(getattr(bits, one.name), rest)
         assert outcome(getattr(compiled, one.name), own) == expected, given
         errors += expected is IndexError
@@ -103,6 +103,8 @@ def argument(kind: str, name: str, chosen: random.Random) -> Any:
     if kind in BYTES:
         few = chosen.choice([b"\0\1", bytes(range(256)), b"ab\0"])
         return bytes(chosen.choices(few, k=chosen.choice([0, 1, 7, 8, 9, 20, 45, 90])))
+    if kind == "LongRoom":
+        return array("q", bytes(8 * chosen.choice([0, 1, 3, 90])))
     if name == "byte":
         return chosen.choice([0, 1, 2, 97, 128, 255])
     if kind in ("Py_ssize_t", "Place") or name in ("at", "size", "stop", "to", "place"):
@@ -117,23 +119,37 @@ def argument(kind: str, name: str, chosen: random.Random) -> Any:
     return value if kind.startswith("uint") or chosen.random() < 0.5 else -value
 
 
+def copied(value: Any) -> Any:
+    return (
+        value[:]
+        if isinstance(value, array)
+        else bytearray(value)
+        if isinstance(value, bytes)
+        else value
+    )
+
+
 def outcome(function: Callable[..., Any], given: list[Any]) -> Any:
     try:
-        found = function(*[memoryview(v) if isinstance(v, bytearray) else v for v in given])
+        found = function(*[memoryview(v) if isinstance(v, bytearray | array) else v for v in given])
+        if isinstance(found, memoryview):
+            return bytes(found) or 0
     except IndexError:
         return IndexError
     return found or 0  # None, False and 0 are the same: nothing returned is 0 in C
 
 
-def written(one: Declared, given: list[Any]) -> list[bytearray]:
-    """What rooms hold; a copy may leave anything in the eight bytes behind it."""
-    rooms = []
+def written(one: Declared, given: list[Any]) -> list[Any]:
+    """What rooms hold; a copy may leave anything in the 32 bytes behind its start."""
+    rooms: list[Any] = []
     by_name = {name: value for (_, name), value in zip(one.taken, given, strict=True)}
     for kind, name in one.taken:
         if kind == "Room":
             room = bytearray(by_name[name])
             if "to" in by_name and "size" in by_name:
                 end = by_name["to"] + by_name["size"]
-                del room[end : end + 8]
+                del room[end : max(end, by_name["to"] + 32)]
             rooms.append(room)
+        if kind == "LongRoom":
+            rooms.append(by_name[name])
     return rooms

@@ -1,19 +1,17 @@
-"""The fast path of writing: an Arrow batch of messages to the bytes of their records.
+"""An Arrow batch of messages to the bytes of their records.
 
-The fast counterpart of `format.record.encode_record`. A property test keeps the two equal. All
-checks run before the first byte is built, so a batch is written completely or not at all.
+The counterpart of `format.record.encode_record` for many records. A property test keeps the two
+equal. All checks run before the first byte is built, so a batch is written completely or not at all.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rmq_store.arrow.column_definitions import PROPERTIES
 from rmq_store.arrow.encoding.checks import has_size_limit, needs_v2, topic_fault
@@ -23,36 +21,30 @@ from rmq_store.arrow.encoding.properties import (
     given_strings,
     property_strings,
 )
-from rmq_store.arrow.string_slices import buffers, slices
+from rmq_store.arrow.string_slices import buffers
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import InvalidMessageError, nearest
 from rmq_store.format.array_types import Bytes, Ints
-from rmq_store.format.crc import crc32, crc32_of_slices
+from rmq_store.format.crc import crc32_of_slices
 from rmq_store.format.layout import (
     BLANK_SIZE,
     CRC_ITEM_SIZE,
     CRC_MASK,
-    HEAD_SIZE,
-    HOST_V4_SIZE,
     HOST_V6_SIZE,
     MAGIC_V1,
     MAGIC_V2,
     MAX_PROPERTIES_LENGTH,
     MIN_RECORD_SIZE,
-    RECORD_HEAD,
     V6_EXTRA,
     Property,
     SysFlag,
 )
 from rmq_store.format.properties import decode_properties, encode_utf8, parse_host
-from rmq_store.format.record import crc_item
 from rmq_store.format.releases import Dialect
+from rmq_store.loops import encode as loops
 
 LOOPBACK = "127.0.0.1:0"
-_HEAD_MAX = HEAD_SIZE + 2 * V6_EXTRA
 _V6_BITS = SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
-# An Arrow scalar, because converting a plain value makes pyarrow search for pandas.
-_NOTHING = pa.scalar(b"", pa.binary())
 
 # Optional columns besides topic, queueId and body; timestamps in ms or as Arrow timestamps.
 NUMBER_COLUMNS = {
@@ -77,24 +69,40 @@ KNOWN_COLUMNS = frozenset(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Hosts:
+    """The hosts of n messages: `code` is the place of each in `table`.
+
+    `table`: 20 bytes a host, the first 8 of them with IPv4.
+    """
+
+    table: npt.NDArray[np.uint8]
+    is_v6: npt.NDArray[np.bool_]
+    code: npt.NDArray[np.int32]
+
+    def rows_v6(self) -> npt.NDArray[np.bool_]:
+        """Mask of the messages with an IPv6 host."""
+        found: npt.NDArray[np.bool_] = self.is_v6[self.code]
+        return found
+
+
 @dataclass(slots=True)
 class Prepared:
     """n checked messages, with all parts of their records except offsets and times.
 
     `total` is the size of each record in bytes. Numbers are arrays of n. `store_timestamp` is 0 if
-    the store assigns the time.
+    the store assigns the time. `topic_fields`: length and topic of each of `topics`, as stored.
     """
 
     topics: list[str]
     topic_code: npt.NDArray[np.int64]
     queue_id: npt.NDArray[np.int32]
     body: pa.Array
-    topic_field: pa.Array
+    topic_fields: list[bytes]
     properties: pa.Array
-    magic: npt.NDArray[np.uint32]
     numbers: dict[str, npt.NDArray[Any]]
-    born_host: npt.NDArray[np.uint8]  # n x 20, the first 8 of them with IPv4
-    store_host: npt.NDArray[np.uint8]
+    born_host: Hosts
+    store_host: Hosts
     total: Ints
     with_record_crc: bool
     copied: bool = False
@@ -156,27 +164,28 @@ def prepare(
     numbers = {
         name: _number(columns, name, kind, len(batch)) for name, kind in NUMBER_COLUMNS.items()
     }
-    born_host, born_v6 = _hosts(columns.get("bornHost"), len(batch), default_host)
-    store_host, store_v6 = _hosts(columns.get("storeHost"), len(batch), default_host)
+    born_host = _hosts(columns.get("bornHost"), len(batch), default_host)
+    store_host = _hosts(columns.get("storeHost"), len(batch), default_host)
+    born_v6, store_v6 = born_host.rows_v6(), store_host.rows_v6()
     if (born_v6 | store_v6).any() and not dialect.has("ipv6_hosts"):
         row = int(np.argmax(born_v6 | store_v6))
         raise invalid(row, f"release {dialect} cannot store an IPv6 host")
     flags = numbers["sysFlag"] & ~_V6_BITS
-    numbers["sysFlag"] = flags | born_v6 * SysFlag.BORN_HOST_V6 | store_v6 * SysFlag.STORE_HOST_V6
+    flags |= np.where(born_v6, np.int32(SysFlag.BORN_HOST_V6), np.int32(0))
+    flags |= np.where(store_v6, np.int32(SysFlag.STORE_HOST_V6), np.int32(0))
+    numbers["sysFlag"] = flags
     fields = [_topic_field(topic) for topic in topics]
-    topic_field = pa.array(fields, pa.binary()).take(pa.array(topic_code))
-    is_v2 = np.array([needs_v2(topic) for topic in topics], dtype=bool)[topic_code]
     body = columns["body"]
-    parts = (lengths(body), lengths(topic_field), lengths(properties))
+    of_topics = np.array([len(field) for field in fields], dtype=np.int64)[topic_code]
+    parts = (lengths(body), of_topics, lengths(properties))
     v6_extra = (born_v6.astype(np.int64) + store_v6) * V6_EXTRA
     prepared = Prepared(
         topics,
         topic_code,
         _number(columns, "queueId", np.int32, len(batch)),
         body,
-        topic_field,
+        fields,
         properties,
-        np.where(is_v2, MAGIC_V2, MAGIC_V1).astype(np.uint32),
         numbers,
         born_host,
         store_host,
@@ -238,16 +247,11 @@ def _columns_of(batch: pa.RecordBatch) -> dict[str, pa.Array]:
             row = int(np.argmax(batch.column(name).is_null().to_numpy(zero_copy_only=False)))
             raise invalid(row, f"{name} is null")
     kinds = {"topic": pa.string(), "body": pa.binary(), "queueId": pa.int32()}
-    columns = {name: _contiguous(batch.column(name)) for name in batch.schema.names}
+    columns = {name: batch.column(name) for name in batch.schema.names}
     for name, kind in kinds.items():
         if columns[name].type != kind:
             columns[name] = cast_to(columns[name], kind, name)
     return columns
-
-
-def _contiguous(array: pa.Array) -> pa.Array:
-    """The array without an offset into a larger one, as `buffers` and the joins require."""
-    return array if array.offset == 0 else pa.concat_arrays([array])
 
 
 def _topics(
@@ -285,16 +289,15 @@ def _number(columns: dict[str, pa.Array], name: str, kind: Any, count: int) -> n
     return values
 
 
-def _hosts(
-    column: pa.Array | None, count: int, default: str
-) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.bool_]]:
-    """The bytes of each host, and a mask of the IPv6 ones; nulls become the default host."""
-    texts = pa.nulls(count, pa.string()) if column is None else cast_to(column, pa.string(), "host")
-    encoded = texts.fill_null(default).dictionary_encode()
-    codes = encoded.indices.to_numpy()
-    table = np.zeros((max(1, len(encoded.dictionary)), HOST_V6_SIZE), dtype=np.uint8)
+def _hosts(column: pa.Array | None, count: int, default: str) -> Hosts:
+    """The host of each message; nulls become the default host."""
+    names, codes = [default], np.zeros(count, dtype=np.int32)
+    if column is not None:
+        texts = cast_to(column, pa.string(), "host").fill_null(default).dictionary_encode()
+        names, codes = texts.dictionary.to_pylist(), texts.indices.to_numpy()
+    table = np.zeros((max(1, len(names)), HOST_V6_SIZE), dtype=np.uint8)
     is_v6 = np.zeros(len(table), dtype=bool)
-    for code, text in enumerate(encoded.dictionary.to_pylist()):
+    for code, text in enumerate(names):
         try:
             raw = parse_host(text)
         except (ValueError, OverflowError) as error:
@@ -303,9 +306,7 @@ def _hosts(
             ) from error
         table[code, : len(raw)] = np.frombuffer(raw, dtype=np.uint8)
         is_v6[code] = len(raw) == HOST_V6_SIZE
-    if len(table) == 1:  # as for most batches: no copy for each row
-        return np.broadcast_to(table, (count, HOST_V6_SIZE)), np.broadcast_to(is_v6, count)
-    return table[codes], is_v6[codes]
+    return Hosts(table, is_v6, codes)
 
 
 # --- checks ---------------------------------------------------------------------------------------
@@ -354,89 +355,48 @@ def assemble(
     prepared: Prepared, rows: slice, queue_offset: Ints, log_offset: Ints, store_timestamp: Ints
 ) -> Bytes:
     """The bytes of the records `rows`, one after the other, with the given offsets and times."""
-    heads, head_lengths = _heads(prepared, rows, queue_offset, log_offset, store_timestamp)
-    count = len(head_lengths)
-    starts = np.arange(count, dtype=np.int64) * _HEAD_MAX
-    properties = prepared.properties[rows]
-    size_field = lengths(properties).astype(">i2").view(np.uint8)
-    records = pc.binary_join_element_wise(
-        slices(heads.reshape(-1), starts, head_lengths, pa.binary()),
-        prepared.body[rows],
-        prepared.topic_field[rows],
-        slices(size_field, np.arange(count) * 2, np.full(count, 2), pa.binary()),
+    ends = slice(rows.start, rows.stop + 1)
+    body_ends, bodies = buffers(prepared.body)
+    property_ends, properties = buffers(prepared.properties)
+    topic_ends = np.cumsum([0, *map(len, prepared.topic_fields)], dtype=np.int32)
+    magics = [MAGIC_V2 if needs_v2(topic) else MAGIC_V1 for topic in prepared.topics]
+    numbers = {name: values[rows] for name, values in prepared.numbers.items()}
+    total = prepared.total[rows]
+    data = np.empty(int(total.sum()), dtype=np.uint8)
+    columns = (
+        total,
+        body_crcs(bodies, body_ends[ends]),
+        prepared.queue_id[rows],
+        numbers["flag"],
+        queue_offset,
+        log_offset,
+        numbers["sysFlag"],
+        numbers["bornTimestamp"],
+        prepared.born_host.table.reshape(-1),
+        prepared.born_host.code[rows],
+        store_timestamp,
+        prepared.store_host.table.reshape(-1),
+        prepared.store_host.code[rows],
+        numbers["reconsumeTimes"],
+        numbers["preparedTransactionOffset"],
+        body_ends[ends],
+        bodies,
+        prepared.topic_code[rows],
+        np.array(magics, dtype=np.uint32).view(np.int32),
+        topic_ends,
+        np.frombuffer(b"".join(prepared.topic_fields), dtype=np.uint8),
+        property_ends[ends],
         properties,
-        _NOTHING,
     )
-    ends, data = buffers(records)
-    data = data[: int(ends[-1])]
+    loops.put_records(data.data, *(np.ascontiguousarray(column).data for column in columns))
     if prepared.with_record_crc:
-        data = _with_record_crcs(data, ends)
+        stops = np.cumsum(total)
+        crcs = crc32_of_slices(data, stops - total, total - CRC_ITEM_SIZE) & CRC_MASK
+        loops.put_record_crcs(data.data, stops.data, crcs.data)
     return data
 
 
-def _heads(
-    prepared: Prepared, rows: slice, queue_offset: Ints, log_offset: Ints, store_timestamp: Ints
-) -> tuple[npt.NDArray[np.uint8], Ints]:
-    """The fixed fields of each record in a row of 112 bytes, and the used bytes per row (88 to 112)."""
-    count = len(log_offset)
-    body = prepared.body[rows]
-    head = np.zeros(count, dtype=RECORD_HEAD)
-    head["total_size"] = prepared.total[rows]
-    head["magic"] = prepared.magic[rows]
-    head["body_crc"] = body_crcs(body)
-    head["queue_id"] = prepared.queue_id[rows]
-    head["queue_offset"] = queue_offset
-    head["physical_offset"] = log_offset
-    head["store_timestamp"] = store_timestamp
-    head["body_length"] = lengths(body)
-    for field, column in _HEAD_FIELDS.items():
-        head[field] = prepared.numbers[column][rows]
-    born, store = prepared.born_host[rows], prepared.store_host[rows]
-    raw = head.view(np.uint8).reshape(count, HEAD_SIZE)
-    raw[:, 48:56], raw[:, 64:72] = born[:, :HOST_V4_SIZE], store[:, :HOST_V4_SIZE]
-    wide = np.zeros((count, _HEAD_MAX), dtype=np.uint8)
-    wide[:, :HEAD_SIZE] = raw
-    flags = prepared.numbers["sysFlag"][rows]
-    used = np.full(count, HEAD_SIZE, dtype=np.int64)
-    for bits in (SysFlag.BORN_HOST_V6, SysFlag.STORE_HOST_V6, _V6_BITS):
-        some = np.flatnonzero((flags & _V6_BITS) == bits)
-        if len(some):
-            born_size = HOST_V6_SIZE if bits & SysFlag.BORN_HOST_V6 else HOST_V4_SIZE
-            store_size = HOST_V6_SIZE if bits & SysFlag.STORE_HOST_V6 else HOST_V4_SIZE
-            joined = (
-                raw[some, :48],
-                born[some, :born_size],
-                raw[some, 56:64],
-                store[some, :store_size],
-                raw[some, 72:],
-            )
-            row = np.concatenate(joined, axis=1)
-            wide[some, : row.shape[1]] = row
-            used[some] = row.shape[1]
-    return wide, used
-
-
-_HEAD_FIELDS = {
-    "flag": "flag",
-    "sys_flag": "sysFlag",
-    "born_timestamp": "bornTimestamp",
-    "reconsume_times": "reconsumeTimes",
-    "prepared_transaction_offset": "preparedTransactionOffset",
-}
-
-
-def body_crcs(body: pa.Array) -> Ints:
-    """bodyCRC of every body."""
-    ends, raw = buffers(body)
+def body_crcs(raw: Bytes, ends: npt.NDArray[np.int32]) -> Ints:
+    """bodyCRC of every body raw[ends[i]:ends[i + 1]]."""
     starts = ends[:-1].astype(np.int64)
     return crc32_of_slices(raw, starts, np.diff(ends).astype(np.int64)) & CRC_MASK
-
-
-def _with_record_crcs(data: Bytes, ends: npt.NDArray[np.int32]) -> Bytes:
-    filled: Bytes = data.copy()
-    view = memoryview(filled.data)
-    edges = ends.tolist()
-    for start, end in pairwise(edges):
-        item = crc_item(crc32(view[start : end - CRC_ITEM_SIZE]) & CRC_MASK)
-        view[end - CRC_ITEM_SIZE : end] = item
-    return filled

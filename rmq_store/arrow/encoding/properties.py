@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
-from itertools import chain
-
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.arrow.encoding.input_columns import cast_to, invalid, lengths
+from rmq_store.arrow.encoding.input_columns import cast_to, invalid
 from rmq_store.arrow.property_columns import decode_property_columns
-from rmq_store.arrow.string_slices import buffers, slices
+from rmq_store.arrow.string_slices import OFFSETS_END, buffers
 from rmq_store.config.broker_conf import StoreConfig
-from rmq_store.format.layout import CRC_ITEM_SIZE, CRC_PROPERTY, PROPERTY_SEPARATOR, Property
+from rmq_store.errors import InvalidMessageError
+from rmq_store.format.array_types import Bytes
+from rmq_store.format.layout import (
+    CRC_ITEM_SIZE,
+    CRC_PROPERTY,
+    NAME_VALUE_SEPARATOR,
+    PROPERTY_SEPARATOR,
+    Property,
+)
 from rmq_store.format.properties import decode_properties
 from rmq_store.format.record import crc_item, record_crc_of
 from rmq_store.format.releases import Dialect
+from rmq_store.loops import encode as loops
 
 PROPERTY_WORDS = {"keys": Property.KEYS, "tags": Property.TAGS, "uniqKey": Property.UNIQ_KEY}
-# Kernel constants as Arrow scalars: converting a plain value makes pyarrow search for pandas,
+# An Arrow scalar, because converting a plain value makes pyarrow search for pandas,
 # and without pandas each search walks the import path.
-_BEHIND_NAME = pa.scalar(b"\x01", pa.binary())
-_BEHIND_VALUE = pa.scalar(b"\x02", pa.binary())
-_NOTHING = pa.scalar(b"", pa.binary())
 _NO_TEXT = pa.scalar("", pa.string())
-_NULL = pa.scalar(None, pa.binary())
-_ZERO = pa.scalar(0, pa.int32())
+_CRC_FRONT = np.frombuffer(CRC_PROPERTY.encode() + bytes([NAME_VALUE_SEPARATOR]), dtype=np.uint8)
+_FRONTS = [name.encode() + bytes([NAME_VALUE_SEPARATOR]) for name in PROPERTY_WORDS.values()]
+_FRONT_ENDS = np.cumsum([0, *map(len, _FRONTS)], dtype=np.int32)
+_FRONT_BYTES = np.frombuffer(b"".join(_FRONTS), dtype=np.uint8)
 
 
 def property_strings(
@@ -57,8 +64,8 @@ def given_strings(columns: dict[str, pa.Array], dialect: Dialect) -> pa.Array:
 
 def _without_crc_items(stored: pa.Array) -> pa.Array:
     """The strings without record CRCs, which cover offsets that change on writing."""
-    _, raw = buffers(stored)
-    if CRC_PROPERTY.encode() not in raw.tobytes():
+    ends, raw = buffers(stored)
+    if not loops.any_has(raw.data, ends.data, _CRC_FRONT.data, CRC_ITEM_SIZE):
         return stored
     return pa.array([without_crc_item(raw) for raw in stored.to_pylist()], pa.binary())
 
@@ -78,68 +85,80 @@ def with_crc_place(raw: bytes) -> bytes:
 
 def _encoded_properties(columns: dict[str, pa.Array], dialect: Dialect) -> pa.Array:
     words = _words_of(columns)
-    if "properties" in columns:
-        stored = map_strings(columns["properties"])
-        given = columns["properties"].is_valid()
-        if columns["properties"].null_count:
-            stored = pc.if_else(given, stored, _of_words(words, len(given)))
-        _check_agreement(stored, words)
-    else:
-        stored = _of_words(words, len(columns["topic"]))
-    if not dialect.has("no_last_separator"):
-        return stored
-    ends, raw = buffers(stored)
-    filled = np.diff(ends) > 0
-    return slices(raw, ends[:-1].astype(np.int64), np.diff(ends) - filled, pa.binary())
+    ends_last = not dialect.has("no_last_separator")
+    if "properties" not in columns:
+        return _of_words(words, len(columns["topic"]), ends_last)
+    given = columns["properties"]
+    stored = map_strings(given, last_separator=ends_last)
+    if given.null_count:
+        stored = pc.if_else(given.is_valid(), stored, _of_words(words, len(given), ends_last))
+    _check_agreement(stored, words)
+    return stored
 
 
 def _words_of(columns: dict[str, pa.Array]) -> dict[str, pa.Array]:
     return {name: columns[name] for name in PROPERTY_WORDS if name in columns}
 
 
-def map_strings(column: pa.Array) -> pa.Array:
-    """Strings of a map column. A row's items are adjacent, so joining items joins rows."""
+def map_strings(column: pa.Array, *, last_separator: bool = True) -> pa.Array:
+    """Property strings of a map column."""
     column = column.fill_null(pa.scalar([], type=column.type)) if column.null_count else column
     keys, values = column.keys.cast(pa.binary()), column.items.cast(pa.binary())
-    first = column.offsets[0].as_py() if len(column) else 0
+    items = column.offsets.to_numpy()
     if keys.null_count or values.null_count:
-        keep = pc.and_(keys.is_valid(), values.is_valid())
-        raise invalid(
-            _row_of_item(column, int(np.argmin(keep.to_numpy(zero_copy_only=False))) + first),
-            "a property is null",
-        )
-    items = pc.binary_join_element_wise(keys, _BEHIND_NAME, values, _BEHIND_VALUE, _NOTHING)
-    item_ends, raw = buffers(items)
-    row_ends = item_ends[column.offsets.to_numpy() - first]
-    return pa.Array.from_buffers(
-        pa.binary(), len(column), [None, pa.py_buffer(row_ends.astype(np.int32)), pa.py_buffer(raw)]
+        _refuse_null(pc.and_(keys.is_valid(), values.is_valid()), items)
+    (key_ends, names), (value_ends, texts) = buffers(keys), buffers(values)
+    first, last = int(items[0]), int(items[-1])
+    size = sum(int(ends[last] - ends[first]) for ends in (key_ends, value_ends))
+    out, ends = _room_for(size + 2 * (last - first), len(column))
+    used = loops.join_items(
+        *(items.data, names.data, key_ends.data, texts.data, value_ends.data),
+        *(last_separator, out.data, ends.data),
     )
+    return _strings(out[:used], ends)
 
 
-def _row_of_item(column: pa.Array, item: int) -> int:
-    return int(np.searchsorted(column.offsets.to_numpy(), item, side="right")) - 1
+def _refuse_null(given: pa.Array, items: npt.NDArray[np.int32]) -> None:
+    """Raises InvalidMessageError if one of the items that rows have is not given."""
+    missing = np.flatnonzero(~given.to_numpy(zero_copy_only=False)[items[0] : items[-1]])
+    if len(missing):
+        row = int(np.searchsorted(items, items[0] + missing[0], side="right")) - 1
+        raise invalid(row, "a property is null")
 
 
-def _of_words(words: dict[str, pa.Array], count: int) -> pa.Array:
+def _room_for(size: int, count: int) -> tuple[Bytes, npt.NDArray[np.int32]]:
+    """Memory for the bytes and the offsets of `count` strings."""
+    if size >= OFFSETS_END:
+        raise InvalidMessageError(
+            None,
+            reason="the properties of a batch have 2 GiB or more",
+            advice="Append smaller batches. Nothing of the batch was written",
+        )
+    return np.empty(size, dtype=np.uint8), np.empty(count + 1, dtype=np.int32)
+
+
+def _strings(data: Bytes, ends: npt.NDArray[np.int32]) -> pa.Array:
+    bytes_and_ends = (pa.py_buffer(ends), pa.py_buffer(data))
+    return pa.Array.from_buffers(pa.binary(), len(ends) - 1, [None, *bytes_and_ends])
+
+
+def _of_words(words: dict[str, pa.Array], count: int, last_separator: bool) -> pa.Array:
     """Strings of only KEYS, TAGS and UNIQ_KEY; skips null and empty values."""
-    given = {
-        name: cast_to(words[column], pa.string(), column).cast(pa.binary())
-        for column, name in PROPERTY_WORDS.items()
-        if column in words
-    }
-    if not given:
-        return pa.repeat(_NOTHING, count)
-    pieces = {
-        name: (pa.scalar(name.encode() + b"\x01", pa.binary()), value, _BEHIND_VALUE)
-        for name, value in given.items()
-    }
-    if all(value.null_count == 0 and lengths(value).all() for value in given.values()):
-        return pc.binary_join_element_wise(*chain.from_iterable(pieces.values()), _NOTHING)
-    items = []
-    for front, value, behind in pieces.values():
-        filled = pc.if_else(pc.equal(pc.binary_length(value), _ZERO), _NULL, value)
-        items.append(pc.binary_join_element_wise(front, filled, behind, _NOTHING).fill_null(b""))
-    return pc.binary_join_element_wise(*items, _NOTHING) if len(items) > 1 else items[0]
+    given = []
+    for name in PROPERTY_WORDS:
+        nothing = (np.zeros(count + 1, dtype=np.int32), _FRONT_BYTES)
+        word = (
+            cast_to(words[name], pa.string(), name).fill_null(_NO_TEXT) if name in words else None
+        )
+        given.append(nothing if word is None else buffers(word))
+    (key_ends, keys), (tag_ends, tags), (id_ends, ids) = given
+    size = sum(int(its_ends[-1] - its_ends[0]) for its_ends, _ in given)
+    out, ends = _room_for(size + count * (len(_FRONT_BYTES) + len(_FRONTS)), count)
+    used = loops.join_words(
+        *(_FRONT_BYTES.data, _FRONT_ENDS.data, keys.data, key_ends.data, tags.data, tag_ends.data),
+        *(ids.data, id_ends.data, last_separator, out.data, ends.data),
+    )
+    return _strings(out[:used], ends)
 
 
 def _check_agreement(stored: pa.Array, words: dict[str, pa.Array]) -> None:

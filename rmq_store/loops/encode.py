@@ -1,0 +1,245 @@
+"""Property strings and records, written from columns into one buffer whose size is known."""
+
+from __future__ import annotations
+
+import cython
+
+if cython.compiled:
+    from cython.cimports.rmq_store.loops.bits import (
+        Bytes,
+        IntRoom,
+        Ints,
+        Long,
+        Longs,
+        Place,
+        Room,
+        copy,
+        put_i16,
+        put_i32,
+        put_i64,
+        same,
+    )
+else:
+    from rmq_store.loops.bits import (
+        Bytes,
+        IntRoom,
+        Ints,
+        Long,
+        Longs,
+        Place,
+        Room,
+        copy,
+        put_i16,
+        put_i32,
+        put_i64,
+        same,
+    )
+
+# Of format/layout.py, which a test compares.
+_NAME_END = cython.declare(cython.int, 0x01)
+_ITEM_END = cython.declare(cython.int, 0x02)
+_BORN_HOST_V6 = cython.declare(cython.int, 0x10)
+_STORE_HOST_V6 = cython.declare(cython.int, 0x20)
+_HOST_V4_SIZE = cython.declare(cython.int, 8)
+_HOST_V6_SIZE = cython.declare(cython.int, 20)
+_CRC_DIGITS = cython.declare(cython.int, 10)
+_CRC_DIGITS_BEHIND = cython.declare(cython.int, 11)  # bytes from the first digit to the end
+_DIGIT_0 = cython.declare(cython.int, 0x30)
+
+# --- property strings -----------------------------------------------------------------------------
+
+
+def join_items(
+    items: Ints,
+    keys: Bytes,
+    key_ends: Ints,
+    values: Bytes,
+    value_ends: Ints,
+    last_separator: cython.bint,
+    out: Room,
+    ends: IntRoom,
+) -> int:
+    """Write the property strings of rows of a map column to `out`; returns their bytes.
+
+    Row i has the items items[i] to items[i + 1]. `ends` receives one more number than there are rows.
+    """
+    row: Place
+    item: Place
+    to: Place = 0
+    with cython.nogil:
+        ends[0] = 0
+        for row in range(items.shape[0] - 1):
+            for item in range(items[row], items[row + 1]):
+                to = copy(keys, key_ends[item], key_ends[item + 1] - key_ends[item], out, to)
+                out[to] = _NAME_END
+                to += 1
+                to = copy(
+                    values, value_ends[item], value_ends[item + 1] - value_ends[item], out, to
+                )
+                out[to] = _ITEM_END
+                to += 1
+            if not last_separator and to > ends[row]:
+                to -= 1
+            ends[row + 1] = to
+    return int(to)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(-1)
+def _put_word(
+    fronts: Bytes,
+    front: Place,
+    width: Place,
+    words: Bytes,
+    at: Place,
+    stop: Place,
+    out: Room,
+    to: Place,
+) -> Place:
+    """Write an item of a property, unless its value is empty; returns the place behind it."""
+    if stop == at:
+        return to
+    to = copy(fronts, front, width, out, to)
+    to = copy(words, at, stop - at, out, to)
+    out[to] = _ITEM_END
+    return to + 1
+
+
+def join_words(
+    fronts: Bytes,
+    front_ends: Ints,
+    keys: Bytes,
+    key_ends: Ints,
+    tags: Bytes,
+    tag_ends: Ints,
+    ids: Bytes,
+    id_ends: Ints,
+    last_separator: cython.bint,
+    out: Room,
+    ends: IntRoom,
+) -> int:
+    """As `join_items`, of three properties; empty values are left out.
+
+    `fronts` are the names with 0x01 behind them.
+    """
+    row: Place
+    to: Place = 0
+    first: Place = front_ends[1]
+    second: Place = front_ends[2]
+    third: Place = front_ends[3]
+    with cython.nogil:
+        ends[0] = 0
+        for row in range(ends.shape[0] - 1):
+            to = _put_word(fronts, 0, first, keys, key_ends[row], key_ends[row + 1], out, to)
+            to = _put_word(
+                fronts, first, second - first, tags, tag_ends[row], tag_ends[row + 1], out, to
+            )
+            to = _put_word(
+                fronts, second, third - second, ids, id_ends[row], id_ends[row + 1], out, to
+            )
+            if not last_separator and to > ends[row]:
+                to -= 1
+            ends[row + 1] = to
+    return int(to)
+
+
+def any_has(raw: Bytes, ends: Ints, piece: Bytes, before_end: Place) -> bool:
+    """Whether any text raw[ends[i]:ends[i + 1]] has `piece` that many bytes before its end."""
+    row: Place
+    at: Place
+    found: cython.bint = False
+    with cython.nogil:
+        for row in range(ends.shape[0] - 1):
+            at = ends[row + 1] - before_end
+            if at >= ends[row] and same(raw, at, piece, 0, piece.shape[0]):
+                found = True
+                break
+    return bool(found)
+
+
+# --- records --------------------------------------------------------------------------------------
+
+
+def put_records(
+    out: Room,
+    total: Longs,
+    body_crc: Longs,
+    queue_id: Ints,
+    flag: Ints,
+    queue_offset: Longs,
+    log_offset: Longs,
+    sys_flag: Ints,
+    born_timestamp: Longs,
+    born_hosts: Bytes,
+    born_host: Ints,
+    store_timestamp: Longs,
+    store_hosts: Bytes,
+    store_host: Ints,
+    reconsume_times: Ints,
+    prepared_transaction_offset: Longs,
+    body_ends: Ints,
+    bodies: Bytes,
+    topic: Longs,
+    magics: Ints,
+    topic_ends: Ints,
+    topic_fields: Bytes,
+    property_ends: Ints,
+    properties: Bytes,
+) -> None:
+    """Write records one after the other, field after field (MessageExtEncoder#encode).
+
+    All columns have a number for each record, or one more end. `born_host` and `store_host` are places
+    in tables of 20 bytes a host, of which an IPv4 host uses 8, and `topic` one among `magics` and
+    `topic_fields`, which are length and topic as stored. Raises IndexError if `out` is too small.
+    """
+    row: Place
+    at: Place = 0
+    start: Place
+    size: Place
+    code: Place
+    with cython.nogil:
+        for row in range(total.shape[0]):
+            code = topic[row]
+            put_i32(out, at, total[row])
+            put_i32(out, at + 4, magics[code])
+            put_i32(out, at + 8, body_crc[row])
+            put_i32(out, at + 12, queue_id[row])
+            put_i32(out, at + 16, flag[row])
+            put_i64(out, at + 20, queue_offset[row])
+            put_i64(out, at + 28, log_offset[row])
+            put_i32(out, at + 36, sys_flag[row])
+            put_i64(out, at + 40, born_timestamp[row])
+            size = _HOST_V6_SIZE if sys_flag[row] & _BORN_HOST_V6 else _HOST_V4_SIZE
+            at = copy(born_hosts, born_host[row] * _HOST_V6_SIZE, size, out, at + 48)
+            put_i64(out, at, store_timestamp[row])
+            size = _HOST_V6_SIZE if sys_flag[row] & _STORE_HOST_V6 else _HOST_V4_SIZE
+            at = copy(store_hosts, store_host[row] * _HOST_V6_SIZE, size, out, at + 8)
+            put_i32(out, at, reconsume_times[row])
+            put_i64(out, at + 4, prepared_transaction_offset[row])
+            start = body_ends[row]
+            size = body_ends[row + 1] - start
+            put_i32(out, at + 12, size)
+            at = copy(bodies, start, size, out, at + 16)
+            start = topic_ends[code]
+            at = copy(topic_fields, start, topic_ends[code + 1] - start, out, at)
+            start = property_ends[row]
+            size = property_ends[row + 1] - start
+            put_i16(out, at, size)
+            at = copy(properties, start, size, out, at + 2)
+
+
+def put_record_crcs(out: Room, ends: Longs, crcs: Longs) -> None:
+    """Write the ten digits of each record CRC, the least significant first, at the end of its record."""
+    row: Place
+    digit: Place
+    at: Place
+    left: Long
+    with cython.nogil:
+        for row in range(ends.shape[0]):
+            left = crcs[row]
+            at = ends[row] - _CRC_DIGITS_BEHIND
+            for digit in range(_CRC_DIGITS):
+                out[at + digit] = _DIGIT_0 + left % 10
+                left //= 10

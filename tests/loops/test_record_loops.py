@@ -1,0 +1,271 @@
+"""Fields, texts, properties and CRCs of records, compiled and interpreted."""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rmq_store.format import layout
+from rmq_store.format.properties import decode_properties
+from rmq_store.loops import bits, checksums, property_items, record_fields, texts
+from tests.loops.interpreted import interpreted
+from tests.support.golden import log_files, unpack
+
+ROWS = 40
+
+
+@pytest.fixture(scope="module", params=["clean-5.5.0", "direct-5.5.0", "crc-5.5.0"])
+def log(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The log of a real broker, from its first record on."""
+    store = unpack(request.param, Path(tmp_path_factory.mktemp("store")))
+    return log_files(store)[0].read_bytes()[: 1 << 20]
+
+
+def places(log: bytes) -> list[int]:
+    found, at = [], 0
+    while log[at + 4 : at + 7] == layout.MAGIC_V1.to_bytes(4, "big")[:3]:
+        size = int.from_bytes(log[at : at + 4], "big")
+        if at + size > len(log):
+            break
+        found.append(at)
+        at += size
+    return found
+
+
+def damaged(log: bytes, at: Sequence[int], chosen: random.Random) -> bytes:
+    """Some bytes of some records are others, mostly those of lengths; the end may be missing."""
+    raw = bytearray(log)
+    for place in at:
+        if chosen.random() < 0.4:
+            where = chosen.choice([0, 3, 5, 7, 39, 84, 87, chosen.randrange(88, 260)])
+            raw[min(place + where, len(raw) - 1)] = chosen.choice([0, 1, 2, 0x10, 0x30, 0x7F, 0xFF])
+    return bytes(raw[: at[-1] + chosen.choice([0, 50, 95, 4000])])
+
+
+def numbers(values: Sequence[int]) -> Any:
+    return np.array(values, dtype=np.int64)
+
+
+def both(
+    module: ModuleType, call: Callable[[ModuleType, list[Any]], Any], rooms: Callable[[], list[Any]]
+) -> list[Any]:
+    """What a call returns and fills, which is the same compiled and interpreted."""
+    answers = []
+    for form in (module, interpreted(module.__name__.rpartition(".")[2])):
+        filled = rooms()
+        try:
+            found = call(form, filled)
+        except IndexError:
+            answers.append([IndexError])
+            continue
+        answers.append([found, *(room.tolist() for room in clipped(filled))])
+    assert answers[0] == answers[1]
+    return answers[0]
+
+
+def clipped(rooms: list[Any]) -> list[Any]:
+    """The rooms; texts without what a copy leaves behind the last one, which their ends follow."""
+    pairs = zip(rooms, [*rooms[1:], None], strict=True)
+    return [
+        room[: ends.max()]
+        if room.dtype == np.uint8 and ends is not None and ends.dtype == np.int32
+        else room
+        for room, ends in pairs
+    ]
+
+
+def split(raw: bytes, at: Any) -> tuple[Any, Any]:
+    longs = np.zeros((len(record_fields.LONG_FIELDS), len(at)), dtype=np.int64)
+    ints = np.zeros((len(record_fields.INT_FIELDS), len(at)), dtype=np.int32)
+    both(
+        record_fields,
+        lambda form, rooms: form.split(memoryview(raw), 0, at.data, *(r.data for r in rooms)),
+        lambda: [longs, ints],
+    )
+    return longs, ints
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_fields(log: bytes, seed: int) -> None:
+    chosen = random.Random(seed)
+    at = sorted(chosen.sample(places(log), ROWS))
+    raw = damaged(log, at, chosen) if seed else log
+    some = numbers([*at, -1, len(raw) - 5, len(raw), 1 << 60])
+    _, ints = split(raw, some)
+    faults = {record_fields.FAULTS[number] for number in ints[-1].tolist()}
+    assert faults == {"intact", "outside"} or seed
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_texts(log: bytes, seed: int) -> None:
+    chosen = random.Random(seed)
+    some = numbers(sorted(chosen.sample(places(log), ROWS)))
+    longs, ints = split(log, some)
+    flags = ints[record_fields.INT_FIELDS.index("sys_flag")].copy()
+    if seed % 2:  # what an IPv6 host would be, whatever stands there
+        flags |= np.array([chosen.choice([0, 0x10, 0x20, 0x30]) for _ in some], dtype=np.int32)
+    raw = memoryview(log)
+
+    def texts_and_ends(size: int) -> list[Any]:
+        return [np.zeros(size * ROWS + 64, np.uint8), np.zeros(ROWS + 1, np.int32)]
+
+    for of_store in (False, True):
+        both(
+            texts,
+            lambda form, rooms, s=of_store: form.hosts(  # type: ignore[misc]
+                raw, some.data, flags.data, s, rooms[0].data, rooms[1].data
+            ),
+            lambda: texts_and_ends(texts.LONGEST_HOST),
+        )
+    ids = both(
+        texts,
+        lambda form, rooms: form.message_ids(raw, some.data, flags.data, *(r.data for r in rooms)),
+        lambda: texts_and_ends(texts.LONGEST_MESSAGE_ID),
+    )
+    first = bytes(ids[1][: ids[2][1]])
+    assert first.endswith(log[some[0] + 28 : some[0] + 36].hex().upper().encode())
+    lengths = longs[record_fields.LONG_FIELDS.index("topic_length")].copy()
+    starts = longs[record_fields.LONG_FIELDS.index("topic_at")]
+    names = sorted({log[s : s + n] for s, n in zip(starts, lengths, strict=True)})
+    ends = np.array([0, *np.cumsum([len(name) for name in names])], dtype=np.int32)
+    codes = np.array([chosen.randrange(len(names)) for _ in some], dtype=np.int32)
+    joined = memoryview(b"".join(names))
+    _, same = both(
+        texts,
+        lambda form, rooms: form.is_of_topic(
+            raw, starts.data, lengths.data, joined, ends.data, codes.data, rooms[0].data
+        ),
+        lambda: [np.zeros(ROWS, np.uint8)],
+    )
+    assert same == [
+        names[code] == log[s : s + n] for code, s, n in zip(codes, starts, lengths, strict=True)
+    ]
+    lengths[chosen.randrange(ROWS)] = -1
+    both(
+        texts,
+        lambda form, rooms: form.gather_known(
+            raw, starts.data, lengths.data, *(r.data for r in rooms)
+        ),
+        lambda: [*texts_and_ends(128), np.zeros(ROWS, np.uint8)],
+    )
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_properties(seed: int) -> None:
+    chosen = random.Random(seed)
+    pieces = [
+        b"TAGS",
+        b"KEYS",
+        b"UNIQ_KEY",
+        b"\1",
+        b"\1",
+        b"\2",
+        b"\2",
+        b"a",
+        b"\0",
+        "é日".encode(),
+    ]
+    strings = [
+        b"".join(chosen.choice([*pieces, chosen.randbytes(3)]) for _ in range(chosen.randrange(40)))
+        for _ in range(9)
+    ]
+    raw = memoryview(b"".join(strings))
+    length = numbers([len(one) for one in strings])
+    at = np.cumsum(length) - length
+    longest = int(length.max())
+
+    def room() -> list[Any]:
+        shapes = ((8, 9), (4, longest // 3 + 1), 1 << (longest + 2).bit_length(), longest)
+        return [np.zeros(shape, dtype=np.int64) for shape in shapes]
+
+    def rooms() -> list[Any]:
+        total = len(raw)
+        one = [np.zeros(total + 40, np.uint8), np.zeros(total + 2, np.int32)]
+        more = [
+            np.zeros(total + 40, np.uint8),
+            np.zeros(total + 2, np.int32),
+            np.zeros(10, np.int32),
+        ]
+        return [*room(), *one, *more]
+
+    answer, looked_at, *_ = both(
+        property_items,
+        lambda form, some: form.look(raw, at.data, length.data, *(r.data for r in some)),
+        room,
+    )
+    assert answer == (not raw.tobytes().isascii())
+    both(
+        property_items,
+        lambda form, some: form.split(raw, at.data, length.data, *(r.data for r in some)),
+        rooms,
+    )
+    tags = [looked_at[0][n] if looked_at[1][n] >= 0 else None for n in range(9)]
+    for place, one in zip(tags, strings, strict=True):
+        value = decode_properties(one).get("TAGS")
+        if one.isascii():
+            assert (value is None) == (place is None)
+            if value is not None and place is not None:
+                assert raw[place : place + len(value)] == value.encode()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_checksums(log: bytes, seed: int) -> None:
+    chosen = random.Random(seed)
+    some = numbers(sorted(chosen.sample(places(log), ROWS)))
+    longs, _ = split(log, some)
+    fields = dict(zip(record_fields.LONG_FIELDS, longs, strict=True))
+    raw, at, length = memoryview(log), fields["body_at"], fields["body_length"]
+    expected = [zlib.crc32(log[s : s + n]) for s, n in zip(at, length, strict=True)]
+    _, found = both(
+        checksums,
+        lambda form, rooms: form.of_slices(zlib.crc32, raw, at.data, length.data, rooms[0].data),
+        lambda: [np.zeros(ROWS, np.int64)],
+    )
+    assert found == expected
+    _, copies, ends, found = both(
+        checksums,
+        lambda form, rooms: form.of_copies(
+            zlib.crc32, raw, at.data, length.data, *(r.data for r in rooms)
+        ),
+        lambda: [
+            np.zeros(int(length.sum()), np.uint8),
+            np.zeros(ROWS + 1, np.int32),
+            np.zeros(ROWS, np.int64),
+        ],
+    )
+    assert found == expected
+    assert bytes(copies) == b"".join(log[s : s + n] for s, n in zip(at, length, strict=True))
+    damage = bytearray(log)
+    for place, size in zip(fields["properties_at"], fields["properties_length"], strict=True):
+        if size and chosen.random() < 0.5:
+            damage[place + chosen.randrange(max(0, size - 22), size)] = chosen.choice(b"\1\2x9")
+    both(
+        checksums,
+        lambda form, rooms: form.stored_in_records(
+            memoryview(bytes(damage)),
+            fields["properties_at"].data,
+            fields["properties_length"].data,
+            rooms[0].data,
+        ),
+        lambda: [np.zeros(ROWS, np.int64)],
+    )
+
+
+def test_numbers_of_the_format() -> None:
+    names = [name for name in vars(bits) if name.isupper() and not name.startswith("_")]
+    text = Path(str(bits.__file__)).with_suffix(".pxd").read_text()
+    for name in names:
+        value = getattr(bits, name)
+        assert f"    {name} = {value}\n" in text or f"    {name} = {value:#x}\n" in text.replace(
+            "0x7FFFFFFF", "0x7fffffff"
+        )
+        known = getattr(layout.SysFlag, name, None) or getattr(layout, name)
+        assert value & 0xFFFFFFFF == known
+    assert len(names) >= 11
