@@ -97,7 +97,8 @@ campaigns: jdk $(LOOPS) $(VENV)/spark-classes.jsa  ## run all cases of the long 
 sanitized: $(LOOPS)  ## read damaged records with loops that the address sanitizer watches (gcc)
 	@$(TIMED) "address sanitizer" .ci/sanitized $(BIN)/python -q -p no:cacheprovider \
 	  -m "not live and not campaign" $(SIDE_BY_SIDE) tests/loops/test_log_walk.py \
-	  tests/reading/test_any_bytes.py tests/arrow/test_fast_equals_readable.py
+	  tests/reading/test_any_bytes.py \
+	  tests/arrow/test_fast_equals_readable.py::test_damage_is_noticed_by_both_paths
 
 # The core with loops that run as Python, in about three minutes on two cores: loops, formats, columns, the log
 # and the index by key, and reads of golden and damaged stores. Not the other rooms, whose tests
