@@ -8,31 +8,9 @@ from typing import Any
 import cython
 
 if cython.compiled:
-    from cython.cimports.rmq_store.loops.bits import (
-        Bytes,
-        IntRoom,
-        Long,
-        LongRoom,
-        Longs,
-        Place,
-        Room,
-        copy,
-        view_of,
-        word,
-    )
+    from cython.cimports.rmq_store.loops import bits
 else:
-    from rmq_store.loops.bits import (
-        Bytes,
-        IntRoom,
-        Long,
-        LongRoom,
-        Longs,
-        Place,
-        Room,
-        copy,
-        view_of,
-        word,
-    )
+    from rmq_store.loops import bits
 
 # The item is "__CRC32#", 0x01, ten digits, 0x02 (MessageDecoder#createCrc32).
 _NAME = cython.declare(cython.ulonglong, 0x2332334352435F5F)
@@ -41,49 +19,55 @@ _DIGITS = cython.declare(cython.int, 10)
 
 
 def of_slices(
-    crc32: Callable[[Any], int], raw: Bytes, at: Longs, length: Longs, found: LongRoom
+    crc32: Callable[[Any], int],
+    raw: bits.Bytes,
+    at: bits.Longs,
+    length: bits.Longs,
+    found: bits.LongRoom,
 ) -> None:
     """Write `crc32` of n slices of `raw` to `found`."""
-    row: Place
+    row: bits.Place
     for row in range(at.shape[0]):
-        found[row] = crc32(view_of(raw, at[row], length[row]))
+        found[row] = crc32(bits.view_of(raw, at[row], length[row]))
 
 
 def of_copies(
     crc32: Callable[[Any], int],
-    raw: Bytes,
-    at: Longs,
-    length: Longs,
-    out: Room,
-    ends: IntRoom,
-    found: LongRoom,
+    raw: bits.Bytes,
+    at: bits.Longs,
+    length: bits.Longs,
+    out: bits.Room,
+    ends: bits.IntRoom,
+    found: bits.LongRoom,
 ) -> None:
     """As `of_slices`, and copy the slices to `out`, one after the other.
 
     `ends` receives n + 1 offsets. The copy brings a slice into the cache, where the library reads it.
     """
-    row: Place
-    to: Place = 0
+    row: bits.Place
+    to: bits.Place = 0
     ends[0] = 0
     for row in range(at.shape[0]):
-        to = copy(raw, at[row], length[row], out, to)
+        to = bits.copy(raw, at[row], length[row], out, to)
         ends[row + 1] = cython.cast(cython.int, to)
-        found[row] = crc32(view_of(raw, at[row], length[row]))
+        found[row] = crc32(bits.view_of(raw, at[row], length[row]))
 
 
-def stored_in_records(raw: Bytes, properties_at: Longs, length: Longs, found: LongRoom) -> int:
+def stored_in_records(
+    raw: bits.Bytes, properties_at: bits.Longs, length: bits.Longs, found: bits.LongRoom
+) -> int:
     """Write the record CRC at the end of n property strings, -1 without one; returns how many have it.
 
     An item without a separator before it belongs to the value before it.
     """
-    row: Place
-    item: Place
-    count: Place = 0
+    row: bits.Place
+    item: bits.Place
+    count: bits.Place = 0
     with cython.nogil:
         for row in range(properties_at.shape[0]):
             found[row] = -1
             item = length[row] - _ITEM_SIZE
-            if item < 0 or word(raw, properties_at[row] + item) != _NAME:
+            if item < 0 or bits.word(raw, properties_at[row] + item) != _NAME:
                 continue
             if item > 0 and raw[properties_at[row] + item - 1] != 2:
                 continue
@@ -96,10 +80,10 @@ def stored_in_records(raw: Bytes, properties_at: Longs, length: Longs, found: Lo
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(-2)
-def _digits(raw: Bytes, at: Place) -> Long:
+def _digits(raw: bits.Bytes, at: bits.Place) -> bits.Long:
     """The number behind the name, whose least significant digit is the first; -1 if it is none."""
-    place: Place
-    value: Long = 0
+    place: bits.Place
+    value: bits.Long = 0
     digit: cython.int
     if raw[at] != 1:
         return -1

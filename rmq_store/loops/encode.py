@@ -5,35 +5,9 @@ from __future__ import annotations
 import cython
 
 if cython.compiled:
-    from cython.cimports.rmq_store.loops.bits import (
-        Bytes,
-        IntRoom,
-        Ints,
-        Long,
-        Longs,
-        Place,
-        Room,
-        copy,
-        put_i16,
-        put_i32,
-        put_i64,
-        same,
-    )
+    from cython.cimports.rmq_store.loops import bits
 else:
-    from rmq_store.loops.bits import (
-        Bytes,
-        IntRoom,
-        Ints,
-        Long,
-        Longs,
-        Place,
-        Room,
-        copy,
-        put_i16,
-        put_i32,
-        put_i64,
-        same,
-    )
+    from rmq_store.loops import bits
 
 # Of format/layout.py, which a test compares.
 _NAME_END = cython.declare(cython.int, 0x01)
@@ -50,30 +24,30 @@ _DIGIT_0 = cython.declare(cython.int, 0x30)
 
 
 def join_items(
-    items: Ints,
-    keys: Bytes,
-    key_ends: Ints,
-    values: Bytes,
-    value_ends: Ints,
+    items: bits.Ints,
+    keys: bits.Bytes,
+    key_ends: bits.Ints,
+    values: bits.Bytes,
+    value_ends: bits.Ints,
     last_separator: cython.bint,
-    out: Room,
-    ends: IntRoom,
+    out: bits.Room,
+    ends: bits.IntRoom,
 ) -> int:
     """Write the property strings of rows of a map column to `out`; returns their bytes.
 
     Row i has the items items[i] to items[i + 1]. `ends` receives one more number than there are rows.
     """
-    row: Place
-    item: Place
-    to: Place = 0
+    row: bits.Place
+    item: bits.Place
+    to: bits.Place = 0
     with cython.nogil:
         ends[0] = 0
         for row in range(items.shape[0] - 1):
             for item in range(items[row], items[row + 1]):
-                to = copy(keys, key_ends[item], key_ends[item + 1] - key_ends[item], out, to)
+                to = bits.copy(keys, key_ends[item], key_ends[item + 1] - key_ends[item], out, to)
                 out[to] = _NAME_END
                 to += 1
-                to = copy(
+                to = bits.copy(
                     values, value_ends[item], value_ends[item + 1] - value_ends[item], out, to
                 )
                 out[to] = _ITEM_END
@@ -89,46 +63,46 @@ def join_items(
 @cython.nogil
 @cython.exceptval(-1)
 def _put_word(
-    fronts: Bytes,
-    front: Place,
-    width: Place,
-    words: Bytes,
-    at: Place,
-    stop: Place,
-    out: Room,
-    to: Place,
-) -> Place:
+    fronts: bits.Bytes,
+    front: bits.Place,
+    width: bits.Place,
+    words: bits.Bytes,
+    at: bits.Place,
+    stop: bits.Place,
+    out: bits.Room,
+    to: bits.Place,
+) -> bits.Place:
     """Write an item of a property, unless its value is empty; returns the place behind it."""
     if stop == at:
         return to
-    to = copy(fronts, front, width, out, to)
-    to = copy(words, at, stop - at, out, to)
+    to = bits.copy(fronts, front, width, out, to)
+    to = bits.copy(words, at, stop - at, out, to)
     out[to] = _ITEM_END
     return to + 1
 
 
 def join_words(
-    fronts: Bytes,
-    front_ends: Ints,
-    keys: Bytes,
-    key_ends: Ints,
-    tags: Bytes,
-    tag_ends: Ints,
-    ids: Bytes,
-    id_ends: Ints,
+    fronts: bits.Bytes,
+    front_ends: bits.Ints,
+    keys: bits.Bytes,
+    key_ends: bits.Ints,
+    tags: bits.Bytes,
+    tag_ends: bits.Ints,
+    ids: bits.Bytes,
+    id_ends: bits.Ints,
     last_separator: cython.bint,
-    out: Room,
-    ends: IntRoom,
+    out: bits.Room,
+    ends: bits.IntRoom,
 ) -> int:
     """As `join_items`, of three properties; empty values are left out.
 
     `fronts` are the names with 0x01 behind them.
     """
-    row: Place
-    to: Place = 0
-    first: Place = front_ends[1]
-    second: Place = front_ends[2]
-    third: Place = front_ends[3]
+    row: bits.Place
+    to: bits.Place = 0
+    first: bits.Place = front_ends[1]
+    second: bits.Place = front_ends[2]
+    third: bits.Place = front_ends[3]
     with cython.nogil:
         ends[0] = 0
         for row in range(ends.shape[0] - 1):
@@ -145,15 +119,15 @@ def join_words(
     return int(to)
 
 
-def any_has(raw: Bytes, ends: Ints, piece: Bytes, before_end: Place) -> bool:
+def any_has(raw: bits.Bytes, ends: bits.Ints, piece: bits.Bytes, before_end: bits.Place) -> bool:
     """Whether any text raw[ends[i]:ends[i + 1]] has `piece` that many bytes before its end."""
-    row: Place
-    at: Place
+    row: bits.Place
+    at: bits.Place
     found: cython.bint = False
     with cython.nogil:
         for row in range(ends.shape[0] - 1):
             at = ends[row + 1] - before_end
-            if at >= ends[row] and same(raw, at, piece, 0, piece.shape[0]):
+            if at >= ends[row] and bits.same(raw, at, piece, 0, piece.shape[0]):
                 found = True
                 break
     return bool(found)
@@ -163,30 +137,30 @@ def any_has(raw: Bytes, ends: Ints, piece: Bytes, before_end: Place) -> bool:
 
 
 def put_records(
-    out: Room,
-    total: Longs,
-    body_crc: Longs,
-    queue_id: Ints,
-    flag: Ints,
-    queue_offset: Longs,
-    log_offset: Longs,
-    sys_flag: Ints,
-    born_timestamp: Longs,
-    born_hosts: Bytes,
-    born_host: Ints,
-    store_timestamp: Longs,
-    store_hosts: Bytes,
-    store_host: Ints,
-    reconsume_times: Ints,
-    prepared_transaction_offset: Longs,
-    body_ends: Ints,
-    bodies: Bytes,
-    topic: Longs,
-    magics: Ints,
-    topic_ends: Ints,
-    topic_fields: Bytes,
-    property_ends: Ints,
-    properties: Bytes,
+    out: bits.Room,
+    total: bits.Longs,
+    body_crc: bits.Longs,
+    queue_id: bits.Ints,
+    flag: bits.Ints,
+    queue_offset: bits.Longs,
+    log_offset: bits.Longs,
+    sys_flag: bits.Ints,
+    born_timestamp: bits.Longs,
+    born_hosts: bits.Bytes,
+    born_host: bits.Ints,
+    store_timestamp: bits.Longs,
+    store_hosts: bits.Bytes,
+    store_host: bits.Ints,
+    reconsume_times: bits.Ints,
+    prepared_transaction_offset: bits.Longs,
+    body_ends: bits.Ints,
+    bodies: bits.Bytes,
+    topic: bits.Longs,
+    magics: bits.Ints,
+    topic_ends: bits.Ints,
+    topic_fields: bits.Bytes,
+    property_ends: bits.Ints,
+    properties: bits.Bytes,
 ) -> None:
     """Write records one after the other, field after field (MessageExtEncoder#encode).
 
@@ -194,48 +168,48 @@ def put_records(
     in tables of 20 bytes a host, of which an IPv4 host uses 8, and `topic` one among `magics` and
     `topic_fields`, which are length and topic as stored. Raises IndexError if `out` is too small.
     """
-    row: Place
-    at: Place = 0
-    start: Place
-    size: Place
-    code: Place
+    row: bits.Place
+    at: bits.Place = 0
+    start: bits.Place
+    size: bits.Place
+    code: bits.Place
     with cython.nogil:
         for row in range(total.shape[0]):
             code = topic[row]
-            put_i32(out, at, total[row])
-            put_i32(out, at + 4, magics[code])
-            put_i32(out, at + 8, body_crc[row])
-            put_i32(out, at + 12, queue_id[row])
-            put_i32(out, at + 16, flag[row])
-            put_i64(out, at + 20, queue_offset[row])
-            put_i64(out, at + 28, log_offset[row])
-            put_i32(out, at + 36, sys_flag[row])
-            put_i64(out, at + 40, born_timestamp[row])
+            bits.put_i32(out, at, total[row])
+            bits.put_i32(out, at + 4, magics[code])
+            bits.put_i32(out, at + 8, body_crc[row])
+            bits.put_i32(out, at + 12, queue_id[row])
+            bits.put_i32(out, at + 16, flag[row])
+            bits.put_i64(out, at + 20, queue_offset[row])
+            bits.put_i64(out, at + 28, log_offset[row])
+            bits.put_i32(out, at + 36, sys_flag[row])
+            bits.put_i64(out, at + 40, born_timestamp[row])
             size = _HOST_V6_SIZE if sys_flag[row] & _BORN_HOST_V6 else _HOST_V4_SIZE
-            at = copy(born_hosts, born_host[row] * _HOST_V6_SIZE, size, out, at + 48)
-            put_i64(out, at, store_timestamp[row])
+            at = bits.copy(born_hosts, born_host[row] * _HOST_V6_SIZE, size, out, at + 48)
+            bits.put_i64(out, at, store_timestamp[row])
             size = _HOST_V6_SIZE if sys_flag[row] & _STORE_HOST_V6 else _HOST_V4_SIZE
-            at = copy(store_hosts, store_host[row] * _HOST_V6_SIZE, size, out, at + 8)
-            put_i32(out, at, reconsume_times[row])
-            put_i64(out, at + 4, prepared_transaction_offset[row])
+            at = bits.copy(store_hosts, store_host[row] * _HOST_V6_SIZE, size, out, at + 8)
+            bits.put_i32(out, at, reconsume_times[row])
+            bits.put_i64(out, at + 4, prepared_transaction_offset[row])
             start = body_ends[row]
             size = body_ends[row + 1] - start
-            put_i32(out, at + 12, size)
-            at = copy(bodies, start, size, out, at + 16)
+            bits.put_i32(out, at + 12, size)
+            at = bits.copy(bodies, start, size, out, at + 16)
             start = topic_ends[code]
-            at = copy(topic_fields, start, topic_ends[code + 1] - start, out, at)
+            at = bits.copy(topic_fields, start, topic_ends[code + 1] - start, out, at)
             start = property_ends[row]
             size = property_ends[row + 1] - start
-            put_i16(out, at, size)
-            at = copy(properties, start, size, out, at + 2)
+            bits.put_i16(out, at, size)
+            at = bits.copy(properties, start, size, out, at + 2)
 
 
-def put_record_crcs(out: Room, ends: Longs, crcs: Longs) -> None:
+def put_record_crcs(out: bits.Room, ends: bits.Longs, crcs: bits.Longs) -> None:
     """Write the ten digits of each record CRC, the least significant first, at the end of its record."""
-    row: Place
-    digit: Place
-    at: Place
-    left: Long
+    row: bits.Place
+    digit: bits.Place
+    at: bits.Place
+    left: bits.Long
     with cython.nogil:
         for row in range(ends.shape[0]):
             left = crcs[row]

@@ -5,52 +5,30 @@ from __future__ import annotations
 import cython
 
 if cython.compiled:
-    from cython.cimports.rmq_store.loops.bits import (
-        Bytes,
-        IntRoom,
-        Ints,
-        LongRoom,
-        Longs,
-        Place,
-        Word,
-        find,
-        signed32,
-        word,
-    )
+    from cython.cimports.rmq_store.loops import bits
 else:
-    from rmq_store.loops.bits import (
-        Bytes,
-        IntRoom,
-        Ints,
-        LongRoom,
-        Longs,
-        Place,
-        Word,
-        find,
-        signed32,
-        word,
-    )
+    from rmq_store.loops import bits
 
 _PLACES = cython.declare(cython.int, 6)  # numbers of a record in `values`
 _SPACE = cython.declare(cython.int, 0x20)
 _REPLACEMENT = cython.declare(cython.int, 0xFFFD)
 _CONTINUES = cython.declare(cython.int, 0x80)
 _CONTINUES_MASK = cython.declare(cython.int, 0xC0)
-_ALL = cython.declare(Word, 0xFFFFFFFFFFFFFFFF)
-_HIGH_BITS = cython.declare(Word, 0x8080808080808080)
-_EVERY_2ND = cython.declare(Word, 0x00FF00FF00FF00FF)
-_LOW_HALVES = cython.declare(Word, 0x0000FFFF0000FFFF)
-_LOW_HALF = cython.declare(Word, 0xFFFFFFFF)
-_31_2 = cython.declare(Word, 961)
-_31_4 = cython.declare(Word, 923521)
-_31_8 = cython.declare(Word, 852891037441 & 0xFFFFFFFF)
+_ALL = cython.declare(bits.Word, 0xFFFFFFFFFFFFFFFF)
+_HIGH_BITS = cython.declare(bits.Word, 0x8080808080808080)
+_EVERY_2ND = cython.declare(bits.Word, 0x00FF00FF00FF00FF)
+_LOW_HALVES = cython.declare(bits.Word, 0x0000FFFF0000FFFF)
+_LOW_HALF = cython.declare(bits.Word, 0xFFFFFFFF)
+_31_2 = cython.declare(bits.Word, 961)
+_31_4 = cython.declare(bits.Word, 923521)
+_31_8 = cython.declare(bits.Word, 852891037441 & 0xFFFFFFFF)
 
 
 @cython.cfunc
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def _hash_of_8(units: Word) -> Word:
+def _hash_of_8(units: bits.Word) -> bits.Word:
     """The hash of eight bytes, the first one lowest: neighbours join to lanes twice as wide."""
     units = (units & _EVERY_2ND) * 31 + (units >> 8 & _EVERY_2ND)
     units = (units & _LOW_HALVES) * _31_2 + (units >> 16 & _LOW_HALVES)
@@ -61,9 +39,9 @@ def _hash_of_8(units: Word) -> Word:
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def _power_of_31(exponent: Place) -> Word:
+def _power_of_31(exponent: bits.Place) -> bits.Word:
     """For an exponent below 8."""
-    value: Word = 31 if exponent & 1 else 1
+    value: bits.Word = 31 if exponent & 1 else 1
     if exponent & 2:
         value *= _31_2
     return (value * _31_4 if exponent & 4 else value) & _LOW_HALF
@@ -80,7 +58,7 @@ def _continues(byte: cython.int) -> cython.bint:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(-1)
-def _character(raw: Bytes, at: Place, stop: Place) -> Place:
+def _character(raw: bits.Bytes, at: bits.Place, stop: bits.Place) -> bits.Place:
     """A character times 8, and how many bytes it takes; U+FFFD as Java reads a malformed one."""
     lead: cython.int = raw[at]
     second: cython.int = raw[at + 1] if at + 1 < stop else 0
@@ -112,10 +90,12 @@ def _character(raw: Bytes, at: Place, stop: Place) -> Place:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(0x5AFE, check=True)
-def _hash_of_characters(raw: Bytes, at: Place, stop: Place, before: Word) -> Word:
+def _hash_of_characters(
+    raw: bits.Bytes, at: bits.Place, stop: bits.Place, before: bits.Word
+) -> bits.Word:
     """As `_hash`, for any UTF-8: a character above U+FFFF is two units of UTF-16."""
-    found: Place
-    value: Word = before
+    found: bits.Place
+    value: bits.Word = before
     while at < stop:
         found = _character(raw, at, stop)
         at += found & 7
@@ -132,21 +112,21 @@ def _hash_of_characters(raw: Bytes, at: Place, stop: Place, before: Word) -> Wor
 @cython.inline
 @cython.nogil
 @cython.exceptval(0x5AFE, check=True)
-def _hash(raw: Bytes, at: Place, stop: Place, before: Word) -> Word:
+def _hash(raw: bits.Bytes, at: bits.Place, stop: bits.Place, before: bits.Word) -> bits.Word:
     """The hash, as an unsigned number, of a text with the hash `before` and raw[at:stop] behind it."""
-    value: Word = before & _LOW_HALF
-    units: Word
-    place: Place = at
-    some: Place = (stop - at) & 7
+    value: bits.Word = before & _LOW_HALF
+    units: bits.Word
+    place: bits.Place = at
+    some: bits.Place = (stop - at) & 7
     if some:
         # The first few bytes move to the end of the word: zeros in front of them count nothing.
-        units = (word(raw, at) & (_ALL >> (64 - 8 * some))) << (64 - 8 * some)
+        units = (bits.word(raw, at) & (_ALL >> (64 - 8 * some))) << (64 - 8 * some)
         if units & _HIGH_BITS:
             return _hash_of_characters(raw, at, stop, before)
         value = (value * _power_of_31(some) + _hash_of_8(units)) & _LOW_HALF
         place += some
     while place < stop:
-        units = word(raw, place)
+        units = bits.word(raw, place)
         if units & _HIGH_BITS:
             return _hash_of_characters(raw, at, stop, before)
         value = (value * _31_8 + _hash_of_8(units)) & _LOW_HALF
@@ -154,22 +134,22 @@ def _hash(raw: Bytes, at: Place, stop: Place, before: Word) -> Word:
     return value
 
 
-def hash_texts(raw: Bytes, ends: Longs, found: IntRoom) -> None:
+def hash_texts(raw: bits.Bytes, ends: bits.Longs, found: bits.IntRoom) -> None:
     """`String.hashCode` of the UTF-8 text raw[ends[i]:ends[i + 1]], for each i, to `found[i]`."""
-    row: Place
+    row: bits.Place
     with cython.nogil:
         for row in range(found.shape[0]):
-            found[row] = signed32(_hash(raw, ends[row], ends[row + 1], 0))
+            found[row] = bits.signed32(_hash(raw, ends[row], ends[row + 1], 0))
 
 
-def tags_codes(raw: Bytes, values: Longs, found: LongRoom) -> None:
+def tags_codes(raw: bits.Bytes, values: bits.Longs, found: bits.LongRoom) -> None:
     """The tagsCode of every record to `found`; `values` as `key_values.find_values` writes them."""
-    row: Place
-    at: Place
+    row: bits.Place
+    at: bits.Place
     with cython.nogil:
         for row in range(found.shape[0]):
             at = row * _PLACES
-            found[row] = signed32(_hash(raw, values[at], values[at + 1], 0))
+            found[row] = bits.signed32(_hash(raw, values[at], values[at + 1], 0))
 
 
 @cython.cfunc
@@ -177,29 +157,34 @@ def tags_codes(raw: Bytes, values: Longs, found: LongRoom) -> None:
 @cython.nogil
 @cython.exceptval(-1)
 def _put_item(
-    raw: Bytes, at: Place, stop: Place, front: Word, items: IntRoom, count: Place
-) -> Place:
+    raw: bits.Bytes,
+    at: bits.Place,
+    stop: bits.Place,
+    front: bits.Word,
+    items: bits.IntRoom,
+    count: bits.Place,
+) -> bits.Place:
     """Write the hash of an index key where there is room; returns the number of items with it."""
     value: cython.int
     if count < items.shape[0]:
-        value = signed32(_hash(raw, at, stop, front))
+        value = bits.signed32(_hash(raw, at, stop, front))
         # The smallest int has no positive counterpart (IndexFile#indexKeyHashMethod).
         items[count] = 0 if value == -2147483648 else -value if value < 0 else value
     return count + 1
 
 
 def index_items(
-    raw: Bytes,
-    values: Longs,
-    topic_code: Longs,
-    fronts: Ints,
-    tag_fronts: Ints,
+    raw: bits.Bytes,
+    values: bits.Longs,
+    topic_code: bits.Longs,
+    fronts: bits.Ints,
+    tag_fronts: bits.Ints,
     of_keys: cython.bint,
     of_tags: cython.bint,
-    start: Place,
-    count: Place,
-    counts: LongRoom,
-    items: IntRoom,
+    start: bits.Place,
+    count: bits.Place,
+    counts: bits.LongRoom,
+    items: bits.IntRoom,
 ) -> tuple[int, int]:
     """Write the key hash of every index item of the records from `start` on, behind `count` others.
 
@@ -208,12 +193,12 @@ def index_items(
     wanted. `counts` receives the number of items of each record; a record whose count is negative has
     none. Returns the record before which `items` were full, and the number of items.
     """
-    row: Place = start
-    at: Place
-    place: Place
-    stop: Place
-    more: Place = count
-    topic: Place
+    row: bits.Place = start
+    at: bits.Place
+    place: bits.Place
+    stop: bits.Place
+    more: bits.Place = count
+    topic: bits.Place
     with cython.nogil:
         while row < counts.shape[0]:
             at = row * _PLACES
@@ -230,7 +215,7 @@ def index_items(
                     )
                 place = values[at + 2]
                 while place < values[at + 3]:
-                    stop = find(raw, place, values[at + 3], _SPACE)
+                    stop = bits.find(raw, place, values[at + 3], _SPACE)
                     if place < stop:
                         more = _put_item(raw, place, stop, fronts[topic], items, more)
                     place = stop + 1

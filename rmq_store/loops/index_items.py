@@ -5,35 +5,9 @@ from __future__ import annotations
 import cython
 
 if cython.compiled:
-    from cython.cimports.rmq_store.loops.bits import (
-        Bytes,
-        IntRoom,
-        Ints,
-        Long,
-        LongRoom,
-        Longs,
-        Place,
-        Room,
-        i32,
-        i64,
-        put_i32,
-        put_i64,
-    )
+    from cython.cimports.rmq_store.loops import bits
 else:
-    from rmq_store.loops.bits import (
-        Bytes,
-        IntRoom,
-        Ints,
-        Long,
-        LongRoom,
-        Longs,
-        Place,
-        Room,
-        i32,
-        i64,
-        put_i32,
-        put_i64,
-    )
+    from rmq_store.loops import bits
 
 # Of INDEX_HEADER, INDEX_SLOT and INDEX_ITEM in format/layout.py, which a test compares.
 _HEADER_SIZE = cython.declare(cython.int, 40)
@@ -42,7 +16,8 @@ _ITEM_SIZE = cython.declare(cython.int, 20)
 _LOG_OFFSET_AT = cython.declare(cython.int, 4)
 _TIME_DIFF_AT = cython.declare(cython.int, 12)
 _PREVIOUS_AT = cython.declare(cython.int, 16)
-_MOST_SECONDS = cython.declare(Long, 0x7FFFFFFF)
+_MOST_SECONDS = cython.declare(bits.Long, 0x7FFFFFFF)
+_AHEAD = cython.declare(cython.int, 16)  # items whose slots are on their way from the memory
 _WRONG = cython.declare(cython.int, 1)
 _EMPTY = cython.declare(cython.int, 2)
 
@@ -51,8 +26,8 @@ _EMPTY = cython.declare(cython.int, 2)
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def _slot_of(key_hash: Long, slots: Place) -> Place:
-    slot: Place = key_hash % slots
+def _slot_of(key_hash: bits.Long, slots: bits.Place) -> bits.Place:
+    slot: bits.Place = key_hash % slots
     return slot + slots if slot < 0 else slot
 
 
@@ -60,24 +35,24 @@ def _slot_of(key_hash: Long, slots: Place) -> Place:
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def _seconds(stamp: Long, begin: Long) -> Long:
+def _seconds(stamp: bits.Long, begin: bits.Long) -> bits.Long:
     """Whole seconds since a file's beginTimestamp, as an item holds them."""
     if begin <= 0 or stamp <= begin:
         return 0
-    seconds: Long = (stamp - begin) // 1000
+    seconds: bits.Long = (stamp - begin) // 1000
     return seconds if seconds < _MOST_SECONDS else _MOST_SECONDS
 
 
 def put_items(
-    raw: Bytes,
-    file: Room,
-    slots: Place,
-    number: Place,
-    begin: Long,
-    hashes: Ints,
-    row: Longs,
-    offsets: Longs,
-    stamps: Longs,
+    raw: bits.Bytes,
+    file: bits.Room,
+    slots: bits.Place,
+    number: bits.Place,
+    begin: bits.Long,
+    hashes: bits.Ints,
+    row: bits.Longs,
+    offsets: bits.Longs,
+    stamps: bits.Longs,
 ) -> int:
     """Put the items number, number + 1 and so on into an index file, which has room for them.
 
@@ -85,25 +60,29 @@ def put_items(
     `file` are the same file, `begin` its beginTimestamp. Returns how many items have none before them
     in their slot.
     """
-    item: Place
-    at: Place
-    slot_at: Place
-    previous: Long
-    since: Long = begin
-    alone: Place = 0
+    item: bits.Place
+    at: bits.Place
+    slot_at: bits.Place
+    previous: bits.Long
+    since: bits.Long = begin
+    alone: bits.Place = 0
     with cython.nogil:
         for item in range(hashes.shape[0]):
+            if item + _AHEAD < hashes.shape[0]:
+                bits.prefetch(
+                    raw, _HEADER_SIZE + _slot_of(hashes[item + _AHEAD], slots) * _SLOT_SIZE, 1
+                )
             slot_at = _HEADER_SIZE + _slot_of(hashes[item], slots) * _SLOT_SIZE
-            previous = i32(raw, slot_at)
+            previous = bits.i32(raw, slot_at)
             if previous <= 0 or previous > number:  # of a damaged slot: IndexFile#putKey
                 previous = 0
                 alone += 1
             at = _HEADER_SIZE + slots * _SLOT_SIZE + number * _ITEM_SIZE
-            put_i32(file, at, hashes[item])
-            put_i64(file, at + _LOG_OFFSET_AT, offsets[row[item]])
-            put_i32(file, at + _TIME_DIFF_AT, _seconds(stamps[row[item]], since))
-            put_i32(file, at + _PREVIOUS_AT, previous)
-            put_i32(file, slot_at, number)
+            bits.put_i32(file, at, hashes[item])
+            bits.put_i64(file, at + _LOG_OFFSET_AT, offsets[row[item]])
+            bits.put_i32(file, at + _TIME_DIFF_AT, _seconds(stamps[row[item]], since))
+            bits.put_i32(file, at + _PREVIOUS_AT, previous)
+            bits.put_i32(file, slot_at, number)
             if number <= 1:
                 # The first item of a rolled file counts from the end of the previous file: the broker
                 # sets beginTimestamp only afterwards.
@@ -113,16 +92,16 @@ def put_items(
 
 
 def check_items(
-    raw: Bytes,
-    number: Place,
-    slots: Place,
-    begin: Long,
-    end: Long,
-    log_end: Long,
-    newest: IntRoom,
-    used: IntRoom,
-    faults: Room,
-    found: LongRoom,
+    raw: bits.Bytes,
+    number: bits.Place,
+    slots: bits.Place,
+    begin: bits.Long,
+    end: bits.Long,
+    log_end: bits.Long,
+    newest: bits.IntRoom,
+    used: bits.IntRoom,
+    faults: bits.Room,
+    found: bits.LongRoom,
 ) -> None:
     """Follow the items number, number + 1 and so on of an index file, whose bytes are `raw`.
 
@@ -132,26 +111,26 @@ def check_items(
     number that the first item with a wrong chain should have; how many items lead to `log_end` or
     beyond; and the highest log offset.
     """
-    item: Place
-    at: Place
-    slot: Place
+    item: bits.Place
+    at: bits.Place
+    slot: bits.Place
     fault: cython.int
-    key_hash: Long
-    offset: Long
-    previous: Long
+    key_hash: bits.Long
+    offset: bits.Long
+    previous: bits.Long
     with cython.nogil:
         for item in range(raw.shape[0] // _ITEM_SIZE):
             at = item * _ITEM_SIZE
-            key_hash = i32(raw, at)
-            offset = i64(raw, at + _LOG_OFFSET_AT)
-            previous = i32(raw, at + _PREVIOUS_AT)
+            key_hash = bits.i32(raw, at)
+            offset = bits.i64(raw, at + _LOG_OFFSET_AT)
+            previous = bits.i32(raw, at + _PREVIOUS_AT)
             slot = _slot_of(key_hash, slots)
             fault = 0
             if previous != newest[slot]:
                 fault = _WRONG
                 if found[2] < 0:
                     found[2] = newest[slot]
-            if not (key_hash or offset or previous or i32(raw, at + _TIME_DIFF_AT)):
+            if not (key_hash or offset or previous or bits.i32(raw, at + _TIME_DIFF_AT)):
                 fault |= _EMPTY
             elif offset < begin or offset > end:
                 if not found[0]:

@@ -5,52 +5,47 @@ from __future__ import annotations
 import cython
 
 if cython.compiled:
-    from cython.cimports.rmq_store.loops.bits import (
-        Bytes,
-        LongRoom,
-        Longs,
-        Place,
-        Room,
-        Word,
-        find,
-        word,
-    )
+    from cython.cimports.rmq_store.loops import bits
 else:
-    from rmq_store.loops.bits import Bytes, LongRoom, Longs, Place, Room, Word, find, word
+    from rmq_store.loops import bits
 
 _PLACES = cython.declare(cython.int, 6)  # numbers of a string in `values`
 _NAME_END = cython.declare(cython.int, 0x01)
 _ITEM_END = cython.declare(cython.int, 0x02)
 # Names as little-endian words, and the half of one.
-_HALF = cython.declare(Word, 0xFFFFFFFF)
-_TAGS = cython.declare(Word, int.from_bytes(b"TAGS", "little"))
-_KEYS = cython.declare(Word, int.from_bytes(b"KEYS", "little"))
-_UNIQ_KEY = cython.declare(Word, int.from_bytes(b"UNIQ_KEY", "little"))
+_HALF = cython.declare(bits.Word, 0xFFFFFFFF)
+_TAGS = cython.declare(bits.Word, int.from_bytes(b"TAGS", "little"))
+_KEYS = cython.declare(bits.Word, int.from_bytes(b"KEYS", "little"))
+_UNIQ_KEY = cython.declare(bits.Word, int.from_bytes(b"UNIQ_KEY", "little"))
 _OTHER_QUEUES = cython.declare(cython.int, 24)  # bytes of INNER_MULTI_QUEUE_OFFSET
-_OTHER_1 = cython.declare(Word, int.from_bytes(b"INNER_MU", "little"))
-_OTHER_2 = cython.declare(Word, int.from_bytes(b"LTI_QUEU", "little"))
-_OTHER_3 = cython.declare(Word, int.from_bytes(b"E_OFFSET", "little"))
+_OTHER_1 = cython.declare(bits.Word, int.from_bytes(b"INNER_MU", "little"))
+_OTHER_2 = cython.declare(bits.Word, int.from_bytes(b"LTI_QUEU", "little"))
+_OTHER_3 = cython.declare(bits.Word, int.from_bytes(b"E_OFFSET", "little"))
 
 
 @cython.cfunc
 @cython.inline
 @cython.nogil
 @cython.exceptval(-2)
-def _named(raw: Bytes, at: Place, length: Place) -> Place:
+def _named(raw: bits.Bytes, at: bits.Place, length: bits.Place) -> bits.Place:
     """Which one the name is: 0 TAGS, 2 KEYS, 4 UNIQ_KEY, 6 INNER_MULTI_QUEUE_OFFSET; else -1."""
-    name: Word
+    name: bits.Word
     if length == 4:
-        name = word(raw, at) & _HALF
+        name = bits.word(raw, at) & _HALF
         return 0 if name == _TAGS else 2 if name == _KEYS else -1
     if length == 8:
-        return 4 if word(raw, at) == _UNIQ_KEY else -1
-    if length != _OTHER_QUEUES or word(raw, at) != _OTHER_1:
+        return 4 if bits.word(raw, at) == _UNIQ_KEY else -1
+    if length != _OTHER_QUEUES or bits.word(raw, at) != _OTHER_1:
         return -1
-    return 6 if word(raw, at + 8) == _OTHER_2 and word(raw, at + 16) == _OTHER_3 else -1
+    return 6 if bits.word(raw, at + 8) == _OTHER_2 and bits.word(raw, at + 16) == _OTHER_3 else -1
 
 
 def find_values(
-    raw: Bytes, starts: Longs, lengths: Longs, values: LongRoom, other_queues: Room
+    raw: bits.Bytes,
+    starts: bits.Longs,
+    lengths: bits.Longs,
+    values: bits.LongRoom,
+    other_queues: bits.Room,
 ) -> None:
     """Find the values of TAGS, KEYS and UNIQ_KEY in the property strings raw[start:start + length].
 
@@ -59,12 +54,12 @@ def find_values(
     MessageDecoder#string2messageProperties: an item ends at 0x02 or with the string, its name at the
     first 0x01; one without name or value does not count; of a repeated name the last one does.
     """
-    row: Place
-    at: Place
-    stop: Place
-    item_end: Place
-    name_end: Place
-    which: Place
+    row: bits.Place
+    at: bits.Place
+    stop: bits.Place
+    item_end: bits.Place
+    name_end: bits.Place
+    which: bits.Place
     with cython.nogil:
         for row in range(starts.shape[0]):
             for which in range(_PLACES):
@@ -73,8 +68,8 @@ def find_values(
             at = starts[row]
             stop = at + lengths[row]
             while at < stop:
-                item_end = find(raw, at, stop, _ITEM_END)
-                name_end = find(raw, at, item_end, _NAME_END)
+                item_end = bits.find(raw, at, stop, _ITEM_END)
+                name_end = bits.find(raw, at, item_end, _NAME_END)
                 if at < name_end < item_end - 1:
                     which = _named(raw, at, name_end - at)
                     if which == _PLACES:

@@ -5,52 +5,36 @@ from __future__ import annotations
 import cython
 
 if cython.compiled:
-    from cython.cimports.rmq_store.loops.bits import (
-        MAGIC_V1,
-        MAGIC_V2,
-        MIN_RECORD_SIZE,
-        Bytes,
-        LongRoom,
-        Place,
-        i32,
-        i64,
-    )
+    from cython.cimports.rmq_store.loops import bits
 else:
-    from rmq_store.loops.bits import (
-        MAGIC_V1,
-        MAGIC_V2,
-        MIN_RECORD_SIZE,
-        Bytes,
-        LongRoom,
-        Place,
-        i32,
-        i64,
-    )
+    from rmq_store.loops import bits
 
 FRONT_SIZE = cython.declare(cython.int, 36)  # bytes up to the end of physicalOffset
 
 
-def follow(raw: Bytes, base: Place, start: Place, stop: Place, found: LongRoom) -> tuple[int, int]:
+def follow(
+    raw: bits.Bytes, base: bits.Place, start: bits.Place, stop: bits.Place, found: bits.LongRoom
+) -> tuple[int, int]:
     """Write the places of consecutive records, from `start` on and before `stop`, to `found`.
 
     Returns how many there are, and the place behind the last one. A record counts if it has a magic and
     a possible size, ends inside of `raw`, and its physicalOffset is `base` plus its place. Ends too when
     `found` is full.
     """
-    at: Place = start
-    count: Place = 0
-    size: Place
+    at: bits.Place = start
+    count: bits.Place = 0
+    size: bits.Place
     magic: cython.int
-    last: Place = raw.shape[0] - FRONT_SIZE
+    last: bits.Place = raw.shape[0] - FRONT_SIZE
     with cython.nogil:
         while at < stop and at <= last and count < found.shape[0]:
-            size = i32(raw, at)
-            magic = i32(raw, at + 4)
-            if magic != MAGIC_V1 and magic != MAGIC_V2:
+            size = bits.i32(raw, at)
+            magic = bits.i32(raw, at + 4)
+            if magic != bits.MAGIC_V1 and magic != bits.MAGIC_V2:
                 break
-            if size < MIN_RECORD_SIZE or size > raw.shape[0] - at:
+            if size < bits.MIN_RECORD_SIZE or size > raw.shape[0] - at:
                 break
-            if i64(raw, at + 28) != base + at:
+            if bits.i64(raw, at + 28) != base + at:
                 break
             found[count] = at
             count += 1

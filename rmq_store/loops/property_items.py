@@ -10,43 +10,9 @@ from __future__ import annotations
 import cython
 
 if cython.compiled:
-    from cython.cimports.rmq_store.loops.bits import (
-        Bytes,
-        IntRoom,
-        Long,
-        LongRoom,
-        Longs,
-        LongTable,
-        Place,
-        Room,
-        Word,
-        copy,
-        first_bytes,
-        mixed,
-        prefetch,
-        same,
-        separators,
-        word,
-    )
+    from cython.cimports.rmq_store.loops import bits
 else:
-    from rmq_store.loops.bits import (
-        Bytes,
-        IntRoom,
-        Long,
-        LongRoom,
-        Longs,
-        LongTable,
-        Place,
-        Room,
-        Word,
-        copy,
-        first_bytes,
-        mixed,
-        prefetch,
-        same,
-        separators,
-        word,
-    )
+    from rmq_store.loops import bits
 
 # The names as little-endian words.
 _TAGS = cython.declare(cython.ulonglong, 0x53474154)
@@ -61,13 +27,13 @@ _VALUE_SIZE = cython.declare(cython.int, 3)
 
 
 def look(
-    raw: Bytes,
-    at: Longs,
-    length: Longs,
-    looked_at: LongTable,
-    items: LongTable,
-    seen: LongRoom,
-    places: LongRoom,
+    raw: bits.Bytes,
+    at: bits.Longs,
+    length: bits.Longs,
+    looked_at: bits.LongTable,
+    items: bits.LongTable,
+    seen: bits.LongRoom,
+    places: bits.LongRoom,
 ) -> int:
     """Find the values of TAGS, KEYS and UNIQ_KEY in n property strings.
 
@@ -76,14 +42,14 @@ def look(
     item of the longest string, `seen` twice as many zeros, a power of two, and `places` room for each
     of its bytes. Returns 1 if a string is not ASCII, else 0.
     """
-    row: Place
-    count: Place
+    row: bits.Place
+    count: bits.Place
     other: cython.int = 0
     with cython.nogil:
         for row in range(at.shape[0]):
             if row + 4 < at.shape[0]:
-                prefetch(raw, at[row + 4], length[row + 4])
-            count = separators(raw, at[row], at[row] + length[row], places)
+                bits.prefetch(raw, at[row + 4], length[row + 4])
+            count = bits.separators(raw, at[row], at[row] + length[row], places)
             other |= count & 1
             _items_of(
                 raw, at[row], at[row] + length[row], row, places, count >> 1, looked_at, items, seen
@@ -92,47 +58,47 @@ def look(
 
 
 def split(
-    raw: Bytes,
-    at: Longs,
-    length: Longs,
-    looked_at: LongTable,
-    items: LongTable,
-    seen: LongRoom,
-    places: LongRoom,
-    names: Room,
-    name_ends: IntRoom,
-    values: Room,
-    value_ends: IntRoom,
-    row_ends: IntRoom,
+    raw: bits.Bytes,
+    at: bits.Longs,
+    length: bits.Longs,
+    looked_at: bits.LongTable,
+    items: bits.LongTable,
+    seen: bits.LongRoom,
+    places: bits.LongRoom,
+    names: bits.Room,
+    name_ends: bits.IntRoom,
+    values: bits.Room,
+    value_ends: bits.IntRoom,
+    row_ends: bits.IntRoom,
 ) -> int:
     """As `look`, and copy names and values of all items, one after the other.
 
     `name_ends` and `value_ends` receive one offset more than there are items; `row_ends` n + 1
     numbers of items.
     """
-    row: Place
-    number: Place
-    count: Place
-    total: Place = 0
-    name_end: Place = 0
-    value_end: Place = 0
+    row: bits.Place
+    number: bits.Place
+    count: bits.Place
+    total: bits.Place = 0
+    name_end: bits.Place = 0
+    value_end: bits.Place = 0
     other: cython.int = 0
     with cython.nogil:
         name_ends[0] = value_ends[0] = row_ends[0] = 0
         for row in range(at.shape[0]):
             if row + 4 < at.shape[0]:
-                prefetch(raw, at[row + 4], length[row + 4])
-            count = separators(raw, at[row], at[row] + length[row], places)
+                bits.prefetch(raw, at[row + 4], length[row + 4])
+            count = bits.separators(raw, at[row], at[row] + length[row], places)
             other |= count & 1
             count = _items_of(
                 raw, at[row], at[row] + length[row], row, places, count >> 1, looked_at, items, seen
             )
             for number in range(count):
                 if items[_NAME_SIZE, number]:
-                    name_end = copy(
+                    name_end = bits.copy(
                         raw, items[_NAME, number], items[_NAME_SIZE, number], names, name_end
                     )
-                    value_end = copy(
+                    value_end = bits.copy(
                         raw, items[_VALUE, number], items[_VALUE_SIZE, number], values, value_end
                     )
                     total += 1
@@ -147,27 +113,27 @@ def split(
 @cython.nogil
 @cython.exceptval(-1)
 def _items_of(
-    raw: Bytes,
-    at: Place,
-    stop: Place,
-    row: Place,
-    places: LongRoom,
-    most: Place,
-    looked_at: LongTable,
-    items: LongTable,
-    seen: LongRoom,
-) -> Place:
+    raw: bits.Bytes,
+    at: bits.Place,
+    stop: bits.Place,
+    row: bits.Place,
+    places: bits.LongRoom,
+    most: bits.Place,
+    looked_at: bits.LongTable,
+    items: bits.LongTable,
+    seen: bits.LongRoom,
+) -> bits.Place:
     """Fill `items` with those of one string; one whose name is repeated has no name. Returns how many.
 
     `places`: the `most` separators of the string.
     """
-    place: Place
-    end: Place
-    size: Place
-    number: Place = 0
-    count: Place = 0
-    name: Word
-    which: Place
+    place: bits.Place
+    end: bits.Place
+    size: bits.Place
+    number: bits.Place = 0
+    count: bits.Place = 0
+    name: bits.Word
+    which: bits.Place
     looked_at[1, row] = looked_at[3, row] = looked_at[5, row] = -1
     looked_at[0, row] = looked_at[2, row] = looked_at[4, row] = 0
     while number < most:
@@ -183,7 +149,7 @@ def _items_of(
         number += 1
         size = place - at
         if size and end > place + 1:
-            name = first_bytes(word(raw, at), size)
+            name = bits.first_bytes(bits.word(raw, at), size)
             items[_NAME, count] = at
             items[_NAME_SIZE, count] = size
             items[_VALUE, count] = place + 1
@@ -206,25 +172,32 @@ def _items_of(
 @cython.nogil
 @cython.exceptval(-1)
 def _forget_earlier(
-    raw: Bytes, name: Word, number: Place, row: Place, items: LongTable, seen: LongRoom
+    raw: bits.Bytes,
+    name: bits.Word,
+    number: bits.Place,
+    row: bits.Place,
+    items: bits.LongTable,
+    seen: bits.LongRoom,
 ) -> cython.int:
     """Take the name from an earlier item of the row that has the same one.
 
     `seen` is a table of hashes with open places. An entry has the row and the item, so that what
     earlier rows left counts as empty.
     """
-    at: Place = items[_NAME, number]
-    size: Place = items[_NAME_SIZE, number]
-    earlier: Place
-    mask: Place = seen.shape[0] - 1
-    mark: Long = row + 1
+    at: bits.Place = items[_NAME, number]
+    size: bits.Place = items[_NAME_SIZE, number]
+    earlier: bits.Place
+    mask: bits.Place = seen.shape[0] - 1
+    mark: bits.Long = row + 1
     # The last bytes of the name too: many start alike.
-    short: Place = size if size < 8 else 8
-    last: Word = first_bytes(word(raw, at + size - short), short)
-    slot: Place = mixed(name, last ^ cython.cast(cython.ulonglong, size)) & mask
+    short: bits.Place = size if size < 8 else 8
+    last: bits.Word = bits.first_bytes(bits.word(raw, at + size - short), short)
+    slot: bits.Place = bits.mixed(name, last ^ cython.cast(cython.ulonglong, size)) & mask
     while seen[slot] >> 32 == mark:
         earlier = seen[slot] & _LOW
-        if items[_NAME_SIZE, earlier] == size and same(raw, items[_NAME, earlier], raw, at, size):
+        if items[_NAME_SIZE, earlier] == size and bits.same(
+            raw, items[_NAME, earlier], raw, at, size
+        ):
             items[_NAME_SIZE, earlier] = 0
             break
         slot = (slot + 1) & mask

@@ -8,43 +8,9 @@ from __future__ import annotations
 import cython
 
 if cython.compiled:
-    from cython.cimports.rmq_store.loops.bits import (
-        BORN_HOST_V6,
-        HEAD_SIZE,
-        MAGIC_V1,
-        MAGIC_V2,
-        MIN_RECORD_SIZE,
-        STORE_HOST_V6,
-        V6_EXTRA,
-        Bytes,
-        IntTable,
-        Longs,
-        LongTable,
-        Place,
-        i16,
-        i32,
-        i64,
-        prefetch,
-    )
+    from cython.cimports.rmq_store.loops import bits
 else:
-    from rmq_store.loops.bits import (
-        BORN_HOST_V6,
-        HEAD_SIZE,
-        MAGIC_V1,
-        MAGIC_V2,
-        MIN_RECORD_SIZE,
-        STORE_HOST_V6,
-        V6_EXTRA,
-        Bytes,
-        IntTable,
-        Longs,
-        LongTable,
-        Place,
-        i16,
-        i32,
-        i64,
-        prefetch,
-    )
+    from rmq_store.loops import bits
 
 FAULTS = (
     "intact",
@@ -97,13 +63,15 @@ INT_FIELDS = (
 )
 
 
-def split(raw: Bytes, base: Place, at: Longs, longs: LongTable, ints: IntTable) -> None:
+def split(
+    raw: bits.Bytes, base: bits.Place, at: bits.Longs, longs: bits.LongTable, ints: bits.IntTable
+) -> None:
     """Fill a column of `longs` and `ints`, whose rows are named above, for each record.
 
     `at`: places in `raw`, which is the log from offset `base` on. `fault` is 0 for a whole record at
     its physicalOffset, else a place in FAULTS; then the fields behind that one are zero.
     """
-    row: Place
+    row: bits.Place
     with cython.nogil:
         for row in range(at.shape[0]):
             _prefetch(raw, at, row)
@@ -114,15 +82,17 @@ def split(raw: Bytes, base: Place, at: Longs, longs: LongTable, ints: IntTable) 
 @cython.inline
 @cython.nogil
 @cython.exceptval(-1)
-def _prefetch(raw: Bytes, at: Longs, row: Place) -> cython.int:
+def _prefetch(raw: bits.Bytes, at: bits.Longs, row: bits.Place) -> cython.int:
     """Ask for the head of a record that follows soon, and for what stands behind a nearer one's body."""
-    place: Place
+    place: bits.Place
     if row + 8 < at.shape[0]:
-        prefetch(raw, at[row + 8], HEAD_SIZE)
+        bits.prefetch(raw, at[row + 8], bits.HEAD_SIZE)
     if row + 4 < at.shape[0]:
         place = at[row + 4]
-        if 0 <= place <= raw.shape[0] - HEAD_SIZE:
-            prefetch(raw, place + HEAD_SIZE + i32(raw, place + HEAD_SIZE - 4), 128)
+        if 0 <= place <= raw.shape[0] - bits.HEAD_SIZE:
+            bits.prefetch(
+                raw, place + bits.HEAD_SIZE + bits.i32(raw, place + bits.HEAD_SIZE - 4), 128
+            )
     return 0
 
 
@@ -131,50 +101,55 @@ def _prefetch(raw: Bytes, at: Longs, row: Place) -> cython.int:
 @cython.nogil
 @cython.exceptval(-1)
 def _split(
-    raw: Bytes, base: Place, at: Place, row: Place, longs: LongTable, ints: IntTable
+    raw: bits.Bytes,
+    base: bits.Place,
+    at: bits.Place,
+    row: bits.Place,
+    longs: bits.LongTable,
+    ints: bits.IntTable,
 ) -> cython.int:
-    size: Place
-    place: Place
-    end: Place
+    size: bits.Place
+    place: bits.Place
+    end: bits.Place
     flags: cython.int
     column: cython.int
-    if at < 0 or at > raw.shape[0] - HEAD_SIZE:
+    if at < 0 or at > raw.shape[0] - bits.HEAD_SIZE:
         for column in range(12):
             longs[column, row] = 0
         for column in range(6):
             ints[column, row] = 0
         return _OUTSIDE
-    size = i32(raw, at)
-    flags = i32(raw, at + 36)
+    size = bits.i32(raw, at)
+    flags = bits.i32(raw, at + 36)
     longs[0, row] = size
-    ints[0, row] = i32(raw, at + 4)
-    ints[1, row] = i32(raw, at + 8)
-    ints[2, row] = i32(raw, at + 12)
-    ints[3, row] = i32(raw, at + 16)
-    longs[1, row] = i64(raw, at + 20)
-    longs[2, row] = i64(raw, at + 28)
+    ints[0, row] = bits.i32(raw, at + 4)
+    ints[1, row] = bits.i32(raw, at + 8)
+    ints[2, row] = bits.i32(raw, at + 12)
+    ints[3, row] = bits.i32(raw, at + 16)
+    longs[1, row] = bits.i64(raw, at + 20)
+    longs[2, row] = bits.i64(raw, at + 28)
     ints[4, row] = flags
-    longs[3, row] = i64(raw, at + 40)
+    longs[3, row] = bits.i64(raw, at + 40)
     place = at + 56
-    end = at + HEAD_SIZE
-    if flags & BORN_HOST_V6:
-        place += V6_EXTRA
-        end += V6_EXTRA
-    if flags & STORE_HOST_V6:
-        end += V6_EXTRA
+    end = at + bits.HEAD_SIZE
+    if flags & bits.BORN_HOST_V6:
+        place += bits.V6_EXTRA
+        end += bits.V6_EXTRA
+    if flags & bits.STORE_HOST_V6:
+        end += bits.V6_EXTRA
     for column in range(6, 12):
         longs[column, row] = 0
     longs[4, row] = longs[5, row] = ints[5, row] = 0
-    if ints[0, row] != MAGIC_V1 and ints[0, row] != MAGIC_V2:
+    if ints[0, row] != bits.MAGIC_V1 and ints[0, row] != bits.MAGIC_V2:
         return _MAGIC
-    if size < MIN_RECORD_SIZE or size > raw.shape[0] - at:
+    if size < bits.MIN_RECORD_SIZE or size > raw.shape[0] - at:
         return _SIZE
     if end > at + size:
         return _HEAD
-    longs[4, row] = i64(raw, place)
-    ints[5, row] = i32(raw, end - 16)
-    longs[5, row] = i64(raw, end - 12)
-    column = _lengths(raw, end, at + size, row, longs, 2 if ints[0, row] == MAGIC_V2 else 1)
+    longs[4, row] = bits.i64(raw, place)
+    ints[5, row] = bits.i32(raw, end - 16)
+    longs[5, row] = bits.i64(raw, end - 12)
+    column = _lengths(raw, end, at + size, row, longs, 2 if ints[0, row] == bits.MAGIC_V2 else 1)
     if column == _INTACT and longs[2, row] != base + at:
         return _ELSEWHERE
     return column
@@ -185,10 +160,15 @@ def _split(
 @cython.nogil
 @cython.exceptval(-1)
 def _lengths(
-    raw: Bytes, place: Place, end: Place, row: Place, longs: LongTable, topic_width: cython.int
+    raw: bits.Bytes,
+    place: bits.Place,
+    end: bits.Place,
+    row: bits.Place,
+    longs: bits.LongTable,
+    topic_width: cython.int,
 ) -> cython.int:
     """Place and length of body, topic and properties. `place`: the end of the head."""
-    length: Place = i32(raw, place - 4)
+    length: bits.Place = bits.i32(raw, place - 4)
     longs[6, row] = place
     longs[7, row] = length
     if length < 0 or length > end - place:
@@ -197,7 +177,7 @@ def _lengths(
     longs[8, row] = place + topic_width
     if end - place < topic_width:
         return _TOPIC
-    length = i16(raw, place)
+    length = bits.i16(raw, place)
     if topic_width == 1:
         length >>= 8
     longs[9, row] = length
@@ -208,7 +188,7 @@ def _lengths(
     longs[10, row] = place + 2
     if end - place < 2:
         return _PROPERTIES
-    length = i16(raw, place)
+    length = bits.i16(raw, place)
     longs[11, row] = length
     place += 2
     if length < 0 or length > end - place:

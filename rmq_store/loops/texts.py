@@ -5,45 +5,9 @@ from __future__ import annotations
 import cython
 
 if cython.compiled:
-    from cython.cimports.rmq_store.loops.bits import (
-        BORN_HOST_AT,
-        BORN_HOST_V6,
-        STORE_HOST_V6,
-        V6_EXTRA,
-        Bytes,
-        IntRoom,
-        Ints,
-        Longs,
-        Place,
-        Room,
-        Word,
-        copy,
-        i32,
-        i64,
-        put_hex,
-        same,
-        word,
-    )
+    from cython.cimports.rmq_store.loops import bits
 else:
-    from rmq_store.loops.bits import (
-        BORN_HOST_AT,
-        BORN_HOST_V6,
-        STORE_HOST_V6,
-        V6_EXTRA,
-        Bytes,
-        IntRoom,
-        Ints,
-        Longs,
-        Place,
-        Room,
-        Word,
-        copy,
-        i32,
-        i64,
-        put_hex,
-        same,
-        word,
-    )
+    from rmq_store.loops import bits
 
 LONGEST_HOST = 56
 """Bytes: eight groups of four digits, their colons, brackets, and a port."""
@@ -60,27 +24,34 @@ _OPEN = cython.declare(cython.int, 91)
 _CLOSE = cython.declare(cython.int, 93)
 
 
-def gather(raw: Bytes, at: Longs, length: Longs, out: Room, ends: IntRoom) -> None:
+def gather(
+    raw: bits.Bytes, at: bits.Longs, length: bits.Longs, out: bits.Room, ends: bits.IntRoom
+) -> None:
     """Copy n slices of `raw` to `out`, one after the other; `ends` receives n + 1 offsets."""
-    row: Place
-    to: Place = 0
+    row: bits.Place
+    to: bits.Place = 0
     with cython.nogil:
         ends[0] = 0
         for row in range(at.shape[0]):
-            to = copy(raw, at[row], length[row], out, to)
+            to = bits.copy(raw, at[row], length[row], out, to)
             ends[row + 1] = cython.cast(cython.int, to)
 
 
 def gather_known(
-    raw: Bytes, at: Longs, length: Longs, out: Room, ends: IntRoom, known: Room
+    raw: bits.Bytes,
+    at: bits.Longs,
+    length: bits.Longs,
+    out: bits.Room,
+    ends: bits.IntRoom,
+    known: bits.Room,
 ) -> int:
     """As `gather`, for slices of which some have the length -1: they are empty, and 0 in `known`.
 
     Returns how many those are.
     """
-    row: Place
-    to: Place = 0
-    unknown: Place = 0
+    row: bits.Place
+    to: bits.Place = 0
+    unknown: bits.Place = 0
     with cython.nogil:
         ends[0] = 0
         for row in range(at.shape[0]):
@@ -88,69 +59,74 @@ def gather_known(
             if length[row] < 0:
                 unknown += 1
             else:
-                to = copy(raw, at[row], length[row], out, to)
+                to = bits.copy(raw, at[row], length[row], out, to)
             ends[row + 1] = cython.cast(cython.int, to)
     return unknown
 
 
 def is_of_topic(
-    raw: Bytes,
-    at: Longs,
-    length: Longs,
-    names: Bytes,
-    name_ends: Ints,
-    codes: Ints,
-    out: Room,
+    raw: bits.Bytes,
+    at: bits.Longs,
+    length: bits.Longs,
+    names: bits.Bytes,
+    name_ends: bits.Ints,
+    codes: bits.Ints,
+    out: bits.Room,
 ) -> None:
     """Write 1 for each slice that is the name with its code, else 0. Name i ends at name_ends[i + 1]."""
-    row: Place
-    code: Place
-    start: Place
+    row: bits.Place
+    code: bits.Place
+    start: bits.Place
     with cython.nogil:
         for row in range(at.shape[0]):
             code = codes[row]
             start = name_ends[code]
             out[row] = 0
             if length[row] == name_ends[code + 1] - start:
-                out[row] = same(raw, at[row], names, start, length[row])
+                out[row] = bits.same(raw, at[row], names, start, length[row])
 
 
 @cython.cfunc
 @cython.inline
 @cython.nogil
 @cython.exceptval(-1)
-def _host_place(at: Place, flags: cython.int, of_store: cython.bint) -> Place:
+def _host_place(at: bits.Place, flags: cython.int, of_store: cython.bint) -> bits.Place:
     """Where a host of a record stands."""
     if not of_store:
-        return at + BORN_HOST_AT
-    at += BORN_HOST_AT + 16
-    return at + V6_EXTRA if flags & BORN_HOST_V6 else at
+        return at + bits.BORN_HOST_AT
+    at += bits.BORN_HOST_AT + 16
+    return at + bits.V6_EXTRA if flags & bits.BORN_HOST_V6 else at
 
 
 def hosts(
-    raw: Bytes, at: Longs, sys_flag: Ints, of_store: cython.bint, out: Room, ends: IntRoom
+    raw: bits.Bytes,
+    at: bits.Longs,
+    sys_flag: bits.Ints,
+    of_store: cython.bint,
+    out: bits.Room,
+    ends: bits.IntRoom,
 ) -> int:
     """Write the hosts of n records as `ip:port` or `[ip]:port`; returns the place behind the last one.
 
     `at`: the starts of the records. `ends` receives n + 1 offsets in `out`.
     """
-    row: Place
-    to: Place = 0
-    place: Place
-    before: Place = 0  # the IPv4 host that was written last
-    size: Place = 0
-    known: Word = 0
-    flag: cython.int = STORE_HOST_V6 if of_store else BORN_HOST_V6
+    row: bits.Place
+    to: bits.Place = 0
+    place: bits.Place
+    before: bits.Place = 0  # the IPv4 host that was written last
+    size: bits.Place = 0
+    known: bits.Word = 0
+    flag: cython.int = bits.STORE_HOST_V6 if of_store else bits.BORN_HOST_V6
     with cython.nogil:
         ends[0] = 0
         for row in range(at.shape[0]):
             place = _host_place(at[row], sys_flag[row], of_store)
             if sys_flag[row] & flag:
                 to = _host_v6(raw, place, out, to)
-            elif size and word(raw, place) == known:  # mostly that of the record before
-                to = copy(out, before, size, out, to)
+            elif size and bits.word(raw, place) == known:  # mostly that of the record before
+                to = bits.copy(out, before, size, out, to)
             else:
-                known = word(raw, place)
+                known = bits.word(raw, place)
                 before = to
                 to = _host_v4(raw, place, place + 4, out, to)
                 size = to - before
@@ -162,7 +138,7 @@ def hosts(
 @cython.inline
 @cython.nogil
 @cython.exceptval(-1)
-def _decimal(value: cython.longlong, out: Room, to: Place) -> Place:
+def _decimal(value: cython.longlong, out: bits.Room, to: bits.Place) -> bits.Place:
     """Write a number of up to ten digits."""
     power: cython.longlong = 1
     if value < 0:
@@ -182,24 +158,26 @@ def _decimal(value: cython.longlong, out: Room, to: Place) -> Place:
 @cython.inline
 @cython.nogil
 @cython.exceptval(-1)
-def _host_v4(raw: Bytes, place: Place, port_at: Place, out: Room, to: Place) -> Place:
+def _host_v4(
+    raw: bits.Bytes, place: bits.Place, port_at: bits.Place, out: bits.Room, to: bits.Place
+) -> bits.Place:
     number: cython.int
     for number in range(4):
         to = _decimal(raw[place + number], out, to)
         out[to] = _COLON if number == 3 else _DOT
         to += 1
-    return _decimal(i32(raw, port_at), out, to)
+    return _decimal(bits.i32(raw, port_at), out, to)
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(-1)
-def _host_v6(raw: Bytes, place: Place, out: Room, to: Place) -> Place:
+def _host_v6(raw: bits.Bytes, place: bits.Place, out: bits.Room, to: bits.Place) -> bits.Place:
     """An address that holds an IPv4 one is printed as that, as java.net reads it."""
     group: cython.int
     value: cython.int
     shift: cython.int
-    if word(raw, place) == 0 and i32(raw, place + 8) == 0xFFFF:
+    if bits.word(raw, place) == 0 and bits.i32(raw, place + 8) == 0xFFFF:
         return _host_v4(raw, place + 12, place + 16, out, to)
     out[to] = _OPEN
     to += 1
@@ -217,26 +195,28 @@ def _host_v6(raw: Bytes, place: Place, out: Room, to: Place) -> Place:
         out[to] = _CLOSE if group == 7 else _COLON
         to += 1
     out[to] = _COLON
-    return _decimal(i32(raw, place + 16), out, to + 1)
+    return _decimal(bits.i32(raw, place + 16), out, to + 1)
 
 
-def message_ids(raw: Bytes, at: Longs, sys_flag: Ints, out: Room, ends: IntRoom) -> int:
+def message_ids(
+    raw: bits.Bytes, at: bits.Longs, sys_flag: bits.Ints, out: bits.Room, ends: bits.IntRoom
+) -> int:
     """Write the offsetMsgId of n records: storeHost and physicalOffset in upper-case hex.
 
     `out` has 56 bytes for each. Returns the place behind the last one.
     """
-    row: Place
-    to: Place = 0
-    place: Place
+    row: bits.Place
+    to: bits.Place = 0
+    place: bits.Place
     with cython.nogil:
         ends[0] = 0
         for row in range(at.shape[0]):
             place = _host_place(at[row], sys_flag[row], True)
-            to = put_hex(out, to, i64(raw, place))
-            if sys_flag[row] & STORE_HOST_V6:
-                to = put_hex(out, to, i64(raw, place + 8))
+            to = bits.put_hex(out, to, bits.i64(raw, place))
+            if sys_flag[row] & bits.STORE_HOST_V6:
+                to = bits.put_hex(out, to, bits.i64(raw, place + 8))
                 # Four bytes: the second half of these digits is written over.
-                to = put_hex(out, to, i64(raw, place + 16)) - 8
-            to = put_hex(out, to, i64(raw, at[row] + 28))
+                to = bits.put_hex(out, to, bits.i64(raw, place + 16)) - 8
+            to = bits.put_hex(out, to, bits.i64(raw, at[row] + 28))
             ends[row + 1] = cython.cast(cython.int, to)
     return to

@@ -229,7 +229,7 @@ def test_checksums(log: bytes, seed: int) -> None:
         lambda: [np.zeros(ROWS, np.int64)],
     )
     assert found == expected
-    _, copies, ends, found = both(
+    _, copies, _ends, found = both(
         checksums,
         lambda form, rooms: form.of_copies(
             zlib.crc32, raw, at.data, length.data, *(r.data for r in rooms)
