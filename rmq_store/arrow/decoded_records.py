@@ -7,20 +7,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from rmq_store.arrow.column_values import stored_topics
+from rmq_store.arrow.property_columns import look
 from rmq_store.commitlog.headers import Headers
 from rmq_store.format.array_types import Bytes, Ints, Mask
 from rmq_store.loops.hashes import tags_codes
-from rmq_store.loops.key_values import find_values
 
-_PLACES = 6  # start and end of three values
+_OTHER_QUEUES_END = 7  # of PLACES
 
 
 @dataclass(frozen=True, slots=True)
 class KeyValues:
-    """Where the values of TAGS, KEYS and UNIQ_KEY of n records lie.
+    """Where the values of TAGS, KEYS and UNIQ_KEY of n records lie in `data`.
 
-    `values`: start and end of each of the three in `data`, both 0 without one, as n * 6 int64.
-    `other_queues` marks the records with offsets in queues besides their own.
+    `values`: n * PLACES int64 (loops/property_items.py). `other_queues` marks the records with offsets
+    in queues besides their own.
     """
 
     data: Bytes
@@ -30,10 +30,8 @@ class KeyValues:
     @classmethod
     def of(cls, data: Bytes, starts: Ints, lengths: Ints) -> KeyValues:
         """Those of n property strings in `data`."""
-        values = np.empty(len(starts) * _PLACES, dtype=np.int64)
-        other_queues = np.empty(len(starts), dtype=np.uint8)
-        find_values(data.data, starts.data, lengths.data, values.data, other_queues.data)
-        return cls(data, values, other_queues.view(np.bool_))
+        values, _ = look(data, starts, lengths)
+        return cls(data, values.reshape(-1), values[:, _OTHER_QUEUES_END] > 0)
 
     def __len__(self) -> int:
         return len(self.other_queues)

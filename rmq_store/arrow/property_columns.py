@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from rmq_store.arrow.column_definitions import PROPERTIES
@@ -13,13 +12,14 @@ from rmq_store.arrow.string_slices import (
     as_java_reads,
     buffers,
     is_utf8,
-    known_slices,
     slices,
     string_array,
+    values_of,
 )
 from rmq_store.format.array_types import Bytes, Ints
 from rmq_store.format.layout import Property
 from rmq_store.loops import property_items
+from rmq_store.loops.property_items import PLACES
 
 LOOKED_AT = (Property.TAGS, Property.KEYS, Property.UNIQ_KEY)
 _SMALLEST_ITEM = 3  # bytes: name, separator, value; the last item needs no other separator
@@ -51,34 +51,68 @@ def property_columns_at(raw: Bytes, at: Ints, length: Ints, *, with_map: bool) -
     return decode_property_columns(text.view(pa.binary()), with_map=with_map)
 
 
+def look(raw: Bytes, at: Ints, length: Ints) -> tuple[Ints, bool]:
+    """Where the values of some names lie in n property strings: n rows of PLACES numbers.
+
+    See loops/property_items.py. And whether all strings are ASCII.
+    """
+    room = _Room(raw, at, length)
+    other = property_items.look(
+        room.raw, room.at, room.length, room.values.reshape(-1).data, room.places, room.items.data
+    )
+    return room.values, not other
+
+
+class _Room:
+    """The strings as the loops take them, room for their values, and for the items of one string."""
+
+    def __init__(self, raw: Bytes, at: Ints, length: Ints) -> None:
+        longest = int(length.max(initial=0))
+        self.raw = raw.data
+        self.at, self.length = (np.ascontiguousarray(numbers).data for numbers in (at, length))
+        self.places = np.empty(longest, dtype=np.int64).data
+        self.items = np.empty((4, longest // _SMALLEST_ITEM + 1), dtype=np.int64)
+        self.values = np.empty((len(at), PLACES), dtype=np.int64)
+
+
 class _Found:
     """What the loop finds in n strings."""
 
     def __init__(self, raw: Bytes, at: Ints, length: Ints, with_map: bool) -> None:
-        rows, size, longest = len(at), int(length.sum()), int(length.max(initial=0))
-        most = longest // _SMALLEST_ITEM + 1
         self._raw = raw
-        self._places = np.empty((2 * len(LOOKED_AT) + 2, rows), dtype=np.int64)
         self._map: pa.Array | None = None
-        strings = (raw.data, np.ascontiguousarray(at).data, np.ascontiguousarray(length).data)
-        items = np.empty((4, most), dtype=np.int64)
-        seen = np.zeros(1 << (2 * most).bit_length(), dtype=np.int64)
-        places = np.empty(longest, dtype=np.int64)
-        room = (self._places.data, items.data, seen.data, places.data)
-        if not with_map:
-            self.is_ascii = not property_items.look(*strings, *room)
-            return
-        names, values = (np.empty(size, dtype=np.uint8) for _ in range(2))
+        if with_map:
+            self._split(at, length)
+        else:
+            self._values, self.is_ascii = look(raw, at, length)
+
+    def _split(self, at: Ints, length: Ints) -> None:
+        room = _Room(self._raw, at, length)
+        self._values = room.values
+        rows, size = len(at), int(length.sum())
+        seen = np.zeros(1 << (2 * room.items.shape[1]).bit_length(), dtype=np.int64)
+        names, texts = (np.empty(size, dtype=np.uint8) for _ in range(2))
         ends = [np.empty(size // _SMALLEST_ITEM + rows + 1, dtype=np.int32) for _ in range(2)]
         row_ends = np.empty(rows + 1, dtype=np.int32)
         self.is_ascii = not property_items.split(
-            *strings, *room, names.data, ends[0].data, values.data, ends[1].data, row_ends.data
+            room.raw,
+            room.at,
+            room.length,
+            room.values.reshape(-1).data,
+            room.places,
+            room.items.data,
+            seen.data,
+            names.data,
+            ends[0].data,
+            texts.data,
+            ends[1].data,
+            row_ends.data,
         )
         count = int(row_ends[-1])
         self._map = pa.MapArray.from_arrays(
             pa.array(row_ends),
             string_array(names, ends[0][: count + 1], pa.string()),
-            string_array(values, ends[1][: count + 1], pa.string()),
+            string_array(texts, ends[1][: count + 1], pa.string()),
             type=PROPERTIES,
         )
 
@@ -94,8 +128,4 @@ class _Found:
         return PropertyColumns(tags, keys, uniq_key, self._map)
 
     def _looked_at(self) -> list[pa.Array]:
-        places: npt.NDArray[np.int64] = self._places
-        return [
-            known_slices(self._raw, places[row], places[row + 1], pa.string())
-            for row in range(0, 2 * len(LOOKED_AT), 2)
-        ]
+        return [values_of(self._raw, self._values, 2 * number) for number in range(len(LOOKED_AT))]

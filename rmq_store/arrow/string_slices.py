@@ -38,18 +38,21 @@ def slices_with_crcs(
     return string_array(data, ends, kind), found
 
 
-def known_slices(source: Bytes, starts: Ints, lengths: Ints, kind: pa.DataType) -> pa.Array:
-    """As `slices`; null where the length is -1."""
-    count = len(starts)
-    data, ends = _room_for(int(lengths.sum(where=lengths > 0)), count)
+def values_of(source: Bytes, values: Ints, first: int) -> pa.Array:
+    """The values of one name in n property strings, as strings; null where there is none.
+
+    `values`: n rows as `property_items.look` fills them; start and end stand from column `first` on.
+    """
+    count, width = values.shape
+    data, ends = _room_for(int((values[:, first + 1] - values[:, first]).sum()), count)
     known = np.empty(count, dtype=np.uint8)
-    unknown = texts.gather_known(
-        source.data, starts.data, lengths.data, data.data, ends.data, known.data
+    unknown = texts.gather_values(
+        source.data, values.reshape(-1).data, first, width, data.data, ends.data, known.data
     )
     if unknown == count:
-        return pa.nulls(count, kind)
+        return pa.nulls(count, pa.string())
     valid = pa.py_buffer(np.packbits(known, bitorder="little")) if unknown else None
-    return string_array(data, ends, kind, valid)
+    return string_array(data, ends, pa.string(), valid)
 
 
 def _room_for(size: int, count: int) -> tuple[Bytes, npt.NDArray[np.int32]]:

@@ -9,7 +9,7 @@ if cython.compiled:
 else:
     from rmq_store.loops import bits
 
-_PLACES = cython.declare(cython.int, 6)  # numbers of a record in `values`
+_PLACES = cython.declare(cython.int, 10)  # numbers of a record in `values`
 _SPACE = cython.declare(cython.int, 0x20)
 _REPLACEMENT = cython.declare(cython.int, 0xFFFD)
 _CONTINUES = cython.declare(cython.int, 0x80)
@@ -143,7 +143,7 @@ def hash_texts(raw: bits.Bytes, ends: bits.Longs, found: bits.IntRoom) -> None:
 
 
 def tags_codes(raw: bits.Bytes, values: bits.Longs, found: bits.LongRoom) -> None:
-    """The tagsCode of every record to `found`; `values` as `key_values.find_values` writes them."""
+    """The tagsCode of every record to `found`; `values` as `property_items.look` writes them."""
     row: bits.Place
     at: bits.Place
     with cython.nogil:
@@ -188,7 +188,7 @@ def index_items(
 ) -> tuple[int, int]:
     """Write the key hash of every index item of the records from `start` on, behind `count` others.
 
-    `values` as `key_values.find_values` writes them. `fronts` are the hashes of `topic#` of each topic,
+    `values` as `property_items.look` writes them. `fronts` are the hashes of `topic#` of each topic,
     `tag_fronts` those of `topic#T#`; `of_keys` (UNIQ_KEY and KEYS) and `of_tags` say which items are
     wanted. `counts` receives the number of items of each record; a record whose count is negative has
     none. Returns the record before which `items` were full, and the number of items.

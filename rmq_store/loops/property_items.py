@@ -14,10 +14,20 @@ if cython.compiled:
 else:
     from rmq_store.loops import bits
 
+PLACES = 10
+"""Numbers of a string in `values`: start and end of the values of TAGS, KEYS, UNIQ_KEY and
+INNER_MULTI_QUEUE_OFFSET, both 0 without one, and a pair for others, which nobody reads."""
+
+_PLACES = cython.declare(cython.int, 10)
+_OTHERS = cython.declare(cython.int, 8)  # the place of that pair
 # The names as little-endian words.
-_TAGS = cython.declare(cython.ulonglong, 0x53474154)
-_KEYS = cython.declare(cython.ulonglong, 0x5359454B)
-_UNIQ_KEY = cython.declare(cython.ulonglong, 0x59454B5F51494E55)
+_TAGS = cython.declare(bits.Word, int.from_bytes(b"TAGS", "little"))
+_KEYS = cython.declare(bits.Word, int.from_bytes(b"KEYS", "little"))
+_UNIQ_KEY = cython.declare(bits.Word, int.from_bytes(b"UNIQ_KEY", "little"))
+_OTHER_QUEUES_SIZE = cython.declare(cython.int, 24)
+_OTHER_QUEUES_1 = cython.declare(bits.Word, int.from_bytes(b"INNER_MU", "little"))
+_OTHER_QUEUES_2 = cython.declare(bits.Word, int.from_bytes(b"LTI_QUEU", "little"))
+_OTHER_QUEUES_3 = cython.declare(bits.Word, int.from_bytes(b"E_OFFSET", "little"))
 _LOW = cython.declare(cython.longlong, 0xFFFFFFFF)  # the half of an entry that is the item
 # Rows of the table of items: place and length of name and value.
 _NAME = cython.declare(cython.int, 0)
@@ -30,30 +40,23 @@ def look(
     raw: bits.Bytes,
     at: bits.Longs,
     length: bits.Longs,
-    looked_at: bits.LongTable,
-    items: bits.LongTable,
-    seen: bits.LongRoom,
+    values: bits.LongRoom,
     places: bits.LongRoom,
+    items: bits.LongTable,
 ) -> int:
-    """Find the values of TAGS, KEYS and UNIQ_KEY in n property strings.
+    """Find the values of some names in n property strings; `values` receives PLACES numbers of each.
 
-    `looked_at` has eight rows of n: place and length for each of the three, and two rows that nobody
-    reads. The length is -1 where there is no such property. `items` (four rows) has a column for every
-    item of the longest string, `seen` twice as many zeros, a power of two, and `places` room for each
-    of its bytes. Returns 1 if a string is not ASCII, else 0.
+    `places` has room for each byte of the longest string, `items` (four rows) for each of its items.
+    Returns 1 if a string is not ASCII, else 0.
     """
     row: bits.Place
     count: bits.Place
     other: cython.int = 0
     with cython.nogil:
         for row in range(at.shape[0]):
-            if row + 4 < at.shape[0]:
-                bits.prefetch(raw, at[row + 4], length[row + 4])
-            count = bits.separators(raw, at[row], at[row] + length[row], places)
+            count = _separators(raw, at, length, row, places)
             other |= count & 1
-            _items_of(
-                raw, at[row], at[row] + length[row], row, places, count >> 1, looked_at, items, seen
-            )
+            _items_of(raw, at[row], length[row], row, places, count >> 1, values, items)
     return other
 
 
@@ -61,51 +64,62 @@ def split(
     raw: bits.Bytes,
     at: bits.Longs,
     length: bits.Longs,
-    looked_at: bits.LongTable,
+    values: bits.LongRoom,
+    places: bits.LongRoom,
     items: bits.LongTable,
     seen: bits.LongRoom,
-    places: bits.LongRoom,
     names: bits.Room,
     name_ends: bits.IntRoom,
-    values: bits.Room,
-    value_ends: bits.IntRoom,
+    texts: bits.Room,
+    text_ends: bits.IntRoom,
     row_ends: bits.IntRoom,
 ) -> int:
-    """As `look`, and copy names and values of all items, one after the other.
+    """As `look`, and copy name and value of all items to `names` and `texts`, one after the other.
 
-    `name_ends` and `value_ends` receive one offset more than there are items; `row_ends` n + 1
-    numbers of items.
+    `seen` has zeros, at least twice as many as `items` has columns, a power of two. `name_ends` and
+    `text_ends` receive one offset more than there are items; `row_ends` n + 1 numbers of items.
     """
     row: bits.Place
     number: bits.Place
     count: bits.Place
     total: bits.Place = 0
     name_end: bits.Place = 0
-    value_end: bits.Place = 0
+    text_end: bits.Place = 0
     other: cython.int = 0
     with cython.nogil:
-        name_ends[0] = value_ends[0] = row_ends[0] = 0
+        name_ends[0] = text_ends[0] = row_ends[0] = 0
         for row in range(at.shape[0]):
-            if row + 4 < at.shape[0]:
-                bits.prefetch(raw, at[row + 4], length[row + 4])
-            count = bits.separators(raw, at[row], at[row] + length[row], places)
+            count = _separators(raw, at, length, row, places)
             other |= count & 1
-            count = _items_of(
-                raw, at[row], at[row] + length[row], row, places, count >> 1, looked_at, items, seen
-            )
+            count = _items_of(raw, at[row], length[row], row, places, count >> 1, values, items)
+            for number in range(count):
+                _forget_earlier(raw, number, row, items, seen)
             for number in range(count):
                 if items[_NAME_SIZE, number]:
                     name_end = bits.copy(
                         raw, items[_NAME, number], items[_NAME_SIZE, number], names, name_end
                     )
-                    value_end = bits.copy(
-                        raw, items[_VALUE, number], items[_VALUE_SIZE, number], values, value_end
+                    text_end = bits.copy(
+                        raw, items[_VALUE, number], items[_VALUE_SIZE, number], texts, text_end
                     )
                     total += 1
                     name_ends[total] = cython.cast(cython.int, name_end)
-                    value_ends[total] = cython.cast(cython.int, value_end)
+                    text_ends[total] = cython.cast(cython.int, text_end)
             row_ends[row + 1] = cython.cast(cython.int, total)
     return other
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(-1)
+def _separators(
+    raw: bits.Bytes, at: bits.Longs, length: bits.Longs, row: bits.Place, places: bits.LongRoom
+) -> bits.Place:
+    """Those of one string, as `bits.separators` gives them."""
+    if row + 4 < at.shape[0]:
+        bits.prefetch(raw, at[row + 4], length[row + 4])
+    return bits.separators(raw, at[row], at[row] + length[row], places)
 
 
 @cython.cfunc
@@ -115,27 +129,22 @@ def split(
 def _items_of(
     raw: bits.Bytes,
     at: bits.Place,
-    stop: bits.Place,
+    length: bits.Place,
     row: bits.Place,
     places: bits.LongRoom,
     most: bits.Place,
-    looked_at: bits.LongTable,
+    values: bits.LongRoom,
     items: bits.LongTable,
-    seen: bits.LongRoom,
 ) -> bits.Place:
-    """Fill `items` with those of one string; one whose name is repeated has no name. Returns how many.
-
-    `places`: the `most` separators of the string.
-    """
+    """Fill `items` with those of one string, which has `most` separators. Returns how many there are."""
     place: bits.Place
     end: bits.Place
-    size: bits.Place
+    stop: bits.Place = at + length
+    which: bits.Place
     number: bits.Place = 0
     count: bits.Place = 0
-    name: bits.Word
-    which: bits.Place
-    looked_at[1, row] = looked_at[3, row] = looked_at[5, row] = -1
-    looked_at[0, row] = looked_at[2, row] = looked_at[4, row] = 0
+    for which in range(row * _PLACES, row * _PLACES + _PLACES):
+        values[which] = 0
     while number < most:
         place = places[number] >> 1
         if places[number] & 1:
@@ -147,21 +156,14 @@ def _items_of(
             number += 1
         end = places[number] >> 1 if number < most else stop
         number += 1
-        size = place - at
-        if size and end > place + 1:
-            name = bits.first_bytes(bits.word(raw, at), size)
+        if place > at and end > place + 1:
             items[_NAME, count] = at
-            items[_NAME_SIZE, count] = size
+            items[_NAME_SIZE, count] = place - at
             items[_VALUE, count] = place + 1
             items[_VALUE_SIZE, count] = end - place - 1
-            _forget_earlier(raw, name, count, row, items, seen)
-            # Which one it is would be a guess for a branch: others write to a place that nobody reads.
-            which = 6
-            which = 0 if (name == _TAGS) & (size == 4) else which
-            which = 2 if (name == _KEYS) & (size == 4) else which
-            which = 4 if (name == _UNIQ_KEY) & (size == 8) else which
-            looked_at[which, row] = place + 1
-            looked_at[which + 1, row] = end - place - 1
+            which = row * _PLACES + _place_of(raw, at, place - at)
+            values[which] = place + 1
+            values[which + 1] = end
             count += 1
         at = end + 1
     return count
@@ -171,9 +173,27 @@ def _items_of(
 @cython.inline
 @cython.nogil
 @cython.exceptval(-1)
+def _place_of(raw: bits.Bytes, at: bits.Place, size: bits.Place) -> bits.Place:
+    """Where the value of a name stands among the PLACES of its string."""
+    name: bits.Word = bits.first_bytes(bits.word(raw, at), size)
+    # Which one it is would be a guess for a branch.
+    found: bits.Place = _OTHERS
+    rest: cython.bint
+    found = 0 if (name == _TAGS) & (size == 4) else found
+    found = 2 if (name == _KEYS) & (size == 4) else found
+    found = 4 if (name == _UNIQ_KEY) & (size == 8) else found
+    if size != _OTHER_QUEUES_SIZE or name != _OTHER_QUEUES_1:
+        return found
+    rest = bits.word(raw, at + 8) == _OTHER_QUEUES_2 and bits.word(raw, at + 16) == _OTHER_QUEUES_3
+    return 6 if rest else found
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(-1)
 def _forget_earlier(
     raw: bits.Bytes,
-    name: bits.Word,
     number: bits.Place,
     row: bits.Place,
     items: bits.LongTable,
@@ -191,8 +211,9 @@ def _forget_earlier(
     mark: bits.Long = row + 1
     # The last bytes of the name too: many start alike.
     short: bits.Place = size if size < 8 else 8
+    first: bits.Word = bits.first_bytes(bits.word(raw, at), size)
     last: bits.Word = bits.first_bytes(bits.word(raw, at + size - short), short)
-    slot: bits.Place = bits.mixed(name, last ^ cython.cast(cython.ulonglong, size)) & mask
+    slot: bits.Place = bits.mixed(first, last ^ cython.cast(cython.ulonglong, size)) & mask
     while seen[slot] >> 32 == mark:
         earlier = seen[slot] & _LOW
         if items[_NAME_SIZE, earlier] == size and bits.same(

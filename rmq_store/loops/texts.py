@@ -37,29 +37,31 @@ def gather(
             ends[row + 1] = cython.cast(cython.int, to)
 
 
-def gather_known(
+def gather_values(
     raw: bits.Bytes,
-    at: bits.Longs,
-    length: bits.Longs,
+    values: bits.Longs,
+    first: bits.Place,
+    width: bits.Place,
     out: bits.Room,
     ends: bits.IntRoom,
     known: bits.Room,
 ) -> int:
-    """As `gather`, for slices of which some have the length -1: they are empty, and 0 in `known`.
+    """As `gather`, for the value of one name in n property strings; returns how many lack it.
 
-    Returns how many those are.
+    `values` as `property_items.look` writes them: `width` numbers of a string, start and end of this
+    one from `first` on. `known` receives 0 where there is none, else 1.
     """
     row: bits.Place
+    at: bits.Place
     to: bits.Place = 0
     unknown: bits.Place = 0
     with cython.nogil:
         ends[0] = 0
-        for row in range(at.shape[0]):
-            known[row] = length[row] >= 0
-            if length[row] < 0:
-                unknown += 1
-            else:
-                to = bits.copy(raw, at[row], length[row], out, to)
+        for row in range(known.shape[0]):
+            at = row * width + first
+            known[row] = values[at + 1] > 0
+            unknown += 1 - known[row]
+            to = bits.copy(raw, values[at], values[at + 1] - values[at], out, to)
             ends[row + 1] = cython.cast(cython.int, to)
     return unknown
 

@@ -32,3 +32,8 @@ def interpreted(name: str) -> ModuleType:
         for key in set(vars(loops)) - set(attributes):
             delattr(loops, key)
         vars(loops).update(attributes)
+
+
+def source_of(module: ModuleType) -> ModuleType:
+    """The same module run from its source."""
+    return interpreted(module.__name__.rpartition(".")[2])

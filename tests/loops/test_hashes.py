@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -15,7 +13,8 @@ import pytest
 from rmq_store.format.layout import Property
 from rmq_store.format.properties import decode_properties, decode_utf8
 from rmq_store.format.tag_key_hashes import index_key, index_key_hash, java_string_hash, tags_code
-from rmq_store.loops import hashes, key_values
+from rmq_store.loops import hashes, property_items
+from tests.loops.interpreted import source_of as interpreted
 
 PIECES = (
     *(b"a", b"Tag", b" ", b"\x01", b"\x02", b"TAGS\x01", b"KEYS\x01", b"UNIQ_KEY\x01", b"\x00"),
@@ -23,18 +22,6 @@ PIECES = (
     *(b"TAGS\x01TagA\x02", b"KEYS\x01one two  three\x02", b"UNIQ_KEY\x017F00000112AB\x02"),
     *(b"\xff", b"\xc3", b"\xe8\xaa", b"\xf0\x9f\x98", b"\xed\xa0\x80", b"\xf4\x90", b"\xe0\x80"),
 )
-
-
-def interpreted(module: ModuleType) -> ModuleType:
-    """The source of a loop module, run by Python."""
-    name = module.__name__.rpartition(".")[2]
-    path = Path(str(module.__file__)).parent / f"{name}.py"
-    spec = spec_from_file_location(f"interpreted_{name}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    found = module_from_spec(spec)
-    spec.loader.exec_module(found)
-    return found
 
 
 FORMS = (lambda module: module, interpreted)
@@ -69,10 +56,13 @@ def test_items_are_those_of_the_decoded_properties(form: Form) -> None:
     count = len(texts)
     code = np.array(random.Random(3).choices((0, 1), k=count), dtype=np.int64)
     rolled_back = np.array(random.Random(4).choices((0, -1), (9, 1), k=count), dtype=np.int64)
-    values, other = np.empty(6 * count, np.int64), np.empty(count, np.uint8)
-    form(key_values).find_values(
-        data.data, ends[:-1].copy().data, np.diff(ends).data, values.data, other.data
+    longest = int(np.diff(ends).max())
+    table = np.empty((count, property_items.PLACES), np.int64)
+    form(property_items).look(
+        *(data.data, ends[:-1].copy().data, np.diff(ends).data, table.reshape(-1).data),
+        *(np.empty(longest, np.int64).data, np.empty((4, longest), np.int64).data),
     )
+    values, other = table.reshape(-1), table[:, 7] > 0
     codes = np.empty(count, np.int64)
     form(hashes).tags_codes(data.data, values.data, codes.data)
     fronts, tag_fronts = (
@@ -110,7 +100,7 @@ def test_items_are_those_of_the_decoded_properties(form: Form) -> None:
 @both_forms
 def test_the_smallest_int_becomes_0(form: Form) -> None:
     raw = np.frombuffer(b"olygenelubricants", np.uint8)
-    values = np.array([0, 0, 0, 0, 0, len(raw)], np.int64)
+    values = np.array([0, 0, 0, 0, 0, len(raw), 0, 0, 0, 0], np.int64)
     front = np.array([java_string_hash("p")], np.int32)
     counts, items = np.zeros(1, np.int64), np.full(1, 7, np.int32)
     form(hashes).index_items(
@@ -123,12 +113,13 @@ def test_the_smallest_int_becomes_0(form: Form) -> None:
 @both_forms
 def test_places_outside_of_the_buffer_are_refused(form: Form) -> None:
     raw = np.zeros(20, np.uint8)
-    values, other = np.empty(6, np.int64), np.empty(1, np.uint8)
+    values, items = np.empty(property_items.PLACES, np.int64), np.empty((4, 9), np.int64)
     for start, length in ((21, 1), (-1, 4)):
         starts, lengths = np.array([start], np.int64), np.array([length], np.int64)
         with pytest.raises(IndexError):
-            form(key_values).find_values(
-                raw.data, starts.data, lengths.data, values.data, other.data
+            form(property_items).look(
+                *(raw.data, starts.data, lengths.data, values.data),
+                *(np.empty(9, np.int64).data, items.data),
             )
     with pytest.raises(IndexError):
         form(hashes).hash_texts(

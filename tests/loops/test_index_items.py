@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -14,20 +12,9 @@ import pytest
 
 from rmq_store.format.layout import INDEX_HEADER, INDEX_ITEM, INDEX_SLOT, index_item_at
 from rmq_store.loops import index_items
+from tests.loops.interpreted import source_of as interpreted
 
 SLOTS, PLACES = 7, 60
-
-
-def interpreted(module: ModuleType) -> ModuleType:
-    """The source of a loop module, run by Python."""
-    name = module.__name__.rpartition(".")[2]
-    path = Path(str(module.__file__)).parent / f"{name}.py"
-    spec = spec_from_file_location(f"interpreted_{name}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    found = module_from_spec(spec)
-    spec.loader.exec_module(found)
-    return found
 
 
 both_forms = pytest.mark.parametrize(

@@ -147,11 +147,12 @@ def test_texts(log: bytes, seed: int) -> None:
     assert same == [
         names[code] == log[s : s + n] for code, s, n in zip(codes, starts, lengths, strict=True)
     ]
-    lengths[chosen.randrange(ROWS)] = -1
+    values = np.stack([starts, starts + lengths], axis=1)
+    values[chosen.randrange(ROWS)] = 0
     both(
         texts,
-        lambda form, rooms: form.gather_known(
-            raw, starts.data, lengths.data, *(r.data for r in rooms)
+        lambda form, rooms: form.gather_values(
+            raw, values.reshape(-1).data, 0, 2, *(r.data for r in rooms)
         ),
         lambda: [*texts_and_ends(128), np.zeros(ROWS, np.uint8)],
     )
@@ -182,7 +183,7 @@ def test_properties(seed: int) -> None:
     longest = int(length.max())
 
     def room() -> list[Any]:
-        shapes = ((8, 9), (4, longest // 3 + 1), 1 << (longest + 2).bit_length(), longest)
+        shapes = (9 * property_items.PLACES, longest, (4, longest // 3 + 1))
         return [np.zeros(shape, dtype=np.int64) for shape in shapes]
 
     def rooms() -> list[Any]:
@@ -193,9 +194,9 @@ def test_properties(seed: int) -> None:
             np.zeros(total + 2, np.int32),
             np.zeros(10, np.int32),
         ]
-        return [*room(), *one, *more]
+        return [*room(), np.zeros(1 << (longest + 2).bit_length(), np.int64), *one, *more]
 
-    answer, looked_at, *_ = both(
+    answer, values, *_ = both(
         property_items,
         lambda form, some: form.look(raw, at.data, length.data, *(r.data for r in some)),
         room,
@@ -206,13 +207,12 @@ def test_properties(seed: int) -> None:
         lambda form, some: form.split(raw, at.data, length.data, *(r.data for r in some)),
         rooms,
     )
-    tags = [looked_at[0][n] if looked_at[1][n] >= 0 else None for n in range(9)]
-    for place, one in zip(tags, strings, strict=True):
-        value = decode_properties(one).get("TAGS")
-        if one.isascii():
-            assert (value is None) == (place is None)
-            if value is not None and place is not None:
-                assert raw[place : place + len(value)] == value.encode()
+    for number, one in enumerate(strings):
+        first = number * property_items.PLACES
+        for place, name in enumerate(["TAGS", "KEYS", "UNIQ_KEY", "INNER_MULTI_QUEUE_OFFSET"]):
+            start, end = values[first + 2 * place : first + 2 * place + 2]
+            if one.isascii():
+                assert raw[start:end].tobytes().decode() == decode_properties(one).get(name, "")
 
 
 @pytest.mark.parametrize("seed", range(8))
