@@ -104,7 +104,7 @@ sanitized: $(LOOPS)  ## read damaged records with loops that the address sanitiz
 # and the index by key, and reads of golden and damaged stores. Not the other rooms, whose tests
 # start hundreds of processes or read the same loops again.
 INTERPRETED := loops format arrow search files/test_holes.py reading/test_golden.py reading/test_golden_answers.py \
-  reading/test_any_bytes.py reading/test_injuries.py reading/test_record_start.py reading/test_small_records.py
+  reading/test_any_bytes.py reading/test_injuries.py reading/test_record_start.py
 .PHONY: interpreted
 interpreted: $(LOOPS)  ## run a part of the core's tests with loops that are not compiled
 	@RMQSTORE_INTERPRETED=1 $(TIMED) "interpreted loops" $(PYTEST) -m "not live and not campaign" \

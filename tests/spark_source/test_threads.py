@@ -15,7 +15,7 @@ from spark_source.source import RmqStoreSource
 from spark_source.spark_types import all_to_spark, arrow_schema_for, spark_schema
 from spark_source.streaming.stream_reader import RmqStoreStreamReader
 
-COUNT, BODY = 8, 1 << 20  # bodies that the library alone copies in a thread
+COUNT, BODY = 8, 1 << 20
 
 
 @pytest.fixture
@@ -69,12 +69,6 @@ def test_a_task_of_a_stream_starts_no_thread(store: Path, started: list[str]) ->
     begin = reader.initialOffset()
     end = reader.latestOffset(begin, reader.getDefaultReadLimit())
     assert read_all(reader, reader.partitions(begin, end), started) == (COUNT, [])
-
-
-def test_alone_the_library_copies_bodies_in_a_thread(store: Path, started: list[str]) -> None:
-    with MessageStore.open(store) as opened:
-        list(opened.read_batches())
-    assert started == ["rmqstore-bodies"]
 
 
 def test_a_batch_of_an_object_store_is_made_while_spark_takes_the_one_before() -> None:
