@@ -1,7 +1,7 @@
 # The compiled form of bits.py: what loops read, write and search, within the bounds of a buffer.
 # These functions alone take the address of a byte, after a check of all the bytes that they use.
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memcmp, memcpy
+from libc.string cimport memcmp, memcpy, memmove
 
 cdef extern from *:
     """
@@ -140,11 +140,12 @@ cdef inline Py_ssize_t copy(
         outside(at, size, raw.shape[0])
     if to < 0 or size > out.shape[0] - to:
         outside(to, size, out.shape[0])
-    # Most texts are short: a call for each costs more than its work, and a loop guesses its end.
+    # Most texts are short: a call for each costs more than its work, and a loop guesses its end. The 32
+    # bytes of a copy inside of one buffer may overlap, though what is asked for does not.
     if size <= 32 and raw.shape[0] - at >= 32 and out.shape[0] - to >= 32:
-        memcpy(&out[to], &raw[at], 32)
+        memmove(&out[to], &raw[at], 32)
     elif size:
-        memcpy(&out[to], &raw[at], size)
+        memmove(&out[to], &raw[at], size)
     return to + size
 
 cdef inline bint same(
