@@ -9,10 +9,11 @@ it delivers again what it has delivered: a later copy shows that.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from itertools import chain, islice
 
 from rmq_store.config.consumer_offsets import read_delay_offsets
 from rmq_store.consumequeue.bisection import bisect_first
+from rmq_store.errors import StoreError
 from rmq_store.format.queues import QueueSlice
 from rmq_store.format.topics import SCHEDULE_TOPIC, TIMER_TOPIC
 from rmq_store.markers.timer_files import (
@@ -63,13 +64,34 @@ def delayed_messages(store: MessageStore, on_damage: OnDamage | None = None) -> 
     the log is later. Raises CorruptConfigError, and the errors of `read_slices` for damage.
     """
     newest = newest_time(store)
-    # A broker that writes on delivers what the log of this moment does not show.
-    last = _NEVER if store.log.end_now(store.log_range()[1]) > store.log_range()[1] else newest
+    last = _last_time(store, newest)
     rows = iter(
         _with_states((*_levels(store, last, on_damage), *_timers(store, last, on_damage)), newest)
     )
     while some := list(islice(rows, _LOOKED_UP)):
         yield from _with_copies(store, some, newest, on_damage)
+
+
+def hidden_levels(store: MessageStore) -> set[int] | None:
+    """The delay levels with messages that a file counts as delivered, and the log shows not to be.
+
+    None if damage is in the way: then a copy that is not found proves nothing, nor does a level that
+    is not among them. Raises CorruptConfigError for the file.
+    """
+    met: list[StoreError] = []
+    newest, found = newest_time(store), set[int]()
+    rows = chain.from_iterable(_levels(store, _last_time(store, newest), met.append))
+    hidden = (row for row in rows if row["state"] == HIDDEN)
+    while some := list(islice(hidden, _LOOKED_UP)):
+        found |= {row["delayLevel"] for row in _with_copies(store, some, newest, met.append)}
+    return None if met else found
+
+
+def _last_time(store: MessageStore, newest: int) -> int:
+    """When the last record was stored (ms). A broker that writes on delivers what the log of this
+    moment does not show: never, then."""
+    end = store.log_range()[1]
+    return _NEVER if store.log.end_now(end) > end else newest
 
 
 def _with_states(parts: Iterable[Iterable[Row]], newest: int) -> Iterator[Row]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from functools import cache
 from typing import Any
 
 from rmq_store.config.consumer_offsets import (
@@ -23,7 +24,7 @@ from rmq_store.format.topics import SCHEDULE_TOPIC, TIMER_TOPIC
 from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.markers.timer_files import TIMER_CHECK, read_timer_check
 from rmq_store.store import MessageStore
-from rmq_store.system_topics.delayed_messages import HIDDEN, delayed_messages
+from rmq_store.system_topics.delayed_messages import hidden_levels
 from rmq_store.verify.findings import Finding, Severity
 
 _DECODED: Mapping[str, Decode[Any]] = {
@@ -182,7 +183,7 @@ def _delay_levels(store: MessageStore) -> Iterator[Finding]:
     found = read_delay_file(store.path)
     if found is None:
         return
-    hidden: set[int] | None = None
+    hidden = cache(lambda: hidden_levels(store))
     for queue_id, offset in found.value.items():
         queue = QueueId(SCHEDULE_TOPIC, queue_id)
         state = store.snapshot().queues.get(queue)
@@ -194,9 +195,8 @@ def _delay_levels(store: MessageStore) -> Iterator[Finding]:
             and _is_due_later(store, queue, offset - 1)
         ):
             # The entry may be wrong (a rebuild with other delays): a copy shows that it was delivered.
-            if hidden is None:
-                hidden = _levels_with_hidden_messages(store)
-            if queue_id + 1 in hidden:
+            levels = hidden()
+            if levels is None or queue_id + 1 in levels:
                 why = "whose message before is due later than the newest record of the log"
         if why:
             yield Finding(
@@ -209,12 +209,6 @@ def _delay_levels(store: MessageStore) -> Iterator[Finding]:
                 "rmqstore scheduled lists such messages as hidden. Before a broker starts, restore the "
                 "lost end of the log, or set the level back in this file",
             )
-
-
-def _levels_with_hidden_messages(store: MessageStore) -> set[int]:
-    """The delay levels with messages that count as delivered, and that the log shows not to be."""
-    rows = delayed_messages(store, on_damage=lambda error: None)  # the check of the log reports it
-    return {row["delayLevel"] for row in rows if row["state"] == HIDDEN and row["delayLevel"]}
 
 
 def _is_due_later(store: MessageStore, queue: QueueId, offset: int) -> bool:

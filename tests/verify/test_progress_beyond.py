@@ -14,7 +14,7 @@ from rmq_store.questions.lag import LagQuestion
 from rmq_store.verify.config_against_store import progress_findings
 from rmq_store.verify.findings import Finding, Severity
 from rmq_store.verify.verify_store import verify
-from tests.support.golden import GoldenStore, unpack
+from tests.support.golden import GoldenStore, log_files, unpack
 from tests.support.running.commands import objects, run
 
 
@@ -154,6 +154,24 @@ def test_delivered_messages_with_other_delays_in_their_entries(
         entries = store.entries(QueueId("SCHEDULE_TOPIC_XXXX", 2), 13, 14)
         assert entries.tags_code[0] > max(m["storeTimestamp"] for m in clean.truth)
         assert not list(progress_findings(store))
+
+
+def test_a_level_is_ahead_beside_a_damaged_file_of_the_timer(clean: GoldenStore) -> None:
+    change(clean, "delayOffset.json", "18:0", "18:4")
+    Path(clean.path, "config", "timercheck").write_bytes(b"no offsets")
+    assert {"delay-ahead", "config-unreadable"} <= set(found(clean))
+
+
+def test_a_level_is_ahead_where_its_messages_cannot_be_read(clean: GoldenStore) -> None:
+    """No copy is found of what cannot be read, and that proves nothing."""
+    change(clean, "delayOffset.json", "18:0", "18:6")
+    for record in clean.by_queue[QueueId("SCHEDULE_TOPIC_XXXX", 17)]:
+        files = [path for path in log_files(clean) if int(path.name) <= record["commitLogOffset"]]
+        with files[-1].open("r+b") as file:
+            file.seek(record["commitLogOffset"] - int(files[-1].name) + 84)
+            file.write(b"\xff\xff\xff\xff")  # the length of the body
+    with clean.open() as store:
+        assert "delay-ahead" in {one.code for one in progress_findings(store)}
 
 
 def test_messages_that_were_delivered_are_not_hidden(clean: GoldenStore) -> None:
