@@ -66,6 +66,8 @@ def put_items(
     previous: bits.Long
     since: bits.Long = begin
     alone: bits.Place = 0
+    if slots <= 0:
+        raise IndexError(f"an index file of {slots} slots")
     with cython.nogil:
         for item in range(hashes.shape[0]):
             if item + _AHEAD < hashes.shape[0]:
@@ -118,6 +120,8 @@ def check_items(
     key_hash: bits.Long
     offset: bits.Long
     previous: bits.Long
+    if slots <= 0:
+        raise IndexError(f"an index file of {slots} slots")
     with cython.nogil:
         for item in range(raw.shape[0] // _ITEM_SIZE):
             at = item * _ITEM_SIZE

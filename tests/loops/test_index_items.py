@@ -131,3 +131,18 @@ def test_the_numbers_of_the_loop_are_those_of_the_format() -> None:
     assert fields["log_offset"][1] == loop._LOG_OFFSET_AT
     assert fields["time_diff"][1] == loop._TIME_DIFF_AT
     assert fields["previous"][1] == loop._PREVIOUS_AT
+
+
+@both_forms
+def test_a_file_without_slots_is_refused(form: Form) -> None:
+    file, none = np.zeros(200, np.uint8), np.zeros(1, np.int64)
+    with pytest.raises(IndexError, match="0 slots"):
+        form(index_items).put_items(
+            *(file.data, file.data, 0, 1, 0),
+            *(np.zeros(1, np.int32).data, none.data, none.data, none.data),
+        )
+    numbers = np.zeros(9, np.int32).data
+    with pytest.raises(IndexError, match="0 slots"):
+        form(index_items).check_items(
+            *(file.data, 1, 0, 0, 9, 9, numbers, numbers, file.data, np.zeros(5, np.int64).data)
+        )
