@@ -30,6 +30,7 @@ from rmq_store.format.layout import (
     NAME_VALUE_SEPARATOR,
     PROPERTY_SEPARATOR,
     RECORD_HEAD,
+    V6_EXTRA,
     SysFlag,
 )
 from rmq_store.loops import checksums, record_fields
@@ -196,7 +197,10 @@ def _refuse(fault: str, found: Mapping[str, int], path: str | None, log_offset: 
     """Raise CorruptRecordError for what the loop refused a record for."""
     size = found["total"]
     if fault == "head":
-        _fail(path, log_offset, f"total size {size} ends inside of its head", None, size)
+        hosts = (SysFlag.BORN_HOST_V6, SysFlag.STORE_HOST_V6)
+        head = HEAD_SIZE + sum(V6_EXTRA for host in hosts if found["sys_flag"] & host)
+        what = f"total size {size} ends inside of its head"
+        _fail(path, log_offset, what, f"{head} or more", size)
     before = _FIELDS[: _FIELDS.index(fault)] if fault in _FIELDS else _FIELDS
     lengths = ", ".join(f"{name} length {found[f'{name}_length']}" for name in before)
     if fault == "sum":
