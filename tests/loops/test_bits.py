@@ -21,6 +21,7 @@ import pytest
 
 import hatch_build
 from rmq_store.loops import bits
+from rmq_store.testing.live_broker.needs import missing_here
 
 DECLARED = re.compile(
     r"^cdef inline (?P<result>[\w ]+?) (?P<name>\w+)\((?P<taken>[^)]*)\)(?P<rest>[^:]*):$", re.M
@@ -64,7 +65,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
     try:
         path = hatch_build.compile_alone("around_bits", folder / "around_bits.pyx", folder)
     except hatch_build.NoCompilerError as error:
-        pytest.skip(str(error))
+        missing_here(str(error))
     spec = importlib.util.spec_from_file_location("around_bits", path)
     assert spec is not None
     assert spec.loader is not None

@@ -20,8 +20,6 @@ from rmq_store.format.layout import (
     HOST_V6_SIZE,
     MAGIC_V1,
     MAGIC_V2,
-    NAME_VALUE_SEPARATOR,
-    PROPERTY_SEPARATOR,
     SysFlag,
 )
 from rmq_store.format.properties import encode_properties
@@ -189,8 +187,5 @@ def test_a_buffer_that_is_too_short_is_refused(form: Form) -> None:
 
 def test_the_numbers_of_the_loop_are_those_of_the_format() -> None:
     loop = interpreted(encode)
-    assert (loop._NAME_END, loop._ITEM_END) == (NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR)
     assert (loop._HOST_V4_SIZE, loop._HOST_V6_SIZE) == (HOST_V4_SIZE, HOST_V6_SIZE)
-    assert loop._BORN_HOST_V6 == SysFlag.BORN_HOST_V6
-    assert loop._STORE_HOST_V6 == SysFlag.STORE_HOST_V6
     assert (loop._CRC_DIGITS, loop._CRC_DIGITS_BEHIND) == (CRC_DIGITS, CRC_DIGITS + 1)

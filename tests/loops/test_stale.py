@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
-
 import hatch_build
 from rmq_store import loops
+from rmq_store.testing.live_broker.needs import missing_here
 
 
 def test_the_compiled_loops_are_those_of_the_sources() -> None:
     """A compiled module says what it was made from; one of other sources would hide a change."""
     present = hatch_build.compiled_in_place()
     if not present:
-        pytest.skip("no loop is compiled here")
+        missing_here("no loop is compiled here")
     stale = hatch_build.not_current()
     assert not stale, f"compiled from other sources, or not compiled: {stale}; run make venv"
     hidden = {name: paths for name, paths in present.items() if len(paths) > 1}
