@@ -16,6 +16,7 @@ from rmq_store.arrow.property_columns import PropertyColumns, property_columns_a
 from rmq_store.arrow.string_slices import (
     as_java_reads,
     buffers,
+    room_for,
     slices,
     slices_with_crcs,
     string_array,
@@ -182,20 +183,18 @@ def hosts(headers: Headers, of_store: bool) -> pa.Array:
     """`ip:port` or `[ip]:port` of bornHost, or of storeHost."""
     bit = SysFlag.STORE_HOST_V6 if of_store else SysFlag.BORN_HOST_V6
     longest = texts.LONGEST_HOST if (headers.sys_flag & bit).any() else texts.LONGEST_V4_HOST
-    data = np.empty(longest * len(headers), dtype=np.uint8)
-    ends = np.empty(len(headers) + 1, dtype=np.int32)
+    data, ends = room_for(longest * len(headers), len(headers))
     of = (headers.window.data, headers.at.data, headers.sys_flag.data)
-    size = texts.hosts(*of, of_store, data.data, ends.data)
-    return string_array(data[:size], ends, pa.string())
+    texts.hosts(*of, of_store, data.data, ends.data)
+    return string_array(data, ends, pa.string())
 
 
 def message_ids(headers: Headers) -> pa.Array:
     """offsetMsgId: store host and log offset in upper-case hex."""
-    data = np.empty(texts.LONGEST_MESSAGE_ID * len(headers), dtype=np.uint8)
-    ends = np.empty(len(headers) + 1, dtype=np.int32)
+    data, ends = room_for(texts.LONGEST_MESSAGE_ID * len(headers), len(headers))
     of = (headers.window.data, headers.at.data, headers.sys_flag.data)
-    size = texts.message_ids(*of, data.data, ends.data)
-    return string_array(data[:size], ends, pa.string())
+    texts.message_ids(*of, data.data, ends.data)
+    return string_array(data, ends, pa.string())
 
 
 _Maker = Callable[[BatchBuilder, Rows, Any], pa.Array]
@@ -206,7 +205,8 @@ def _number(column: str, field: str) -> _Maker:
     kind = BY_NAME[column].type
 
     def make(builder: BatchBuilder, rows: Rows, headers: Headers) -> pa.Array:
-        return pa.array(getattr(headers, field)).view(kind)
+        # A copy: all fields lie in one table, which one column would keep.
+        return pa.array(getattr(headers, field).copy()).view(kind)
 
     return make
 

@@ -12,6 +12,7 @@ from rmq_store.arrow.string_slices import (
     as_java_reads,
     buffers,
     is_utf8,
+    room_for,
     slices,
     string_array,
     values_of,
@@ -91,8 +92,8 @@ class _Found:
         self._values = room.values
         rows, size = len(at), int(length.sum())
         seen = np.zeros(1 << (2 * room.items.shape[1]).bit_length(), dtype=np.int64)
-        names, texts = (np.empty(size, dtype=np.uint8) for _ in range(2))
-        ends = [np.empty(size // _SMALLEST_ITEM + rows + 1, dtype=np.int32) for _ in range(2)]
+        most = size // _SMALLEST_ITEM + rows
+        (names, name_ends), (texts, text_ends) = (room_for(size, most) for _ in range(2))
         row_ends = np.empty(rows + 1, dtype=np.int32)
         self.is_ascii = not property_items.split(
             room.raw,
@@ -103,16 +104,16 @@ class _Found:
             room.items.data,
             seen.data,
             names.data,
-            ends[0].data,
+            name_ends.data,
             texts.data,
-            ends[1].data,
+            text_ends.data,
             row_ends.data,
         )
         count = int(row_ends[-1])
         self._map = pa.MapArray.from_arrays(
             pa.array(row_ends),
-            string_array(names, ends[0][: count + 1], pa.string()),
-            string_array(texts, ends[1][: count + 1], pa.string()),
+            string_array(names, name_ends[: count + 1], pa.string()),
+            string_array(texts, text_ends[: count + 1], pa.string()),
             type=PROPERTIES,
         )
 

@@ -22,7 +22,7 @@ def slices(source: Bytes, starts: Ints, lengths: Ints, kind: pa.DataType) -> pa.
     The bytes are copied, so nothing keeps `source` alive. Raises InvalidArgumentError if all slices
     together have 2 GiB or more, and IndexError for a slice outside of `source`.
     """
-    data, ends = _room_for(int(lengths.sum()), len(starts))
+    data, ends = room_for(int(lengths.sum()), len(starts))
     texts.gather(source.data, _whole(starts).data, _whole(lengths).data, data.data, ends.data)
     return string_array(data, ends, kind)
 
@@ -31,7 +31,7 @@ def slices_with_crcs(
     source: Bytes, starts: Ints, lengths: Ints, kind: pa.DataType
 ) -> tuple[pa.Array, Ints]:
     """As `slices`, and the CRC-32 of each slice, from one pass over them."""
-    data, ends = _room_for(int(lengths.sum()), len(starts))
+    data, ends = room_for(int(lengths.sum()), len(starts))
     found = np.empty(len(starts), dtype=np.int64)
     places = (_whole(starts).data, _whole(lengths).data)
     checksums.of_copies(crc32, source.data, *places, data.data, ends.data, found.data)
@@ -44,7 +44,7 @@ def values_of(source: Bytes, values: Ints, first: int) -> pa.Array:
     `values`: n rows as `property_items.look` fills them; start and end stand from column `first` on.
     """
     count, width = values.shape
-    data, ends = _room_for(int((values[:, first + 1] - values[:, first]).sum()), count)
+    data, ends = room_for(int((values[:, first + 1] - values[:, first]).sum()), count)
     known = np.empty(count, dtype=np.uint8)
     unknown = texts.gather_values(
         source.data, values.reshape(-1).data, first, width, data.data, ends.data, known.data
@@ -55,7 +55,7 @@ def values_of(source: Bytes, values: Ints, first: int) -> pa.Array:
     return string_array(data, ends, pa.string(), valid)
 
 
-def _room_for(size: int, count: int) -> tuple[Bytes, npt.NDArray[np.int32]]:
+def room_for(size: int, count: int) -> tuple[Bytes, npt.NDArray[np.int32]]:
     """Memory for the bytes and the offsets of `count` values."""
     if size >= OFFSETS_END:
         raise InvalidArgumentError(
@@ -73,7 +73,16 @@ def _whole(numbers: Ints) -> Ints:
 def string_array(
     data: Bytes, ends: npt.NDArray[np.int32], kind: pa.DataType, valid: pa.Buffer | None = None
 ) -> pa.Array:
-    """n values of a type with 32-bit offsets, from their bytes and n + 1 offsets, without a copy."""
+    """n values of a type with 32-bit offsets, from their bytes and n + 1 offsets, without a copy.
+
+    Both arrays may have more room than is used; what is far too large is copied, so that a column
+    does not keep the rest.
+    """
+    used = int(ends[-1])
+    if used < len(data) // 8 * 7:
+        data = data[:used].copy()
+    if ends.base is not None:
+        ends = ends.copy()
     return pa.Array.from_buffers(
         kind, len(ends) - 1, [valid, pa.py_buffer(ends), pa.py_buffer(data)]
     )

@@ -10,10 +10,6 @@ else:
     from rmq_store.loops import bits
 
 # Of format/layout.py, which a test compares.
-_NAME_END = cython.declare(cython.int, 0x01)
-_ITEM_END = cython.declare(cython.int, 0x02)
-_BORN_HOST_V6 = cython.declare(cython.int, 0x10)
-_STORE_HOST_V6 = cython.declare(cython.int, 0x20)
 _HOST_V4_SIZE = cython.declare(cython.int, 8)
 _HOST_V6_SIZE = cython.declare(cython.int, 20)
 _CRC_DIGITS = cython.declare(cython.int, 10)
@@ -45,12 +41,12 @@ def join_items(
         for row in range(items.shape[0] - 1):
             for item in range(items[row], items[row + 1]):
                 to = bits.copy(keys, key_ends[item], key_ends[item + 1] - key_ends[item], out, to)
-                out[to] = _NAME_END
+                out[to] = bits.NAME_VALUE_SEPARATOR
                 to += 1
                 to = bits.copy(
                     values, value_ends[item], value_ends[item + 1] - value_ends[item], out, to
                 )
-                out[to] = _ITEM_END
+                out[to] = bits.PROPERTY_SEPARATOR
                 to += 1
             if not last_separator and to > ends[row]:
                 to -= 1
@@ -77,7 +73,7 @@ def _put_word(
         return to
     to = bits.copy(fronts, front, width, out, to)
     to = bits.copy(words, at, stop - at, out, to)
-    out[to] = _ITEM_END
+    out[to] = bits.PROPERTY_SEPARATOR
     return to + 1
 
 
@@ -185,10 +181,10 @@ def put_records(
             bits.put_i64(out, at + 28, log_offset[row])
             bits.put_i32(out, at + 36, sys_flag[row])
             bits.put_i64(out, at + 40, born_timestamp[row])
-            size = _HOST_V6_SIZE if sys_flag[row] & _BORN_HOST_V6 else _HOST_V4_SIZE
+            size = _HOST_V6_SIZE if sys_flag[row] & bits.BORN_HOST_V6 else _HOST_V4_SIZE
             at = bits.copy(born_hosts, born_host[row] * _HOST_V6_SIZE, size, out, at + 48)
             bits.put_i64(out, at, store_timestamp[row])
-            size = _HOST_V6_SIZE if sys_flag[row] & _STORE_HOST_V6 else _HOST_V4_SIZE
+            size = _HOST_V6_SIZE if sys_flag[row] & bits.STORE_HOST_V6 else _HOST_V4_SIZE
             at = bits.copy(store_hosts, store_host[row] * _HOST_V6_SIZE, size, out, at + 8)
             bits.put_i32(out, at, reconsume_times[row])
             bits.put_i64(out, at + 4, prepared_transaction_offset[row])

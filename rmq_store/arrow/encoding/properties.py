@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from rmq_store.arrow.encoding.input_columns import cast_to, invalid
 from rmq_store.arrow.property_columns import decode_property_columns
-from rmq_store.arrow.string_slices import OFFSETS_END, buffers
+from rmq_store.arrow.string_slices import OFFSETS_END, buffers, room_for, string_array
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import InvalidMessageError
 from rmq_store.format.array_types import Bytes
@@ -111,11 +111,11 @@ def map_strings(column: pa.Array, *, last_separator: bool = True) -> pa.Array:
     first, last = int(items[0]), int(items[-1])
     size = sum(int(ends[last] - ends[first]) for ends in (key_ends, value_ends))
     out, ends = _room_for(size + 2 * (last - first), len(column))
-    used = loops.join_items(
+    loops.join_items(
         *(items.data, names.data, key_ends.data, texts.data, value_ends.data),
         *(last_separator, out.data, ends.data),
     )
-    return _strings(out[:used], ends)
+    return string_array(out, ends, pa.binary())
 
 
 def _refuse_null(given: pa.Array, items: npt.NDArray[np.int32]) -> None:
@@ -134,12 +134,7 @@ def _room_for(size: int, count: int) -> tuple[Bytes, npt.NDArray[np.int32]]:
             reason="the properties of a batch have 2 GiB or more",
             advice="Append smaller batches. Nothing of the batch was written",
         )
-    return np.empty(size, dtype=np.uint8), np.empty(count + 1, dtype=np.int32)
-
-
-def _strings(data: Bytes, ends: npt.NDArray[np.int32]) -> pa.Array:
-    bytes_and_ends = (pa.py_buffer(ends), pa.py_buffer(data))
-    return pa.Array.from_buffers(pa.binary(), len(ends) - 1, [None, *bytes_and_ends])
+    return room_for(size, count)
 
 
 def _of_words(words: dict[str, pa.Array], count: int, last_separator: bool) -> pa.Array:
@@ -154,11 +149,11 @@ def _of_words(words: dict[str, pa.Array], count: int, last_separator: bool) -> p
     (key_ends, keys), (tag_ends, tags), (id_ends, ids) = given
     size = sum(int(its_ends[-1] - its_ends[0]) for its_ends, _ in given)
     out, ends = _room_for(size + count * (len(_FRONT_BYTES) + len(_FRONTS)), count)
-    used = loops.join_words(
+    loops.join_words(
         *(_FRONT_BYTES.data, _FRONT_ENDS.data, keys.data, key_ends.data, tags.data, tag_ends.data),
         *(ids.data, id_ends.data, last_separator, out.data, ends.data),
     )
-    return _strings(out[:used], ends)
+    return string_array(out, ends, pa.binary())
 
 
 def _check_agreement(stored: pa.Array, words: dict[str, pa.Array]) -> None:
