@@ -26,6 +26,10 @@ cdef extern from *:
         x = ~(((x & 0x7F7F7F7F7F7F7F7FULL) + 0x7F7F7F7F7F7F7F7FULL) | x | 0x7F7F7F7F7F7F7F7FULL);
         return ((x >> 7) * 0x0102040810204080ULL) >> 56;
     }
+    typedef struct { uint64_t w[8]; } rmq_line;
+    static inline void rmq_copy64(uint8_t *to, const uint8_t *from) {
+        rmq_line v; memcpy(&v, from, 64); memcpy(to, &v, 64);
+    }
     #ifdef __SSE2__
     #include <emmintrin.h>
     static inline uint64_t rmq_equal16(const uint8_t *p, int byte) {
@@ -51,6 +55,7 @@ cdef extern from *:
     uint64_t _equal "rmq_equal"(uint64_t word, uint64_t byte) noexcept nogil
     uint64_t _equal16 "rmq_equal16"(const uint8_t *p, int byte) noexcept nogil
     uint64_t _high16 "rmq_high16"(const uint8_t *p) noexcept nogil
+    void _copy64 "rmq_copy64"(uint8_t *to, const uint8_t *at) noexcept nogil
     uint64_t swapped "rmq_swap"(uint64_t x) noexcept nogil
 
 ctypedef const uint8_t[::1] Bytes
@@ -142,8 +147,8 @@ cdef inline Py_ssize_t copy(
         outside(to, size, out.shape[0])
     # Most texts are short: a call for each costs more than its work, and a loop guesses its end. The 32
     # bytes of a copy inside of one buffer may overlap, though what is asked for does not.
-    if size <= 32 and raw.shape[0] - at >= 32 and out.shape[0] - to >= 32:
-        memmove(&out[to], &raw[at], 32)
+    if size <= 64 and raw.shape[0] - at >= 64 and out.shape[0] - to >= 64:
+        _copy64(&out[to], &raw[at])
     elif size:
         memmove(&out[to], &raw[at], size)
     return to + size
