@@ -34,7 +34,7 @@ MAX_MILLIS = (2**63 - 1) // 1000
 
 _SENT_WHOLE = 512 << 10  # bytes: a batch that stays in the cache of a core
 _SLICE_BYTES = 2 << 20
-_LEAST_ROWS, _MOST_ROWS = 128, 1024  # of a slice: each has a fixed cost
+_LEAST_ROWS, _MOST_ROWS = 128, 4096  # of a slice: each has a fixed cost
 
 _SPARK_TYPES: dict[pa.DataType, DataType] = {
     pa.string(): StringType(),

@@ -30,7 +30,7 @@ def body_address(batch: pa.RecordBatch) -> int:
     [
         pytest.param(0, 0, [0], id="no rows"),
         pytest.param(8192, 20, [8192], id="small enough to stay in a cache"),
-        pytest.param(2500, 1 << 10, [1024, 1024, 452], id="at most 1,024 rows"),
+        pytest.param(6000, 200, [4096, 1904], id="at most 4,096 rows"),
         pytest.param(600, 1 << 13, [255, 255, 90], id="at most 2 MiB"),
         pytest.param(150, 1 << 17, [128, 22], id="at least 128 rows"),
     ],
