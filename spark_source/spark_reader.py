@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from rmq_store.heap_settings import keep_freed_memory
+from rmq_store.heap_settings import settle_worker
 from rmq_store.search.log_slices import LogSlice
 from spark_source.damage import DamageHandler
 from spark_source.options.definitions import PERMISSIVE
@@ -69,7 +69,7 @@ class RmqStoreReader(DataSourceReader):
         # If the plan has no partition, Spark creates an empty one.
         if not isinstance(partition, LogPartition):
             return
-        keep_freed_memory()  # this process is a Spark worker that only reads
+        settle_worker()  # this process is a Spark worker that only reads
         share, schema = partition.share, arrow_schema_for(self.spark_schema)
         plan = self.plan.stores[share.store]
         with plan.store.open() as store:

@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 
 from rmq_store import StoreSnapshot
 from rmq_store.errors import StoreError
-from rmq_store.heap_settings import keep_freed_memory
+from rmq_store.heap_settings import settle_worker
 from rmq_store.reading.growing_log import LogPlace, expired
 from rmq_store.search.log_slices import even_slices
 from spark_source.damage import DamageHandler
@@ -169,7 +169,7 @@ class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The batches of one slice, in log order. Runs on an executor."""
         assert isinstance(partition, StreamPartition)
-        keep_freed_memory()
+        settle_worker()
         schema, plan = arrow_schema_for(self.spark_schema), partition.plan
         with plan.store.open() as store:
             damage = DamageHandler(store, plan.asked)

@@ -11,7 +11,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from rmq_store.heap_settings import keep_freed_memory
+from rmq_store.heap_settings import settle_worker
 from spark_source.writing.commit import StoreWrite, check_target, commit
 from spark_source.writing.rows_to_append import check_columns, check_types, to_append
 from spark_source.writing.target.staging import Part
@@ -51,7 +51,7 @@ class RmqStoreWriter(DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Write what all tasks have prepared."""
         if self.wanted:
-            keep_freed_memory()
+            settle_worker()
             commit(
                 self.job, [message.part for message in messages if isinstance(message, Prepared)]
             )
@@ -72,7 +72,7 @@ def prepared_rows(
     batches: Iterator[pa.RecordBatch], asked: WriteOptions
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a task, checked and in the form in which they are staged."""
-    keep_freed_memory()  # this process is a Spark worker that only writes
+    settle_worker()  # this process is a Spark worker that only writes
     for batch in batches:
         if batch.num_rows:
             yield from to_append(batch, asked)

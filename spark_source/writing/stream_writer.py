@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from pyspark.sql.types import StructType
 
 from rmq_store.errors import StoreError
-from rmq_store.heap_settings import keep_freed_memory
+from rmq_store.heap_settings import settle_worker
 from spark_source.writing.batch_writer import Prepared, partition_id, prepared_rows
 from spark_source.writing.commit import StoreWrite, check_target, commit
 from spark_source.writing.rows_to_append import check_columns, check_types
@@ -66,7 +66,7 @@ class RmqStoreStreamWriter(DataSourceStreamArrowWriter):
         """Write what all tasks have prepared, unless the ledger lists the batch."""
         prepared = [message for message in messages if isinstance(message, Prepared)]
         if prepared:
-            keep_freed_memory()
+            settle_worker()
             query = prepared[0].query
             assert query is not None
             parts = [message.part for message in prepared]

@@ -36,3 +36,21 @@ def test_batches_do_not_ask_for_their_pages_again() -> None:
     pages_of_a_batch = 8 * (1 << 20) // 4096
     assert faults("keep") < 4 * pages_of_a_batch
     assert faults("as it is") > 20 * pages_of_a_batch
+
+
+SETTLED = """
+import gc
+from rmq_store.heap_settings import settle_worker
+before = gc.get_freeze_count()
+settle_worker()
+frozen = gc.get_freeze_count()
+settle_worker()
+print(before, frozen > 1000, gc.get_freeze_count() == frozen)
+"""
+
+
+def test_a_worker_leaves_its_modules_out_of_collections_once() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SETTLED], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["0", "True", "True"]
