@@ -16,10 +16,12 @@ from rmq_store.arrow.property_columns import PropertyColumns, property_columns_a
 from rmq_store.arrow.string_slices import (
     as_java_reads,
     buffers,
+    number_array,
     room_for,
     slices,
     slices_with_crcs,
     string_array,
+    texts_array,
 )
 from rmq_store.commitlog.headers import Headers
 from rmq_store.format.array_types import Ints
@@ -58,8 +60,8 @@ class Rows:
             if len(self.topics) == 1:
                 self._topics_of_rows = _constant(self.topics[0], len(self))
             else:
-                names = pa.array(list(self.topics), pa.string())
-                self._topics_of_rows = names.take(pa.array(self.topic_code))
+                names = texts_array(self.topics)
+                self._topics_of_rows = names.take(number_array(self.topic_code))
         return self._topics_of_rows
 
     def is_of(self, topics: Collection[str]) -> npt.NDArray[np.bool_]:
@@ -158,7 +160,7 @@ def stored_properties(headers: Headers) -> pa.Array:
 def other_topic_rows(rows: Rows, headers: Headers) -> npt.NDArray[np.bool_]:
     """Mask of rows whose record names another topic or queue than the queue that lists it."""
     same = np.empty(len(rows), dtype=np.uint8)
-    ends, names = buffers(pa.array(list(rows.topics), pa.string()))
+    ends, names = buffers(texts_array(rows.topics))
     texts.is_of_topic(
         headers.window.data,
         headers.topic_at.data,
@@ -206,33 +208,32 @@ def _number(column: str, field: str) -> _Maker:
 
     def make(builder: BatchBuilder, rows: Rows, headers: Headers) -> pa.Array:
         # A copy: all fields lie in one table, which one column would keep.
-        return pa.array(getattr(headers, field).copy()).view(kind)
+        return number_array(getattr(headers, field).copy(), kind)
 
     return make
 
 
 @lru_cache(maxsize=16)  # batches are mostly of one size
 def _constant(text: str, count: int) -> pa.Array:
-    return pa.repeat(pa.scalar(text, pa.string()), count)
+    return texts_array([text]).take(number_array(np.zeros(count, dtype=np.int32)))
 
 
 def _queue_offsets(builder: BatchBuilder, rows: Rows, headers: Headers | None) -> pa.Array:
-    unlisted = rows.queue_offset < 0
-    return pa.array(rows.queue_offset, mask=unlisted if unlisted.any() else None)
+    return number_array(rows.queue_offset, nulls=rows.queue_offset < 0)
 
 
 def _record_queue_offsets(builder: BatchBuilder, rows: Rows, headers: Headers) -> pa.Array:
     written = headers.queue_offset
-    return pa.array(written, mask=written == rows.queue_offset)
+    return number_array(written.copy(), nulls=written == rows.queue_offset)
 
 
 _MAKERS: dict[str, _Maker] = {
     "brokerName": lambda b, r, h: _constant(b.broker_name, len(r)),
     "topic": lambda b, r, h: r.topics_of_rows(),
-    "queueId": lambda b, r, h: pa.array(r.queue_id),
+    "queueId": lambda b, r, h: number_array(r.queue_id),
     "queueOffset": _queue_offsets,
-    "commitLogOffset": lambda b, r, h: pa.array(r.log_offset),
-    "storeSize": lambda b, r, h: pa.array(r.size.astype(np.int32)),
+    "commitLogOffset": lambda b, r, h: number_array(r.log_offset),
+    "storeSize": lambda b, r, h: number_array(r.size.astype(np.int32)),
     "msgId": lambda b, r, h: message_ids(h),
     "flag": _number("flag", "flag"),
     "sysFlag": _number("sysFlag", "sys_flag"),
@@ -247,7 +248,7 @@ _MAKERS: dict[str, _Maker] = {
     "bodyCrc": _number("bodyCrc", "body_crc"),
     "rawBody": lambda b, r, h: stored_bodies(h),
     "rawProperties": lambda b, r, h: stored_properties(h),
-    "tagsCode": lambda b, r, h: pa.array(r.tags_code),
+    "tagsCode": lambda b, r, h: number_array(r.tags_code),
     "recordQueueOffset": _record_queue_offsets,
     "corruptRecord": lambda b, r, h: pa.nulls(len(r), pa.string()),
 }

@@ -12,6 +12,7 @@ from rmq_store.arrow.string_slices import (
     as_java_reads,
     buffers,
     is_utf8,
+    number_array,
     room_for,
     slices,
     string_array,
@@ -111,7 +112,7 @@ class _Found:
         )
         count = int(row_ends[-1])
         self._map = pa.MapArray.from_arrays(
-            pa.array(row_ends),
+            number_array(row_ends),
             string_array(names, name_ends[: count + 1], pa.string()),
             string_array(texts, text_ends[: count + 1], pa.string()),
             type=PROPERTIES,

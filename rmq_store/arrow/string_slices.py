@@ -1,19 +1,27 @@
-"""Many substrings of one buffer as one Arrow string column."""
+"""Arrow arrays of the bytes and numbers that loops write, without a copy.
+
+`pa.array` takes a tenth of the time of a small batch, and loads pandas if that is installed: half a second of
+each Spark worker.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from rmq_store.errors import InvalidArgumentError
-from rmq_store.format.array_types import Bytes, Ints
+from rmq_store.format.array_types import Bytes, Ints, Mask
 from rmq_store.format.crc import crc32
 from rmq_store.format.properties import decode_utf8
 from rmq_store.loops import checksums, texts
 
 OFFSETS_END = 2**31 - 1
 """Bytes; a column of more has no 32-bit offsets."""
+_NUMBERS = {4: pa.int32(), 8: pa.int64()}
 
 
 def slices(source: Bytes, starts: Ints, lengths: Ints, kind: pa.DataType) -> pa.Array:
@@ -86,6 +94,35 @@ def string_array(
     return pa.Array.from_buffers(
         kind, len(ends) - 1, [valid, pa.py_buffer(ends), pa.py_buffer(data)]
     )
+
+
+def number_array(
+    values: npt.NDArray[Any], kind: pa.DataType | None = None, nulls: Mask | None = None
+) -> pa.Array:
+    """An array of n numbers of 4 or 8 bytes; `kind`: int32 or int64 of their size if not given.
+
+    It keeps all memory that `values` is a view of. `nulls`: a mask of rows without a value.
+    """
+    kind = kind or _NUMBERS[values.dtype.itemsize]
+    valid = None
+    if nulls is not None and nulls.any():
+        valid = pa.py_buffer(np.packbits(~nulls, bitorder="little"))
+    data = pa.py_buffer(np.ascontiguousarray(values))
+    return pa.Array.from_buffers(kind, len(values), [valid, data])
+
+
+def texts_array(values: Sequence[str]) -> pa.Array:
+    """A string array of a few texts."""
+    raw = [value.encode() for value in values]
+    ends = np.cumsum([0, *map(len, raw)], dtype=np.int32)
+    return string_array(np.frombuffer(b"".join(raw), dtype=np.uint8), ends, pa.string())
+
+
+def numbers_of(array: pa.Array, kind: type[np.signedinteger[Any]]) -> npt.NDArray[Any]:
+    """The numbers of an array without nulls, whose type has the width of `kind`, as a numpy view."""
+    if not len(array):
+        return np.zeros(0, dtype=kind)
+    return np.frombuffer(array.buffers()[1], dtype=kind)[array.offset : array.offset + len(array)]
 
 
 def buffers(array: pa.Array) -> tuple[npt.NDArray[np.int32], Bytes]:

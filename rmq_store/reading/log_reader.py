@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from rmq_store.arrow.column_values import Rows, stored_topics
 from rmq_store.arrow.decoded_records import DecodedRecords
+from rmq_store.arrow.string_slices import numbers_of
 from rmq_store.commitlog.doubled_records import contradictions
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
@@ -149,7 +150,7 @@ class LogReader:
         """Records that are in no queue, with a wanted topic and time."""
         topics = stored_topics(headers).dictionary_encode()
         names: list[str] = topics.dictionary.to_pylist()
-        codes = topics.indices.to_numpy().astype(np.int32)
+        codes = numbers_of(topics.indices, np.int32)
         queue_id = headers.queue_id
         time = headers.store_timestamp
         kept = []

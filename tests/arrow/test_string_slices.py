@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from rmq_store.arrow.string_slices import slices
+from rmq_store.arrow.string_slices import number_array, numbers_of, slices, texts_array
 from rmq_store.errors import InvalidArgumentError
 
 
@@ -41,3 +43,20 @@ def test_more_than_offsets_count_is_refused() -> None:
 def test_no_slices_are_an_empty_column() -> None:
     none = np.zeros(0, dtype=np.int64)
     assert slices(np.zeros(8, np.uint8), none, none, pa.binary()).to_pylist() == []
+
+
+@pytest.mark.parametrize("width", [np.int32, np.int64])
+def test_numbers_are_those_that_pyarrow_makes(width: type[np.signedinteger[Any]]) -> None:
+    values = np.arange(-3, 20, dtype=width)
+    for some in (values, values[:0], values[2:9], values[::2]):
+        assert number_array(some).equals(pa.array(some))
+        assert number_array(some, nulls=some < 0).equals(pa.array(some, mask=some < 0))
+        assert numbers_of(pa.array(values)[3:9], width).tolist() == values[3:9].tolist()
+    assert numbers_of(pa.nulls(0, pa.int32()), np.int32).tolist() == []
+
+
+def test_texts_are_those_that_pyarrow_makes() -> None:
+    for texts in ([], [""], ["a", "", "\u4e2d\U0001f600", "%RETRY%g"]):
+        found = texts_array(texts)
+        found.validate(full=True)
+        assert found.equals(pa.array(texts, pa.string()))

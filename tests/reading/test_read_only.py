@@ -110,3 +110,28 @@ def test_a_closed_store_says_so(golden: Callable[[str], GoldenStore]) -> None:
             read()
     with pytest.raises(TypeError, match="not picklable"):
         pickle.dumps(store)
+
+
+PANDAS = """
+import sys
+from rmq_store import MessageStore
+with MessageStore.open(sys.argv[1]) as store:
+    rows = sum(batch.num_rows for batch in store.read_batches())
+print(rows, "pandas" in sys.modules)
+"""
+
+
+def test_a_read_does_not_load_pandas(tmp_path: Path) -> None:
+    # pyarrow loads it for many a conversion, half a second of each Spark worker.
+    pytest.importorskip("pandas")
+    golden = unpack("crc-5.5.0", tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", PANDAS, str(golden.path)],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=CHECKOUT,
+    )
+    rows, loaded = done.stdout.split()
+    assert int(rows) > 10
+    assert loaded == "False"
