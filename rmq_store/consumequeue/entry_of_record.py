@@ -6,7 +6,7 @@ Used for records that no queue lists yet, and to rebuild queues. Input and outpu
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +16,7 @@ from rmq_store.arrow.decoded_records import DecodedRecords
 from rmq_store.commitlog.headers import Headers
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.files.safe_paths import is_plain_name
-from rmq_store.format.array_types import Ints
+from rmq_store.format.array_types import Columns, Ints, concatenated, renumbered
 from rmq_store.format.layout import MULTI_DISPATCH_SEPARATOR, Property, SysFlag
 from rmq_store.format.properties import decode_properties
 from rmq_store.format.queues import QueueId
@@ -28,7 +28,7 @@ LOG = logging.getLogger("rmqstore")
 
 
 @dataclass(slots=True)
-class DispatchRequests:
+class DispatchRequests(Columns):
     """n queue entries in log order; `queue` holds indexes into `queues`.
 
     `offset` is the record's own queueOffset. `batch` marks BatchConsumeQueues. Numbers are int64
@@ -50,33 +50,22 @@ class DispatchRequests:
 
     def batch_topics(self) -> set[str]:
         """The topics of the entries of BatchConsumeQueues."""
-        return {self.queues[number].topic for number in np.unique(self.queue[self.batch]).tolist()}
+        return {queue.topic for queue, _ in self.by_queue(np.flatnonzero(self.batch))}
 
-    def rows(self, rows: Ints) -> DispatchRequests:
-        """Some of the entries."""
-        return DispatchRequests(
-            self.queues,
-            self.queue[rows],
-            self.offset[rows],
-            self.log_offset[rows],
-            self.size[rows],
-            self.tags_code[rows],
-            self.count[rows],
-            self.store_timestamp[rows],
-            self.batch[rows],
-        )
+    def by_queue(self, rows: Ints | None = None) -> Iterator[tuple[QueueId, Ints]]:
+        """Each queue with entries, and the rows of those, in order; only some `rows` if given."""
+        rows = np.arange(len(self)) if rows is None else rows
+        rows = rows[np.argsort(self.queue[rows], kind="stable")]
+        for part in np.split(rows, np.flatnonzero(np.diff(self.queue[rows])) + 1):
+            if len(part):
+                yield self.queues[int(self.queue[part[0]])], part
 
 
 def concat_requests(parts: Sequence[DispatchRequests]) -> DispatchRequests:
     """The entries of `parts`, at least one, in one object with renumbered queues."""
-    number: dict[QueueId, int] = {}
-    queue = []
-    for part in parts:
-        codes = [number.setdefault(queue_id, len(number)) for queue_id in part.queues]
-        queue.append(np.array(codes, dtype=np.int64)[part.queue])
-    names = ("offset", "log_offset", "size", "tags_code", "count", "store_timestamp", "batch")
-    columns = (np.concatenate([getattr(part, name) for part in parts]) for name in names)
-    return DispatchRequests(list(number), np.concatenate(queue), *columns)
+    queues, queue = renumbered([(part.queues, part.queue) for part in parts])
+    columns = concatenated(parts, DispatchRequests.__match_args__[2:])
+    return DispatchRequests(queues, queue, *columns)
 
 
 def appended_rows(offset: Ints, end: int) -> Ints:
@@ -304,4 +293,4 @@ def _with_folder_names(requests: DispatchRequests) -> DispatchRequests:
         int(requests.log_offset[left_out].min()),
         requests.queues[odd[0]].topic,
     )
-    return requests.rows(np.flatnonzero(~left_out))
+    return requests.take(np.flatnonzero(~left_out))

@@ -61,11 +61,8 @@ class QueueWriter:
         Skips records at or before the last log offset given for a queue, so that the same entries
         can be passed again after a failure.
         """
-        order = np.argsort(requests.queue, kind="stable")
-        edges = np.flatnonzero(np.diff(requests.queue[order])) + 1
-        for rows in np.split(order, edges):
-            if len(rows):
-                self._write_queue(requests.queues[int(requests.queue[rows[0]])], requests, rows)
+        for queue, rows in requests.by_queue():
+            self._write_queue(queue, requests, rows)
 
     def _write_queue(self, queue: QueueId, requests: DispatchRequests, rows: Ints) -> None:
         rows = rows[requests.log_offset[rows] > self._last_log_offsets.get(queue, -1)]

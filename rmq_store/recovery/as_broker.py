@@ -226,12 +226,7 @@ class _Broker:
                     file.truncate(size)
 
     def _put(self, requests: DispatchRequests) -> None:
-        order = np.argsort(requests.queue, kind="stable")
-        edges = np.flatnonzero(np.diff(requests.queue[order])) + 1
-        for rows in np.split(order, edges):
-            if not len(rows):
-                continue
-            queue = requests.queues[int(requests.queue[rows[0]])]
+        for queue, rows in requests.by_queue():
             if "/" in queue.topic or "\0" in queue.topic:
                 continue  # not a possible folder name
             broker_queue = self._queue(queue, queue.topic in self.batch_topics)

@@ -166,8 +166,7 @@ class UnlistedRecords:
         outside = requests.offset < low[requests.queue]
         outside |= requests.offset >= high[requests.queue]
         rows = np.flatnonzero(asked[requests.queue])
-        for mine in _by_queue(requests, rows):
-            queue = requests.queues[int(requests.queue[mine[0]])]
+        for queue, mine in requests.by_queue(rows):
             before_or_after = outside[mine]
             lost = mine[before_or_after]
             if len(lost):
@@ -332,13 +331,6 @@ class UnlistedRecords:
         entries = self._entries_of(queue, max(start, state.min_offset), min(stop, state.max_offset))
         whole = self._log.whole_records(entries.log_offset, entries.size)
         return entries.log_offset[whole]
-
-
-def _by_queue(requests: DispatchRequests, rows: Ints) -> list[Ints]:
-    """The rows of each queue, in their order."""
-    rows = rows[np.argsort(requests.queue[rows], kind="stable")]
-    parts = np.split(rows, np.flatnonzero(np.diff(requests.queue[rows])) + 1)
-    return [part for part in parts if len(part)]
 
 
 def _added(known: Missing | None, requests: DispatchRequests, rows: Ints) -> Missing:

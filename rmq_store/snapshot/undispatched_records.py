@@ -128,15 +128,10 @@ def _by_queue(
         [listed[queue].last_log_offset if queue in listed else -1 for queue in requests.queues],
         dtype=np.int64,
     )
-    rows = (
-        np.flatnonzero(requests.log_offset > known[requests.queue])
-        if len(requests)
-        else requests.queue
-    )
-    for number in np.unique(requests.queue[rows]).tolist():
-        mine = rows[requests.queue[rows] == number]
+    rows = np.flatnonzero(requests.log_offset > known[requests.queue])
+    for queue, mine in requests.by_queue(rows):
         yield (
-            requests.queues[number],
+            queue,
             Entries(
                 requests.offset[mine],
                 requests.log_offset[mine],

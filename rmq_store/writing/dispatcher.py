@@ -119,16 +119,11 @@ class Dispatcher:
 
     def _ends_of(self, requests: DispatchRequests) -> dict[QueueId, int]:
         """The queueOffset after the last message of each queue that received one."""
-        # Of a row that is assigned more than once, numpy keeps the last value.
-        last = np.full(len(requests.queues), -1, dtype=np.int64)
-        last[requests.queue] = np.arange(len(requests.queue))
-        with_rows = np.flatnonzero(last >= 0)
-        stops = (requests.offset + requests.count)[last[with_rows]]
-        ends = {}
-        for number, stop in zip(with_rows.tolist(), stops.tolist(), strict=True):
-            queue = requests.queues[number]
-            ends[queue] = max(stop, self._queues.end_of(queue))
-        return ends
+        stops = requests.offset + requests.count
+        return {
+            queue: max(int(stops[rows[-1]]), self._queues.end_of(queue))
+            for queue, rows in requests.by_queue()
+        }
 
     # --- the index ----------------------------------------------------------------------------------
 
