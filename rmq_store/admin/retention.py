@@ -26,7 +26,7 @@ from rmq_store.files.disk_usage import disk_used_percent
 from rmq_store.files.segments import SegmentFile
 from rmq_store.format.layout import CONSUMEQUEUE_DIR
 from rmq_store.format.queues import QueueId
-from rmq_store.index.open_files import open_index_files
+from rmq_store.index.index_file_reader import open_index_files
 from rmq_store.markers.lock_file import StoreLock
 from rmq_store.store import MessageStore
 

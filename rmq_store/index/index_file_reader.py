@@ -10,11 +10,13 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import CorruptIndexError, IndexGeometryError, from_os_error
 from rmq_store.files.mapping import Mapping, MappingCache, RemoteFile
 from rmq_store.files.remote.blocks import Ranges, RemoteMapping
@@ -24,6 +26,7 @@ from rmq_store.format.array_types import Bytes, Ints
 from rmq_store.format.layout import (
     DEFAULT_MAX_HASH_SLOTS,
     DEFAULT_MAX_INDEX_ITEMS,
+    INDEX_DIR,
     INDEX_HEADER,
     INDEX_ITEM,
     INDEX_NAME_DIGITS,
@@ -528,3 +531,24 @@ class IndexFile:
                     break
                 yield start + at
                 at = piece.find(pattern, at + 1)
+
+
+FILES_MAPPED = 2
+
+
+def open_index_files(root: Path, config: StoreConfig) -> list[IndexFile]:
+    """The readable index files."""
+    mappings = MappingCache(FILES_MAPPED)
+    segments = list_index_files(root / INDEX_DIR)
+    opened = [open_index_file(segment, config, mappings) for segment in segments]
+    return [file for file in opened if isinstance(file, IndexFile)]
+
+
+def open_index_file(
+    segment: SegmentFile, config: StoreConfig, mappings: MappingCache
+) -> IndexFile | IndexGeometryError:
+    slots, items = config.maxHashSlotNum, config.maxIndexNum
+    try:
+        return IndexFile(segment, slots=slots, items=items, mappings=mappings)
+    except IndexGeometryError as error:
+        return error

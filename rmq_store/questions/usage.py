@@ -19,7 +19,7 @@ from rmq_store.questions.usage_days import (
     rows_of_days,
     small_queue,
 )
-from rmq_store.search.queue_offset_steps import offset_steps
+from rmq_store.search.log_slices import offset_steps
 from rmq_store.store import MessageStore
 from rmq_store.tables.table import Row, all_ranges
 from rmq_store.tables.usage_damage import usage_rows

@@ -14,8 +14,8 @@ from rmq_store.format.array_types import Ints
 from rmq_store.format.queues import QueueSlice
 from rmq_store.format.topics import LMQ_PREFIX
 from rmq_store.search.log_by_time import log_offsets_since, times_in_order
+from rmq_store.search.log_slices import bytes_between
 from rmq_store.store import MessageStore
-from rmq_store.tables.bytes_between_offsets import bytes_between
 from rmq_store.tables.table import Row
 
 _DAY_MS = 86_400_000

@@ -14,8 +14,8 @@ import numpy as np
 from rmq_store.arrow.decoded_records import DecodedRecords
 from rmq_store.commitlog.doubled_records import refuse_doubled
 from rmq_store.commitlog.headers import Headers
-from rmq_store.commitlog.intact_records_behind import intact_records_behind
 from rmq_store.commitlog.log import CommitLog
+from rmq_store.commitlog.next_intact_record import intact_records_behind
 from rmq_store.commitlog.record_runs import follow
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.locate import commitlog_folders

@@ -17,8 +17,7 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.locate import refuse_foreign_log, refuse_linked_queues, require_store
 from rmq_store.errors import InvalidArgumentError, shown_path
 from rmq_store.format.releases import Dialect, dialect
-from rmq_store.markers.abort_file import remove_abort
-from rmq_store.markers.lock_file import StoreLock, refuse_locked
+from rmq_store.markers.lock_file import StoreLock, refuse_locked, remove_abort
 from rmq_store.recovery.as_broker import recover_as_broker
 from rmq_store.recovery.private_copy import private_copy
 from rmq_store.recovery.report import RecoveryReport

@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 
 from rmq_store.arrow.decoded_records import DecodedRecords
 from rmq_store.commitlog.doubled_records import DoubledFile, doubled_files
-from rmq_store.commitlog.empty_files import empty_files
 from rmq_store.commitlog.headers import Headers
-from rmq_store.commitlog.log import Extent
+from rmq_store.commitlog.log import Extent, empty_files
 from rmq_store.commitlog.page_rest import page_rest
 from rmq_store.commitlog.scan import SoundRun, scan
 from rmq_store.config.dledger import dledger_folders

@@ -26,8 +26,7 @@ from rmq_store.arrow.encoding.batch_to_records import (
     Prepared,
     prepare,
 )
-from rmq_store.arrow.encoding.checks import topic_fault
-from rmq_store.arrow.encoding.input_columns import cast_to, invalid, lengths
+from rmq_store.arrow.encoding.checks import cast_to, invalid, lengths, topic_fault
 from rmq_store.arrow.encoding.properties import PROPERTY_WORDS
 from rmq_store.arrow.property_columns import decode_property_columns
 from rmq_store.arrow.string_slices import buffers

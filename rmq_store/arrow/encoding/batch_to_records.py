@@ -14,8 +14,14 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rmq_store.arrow.column_definitions import PROPERTIES
-from rmq_store.arrow.encoding.checks import has_size_limit, needs_v2, topic_fault
-from rmq_store.arrow.encoding.input_columns import cast_to, invalid, lengths
+from rmq_store.arrow.encoding.checks import (
+    cast_to,
+    has_size_limit,
+    invalid,
+    lengths,
+    needs_v2,
+    topic_fault,
+)
 from rmq_store.arrow.encoding.properties import (
     PROPERTY_WORDS,
     given_strings,

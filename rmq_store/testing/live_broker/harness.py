@@ -27,6 +27,8 @@ from rmq_store.testing.live_broker.broker_files import (
     DISK_GUARD,
     FULL_PERCENT,
     BrokerFiles,
+    Ports,
+    free_ports,
 )
 from rmq_store.testing.live_broker.java import (
     HERE,
@@ -38,7 +40,6 @@ from rmq_store.testing.live_broker.java import (
     jdk_tool,
     run,
 )
-from rmq_store.testing.live_broker.ports import Ports, free_ports
 from rmq_store.testing.live_broker.stores import (
     Conf,
     TopicFields,
