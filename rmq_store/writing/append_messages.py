@@ -16,7 +16,6 @@ from rmq_store.arrow.encoding.batch_to_records import (
     Prepared,
     check_room,
     prepare,
-    with_one_form,
 )
 from rmq_store.arrow.encoding.offset_properties import Places, with_places
 from rmq_store.commitlog.log_writer import LogAppender
@@ -130,8 +129,7 @@ class RecordAppender:
         """Append the messages of a batch; `together`: all of them in one file of the log; `copied`:
         they are records of another store."""
         assigned = self._places()
-        # Places change one form of the properties, so the others are compared before.
-        placed = with_places(with_one_form(batch, self._dialect), assigned)
+        placed = with_places(batch, assigned, self._dialect)
         prepared = prepare(placed, self._config, self._dialect, LOOPBACK, copied=copied)
         if together and int(prepared.total.sum()) + BLANK_SIZE > self._config.commitlog_file_size:
             raise InvalidMessageError(

@@ -24,7 +24,6 @@ from rmq_store.arrow.encoding.checks import (
 )
 from rmq_store.arrow.encoding.properties import (
     PROPERTY_WORDS,
-    given_strings,
     property_strings,
 )
 from rmq_store.arrow.string_slices import buffers
@@ -164,7 +163,7 @@ def prepare(
     Raises InvalidMessageError, with the row, for anything that the broker of this release refuses.
     `copied`: the rows are records of a store, and only what the files cannot hold is refused.
     """
-    columns = _columns_of(batch)
+    columns = columns_of(batch)
     topics, topic_code = _topics(columns["topic"], dialect, config, copied)
     properties = property_strings(columns, dialect, config)
     numbers = {
@@ -208,37 +207,8 @@ def prepare(
     return prepared
 
 
-def with_one_form(batch: pa.RecordBatch, dialect: Dialect) -> pa.RecordBatch:
-    """A batch with `rawProperties` without the other columns of properties, which agree with it.
-
-    Raises InvalidMessageError, with the row, if they do not.
-    """
-    batch = _with_map_or_none(batch)
-    others = [name for name in ("properties", *PROPERTY_WORDS) if name in batch.schema.names]
-    if "rawProperties" not in batch.schema.names or not others:
-        return batch
-    stored = given_strings(_columns_of(batch), dialect)
-    at = batch.schema.get_field_index("rawProperties")
-    return batch.set_column(at, "rawProperties", stored).drop_columns(others)
-
-
-def _with_map_or_none(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch without a column `properties` of nothing but nulls without a type."""
-    at = batch.schema.get_field_index("properties")
-    if at < 0 or pa.types.is_map(batch.schema.field(at).type):
-        return batch
-    if pa.types.is_null(batch.schema.field(at).type):
-        return batch.remove_column(at)
-    raise InvalidMessageError(
-        None,
-        reason="column properties has the wrong type",
-        expected=PROPERTIES,
-        actual=batch.schema.field(at).type,
-    )
-
-
-def _columns_of(batch: pa.RecordBatch) -> dict[str, pa.Array]:
-    batch = _with_map_or_none(batch)
+def columns_of(batch: pa.RecordBatch) -> dict[str, pa.Array]:
+    """The columns of a batch by name. Raises InvalidMessageError for names, nulls and types."""
     for name in batch.schema.names:
         if name not in KNOWN_COLUMNS:
             raise InvalidMessageError(
@@ -254,6 +224,16 @@ def _columns_of(batch: pa.RecordBatch) -> dict[str, pa.Array]:
             raise invalid(row, f"{name} is null")
     kinds = {"topic": pa.string(), "body": pa.binary(), "queueId": pa.int32()}
     columns = {name: batch.column(name) for name in batch.schema.names}
+    given = columns.get("properties")
+    if given is not None and pa.types.is_null(given.type):
+        del columns["properties"]
+    elif given is not None and not pa.types.is_map(given.type):
+        raise InvalidMessageError(
+            None,
+            reason="column properties has the wrong type",
+            expected=PROPERTIES,
+            actual=given.type,
+        )
     for name, kind in kinds.items():
         if columns[name].type != kind:
             columns[name] = cast_to(columns[name], kind, name)
