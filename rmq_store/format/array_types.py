@@ -28,7 +28,7 @@ class Columns:
         return type(self)(*(one[rows] if isinstance(one, np.ndarray) else one for one in values))
 
 
-def concatenated(parts: Sequence[Columns], names: Sequence[str]) -> list[npt.NDArray[Any]]:
+def concatenated(parts: Sequence[Any], names: Sequence[str]) -> list[npt.NDArray[Any]]:
     """Some columns of all parts, at least one, behind each other."""
     return [np.concatenate([getattr(part, name) for part in parts]) for name in names]
 

@@ -14,9 +14,9 @@ from rmq_store.arrow.encoding import message_to_record as single
 from rmq_store.arrow.encoding.batch_to_records import (
     LOOPBACK,
     Prepared,
-    check_room,
     prepare,
 )
+from rmq_store.arrow.encoding.checks import check_sizes
 from rmq_store.arrow.encoding.offset_properties import Places, with_places
 from rmq_store.commitlog.log_writer import LogAppender
 from rmq_store.config.broker_conf import StoreConfig
@@ -142,7 +142,7 @@ class RecordAppender:
     def append_encoded(self, records: EncodedRecords) -> AppendResult:
         """Append encoded records, at least one."""
         records.check()
-        check_room(records.total, self._config)
+        check_sizes({"room": records.total}, self._config, self._dialect, copied=True)
         if self._with_record_crc:
             raise InvalidArgumentError(
                 None,

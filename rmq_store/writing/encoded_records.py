@@ -18,7 +18,7 @@ from rmq_store.arrow.encoding.batch_to_records import Prepared, assemble
 from rmq_store.arrow.string_slices import buffers
 from rmq_store.consumequeue.entry_of_record import DispatchRequests, plain_entries
 from rmq_store.errors import InvalidArgumentError
-from rmq_store.format.array_types import Bytes, Ints
+from rmq_store.format.array_types import Bytes, Ints, concatenated, renumbered
 from rmq_store.format.layout import (
     MAGIC_V1,
     MAGIC_V2,
@@ -138,25 +138,12 @@ class EncodedRecords:
         _set_fields(data, at + behind_v6 * V6_EXTRA, "store_timestamp", store_timestamp)
         return data
 
-    def listing(
-        self, rows: slice, queue_offset: Ints, log_offset: Ints, store_timestamp: Ints
-    ) -> Listing:
-        """What lists the records `rows` in queues and index."""
+    def listing(self, rows: slice, *given: Ints) -> Listing:
+        """What lists the records `rows`, with the `given` offsets and times as in `placed`."""
         first = int(self.item_counts[: rows.start].sum())
         counts = self.item_counts[rows]
-        return Listing(
-            self.topics,
-            self.topic_code[rows],
-            self.queue_id[rows].astype(np.int64),
-            self.transaction[rows],
-            queue_offset,
-            log_offset,
-            self.total[rows],
-            self.tags_code[rows],
-            store_timestamp,
-            counts,
-            self.hashes[first : first + int(counts.sum())],
-        )
+        hashes = self.hashes[first : first + int(counts.sum())]
+        return _listing(self, rows, given, (self.tags_code[rows], counts, hashes))
 
 
 def _contradiction(what: str) -> InvalidArgumentError:
@@ -228,17 +215,29 @@ class Listing:
 
 def concat_listings(parts: Sequence[Listing]) -> Listing:
     """The listings of adjacent records, at least one, in one object with renumbered topics."""
-    number: dict[str, int] = {}
-    codes = []
-    for part in parts:
-        renumbered = [number.setdefault(topic, len(number)) for topic in part.topics]
-        codes.append(np.array(renumbered, dtype=np.int64)[part.topic_code])
-    names = (
-        *("queue_id", "transaction", "queue_offset", "log_offset", "total"),
-        *("tags_code", "store_timestamp", "item_counts", "hashes"),
+    topics, codes = renumbered([(part.topics, part.topic_code) for part in parts])
+    return Listing(topics, codes, *concatenated(parts, Listing.__match_args__[2:]))
+
+
+_Keys = tuple[Ints, Ints, npt.NDArray[np.int32]]  # tags_code, item_counts and hashes
+
+
+def _listing(records: Unplaced, rows: slice, given: tuple[Ints, ...], keys: _Keys) -> Listing:
+    queue_offset, log_offset, store_timestamp = given
+    tags_code, counts, hashes = keys
+    return Listing(
+        records.topics,
+        records.topic_code[rows],
+        records.queue_id[rows].astype(np.int64),
+        records.transaction[rows],
+        queue_offset,
+        log_offset,
+        records.total[rows],
+        tags_code,
+        store_timestamp,
+        counts,
+        hashes,
     )
-    columns = (np.concatenate([getattr(part, name) for part in parts]) for name in names)
-    return Listing(list(number), np.concatenate(codes), *columns)
 
 
 # --- encoding -------------------------------------------------------------------------------------
@@ -264,32 +263,20 @@ def encode(prepared: Prepared, rows: slice, dialect: Dialect) -> EncodedRecords:
     total = prepared.total[rows]
     nothing = np.zeros(len(total), dtype=np.int64)
     data = assemble(prepared, rows, nothing, nothing, nothing)
-    keys = _key_values(prepared, rows)
-    code, flags = prepared.topic_code[rows], prepared.numbers["sysFlag"][rows]
-    items = items_of(keys, prepared.topics, code, flags, dialect)
     return EncodedRecords(
         data,
         total,
         prepared.topics,
-        code,
+        prepared.topic_code[rows],
         prepared.queue_id[rows],
-        flags,
+        prepared.numbers["sysFlag"][rows],
         prepared.store_timestamp[rows],
-        keys.tags_codes(),
-        items.counts,
-        items.hashes,
+        *_keys_of(prepared, rows, _key_values(prepared, rows), dialect),
     )
 
 
-def listing_of(
-    prepared: Prepared,
-    rows: slice,
-    dialect: Dialect,
-    queue_offset: Ints,
-    log_offset: Ints,
-    store_timestamp: Ints,
-) -> Listing | None:
-    """What lists the records `rows` of checked messages in queues and index.
+def listing_of(prepared: Prepared, rows: slice, dialect: Dialect, *given: Ints) -> Listing | None:
+    """What lists the records `rows` of checked messages, with the `given` offsets and times.
 
     None if it follows from other properties than tags and keys, as that of inner batches.
     """
@@ -299,21 +286,13 @@ def listing_of(
     keys = _key_values(prepared, rows)
     if keys.other_queues.any():
         return None
-    code = prepared.topic_code[rows]
+    return _listing(prepared, rows, given, _keys_of(prepared, rows, keys, dialect))
+
+
+def _keys_of(prepared: Prepared, rows: slice, keys: KeyValues, dialect: Dialect) -> _Keys:
+    code, flags = prepared.topic_code[rows], prepared.numbers["sysFlag"][rows]
     items = items_of(keys, prepared.topics, code, flags, dialect)
-    return Listing(
-        prepared.topics,
-        code,
-        prepared.queue_id[rows].astype(np.int64),
-        flags & SysFlag.TRANSACTION_MASK,
-        queue_offset,
-        log_offset,
-        prepared.total[rows],
-        keys.tags_codes(),
-        store_timestamp,
-        items.counts,
-        items.hashes,
-    )
+    return keys.tags_codes(), items.counts, items.hashes
 
 
 def _key_values(prepared: Prepared, rows: slice) -> KeyValues:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from rmq_store.arrow.column_definitions import PROPERTIES
 from rmq_store.arrow.encoding.checks import (
     cast_to,
-    has_size_limit,
+    check_sizes,
     invalid,
     lengths,
     needs_v2,
@@ -32,13 +32,11 @@ from rmq_store.errors import InvalidMessageError, nearest
 from rmq_store.format.array_types import Bytes, Ints
 from rmq_store.format.crc import crc32_of_slices
 from rmq_store.format.layout import (
-    BLANK_SIZE,
     CRC_ITEM_SIZE,
     CRC_MASK,
     HOST_V6_SIZE,
     MAGIC_V1,
     MAGIC_V2,
-    MAX_PROPERTIES_LENGTH,
     MIN_RECORD_SIZE,
     V6_EXTRA,
     Property,
@@ -198,12 +196,16 @@ def prepare(
         bool(config.enabledAppendPropCRC and dialect.has("record_crc")),
         copied,
     )
-    _refuse(parts[2] > MAX_PROPERTIES_LENGTH, parts[2], "the properties", MAX_PROPERTIES_LENGTH)
-    if has_size_limit(config, copied=copied):
-        _check_message_size(prepared, parts[0], config, dialect)
-    if not copied:
-        _refuse_negative_queues(prepared)
-    check_room(prepared.total, config)
+    sizes = {
+        "body": parts[0],
+        "properties": parts[2],
+        "record": prepared.total,
+        "room": prepared.total,
+    }
+    check_sizes(sizes, config, dialect, copied=copied)
+    negative = np.flatnonzero(prepared.queue_id < 0)
+    if len(negative) and not copied:
+        raise invalid(int(negative[0]), "queueId is below 0")
     return prepared
 
 
@@ -293,45 +295,6 @@ def _hosts(column: pa.Array | None, count: int, default: str) -> Hosts:
         table[code, : len(raw)] = np.frombuffer(raw, dtype=np.uint8)
         is_v6[code] = len(raw) == HOST_V6_SIZE
     return Hosts(table, is_v6, codes)
-
-
-# --- checks ---------------------------------------------------------------------------------------
-
-
-def _check_message_size(
-    prepared: Prepared, body: Ints, config: StoreConfig, dialect: Dialect
-) -> None:
-    limited = body if dialect.has("size_limit_on_body") else prepared.total
-    what = "the body" if limited is body else "the record"
-    _refuse(
-        limited > config.max_message_size,
-        limited,
-        f"{what} (maxMessageSize)",
-        config.max_message_size,
-    )
-
-
-def _refuse_negative_queues(prepared: Prepared) -> None:
-    negative = np.flatnonzero(prepared.queue_id < 0)
-    if len(negative):
-        raise invalid(int(negative[0]), "queueId is below 0")
-
-
-def check_room(sizes: Ints, config: StoreConfig) -> None:
-    """Raise InvalidMessageError for a record that does not fit into a file of the log."""
-    room = config.commitlog_file_size - BLANK_SIZE
-    _refuse(sizes > room, sizes, "the record in a file of the log", room)
-
-
-def _refuse(wrong: npt.NDArray[np.bool_], sizes: Ints, what: str, limit: int) -> None:
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        raise invalid(
-            row,
-            f"{what} is too large",
-            expected=f"at most {limit} bytes",
-            actual=f"{int(sizes[row])}",
-        )
 
 
 # --- bytes ----------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ than a maxMessageSize that was given.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,12 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import InvalidMessageError
 from rmq_store.files.safe_paths import is_plain_name
 from rmq_store.format.array_types import Ints
-from rmq_store.format.layout import MAX_TOPIC_LENGTH, MAX_TOPIC_LENGTH_V1
+from rmq_store.format.layout import (
+    BLANK_SIZE,
+    MAX_PROPERTIES_LENGTH,
+    MAX_TOPIC_LENGTH,
+    MAX_TOPIC_LENGTH_V1,
+)
 from rmq_store.format.properties import encode_utf8
 from rmq_store.format.releases import Dialect
 from rmq_store.format.topics import DLQ_PREFIX, RETRY_PREFIX, forbidden_character
@@ -50,9 +56,33 @@ def topic_fault(
     return None
 
 
-def has_size_limit(config: StoreConfig, *, copied: bool) -> bool:
-    """Whether maxMessageSize holds: always for a new message, for a copied one where it is given."""
-    return not copied or config.maxMessageSize is not None
+_NONE: Ints = np.zeros(0, dtype=np.int64)
+
+
+def size_limits(
+    config: StoreConfig, dialect: Dialect, *, copied: bool
+) -> Iterator[tuple[str, str, int]]:
+    """What has a largest size: its name (body, properties, record, room), as it is called, and the bytes.
+
+    maxMessageSize holds for a new message, and for a copied one where it is given.
+    """
+    yield "properties", "the properties", MAX_PROPERTIES_LENGTH
+    if not copied or config.maxMessageSize is not None:
+        limited = "body" if dialect.has("size_limit_on_body") else "record"
+        yield limited, f"the {limited} (maxMessageSize)", config.max_message_size
+    yield "room", "the record in a file of the log", config.commitlog_file_size - BLANK_SIZE
+
+
+def check_sizes(
+    sizes: Mapping[str, Ints], config: StoreConfig, dialect: Dialect, *, copied: bool
+) -> None:
+    """Raise InvalidMessageError, with the row, for what is larger than its limit, by name."""
+    for name, what, limit in size_limits(config, dialect, copied=copied):
+        wrong = sizes.get(name, _NONE) > limit
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            bounds = {"expected": f"at most {limit} bytes", "actual": f"{int(sizes[name][row])}"}
+            raise invalid(row, f"{what} is too large", **bounds)
 
 
 def needs_v2(topic: str) -> bool:

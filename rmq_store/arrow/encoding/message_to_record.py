@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from rmq_store.arrow.encoding.batch_to_records import KNOWN_COLUMNS, LOOPBACK, NUMBER_COLUMNS
-from rmq_store.arrow.encoding.checks import has_size_limit, needs_v2, topic_fault
+from rmq_store.arrow.encoding.checks import needs_v2, size_limits, topic_fault
 from rmq_store.arrow.encoding.properties import PROPERTY_WORDS, with_crc_place, without_crc_item
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import InvalidMessageError, nearest
 from rmq_store.format.layout import (
-    BLANK_SIZE,
     HOST_V4_SIZE,
     MAGIC_V1,
     MAGIC_V2,
@@ -59,13 +58,16 @@ def to_record(
         properties=_properties(values, release, config),
         magic=MAGIC_V2 if needs_v2(topic) else MAGIC_V1,
     )
-    check_properties(record.properties)
-    if has_size_limit(config, copied=copied):
-        _check_message_size(record, release, config)
+    sizes = {
+        "body": len(record.body),
+        "properties": len(record.properties),
+        "record": record.total_size,
+        "room": record.total_size,
+    }
+    for name, what, limit in size_limits(config, release, copied=copied):
+        _refuse_larger(what, sizes[name], limit)
     if not copied and record.queue_id < 0:
         raise _invalid("queueId is below 0")
-    room = config.commitlog_file_size - BLANK_SIZE
-    _refuse_larger("the record in a file of the log", record.total_size, room)
     return record
 
 
@@ -228,15 +230,6 @@ def _check_words(words: Mapping[str, str], properties: Mapping[str, str]) -> Non
                 actual=value,
                 advice="Omit one of the two. Nothing of it was written",
             )
-
-
-def _check_message_size(record: Record, release: Dialect, config: StoreConfig) -> None:
-    on_body = release.has("size_limit_on_body")
-    _refuse_larger(
-        f"the {'body' if on_body else 'record'} (maxMessageSize)",
-        len(record.body) if on_body else record.total_size,
-        config.max_message_size,
-    )
 
 
 def messages_in(record: Record, *, copied: bool) -> int:
