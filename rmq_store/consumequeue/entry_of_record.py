@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,11 +18,18 @@ from rmq_store.commitlog.headers import Headers
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.files.safe_paths import is_plain_name
 from rmq_store.format.array_types import Columns, Ints, concatenated, renumbered
-from rmq_store.format.layout import MULTI_DISPATCH_SEPARATOR, Property, SysFlag
+from rmq_store.format.layout import (
+    BATCH_QUEUE_ENTRY,
+    MULTI_DISPATCH_SEPARATOR,
+    QUEUE_ENTRY,
+    Property,
+    SysFlag,
+)
 from rmq_store.format.properties import decode_properties
 from rmq_store.format.queues import QueueId
 from rmq_store.format.topics import LMQ_PREFIX, SCHEDULE_TOPIC
 
+_NOT_COMPACTED = -1
 _UNKNOWN_LEVEL_MS = 1000  # ScheduleMessageService#computeDeliverTimestamp
 
 LOG = logging.getLogger("rmqstore")
@@ -59,6 +67,20 @@ class DispatchRequests(Columns):
         for part in np.split(rows, np.flatnonzero(np.diff(self.queue[rows])) + 1):
             if len(part):
                 yield self.queues[int(self.queue[part[0]])], part
+
+
+def units_of(requests: DispatchRequests, rows: Ints, *, batch: bool) -> npt.NDArray[Any]:
+    """The units of entries of one queue, as its files hold them; `batch`: of a BatchConsumeQueue."""
+    units = np.zeros(len(rows), dtype=BATCH_QUEUE_ENTRY if batch else QUEUE_ENTRY)
+    units["log_offset"] = requests.log_offset[rows]
+    units["size"] = requests.size[rows]
+    units["tags_code"] = requests.tags_code[rows]
+    if batch:
+        units["store_timestamp"] = requests.store_timestamp[rows]
+        units["base_offset"] = requests.offset[rows]
+        units["batch_size"] = requests.count[rows]
+        units["compacted_offset"] = _NOT_COMPACTED
+    return units
 
 
 def concat_requests(parts: Sequence[DispatchRequests]) -> DispatchRequests:
@@ -252,23 +274,19 @@ def _with_extra(
     """`base` plus the entries of other queues, in log order."""
     if not extra:
         return base
-    queues = list(dict.fromkeys([*base.queues, *(queue for _, queue, _ in extra)]))
-    number = {queue: place for place, queue in enumerate(queues)}
-    rows = np.array([row for row, _, _ in extra])
-    stamps = headers.store_timestamp
-    joined = (
-        (base.queue, np.array([number[queue] for _, queue, _ in extra])),
-        (base.offset, np.array([at for _, _, at in extra])),
-        (base.log_offset, headers.at[rows] + headers.base),
-        (base.size, headers.total[rows]),
-        (base.tags_code, tags_code[rows]),
-        (base.count, np.ones(len(rows), dtype=np.int64)),
-        (base.store_timestamp, stamps[rows]),
-        (base.batch, np.zeros(len(rows), dtype=bool)),
+    rows, offsets = (np.array([one[part] for one in extra], dtype=np.int64) for part in (0, 2))
+    others = plain_entries(
+        [queue.topic for _, queue, _ in extra],
+        np.arange(len(extra)),
+        np.array([queue.queue_id for _, queue, _ in extra], dtype=np.int64),
+        offsets,
+        headers.at[rows] + headers.base,
+        headers.total[rows],
+        tags_code[rows],
+        headers.store_timestamp[rows],
     )
-    columns = [np.concatenate(pair) for pair in joined]
-    order = np.argsort(columns[2], kind="stable")
-    return DispatchRequests(queues, *(column[order] for column in columns))
+    joined = concat_requests([base, others])
+    return joined.take(np.argsort(joined.log_offset, kind="stable"))
 
 
 def entries_to_write(

@@ -24,7 +24,7 @@ from rmq_store.consumequeue.entry_of_record import DispatchRequests, entries_to_
 from rmq_store.consumequeue.queue_folders import QueueFolders, queue_folder
 from rmq_store.files.segment_writer import OpenFiles
 from rmq_store.files.truncate import own, remove
-from rmq_store.format.array_types import Bytes, Ints, Mask
+from rmq_store.format.array_types import Bytes, Mask
 from rmq_store.format.crc import crc32
 from rmq_store.format.layout import (
     ABORT_FILE,
@@ -194,7 +194,7 @@ class _Broker:
                 self._newest = int(headers.store_timestamp[-1])
                 says = headers.physical_offset
                 if only_behind is not None:
-                    headers = _rows(headers, np.flatnonzero(says > only_behind))
+                    headers = headers.take(says > only_behind)
                 if not len(headers):
                     continue
                 records = DecodedRecords.of(headers)
@@ -204,7 +204,7 @@ class _Broker:
                     if len(fresh) == len(headers):
                         indexer.add_items(records)
                     elif len(fresh):
-                        indexer.add_items(DecodedRecords.of(_rows(headers, fresh)))
+                        indexer.add_items(DecodedRecords.of(headers.take(fresh)))
             end = self._walked_to
         finally:
             self.opened.close()
@@ -230,14 +230,7 @@ class _Broker:
             if "/" in queue.topic or "\0" in queue.topic:
                 continue  # not a possible folder name
             broker_queue = self._queue(queue, queue.topic in self.batch_topics)
-            added, left = broker_queue.put(
-                requests.log_offset[rows],
-                requests.size[rows],
-                requests.tags_code[rows],
-                requests.offset[rows],
-                requests.count[rows],
-                requests.store_timestamp[rows],
-            )
+            added, left = broker_queue.put(requests.take(rows))
             self.report.entries_rebuilt += added
             if len(left):
                 left = rows[left]
@@ -296,10 +289,6 @@ class _Broker:
         report.snapshot = StoreSnapshot(start, end, states)
         self.log.chain.close()
         return report
-
-
-def _rows(headers: Headers, rows: Ints) -> Headers:
-    return headers.take(rows)
 
 
 def _is_blank(window: Bytes, at: int) -> bool:
