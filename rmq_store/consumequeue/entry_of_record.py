@@ -24,6 +24,7 @@ from rmq_store.format.layout import (
     QUEUE_ENTRY,
     Property,
     SysFlag,
+    enters_queue,
 )
 from rmq_store.format.properties import decode_properties
 from rmq_store.format.queues import QueueId
@@ -110,9 +111,9 @@ def appended_rows(offset: Ints, end: int) -> Ints:
 
 def dispatch(
     records: DecodedRecords,
-    *,
     delay_levels_ms: Mapping[int, int],
-    batch_topics: Collection[str] = (),
+    batch_topics: Collection[str],
+    *,
     lmq: bool = True,
 ) -> DispatchRequests:
     """The queue entries of records.
@@ -121,8 +122,7 @@ def dispatch(
     queues (INNER_MULTI_QUEUE_OFFSET) enter those too.
     """
     headers, names, codes = records.headers, records.topics, records.topic_code
-    transaction = headers.sys_flag & SysFlag.TRANSACTION_MASK
-    listed = (transaction == 0) | (transaction == SysFlag.TRANSACTION_COMMIT)
+    listed = enters_queue(headers.sys_flag)
     is_batch = np.isin(codes, [names.index(t) for t in batch_topics if t in names])
     is_batch |= (headers.sys_flag & SysFlag.INNER_BATCH) != 0
     values = _Values(
@@ -293,10 +293,7 @@ def entries_to_write(
     records: DecodedRecords, config: StoreConfig, batch: set[str], *, lmq: bool = True
 ) -> DispatchRequests:
     """The queue entries of records that a writer of queues can write."""
-    levels = config.delay_levels_ms
-    return _with_folder_names(
-        dispatch(records, delay_levels_ms=levels, batch_topics=batch, lmq=lmq)
-    )
+    return _with_folder_names(dispatch(records, config.delay_levels_ms, batch, lmq=lmq))
 
 
 def _with_folder_names(requests: DispatchRequests) -> DispatchRequests:

@@ -275,16 +275,12 @@ class UnlistedRecords:
                 at = stop if gone is None else chain.segment_end(gone)
 
     def _request_of(self, headers: Headers) -> DispatchRequests:
-        return dispatch(
-            DecodedRecords.of(headers),
-            delay_levels_ms=self._config.delay_levels_ms,
-            batch_topics=self._batch_topics,
-        )
+        records = DecodedRecords.of(headers)
+        return dispatch(records, self._config.delay_levels_ms, self._batch_topics)
 
     @cached_property
     def _batch_topics(self) -> set[str]:
-        batch = {queue.topic for queue, state in self._snapshot.queues.items() if state.batch}
-        return batch | declared_batch_topics(self._root)
+        return self._snapshot.batch_topics | declared_batch_topics(self._root)
 
     def is_damage(self, piece: Extent) -> bool:
         """Whether a gap is damage. A ghost is, if it is no copy of the record that it names."""

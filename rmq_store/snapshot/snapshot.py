@@ -47,6 +47,11 @@ class StoreSnapshot:
     misplaced: tuple[StoreError, ...] = ()  # undispatched records that are not in `queues`
     part: bool = False  # `queues` are some of the store's
 
+    @property
+    def batch_topics(self) -> set[str]:
+        """The topics whose queues are BatchConsumeQueues."""
+        return {queue.topic for queue, state in self.queues.items() if state.batch}
+
     def only(self, queues: Iterable[QueueId]) -> StoreSnapshot:
         """The snapshot with only these `queues`, for a part of a job."""
         return replace(self, queues={queue: self.queues[queue] for queue in queues}, part=True)

@@ -22,7 +22,7 @@ from rmq_store.commitlog.log_writer import LogAppender
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import InvalidArgumentError, InvalidMessageError
 from rmq_store.format.array_types import Bytes, Ints
-from rmq_store.format.layout import BLANK_SIZE, SysFlag
+from rmq_store.format.layout import BLANK_SIZE, enters_queue
 from rmq_store.format.properties import decode_utf8
 from rmq_store.format.queues import QueueId
 from rmq_store.format.record import Record, encode_record
@@ -106,7 +106,7 @@ class RecordAppender:
         """Append one record; returns it as written to the log. `copied`: it is of another store."""
         queue = QueueId(decode_utf8(record.topic), record.queue_id)
         count = single.messages_in(record, copied=copied)
-        listed = record.transaction in (0, SysFlag.TRANSACTION_COMMIT)
+        listed = enters_queue(record.sys_flag)
         places = self._places()
         if places.concern(record.properties, record.sys_flag):
             stored = places.set(record.properties, record.sys_flag, queue, listed)
@@ -252,8 +252,7 @@ class QueueCounters:
 
     def assign(self, prepared: Unplaced, counts: Ints) -> Ints:
         """queueOffset of each record: the queue's counter; 0 for records that enter no queue."""
-        transaction = prepared.transaction
-        listed = (transaction == 0) | (transaction == SysFlag.TRANSACTION_COMMIT)
+        listed = enters_queue(prepared.sys_flag)
         keys = prepared.topic_code << 32 | (prepared.queue_id.astype(np.int64) & 0xFFFFFFFF)
         offsets = np.zeros(len(prepared), dtype=np.int64)
         order = np.flatnonzero(listed)[np.argsort(keys[listed], kind="stable")]

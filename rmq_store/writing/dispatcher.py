@@ -49,9 +49,7 @@ class Dispatcher:
         """`listed`: callback that receives the new queue ends after each write."""
         self._config = config
         self._listed = listed
-        self.batch_topics = batch_topics(topics_to_extend(root)) | {
-            queue.topic for queue, state in snapshot.queues.items() if state.batch
-        }
+        self.batch_topics = batch_topics(topics_to_extend(root)) | snapshot.batch_topics
         ends = {queue: state.file_stop for queue, state in snapshot.queues.items()}
         self._queues = QueueWriter(root, config, queue_files, ends)
         self._index = _open_index(root, config, release)

@@ -27,6 +27,7 @@ from rmq_store.format.layout import (
     V6_EXTRA,
     Property,
     SysFlag,
+    enters_queue,
 )
 from rmq_store.format.releases import Dialect
 from rmq_store.format.topics import SCHEDULE_TOPIC
@@ -48,7 +49,7 @@ class Unplaced(Protocol):
     @property
     def queue_id(self) -> npt.NDArray[np.int32]: ...
     @property
-    def transaction(self) -> npt.NDArray[np.int32]: ...
+    def sys_flag(self) -> npt.NDArray[np.int32]: ...
     @property
     def total(self) -> Ints: ...
     @property
@@ -83,12 +84,6 @@ class EncodedRecords:
 
     def __len__(self) -> int:
         return len(self.total)
-
-    @property
-    def transaction(self) -> npt.NDArray[np.int32]:
-        """The transaction bits of every record."""
-        bits: npt.NDArray[np.int32] = self.sys_flag & SysFlag.TRANSACTION_MASK
-        return bits
 
     def check(self) -> None:
         """Raise InvalidArgumentError if sizes, counts and the records themselves contradict."""
@@ -182,7 +177,7 @@ class Listing:
     topics: Sequence[str]
     topic_code: Ints
     queue_id: Ints
-    transaction: npt.NDArray[np.int32]
+    sys_flag: npt.NDArray[np.int32]
     queue_offset: Ints
     log_offset: Ints
     total: Ints
@@ -193,7 +188,7 @@ class Listing:
 
     def entries(self) -> DispatchRequests:
         """The queue entries. Prepared and rolled-back records enter no queue."""
-        listed = (self.transaction == 0) | (self.transaction == SysFlag.TRANSACTION_COMMIT)
+        listed = enters_queue(self.sys_flag)
         columns = (
             self.topic_code,
             self.queue_id,
@@ -229,7 +224,7 @@ def _listing(records: Unplaced, rows: slice, given: tuple[Ints, ...], keys: _Key
         records.topics,
         records.topic_code[rows],
         records.queue_id[rows].astype(np.int64),
-        records.transaction[rows],
+        records.sys_flag[rows],
         queue_offset,
         log_offset,
         records.total[rows],
@@ -252,7 +247,7 @@ def can_encode(prepared: Prepared) -> bool:
     """
     if prepared.with_record_crc or SCHEDULE_TOPIC in prepared.topics:
         return False
-    if (prepared.numbers["sysFlag"] & SysFlag.INNER_BATCH).any() or (prepared.queue_id < 0).any():
+    if (prepared.sys_flag & SysFlag.INNER_BATCH).any() or (prepared.queue_id < 0).any():
         return False
     stored = buffers(prepared.properties)[1].tobytes()
     return not any(name.encode() in stored for name in _NAMES_OF_QUEUES)
@@ -269,7 +264,7 @@ def encode(prepared: Prepared, rows: slice, dialect: Dialect) -> EncodedRecords:
         prepared.topics,
         prepared.topic_code[rows],
         prepared.queue_id[rows],
-        prepared.numbers["sysFlag"][rows],
+        prepared.sys_flag[rows],
         prepared.store_timestamp[rows],
         *_keys_of(prepared, rows, _key_values(prepared, rows), dialect),
     )
@@ -280,7 +275,7 @@ def listing_of(prepared: Prepared, rows: slice, dialect: Dialect, *given: Ints) 
 
     None if it follows from other properties than tags and keys, as that of inner batches.
     """
-    flags = prepared.numbers["sysFlag"][rows]
+    flags = prepared.sys_flag[rows]
     if SCHEDULE_TOPIC in prepared.topics or (flags & SysFlag.INNER_BATCH).any():
         return None
     keys = _key_values(prepared, rows)
@@ -290,7 +285,7 @@ def listing_of(prepared: Prepared, rows: slice, dialect: Dialect, *given: Ints) 
 
 
 def _keys_of(prepared: Prepared, rows: slice, keys: KeyValues, dialect: Dialect) -> _Keys:
-    code, flags = prepared.topic_code[rows], prepared.numbers["sysFlag"][rows]
+    code, flags = prepared.topic_code[rows], prepared.sys_flag[rows]
     items = items_of(keys, prepared.topics, code, flags, dialect)
     return keys.tags_codes(), items.counts, items.hashes
 

@@ -32,7 +32,7 @@ from rmq_store.arrow.property_columns import decode_property_columns
 from rmq_store.arrow.string_slices import buffers
 from rmq_store.errors import InvalidArgumentError, nearest
 from rmq_store.format.array_types import Ints
-from rmq_store.format.layout import Property, SysFlag
+from rmq_store.format.layout import Property, SysFlag, enters_queue
 from rmq_store.format.releases import dialect
 from rmq_store.format.tag_key_hashes import java_string_hashes
 from rmq_store.writing.encoded_records import can_encode
@@ -237,8 +237,7 @@ class _Rows:
 
 
 def _refuse_unlisted(flags: npt.NDArray[np.int32]) -> None:
-    transaction = flags & SysFlag.TRANSACTION_MASK
-    unlisted = (transaction != 0) & (transaction != SysFlag.TRANSACTION_COMMIT)
+    unlisted = ~enters_queue(flags)
     if unlisted.any():
         raise invalid(
             int(np.argmax(unlisted)),

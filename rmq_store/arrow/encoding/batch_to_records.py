@@ -114,10 +114,10 @@ class Prepared:
         return len(self.total)
 
     @property
-    def transaction(self) -> npt.NDArray[np.int32]:
-        """The transaction bits of every message."""
-        bits: npt.NDArray[np.int32] = self.numbers["sysFlag"] & SysFlag.TRANSACTION_MASK
-        return bits
+    def sys_flag(self) -> npt.NDArray[np.int32]:
+        """The sysFlag of every message."""
+        flags: npt.NDArray[np.int32] = self.numbers["sysFlag"]
+        return flags
 
     @property
     def store_timestamp(self) -> Ints:
@@ -133,7 +133,7 @@ class Prepared:
         message, as the broker counts it.
         """
         counts = np.ones(len(self), dtype=np.int64)
-        for row in np.flatnonzero(self.numbers["sysFlag"] & SysFlag.INNER_BATCH).tolist():
+        for row in np.flatnonzero(self.sys_flag & SysFlag.INNER_BATCH).tolist():
             number = decode_properties(self.properties[row].as_py()).get(Property.INNER_NUM, "")
             if number.isdigit() and int(number):
                 counts[row] = int(number)

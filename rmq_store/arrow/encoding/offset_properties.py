@@ -22,6 +22,7 @@ from rmq_store.format.layout import (
     PROPERTY_SEPARATOR,
     Property,
     SysFlag,
+    enters_queue,
 )
 from rmq_store.format.properties import decode_properties
 from rmq_store.format.queues import QueueId
@@ -100,9 +101,9 @@ def with_places(batch: pa.RecordBatch, places: Places, dialect: Dialect) -> pa.R
     queues = map(QueueId, columns["topic"].to_pylist(), columns["queueId"].to_pylist())
     for row, (flag, queue) in enumerate(zip(flags.tolist(), queues, strict=True)):
         if places.concern(stored[row], flag):
-            raw = places.set(stored[row], flag, queue, _listed(flag))
+            raw = places.set(stored[row], flag, queue, enters_queue(flag))
             stored[row] = raw if ends_last else raw.removesuffix(_ITEM_END)
-        elif _listed(flag):
+        elif enters_queue(flag):
             places.set(b"", 0, queue, True)
     batch = batch.drop_columns([name for name in _FORMS if name in batch.schema.names])
     return batch.append_column("rawProperties", pa.array(stored, pa.binary()))
@@ -119,10 +120,6 @@ def _names_queues(batch: pa.RecordBatch) -> bool:
     if given is None or not pa.types.is_map(given.type):
         return False
     return bool(pc.any(pc.equal(given.keys, Property.INNER_MULTI_DISPATCH)).as_py())
-
-
-def _listed(flag: int) -> bool:
-    return flag & SysFlag.TRANSACTION_MASK in (0, SysFlag.TRANSACTION_COMMIT)
 
 
 def _with(raw: bytes, name: str, value: str) -> bytes:
