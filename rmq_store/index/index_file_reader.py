@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,9 +32,9 @@ from rmq_store.format.layout import (
     INDEX_ITEM,
     INDEX_NAME_DIGITS,
     INDEX_SLOT,
+    index_file_size,
     index_item_at,
 )
-from rmq_store.index.geometry import Geometry, Header
 
 _SAMPLE = 256  # items checked from either end to prove a geometry
 _REMOTE_SAMPLE = 8  # in an object store, where each item costs one or two requests
@@ -552,3 +553,33 @@ def open_index_file(
         return IndexFile(segment, slots=slots, items=items, mappings=mappings)
     except IndexGeometryError as error:
         return error
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """The numbers of slots (maxHashSlotNum) and item places (maxIndexNum) of an index file."""
+
+    slots: int
+    items: int
+
+    @property
+    def file_size(self) -> int:
+        """Bytes of a file of this geometry."""
+        return index_file_size(self.slots, self.items)
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The 40 bytes at the start of the file; timestamps in ms."""
+
+    begin_timestamp: int
+    end_timestamp: int
+    begin_log_offset: int
+    end_log_offset: int
+    hash_slot_count: int
+    index_count: int
+
+    @property
+    def items(self) -> int:
+        """The number of items in the file; index_count is the number of the next one."""
+        return max(self.index_count, 1) - 1

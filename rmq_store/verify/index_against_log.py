@@ -16,9 +16,9 @@ from rmq_store.files.segments import SegmentFile
 from rmq_store.format.array_types import Ints
 from rmq_store.format.layout import ABORT_FILE, CHECKPOINT_FILE, INDEX_DIR, INDEX_HEADER, INDEX_ITEM
 from rmq_store.format.releases import dialect
-from rmq_store.index.geometry import Geometry
 from rmq_store.index.index_file_reader import (
     FILES_MAPPED,
+    Geometry,
     IndexFile,
     list_index_files,
     list_too_short,

@@ -20,8 +20,7 @@ from rmq_store.format.array_types import Bytes, Ints
 from rmq_store.format.layout import INDEX_DIR
 from rmq_store.format.queues import QueueId
 from rmq_store.format.releases import Dialect
-from rmq_store.index.geometry import Geometry, Header
-from rmq_store.index.index_file_reader import IndexFile, list_index_files
+from rmq_store.index.index_file_reader import Geometry, Header, IndexFile, list_index_files
 from rmq_store.index.index_writer import IndexWriter
 from rmq_store.snapshot.snapshot import StoreSnapshot
 from rmq_store.writing.encoded_records import Listing, concat_listings

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypedDict, cast
 
-from rmq_store.files.disk_usage import disk_used_percent
+from rmq_store.admin.retention import disk_used_percent
 from rmq_store.testing.live_broker.broker_files import (
     BROKER_DEFAULTS,
     DISK_GUARD,
