@@ -172,53 +172,37 @@ def _sys_flag(flags: int, born_host: bytes, store_host: bytes, release: Dialect)
 
 
 def _properties(values: Mapping[str, Any], release: Dialect, config: StoreConfig) -> bytes:
-    if values.get("rawProperties") is not None:
-        raw = bytes(values["rawProperties"])
-        _check_stored(raw, values)
+    words, given = _words_of(values), _given_map(values)
+    if values.get("rawProperties") is None:
+        found = words if given is None else given
+        raw = encode_properties(found, last_separator=not release.has("no_last_separator"))
+        _check_words(words, found)
     else:
-        raw = encode_properties(
-            _property_map(values), last_separator=not release.has("no_last_separator")
-        )
+        raw = bytes(values["rawProperties"])
+        found = decode_properties(raw)
+        _check_words(words, found)
+        if given is not None and decode_properties(encode_properties(given)) != found:
+            raise _invalid(
+                "rawProperties and properties differ",
+                expected=found,
+                actual=given,
+                advice="Omit one of the two. Nothing of it was written",
+            )
     if config.enabledAppendPropCRC and release.has("record_crc"):
         return with_crc_place(raw)
     return without_crc_item(raw)
-
-
-def _check_stored(raw: bytes, values: Mapping[str, Any]) -> None:
-    found = decode_properties(raw)
-    _check_words(_words_of(values), found)
-    if values.get("properties") is None:
-        return
-    given = _given_map(values)
-    if decode_properties(encode_properties(given)) != found:
-        raise _invalid(
-            "rawProperties and properties differ",
-            expected=found,
-            actual=given,
-            advice="Omit one of the two. Nothing of it was written",
-        )
 
 
 def _words_of(values: Mapping[str, Any]) -> dict[str, str]:
     return {PROPERTY_WORDS[name]: values[name] for name in PROPERTY_WORDS if values.get(name)}
 
 
-def _given_map(values: Mapping[str, Any]) -> dict[str, str]:
+def _given_map(values: Mapping[str, Any]) -> dict[str, str] | None:
+    given = values.get("properties")
     try:
-        return dict(values["properties"])
+        return None if given is None else dict(given)
     except (TypeError, ValueError) as error:
-        raise _invalid(
-            "properties is not a map of names to values", actual=values["properties"]
-        ) from error
-
-
-def _property_map(values: Mapping[str, Any]) -> dict[str, str]:
-    words = _words_of(values)
-    if values.get("properties") is None:
-        return words
-    properties = _given_map(values)
-    _check_words(words, properties)
-    return properties
+        raise _invalid("properties is not a map of names to values", actual=given) from error
 
 
 def _check_words(words: Mapping[str, str], properties: Mapping[str, str]) -> None:
