@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from rmq_store.commitlog.log import CommitLog, Extent
-from rmq_store.commitlog.release_guess import guess_release_4
+from rmq_store.commitlog.log import CommitLog, Extent, guess_release_4
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.consumer_offsets import ConsumerOffsets, read_consumer_offsets
 from rmq_store.config.dledger import unread_dledger
@@ -20,10 +19,10 @@ from rmq_store.config.topics_json import batch_topics
 from rmq_store.consumequeue.entries import Entries
 from rmq_store.consumequeue.queue_folders import QueueFolders
 from rmq_store.errors import ReadOnlyStoreError
-from rmq_store.files.deleted_meanwhile import again_if_expired
-from rmq_store.files.read_counts import StoreReads
+from rmq_store.files.mapping import StoreReads
 from rmq_store.files.remote.remote_store import Listing, Shadow, open_shadow
 from rmq_store.files.remote.uri_filesystem import is_uri
+from rmq_store.files.segments import again_if_expired
 from rmq_store.format.layout import ABORT_BACKUP_FILE
 from rmq_store.format.message import Message
 from rmq_store.format.queues import QueueId, QueueSlice

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from rmq_store.admin.topic_kinds import TopicKinds
-from rmq_store.commitlog.intact_records_behind import newest_behind_damage
+from rmq_store.commitlog.next_intact_record import newest_behind_damage
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.dledger import refuse_dledger
 from rmq_store.config.json_files import is_there
@@ -43,9 +43,8 @@ from rmq_store.format.layout import (
     INDEX_DIR,
 )
 from rmq_store.format.releases import dialect
-from rmq_store.markers.abort_file import remove_abort, write_abort
 from rmq_store.markers.checkpoint import Checkpoint
-from rmq_store.markers.lock_file import StoreLock
+from rmq_store.markers.lock_file import StoreLock, remove_abort, write_abort
 from rmq_store.recovery.recover_store import recover_locked
 from rmq_store.recovery.report import RecoveryReport
 from rmq_store.snapshot.snapshot import StoreSnapshot

@@ -8,6 +8,7 @@ that would lose messages.
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
@@ -22,11 +23,10 @@ from rmq_store.config.locate import refuse_foreign_log, refuse_linked_queues
 from rmq_store.config.rocksdb import refuse_rocksdb
 from rmq_store.consumequeue.queue_files import QueueFiles
 from rmq_store.errors import InvalidArgumentError, MissingFileError, StoreError, from_os_error
-from rmq_store.files.disk_usage import disk_used_percent
 from rmq_store.files.segments import SegmentFile
 from rmq_store.format.layout import CONSUMEQUEUE_DIR
 from rmq_store.format.queues import QueueId
-from rmq_store.index.open_files import open_index_files
+from rmq_store.index.index_file_reader import open_index_files
 from rmq_store.markers.lock_file import StoreLock
 from rmq_store.store import MessageStore
 
@@ -299,3 +299,14 @@ def _delete(one: Expired) -> int:
     except OSError as error:
         raise from_os_error(one.path, error, "deleting") from error
     return size
+
+
+def disk_used_percent(folder: str | os.PathLike[str]) -> int:
+    """The used share of the disk of a folder, in percent, rounded up.
+
+    Space that is reserved for root counts as neither used nor free.
+    Source: UtilAll#getDiskPartitionSpaceUsedPercent.
+    """
+    usage = shutil.disk_usage(folder)
+    whole = usage.used + usage.free
+    return -(-100 * usage.used // whole) if whole else 0

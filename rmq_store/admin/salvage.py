@@ -19,11 +19,10 @@ from rmq_store.admin.topic_kinds import BATCH
 from rmq_store.arrow.column_values import hosts, stored_bodies, stored_topics
 from rmq_store.arrow.string_slices import slices
 from rmq_store.commitlog.doubled_records import doubled_files
-from rmq_store.commitlog.headers import Headers
+from rmq_store.commitlog.headers import Headers, record_crc_rows
 from rmq_store.commitlog.log import Extent
-from rmq_store.commitlog.page_rest import page_rest
+from rmq_store.commitlog.next_intact_record import page_rest
 from rmq_store.commitlog.scan import SoundRun, scan
-from rmq_store.commitlog.wrong_crc_rows import record_crc_rows
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.dledger import unread_dledger
 from rmq_store.config.locate import require_apart

@@ -24,7 +24,7 @@ from rmq_store.arrow.string_slices import (
     texts_array,
 )
 from rmq_store.commitlog.headers import Headers
-from rmq_store.format.array_types import Ints
+from rmq_store.format.array_types import Columns, Ints
 from rmq_store.format.layout import SysFlag
 from rmq_store.loops import texts
 
@@ -35,7 +35,7 @@ _FROM_PROPERTIES = frozenset(("tags", "keys", "uniqKey", "properties"))
 
 
 @dataclass(slots=True)
-class Rows:
+class Rows(Columns):
     """Facts about n records that are known before the log is read: int64 arrays of n.
 
     `topic_code` numbers the names in `topics`. `queue_offset` is the position in the queue, or -1
@@ -68,18 +68,6 @@ class Rows:
         """A mask of the rows of some topics."""
         codes = [code for code, topic in enumerate(self.topics) if topic in topics]
         return np.isin(self.topic_code, codes)
-
-    def take(self, rows: Any) -> Rows:
-        """Some of the rows: a mask, an index array or a slice."""
-        return Rows(
-            self.topics,
-            self.topic_code[rows],
-            self.queue_id[rows],
-            self.queue_offset[rows],
-            self.log_offset[rows],
-            self.size[rows],
-            self.tags_code[rows],
-        )
 
 
 def needs_log(columns: Sequence[str]) -> bool:

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import signal
 import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 
 import click
 
@@ -16,8 +22,6 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from rmq_store import loops
 from rmq_store.cli.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED
-from rmq_store.cli.shown_warnings import warnings_shown
-from rmq_store.cli.without_pandas import leave_pandas_out
 from rmq_store.errors import AccessError, StoreError, nearest
 from rmq_store.heap_settings import keep_freed_memory
 
@@ -212,3 +216,54 @@ def main() -> None:
     except KeyboardInterrupt:
         code = EXIT_INTERRUPTED
     sys.exit(code if isinstance(code, int) else 0)
+
+
+@contextmanager
+def warnings_shown() -> Iterator[None]:
+    """Print each warning of the log on stderr, once however often it comes."""
+    log, shown = logging.getLogger("rmqstore"), _Shown(logging.WARNING)
+    log.addHandler(shown)
+    try:
+        yield
+    finally:
+        log.removeHandler(shown)
+
+
+class _Shown(logging.Handler):
+    def __init__(self, level: int) -> None:
+        super().__init__(level)
+        self._said: set[str] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = record.getMessage()
+        if line not in self._said:
+            self._said.add(line)
+            click.echo(f"rmqstore: warning: {line}", err=True)
+
+
+_OTHER_ENGINE = ("--engine", "--master")  # Spark may need pandas
+
+
+def leave_pandas_out(words: Sequence[str]) -> None:
+    """For a command with these arguments, in a process that has not loaded pyarrow yet.
+
+    Keeps pandas out. Does nothing in another process: it may be a notebook or a test, which uses
+    pandas itself.
+    """
+    if "pyarrow" not in sys.modules and not any(word.startswith(_OTHER_ENGINE) for word in words):
+        sys.meta_path.insert(0, _NoPandas())
+
+
+class _NoPandas(MetaPathFinder):
+    """pandas loads in 0.2 s, and no command of this package uses it.
+
+    pyarrow loads it, if it is installed, as soon as it converts a value of Python or numpy.
+    """
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Of all modules, only pandas is not to be found."""
+        if name == "pandas":
+            raise ModuleNotFoundError("a command does not load pandas", name=name)
+        return None

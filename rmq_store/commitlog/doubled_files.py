@@ -13,9 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rmq_store.commitlog.headers import Headers
+from rmq_store.commitlog.headers import Headers, wrong_crc_rows
 from rmq_store.commitlog.record_runs import follow, next_record
-from rmq_store.commitlog.wrong_crc_rows import wrong_crc_rows
 from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.files.segments import SegmentFile
 from rmq_store.format.array_types import Bytes

@@ -9,16 +9,15 @@ from pathlib import Path
 import numpy as np
 
 from rmq_store.commitlog.doubled_files import fullest
-from rmq_store.commitlog.headers import Headers
+from rmq_store.commitlog.headers import Headers, wrong_crc_rows
 from rmq_store.commitlog.record_runs import RecordRun, follow, next_record
-from rmq_store.commitlog.wrong_crc_rows import wrong_crc_rows
 from rmq_store.errors import CorruptRecordError, MissingFileError, StoreError
 from rmq_store.files.mapping import MappingCache
 from rmq_store.files.remote.blocks import need_all
 from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.files.segments import SegmentFile, list_segments
 from rmq_store.format.array_types import Bytes, Ints, Mask
-from rmq_store.format.layout import BLANK_SIZE, HEAD_SIZE, MAGIC_BLANK
+from rmq_store.format.layout import BLANK_SIZE, HEAD_SIZE, MAGIC_BLANK, PROPERTY_SEPARATOR
 from rmq_store.format.record import Gap, Record, decode_record
 
 _SIZE_FIELD = 4
@@ -443,3 +442,22 @@ class CommitLog:
     def _log_goes_on(self, segment: SegmentFile) -> bool:
         last = self.last_record_file()
         return last is not None and last.base > segment.base
+
+
+def empty_files(log: CommitLog) -> list[Path]:
+    """The files of a local log without a byte, before its last file: no broker starts with one."""
+    last = max((segment.base for segment in log.chain.segments), default=-1)
+    paths = (path for folder in log.chain.folders for path in Path(folder).glob("[0-9]" * 20))
+    return sorted(path for path in paths if int(path.name) < last and not path.stat().st_size)
+
+
+def guess_release_4(log: CommitLog) -> str | None:
+    """The release "4.9.0" or "4.9.7", from the end of the first properties; None without properties.
+
+    Releases up to 4.9.0 write a separator (0x02) after the last property, later ones do not.
+    """
+    for extent in log.extents():
+        if extent.record is not None and extent.record.properties:
+            ends = extent.record.properties[-1] == PROPERTY_SEPARATOR
+            return "4.9.0" if ends else "4.9.7"
+    return None

@@ -1,11 +1,20 @@
-"""Finds record starts around a log offset at which possibly none is."""
+"""Finds record starts around a log offset at which possibly none is, or behind the log's seeming end.
+
+What follows the end may also be the rest of a page. With writeWithoutMmap, release 5.5.0 writes from a
+shared buffer up to the end of a page of the file (DefaultMappedFile#appendMessagesInner). What an earlier,
+longer record left in the buffer follows the record then.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.record_runs import follow, next_record
+from rmq_store.commitlog.scan import SoundRun, scan
 from rmq_store.errors import CorruptRecordError, MissingFileError, StoreError
 from rmq_store.files.segments import SegmentFile
+from rmq_store.format.layout import MAGIC_V1, MAGIC_V2
 from rmq_store.format.record import NO_RECORD, Gap
 
 _LARGEST_RECORD = 8 << 20  # bytes; twice what a broker takes by default
@@ -112,3 +121,91 @@ def _is_sound(log: CommitLog, offset: int) -> bool:
     except (CorruptRecordError, MissingFileError):
         return False
     return True
+
+
+# Stored zeros at the log's end that are read in search of a record behind them: pages that a crash
+# of the machine lost. A broker may fill a whole file with zeros in advance.
+_ZEROS_READ = 64 << 20
+_ZEROS_READ_REMOTE = 1 << 16
+
+
+def intact_records_behind(log: CommitLog, stop: int, newest: int | None) -> Iterator[SoundRun]:
+    """The intact records behind `stop`, a log offset; `newest`: when the one before it was stored (ms).
+
+    Records that are older than the one before them, and what follows, are left from before the log
+    was cut.
+    """
+    if not _has_more(log, stop):
+        return
+    for piece in scan(log, stop, log.chain.stop):
+        if isinstance(piece, SoundRun):
+            stored = piece.headers.store_timestamp
+            if newest is not None and int(stored[0]) < newest:
+                return
+            yield piece
+            newest = int(stored[-1])
+
+
+def _has_more(log: CommitLog, stop: int) -> bool:
+    """Whether anything but zeros is at `stop`, soon after it, or at the start of a later file."""
+    file = log.last_record_file()
+    if file is None or stop < file.base:
+        return file is not None
+    end = log.chain.segment_end(file)
+    read = _ZEROS_READ_REMOTE if log.chain.is_remote else _ZEROS_READ
+    return stop < end and not log.chain.is_zero(stop, min(end, log.chain.stored_from(stop) + read))
+
+
+def newest_behind_damage(log: CommitLog) -> int:
+    """When the last intact record behind damage in the log's last file was stored (ms); else 0."""
+    file, newest = log.last_record_file(), 0
+    if file is None:
+        return newest
+    last, stop = log.last_from(file.base)
+    before = None if last is None else log.store_time_at(last)
+    for run in intact_records_behind(log, stop, before):
+        newest = int(run.headers.store_timestamp[-1])
+    return newest
+
+
+_PAGE = 4096
+_WORD = 4  # bytes of a record's size, which are never all zero
+_SEARCHED = 64 << 20
+_HEAD = 36  # bytes of a record up to its physicalOffset
+_MAGIC, _PLACE = slice(4, 8), slice(28, 36)
+
+
+def page_rest(log: CommitLog, end: int) -> int | None:
+    """Where the bytes after the end of a log stop, if they may be such a rest; None if not.
+
+    They are not if a record begins there, with its magic and its own offset, or if bytes follow the
+    page. A whole record of another place is a ghost, which has its own rules. Zeros at their front
+    are what a lost write looks like too: then the log must have the bytes before, for the buffer held
+    them once. Whether a record was there, only the queues and the checkpoint show.
+    """
+    segment = log.chain.segment_at(end)
+    if segment is None:
+        return None
+    stop = log.chain.segment_end(segment)
+    page_end = min(segment.base + ((end - segment.base) // _PAGE + 1) * _PAGE, stop)
+    rest = log.chain.window(end, page_end)
+    used = rest.nonzero()[0]
+    if not len(used) or _is_begun(rest[:_HEAD].tobytes(), end):
+        return None
+    if log.extent_at(segment, end).gap is Gap.GHOST:
+        return None
+    if page_end < stop and not log.chain.is_zero(page_end, stop):
+        return None
+    found = rest[: int(used[-1]) + 1].tobytes()
+    if not any(found[:_WORD]):
+        before = log.chain.window(max(segment.base, end - _SEARCHED), end)
+        if found not in before.tobytes():
+            return None
+    return end + len(found)
+
+
+def _is_begun(head: bytes, at: int) -> bool:
+    magic, place = head[_MAGIC], head[_PLACE]
+    known = int.from_bytes(magic, "big") in (MAGIC_V1, MAGIC_V2)
+    # A place that is cut off by the page, or not written yet, does not say that it is another record.
+    return known and (place == at.to_bytes(8, "big") or len(head) < _HEAD or not any(place))

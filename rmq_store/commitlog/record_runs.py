@@ -9,7 +9,7 @@ import numpy as np
 
 from rmq_store.format.array_types import Bytes, Ints
 from rmq_store.format.layout import MAGIC_V1, MIN_RECORD_SIZE
-from rmq_store.loops import log_walk
+from rmq_store.loops import record_fields
 
 MAGIC_FRONT = MAGIC_V1.to_bytes(4, "big")[:3]  # common to both magics
 _MAGIC_AT = 4
@@ -40,7 +40,7 @@ def follow(window: Bytes, base: int, start: int, stop: int) -> RecordRun:
     while True:
         most = min(_ROWS, max(0, stop - start) // MIN_RECORD_SIZE + 1)
         found: Ints = np.empty(most, dtype=np.int64)
-        count, start = log_walk.follow(raw, base, start, stop, found.data)
+        count, start = record_fields.follow(raw, base, start, stop, found.data)
         pieces.append(found[:count])
         if count < most or start >= stop:
             break

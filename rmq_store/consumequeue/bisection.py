@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from rmq_store.errors import InvalidArgumentError, nearest
+
 _LOOKED_AT_ONE_BY_ONE = 1_000
 
 ValueAt = Callable[[int], int | None]
@@ -162,3 +164,31 @@ def longest_ascending(values: Sequence[int]) -> list[int]:
         chosen.append(position)
         position = before[position]
     return chosen[::-1]
+
+
+BOUNDARIES = ("LOWER", "UPPER")
+
+
+def offset_by_time(
+    low: int, high: int, timestamp: int, boundary: str, store_time_at: ValueAt
+) -> int:
+    """The offset for a time, within queue offsets [low, high).
+
+    LOWER: the first one stored at `timestamp` (ms) or later, else `high`. UPPER: the last one
+    stored at `timestamp` or earlier, else `low`. `store_time_at` returns None for an unreadable
+    record; next to the boundary such records count as earlier. Gives the result of
+    ConsumeQueue#binarySearchInQueueByTime wherever that one is exact.
+    """
+    if boundary not in BOUNDARIES:
+        raise InvalidArgumentError(
+            None,
+            reason=f"unknown boundary {boundary!r}",
+            advice=nearest(str(boundary), BOUNDARIES),
+        )
+    if low >= high:
+        return high
+    if boundary == "LOWER":
+        return find_boundary(low, high, store_time_at, lambda time: time >= timestamp).behind
+    return max(
+        low, find_boundary(low, high, store_time_at, lambda time: time > timestamp).behind - 1
+    )

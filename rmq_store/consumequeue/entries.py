@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from rmq_store.consumequeue.bisection import longest_ascending
-from rmq_store.format.array_types import Ints
+from rmq_store.format.array_types import Columns, Ints, concatenated
 from rmq_store.format.layout import FILLER_SIZE
 
 
 @dataclass(slots=True)
-class Entries:
+class Entries(Columns):
     """n queue entries as int64 arrays of n in native byte order.
 
     `offset` is the queueOffset of the (first) message. `count` is the number of messages in the
@@ -30,16 +29,6 @@ class Entries:
 
     def __len__(self) -> int:
         return len(self.offset)
-
-    def take(self, rows: Any) -> Entries:
-        """Some of the entries: a mask, an index array or a slice."""
-        return Entries(
-            self.offset[rows],
-            self.log_offset[rows],
-            self.size[rows],
-            self.tags_code[rows],
-            self.count[rows],
-        )
 
     @property
     def points_to_record(self) -> npt.NDArray[np.bool_]:
@@ -101,10 +90,4 @@ def concat_entries(parts: Sequence[Entries]) -> Entries:
         return parts[0]
     if not parts:
         return no_entries()
-    return Entries(
-        np.concatenate([part.offset for part in parts]),
-        np.concatenate([part.log_offset for part in parts]),
-        np.concatenate([part.size for part in parts]),
-        np.concatenate([part.tags_code for part in parts]),
-        np.concatenate([part.count for part in parts]),
-    )
+    return Entries(*concatenated(parts, Entries.__match_args__))

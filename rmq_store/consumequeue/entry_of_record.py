@@ -6,8 +6,9 @@ Used for records that no queue lists yet, and to rebuild queues. Input and outpu
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,19 +17,27 @@ from rmq_store.arrow.decoded_records import DecodedRecords
 from rmq_store.commitlog.headers import Headers
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.files.safe_paths import is_plain_name
-from rmq_store.format.array_types import Ints
-from rmq_store.format.layout import MULTI_DISPATCH_SEPARATOR, Property, SysFlag
+from rmq_store.format.array_types import Columns, Ints, concatenated, renumbered
+from rmq_store.format.layout import (
+    BATCH_QUEUE_ENTRY,
+    MULTI_DISPATCH_SEPARATOR,
+    QUEUE_ENTRY,
+    Property,
+    SysFlag,
+    enters_queue,
+)
 from rmq_store.format.properties import decode_properties
 from rmq_store.format.queues import QueueId
 from rmq_store.format.topics import LMQ_PREFIX, SCHEDULE_TOPIC
 
+_NOT_COMPACTED = -1
 _UNKNOWN_LEVEL_MS = 1000  # ScheduleMessageService#computeDeliverTimestamp
 
 LOG = logging.getLogger("rmqstore")
 
 
 @dataclass(slots=True)
-class DispatchRequests:
+class DispatchRequests(Columns):
     """n queue entries in log order; `queue` holds indexes into `queues`.
 
     `offset` is the record's own queueOffset. `batch` marks BatchConsumeQueues. Numbers are int64
@@ -50,33 +59,36 @@ class DispatchRequests:
 
     def batch_topics(self) -> set[str]:
         """The topics of the entries of BatchConsumeQueues."""
-        return {self.queues[number].topic for number in np.unique(self.queue[self.batch]).tolist()}
+        return {queue.topic for queue, _ in self.by_queue(np.flatnonzero(self.batch))}
 
-    def rows(self, rows: Ints) -> DispatchRequests:
-        """Some of the entries."""
-        return DispatchRequests(
-            self.queues,
-            self.queue[rows],
-            self.offset[rows],
-            self.log_offset[rows],
-            self.size[rows],
-            self.tags_code[rows],
-            self.count[rows],
-            self.store_timestamp[rows],
-            self.batch[rows],
-        )
+    def by_queue(self, rows: Ints | None = None) -> Iterator[tuple[QueueId, Ints]]:
+        """Each queue with entries, and the rows of those, in order; only some `rows` if given."""
+        rows = np.arange(len(self)) if rows is None else rows
+        rows = rows[np.argsort(self.queue[rows], kind="stable")]
+        for part in np.split(rows, np.flatnonzero(np.diff(self.queue[rows])) + 1):
+            if len(part):
+                yield self.queues[int(self.queue[part[0]])], part
+
+
+def units_of(requests: DispatchRequests, rows: Ints, *, batch: bool) -> npt.NDArray[Any]:
+    """The units of entries of one queue, as its files hold them; `batch`: of a BatchConsumeQueue."""
+    units = np.zeros(len(rows), dtype=BATCH_QUEUE_ENTRY if batch else QUEUE_ENTRY)
+    units["log_offset"] = requests.log_offset[rows]
+    units["size"] = requests.size[rows]
+    units["tags_code"] = requests.tags_code[rows]
+    if batch:
+        units["store_timestamp"] = requests.store_timestamp[rows]
+        units["base_offset"] = requests.offset[rows]
+        units["batch_size"] = requests.count[rows]
+        units["compacted_offset"] = _NOT_COMPACTED
+    return units
 
 
 def concat_requests(parts: Sequence[DispatchRequests]) -> DispatchRequests:
     """The entries of `parts`, at least one, in one object with renumbered queues."""
-    number: dict[QueueId, int] = {}
-    queue = []
-    for part in parts:
-        codes = [number.setdefault(queue_id, len(number)) for queue_id in part.queues]
-        queue.append(np.array(codes, dtype=np.int64)[part.queue])
-    names = ("offset", "log_offset", "size", "tags_code", "count", "store_timestamp", "batch")
-    columns = (np.concatenate([getattr(part, name) for part in parts]) for name in names)
-    return DispatchRequests(list(number), np.concatenate(queue), *columns)
+    queues, queue = renumbered([(part.queues, part.queue) for part in parts])
+    columns = concatenated(parts, DispatchRequests.__match_args__[2:])
+    return DispatchRequests(queues, queue, *columns)
 
 
 def appended_rows(offset: Ints, end: int) -> Ints:
@@ -99,9 +111,9 @@ def appended_rows(offset: Ints, end: int) -> Ints:
 
 def dispatch(
     records: DecodedRecords,
-    *,
     delay_levels_ms: Mapping[int, int],
-    batch_topics: Collection[str] = (),
+    batch_topics: Collection[str],
+    *,
     lmq: bool = True,
 ) -> DispatchRequests:
     """The queue entries of records.
@@ -110,8 +122,7 @@ def dispatch(
     queues (INNER_MULTI_QUEUE_OFFSET) enter those too.
     """
     headers, names, codes = records.headers, records.topics, records.topic_code
-    transaction = headers.sys_flag & SysFlag.TRANSACTION_MASK
-    listed = (transaction == 0) | (transaction == SysFlag.TRANSACTION_COMMIT)
+    listed = enters_queue(headers.sys_flag)
     is_batch = np.isin(codes, [names.index(t) for t in batch_topics if t in names])
     is_batch |= (headers.sys_flag & SysFlag.INNER_BATCH) != 0
     values = _Values(
@@ -263,33 +274,26 @@ def _with_extra(
     """`base` plus the entries of other queues, in log order."""
     if not extra:
         return base
-    queues = list(dict.fromkeys([*base.queues, *(queue for _, queue, _ in extra)]))
-    number = {queue: place for place, queue in enumerate(queues)}
-    rows = np.array([row for row, _, _ in extra])
-    stamps = headers.store_timestamp
-    joined = (
-        (base.queue, np.array([number[queue] for _, queue, _ in extra])),
-        (base.offset, np.array([at for _, _, at in extra])),
-        (base.log_offset, headers.at[rows] + headers.base),
-        (base.size, headers.total[rows]),
-        (base.tags_code, tags_code[rows]),
-        (base.count, np.ones(len(rows), dtype=np.int64)),
-        (base.store_timestamp, stamps[rows]),
-        (base.batch, np.zeros(len(rows), dtype=bool)),
+    rows, offsets = (np.array([one[part] for one in extra], dtype=np.int64) for part in (0, 2))
+    others = plain_entries(
+        [queue.topic for _, queue, _ in extra],
+        np.arange(len(extra)),
+        np.array([queue.queue_id for _, queue, _ in extra], dtype=np.int64),
+        offsets,
+        headers.at[rows] + headers.base,
+        headers.total[rows],
+        tags_code[rows],
+        headers.store_timestamp[rows],
     )
-    columns = [np.concatenate(pair) for pair in joined]
-    order = np.argsort(columns[2], kind="stable")
-    return DispatchRequests(queues, *(column[order] for column in columns))
+    joined = concat_requests([base, others])
+    return joined.take(np.argsort(joined.log_offset, kind="stable"))
 
 
 def entries_to_write(
     records: DecodedRecords, config: StoreConfig, batch: set[str], *, lmq: bool = True
 ) -> DispatchRequests:
     """The queue entries of records that a writer of queues can write."""
-    levels = config.delay_levels_ms
-    return _with_folder_names(
-        dispatch(records, delay_levels_ms=levels, batch_topics=batch, lmq=lmq)
-    )
+    return _with_folder_names(dispatch(records, config.delay_levels_ms, batch, lmq=lmq))
 
 
 def _with_folder_names(requests: DispatchRequests) -> DispatchRequests:
@@ -304,4 +308,4 @@ def _with_folder_names(requests: DispatchRequests) -> DispatchRequests:
         int(requests.log_offset[left_out].min()),
         requests.queues[odd[0]].topic,
     )
-    return requests.rows(np.flatnonzero(~left_out))
+    return requests.take(np.flatnonzero(~left_out))

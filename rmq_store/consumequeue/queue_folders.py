@@ -11,8 +11,7 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.consumequeue.queue_files import QueueFiles
 from rmq_store.errors import from_os_error
 from rmq_store.escaping import is_utf8, printable
-from rmq_store.files.mapping import MappingCache
-from rmq_store.files.read_counts import ReadCounts
+from rmq_store.files.mapping import MappingCache, ReadCounts
 from rmq_store.files.safe_paths import path_inside
 from rmq_store.format.layout import BATCH_CONSUMEQUEUE_DIR, CONSUMEQUEUE_DIR
 from rmq_store.format.queues import QueueId

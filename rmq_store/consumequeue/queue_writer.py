@@ -8,13 +8,12 @@ from pathlib import Path
 import numpy as np
 
 from rmq_store.config.broker_conf import StoreConfig
-from rmq_store.consumequeue.entry_of_record import DispatchRequests, appended_rows
+from rmq_store.consumequeue.entry_of_record import DispatchRequests, appended_rows, units_of
 from rmq_store.consumequeue.queue_folders import queue_folder
 from rmq_store.files.segment_writer import OpenFiles, SegmentWriter
 from rmq_store.format.array_types import Ints
 from rmq_store.format.layout import (
     BATCH_CONSUMEQUEUE_DIR,
-    BATCH_QUEUE_ENTRY,
     CONSUMEQUEUE_DIR,
     FILLER_SIZE,
     QUEUE_ENTRY,
@@ -22,7 +21,6 @@ from rmq_store.format.layout import (
 from rmq_store.format.queues import QueueId
 
 LOG = logging.getLogger("rmqstore")
-_NOT_COMPACTED = -1
 
 
 class QueueWriter:
@@ -61,11 +59,8 @@ class QueueWriter:
         Skips records at or before the last log offset given for a queue, so that the same entries
         can be passed again after a failure.
         """
-        order = np.argsort(requests.queue, kind="stable")
-        edges = np.flatnonzero(np.diff(requests.queue[order])) + 1
-        for rows in np.split(order, edges):
-            if len(rows):
-                self._write_queue(requests.queues[int(requests.queue[rows[0]])], requests, rows)
+        for queue, rows in requests.by_queue():
+            self._write_queue(queue, requests, rows)
 
     def _write_queue(self, queue: QueueId, requests: DispatchRequests, rows: Ints) -> None:
         rows = rows[requests.log_offset[rows] > self._last_log_offsets.get(queue, -1)]
@@ -82,17 +77,8 @@ class QueueWriter:
             rows = self._appended(queue, requests, rows, end)
             if not len(rows):
                 return
-        dtype = BATCH_QUEUE_ENTRY if batch else QUEUE_ENTRY
-        units = np.zeros(len(rows), dtype=dtype)
-        units["log_offset"] = requests.log_offset[rows]
-        units["size"] = requests.size[rows]
-        units["tags_code"] = requests.tags_code[rows]
-        if batch:
-            units["store_timestamp"] = requests.store_timestamp[rows]
-            units["base_offset"] = requests.offset[rows]
-            units["batch_size"] = requests.count[rows]
-            units["compacted_offset"] = _NOT_COMPACTED
-        self._stream(queue, batch).write(end * dtype.itemsize, units.view(np.uint8))
+        units = units_of(requests, rows, batch=batch)
+        self._stream(queue, batch).write(end * units.itemsize, units.view(np.uint8))
         self._ends[queue] = end + len(rows)
         self._last_log_offsets[queue] = int(requests.log_offset[rows[-1]])
 

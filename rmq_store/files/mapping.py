@@ -8,13 +8,14 @@ import os
 import threading
 import weakref
 from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from rmq_store.errors import AccessError, DataLossError, from_os_error
+from rmq_store.errors import AccessError, DataLossError, from_os_error, shown_path
 from rmq_store.files.mapping_guard import Faults, Guarded, guard
-from rmq_store.files.read_counts import ReadCounts
 from rmq_store.files.remote.blocks import KEPT_BYTES, Held, RemoteMapping
 from rmq_store.files.remote.remote_store import Shadow, shadow_of
 from rmq_store.files.segments import SegmentFile, open_to_read
@@ -244,3 +245,27 @@ def _shrunk(segment: SegmentFile, actual: int) -> DataLossError:
         actual=f"{actual} bytes",
         advice="Open the store again to read the rest of it",
     )
+
+
+@dataclass(slots=True)
+class ReadCounts:
+    """What was read: opened files, each once, and requested bytes."""
+
+    files: dict[str, None] = field(default_factory=dict)
+    bytes: int = 0
+
+
+class StoreReads(NamedTuple):
+    """The files opened and bytes read in a store. Bodies that no column needs do not count."""
+
+    log: ReadCounts
+    queues: ReadCounts
+    requests: int = 0  # to an object store
+    fetched: int = 0  # bytes that the requests returned
+
+    def __str__(self) -> str:
+        return (
+            f"read {self.log.bytes} bytes of {len(self.log.files)} files of the log and "
+            f"{self.queues.bytes} bytes of {len(self.queues.files)} files of queues: "
+            + ", ".join(map(shown_path, (*self.log.files, *self.queues.files)))
+        )

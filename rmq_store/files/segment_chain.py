@@ -13,8 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from rmq_store.errors import MissingFileError
-from rmq_store.files.mapping import MappingCache, RemoteFile
-from rmq_store.files.read_counts import ReadCounts
+from rmq_store.files.mapping import MappingCache, ReadCounts, RemoteFile
 from rmq_store.files.remote.blocks import Ranges, RemoteMapping
 from rmq_store.files.remote.remote_store import shadow_of
 from rmq_store.files.segments import (

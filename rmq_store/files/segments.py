@@ -1,4 +1,7 @@
-"""The files of a chain, by name: each name is the offset of its first byte (MappedFileQueue)."""
+"""The files of a chain, by name: each name is the offset of its first byte (MappedFileQueue).
+
+A broker may delete them while somebody opens its store.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import TypeVar
 
 from rmq_store.errors import (
     InvalidArgumentError,
+    MissingFileError,
     UnrecoverableStoreError,
     from_os_error,
     shown_path,
@@ -222,3 +227,28 @@ def without_overlaps(segments: Sequence[SegmentFile], file_size: int) -> list[Se
         elif kept[-1].base % file_size and not segment.base % file_size:
             kept[-1] = segment
     return kept
+
+
+_TIMES = 5
+_T = TypeVar("_T")
+
+
+def again_if_expired(look: Callable[[], _T]) -> _T:
+    """`look()`, done again if a file that it listed was deleted before it could open it.
+
+    A broker deletes its oldest files one after the other, at any time. Raises what `look` raises, the
+    MissingFileError too if that happens again and again.
+    """
+    for _ in range(_TIMES):
+        try:
+            return look()
+        except MissingFileError as error:
+            if not _was_deleted(str(error.path)):
+                raise
+    return look()
+
+
+def _was_deleted(path: str) -> bool:
+    name = os.path.basename(path)
+    listed = len(name) == SEGMENT_NAME_DIGITS and name.isascii() and name.isdigit()
+    return listed and not os.path.exists(path)

@@ -6,7 +6,7 @@ name the broker class that defines each structure.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -111,6 +111,11 @@ class SysFlag:
     COMPRESSION_LZ4: Final = 0x100
     COMPRESSION_ZSTD: Final = 0x200
     COMPRESSION_ZLIB: Final = 0x300
+
+
+def enters_queue(sys_flag: Any) -> Any:
+    """Whether a record, by its sysFlag, is neither prepared nor rolled back; or which of many are."""
+    return sys_flag & SysFlag.TRANSACTION_PREPARED == 0
 
 
 class Property:

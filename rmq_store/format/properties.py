@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import ipaddress
+from functools import lru_cache
 
 from rmq_store.format.layout import HOST_V4_SIZE, NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
 
@@ -79,6 +80,7 @@ def format_host(raw: bytes) -> str:
     return f"[{':'.join(groups)}]:{port}"
 
 
+@lru_cache(maxsize=1024)
 def parse_host(text: str) -> bytes:
     """The stored bytes of `ip:port` or `[ip]:port`: 8 bytes with IPv4, 20 with IPv6.
 

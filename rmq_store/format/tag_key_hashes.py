@@ -45,10 +45,3 @@ def java_string_hashes(
     found = np.empty(len(offsets) - 1, dtype=np.int32)
     hash_texts(data.data, np.ascontiguousarray(offsets, dtype=np.int64).data, found.data)
     return found
-
-
-def index_key_hashes(hashes: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-    """`index_key_hash` of a column of `String.hashCode` values."""
-    positive = np.abs(hashes)
-    positive[positive < 0] = 0  # the smallest int has no positive counterpart
-    return positive

@@ -10,11 +10,14 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import CorruptIndexError, IndexGeometryError, from_os_error
 from rmq_store.files.mapping import Mapping, MappingCache, RemoteFile
 from rmq_store.files.remote.blocks import Ranges, RemoteMapping
@@ -24,13 +27,14 @@ from rmq_store.format.array_types import Bytes, Ints
 from rmq_store.format.layout import (
     DEFAULT_MAX_HASH_SLOTS,
     DEFAULT_MAX_INDEX_ITEMS,
+    INDEX_DIR,
     INDEX_HEADER,
     INDEX_ITEM,
     INDEX_NAME_DIGITS,
     INDEX_SLOT,
+    index_file_size,
     index_item_at,
 )
-from rmq_store.index.geometry import Geometry, Header
 
 _SAMPLE = 256  # items checked from either end to prove a geometry
 _REMOTE_SAMPLE = 8  # in an object store, where each item costs one or two requests
@@ -528,3 +532,54 @@ class IndexFile:
                     break
                 yield start + at
                 at = piece.find(pattern, at + 1)
+
+
+FILES_MAPPED = 2
+
+
+def open_index_files(root: Path, config: StoreConfig) -> list[IndexFile]:
+    """The readable index files."""
+    mappings = MappingCache(FILES_MAPPED)
+    segments = list_index_files(root / INDEX_DIR)
+    opened = [open_index_file(segment, config, mappings) for segment in segments]
+    return [file for file in opened if isinstance(file, IndexFile)]
+
+
+def open_index_file(
+    segment: SegmentFile, config: StoreConfig, mappings: MappingCache
+) -> IndexFile | IndexGeometryError:
+    slots, items = config.maxHashSlotNum, config.maxIndexNum
+    try:
+        return IndexFile(segment, slots=slots, items=items, mappings=mappings)
+    except IndexGeometryError as error:
+        return error
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """The numbers of slots (maxHashSlotNum) and item places (maxIndexNum) of an index file."""
+
+    slots: int
+    items: int
+
+    @property
+    def file_size(self) -> int:
+        """Bytes of a file of this geometry."""
+        return index_file_size(self.slots, self.items)
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The 40 bytes at the start of the file; timestamps in ms."""
+
+    begin_timestamp: int
+    end_timestamp: int
+    begin_log_offset: int
+    end_log_offset: int
+    hash_slot_count: int
+    index_count: int
+
+    @property
+    def items(self) -> int:
+        """The number of items in the file; index_count is the number of the next one."""
+        return max(self.index_count, 1) - 1

@@ -21,7 +21,7 @@ from rmq_store.format.layout import (
     index_item_at,
 )
 from rmq_store.format.releases import Dialect
-from rmq_store.index.geometry import Geometry, Header
+from rmq_store.index.index_file_reader import Geometry, Header
 from rmq_store.index.items_of_messages import index_items
 from rmq_store.loops.index_items import put_items
 

@@ -42,8 +42,8 @@ from rmq_store.format.record import Gap
 from rmq_store.format.tag_key_hashes import index_key, index_key_hash
 from rmq_store.index.index_file_reader import REMOTE_BLOCK, Hit, IndexFile, list_index_files
 from rmq_store.index.item_chains import is_linked, scan
+from rmq_store.index.items_of_messages import hashes_of
 from rmq_store.index.many_lookups import fetch, walk_chains
-from rmq_store.index.message_has_key import hashes_of
 
 _INDEX_FILES_MAPPED = 16
 _DAMAGE = (Gap.TORN, Gap.DAMAGED)

@@ -1,4 +1,7 @@
-"""One writer at a time, through the broker's own `lock` file (DefaultMessageStore#start)."""
+"""One writer at a time, through the broker's own `lock` file (DefaultMessageStore#start).
+
+`abort` marks a store as in use (DefaultMessageStore#createTempFile).
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rmq_store.errors import StoreLockedError, from_os_error
-from rmq_store.files.durable_files import no_regular_file
+from rmq_store.files.durable_files import no_regular_file, sync_folder
 from rmq_store.files.remote.remote_store import shadow_of
-from rmq_store.files.safe_paths import refuse_link
-from rmq_store.format.layout import LOCK_CONTENT, LOCK_FILE
+from rmq_store.files.safe_paths import refuse_link, refuse_special
+from rmq_store.format.layout import (
+    ABORT_BACKUP_FILE,
+    ABORT_FILE,
+    LOCK_CONTENT,
+    LOCK_FILE,
+)
+from rmq_store.format.releases import Dialect
 
 _FLOCK = "@hhqqi"  # struct flock of 64-bit Linux: l_type, l_whence, l_start, l_len, l_pid
 _SAFELY = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -127,3 +136,28 @@ def _locked(path: Path) -> StoreLockedError:
         reason="a broker or another writer has this store open",
         advice="Stop it first, or write to another folder; reading needs no lock",
     )
+
+
+def write_abort(root: Path, release: Dialect) -> None:
+    """Create `abort`. If it is missing, the last stop was clean."""
+    pid = str(os.getpid()) if release.has("abort_holds_pid") else ""
+    for name in (ABORT_FILE, ABORT_BACKUP_FILE):
+        refuse_special(root / name)
+    try:
+        with (root / ABORT_FILE).open("w") as file:
+            file.write(pid)
+            file.flush()
+            os.fsync(file.fileno())
+        if release.has("abort_holds_pid"):
+            (root / ABORT_BACKUP_FILE).touch()
+        sync_folder(root)  # must survive a power loss
+    except OSError as error:
+        raise from_os_error(root / ABORT_FILE, error, "writing") from error
+
+
+def remove_abort(root: Path) -> None:
+    """Delete `abort`: the store was closed cleanly."""
+    try:
+        (root / ABORT_FILE).unlink(missing_ok=True)
+    except OSError as error:
+        raise from_os_error(root / ABORT_FILE, error, "deleting") from error

@@ -1,8 +1,15 @@
-"""Read inner batches as Arrow batches, with a row for each wanted message."""
+"""Inner batches: one record whose body holds many messages, split as a consumer splits it, row by row.
+
+Source: MessageDecoder#decodeMessages. A member is totalSize, magic, bodyCRC (both unused), flag,
+body length, body, properties length, properties. Member i has the queueOffset INNER_BASE + i.
+Members have no hosts, times, ids or sysFlag of their own; as in the client, those of the record
+apply.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -10,11 +17,13 @@ import pyarrow as pa
 
 from rmq_store.arrow.column_values import BatchBuilder, Rows
 from rmq_store.arrow.property_columns import PropertyColumns, decode_property_columns
-from rmq_store.arrow.split_inner_batch import Members, members_of
+from rmq_store.arrow.string_slices import buffers, slices
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.errors import BodyError, ListedAt, StoreError
+from rmq_store.format.array_types import Columns, Ints
 from rmq_store.format.queues import QueueId
+from rmq_store.loops.members import count_members, split_members
 
 RangesOf = Callable[[QueueId], Sequence[tuple[int, int]]]
 """Gives the wanted queue offsets of a queue as half-open ranges."""
@@ -123,3 +132,58 @@ def listed_row(rows: Rows, row: int) -> ListedAt:
     numbers = (rows.queue_id, rows.queue_offset, rows.log_offset, rows.size)
     queue_id, offset, log_offset, size = (int(column[row]) for column in numbers)
     return ListedAt(topic, queue_id, offset, log_offset, size)
+
+
+MOST_MEMBERS = 2**15 - 1
+"""A queue counts the messages of a batch in two bytes (BatchConsumeQueue, batchSize)."""
+
+
+@dataclass(slots=True)
+class Members(Columns):
+    """n members of the bodies of some records, in order within each record.
+
+    `row` is the index of the body, `number` the index of the member in it. Positions count in
+    the data of the `stored` bodies.
+    """
+
+    stored: pa.Array
+    row: Ints
+    number: Ints
+    flag: npt.NDArray[np.int32]
+    body_at: Ints
+    body_length: Ints
+    properties_at: Ints
+    properties_length: Ints
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def bodies(self) -> pa.Array:
+        """The members' bodies."""
+        return slices(buffers(self.stored)[1], self.body_at, self.body_length, pa.binary())
+
+    def properties(self) -> pa.Array:
+        """The members' properties as stored."""
+        return slices(
+            buffers(self.stored)[1], self.properties_at, self.properties_length, pa.binary()
+        )
+
+
+def members_of(bodies: pa.Array) -> tuple[Members, Ints]:
+    """The members of all `bodies` (binary, without nulls), and the rows that do not add up.
+
+    A body with more than MOST_MEMBERS does not add up.
+    """
+    ends, data = buffers(bodies)
+    counts = np.empty(len(bodies), dtype=np.int64)
+    count_members(data.data, ends.data, MOST_MEMBERS, counts.data)
+    broken = np.flatnonzero(counts < 0)
+    counts[broken] = 0
+    places = np.empty((6, int(counts.sum())), dtype=np.int64)
+    flags = np.empty(places.shape[1], dtype=np.int32)
+    row, number, *found = places
+    split_members(
+        *(data.data, ends.data, counts.data, row.data, number.data, flags.data),
+        *(column.data for column in found),
+    )
+    return Members(bodies, row, number, flags, *found), broken

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from rmq_store.arrow.column_values import Rows
 from rmq_store.consumequeue.entries import Entries, concat_entries
@@ -46,13 +45,13 @@ def in_log_order(
     cursors = [_Cursor(part, entries_of, step, batch=part.queue in batch_queues) for part in parts]
     waiting: list[tuple[int, Entries]] = []
     pending, enough = 0, first_rows or least_rows
-    heads = _heads(cursors)
+    heads = np.array([cursor.next_log_offset for cursor in cursors], dtype=np.int64)
     span, aim = _FIRST_SPAN, max(_SPAN_ENTRIES, _SPAN_ENTRIES_A_QUEUE * len(parts))
     while (heads < _DONE).any():
         span_end, before = int(heads.min()) + span, pending
         for number in np.flatnonzero(heads < span_end).tolist():
             wanted = keep(number, cursors[number].take_until(span_end))
-            heads[number] = _head(cursors[number])
+            heads[number] = cursors[number].next_log_offset
             waiting.append((number, wanted))
             pending += len(wanted)
         # The density of entries varies along the log, so the span adapts.
@@ -128,9 +127,9 @@ class _Cursor:
             self._block = self._next_block()
 
     @property
-    def next_log_offset(self) -> int | None:
-        """The log offset of the next entry; None at the end."""
-        return None if self._block is None else int(self._block.log_offset[0])
+    def next_log_offset(self) -> int:
+        """The log offset of the next entry; _DONE at the end."""
+        return _DONE if self._block is None else int(self._block.log_offset[0])
 
     def take_until(self, log_offset: int) -> Entries:
         """The entries before the first one that points to `log_offset` or later."""
@@ -152,15 +151,6 @@ def _next_span(span: int, found: int, aim: int) -> int:
     if found < aim // 2:
         return min(span * 2, _WIDEST_SPAN)
     return span // 2 if found > 2 * aim and span > 1 else span
-
-
-def _head(cursor: _Cursor) -> int:
-    head = cursor.next_log_offset
-    return int(_DONE) if head is None else head
-
-
-def _heads(cursors: Sequence[_Cursor]) -> npt.NDArray[np.int64]:
-    return np.array([_head(cursor) for cursor in cursors], dtype=np.int64)
 
 
 class _RowMaker:

@@ -24,7 +24,7 @@ from rmq_store.commitlog.next_intact_record import record_start_at
 from rmq_store.commitlog.scan import SoundRun, scan
 from rmq_store.consumequeue.entry_of_record import DispatchRequests, dispatch
 from rmq_store.errors import CorruptRecordError, MissingFileError, StoreError
-from rmq_store.format.layout import SysFlag
+from rmq_store.format.layout import enters_queue
 from rmq_store.format.queues import QueueId
 from rmq_store.format.record import Gap
 from rmq_store.reading.slice_reader import SliceReader
@@ -106,20 +106,13 @@ class LogReader:
             self._damaged(self.unread)
 
     def _wanted(self, headers: Headers) -> Iterator[Rows]:
-        found = dispatch(
-            DecodedRecords.of(headers),
-            delay_levels_ms=self.delay_levels_ms,
-            batch_topics=self.batch_topics,
-        )
+        found = dispatch(DecodedRecords.of(headers), self.delay_levels_ms, self.batch_topics)
         # Before the first row is yielded, because its reader may discard fetched bytes.
         pieces = list(self._in_limits(found))
         if self.include_unqueued:
-            transaction = headers.sys_flag & SysFlag.TRANSACTION_MASK
-            unlisted = (transaction != 0) & (transaction != SysFlag.TRANSACTION_COMMIT)
-            rows = np.flatnonzero(unlisted)
+            rows = np.flatnonzero(~enters_queue(headers.sys_flag))
             if len(rows):
-                unqueued = headers.take(rows)
-                pieces += self._unqueued(unqueued)
+                pieces += self._unqueued(headers.take(rows))
         yield from pieces
 
     def _in_limits(self, found: DispatchRequests) -> Iterator[Rows]:

@@ -1,4 +1,7 @@
-"""The entries of queue slices that lead to a record, in log order or queue after queue."""
+"""The entries of queue slices that lead to a record, in log order or queue after queue.
+
+Others, which are filler, or point outside the log or back in it, become errors.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,12 @@ import numpy.typing as npt
 from rmq_store.arrow.column_values import Rows
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.consumequeue.entries import Entries, concat_entries
-from rmq_store.errors import ListedAt, StoreError
+from rmq_store.errors import CorruptQueueError, ListedAt, StoreError
 from rmq_store.format.array_types import Ints
-from rmq_store.format.layout import EXT_MAX_ADDRESS
+from rmq_store.format.layout import EXT_MAX_ADDRESS, FILLER_SIZE
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.tag_key_hashes import tags_code
 from rmq_store.format.topics import SCHEDULE_TOPIC
-from rmq_store.reading.dead_entries import leads_nowhere, listed_at, points_back
 from rmq_store.reading.log_order import in_log_order, queue_after_queue
 from rmq_store.reading.read_options import ReadOptions
 from rmq_store.snapshot.queue_view import QueueView
@@ -188,3 +190,36 @@ def _each_message(entries: Entries, part: QueueSlice) -> Entries:
     offset = many.offset + np.arange(len(many)) - first
     many = replace(many, offset=offset, count=np.ones_like(offset))
     return many.take((offset >= part.start) & (offset < part.stop))
+
+
+def listed_at(queue: QueueId, entries: Entries, row: int) -> ListedAt:
+    """The entry in one row of `entries`, as plain numbers."""
+    numbers = (entries.offset, entries.log_offset, entries.size)
+    offset, log_offset, size = (int(column[row]) for column in numbers)
+    return ListedAt(*queue, offset, log_offset, size)
+
+
+def leads_nowhere(folder: str, entry: ListedAt, log_end: int) -> CorruptQueueError:
+    """The error of filler, and of an entry that points outside the log. `folder`: of the queue."""
+    what = "filler" if entry.size == FILLER_SIZE else "an entry that points outside the log"
+    return CorruptQueueError(
+        folder,
+        offset=entry.queue_offset,
+        reason=f"{what} in queue {entry.topic}/{entry.queue_id}",
+        expected=f"a record before log offset {log_end}",
+        actual=f"log offset {entry.log_offset}, size {entry.size}",
+        advice="The offset is a queue offset. Read with on_damage to skip it",
+    )
+
+
+def points_back(folder: str, entry: ListedAt, before: int) -> CorruptQueueError:
+    """The error of an entry that points before `before`, where the record of the last one ends."""
+    return CorruptQueueError(
+        folder,
+        offset=entry.queue_offset,
+        reason=f"an entry of queue {entry.topic}/{entry.queue_id} points back in the log",
+        expected=f"log offset {before} or more",
+        actual=entry.log_offset,
+        advice="The offset is a queue offset. Read with verifyQueue to check the entries against "
+        "their records",
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rmq_store import loops
 from rmq_store.arrow.column_definitions import column_names
 from rmq_store.arrow.column_values import (
     BatchBuilder,
@@ -21,9 +23,8 @@ from rmq_store.arrow.column_values import (
 )
 from rmq_store.arrow.opened_bodies import opened_bodies
 from rmq_store.arrow.property_columns import PropertyColumns
-from rmq_store.commitlog.headers import Headers
+from rmq_store.commitlog.headers import Headers, wrong_crc_rows
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.commitlog.wrong_crc_rows import wrong_crc_rows
 from rmq_store.errors import CorruptQueueError, ListedAt, MissingFileError, StoreError
 from rmq_store.format.array_types import Bytes, Ints, Mask
 from rmq_store.format.layout import (
@@ -33,10 +34,9 @@ from rmq_store.format.layout import (
 )
 from rmq_store.format.properties import decode_properties
 from rmq_store.format.queues import QueueId, QueueSlice
-from rmq_store.index.message_has_key import rows_with_key
+from rmq_store.index.items_of_messages import rows_with_key
 from rmq_store.reading.damage_modes import DamageMode
 from rmq_store.reading.inner_batch_rows import MemberBatches, RangesOf, listed_row
-from rmq_store.reading.interpreted_reads import watched
 from rmq_store.reading.queue_slice_entries import WantedEntries
 from rmq_store.reading.read_options import ReadOptions
 from rmq_store.snapshot.queue_view import QueueView
@@ -374,3 +374,27 @@ def _lists(rows: Rows, headers: Headers, row: int) -> bool:
     found = decode_properties(headers.window[at : at + length].tobytes())
     names = found.get(Property.INNER_MULTI_DISPATCH, "").split(MULTI_DISPATCH_SEPARATOR)
     return rows.topics[int(rows.topic_code[row])] in names
+
+
+LOG = logging.getLogger("rmqstore")
+
+MANY_MESSAGES = 5_000
+"""A read of more messages takes a second and more, where compiled loops take some milliseconds."""
+
+_looked: list[int] = []  # messages of the read that looked whether the loops are compiled
+
+
+def watched(pieces: Iterable[Rows]) -> Iterator[Rows]:
+    """The rows of a read. If they are many and loops run interpreted, that is logged, once a process."""
+    messages = 0
+    for rows in pieces:
+        messages += len(rows)
+        if messages > MANY_MESSAGES and not _looked:
+            _looked.append(messages)
+            if not loops.compiled():
+                LOG.warning(
+                    "reads are some hundred times slower than they could be, because loops run "
+                    "interpreted: %s",
+                    loops.why_interpreted(),
+                )
+        yield rows

@@ -14,8 +14,8 @@ import numpy as np
 from rmq_store.arrow.decoded_records import DecodedRecords
 from rmq_store.commitlog.doubled_records import refuse_doubled
 from rmq_store.commitlog.headers import Headers
-from rmq_store.commitlog.intact_records_behind import intact_records_behind
 from rmq_store.commitlog.log import CommitLog
+from rmq_store.commitlog.next_intact_record import intact_records_behind
 from rmq_store.commitlog.record_runs import follow
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.locate import commitlog_folders
@@ -24,7 +24,7 @@ from rmq_store.consumequeue.entry_of_record import DispatchRequests, entries_to_
 from rmq_store.consumequeue.queue_folders import QueueFolders, queue_folder
 from rmq_store.files.segment_writer import OpenFiles
 from rmq_store.files.truncate import own, remove
-from rmq_store.format.array_types import Bytes, Ints, Mask
+from rmq_store.format.array_types import Bytes, Mask
 from rmq_store.format.crc import crc32
 from rmq_store.format.layout import (
     ABORT_FILE,
@@ -194,7 +194,7 @@ class _Broker:
                 self._newest = int(headers.store_timestamp[-1])
                 says = headers.physical_offset
                 if only_behind is not None:
-                    headers = _rows(headers, np.flatnonzero(says > only_behind))
+                    headers = headers.take(says > only_behind)
                 if not len(headers):
                     continue
                 records = DecodedRecords.of(headers)
@@ -204,7 +204,7 @@ class _Broker:
                     if len(fresh) == len(headers):
                         indexer.add_items(records)
                     elif len(fresh):
-                        indexer.add_items(DecodedRecords.of(_rows(headers, fresh)))
+                        indexer.add_items(DecodedRecords.of(headers.take(fresh)))
             end = self._walked_to
         finally:
             self.opened.close()
@@ -226,23 +226,11 @@ class _Broker:
                     file.truncate(size)
 
     def _put(self, requests: DispatchRequests) -> None:
-        order = np.argsort(requests.queue, kind="stable")
-        edges = np.flatnonzero(np.diff(requests.queue[order])) + 1
-        for rows in np.split(order, edges):
-            if not len(rows):
-                continue
-            queue = requests.queues[int(requests.queue[rows[0]])]
+        for queue, rows in requests.by_queue():
             if "/" in queue.topic or "\0" in queue.topic:
                 continue  # not a possible folder name
             broker_queue = self._queue(queue, queue.topic in self.batch_topics)
-            added, left = broker_queue.put(
-                requests.log_offset[rows],
-                requests.size[rows],
-                requests.tags_code[rows],
-                requests.offset[rows],
-                requests.count[rows],
-                requests.store_timestamp[rows],
-            )
+            added, left = broker_queue.put(requests.take(rows))
             self.report.entries_rebuilt += added
             if len(left):
                 left = rows[left]
@@ -301,10 +289,6 @@ class _Broker:
         report.snapshot = StoreSnapshot(start, end, states)
         self.log.chain.close()
         return report
-
-
-def _rows(headers: Headers, rows: Ints) -> Headers:
-    return headers.take(rows)
 
 
 def _is_blank(window: Bytes, at: int) -> bool:

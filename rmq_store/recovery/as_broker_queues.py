@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rmq_store.consumequeue.entry_of_record import appended_rows
+from rmq_store.consumequeue.entry_of_record import DispatchRequests, appended_rows, units_of
 from rmq_store.errors import UnrecoverableStoreError
 from rmq_store.files.segment_writer import OpenFiles
 from rmq_store.files.truncate import remove
@@ -22,7 +22,6 @@ from rmq_store.format.layout import BATCH_QUEUE_ENTRY, FILLER_SIZE, QUEUE_ENTRY,
 
 _FILES_SCANNED = 3  # ConsumeQueue#recover
 _LARGEST_OFFSET = 2**55  # a larger queueOffset is damage and has no valid file name
-_NOT_COMPACTED = -1
 
 
 def load_files(folders: list[Path], size: int, setting: str) -> list[tuple[int, Path]]:
@@ -149,33 +148,22 @@ class BrokerQueue:
     def _truncated(self) -> None:
         pass
 
-    def put(
-        self,
-        log_offset: Ints,
-        size: Ints,
-        tags_code: Ints,
-        offset: Ints,
-        count: Ints,
-        stamps: Ints,
-    ) -> tuple[int, Ints]:
+    def put(self, requests: DispatchRequests) -> tuple[int, Ints]:
         """Add entries of records in log order, by the broker's rules.
 
         Returns the number added, and the rows of new records that it left out.
         """
-        new = np.flatnonzero(log_offset + size > self.max_physic_offset)
+        new = np.flatnonzero(requests.log_offset + requests.size > self.max_physic_offset)
         if not len(new):
             return 0, new
-        if not self.files and not self._first_file(int(offset[new[0]])):
+        if not self.files and not self._first_file(int(requests.offset[new[0]])):
             return 0, new[:0]  # no earlier record has the queueOffset: the number itself is damaged
-        taken = appended_rows(offset[new], self.stop // self.dtype.itemsize)
-        rows = new[taken]
-        if len(rows):
-            units = np.zeros(len(rows), dtype=self.dtype)
-            units["log_offset"], units["size"] = log_offset[rows], size[rows]
-            units["tags_code"] = tags_code[rows]
+        taken = appended_rows(requests.offset[new], self.stop // self.dtype.itemsize)
+        if len(taken):
+            units = units_of(requests, new[taken], batch=False)
             self._append(units)
             self.max_physic_offset = self._reached(units[-1])
-        return len(rows), np.delete(new, taken)
+        return len(taken), np.delete(new, taken)
 
     def _first_file(self, offset: int) -> bool:
         """Create the first file, with filler up to the first offset (ConsumeQueue#fillPreBlank)."""
@@ -316,29 +304,16 @@ class BrokerBatchQueue(BrokerQueue):
         filled = readable >= self.dtype.itemsize
         self._min = int(self._units(0)[0]["base_offset"]) if filled else -1
 
-    def put(
-        self,
-        log_offset: Ints,
-        size: Ints,
-        tags_code: Ints,
-        offset: Ints,
-        count: Ints,
-        stamps: Ints,
-    ) -> tuple[int, Ints]:
+    def put(self, requests: DispatchRequests) -> tuple[int, Ints]:
         """As in a ConsumeQueue, but leaves no new record out."""
-        rows = np.flatnonzero(log_offset > self.max_physic_offset)
+        rows = np.flatnonzero(requests.log_offset > self.max_physic_offset)
         if not len(rows):
             return 0, rows
         if not self.files:
             self._new_file(0)
-        units = np.zeros(len(rows), dtype=self.dtype)
-        units["log_offset"], units["size"] = log_offset[rows], size[rows]
-        units["tags_code"], units["store_timestamp"] = tags_code[rows], stamps[rows]
-        units["base_offset"], units["batch_size"] = offset[rows], count[rows]
-        units["compacted_offset"] = _NOT_COMPACTED
-        self._append(units)
-        self.max_physic_offset = int(log_offset[rows[-1]])
-        self._max = int(offset[rows[-1]] + count[rows[-1]])
+        self._append(units_of(requests, rows, batch=True))
+        self.max_physic_offset = int(requests.log_offset[rows[-1]])
+        self._max = int(requests.offset[rows[-1]] + requests.count[rows[-1]])
         if self._min == -1:
             self._opened.sync()
             self._revise_min()

@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from rmq_store.commitlog.headers import Headers
+from rmq_store.commitlog.headers import Headers, wrong_crc_rows
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.record_runs import follow
-from rmq_store.commitlog.wrong_crc_rows import wrong_crc_rows
 from rmq_store.errors import CorruptRecordError
 from rmq_store.files.segments import SegmentFile
 from rmq_store.format.array_types import Bytes, Ints

@@ -11,8 +11,13 @@ from rmq_store.files.segments import SegmentFile
 from rmq_store.files.truncate import remove
 from rmq_store.format.layout import INDEX_DIR
 from rmq_store.format.releases import Dialect
-from rmq_store.index.geometry import Geometry, Header
-from rmq_store.index.index_file_reader import IndexFile, list_index_files, list_too_short
+from rmq_store.index.index_file_reader import (
+    Geometry,
+    Header,
+    IndexFile,
+    list_index_files,
+    list_too_short,
+)
 from rmq_store.index.index_writer import IndexWriter
 from rmq_store.markers.checkpoint import Checkpoint
 

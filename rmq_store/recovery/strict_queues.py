@@ -136,20 +136,16 @@ class QueueRecovery:
 
     def take(self, requests: DispatchRequests, upto: int) -> None:
         """Compare or add the entries of records before log offset `upto`, after the previous call's."""
-        order = np.argsort(requests.queue, kind="stable")
-        edges = np.flatnonzero(np.diff(requests.queue[order])) + 1
-        wanted = []
-        for rows in np.split(order, edges):
-            if len(rows):
-                wanted.append(self._take_one(requests, rows, upto))
+        wanted = [
+            self._take_one(requests, queue, rows, upto) for queue, rows in requests.by_queue()
+        ]
         missing = np.sort(np.concatenate(wanted)) if wanted else np.zeros(0, dtype=np.int64)
         if len(missing):
             self.changes.rebuilt += len(missing)
-            self._writer.add_entries(requests.rows(missing))
+            self._writer.add_entries(requests.take(missing))
 
-    def _take_one(self, requests: DispatchRequests, rows: Ints, upto: int) -> Ints:
+    def _take_one(self, requests: DispatchRequests, queue: QueueId, rows: Ints, upto: int) -> Ints:
         """The rows of one queue that it lacks."""
-        queue = requests.queues[int(requests.queue[rows[0]])]
         state = self._queues.get(queue)
         if state is None:
             batch = bool(requests.batch[rows[0]])

@@ -7,10 +7,9 @@ from pathlib import Path
 
 from rmq_store.arrow.decoded_records import DecodedRecords
 from rmq_store.commitlog.doubled_records import refuse_doubled
-from rmq_store.commitlog.empty_files import empty_files
 from rmq_store.commitlog.headers import Headers
-from rmq_store.commitlog.intact_records_behind import intact_records_behind
-from rmq_store.commitlog.log import CommitLog
+from rmq_store.commitlog.log import CommitLog, empty_files
+from rmq_store.commitlog.next_intact_record import intact_records_behind
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.locate import commitlog_folders
 from rmq_store.config.topics_json import declared_batch_topics
@@ -30,8 +29,8 @@ from rmq_store.format.layout import (
 from rmq_store.format.releases import Dialect
 from rmq_store.index.index_file_reader import list_index_files, list_too_short
 from rmq_store.index.index_writer import IndexWriter
-from rmq_store.markers.abort_file import write_abort
 from rmq_store.markers.checkpoint import Checkpoint, checkpoint_size
+from rmq_store.markers.lock_file import write_abort
 from rmq_store.recovery.clean_stop import why_unclean
 from rmq_store.recovery.find_log_end import LogWalk, careful_start
 from rmq_store.recovery.report import FileChange, RecoveryReport

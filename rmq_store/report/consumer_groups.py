@@ -34,7 +34,7 @@ from rmq_store.report.section import (
     span,
     text,
 )
-from rmq_store.tables.bytes_between_offsets import COUNTED
+from rmq_store.search.log_slices import COUNTED
 from rmq_store.text.sizes import size
 from rmq_store.text.times import shown_time
 from rmq_store.verify.findings import Severity

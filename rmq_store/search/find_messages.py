@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from rmq_store.arrow.column_definitions import column_names
 from rmq_store.commitlog.next_intact_record import next_start, not_a_record
 from rmq_store.errors import CorruptRecordError, MissingFileError, StoreError
-from rmq_store.format.layout import SysFlag
+from rmq_store.format.layout import enters_queue
 from rmq_store.format.properties import decode_utf8
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.reading.log_reader import QueueLimits
@@ -249,7 +249,7 @@ def _unlisted_hits(
                     behind_index(damage, topics_at[offset][0], " || ".join(keys), offset), on_damage
                 )
             continue
-        if record.transaction in (SysFlag.TRANSACTION_PREPARED, SysFlag.TRANSACTION_ROLLBACK):
+        if not enters_queue(record.sys_flag):
             continue  # in the queue of another topic, or in no queue
         own = QueueId(decode_utf8(record.topic), record.queue_id)
         if own not in queues or not _leads_to(store, own, offset):

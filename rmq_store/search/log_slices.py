@@ -1,10 +1,10 @@
-"""Cut selected queue ranges into log slices of about equal size. Computes only with plain values.
+"""Cut selected queue ranges into log slices of about equal size, and add up bytes of queue ranges.
 
 A partition is a range of the commitLog and the part of every selected queue that points into it.
 One partition per queue would read every page of a shared log once per queue; adjacent slices read
 it once. The plan has only the cut positions. The task that reads a slice finds the queue offsets
 between two cuts (`pieces_of`). So planning costs a few samples per queue, and its cost grows
-neither with messages nor with queues times slices.
+neither with messages nor with queues times slices. The cut computes only with plain values.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from rmq_store.format.queues import EntryAt, QueueId, QueueSlice
+from rmq_store.store import MessageStore
 
 SAMPLES_IN_ALL = 20_000
 SAMPLES_PER_QUEUE = 64
@@ -325,3 +326,49 @@ def joined(ranges: Iterable[QueueSlice]) -> list[QueueSlice]:
         else:
             found.append(part)
     return found
+
+
+_LEAST_BYTES = 16  # of the log for a message: a member of an inner batch has more
+
+
+def offset_steps(store: MessageStore, start: int, stop: int, step: int) -> range:
+    """The queue offsets at which steps of `step` begin, from `start` to before `stop`.
+
+    The name of one file, or one entry, may claim that a queue has 2^62 messages. The log says how
+    many there can be; a range with more is walked in as many steps as that number has. Its entries
+    are few: a hole between files is one entry.
+    """
+    log_start, log_end = store.log_range()
+    most = (log_end - log_start) // _LEAST_BYTES // step + 1
+    return range(start, stop, max(step, -(-(stop - start) // most)))
+
+
+COUNTED = 1_000_000
+"""Up to this number of messages, sizes are added up; above it, estimated from samples."""
+
+_AT_ONCE = 1 << 16
+
+
+def bytes_between(
+    store: MessageStore, queue: QueueId, start: int, stop: int, counted: int = COUNTED
+) -> int:
+    """Bytes of the records at queue offsets [start, stop), estimated from samples for a range of more
+    than `counted` messages."""
+    if stop - start <= counted:
+        return exact_bytes(store, queue, start, stop)
+
+    part = QueueSlice(queue, start, stop)
+    return round(
+        sum(stretch.selected_bytes for stretch in stretches_of(part, 1, store.view.entry_at))
+    )
+
+
+def exact_bytes(store: MessageStore, queue: QueueId, start: int, stop: int) -> int:
+    """The exact bytes of the records. An inner batch counts at its first message."""
+    total = 0
+    steps = offset_steps(store, start, stop, _AT_ONCE)
+    for at in steps:
+        entries = store.entries(queue, at, min(at + steps.step, stop))
+        mine = entries.points_to_record & (entries.offset >= at)
+        total += int(entries.size[mine].sum())
+    return total

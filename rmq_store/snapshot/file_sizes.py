@@ -13,8 +13,7 @@ from rmq_store.consumequeue.queue_folders import QueueFolders
 from rmq_store.errors import CorruptIndexError, IndexGeometryError, InvalidArgumentError
 from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.format.layout import INDEX_DIR
-from rmq_store.index.geometry import Geometry
-from rmq_store.index.index_file_reader import IndexFile, list_index_files
+from rmq_store.index.index_file_reader import Geometry, IndexFile, list_index_files
 from rmq_store.snapshot.snapshot import StoreSnapshot
 
 _LEAST_ITEMS = 2  # item 0 is never used; a file without items does not show how many it can have

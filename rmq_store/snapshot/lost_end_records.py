@@ -166,8 +166,7 @@ class UnlistedRecords:
         outside = requests.offset < low[requests.queue]
         outside |= requests.offset >= high[requests.queue]
         rows = np.flatnonzero(asked[requests.queue])
-        for mine in _by_queue(requests, rows):
-            queue = requests.queues[int(requests.queue[mine[0]])]
+        for queue, mine in requests.by_queue(rows):
             before_or_after = outside[mine]
             lost = mine[before_or_after]
             if len(lost):
@@ -276,16 +275,12 @@ class UnlistedRecords:
                 at = stop if gone is None else chain.segment_end(gone)
 
     def _request_of(self, headers: Headers) -> DispatchRequests:
-        return dispatch(
-            DecodedRecords.of(headers),
-            delay_levels_ms=self._config.delay_levels_ms,
-            batch_topics=self._batch_topics,
-        )
+        records = DecodedRecords.of(headers)
+        return dispatch(records, self._config.delay_levels_ms, self._batch_topics)
 
     @cached_property
     def _batch_topics(self) -> set[str]:
-        batch = {queue.topic for queue, state in self._snapshot.queues.items() if state.batch}
-        return batch | declared_batch_topics(self._root)
+        return self._snapshot.batch_topics | declared_batch_topics(self._root)
 
     def is_damage(self, piece: Extent) -> bool:
         """Whether a gap is damage. A ghost is, if it is no copy of the record that it names."""
@@ -332,13 +327,6 @@ class UnlistedRecords:
         entries = self._entries_of(queue, max(start, state.min_offset), min(stop, state.max_offset))
         whole = self._log.whole_records(entries.log_offset, entries.size)
         return entries.log_offset[whole]
-
-
-def _by_queue(requests: DispatchRequests, rows: Ints) -> list[Ints]:
-    """The rows of each queue, in their order."""
-    rows = rows[np.argsort(requests.queue[rows], kind="stable")]
-    parts = np.split(rows, np.flatnonzero(np.diff(requests.queue[rows])) + 1)
-    return [part for part in parts if len(part)]
 
 
 def _added(known: Missing | None, requests: DispatchRequests, rows: Ints) -> Missing:

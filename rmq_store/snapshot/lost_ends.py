@@ -34,7 +34,7 @@ from rmq_store.format.layout import (
 )
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.topics import LMQ_PREFIX
-from rmq_store.index.open_files import open_index_files
+from rmq_store.index.index_file_reader import open_index_files
 from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.snapshot.lost_end_records import (
     EntriesOf,

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-import numpy as np
-
 from rmq_store.config.topics_json import queue_count
 from rmq_store.format.array_types import Ints
 from rmq_store.format.queues import QueueId
@@ -111,9 +109,7 @@ def _records_near_the_ends(ends: LostEnds) -> dict[QueueId, _Found]:
     late = record_start_near(ends.log, max(near, end - LOOKED_AT), end)
     found: dict[QueueId, _Found] = {}
     for requests in chain(ends.records.requests(start, near), ends.records.requests(late, end)):
-        for number in np.unique(requests.queue).tolist():
-            rows = np.flatnonzero(requests.queue == number)
-            queue = requests.queues[number]
+        for queue, rows in requests.by_queue():
             found.setdefault(queue, _Found()).add(
                 requests.log_offset[rows], requests.store_timestamp[rows]
             )

@@ -13,10 +13,14 @@ from rmq_store.commitlog.log import CommitLog
 from rmq_store.config.consumer_offsets import read_consumer_offsets
 from rmq_store.config.rocksdb import rocksdb_queues
 from rmq_store.config.topics_json import read_queue_count, topics_or_problem
-from rmq_store.consumequeue.bisection import bisect_first, find_boundary, recheck_neighbours
-from rmq_store.consumequeue.consume_queue_ext import QueueExt
+from rmq_store.consumequeue.bisection import (
+    bisect_first,
+    find_boundary,
+    offset_by_time,
+    recheck_neighbours,
+)
 from rmq_store.consumequeue.entries import Entries, concat_entries, no_entries
-from rmq_store.consumequeue.queue_files import QueueFiles
+from rmq_store.consumequeue.queue_files import QueueExt, QueueFiles
 from rmq_store.consumequeue.queue_folders import QueueFolders, queue_folder
 from rmq_store.errors import StoreError, UnknownQueueError, nearest
 from rmq_store.files.remote.blocks import Ranges, need_all
@@ -33,7 +37,6 @@ from rmq_store.format.topics import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
 from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.snapshot.lost_ends import LostEnds
 from rmq_store.snapshot.lost_queues import LostQueue, lost_queues
-from rmq_store.snapshot.offset_by_time import offset_by_time
 from rmq_store.snapshot.queue_range import QueueState
 from rmq_store.snapshot.snapshot import StoreSnapshot
 

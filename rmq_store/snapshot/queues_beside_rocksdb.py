@@ -62,16 +62,13 @@ def refuse_late_files(root: Path, log: CommitLog, view: QueueView, config: Store
 
 
 def _first_records(log: CommitLog, view: QueueView, config: StoreConfig) -> list[_Listing]:
-    batch = batch_topics(view.declared_topics) | {
-        queue.topic for queue, state in view.snapshot.queues.items() if state.batch
-    }
+    batch = batch_topics(view.declared_topics) | view.snapshot.batch_topics
     stop = min(view.snapshot.log_end, log.start + _LOOKED_AT)
     for piece in scan(log, log.start, stop):
         if not isinstance(piece, SoundRun):
             continue
         records = DecodedRecords.of(piece.headers)
-        levels = config.delay_levels_ms
-        found = dispatch(records, delay_levels_ms=levels, batch_topics=batch, lmq=False)
+        found = dispatch(records, config.delay_levels_ms, batch, lmq=False)
         if len(found):
             return [
                 _Listing(found.queues[queue], offset, place)

@@ -7,15 +7,17 @@ offsets.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import gc
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from rmq_store.commitlog.intact_records_behind import intact_records_behind
 from rmq_store.commitlog.log import CommitLog
+from rmq_store.commitlog.next_intact_record import intact_records_behind
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.consumequeue.entries import Entries, concat_entries
 from rmq_store.consumequeue.queue_files import QueueFiles, is_at_or_after
@@ -27,7 +29,6 @@ from rmq_store.format.layout import (
     FILLER_SIZE,
 )
 from rmq_store.format.queues import QueueId
-from rmq_store.snapshot.garbage_collection_pause import collector_paused
 from rmq_store.snapshot.queue_range import ListedQueue, QueueState
 from rmq_store.snapshot.undispatched_records import end_offset, find_undispatched
 
@@ -45,6 +46,11 @@ class StoreSnapshot:
     closed: bool = False  # there was no file `abort`: the last stop was clean
     misplaced: tuple[StoreError, ...] = ()  # undispatched records that are not in `queues`
     part: bool = False  # `queues` are some of the store's
+
+    @property
+    def batch_topics(self) -> set[str]:
+        """The topics whose queues are BatchConsumeQueues."""
+        return {queue.topic for queue, state in self.queues.items() if state.batch}
 
     def only(self, queues: Iterable[QueueId]) -> StoreSnapshot:
         """The snapshot with only these `queues`, for a part of a job."""
@@ -258,3 +264,20 @@ def _state_of_tail(tail: Entries) -> QueueState:
         return QueueState(0, 0, 0, 0)
     first = int(tail.offset[0])
     return QueueState(first, int(tail.offset[-1] + tail.count[-1]), first, first, False, tail)
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """No collection inside the block, which creates many objects that all stay alive.
+
+    A collection looks at every object there is, and the more are created, the more often it comes:
+    a fifth of the time in which a store with 100,000 queues is opened, and it finds nothing.
+    """
+    if not gc.isenabled():  # also if another thread has paused it, which then ends the pause
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()

@@ -44,7 +44,9 @@ def find_undispatched(
     of another. So an unclean store is also searched backwards from `back_from`, until a range adds
     nothing; records after it are in the queues that they belong to. None: it is not searched.
     """
-    batch = _batch_topics(root, listed)
+    batch = declared_batch_topics(root) | {
+        queue.topic for queue, listed_queue in listed.items() if listed_queue.batch
+    }
     found = _strays_in(log, dispatched, log_end, listed, config, batch)
     start = log.start if back_from is None else min(back_from, dispatched)
     while start > log.start:
@@ -63,12 +65,6 @@ def find_undispatched(
         tails[queue] = placing.placed(entries)
         misplaced += placing.misplaced
     return tails, misplaced
-
-
-def _batch_topics(root: Path, listed: Mapping[QueueId, ListedQueue]) -> set[str]:
-    return declared_batch_topics(root) | {
-        q.topic for q, listed_queue in listed.items() if listed_queue.batch
-    }
 
 
 def record_start_near(log: CommitLog, wanted: int, otherwise: int) -> int:
@@ -102,11 +98,7 @@ def _strays_in(
     for piece in scan(log, start, stop):
         if not isinstance(piece, SoundRun):
             continue  # damage: the records after it count too
-        found = dispatch(
-            DecodedRecords.of(piece.headers),
-            delay_levels_ms=config.delay_levels_ms,
-            batch_topics=batch,
-        )
+        found = dispatch(DecodedRecords.of(piece.headers), config.delay_levels_ms, batch)
         for queue, entries in _by_queue(found, listed):
             parts.setdefault(queue, []).append(entries)
             count += len(entries)
@@ -128,15 +120,10 @@ def _by_queue(
         [listed[queue].last_log_offset if queue in listed else -1 for queue in requests.queues],
         dtype=np.int64,
     )
-    rows = (
-        np.flatnonzero(requests.log_offset > known[requests.queue])
-        if len(requests)
-        else requests.queue
-    )
-    for number in np.unique(requests.queue[rows]).tolist():
-        mine = rows[requests.queue[rows] == number]
+    rows = np.flatnonzero(requests.log_offset > known[requests.queue])
+    for queue, mine in requests.by_queue(rows):
         yield (
-            requests.queues[number],
+            queue,
             Entries(
                 requests.offset[mine],
                 requests.log_offset[mine],

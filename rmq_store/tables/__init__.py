@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from rmq_store.tables.checkpoint_config import CHECKPOINT_TABLE, CONFIG
 from rmq_store.tables.files_index import FILES, INDEX
 from rmq_store.tables.groups_offsets import GROUPS, OFFSETS
-from rmq_store.tables.plan import PLAN
+from rmq_store.tables.plan import PLAN, STREAM
 from rmq_store.tables.retries_traces import DEAD_LETTERS, RETRIES, TRACES
 from rmq_store.tables.scheduled_transactions import SCHEDULED, TRANSACTIONS
-from rmq_store.tables.stream import STREAM
 from rmq_store.tables.table import Table as Table
 from rmq_store.tables.topics_queues import QUEUES, TOPICS
 from rmq_store.tables.usage_damage import DAMAGE, USAGE

@@ -1,4 +1,7 @@
-"""Table `plan`: what a query would read. The query planner makes its rows."""
+"""Table `plan`, what a query would read, and `stream`, how far behind a streaming one is.
+
+The query planner makes their rows.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,17 @@ from collections.abc import Sequence
 from rmq_store.errors import shown_path
 from rmq_store.format.queues import QueueSlice
 from rmq_store.store import MessageStore
-from rmq_store.tables.table import BROKER, FLAG, INT, LONG, TEXT, TEXTS, Table, TableColumn
+from rmq_store.tables.table import (
+    BROKER,
+    FLAG,
+    INT,
+    LONG,
+    TEXT,
+    TEXTS,
+    TIMESTAMP,
+    Table,
+    TableColumn,
+)
 
 PLAN = Table(
     "plan",
@@ -60,3 +73,35 @@ def log_files_between(store: MessageStore, start: int | None, stop: int | None) 
     last = log_end if stop is None else stop
     segments = store.log.chain.segments_from(first)
     return [shown_path(segment.path) for segment in segments if segment.base < last]
+
+
+STREAM = Table(
+    "stream",
+    "how far behind a query of readStream is, by its checkpoint folder: one row for each store",
+    (
+        BROKER,
+        TableColumn("path", TEXT, "the store; null if it is gone"),
+        TableColumn("batchId", LONG, "the last micro-batch that the query committed"),
+        TableColumn(
+            "plannedBatchId", LONG, "the last one that it planned; it may be at work on it"
+        ),
+        TableColumn(
+            "logOffset",
+            LONG,
+            "log offset up to which the committed micro-batches go; null for a store that is not "
+            "in them",
+        ),
+        TableColumn("logEnd", LONG, "log offset where the whole records end now"),
+        TableColumn(
+            "bytesBehind", LONG, "bytes of the log between the two, or of the whole log if null"
+        ),
+        TableColumn(
+            "storeTimestamp", TIMESTAMP, "when the last record before `logOffset` was stored"
+        ),
+        TableColumn(
+            "problem",
+            TEXT,
+            "why the query cannot go on here: the log was cut, files expired, another store",
+        ),
+    ),
+)

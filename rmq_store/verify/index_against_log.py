@@ -16,11 +16,17 @@ from rmq_store.files.segments import SegmentFile
 from rmq_store.format.array_types import Ints
 from rmq_store.format.layout import ABORT_FILE, CHECKPOINT_FILE, INDEX_DIR, INDEX_HEADER, INDEX_ITEM
 from rmq_store.format.releases import dialect
-from rmq_store.index.geometry import Geometry
-from rmq_store.index.index_file_reader import IndexFile, list_index_files, list_too_short
+from rmq_store.index.index_file_reader import (
+    FILES_MAPPED,
+    Geometry,
+    IndexFile,
+    list_index_files,
+    list_too_short,
+    open_index_file,
+    open_index_files,
+)
 from rmq_store.index.item_chains import IndexScan, scan
 from rmq_store.index.items_of_messages import index_items, tag_items
-from rmq_store.index.open_files import FILES_MAPPED, open_index_file, open_index_files
 from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.store import MessageStore
 from rmq_store.verify.findings import Finding, Findings, Severity

@@ -177,15 +177,10 @@ class ListedCheck:
     def finish(self) -> None:
         """Check the records not checked yet."""
         if self._entries:
-            self._check(concat_requests(self._waiting))
+            found = concat_requests(self._waiting)
+            for queue, rows in found.by_queue():
+                _check_queue(self._store, queue, found, rows, self._tally, self._findings)
         self._waiting, self._queues, self._entries = [], set(), 0
-
-    def _check(self, found: DispatchRequests) -> None:
-        order = np.argsort(found.queue, kind="stable")
-        edges = np.flatnonzero(np.diff(found.queue[order])) + 1
-        for rows in np.split(order, edges):
-            queue = found.queues[int(found.queue[rows[0]])]
-            _check_queue(self._store, queue, found, rows, self._tally, self._findings)
 
 
 def _check_queue(

@@ -14,10 +14,9 @@ from typing import Any, NamedTuple
 
 from rmq_store.arrow.decoded_records import DecodedRecords
 from rmq_store.commitlog.doubled_records import DoubledFile, doubled_files
-from rmq_store.commitlog.empty_files import empty_files
 from rmq_store.commitlog.headers import Headers
-from rmq_store.commitlog.log import Extent
-from rmq_store.commitlog.page_rest import page_rest
+from rmq_store.commitlog.log import Extent, empty_files
+from rmq_store.commitlog.next_intact_record import page_rest
 from rmq_store.commitlog.scan import SoundRun, scan
 from rmq_store.config.dledger import dledger_folders
 from rmq_store.config.rocksdb import rocksdb_queues
@@ -227,7 +226,7 @@ class _PartCheck:
         self.store, self.start, self.part = store, start, LogPart()
         self.index = IndexPart(store, start, stop)
         self.listed = ListedCheck(store, self.part.tally, self.part.findings)
-        self.batch_topics = _batch_topics(store)
+        self.batch_topics = batch_topics(store.view.declared_topics) | store.snapshot().batch_topics
         self.log_end = store.log_range()[1]
 
     def take(self, piece: SoundRun | Extent) -> None:
@@ -251,7 +250,7 @@ class _PartCheck:
     def _check(self, headers: Headers) -> None:
         records = DecodedRecords.of(headers)
         levels = self.store.config.delay_levels_ms
-        self.listed.add(dispatch(records, delay_levels_ms=levels, batch_topics=self.batch_topics))
+        self.listed.add(dispatch(records, levels, self.batch_topics))
         self.index.check(records)
         part, stored_at = self.part, headers.store_timestamp
         part.records += len(headers)
@@ -316,12 +315,6 @@ def _unreached(piece: AfterEnd) -> Finding:
         piece.stop - piece.base,
         piece.records,
     )
-
-
-def _batch_topics(store: MessageStore) -> set[str]:
-    declared = batch_topics(store.view.declared_topics)
-    queues = store.snapshot().queues
-    return declared | {queue.topic for queue, state in queues.items() if state.batch}
 
 
 def _note_gap(store: MessageStore, extent: Extent, part: LogPart) -> None:

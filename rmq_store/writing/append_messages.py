@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -14,21 +14,19 @@ from rmq_store.arrow.encoding import message_to_record as single
 from rmq_store.arrow.encoding.batch_to_records import (
     LOOPBACK,
     Prepared,
-    check_room,
     prepare,
-    with_one_form,
 )
+from rmq_store.arrow.encoding.checks import check_sizes
 from rmq_store.arrow.encoding.offset_properties import Places, with_places
 from rmq_store.commitlog.log_writer import LogAppender
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import InvalidArgumentError, InvalidMessageError
 from rmq_store.format.array_types import Bytes, Ints
-from rmq_store.format.layout import BLANK_SIZE, SysFlag
+from rmq_store.format.layout import BLANK_SIZE, enters_queue
 from rmq_store.format.properties import decode_utf8
 from rmq_store.format.queues import QueueId
 from rmq_store.format.record import Record, encode_record
 from rmq_store.format.releases import Dialect
-from rmq_store.writing.assign_queue_offsets import QueueCounters
 from rmq_store.writing.encoded_records import (
     EncodedRecords,
     Listing,
@@ -108,7 +106,7 @@ class RecordAppender:
         """Append one record; returns it as written to the log. `copied`: it is of another store."""
         queue = QueueId(decode_utf8(record.topic), record.queue_id)
         count = single.messages_in(record, copied=copied)
-        listed = record.transaction in (0, SysFlag.TRANSACTION_COMMIT)
+        listed = enters_queue(record.sys_flag)
         places = self._places()
         if places.concern(record.properties, record.sys_flag):
             stored = places.set(record.properties, record.sys_flag, queue, listed)
@@ -131,8 +129,7 @@ class RecordAppender:
         """Append the messages of a batch; `together`: all of them in one file of the log; `copied`:
         they are records of another store."""
         assigned = self._places()
-        # Places change one form of the properties, so the others are compared before.
-        placed = with_places(with_one_form(batch, self._dialect), assigned)
+        placed = with_places(batch, assigned, self._dialect)
         prepared = prepare(placed, self._config, self._dialect, LOOPBACK, copied=copied)
         if together and int(prepared.total.sum()) + BLANK_SIZE > self._config.commitlog_file_size:
             raise InvalidMessageError(
@@ -145,7 +142,7 @@ class RecordAppender:
     def append_encoded(self, records: EncodedRecords) -> AppendResult:
         """Append encoded records, at least one."""
         records.check()
-        check_room(records.total, self._config)
+        check_sizes({"room": records.total}, self._config, self._dialect, copied=True)
         if self._with_record_crc:
             raise InvalidArgumentError(
                 None,
@@ -228,3 +225,50 @@ class RecordAppender:
     def _end_log_file(self) -> None:
         self._file_ends()
         self._log.end_file()
+
+
+class QueueCounters:
+    """The next queueOffset of every queue. Not thread-safe: the writer holds a lock."""
+
+    def __init__(self, ends: Mapping[QueueId, int]) -> None:
+        """`ends`: the max offset of each existing queue."""
+        self._next = dict(ends)
+
+    def __iter__(self) -> Iterator[QueueId]:
+        return iter(self._next)
+
+    def next_of(self, queue: QueueId) -> int:
+        """The queueOffset of the next message of a queue; 0 for a new queue."""
+        return self._next.get(queue, 0)
+
+    def raise_to(self, ends: Mapping[QueueId, int]) -> None:
+        """Raise counters to at least these ends."""
+        for queue, end in ends.items():
+            self._next[queue] = max(self.next_of(queue), end)
+
+    def update(self, ends: Mapping[QueueId, int]) -> None:
+        """Set counters to these ends."""
+        self._next.update(ends)
+
+    def assign(self, prepared: Unplaced, counts: Ints) -> Ints:
+        """queueOffset of each record: the queue's counter; 0 for records that enter no queue."""
+        listed = enters_queue(prepared.sys_flag)
+        keys = prepared.topic_code << 32 | (prepared.queue_id.astype(np.int64) & 0xFFFFFFFF)
+        offsets = np.zeros(len(prepared), dtype=np.int64)
+        order = np.flatnonzero(listed)[np.argsort(keys[listed], kind="stable")]
+        if not len(order):
+            return offsets
+        ordered = keys[order]
+        first = np.r_[0, np.flatnonzero(np.diff(ordered)) + 1]
+        before = np.cumsum(counts[order]) - counts[order]
+        sizes = np.diff(np.r_[first, len(order)])
+        starts = np.empty(len(first), dtype=np.int64)
+        for place, (at, size) in enumerate(zip(first.tolist(), sizes.tolist(), strict=True)):
+            row = int(order[at])
+            queue = QueueId(
+                prepared.topics[int(prepared.topic_code[row])], int(prepared.queue_id[row])
+            )
+            starts[place] = self.next_of(queue)
+            self._next[queue] = int(starts[place] + counts[order[at : at + size]].sum())
+        offsets[order] = before + np.repeat(starts - before[first], sizes)
+        return offsets

@@ -20,8 +20,7 @@ from rmq_store.format.array_types import Bytes, Ints
 from rmq_store.format.layout import INDEX_DIR
 from rmq_store.format.queues import QueueId
 from rmq_store.format.releases import Dialect
-from rmq_store.index.geometry import Geometry, Header
-from rmq_store.index.index_file_reader import IndexFile, list_index_files
+from rmq_store.index.index_file_reader import Geometry, Header, IndexFile, list_index_files
 from rmq_store.index.index_writer import IndexWriter
 from rmq_store.snapshot.snapshot import StoreSnapshot
 from rmq_store.writing.encoded_records import Listing, concat_listings
@@ -49,9 +48,7 @@ class Dispatcher:
         """`listed`: callback that receives the new queue ends after each write."""
         self._config = config
         self._listed = listed
-        self.batch_topics = batch_topics(topics_to_extend(root)) | {
-            queue.topic for queue, state in snapshot.queues.items() if state.batch
-        }
+        self.batch_topics = batch_topics(topics_to_extend(root)) | snapshot.batch_topics
         ends = {queue: state.file_stop for queue, state in snapshot.queues.items()}
         self._queues = QueueWriter(root, config, queue_files, ends)
         self._index = _open_index(root, config, release)
@@ -119,16 +116,11 @@ class Dispatcher:
 
     def _ends_of(self, requests: DispatchRequests) -> dict[QueueId, int]:
         """The queueOffset after the last message of each queue that received one."""
-        # Of a row that is assigned more than once, numpy keeps the last value.
-        last = np.full(len(requests.queues), -1, dtype=np.int64)
-        last[requests.queue] = np.arange(len(requests.queue))
-        with_rows = np.flatnonzero(last >= 0)
-        stops = (requests.offset + requests.count)[last[with_rows]]
-        ends = {}
-        for number, stop in zip(with_rows.tolist(), stops.tolist(), strict=True):
-            queue = requests.queues[number]
-            ends[queue] = max(stop, self._queues.end_of(queue))
-        return ends
+        stops = requests.offset + requests.count
+        return {
+            queue: max(int(stops[rows[-1]]), self._queues.end_of(queue))
+            for queue, rows in requests.by_queue()
+        }
 
     # --- the index ----------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from rmq_store.arrow.encoding.batch_to_records import Prepared, assemble
 from rmq_store.arrow.string_slices import buffers
 from rmq_store.consumequeue.entry_of_record import DispatchRequests, plain_entries
 from rmq_store.errors import InvalidArgumentError
-from rmq_store.format.array_types import Bytes, Ints
+from rmq_store.format.array_types import Bytes, Ints, concatenated, renumbered
 from rmq_store.format.layout import (
     MAGIC_V1,
     MAGIC_V2,
@@ -27,6 +27,7 @@ from rmq_store.format.layout import (
     V6_EXTRA,
     Property,
     SysFlag,
+    enters_queue,
 )
 from rmq_store.format.releases import Dialect
 from rmq_store.format.topics import SCHEDULE_TOPIC
@@ -48,7 +49,7 @@ class Unplaced(Protocol):
     @property
     def queue_id(self) -> npt.NDArray[np.int32]: ...
     @property
-    def transaction(self) -> npt.NDArray[np.int32]: ...
+    def sys_flag(self) -> npt.NDArray[np.int32]: ...
     @property
     def total(self) -> Ints: ...
     @property
@@ -83,12 +84,6 @@ class EncodedRecords:
 
     def __len__(self) -> int:
         return len(self.total)
-
-    @property
-    def transaction(self) -> npt.NDArray[np.int32]:
-        """The transaction bits of every record."""
-        bits: npt.NDArray[np.int32] = self.sys_flag & SysFlag.TRANSACTION_MASK
-        return bits
 
     def check(self) -> None:
         """Raise InvalidArgumentError if sizes, counts and the records themselves contradict."""
@@ -138,25 +133,12 @@ class EncodedRecords:
         _set_fields(data, at + behind_v6 * V6_EXTRA, "store_timestamp", store_timestamp)
         return data
 
-    def listing(
-        self, rows: slice, queue_offset: Ints, log_offset: Ints, store_timestamp: Ints
-    ) -> Listing:
-        """What lists the records `rows` in queues and index."""
+    def listing(self, rows: slice, *given: Ints) -> Listing:
+        """What lists the records `rows`, with the `given` offsets and times as in `placed`."""
         first = int(self.item_counts[: rows.start].sum())
         counts = self.item_counts[rows]
-        return Listing(
-            self.topics,
-            self.topic_code[rows],
-            self.queue_id[rows].astype(np.int64),
-            self.transaction[rows],
-            queue_offset,
-            log_offset,
-            self.total[rows],
-            self.tags_code[rows],
-            store_timestamp,
-            counts,
-            self.hashes[first : first + int(counts.sum())],
-        )
+        hashes = self.hashes[first : first + int(counts.sum())]
+        return _listing(self, rows, given, (self.tags_code[rows], counts, hashes))
 
 
 def _contradiction(what: str) -> InvalidArgumentError:
@@ -195,7 +177,7 @@ class Listing:
     topics: Sequence[str]
     topic_code: Ints
     queue_id: Ints
-    transaction: npt.NDArray[np.int32]
+    sys_flag: npt.NDArray[np.int32]
     queue_offset: Ints
     log_offset: Ints
     total: Ints
@@ -206,7 +188,7 @@ class Listing:
 
     def entries(self) -> DispatchRequests:
         """The queue entries. Prepared and rolled-back records enter no queue."""
-        listed = (self.transaction == 0) | (self.transaction == SysFlag.TRANSACTION_COMMIT)
+        listed = enters_queue(self.sys_flag)
         columns = (
             self.topic_code,
             self.queue_id,
@@ -228,17 +210,29 @@ class Listing:
 
 def concat_listings(parts: Sequence[Listing]) -> Listing:
     """The listings of adjacent records, at least one, in one object with renumbered topics."""
-    number: dict[str, int] = {}
-    codes = []
-    for part in parts:
-        renumbered = [number.setdefault(topic, len(number)) for topic in part.topics]
-        codes.append(np.array(renumbered, dtype=np.int64)[part.topic_code])
-    names = (
-        *("queue_id", "transaction", "queue_offset", "log_offset", "total"),
-        *("tags_code", "store_timestamp", "item_counts", "hashes"),
+    topics, codes = renumbered([(part.topics, part.topic_code) for part in parts])
+    return Listing(topics, codes, *concatenated(parts, Listing.__match_args__[2:]))
+
+
+_Keys = tuple[Ints, Ints, npt.NDArray[np.int32]]  # tags_code, item_counts and hashes
+
+
+def _listing(records: Unplaced, rows: slice, given: tuple[Ints, ...], keys: _Keys) -> Listing:
+    queue_offset, log_offset, store_timestamp = given
+    tags_code, counts, hashes = keys
+    return Listing(
+        records.topics,
+        records.topic_code[rows],
+        records.queue_id[rows].astype(np.int64),
+        records.sys_flag[rows],
+        queue_offset,
+        log_offset,
+        records.total[rows],
+        tags_code,
+        store_timestamp,
+        counts,
+        hashes,
     )
-    columns = (np.concatenate([getattr(part, name) for part in parts]) for name in names)
-    return Listing(list(number), np.concatenate(codes), *columns)
 
 
 # --- encoding -------------------------------------------------------------------------------------
@@ -253,7 +247,7 @@ def can_encode(prepared: Prepared) -> bool:
     """
     if prepared.with_record_crc or SCHEDULE_TOPIC in prepared.topics:
         return False
-    if (prepared.numbers["sysFlag"] & SysFlag.INNER_BATCH).any() or (prepared.queue_id < 0).any():
+    if (prepared.sys_flag & SysFlag.INNER_BATCH).any() or (prepared.queue_id < 0).any():
         return False
     stored = buffers(prepared.properties)[1].tobytes()
     return not any(name.encode() in stored for name in _NAMES_OF_QUEUES)
@@ -264,56 +258,36 @@ def encode(prepared: Prepared, rows: slice, dialect: Dialect) -> EncodedRecords:
     total = prepared.total[rows]
     nothing = np.zeros(len(total), dtype=np.int64)
     data = assemble(prepared, rows, nothing, nothing, nothing)
-    keys = _key_values(prepared, rows)
-    code, flags = prepared.topic_code[rows], prepared.numbers["sysFlag"][rows]
-    items = items_of(keys, prepared.topics, code, flags, dialect)
     return EncodedRecords(
         data,
         total,
         prepared.topics,
-        code,
+        prepared.topic_code[rows],
         prepared.queue_id[rows],
-        flags,
+        prepared.sys_flag[rows],
         prepared.store_timestamp[rows],
-        keys.tags_codes(),
-        items.counts,
-        items.hashes,
+        *_keys_of(prepared, rows, _key_values(prepared, rows), dialect),
     )
 
 
-def listing_of(
-    prepared: Prepared,
-    rows: slice,
-    dialect: Dialect,
-    queue_offset: Ints,
-    log_offset: Ints,
-    store_timestamp: Ints,
-) -> Listing | None:
-    """What lists the records `rows` of checked messages in queues and index.
+def listing_of(prepared: Prepared, rows: slice, dialect: Dialect, *given: Ints) -> Listing | None:
+    """What lists the records `rows` of checked messages, with the `given` offsets and times.
 
     None if it follows from other properties than tags and keys, as that of inner batches.
     """
-    flags = prepared.numbers["sysFlag"][rows]
+    flags = prepared.sys_flag[rows]
     if SCHEDULE_TOPIC in prepared.topics or (flags & SysFlag.INNER_BATCH).any():
         return None
     keys = _key_values(prepared, rows)
     if keys.other_queues.any():
         return None
-    code = prepared.topic_code[rows]
+    return _listing(prepared, rows, given, _keys_of(prepared, rows, keys, dialect))
+
+
+def _keys_of(prepared: Prepared, rows: slice, keys: KeyValues, dialect: Dialect) -> _Keys:
+    code, flags = prepared.topic_code[rows], prepared.sys_flag[rows]
     items = items_of(keys, prepared.topics, code, flags, dialect)
-    return Listing(
-        prepared.topics,
-        code,
-        prepared.queue_id[rows].astype(np.int64),
-        flags & SysFlag.TRANSACTION_MASK,
-        queue_offset,
-        log_offset,
-        prepared.total[rows],
-        keys.tags_codes(),
-        store_timestamp,
-        items.counts,
-        items.hashes,
-    )
+    return keys.tags_codes(), items.counts, items.hashes
 
 
 def _key_values(prepared: Prepared, rows: slice) -> KeyValues:

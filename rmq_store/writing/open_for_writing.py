@@ -10,7 +10,7 @@ from typing import Any
 from rmq_store.commitlog.doubled_records import refuse_doubled
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.commitlog.page_rest import page_rest
+from rmq_store.commitlog.next_intact_record import page_rest
 from rmq_store.config.broker_conf import PATH_SPLITTER, StoreConfig
 from rmq_store.config.locate import (
     commitlog_folders,

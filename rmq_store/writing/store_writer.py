@@ -21,16 +21,16 @@ from rmq_store.format.layout import CHECKPOINT_FILE
 from rmq_store.format.message import Message
 from rmq_store.format.queues import QueueId
 from rmq_store.format.record import Record
-from rmq_store.markers.abort_file import remove_abort, write_abort
 from rmq_store.markers.checkpoint import Checkpoint, checkpoint_size
+from rmq_store.markers.lock_file import remove_abort, write_abort
 from rmq_store.recovery.report import RecoveryReport
 from rmq_store.writing.append_messages import (
     Appended,
     AppendResult,
+    QueueCounters,
     RecordAppender,
     nothing_appended,
 )
-from rmq_store.writing.assign_queue_offsets import QueueCounters
 from rmq_store.writing.dispatcher import Dispatcher
 from rmq_store.writing.encoded_records import EncodedRecords, Listing
 from rmq_store.writing.flush import Flusher, GroupCommit, Progress

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.arrow.column_definitions import BY_NAME
-from rmq_store.index.message_has_key import rows_with_key
+from rmq_store.index.items_of_messages import rows_with_key
 from rmqstore_jobs.replaying.origin_properties import PROPERTY_FORMS, with_origin
 from rmqstore_jobs.replaying.replay_spec import QueueMap, ReplaySpec, times_of
 

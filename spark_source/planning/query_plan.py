@@ -16,7 +16,7 @@ from rmq_store.files.remote.remote_store import Listing
 from rmq_store.files.remote.uri_filesystem import StorageOptions
 from rmq_store.format.queues import QueueSlice
 from rmq_store.reading.log_reader import Limits
-from rmq_store.snapshot.garbage_collection_pause import collector_paused
+from rmq_store.snapshot.snapshot import collector_paused
 from rmq_store.snapshot.wholly_selected_log import whole_range
 from spark_source.options.definitions import COMMITLOG
 from spark_source.options.parse import SourceOptions

@@ -13,8 +13,8 @@ from rmq_store import MessageStore, StoreSnapshot
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.config.dledger import refuse_dledger
 from rmq_store.errors import DataLossError, MissingFileError, StoreError
-from rmq_store.files.deleted_meanwhile import again_if_expired
 from rmq_store.files.remote.glob import has_pattern
+from rmq_store.files.segments import again_if_expired
 from rmq_store.format.queues import QueueId
 from rmq_store.reading.growing_log import (
     LogFollower,

@@ -8,7 +8,7 @@ from functools import partial
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.next_intact_record import next_start
 from rmq_store.errors import StoreError
-from rmq_store.files.deleted_meanwhile import again_if_expired
+from rmq_store.files.segments import again_if_expired
 from rmq_store.reading.growing_log import check_place
 from rmq_store.tables.table import Row
 from spark_source.options.parse import SourceOptions

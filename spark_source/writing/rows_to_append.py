@@ -26,14 +26,13 @@ from rmq_store.arrow.encoding.batch_to_records import (
     Prepared,
     prepare,
 )
-from rmq_store.arrow.encoding.checks import topic_fault
-from rmq_store.arrow.encoding.input_columns import cast_to, invalid, lengths
+from rmq_store.arrow.encoding.checks import cast_to, invalid, lengths, topic_fault
 from rmq_store.arrow.encoding.properties import PROPERTY_WORDS
 from rmq_store.arrow.property_columns import decode_property_columns
 from rmq_store.arrow.string_slices import buffers
 from rmq_store.errors import InvalidArgumentError, nearest
 from rmq_store.format.array_types import Ints
-from rmq_store.format.layout import Property, SysFlag
+from rmq_store.format.layout import Property, SysFlag, enters_queue
 from rmq_store.format.releases import dialect
 from rmq_store.format.tag_key_hashes import java_string_hashes
 from rmq_store.writing.encoded_records import can_encode
@@ -238,8 +237,7 @@ class _Rows:
 
 
 def _refuse_unlisted(flags: npt.NDArray[np.int32]) -> None:
-    transaction = flags & SysFlag.TRANSACTION_MASK
-    unlisted = (transaction != 0) & (transaction != SysFlag.TRANSACTION_COMMIT)
+    unlisted = ~enters_queue(flags)
     if unlisted.any():
         raise invalid(
             int(np.argmax(unlisted)),

@@ -10,7 +10,7 @@ import pytest
 
 from rmq_store import MessageStore
 from rmq_store.errors import MissingFileError
-from rmq_store.files.deleted_meanwhile import again_if_expired
+from rmq_store.files.segments import again_if_expired
 from rmq_store.reading.growing_log import check_place
 from rmq_store.snapshot.snapshot import take_snapshot
 from spark_source.source import RmqStoreSource

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from rmq_store import loops
-from rmq_store.reading import interpreted_reads
+from rmq_store.reading import slice_reader
 from tests.support.golden import GoldenStore
 
 VERSION = "from rmq_store.cli.main import main; import sys; sys.argv[1:] = ['--version']; main()"
@@ -47,8 +47,8 @@ def test_a_long_read_warns_once_a_process(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(loops, "compiled", lambda: compiled)
-    monkeypatch.setattr(interpreted_reads, "MANY_MESSAGES", 100)
-    monkeypatch.setattr(interpreted_reads, "_looked", [])
+    monkeypatch.setattr(slice_reader, "MANY_MESSAGES", 100)
+    monkeypatch.setattr(slice_reader, "_looked", [])
 
     def warnings_of_a_read(stop: int) -> int:
         caplog.clear()

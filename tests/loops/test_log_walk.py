@@ -8,10 +8,10 @@ import struct
 import numpy as np
 import pytest
 
-from rmq_store.loops import bits, log_walk
+from rmq_store.loops import bits, record_fields
 from tests.loops.interpreted import interpreted
 
-SOURCE = interpreted("log_walk")
+SOURCE = interpreted("record_fields")
 
 
 def log(chosen: random.Random, base: int) -> bytearray:
@@ -37,7 +37,7 @@ def test_compiled_equals_interpreted(seed: int) -> None:
     start = chosen.choice([0, 0, 0, chosen.randrange(-2, 200)])
     stop = chosen.choice([len(raw), len(raw) + 9, chosen.randrange(len(raw) + 1)])
     answers: list[tuple[object, list[int]]] = []
-    for module in (log_walk, SOURCE):
+    for module in (record_fields, SOURCE):
         found = np.full(chosen.choice([20, 20, 3]) if not answers else len(answers[0][1]), -1)
         try:
             answer = module.follow(raw, base, start, stop, found.data)

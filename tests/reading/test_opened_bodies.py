@@ -11,9 +11,9 @@ import pytest
 
 from rmq_store import MessageStore, StoreError
 from rmq_store.arrow.opened_bodies import OPENED_BYTES
-from rmq_store.arrow.split_inner_batch import MOST_MEMBERS, members_of
 from rmq_store.errors import BodyError
 from rmq_store.format.layout import MEMBER_HEAD, PROPERTIES_LENGTH_SIZE, SysFlag
+from rmq_store.reading.inner_batch_rows import MOST_MEMBERS, members_of
 
 OPENED = 5 << 20
 COUNT = 30

@@ -12,8 +12,7 @@ from rmq_store import MessageStore
 from rmq_store.consumequeue.entries import Entries
 from rmq_store.format.queues import QueueSlice
 from rmq_store.questions.answer_by_shares import ask_opened
-from rmq_store.questions.usage import UsageQuestion
-from rmq_store.questions.usage_days import DaysOfLog, rows_of_days
+from rmq_store.questions.usage import DaysOfLog, UsageQuestion, rows_of_days
 from rmq_store.tables.table import Row
 from tests.support.golden import GoldenStore
 from tests.support.stores import SMALL, one_message

@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from rmq_store.snapshot.garbage_collection_pause import collector_paused
+from rmq_store.snapshot.snapshot import collector_paused
 
 
 def test_the_collector_pauses_inside_the_block_alone() -> None:

@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rmq_store import MessageStore, QueueId, StoreError
-from rmq_store.consumequeue.bisection import Boundary, find_boundary
+from rmq_store.consumequeue.bisection import Boundary, find_boundary, offset_by_time
 from rmq_store.search.find_messages import find
 from rmq_store.search.queue_selection import Search
-from rmq_store.snapshot.offset_by_time import offset_by_time
 from tests.support.golden import GoldenStore, Truth, unpack
 from tests.support.spark.reads import rows_of
 

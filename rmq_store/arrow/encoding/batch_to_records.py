@@ -14,11 +14,16 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rmq_store.arrow.column_definitions import PROPERTIES
-from rmq_store.arrow.encoding.checks import has_size_limit, needs_v2, topic_fault
-from rmq_store.arrow.encoding.input_columns import cast_to, invalid, lengths
+from rmq_store.arrow.encoding.checks import (
+    cast_to,
+    check_sizes,
+    invalid,
+    lengths,
+    needs_v2,
+    topic_fault,
+)
 from rmq_store.arrow.encoding.properties import (
     PROPERTY_WORDS,
-    given_strings,
     property_strings,
 )
 from rmq_store.arrow.string_slices import buffers
@@ -27,13 +32,11 @@ from rmq_store.errors import InvalidMessageError, nearest
 from rmq_store.format.array_types import Bytes, Ints
 from rmq_store.format.crc import crc32_of_slices
 from rmq_store.format.layout import (
-    BLANK_SIZE,
     CRC_ITEM_SIZE,
     CRC_MASK,
     HOST_V6_SIZE,
     MAGIC_V1,
     MAGIC_V2,
-    MAX_PROPERTIES_LENGTH,
     MIN_RECORD_SIZE,
     V6_EXTRA,
     Property,
@@ -111,10 +114,10 @@ class Prepared:
         return len(self.total)
 
     @property
-    def transaction(self) -> npt.NDArray[np.int32]:
-        """The transaction bits of every message."""
-        bits: npt.NDArray[np.int32] = self.numbers["sysFlag"] & SysFlag.TRANSACTION_MASK
-        return bits
+    def sys_flag(self) -> npt.NDArray[np.int32]:
+        """The sysFlag of every message."""
+        flags: npt.NDArray[np.int32] = self.numbers["sysFlag"]
+        return flags
 
     @property
     def store_timestamp(self) -> Ints:
@@ -130,7 +133,7 @@ class Prepared:
         message, as the broker counts it.
         """
         counts = np.ones(len(self), dtype=np.int64)
-        for row in np.flatnonzero(self.numbers["sysFlag"] & SysFlag.INNER_BATCH).tolist():
+        for row in np.flatnonzero(self.sys_flag & SysFlag.INNER_BATCH).tolist():
             number = decode_properties(self.properties[row].as_py()).get(Property.INNER_NUM, "")
             if number.isdigit() and int(number):
                 counts[row] = int(number)
@@ -158,7 +161,7 @@ def prepare(
     Raises InvalidMessageError, with the row, for anything that the broker of this release refuses.
     `copied`: the rows are records of a store, and only what the files cannot hold is refused.
     """
-    columns = _columns_of(batch)
+    columns = columns_of(batch)
     topics, topic_code = _topics(columns["topic"], dialect, config, copied)
     properties = property_strings(columns, dialect, config)
     numbers = {
@@ -193,46 +196,21 @@ def prepare(
         bool(config.enabledAppendPropCRC and dialect.has("record_crc")),
         copied,
     )
-    _refuse(parts[2] > MAX_PROPERTIES_LENGTH, parts[2], "the properties", MAX_PROPERTIES_LENGTH)
-    if has_size_limit(config, copied=copied):
-        _check_message_size(prepared, parts[0], config, dialect)
-    if not copied:
-        _refuse_negative_queues(prepared)
-    check_room(prepared.total, config)
+    sizes = {
+        "body": parts[0],
+        "properties": parts[2],
+        "record": prepared.total,
+        "room": prepared.total,
+    }
+    check_sizes(sizes, config, dialect, copied=copied)
+    negative = np.flatnonzero(prepared.queue_id < 0)
+    if len(negative) and not copied:
+        raise invalid(int(negative[0]), "queueId is below 0")
     return prepared
 
 
-def with_one_form(batch: pa.RecordBatch, dialect: Dialect) -> pa.RecordBatch:
-    """A batch with `rawProperties` without the other columns of properties, which agree with it.
-
-    Raises InvalidMessageError, with the row, if they do not.
-    """
-    batch = _with_map_or_none(batch)
-    others = [name for name in ("properties", *PROPERTY_WORDS) if name in batch.schema.names]
-    if "rawProperties" not in batch.schema.names or not others:
-        return batch
-    stored = given_strings(_columns_of(batch), dialect)
-    at = batch.schema.get_field_index("rawProperties")
-    return batch.set_column(at, "rawProperties", stored).drop_columns(others)
-
-
-def _with_map_or_none(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch without a column `properties` of nothing but nulls without a type."""
-    at = batch.schema.get_field_index("properties")
-    if at < 0 or pa.types.is_map(batch.schema.field(at).type):
-        return batch
-    if pa.types.is_null(batch.schema.field(at).type):
-        return batch.remove_column(at)
-    raise InvalidMessageError(
-        None,
-        reason="column properties has the wrong type",
-        expected=PROPERTIES,
-        actual=batch.schema.field(at).type,
-    )
-
-
-def _columns_of(batch: pa.RecordBatch) -> dict[str, pa.Array]:
-    batch = _with_map_or_none(batch)
+def columns_of(batch: pa.RecordBatch) -> dict[str, pa.Array]:
+    """The columns of a batch by name. Raises InvalidMessageError for names, nulls and types."""
     for name in batch.schema.names:
         if name not in KNOWN_COLUMNS:
             raise InvalidMessageError(
@@ -248,6 +226,16 @@ def _columns_of(batch: pa.RecordBatch) -> dict[str, pa.Array]:
             raise invalid(row, f"{name} is null")
     kinds = {"topic": pa.string(), "body": pa.binary(), "queueId": pa.int32()}
     columns = {name: batch.column(name) for name in batch.schema.names}
+    given = columns.get("properties")
+    if given is not None and pa.types.is_null(given.type):
+        del columns["properties"]
+    elif given is not None and not pa.types.is_map(given.type):
+        raise InvalidMessageError(
+            None,
+            reason="column properties has the wrong type",
+            expected=PROPERTIES,
+            actual=given.type,
+        )
     for name, kind in kinds.items():
         if columns[name].type != kind:
             columns[name] = cast_to(columns[name], kind, name)
@@ -307,45 +295,6 @@ def _hosts(column: pa.Array | None, count: int, default: str) -> Hosts:
         table[code, : len(raw)] = np.frombuffer(raw, dtype=np.uint8)
         is_v6[code] = len(raw) == HOST_V6_SIZE
     return Hosts(table, is_v6, codes)
-
-
-# --- checks ---------------------------------------------------------------------------------------
-
-
-def _check_message_size(
-    prepared: Prepared, body: Ints, config: StoreConfig, dialect: Dialect
-) -> None:
-    limited = body if dialect.has("size_limit_on_body") else prepared.total
-    what = "the body" if limited is body else "the record"
-    _refuse(
-        limited > config.max_message_size,
-        limited,
-        f"{what} (maxMessageSize)",
-        config.max_message_size,
-    )
-
-
-def _refuse_negative_queues(prepared: Prepared) -> None:
-    negative = np.flatnonzero(prepared.queue_id < 0)
-    if len(negative):
-        raise invalid(int(negative[0]), "queueId is below 0")
-
-
-def check_room(sizes: Ints, config: StoreConfig) -> None:
-    """Raise InvalidMessageError for a record that does not fit into a file of the log."""
-    room = config.commitlog_file_size - BLANK_SIZE
-    _refuse(sizes > room, sizes, "the record in a file of the log", room)
-
-
-def _refuse(wrong: npt.NDArray[np.bool_], sizes: Ints, what: str, limit: int) -> None:
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        raise invalid(
-            row,
-            f"{what} is too large",
-            expected=f"at most {limit} bytes",
-            actual=f"{int(sizes[row])}",
-        )
 
 
 # --- bytes ----------------------------------------------------------------------------------------

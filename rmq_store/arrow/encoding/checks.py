@@ -1,4 +1,4 @@
-"""Checks of a message that is to be written.
+"""Checks of messages that are to be written, and of the columns of a batch of them.
 
 `copied` says that it is the record of a store. The rules that a broker has for new messages (names
 of topics, the default of maxMessageSize) do not hold for it: its broker accepted it under others, or
@@ -8,9 +8,23 @@ than a maxMessageSize that was given.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from rmq_store.arrow.string_slices import buffers
 from rmq_store.config.broker_conf import StoreConfig
+from rmq_store.errors import InvalidMessageError
 from rmq_store.files.safe_paths import is_plain_name
-from rmq_store.format.layout import MAX_TOPIC_LENGTH, MAX_TOPIC_LENGTH_V1
+from rmq_store.format.array_types import Ints
+from rmq_store.format.layout import (
+    BLANK_SIZE,
+    MAX_PROPERTIES_LENGTH,
+    MAX_TOPIC_LENGTH,
+    MAX_TOPIC_LENGTH_V1,
+)
 from rmq_store.format.properties import encode_utf8
 from rmq_store.format.releases import Dialect
 from rmq_store.format.topics import DLQ_PREFIX, RETRY_PREFIX, forbidden_character
@@ -42,11 +56,83 @@ def topic_fault(
     return None
 
 
-def has_size_limit(config: StoreConfig, *, copied: bool) -> bool:
-    """Whether maxMessageSize holds: always for a new message, for a copied one where it is given."""
-    return not copied or config.maxMessageSize is not None
+_NONE: Ints = np.zeros(0, dtype=np.int64)
+
+
+def size_limits(
+    config: StoreConfig, dialect: Dialect, *, copied: bool
+) -> Iterator[tuple[str, str, int]]:
+    """What has a largest size: its name (body, properties, record, room), as it is called, and the bytes.
+
+    maxMessageSize holds for a new message, and for a copied one where it is given.
+    """
+    yield "properties", "the properties", MAX_PROPERTIES_LENGTH
+    if not copied or config.maxMessageSize is not None:
+        limited = "body" if dialect.has("size_limit_on_body") else "record"
+        yield limited, f"the {limited} (maxMessageSize)", config.max_message_size
+    yield "room", "the record in a file of the log", config.commitlog_file_size - BLANK_SIZE
+
+
+def check_sizes(
+    sizes: Mapping[str, Ints], config: StoreConfig, dialect: Dialect, *, copied: bool
+) -> None:
+    """Raise InvalidMessageError, with the row, for what is larger than its limit, by name."""
+    for name, what, limit in size_limits(config, dialect, copied=copied):
+        wrong = sizes.get(name, _NONE) > limit
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            bounds = {"expected": f"at most {limit} bytes", "actual": f"{int(sizes[name][row])}"}
+            raise invalid(row, f"{what} is too large", **bounds)
 
 
 def needs_v2(topic: str) -> bool:
     """Whether the length of `topic` needs the two bytes of record version 2."""
     return len(encode_utf8(topic)) > MAX_TOPIC_LENGTH_V1
+
+
+def lengths(strings: pa.Array) -> Ints:
+    """Bytes of every value."""
+    return np.diff(buffers(strings)[0]).astype(np.int64)
+
+
+def invalid(row: int, reason: str, **sides: Any) -> InvalidMessageError:
+    """An InvalidMessageError for message `row` of a batch."""
+    sides.setdefault("advice", "Nothing of the batch was written")
+    return InvalidMessageError(None, reason=f"message {row} of the batch: {reason}", **sides)
+
+
+def cast_to(array: pa.Array, kind: pa.DataType, name: str) -> pa.Array:
+    """The column cast to another type.
+
+    Raises InvalidMessageError for an unrelated type, and for a value that does not fit, with its
+    row and Arrow's message.
+    """
+    try:
+        return array.cast(kind)
+    except pa.ArrowNotImplementedError as error:
+        raise InvalidMessageError(
+            None, reason=f"column {name} has the wrong type", expected=kind, actual=array.type
+        ) from error
+    except pa.ArrowInvalid as of_column:
+        row, why = _first_unfit(array, kind), of_column
+        try:
+            # Arrow's message for a whole column is not always about its first wrong value.
+            array.slice(row, 1).cast(kind)
+        except pa.ArrowInvalid as of_row:
+            why = of_row
+        raise invalid(
+            row, f"column {name} does not fit: {why}", expected=kind, actual=array.type
+        ) from why
+
+
+def _first_unfit(array: pa.Array, kind: pa.DataType) -> int:
+    """The first row whose value cannot be cast; the caller knows that there is one."""
+    start, stop = 0, len(array)
+    while stop - start > 1:
+        middle = (start + stop) // 2
+        try:
+            array.slice(start, middle - start).cast(kind)
+            start = middle
+        except pa.ArrowInvalid:
+            stop = middle
+    return start

@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from rmq_store.arrow.encoding.batch_to_records import KNOWN_COLUMNS, LOOPBACK, NUMBER_COLUMNS
-from rmq_store.arrow.encoding.checks import has_size_limit, needs_v2, topic_fault
+from rmq_store.arrow.encoding.checks import needs_v2, size_limits, topic_fault
 from rmq_store.arrow.encoding.properties import PROPERTY_WORDS, with_crc_place, without_crc_item
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import InvalidMessageError, nearest
 from rmq_store.format.layout import (
-    BLANK_SIZE,
     HOST_V4_SIZE,
     MAGIC_V1,
     MAGIC_V2,
@@ -59,13 +58,16 @@ def to_record(
         properties=_properties(values, release, config),
         magic=MAGIC_V2 if needs_v2(topic) else MAGIC_V1,
     )
-    check_properties(record.properties)
-    if has_size_limit(config, copied=copied):
-        _check_message_size(record, release, config)
+    sizes = {
+        "body": len(record.body),
+        "properties": len(record.properties),
+        "record": record.total_size,
+        "room": record.total_size,
+    }
+    for name, what, limit in size_limits(config, release, copied=copied):
+        _refuse_larger(what, sizes[name], limit)
     if not copied and record.queue_id < 0:
         raise _invalid("queueId is below 0")
-    room = config.commitlog_file_size - BLANK_SIZE
-    _refuse_larger("the record in a file of the log", record.total_size, room)
     return record
 
 
@@ -170,53 +172,37 @@ def _sys_flag(flags: int, born_host: bytes, store_host: bytes, release: Dialect)
 
 
 def _properties(values: Mapping[str, Any], release: Dialect, config: StoreConfig) -> bytes:
-    if values.get("rawProperties") is not None:
-        raw = bytes(values["rawProperties"])
-        _check_stored(raw, values)
+    words, given = _words_of(values), _given_map(values)
+    if values.get("rawProperties") is None:
+        found = words if given is None else given
+        raw = encode_properties(found, last_separator=not release.has("no_last_separator"))
+        _check_words(words, found)
     else:
-        raw = encode_properties(
-            _property_map(values), last_separator=not release.has("no_last_separator")
-        )
+        raw = bytes(values["rawProperties"])
+        found = decode_properties(raw)
+        _check_words(words, found)
+        if given is not None and decode_properties(encode_properties(given)) != found:
+            raise _invalid(
+                "rawProperties and properties differ",
+                expected=found,
+                actual=given,
+                advice="Omit one of the two. Nothing of it was written",
+            )
     if config.enabledAppendPropCRC and release.has("record_crc"):
         return with_crc_place(raw)
     return without_crc_item(raw)
-
-
-def _check_stored(raw: bytes, values: Mapping[str, Any]) -> None:
-    found = decode_properties(raw)
-    _check_words(_words_of(values), found)
-    if values.get("properties") is None:
-        return
-    given = _given_map(values)
-    if decode_properties(encode_properties(given)) != found:
-        raise _invalid(
-            "rawProperties and properties differ",
-            expected=found,
-            actual=given,
-            advice="Omit one of the two. Nothing of it was written",
-        )
 
 
 def _words_of(values: Mapping[str, Any]) -> dict[str, str]:
     return {PROPERTY_WORDS[name]: values[name] for name in PROPERTY_WORDS if values.get(name)}
 
 
-def _given_map(values: Mapping[str, Any]) -> dict[str, str]:
+def _given_map(values: Mapping[str, Any]) -> dict[str, str] | None:
+    given = values.get("properties")
     try:
-        return dict(values["properties"])
+        return None if given is None else dict(given)
     except (TypeError, ValueError) as error:
-        raise _invalid(
-            "properties is not a map of names to values", actual=values["properties"]
-        ) from error
-
-
-def _property_map(values: Mapping[str, Any]) -> dict[str, str]:
-    words = _words_of(values)
-    if values.get("properties") is None:
-        return words
-    properties = _given_map(values)
-    _check_words(words, properties)
-    return properties
+        raise _invalid("properties is not a map of names to values", actual=given) from error
 
 
 def _check_words(words: Mapping[str, str], properties: Mapping[str, str]) -> None:
@@ -228,15 +214,6 @@ def _check_words(words: Mapping[str, str], properties: Mapping[str, str]) -> Non
                 actual=value,
                 advice="Omit one of the two. Nothing of it was written",
             )
-
-
-def _check_message_size(record: Record, release: Dialect, config: StoreConfig) -> None:
-    on_body = release.has("size_limit_on_body")
-    _refuse_larger(
-        f"the {'body' if on_body else 'record'} (maxMessageSize)",
-        len(record.body) if on_body else record.total_size,
-        config.max_message_size,
-    )
 
 
 def messages_in(record: Record, *, copied: bool) -> int:

@@ -12,21 +12,24 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rmq_store.arrow.encoding.batch_to_records import columns_of
+from rmq_store.arrow.encoding.properties import PROPERTY_WORDS, given_strings
 from rmq_store.arrow.string_slices import buffers
 from rmq_store.config.broker_conf import StoreConfig
-from rmq_store.errors import InvalidMessageError
-from rmq_store.format.array_types import Ints
 from rmq_store.format.layout import (
     MULTI_DISPATCH_SEPARATOR,
     NAME_VALUE_SEPARATOR,
     PROPERTY_SEPARATOR,
     Property,
     SysFlag,
+    enters_queue,
 )
 from rmq_store.format.properties import decode_properties
 from rmq_store.format.queues import QueueId
+from rmq_store.format.releases import Dialect
 from rmq_store.format.topics import LMQ_PREFIX
 
+_FORMS = ("properties", "rawProperties", *PROPERTY_WORDS)
 _NAME_END, _ITEM_END = bytes([NAME_VALUE_SEPARATOR]), bytes([PROPERTY_SEPARATOR])
 
 
@@ -82,87 +85,41 @@ class Places:
         return str(at)
 
 
-def with_places(batch: pa.RecordBatch, places: Places) -> pa.RecordBatch:
-    """`batch` with these properties set; the batch itself if none of its rows has one.
+def with_places(batch: pa.RecordBatch, places: Places, dialect: Dialect) -> pa.RecordBatch:
+    """`batch` with these properties set in `rawProperties`; the batch itself if it has none of them.
 
     Processes rows one by one only in batches that have such properties.
     """
-    names = set(batch.schema.names)
-    flags = None
-    if "sysFlag" in names:
+    flags = np.zeros(len(batch), dtype=np.int64)
+    if "sysFlag" in batch.schema.names:
         flags = batch.column("sysFlag").fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-    inner = flags is not None and bool((flags & SysFlag.INNER_BATCH).any())
-    at = batch.schema.get_field_index("properties")
-    if at < 0:
-        return _with_raw_places(batch, places, flags, inner)
-    column = batch.column(at)
-    if not inner and not _names_one(column):
+    if not (flags & SysFlag.INNER_BATCH).any() and not _names_queues(batch):
         return batch
-    rows = []
-    queues = (_filled(batch, name).to_pylist() for name in ("topic", "queueId"))
-    all_flags = [0] * batch.num_rows if flags is None else flags.tolist()
-    for flag, topic, queue_id, pairs in zip(all_flags, *queues, column.to_pylist(), strict=True):
-        raw = _encoded(pairs or [])
-        if places.concern(raw, flag):
-            raw = places.set(raw, flag, QueueId(topic, queue_id), _listed(flag))
-            pairs = list(decode_properties(raw).items())
-        elif _listed(flag):
-            places.set(b"", 0, QueueId(topic, queue_id), True)
-        rows.append(pairs)
-    return batch.set_column(at, batch.schema.field(at), pa.array(rows, column.type))
-
-
-def _with_raw_places(
-    batch: pa.RecordBatch, places: Places, flags: Ints | None, inner: bool
-) -> pa.RecordBatch:
-    at = batch.schema.get_field_index("rawProperties")
-    if at < 0:
-        return batch
-    column = batch.column(at).cast(pa.binary())
-    ends, data = buffers(column)
-    named = Property.INNER_MULTI_DISPATCH.encode() in data[ends[0] : ends[-1]].tobytes()
-    if not inner and not named:
-        return batch
-    rows = []
-    queues = (_filled(batch, name).to_pylist() for name in ("topic", "queueId"))
-    all_flags = [0] * batch.num_rows if flags is None else flags.tolist()
-    for flag, topic, queue_id, raw in zip(all_flags, *queues, column.to_pylist(), strict=True):
-        queue, raw = QueueId(topic, queue_id), raw or b""
-        if places.concern(raw, flag):
-            raw = places.set(raw, flag, queue, _listed(flag))
-        elif _listed(flag):
+    columns = columns_of(batch)
+    stored = given_strings(columns, dialect).to_pylist()
+    ends_last = "rawProperties" in columns or not dialect.has("no_last_separator")
+    queues = map(QueueId, columns["topic"].to_pylist(), columns["queueId"].to_pylist())
+    for row, (flag, queue) in enumerate(zip(flags.tolist(), queues, strict=True)):
+        if places.concern(stored[row], flag):
+            raw = places.set(stored[row], flag, queue, enters_queue(flag))
+            stored[row] = raw if ends_last else raw.removesuffix(_ITEM_END)
+        elif enters_queue(flag):
             places.set(b"", 0, queue, True)
-        rows.append(raw)
-    return batch.set_column(at, "rawProperties", pa.array(rows, column.type))
+    batch = batch.drop_columns([name for name in _FORMS if name in batch.schema.names])
+    return batch.append_column("rawProperties", pa.array(stored, pa.binary()))
 
 
-def _filled(batch: pa.RecordBatch, name: str) -> pa.Array:
-    column = batch.column(name)
-    return column.fill_null(0) if pa.types.is_integer(column.type) else column
-
-
-def _names_one(column: pa.Array) -> bool:
-    if not pa.types.is_map(column.type):
+def _names_queues(batch: pa.RecordBatch) -> bool:
+    """Whether properties seem to name light message queues."""
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    given, stored = columns.get("properties"), columns.get("rawProperties")
+    if stored is not None:
+        ends, data = buffers(stored.cast(pa.binary()))
+        if Property.INNER_MULTI_DISPATCH.encode() in data[ends[0] : ends[-1]].tobytes():
+            return True
+    if given is None or not pa.types.is_map(given.type):
         return False
-    keys = column.keys
-    return bool(pc.any(pc.equal(keys, Property.INNER_MULTI_DISPATCH)).as_py())
-
-
-def _listed(flag: int) -> bool:
-    return flag & SysFlag.TRANSACTION_MASK in (0, SysFlag.TRANSACTION_COMMIT)
-
-
-def _encoded(pairs: list[tuple[str, str]]) -> bytes:
-    try:
-        return b"".join(
-            name.encode() + _NAME_END + value.encode() + _ITEM_END for name, value in pairs
-        )
-    except (AttributeError, UnicodeError) as error:
-        raise InvalidMessageError(
-            None,
-            reason=f"properties are not valid text: {error}",
-            advice="Nothing of the batch was written",
-        ) from error
+    return bool(pc.any(pc.equal(given.keys, Property.INNER_MULTI_DISPATCH)).as_py())
 
 
 def _with(raw: bytes, name: str, value: str) -> bytes:

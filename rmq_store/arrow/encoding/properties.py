@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.arrow.encoding.input_columns import cast_to, invalid
+from rmq_store.arrow.encoding.checks import cast_to, invalid
 from rmq_store.arrow.property_columns import decode_property_columns
 from rmq_store.arrow.string_slices import OFFSETS_END, buffers, room_for, string_array
 from rmq_store.config.broker_conf import StoreConfig

@@ -122,7 +122,7 @@ class _Following:
 
     def new_messages(self, **how: Any) -> Iterator[pa.RecordBatch]:
         """The messages after the last look, in the order of the log. Raises as `LogFollower.after`."""
-        from rmq_store.files.deleted_meanwhile import again_if_expired
+        from rmq_store.files.segments import again_if_expired
 
         start = self._place.offset
         self._place = again_if_expired(self._look)

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import json
+import socket
+from contextlib import ExitStack
 from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from ipaddress import ip_address
 from pathlib import Path
+from typing import NamedTuple
 
-from rmq_store.testing.live_broker.certificate import write_certificate
-from rmq_store.testing.live_broker.ports import Ports
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
+
 from rmq_store.testing.live_broker.stores import Conf
 
 # Percent of the disk. Above it a broker refuses messages; that cannot be set higher.
@@ -141,3 +150,61 @@ def _write_conf(path: Path, conf: Conf) -> None:
 def java_value(value: str | int | bool) -> str:
     """As Java reads it from a properties file."""
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+# Besides its port, a broker opens the one two below (fast remoting) and the next (replication).
+NEIGHBOURS = (-2, 1)
+
+
+class Ports(NamedTuple):
+    """What one start listens on."""
+
+    namesrv: int
+    broker: int
+    grpc: int
+    remoting: int
+
+    @property
+    def namesrv_address(self) -> str:
+        """What a broker or a client takes as its name server."""
+        return f"127.0.0.1:{self.namesrv}"
+
+
+def free_ports(count: int) -> list[int]:
+    """Free ports whose neighbours, which a broker opens as well, are free too."""
+    found: list[int] = []
+    with ExitStack() as held:  # held until all are found: none is found twice
+        while len(found) < count:
+            port = _hold(held, 0)
+            if port is not None and all(_hold(held, port + step) for step in NEIGHBOURS):
+                found.append(port)
+    return found
+
+
+def _hold(held: ExitStack, port: int) -> int | None:
+    listener = held.enter_context(socket.socket())
+    try:
+        listener.bind(("127.0.0.1", port))
+    except (OSError, OverflowError):
+        return None
+    return int(listener.getsockname()[1])
+
+
+def write_certificate(certificate: Path, key: Path) -> None:
+    """Write a certificate that signs itself for localhost and 127.0.0.1, and its key, as PEM."""
+    own = rsa.generate_private_key(65537, 2048)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    names = [x509.DNSName("localhost"), x509.IPAddress(ip_address("127.0.0.1"))]
+    now = datetime.now(timezone.utc)
+    signed = (
+        x509.CertificateBuilder(name, name, own.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=30))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .sign(own, SHA256())
+    )
+    # Netty reads keys in PKCS 8 alone.
+    raw = own.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    key.write_bytes(raw)
+    certificate.write_bytes(signed.public_bytes(Encoding.PEM))

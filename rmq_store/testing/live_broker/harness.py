@@ -21,12 +21,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypedDict, cast
 
-from rmq_store.files.disk_usage import disk_used_percent
+from rmq_store.admin.retention import disk_used_percent
 from rmq_store.testing.live_broker.broker_files import (
     BROKER_DEFAULTS,
     DISK_GUARD,
     FULL_PERCENT,
     BrokerFiles,
+    Ports,
+    free_ports,
 )
 from rmq_store.testing.live_broker.java import (
     HERE,
@@ -38,7 +40,6 @@ from rmq_store.testing.live_broker.java import (
     jdk_tool,
     run,
 )
-from rmq_store.testing.live_broker.ports import Ports, free_ports
 from rmq_store.testing.live_broker.stores import (
     Conf,
     TopicFields,

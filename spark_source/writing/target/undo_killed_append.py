@@ -14,8 +14,7 @@ from rmq_store.config.locate import refuse_foreign_log
 from rmq_store.config.topics_json import update_topics
 from rmq_store.format.layout import ABORT_FILE, LOCK_FILE
 from rmq_store.format.releases import dialect
-from rmq_store.markers.abort_file import remove_abort
-from rmq_store.markers.lock_file import StoreLock
+from rmq_store.markers.lock_file import StoreLock, remove_abort
 from rmq_store.recovery.recover_store import recover_locked
 from spark_source.writing.target.lock import has_content, refusals
 from spark_source.writing.target.write_ledger import Begun, WriteLedgerError

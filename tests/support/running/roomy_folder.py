@@ -11,7 +11,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from rmq_store.files.disk_usage import disk_used_percent
+from rmq_store.admin.retention import disk_used_percent
 
 MEMORY = "/dev/shm"
 NEEDED = 6 << 30  # bytes; a run of the live tests took 2 GB at most
