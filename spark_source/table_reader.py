@@ -114,7 +114,7 @@ class TableReader(DataSourceReader):
             return [TablePartition(0, rows=rows)]
         if self.table == DAMAGE:
             shares = shares_of(self.plan, ("body",))
-            shares += end_shares(self.plan, shares, ("body",))
+            shares += end_shares(self.plan, shares, ("body",), compare=True)
             return [TablePartition(share.store, share) for share in shares]
         if self.table == USAGE:
             whole = replaced(self.plan, split_by=BY_QUEUE)

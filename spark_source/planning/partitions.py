@@ -80,13 +80,18 @@ def shares_of(plan: QueryPlan, columns: Sequence[str] | None = None) -> list[Sha
 
 
 def end_shares(
-    plan: QueryPlan, shares: Sequence[Share], columns: Sequence[str] | None = None
+    plan: QueryPlan,
+    shares: Sequence[Share],
+    columns: Sequence[str] | None = None,
+    *,
+    compare: bool = False,
 ) -> list[Share]:
     """Shares that report what is missing at the ends of the queues; none for a sound store.
 
-    `shares`: those that read the messages. With verifyQueue there are shares that compare the whole
-    log with the queues. Else, if the messages are all of a range of the log and their shares are not
-    slices of it, there are shares that account for the range.
+    `shares`: those that read the messages. With verifyQueue, and with `compare` for messages that are
+    not all of a range of the log, there are shares that compare the whole log with the queues. Else, if
+    the messages are all of a range of the log and their shares are not slices of it, there are shares
+    that account for the range.
     """
     found: list[Share] = []
     for number, of_store in enumerate(plan.stores):
@@ -103,8 +108,9 @@ def end_shares(
                 stop = snapshot.log_end if whole.stop is None else whole.stop
                 slices = even_slices(start, stop, target, 1)
                 found += [Share(number, piece, (), accounts=piece) for piece in slices]
-            lost = _lost_ends(of_store, store, ranges, whole)
-        if of_store.asked.verify_queue:
+            compared = of_store.asked.verify_queue or (compare and whole is None)
+            lost = _lost_ends(of_store, store, ranges, whole, compared=compared)
+        if compared:
             slices = even_slices(snapshot.log_start, snapshot.log_end, target, 1)
             found += [Share(number, piece, compares=True) for piece in slices]
         if lost:
@@ -113,11 +119,19 @@ def end_shares(
 
 
 def _lost_ends(
-    plan: ReadPlan, store: MessageStore, ranges: Sequence[QueueSlice], whole: WholeRange | None
+    plan: ReadPlan,
+    store: MessageStore,
+    ranges: Sequence[QueueSlice],
+    whole: WholeRange | None,
+    *,
+    compared: bool,
 ) -> tuple[StoreError, ...]:
-    """What is missing at the ends of the queues, as far as no other share reports it."""
+    """What is missing at the ends of the queues, as far as no other share reports it.
+
+    `compared`: other shares compare the whole log with the queues.
+    """
     ends = store.view.lost_ends
-    if plan.asked.verify_queue:
+    if compared:
         found = ends.errors_beside_records(ranges)
     elif whole is not None:
         found = ends.errors_beside_bytes(ranges, None if plan.is_wave else whole)

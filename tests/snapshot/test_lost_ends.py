@@ -210,6 +210,7 @@ def forget_consumers(golden: GoldenStore) -> None:
 def far_from_the_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a read compare no bytes of the log with the queues: the log is long and the queue idle."""
     monkeypatch.setattr(lost_ends, "LOOKED_AT", 0)
+    monkeypatch.setattr(lost_ends, "MOST_LISTED", 0)
 
 
 def test_a_consumer_beyond_the_end_of_an_idle_queue_proves_that_it_lost_its_end(

@@ -9,6 +9,7 @@ import pytest
 from rmq_store import MessageStore, QueueId, StoreError
 from rmq_store.admin.rebuild import rebuild
 from rmq_store.recovery.recover_store import recover
+from rmq_store.snapshot import lost_ends
 from rmq_store.verify.findings import Severity
 from rmq_store.verify.verify_store import verify
 from tests.support.golden import GoldenStore, offsets, unpack
@@ -51,6 +52,66 @@ def test_a_read_reports_each_record_that_the_queue_skips(
         every: list[StoreError] = []
         offsets(store, on_damage=every.append)
         assert [tuple(error.entry or ())[:4] for error in every] == wanted
+
+
+@pytest.mark.parametrize(("first", "more"), [(11, 1), (200, 3)])
+def test_a_read_of_one_topic_reports_a_record_far_from_the_end_of_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int, more: int
+) -> None:
+    monkeypatch.setattr(lost_ends, "LOOKED_AT", 1 << 10)
+    golden, skipped = twice(tmp_path, first, more)
+    with golden.open() as store:
+        slices = store.view.ranges_of(["orders"])
+        met: list[StoreError] = []
+        for _ in store.read_slices(slices, on_damage=met.append):
+            pass
+        assert [error.entry.log_offset for error in met if error.entry] == skipped
+        with pytest.raises(StoreError, match="an earlier record has its queue offset"):
+            list(store.read_slices(slices))
+        others = store.view.ranges_of(["payments"])
+        assert sum(batch.num_rows for batch in store.read_slices(others)) == sum(map(len, others))
+
+
+def test_a_read_of_one_topic_of_a_large_store_looks_at_the_ends_alone_and_verify_queue_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lost_ends, "LOOKED_AT", 1 << 10)
+    golden, skipped = twice(tmp_path, 11)
+    with golden.open() as store:
+        entries = sum(store.max_offset(*q) - store.min_offset(*q) for q in store.queues())
+    monkeypatch.setattr(lost_ends, "MOST_LISTED", entries - 1)
+    with golden.open() as store:
+        slices = store.view.ranges_of(["orders"])
+        assert sum(batch.num_rows for batch in store.read_slices(slices)) == sum(map(len, slices))
+        met: list[StoreError] = []
+        for _ in store.read_slices(slices, verify_queue=True, on_damage=met.append):
+            pass
+        assert [error.entry.log_offset for error in met if error.entry] == skipped
+
+
+def test_the_table_damage_of_one_topic_of_a_large_store_lists_the_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rmq_store.tables import TABLES
+    from spark_source.options.parse import parse_options
+    from spark_source.planning.query_plan import pin_all
+    from spark_source.table_reader import TableReader, table_schema
+
+    monkeypatch.setattr(lost_ends, "LOOKED_AT", 1 << 10)
+    monkeypatch.setattr(lost_ends, "MOST_LISTED", 0)
+    golden, skipped = twice(tmp_path, 11)
+    plan = pin_all(parse_options({"path": golden.path, "topic": "orders", "table": "damage"}))
+    table = TableReader(plan, "damage", table_schema("damage"))
+    batches = [batch for part in table.partitions() for batch in table.read(part)]
+    rows = [row for batch in batches for row in batch.to_pylist()]
+    with golden.open() as store:
+        found = TABLES["damage"].of(store, store.view.ranges_of(["orders"])).to_pylist()
+        none = TABLES["damage"].of(store, store.view.ranges_of(["payments"]))
+    for listed in (rows, found):
+        assert [(row["queueOffset"], row["commitLogOffset"]) for row in listed] == [
+            (10, skipped[0])
+        ]
+    assert none.num_rows == 0
 
 
 @pytest.mark.parametrize(("first", "more"), [(11, 1), (200, 3)])

@@ -48,7 +48,8 @@ if TYPE_CHECKING:
 @click.option(
     "--verify-queue",
     is_flag=True,
-    help="Compare the whole log with the queues, and each entry with its record.",
+    help="Compare the whole log with the queues, and each entry with its record. Else the whole log of a "
+    "store of up to 250,000 queue entries is compared, and 4 MiB at each end of a larger one.",
 )
 @columns_option
 @table_options
