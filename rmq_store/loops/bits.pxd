@@ -145,8 +145,8 @@ cdef inline Py_ssize_t copy(
         outside(at, size, raw.shape[0])
     if to < 0 or size > out.shape[0] - to:
         outside(to, size, out.shape[0])
-    # Most texts are short: a call for each costs more than its work, and a loop guesses its end. The 32
-    # bytes of a copy inside of one buffer may overlap, though what is asked for does not.
+    # Most texts are short: a call for each costs more than its work, and a loop guesses its end. All 64
+    # bytes are loaded before the first is stored: a copy inside of one buffer may overlap.
     if size <= 64 and raw.shape[0] - at >= 64 and out.shape[0] - to >= 64:
         _copy64(&out[to], &raw[at])
     elif size:

@@ -94,7 +94,7 @@ def find(raw: Bytes, at: int, stop: int, byte: int) -> int:
 
 
 def copy(raw: Bytes, at: int, size: int, out: Room, to: int) -> int:
-    """Copy bytes; returns the place behind the copy. May overwrite 32 bytes behind its start."""
+    """Copy bytes; returns the place behind the copy. May overwrite 64 bytes behind its start."""
     _check(at, size, len(raw))
     _check(to, size, len(out))
     out[to : to + size] = raw[at : at + size]

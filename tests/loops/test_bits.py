@@ -141,7 +141,7 @@ def outcome(function: Callable[..., Any], given: list[Any]) -> Any:
 
 
 def written(one: Declared, given: list[Any]) -> list[Any]:
-    """What rooms hold; a copy may leave anything in the 32 bytes behind its start."""
+    """What rooms hold; a copy may leave anything in the 64 bytes behind its start."""
     rooms: list[Any] = []
     by_name = {name: value for (_, name), value in zip(one.taken, given, strict=True)}
     for kind, name in one.taken:
@@ -149,7 +149,7 @@ def written(one: Declared, given: list[Any]) -> list[Any]:
             room = bytearray(by_name[name])
             if "to" in by_name and "size" in by_name:
                 end = by_name["to"] + by_name["size"]
-                del room[end : max(end, by_name["to"] + 32)]
+                del room[end : max(end, by_name["to"] + 64)]
             rooms.append(room)
         if kind == "LongRoom":
             rooms.append(by_name[name])
