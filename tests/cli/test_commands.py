@@ -361,7 +361,7 @@ def test_what_info_needs_does_not_bring_arrow_or_spark() -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "options", "loaded"),
+    ("command", "options", "there"),
     [
         ("topics", [], False),
         ("cat", ["--topic", "orders"], False),
@@ -369,10 +369,10 @@ def test_what_info_needs_does_not_bring_arrow_or_spark() -> None:
         ("verify", ["--engine", "local"], True),
     ],
 )
-def test_a_command_loads_pandas_for_an_engine_alone(
-    command: str, options: list[str], loaded: bool, store: GoldenStore
+def test_a_command_finds_pandas_for_an_engine_alone(
+    command: str, options: list[str], there: bool, store: GoldenStore
 ) -> None:
-    """pyarrow would load it for every command, and take as long as the rest."""
+    """pyarrow would load it for many a command, and take as long as the rest."""
     words = ["rmqstore", command, store.path, *options]
     code = f"""if True:
         import sys, rmq_store.cli.main
@@ -380,9 +380,16 @@ def test_a_command_loads_pandas_for_an_engine_alone(
         try:
             rmq_store.cli.main.main()
         finally:
-            print("pyarrow" in sys.modules, "pandas" in sys.modules, file=sys.stderr)"""
+            print("pyarrow" in sys.modules, "pandas" in sys.modules, file=sys.stderr)
+            try:
+                import pandas
+                print("found", file=sys.stderr)
+            except ModuleNotFoundError:
+                print("kept out", file=sys.stderr)"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stderr.splitlines()[-1] == f"True {loaded}"
+    loaded, found = done.stderr.splitlines()[-2:]
+    assert loaded == "True False"
+    assert found == ("found" if there else "kept out")
     assert done.stdout
 
 
