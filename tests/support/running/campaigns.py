@@ -14,7 +14,7 @@ from typing import TypeVar
 _T = TypeVar("_T")
 
 WORD = os.environ.get("RMQSTORE_SEED", "")
-SHARE = 5  # a part is one case of so many
+SHARE = 8  # a part is one case of so many
 
 
 def chance(name: str) -> random.Random:
