@@ -62,6 +62,7 @@ def run_bench(
     messages: int = 200_000,
     body_bytes: int = 1024,
     settings: Conf | None = None,
+    batch_topics: Sequence[str] = (),
     jvm: Sequence[str] = JVM,
 ) -> list[Pass]:
     """Run one verb. Returns its timed passes.
@@ -75,8 +76,9 @@ def run_bench(
     arguments = [verb, str(store), str(warmups), str(passes)]
     if verb in ("put", "put-mixed"):
         arguments += [str(messages), str(body_bytes)]
+    declared = [f"-DbatchTopics={','.join(batch_topics)}"] if batch_topics else []
     with tempfile.TemporaryDirectory() as home:  # RocketMQ logs below user.home
-        options = [*jvm, *JVM_OPENS, f"-Duser.home={home}", *_properties(settings or {})]
+        options = [*jvm, *JVM_OPENS, f"-Duser.home={home}", *declared, *_properties(settings or {})]
         output = run([jdk_tool("java"), *options, "-cp", compile_bench(), "Bench", *arguments])
     return [_pass(json.loads(line)) for line in output.splitlines()]
 

@@ -18,6 +18,7 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentMap;
 import org.apache.rocketmq.common.BrokerConfig;
 import org.apache.rocketmq.common.MixAll;
+import org.apache.rocketmq.common.TopicConfig;
 import org.apache.rocketmq.common.UtilAll;
 import org.apache.rocketmq.common.message.MessageAccessor;
 import org.apache.rocketmq.common.message.MessageConst;
@@ -46,7 +47,7 @@ import org.apache.rocketmq.store.stats.BrokerStatsManager;
  * Bench redispatch-paced STORE WARMUPS PASSES          the same, one record a millisecond: no two index files share a name
  * </pre>
  *
- * One JSON line for each timed pass. Any setting of a broker's store can be given as -Dstore.NAME=VALUE; the sizes must
+ * -DbatchTopics=NAME,... declares topics with a BatchConsumeQueue. One JSON line for each timed pass. Any setting of a broker's store can be given as -Dstore.NAME=VALUE; the sizes must
  * be those that an existing store was written with.
  */
 public class Bench {
@@ -65,7 +66,7 @@ public class Bench {
     private static final int LONGEST_VALUE = 64;
     private static final String LONGEST_WORD = "abcdefgh".repeat(LONGEST_VALUE / 8);
     // The checkpoint too: it would tell the store that all but the newest file has been dispatched.
-    private static final List<String> DERIVED = List.of("consumequeue", "index", "checkpoint");
+    private static final List<String> DERIVED = List.of("consumequeue", "batchconsumequeue", "index", "checkpoint");
     private static final String SETTING_PREFIX = "store.";
 
     private final PrintStream out;
@@ -278,7 +279,7 @@ public class Bench {
     private DefaultMessageStore open() throws IOException {
         BrokerStatsManager statistics = new BrokerStatsManager("bench", false);
         DefaultMessageStore store =
-            new DefaultMessageStore(config(), statistics, null, new BrokerConfig(), new ConcurrentHashMap<>());
+            new DefaultMessageStore(config(), statistics, null, new BrokerConfig(), batchTopics());
         if (verb.equals("redispatch-paced")) {
             store.addDispatcher(Bench::awaitNextMillisecond);
         }
@@ -286,6 +287,16 @@ public class Bench {
             throw new IllegalStateException("the store does not load: " + folder);
         }
         return store;
+    }
+
+    private static ConcurrentMap<String, TopicConfig> batchTopics() {
+        ConcurrentMap<String, TopicConfig> topics = new ConcurrentHashMap<>();
+        for (String name : System.getProperty("batchTopics", "").split(",")) {
+            TopicConfig topic = new TopicConfig(name);
+            topic.getAttributes().put("queue.type", "BatchCQ");
+            topics.put(name, topic);
+        }
+        return topics;
     }
 
     /**

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import struct
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -22,6 +23,7 @@ from tests.support.renumbered import renumber
 pytestmark = pytest.mark.live
 
 RELEASE = "5.5.0"
+LOG_FILE = 262144  # bytes of a log file of the golden stores
 TOPICS = ["orders", "payments", "documents", "retrying"]
 
 Golden = Callable[[str], GoldenStore]
@@ -66,6 +68,53 @@ def test_rebuild_lists_what_the_real_classes_list_where_queue_offsets_do_not_asc
     shutil.copytree(store.path, theirs)
     run_bench("redispatch", theirs, warmups=0, passes=1, settings=settings_of(store))
     assert queues_of(tmp_path / "ours") == queues_of(theirs)
+
+
+@pytest.mark.parametrize(
+    "base_of",
+    [
+        pytest.param({}, id="as it was"),
+        pytest.param({11: 10}, id="the base of the batch before, 50"),
+        pytest.param({9: 3, 10: 4}, id="bases of earlier batches, 11 and 18"),
+        pytest.param({5: 17}, id="the base of a later batch, 89"),
+    ],
+)
+def test_rebuild_lists_what_a_real_batch_queue_lists_where_bases_do_not_ascend(
+    tmp_path: Path, base_of: Mapping[int, int]
+) -> None:
+    """Records of `inner` with several messages get the base and queue offset of another record."""
+    store = unpack("clean-5.5.0", tmp_path)
+    rebase(store, base_of)
+    rebuilt(store, tmp_path / "ours")
+    theirs = tmp_path / "theirs"
+    shutil.copytree(store.path, theirs)
+    run_bench(
+        "redispatch",
+        theirs,
+        warmups=0,
+        passes=1,
+        settings=settings_of(store),
+        batch_topics=["inner"],
+    )
+    assert queues_of(tmp_path / "ours") == queues_of(theirs)
+
+
+def rebase(store: GoldenStore, base_of: Mapping[int, int]) -> None:
+    """Give record n of the queue inner/0 the INNER_BASE, and queue offset, of record `base_of[n]`."""
+    queue = Path(store.path, "batchconsumequeue/inner/0", "0" * 20).read_bytes()
+    units = [struct.unpack_from(">qiqqqh", queue, at) for at in range(0, len(queue), 46)]
+    for number, other in base_of.items():
+        place, size, *_, base, _ = units[number]
+        wanted = units[other][4]
+        path = Path(store.path, "commitlog", f"{place // LOG_FILE * LOG_FILE:020d}")
+        log = bytearray(path.read_bytes())
+        at = place % LOG_FILE
+        struct.pack_into(">q", log, at + 20, wanted)
+        named = f"INNER_BASE\x01{base:02d}\x02".encode()
+        found = log.find(named, at, at + size)
+        if found >= 0:  # a record with one message has none
+            log[found : found + len(named)] = f"INNER_BASE\x01{wanted:02d}\x02".encode()
+        path.write_bytes(log)
 
 
 def served(
