@@ -47,8 +47,8 @@ import org.apache.rocketmq.store.stats.BrokerStatsManager;
  * Bench redispatch-paced STORE WARMUPS PASSES          the same, one record a millisecond: no two index files share a name
  * </pre>
  *
- * -DbatchTopics=NAME,... declares topics with a BatchConsumeQueue. One JSON line for each timed pass. Any setting of a broker's store can be given as -Dstore.NAME=VALUE; the sizes must
- * be those that an existing store was written with.
+ * -DbatchTopics=NAME,... declares topics with a BatchConsumeQueue. One JSON line for each timed pass. Any setting of
+ * a broker's store can be given as -Dstore.NAME=VALUE; the sizes must be those that an existing store was written with.
  */
 public class Bench {
 
