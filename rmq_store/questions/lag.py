@@ -13,13 +13,14 @@ from rmq_store.questions.answer_by_shares import OnProgress
 from rmq_store.search.log_slices import COUNTED
 from rmq_store.search.queue_selection import require_queue_ids
 from rmq_store.store import MessageStore
-from rmq_store.tables.compute_lag import ABOVE_MAX, LOST_QUEUE, NOT_READ, group_rows
+from rmq_store.tables.compute_lag import ABOVE_MAX, LOST_QUEUE, NOT_KNOWN, NOT_READ, group_rows
 from rmq_store.tables.table import Row
 
 LOST = "BELOW_MIN"
 _OFFSETS_A_SHARE = 500
 _PROBLEMS = {
     LOST_QUEUE: "the lag in {} queues is not known: their entries are lost",
+    NOT_KNOWN: "whether {} queues exist is not known: topics.json cannot be read",
     NOT_READ: "messages wait in {} queues that no consumer reads: their numbers are readQueueNums "
     "of the topic or more",
     ABOVE_MAX: "the offsets of {} queues are after the last message: the next ones may be skipped",

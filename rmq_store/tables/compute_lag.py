@@ -16,6 +16,7 @@ from rmq_store.store import MessageStore
 from rmq_store.tables.table import Row
 
 LOST_QUEUE, NOT_READ, ABOVE_MAX = "LOST_QUEUE", "NOT_READ", "ABOVE_MAX"
+NOT_KNOWN = "NOT_KNOWN"
 
 
 def source_of(store: MessageStore, name: str) -> tuple[str, int | None]:
@@ -33,6 +34,7 @@ def group_rows(
     """A row of the table `groups` for each committed offset. `counted`: as for `bytes_between`."""
     now = time.time_ns() // 1_000_000
     there, declared = set(store.queues()), store.view.declared_topics
+    without_files = "NO_SUCH_QUEUE" if store.view.topics_problem is None else NOT_KNOWN
     sources: dict[str, tuple[str, int | None]] = {}
     for _, name, group, queue, offset in offsets:
         if name not in sources:
@@ -43,7 +45,7 @@ def group_rows(
             "topic": queue.topic,
             "queueId": queue.queue_id,
             "consumerOffset": offset,
-            "status": "NO_SUCH_QUEUE",
+            "status": without_files,
             "configFile": path,
             "configModified": written,
             "configAgeMs": None if written is None else now - written,

@@ -45,7 +45,8 @@ GROUPS = Table(
             "(the offset is after the last message), NOT_READ (messages wait in a queue whose number "
             "is readQueueNums of the topic or more, so that no consumer gets them), LOST_QUEUE (the "
             "log has records of the queue, and its files have none or are gone, so the lag is not "
-            "known) or NO_SUCH_QUEUE",
+            "known), NOT_KNOWN (the queue has no files, and topics.json, which may declare it, cannot be "
+            "read) or NO_SUCH_QUEUE",
         ),
         TableColumn("configFile", TEXT, "the file that says so"),
         TableColumn("configModified", TIMESTAMP, "when that was written"),

@@ -15,6 +15,7 @@ import pytest
 from rmq_store.admin.info import store_info
 from rmq_store.cli.read_commands import tail
 from rmq_store.errors import StoreError
+from rmq_store.questions.lag import LagQuestion
 from tests.support.golden import GoldenStore, log_files, unpack
 from tests.support.running.commands import call
 
@@ -108,3 +109,35 @@ def test_tail_warns_once_however_long_it_follows(
             [golden.path, "--topic", "documents", "-f", "-n", "1"], standalone_mode=False
         )
     assert capsys.readouterr().err.count("is in no file") == 1
+
+
+def insert(path: Path, behind: str, text: str) -> None:
+    """Put text into a configuration file as its broker wrote it, whose keys may have no quotes."""
+    whole = path.read_text("utf-8")
+    assert behind in whole
+    path.write_text(whole.replace(behind, behind + text, 1), "utf-8")
+
+
+def test_a_queue_is_not_said_to_be_missing_where_topics_json_is_unreadable(tmp_path: Path) -> None:
+    golden = unpack("clean-5.5.0", tmp_path)
+    config = Path(golden.path, "config")
+    insert(config / "consumerOffset.json", '"offsetTable":{', '"fresh@g-fresh":{0:0,7:0},')
+    fresh = '"fresh":{"topicName":"fresh","readQueueNums":4,"writeQueueNums":4,"perm":6},'
+    insert(config / "topics.json", '"topicConfigTable":{', fresh)
+
+    def statuses() -> dict[str, str]:
+        lines = call("lag", golden.path, "--group", "g-fresh").stdout.splitlines()
+        rows = [line.split() for line in lines if line.startswith("g-fresh")]
+        return {row[2]: row[-1] for row in rows}
+
+    assert statuses() == {"0": "OK", "7": "NO_SUCH_QUEUE"}
+    (config / "topics.json").write_bytes(b"{cut")
+    (config / "topics.json.bak").unlink(missing_ok=True)
+    assert statuses() == {"0": "NOT_KNOWN", "7": "NOT_KNOWN"}
+    question = LagQuestion(groups=("g-fresh",))
+    with golden.open() as store:
+        found = [question.work(store, one, lambda count: None) for one in question.plan(store)]
+        problems = list(question.merge(store, found).problems())
+    assert [problem.split(": ", 1)[1] for problem in problems] == [
+        "whether 2 queues exist is not known: topics.json cannot be read"
+    ]
