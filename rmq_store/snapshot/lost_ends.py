@@ -61,9 +61,7 @@ Their places and sizes say which bytes no queue lists, and only these are looked
 many, once a snapshot. In a larger store it would take longer than many a read.
 """
 
-_MOST_UNLISTED = (
-    16 << 20
-)  # bytes in no entry, such as a deleted topic's, that are looked at for that
+_MOST_UNLISTED = 16 << 20  # bytes in no entry, as of a deleted topic, that are looked at for that
 _SEARCHED = 64 << 20  # bytes of the log searched for what a consumer's offset says was in a queue
 _ITEMS_TRIED = 64  # of all index files; each is a place of the disk
 _MOST_DAMAGE = 10  # damaged ranges compared with the entries
