@@ -20,9 +20,8 @@ from spark_source.damage import DamageHandler
 from spark_source.planning.partitions import Share, end_errors
 from spark_source.planning.query_plan import ReadPlan
 
-FIRST_BATCH_ROWS = 256
-"""The first batch is small, because `show()` needs only twenty rows and should not wait for
-more."""
+_FIRST_BATCH_ROWS = 256
+"""Of a query: `show()` needs only twenty rows and should not wait for more. A wave is read whole."""
 
 _BODIES = frozenset(("body", "rawBody"))
 
@@ -66,6 +65,7 @@ def read_messages(
             damage(error)
         return
     checks_bodies = bool(_BODIES.intersection(columns))
+    first_rows = None if plan.is_wave else _FIRST_BATCH_ROWS
     if plan.limits is not None:
         assert share.slice is not None
         yield from store.read_log(
@@ -76,7 +76,7 @@ def read_messages(
             tags=asked.tags,
             keys=asked.keys,
             include_unqueued=asked.include_unqueued,
-            first_batch_rows=FIRST_BATCH_ROWS,
+            first_batch_rows=first_rows,
             check_crc=checks_bodies,
             max_body_bytes=asked.max_body_bytes,
             unwrap_batches=asked.unwrap_batches,
@@ -91,7 +91,7 @@ def read_messages(
             columns=columns,
             tags=asked.tags,
             keys=asked.keys,
-            first_batch_rows=FIRST_BATCH_ROWS,
+            first_batch_rows=first_rows,
             check_crc=checks_bodies,
             max_body_bytes=asked.max_body_bytes,
             unwrap_batches=asked.unwrap_batches,

@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rmq_store.arrow.encoding.batch_to_records import columns_of
 from rmq_store.arrow.encoding.properties import PROPERTY_WORDS, given_strings
@@ -112,14 +111,16 @@ def with_places(batch: pa.RecordBatch, places: Places, dialect: Dialect) -> pa.R
 def _names_queues(batch: pa.RecordBatch) -> bool:
     """Whether properties seem to name light message queues."""
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-    given, stored = columns.get("properties"), columns.get("rawProperties")
-    if stored is not None:
-        ends, data = buffers(stored.cast(pa.binary()))
+    given = columns.get("properties")
+    texts = [columns["rawProperties"]] if "rawProperties" in columns else []
+    if given is not None and pa.types.is_map(given.type) and len(given):
+        first, last = (given.offsets[row].as_py() for row in (0, -1))
+        texts.append(given.keys[first:last])  # a slice of a table has the keys of all of it
+    for text in filter(len, texts):
+        ends, data = buffers(text.cast(pa.binary()))
         if Property.INNER_MULTI_DISPATCH.encode() in data[ends[0] : ends[-1]].tobytes():
             return True
-    if given is None or not pa.types.is_map(given.type):
-        return False
-    return bool(pc.any(pc.equal(given.keys, Property.INNER_MULTI_DISPATCH)).as_py())
+    return False
 
 
 def _with(raw: bytes, name: str, value: str) -> bytes:
