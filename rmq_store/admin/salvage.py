@@ -22,7 +22,7 @@ from rmq_store.commitlog.doubled_records import doubled_files
 from rmq_store.commitlog.headers import Headers, record_crc_rows
 from rmq_store.commitlog.log import Extent
 from rmq_store.commitlog.next_intact_record import page_rest
-from rmq_store.commitlog.scan import SoundRun, scan
+from rmq_store.commitlog.walk import SoundRun, scan
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.dledger import unread_dledger
 from rmq_store.config.locate import require_apart

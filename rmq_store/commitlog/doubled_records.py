@@ -9,7 +9,7 @@ import numpy as np
 
 from rmq_store.commitlog.doubled_files import first_difference
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.commitlog.scan import SoundRun, scan
+from rmq_store.commitlog.walk import SoundRun, scan
 from rmq_store.errors import CorruptRecordError, StoreError, UnrecoverableStoreError, shown_path
 from rmq_store.files.segments import SegmentFile
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.record_runs import follow, next_record
-from rmq_store.commitlog.scan import SoundRun, scan
+from rmq_store.commitlog.walk import SoundRun, scan
 from rmq_store.errors import CorruptRecordError, MissingFileError, StoreError
 from rmq_store.files.segments import SegmentFile
 from rmq_store.format.layout import MAGIC_V1, MAGIC_V2

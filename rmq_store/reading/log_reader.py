@@ -21,7 +21,7 @@ from rmq_store.commitlog.doubled_records import contradictions
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.next_intact_record import record_start_at
-from rmq_store.commitlog.scan import SoundRun, scan
+from rmq_store.commitlog.walk import SoundRun, scan
 from rmq_store.consumequeue.entry_of_record import DispatchRequests, dispatch
 from rmq_store.errors import CorruptRecordError, MissingFileError, StoreError
 from rmq_store.format.layout import enters_queue

@@ -18,7 +18,7 @@ import numpy as np
 from rmq_store.commitlog.doubled_records import contradictions
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.next_intact_record import record_start_at
-from rmq_store.commitlog.scan import SoundRun
+from rmq_store.commitlog.walk import SoundRun
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.consumer_offsets import read_consumer_offsets, read_delay_offsets
 from rmq_store.consumequeue.entries import concat_entries

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from rmq_store.arrow.decoded_records import DecodedRecords
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.commitlog.scan import SoundRun, scan
+from rmq_store.commitlog.walk import SoundRun, scan
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.rocksdb import rocksdb_queues
 from rmq_store.config.topics_json import batch_topics

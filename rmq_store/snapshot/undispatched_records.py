@@ -10,7 +10,7 @@ import numpy as np
 
 from rmq_store.arrow.decoded_records import DecodedRecords
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.commitlog.scan import SoundRun, scan
+from rmq_store.commitlog.walk import SoundRun, scan
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.topics_json import declared_batch_topics
 from rmq_store.consumequeue.entries import Entries, concat_entries

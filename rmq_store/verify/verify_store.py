@@ -17,7 +17,7 @@ from rmq_store.commitlog.doubled_records import DoubledFile, doubled_files
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import Extent, empty_files
 from rmq_store.commitlog.next_intact_record import page_rest
-from rmq_store.commitlog.scan import SoundRun, scan
+from rmq_store.commitlog.walk import SoundRun, scan
 from rmq_store.config.dledger import dledger_folders
 from rmq_store.config.rocksdb import rocksdb_queues
 from rmq_store.config.topics_json import batch_topics

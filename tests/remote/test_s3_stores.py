@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from rmq_store import MessageStore
-from rmq_store.commitlog.scan import SoundRun, scan
+from rmq_store.commitlog.walk import SoundRun, scan
 from rmq_store.errors import AccessError, InvalidArgumentError, NotAStoreError, StoreError
 from rmq_store.files import mapping as mappings
 from rmq_store.files import parallel as sidebyside
@@ -61,7 +61,7 @@ def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
         monkeypatch.setattr("rmq_store.commitlog.log._LEAST_LOOK", 2048)
         monkeypatch.setattr("rmq_store.index.index_file_reader.REMOTE_BLOCK", 64)
         monkeypatch.setattr("rmq_store.index.query_message.REMOTE_BLOCK", 64)
-        monkeypatch.setattr("rmq_store.commitlog.scan._REMOTE_STEP", 16 << 10)
+        monkeypatch.setattr("rmq_store.commitlog.walk._REMOTE_STEP", 16 << 10)
     return str(request.param)
 
 

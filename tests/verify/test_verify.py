@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from rmq_store import MessageStore, StoreError
-from rmq_store.commitlog.scan import SoundRun, scan
+from rmq_store.commitlog.walk import SoundRun, scan
 from rmq_store.format.layout import INDEX_HEADER, INDEX_ITEM, QUEUE_ENTRY
 from rmq_store.format.record import Gap
 from rmq_store.verify.findings import Finding, Findings, Severity
