@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from rmq_store.commitlog.log import CommitLog, Extent, guess_release_4
+from rmq_store.commitlog.log import CommitLog
+from rmq_store.commitlog.walk import Extent, extents, guess_release_4
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.consumer_offsets import ConsumerOffsets, read_consumer_offsets
 from rmq_store.config.dledger import unread_dledger
@@ -455,4 +456,4 @@ class MessageStore:
     def scan(self, start: int | None = None) -> Iterator[Extent]:
         """Every byte of the log from `start` (default: its first) on, as whole records and gaps, each
         with its kind: filler, unwritten, torn, ghost, stale, damaged or missing."""
-        return self.log.extents(start)
+        return extents(self.log, start)

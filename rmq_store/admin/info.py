@@ -16,6 +16,7 @@ from typing import NamedTuple
 from rmq_store.commitlog.doubled_records import doubled_names
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.record_runs import next_record
+from rmq_store.commitlog.walk import last_from
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.locate import commitlog_folders, require_store
 from rmq_store.config.rocksdb import rocksdb_queues
@@ -166,13 +167,13 @@ def last_record(log: CommitLog) -> LogEnd:
     start = max(0, written - _STEP_BACK)
     log.fetch_ranges([(segment.base + start, segment.base + written)])
     at = next_record(log.window_of(segment), segment.base, start, written) if start else 0
-    last, end = log.last_from(segment.base + (at or 0))
+    last, end = last_from(log, segment.base + (at or 0))
     damaged: list[tuple[int, int]] = []
     while len(damaged) < _MOST_DAMAGE:
         after = log.next_record(segment, end + 1, segment.base + written)
         if after is None:
             break
-        newer, stop = log.last_from(after)
+        newer, stop = last_from(log, after)
         if newer is None:  # looks like a record only
             break
         damaged.append((end, after))

@@ -20,9 +20,8 @@ from rmq_store.arrow.column_values import hosts, stored_bodies, stored_topics
 from rmq_store.arrow.string_slices import slices
 from rmq_store.commitlog.doubled_records import doubled_files
 from rmq_store.commitlog.headers import Headers, record_crc_rows
-from rmq_store.commitlog.log import Extent
 from rmq_store.commitlog.next_intact_record import page_rest
-from rmq_store.commitlog.walk import SoundRun, scan
+from rmq_store.commitlog.walk import Extent, SoundRun, walk
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.dledger import unread_dledger
 from rmq_store.config.locate import require_apart
@@ -113,7 +112,7 @@ def salvage(
         with MessageStore.create(target, settings, release=release) as writer:
             for topic, attributes in _declared(store):
                 writer.declare_topic(topic, **attributes)
-            for piece in scan(store.log):
+            for piece in walk(store.log):
                 if isinstance(piece, SoundRun):
                     _save(piece, writer, report)
                 else:
@@ -140,7 +139,7 @@ def _declared(store: MessageStore) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _topics_of_inner_batches(store: MessageStore) -> set[str]:
     found: set[str] = set()
-    for piece in scan(store.log, check_crc=False):
+    for piece in walk(store.log, check_crc=False):
         if isinstance(piece, SoundRun):
             rows = np.flatnonzero(piece.headers.sys_flag & SysFlag.INNER_BATCH)
             if len(rows):
@@ -151,7 +150,7 @@ def _topics_of_inner_batches(store: MessageStore) -> set[str]:
 def _has_record_crcs(store: MessageStore) -> bool:
     """Whether the newest file has record CRCs. If so, the target gets new ones."""
     last = store.log.last_record_file()
-    runs = scan(store.log, None if last is None else last.base)
+    runs = walk(store.log, None if last is None else last.base)
     return any(len(record_crc_rows(run.headers)) > 0 for run in runs if isinstance(run, SoundRun))
 
 

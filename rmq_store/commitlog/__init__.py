@@ -1,4 +1,4 @@
 """The CommitLog: records as columns of headers; walking, CRC checks and appending.
 
-`scan` covers a range and names every gap. `arrow` turns bodies and properties into columns.
+`walk` covers a range and names every gap. `arrow` turns bodies and properties into columns.
 """

@@ -9,7 +9,7 @@ import numpy as np
 
 from rmq_store.commitlog.doubled_files import first_difference
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.commitlog.walk import SoundRun, scan
+from rmq_store.commitlog.walk import SoundRun, walk
 from rmq_store.errors import CorruptRecordError, StoreError, UnrecoverableStoreError, shown_path
 from rmq_store.files.segments import SegmentFile
 
@@ -65,7 +65,7 @@ def _compared(log: CommitLog, used: SegmentFile, other: SegmentFile) -> DoubledF
         return DoubledFile(used, other, 0)
     beside = CommitLog([], segments=[other])
     try:
-        for piece in scan(beside):
+        for piece in walk(beside):
             if isinstance(piece, SoundRun):
                 wrong = _rows_that_differ(log, used, piece)
                 records += len(piece.headers)

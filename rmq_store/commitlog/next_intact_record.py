@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.record_runs import follow, next_record
-from rmq_store.commitlog.walk import SoundRun, scan
+from rmq_store.commitlog.walk import SoundRun, gap_at, last_from, walk
 from rmq_store.errors import CorruptRecordError, MissingFileError, StoreError
 from rmq_store.files.segments import SegmentFile
 from rmq_store.format.layout import MAGIC_V1, MAGIC_V2
@@ -48,7 +48,9 @@ def next_start(log: CommitLog, segment: SegmentFile, offset: int) -> tuple[int, 
             return min(at, size) + base, int(run.at[-1]) + base
         if at == goal:
             break
-        gap = next(log.extents(at + base))
+        gap = gap_at(log, segment, at + base)
+        if gap is None:
+            continue  # a record that was written meanwhile
         if gap.gap is Gap.DAMAGED:
             _note_damage(log, gap.start, gap.stop)
         at = gap.stop - base
@@ -92,11 +94,11 @@ def not_a_record(log: CommitLog, log_end: int, offset: int, why: StoreError) -> 
         _, around = next_start(log, segment, offset)
         if around is not None and _is_sound(log, around):
             return None
-        extent = log.extent_at(segment, offset)
-        if extent.gap is Gap.FILLER:
+        gap = gap_at(log, segment, offset)
+        if gap is None or gap.gap is Gap.FILLER:
             return None
-        ghost = extent.gap is Gap.GHOST
-        found = "a copy of a record from another place" if ghost else extent.reason
+        ghost = gap.gap is Gap.GHOST
+        found = "a copy of a record from another place" if ghost else gap.reason
     if why.expected is not None:
         found = why.reason.partition(NO_RECORD)[2]
     front = log.chain.window(offset, min(offset + _SHOWN, log.chain.segment_end(segment))).tobytes()
@@ -137,7 +139,7 @@ def intact_records_behind(log: CommitLog, stop: int, newest: int | None) -> Iter
     """
     if not _has_more(log, stop):
         return
-    for piece in scan(log, stop, log.chain.stop):
+    for piece in walk(log, stop, log.chain.stop):
         if isinstance(piece, SoundRun):
             stored = piece.headers.store_timestamp
             if newest is not None and int(stored[0]) < newest:
@@ -161,7 +163,7 @@ def newest_behind_damage(log: CommitLog) -> int:
     file, newest = log.last_record_file(), 0
     if file is None:
         return newest
-    last, stop = log.last_from(file.base)
+    last, stop = last_from(log, file.base)
     before = None if last is None else log.store_time_at(last)
     for run in intact_records_behind(log, stop, before):
         newest = int(run.headers.store_timestamp[-1])
@@ -192,7 +194,8 @@ def page_rest(log: CommitLog, end: int) -> int | None:
     used = rest.nonzero()[0]
     if not len(used) or _is_begun(rest[:_HEAD].tobytes(), end):
         return None
-    if log.extent_at(segment, end).gap is Gap.GHOST:
+    gap = gap_at(log, segment, end)
+    if gap is not None and gap.gap is Gap.GHOST:
         return None
     if page_end < stop and not log.chain.is_zero(page_end, stop):
         return None

@@ -1,27 +1,48 @@
-"""Scans every byte of a log range: runs of sound records, and the named gaps between them.
+"""Walks the log: runs of sound records, and the named gaps between them.
 
-Readers that need a whole range use it: verify, salvage, reads of the log without queues. Unlike a
-broker it continues after damage, at the next record with a matching physicalOffset.
-`CommitLog.extents` gives the same, one record at a time.
+Unlike a broker, `walk` continues after damage, at the next record with a matching physicalOffset.
+`records_from` ends there, as a log does to which a writer appends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from rmq_store.commitlog.headers import Headers, wrong_crc_rows
-from rmq_store.commitlog.log import CommitLog, Extent
+from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.record_runs import RecordRun
+from rmq_store.errors import CorruptRecordError
 from rmq_store.files.segments import SegmentFile
 from rmq_store.format.array_types import Bytes
-from rmq_store.format.record import Gap
+from rmq_store.format.layout import PROPERTY_SEPARATOR
+from rmq_store.format.record import Gap, Record
 
 _ROWS = 1 << 15  # records of a run at a time
-_STEP = 128 << 20  # bytes scanned at a time
+_STEP = 128 << 20  # bytes walked at a time
 _REMOTE_STEP = 32 << 20  # the same for remote files, which are fetched first
+_FIRST_REMOTE_STEP = 64 << 10  # if the end may be near
+
+WITHIN_THE_LOG = (
+    Gap.FILLER,
+    Gap.GHOST,
+)  # some brokers leave ghosts between records, and at the end
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """A piece of the log, [start, stop) in log offsets: a record, or a gap with its name.
+
+    `reason` describes the fault if `gap` is Gap.DAMAGED or Gap.TORN.
+    """
+
+    start: int
+    stop: int
+    record: Record | None = None
+    gap: Gap | None = None
+    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +58,17 @@ class SoundRun:
         """Log offset of the first record."""
         return self.segment.base + int(self.headers.at[0])
 
+    @property
+    def last(self) -> int:
+        """Log offset of the last record."""
+        return self.segment.base + int(self.headers.at[-1])
 
-def scan(
+
+_Piece = SoundRun | Extent
+_PieceAt = Callable[[CommitLog, SegmentFile, int], _Piece]
+
+
+def walk(
     log: CommitLog, start: int | None = None, stop: int | None = None, *, check_crc: bool = True
 ) -> Iterator[SoundRun | Extent]:
     """The records that start in [start, stop), log offsets, and every gap that starts there.
@@ -47,42 +77,126 @@ def scan(
     are adjacent, and a missing file is a gap too. With `check_crc`, a record with a wrong body CRC
     or record CRC is a gap.
     """
-    expected = log.start if start is None else start
-    last = log.chain.stop if stop is None else stop
-    for segment in log.chain.segments_from(expected):
-        if segment.base >= last:
-            break
-        if segment.base > expected:
-            yield Extent(expected, segment.base, gap=Gap.MISSING)
-            expected = segment.base
-        end = log.chain.segment_end(segment)
-        expected = yield from _scan_file(log, segment, expected, min(end, last), check_crc)
-    if expected < last:
-        yield Extent(expected, last, gap=Gap.MISSING)
+    first = log.start if start is None else start
+    return _pieces(log, first, log.chain.stop if stop is None else stop, check_crc, _piece_at)
 
 
-def _scan_file(
-    log: CommitLog, segment: SegmentFile, start: int, stop: int, check_crc: bool
-) -> Generator[SoundRun | Extent, None, int]:
-    """Scan one file from log offset `start` on; returns the end of the last piece."""
-    step = _REMOTE_STEP if log.chain.is_remote else _STEP
-    at = start
-    while at < stop:
-        upto = min(at + step, stop)
-        window, run = log.run_at(segment, at, upto)
-        if len(run.at):
-            at = yield from _sound_parts(log, segment, window, run, check_crc)
-        else:
-            piece = _piece_at(log, segment, at)
+def records_from(log: CommitLog, start: int, stop: int | None = None) -> Iterator[SoundRun]:
+    """The records from `start` to the end of the log, or those before `stop`, log offsets.
+
+    The log ends before the first bytes that are neither a record with right CRCs, nor a ghost, nor a
+    filler. What they are is not looked into: that may take a search through the rest of the file.
+    """
+    upto = log.chain.stop if stop is None else stop
+    for piece in _pieces(log, start, upto, True, _front_at, _FIRST_REMOTE_STEP):
+        if isinstance(piece, SoundRun):
             yield piece
-            at = piece.stop
-    return at
+        elif piece.gap not in WITHIN_THE_LOG:
+            return
 
 
-def _sound_parts(
-    log: CommitLog, segment: SegmentFile, window: Bytes, run: RecordRun, check_crc: bool
-) -> Generator[SoundRun | Extent, None, int]:
-    """A run in pieces, up to its end or its first unsound record; returns the end of the last piece."""
+def last_from(log: CommitLog, start: int) -> tuple[int | None, int]:
+    """The start of the last of the `records_from` a log offset, None without one; and their end."""
+    last, end = None, start
+    for run in records_from(log, start):
+        last, end = run.last, run.stop
+    return last, end
+
+
+def end_now(log: CommitLog, end: int) -> int:
+    """Where the log ends now, if a broker has written on since it ended at `end`."""
+    if log.chain.is_remote:  # its files are those of one listing
+        return end
+    now = log.listed_again()
+    try:
+        return max(end, last_from(now, end)[1])
+    finally:
+        now.chain.close()
+
+
+def extents(log: CommitLog, start: int | None = None) -> Iterator[Extent]:
+    """As `walk` to the end of the last file, one decoded record at a time.
+
+    Raises MissingFileError if no file holds `start`.
+    """
+    if start is not None and log.chain.segments and log.chain.segment_at(start) is None:
+        log.record_at(start)  # raises
+    for piece in walk(log, start):
+        if isinstance(piece, Extent):
+            yield piece
+            continue
+        places, sizes = piece.headers.at + piece.segment.base, piece.headers.total
+        for at, size in zip(places.tolist(), sizes.tolist(), strict=True):
+            yield Extent(at, at + size, record=log.record_at(at))
+
+
+def gap_at(log: CommitLog, segment: SegmentFile, at: int) -> Extent | None:
+    """The whole gap at log offset `at` of a file; None if a record starts there."""
+    piece = _piece_at(log, segment, at)
+    return piece if isinstance(piece, Extent) else None
+
+
+def guess_release_4(log: CommitLog) -> str | None:
+    """The release "4.9.0" or "4.9.7", from the end of the first properties; None without properties.
+
+    Releases up to 4.9.0 write a separator (0x02) after the last property, later ones do not.
+    """
+    for extent in extents(log):
+        if extent.record is not None and extent.record.properties:
+            ends = extent.record.properties[-1] == PROPERTY_SEPARATOR
+            return "4.9.0" if ends else "4.9.7"
+    return None
+
+
+# --- runs -----------------------------------------------------------------------------------------
+
+
+def _pieces(
+    log: CommitLog,
+    start: int,
+    stop: int,
+    check_crc: bool,
+    piece_at: _PieceAt,
+    remote_step: int | None = None,
+) -> Iterator[_Piece]:
+    """The adjacent pieces of [start, stop). `piece_at` gives the one where a run of records ends.
+
+    `remote_step`: bytes of a remote log to walk at first; they double.
+    """
+    at, step = start, _STEP
+    if log.chain.is_remote:
+        step = remote_step or _REMOTE_STEP
+    for segment in log.chain.segments_from(start):
+        if segment.base >= stop:
+            break
+        if segment.base > at:
+            yield Extent(at, segment.base, gap=Gap.MISSING)
+            at = segment.base
+        end = min(log.chain.segment_end(segment), stop)
+        while at < end:
+            window, run = log.run_at(segment, at, min(at + step, end))
+            if len(run.at):
+                for piece in _parts_of(log, segment, window, run, check_crc, piece_at):
+                    yield piece
+                    at = piece.stop
+            else:
+                piece = piece_at(log, segment, at)
+                yield piece
+                at = piece.stop
+            step = min(2 * step, _REMOTE_STEP) if log.chain.is_remote else step
+    if at < stop:
+        yield Extent(at, stop, gap=Gap.MISSING)
+
+
+def _parts_of(
+    log: CommitLog,
+    segment: SegmentFile,
+    window: Bytes,
+    run: RecordRun,
+    check_crc: bool,
+    piece_at: _PieceAt,
+) -> Iterator[_Piece]:
+    """A run in pieces, up to its end or to a gap that ends at another place than the record there."""
     ends = np.append(run.at[1:], run.stop) + segment.base
     for first in range(0, len(run.at), _ROWS):
         rows = slice(first, first + _ROWS)
@@ -93,14 +207,13 @@ def _sound_parts(
         for row in unsound:
             if row > start:
                 yield SoundRun(segment, headers.take(slice(start, row)), int(after[row - 1]))
-            piece = _piece_at(log, segment, segment.base + int(headers.at[row]))
+            piece = piece_at(log, segment, segment.base + int(headers.at[row]))
             yield piece
             if piece.stop != int(after[row]):
-                return piece.stop
+                return
             start = row + 1
         if start < len(headers):
             yield SoundRun(segment, headers.take(slice(start, None)), int(after[-1]))
-    return run.stop + segment.base
 
 
 def _unsound(headers: Headers, segment: SegmentFile, check_crc: bool) -> list[int]:
@@ -113,10 +226,84 @@ def _unsound(headers: Headers, segment: SegmentFile, check_crc: bool) -> list[in
     return rows
 
 
-def _piece_at(log: CommitLog, segment: SegmentFile, at: int) -> SoundRun | Extent:
-    """The piece that the readable decoder finds at a log offset where a run ends."""
-    extent = log.extent_at(segment, at)
-    if extent.record is None:
-        return extent
-    place = np.array([at - segment.base], dtype=np.int64)
-    return SoundRun(segment, Headers(log.window_of(segment), place, segment.base), extent.stop)
+# --- gaps -----------------------------------------------------------------------------------------
+
+
+def _piece_at(log: CommitLog, segment: SegmentFile, at: int) -> _Piece:
+    """What is at a log offset where a run ends: a gap, or a record that was written meanwhile."""
+    piece = _piece_of(log, segment, at, _decoded_at(log, segment, at))
+    if isinstance(piece, Extent) and piece.gap is Gap.DAMAGED:
+        # A writer fills a log in order. It may have filled this place after the first look and
+        # before the look that found more behind it.
+        found = _decoded_at(log, segment, at)
+        if isinstance(found, Record) or found is Gap.FILLER:
+            return _piece_of(log, segment, at, found)
+    return piece
+
+
+def _front_at(log: CommitLog, segment: SegmentFile, at: int) -> _Piece:
+    """As `_piece_at`; of a gap that is not within the log only the start."""
+    found = _decoded_at(log, segment, at)
+    if isinstance(found, Record) or found in WITHIN_THE_LOG:
+        return _piece_of(log, segment, at, found)
+    return Extent(at, at, gap=Gap.TORN)
+
+
+def _decoded_at(log: CommitLog, segment: SegmentFile, at: int) -> Record | Gap | CorruptRecordError:
+    try:
+        return log.decoded_at(segment, at)
+    except CorruptRecordError as error:
+        return error
+
+
+def _piece_of(
+    log: CommitLog, segment: SegmentFile, at: int, found: Record | Gap | CorruptRecordError
+) -> _Piece:
+    """The piece of which the decoder found the start."""
+    end = log.chain.segment_end(segment)
+    if isinstance(found, Record):
+        place = np.array([at - segment.base], dtype=np.int64)
+        headers = Headers(log.window_of(segment), place, segment.base)
+        return SoundRun(segment, headers, at + found.total_size)
+    if isinstance(found, CorruptRecordError):
+        return _damage(log, segment, at, end, found)
+    if found is Gap.GHOST:
+        size = int.from_bytes(log.chain.window(at, at + 4).tobytes(), "big")
+        return Extent(at, at + size, gap=Gap.GHOST)
+    if found is Gap.FILLER:
+        return Extent(at, end, gap=Gap.FILLER)
+    return _zeros(log, segment, at, end)
+
+
+def _zeros(log: CommitLog, segment: SegmentFile, at: int, end: int) -> Extent:
+    """Zeros up to the end of the file, or a range of zeros with data after it."""
+    stored = log.chain.stored_from(at)
+    log.chain.need([stored], [end])
+    is_zero = log.chain.is_zero(stored, end)
+    behind = None if is_zero else log.next_record(segment, at, end)
+    if behind is not None:
+        return Extent(at, behind, gap=Gap.DAMAGED, reason="zeros before a record")
+    if _goes_on(log, segment):  # a broker ends each file with a filler
+        return Extent(at, end, gap=Gap.DAMAGED, reason="zeros, and a later file has records")
+    if is_zero:
+        return Extent(at, end, gap=Gap.UNWRITTEN)
+    return Extent(at, end, gap=Gap.STALE, reason="zeros, then bytes that are not a record")
+
+
+def _damage(
+    log: CommitLog, segment: SegmentFile, at: int, end: int, error: CorruptRecordError
+) -> Extent:
+    """Bytes that are not a record: damage up to the next record, or the torn end of the log."""
+    reason = f"{error.reason}: expected {error.expected}, found {error.actual}"
+    log.chain.need([at], [end])
+    behind = log.next_record(segment, at + 1, end)
+    if behind is not None:
+        return Extent(at, behind, gap=Gap.DAMAGED, reason=reason)
+    if _goes_on(log, segment):
+        return Extent(at, end, gap=Gap.DAMAGED, reason=reason)
+    return Extent(at, end, gap=Gap.TORN, reason=reason)
+
+
+def _goes_on(log: CommitLog, segment: SegmentFile) -> bool:
+    last = log.last_record_file()
+    return last is not None and last.base > segment.base

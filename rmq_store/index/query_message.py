@@ -21,6 +21,7 @@ from rmq_store.arrow.string_slices import slices
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.next_intact_record import not_a_record
+from rmq_store.commitlog.walk import SoundRun, walk
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import (
     CorruptIndexError,
@@ -46,7 +47,7 @@ from rmq_store.index.items_of_messages import hashes_of
 from rmq_store.index.many_lookups import fetch, walk_chains
 
 _INDEX_FILES_MAPPED = 16
-_DAMAGE = (Gap.TORN, Gap.DAMAGED)
+_DAMAGE = (Gap.TORN, Gap.DAMAGED, Gap.MISSING)
 _LINKS_READ = 64 << 20  # bytes of slots and items of an index whose links are checked
 _MOST_JUDGED = 1_000  # items of one hash whose records are looked at
 _SHORT_LOG = 256 << 20  # bytes of a log that is read for a key that the index does not have
@@ -327,29 +328,17 @@ class KeyIndex:
 
     def _keys_between(self, start: int, stop: int) -> Iterator[_Uncovered]:
         """The keys of the records that start in a range of the log, also after damage in it."""
-        at = start
-        while at < stop:
-            for segment, window, places in self._log.runs_from(at, stop):
-                headers = Headers(window, places, segment.base)
-                at = segment.base + int(places[-1] + headers.total[-1])
-                within = headers.take(places + segment.base < stop)
-                if len(within):
-                    yield _keys_of(within)
-            if at < stop:
-                at = self._after_gap(at)
+        for piece in walk(self._log, start, stop):
+            if isinstance(piece, SoundRun):
+                yield _keys_of(piece.headers)
+            elif piece.gap in _DAMAGE:
+                self._note_damage(piece.start)
 
-    def _after_gap(self, at: int) -> int:
-        """The place where records continue after the gap at `at`; notes damage."""
-        segment = self._log.chain.segment_at(at)
-        extent = None if segment is None else self._log.extent_at(segment, at)
-        if extent is None or extent.gap in _DAMAGE:
-            try:
-                self._log.record_at(at)
-            except (CorruptRecordError, MissingFileError) as error:
-                self._damage.append(not_a_record(self._log, self._log_end, at, error) or error)
-        if extent is not None:
-            return extent.stop
-        return next((file.base for file in self._log.chain.segments_from(at)), self._log_end)
+    def _note_damage(self, at: int) -> None:
+        try:
+            self._log.record_at(at)
+        except (CorruptRecordError, MissingFileError) as error:
+            self._damage.append(not_a_record(self._log, self._log_end, at, error) or error)
 
 
 def _keys_of(headers: Headers) -> _Uncovered:

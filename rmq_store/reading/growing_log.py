@@ -18,6 +18,7 @@ import pyarrow as pa
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.next_intact_record import next_start
+from rmq_store.commitlog.walk import records_from
 from rmq_store.errors import DataLossError, LogCutError, OtherStoreError, StoreError
 from rmq_store.files.mapping import stored_until
 from rmq_store.files.segments import SegmentFile
@@ -257,13 +258,9 @@ def dispatched_end(view: QueueView, queues: Iterable[QueueId]) -> int:
 def _run_end(log: CommitLog, start: int) -> tuple[int, int]:
     """The end of the run of records at `start` without a doubtful last one, and with it."""
     end = start
-    for segment, window, positions in log.runs_from(start):
-        at = int(positions[-1])
-        stop = at + int.from_bytes(window[at : at + 4].tobytes(), "big")
-        end = segment.base + stop
-        last = (
-            end if _is_certain(Headers(window, positions[-1:], segment.base)) else segment.base + at
-        )
+    for run in records_from(log, start):
+        end = run.stop
+        last = end if _is_certain(run.headers.take(slice(-1, None))) else run.last
     return (start, start) if end == start else (last, end)
 
 

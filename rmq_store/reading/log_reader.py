@@ -21,7 +21,7 @@ from rmq_store.commitlog.doubled_records import contradictions
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.next_intact_record import record_start_at
-from rmq_store.commitlog.walk import SoundRun, scan
+from rmq_store.commitlog.walk import SoundRun, last_from, walk
 from rmq_store.consumequeue.entry_of_record import DispatchRequests, dispatch
 from rmq_store.errors import CorruptRecordError, MissingFileError, StoreError
 from rmq_store.format.layout import enters_queue
@@ -95,7 +95,7 @@ class LogReader:
         for error in contradictions(self.log, first, last):
             self._damaged(error)
         # The rows reader checks CRCs, and only if requested.
-        for piece in scan(self.log, first, last, check_crc=False):
+        for piece in walk(self.log, first, last, check_crc=False):
             if isinstance(piece, SoundRun):
                 yield from self._wanted(piece.headers)
             elif piece.gap is Gap.MISSING:
@@ -223,11 +223,11 @@ def log_end_without_queues(log: CommitLog) -> int:
     last = log.last_record_file()
     if last is None:
         return log.start
-    end, file_end = log.end_from(last.base), log.chain.segment_end(last)
+    end, file_end = last_from(log, last.base)[1], log.chain.segment_end(last)
     log.chain.need([end], [file_end])
     while end < file_end:
         behind = log.next_record(last, end + 1, file_end)
         if behind is None:
             return end
-        end = max(log.end_from(behind), behind + 1)
+        end = max(last_from(log, behind)[1], behind + 1)
     return end

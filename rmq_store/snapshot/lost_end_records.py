@@ -15,8 +15,8 @@ import numpy as np
 
 from rmq_store.arrow.decoded_records import DecodedRecords
 from rmq_store.commitlog.headers import Headers
-from rmq_store.commitlog.log import CommitLog, Extent
-from rmq_store.commitlog.walk import SoundRun, scan
+from rmq_store.commitlog.log import CommitLog
+from rmq_store.commitlog.walk import Extent, SoundRun, walk
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.topics_json import declared_batch_topics
 from rmq_store.consumequeue.entries import Entries
@@ -266,7 +266,7 @@ class UnlistedRecords:
         at, chain = start, self._log.chain
         while at < stop:
             try:
-                for piece in scan(self._log, at, stop, check_crc=False):
+                for piece in walk(self._log, at, stop, check_crc=False):
                     yield piece
                     at = piece.stop
                 return

@@ -18,7 +18,7 @@ import numpy as np
 from rmq_store.commitlog.doubled_records import contradictions
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.next_intact_record import record_start_at
-from rmq_store.commitlog.walk import SoundRun
+from rmq_store.commitlog.walk import SoundRun, end_now
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.consumer_offsets import read_consumer_offsets, read_delay_offsets
 from rmq_store.consumequeue.entries import concat_entries
@@ -226,7 +226,7 @@ class LostEnds:
         snapshot = self.snapshot
         if not snapshot.closed or (self._root / ABORT_FILE).exists():
             return False
-        return self.log.end_now(snapshot.log_end) == snapshot.log_end
+        return end_now(self.log, snapshot.log_end) == snapshot.log_end
 
     @cached_property
     def _lost_log(self) -> StoreError | None:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from rmq_store.arrow.decoded_records import DecodedRecords
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.commitlog.walk import SoundRun, scan
+from rmq_store.commitlog.walk import SoundRun, walk
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.rocksdb import rocksdb_queues
 from rmq_store.config.topics_json import batch_topics
@@ -64,7 +64,7 @@ def refuse_late_files(root: Path, log: CommitLog, view: QueueView, config: Store
 def _first_records(log: CommitLog, view: QueueView, config: StoreConfig) -> list[_Listing]:
     batch = batch_topics(view.declared_topics) | view.snapshot.batch_topics
     stop = min(view.snapshot.log_end, log.start + _LOOKED_AT)
-    for piece in scan(log, log.start, stop):
+    for piece in walk(log, log.start, stop):
         if not isinstance(piece, SoundRun):
             continue
         records = DecodedRecords.of(piece.headers)

@@ -18,6 +18,7 @@ import numpy as np
 
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.next_intact_record import intact_records_behind
+from rmq_store.commitlog.walk import last_from
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.consumequeue.entries import Entries, concat_entries
 from rmq_store.consumequeue.queue_files import QueueFiles, is_at_or_after
@@ -170,7 +171,7 @@ def _find_log_end(log: CommitLog, listed: Collection[ListedQueue], past_damage: 
     )
     for where, stop in newest[:_RECORDS_TRIED]:
         if where >= log.start and log.is_record(where, stop - where):
-            last, end = log.last_from(stop)
+            last, end = last_from(log, stop)
             known = _LogEnd(stop, where if last is None else last, end)
             break
     else:
@@ -182,7 +183,7 @@ def _end_without_entries(log: CommitLog, listed: Collection[ListedQueue]) -> _Lo
     file = log.last_record_file()
     if file is None:
         return _LogEnd(log.start, None, log.start)
-    last, end = log.last_from(file.base)
+    last, end = last_from(log, file.base)
     known = [
         listed_queue.log_stop for listed_queue in listed if log.start < listed_queue.log_stop <= end
     ]
@@ -207,7 +208,7 @@ def _after_damage(log: CommitLog, listed: Collection[ListedQueue], known: _LogEn
         where, size = int(beyond.log_offset[row]), int(beyond.size[row])
         time = log.store_time_at(where, size)
         if time is not None and (stored is None or time >= stored):
-            last, end = log.last_from(where + size)
+            last, end = last_from(log, where + size)
             return _LogEnd(where + size, where if last is None else last, end)
     return known
 

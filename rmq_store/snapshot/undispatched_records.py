@@ -10,7 +10,7 @@ import numpy as np
 
 from rmq_store.arrow.decoded_records import DecodedRecords
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.commitlog.walk import SoundRun, scan
+from rmq_store.commitlog.walk import SoundRun, walk
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.topics_json import declared_batch_topics
 from rmq_store.consumequeue.entries import Entries, concat_entries
@@ -95,7 +95,7 @@ def _strays_in(
     count = 0
     if start >= stop:
         return {}
-    for piece in scan(log, start, stop):
+    for piece in walk(log, start, stop):
         if not isinstance(piece, SoundRun):
             continue  # damage: the records after it count too
         found = dispatch(DecodedRecords.of(piece.headers), config.delay_levels_ms, batch)

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from typing import NamedTuple
 
+from rmq_store.commitlog.walk import end_now
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.consumer_offsets import read_delay_offsets
 from rmq_store.consumequeue.bisection import bisect_first
@@ -99,7 +100,7 @@ def _last_time(store: MessageStore, newest: int) -> int:
     """When the last record was stored (ms). A broker that writes on delivers what the log of this
     moment does not show: never, then."""
     end = store.log_range()[1]
-    return _NEVER if store.log.end_now(end) > end else newest
+    return _NEVER if end_now(store.log, end) > end else newest
 
 
 def _with_states(parts: Iterable[Iterable[Row]], newest: int) -> Iterator[Row]:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from functools import cache
 from typing import Any
 
+from rmq_store.commitlog.walk import end_now
 from rmq_store.config.consumer_offsets import (
     CONSUMER_FILES,
     DELAY_FILE,
@@ -218,7 +219,7 @@ def _is_due_later(store: MessageStore, queue: QueueId, offset: int) -> bool:
     entries = store.entries(queue, offset, offset + 1)
     if newest is None or not len(entries) or int(entries.tags_code[0]) <= newest:
         return False
-    return store.log.end_now(end) == end
+    return end_now(store.log, end) == end
 
 
 def _timer(store: MessageStore) -> Iterator[Finding]:

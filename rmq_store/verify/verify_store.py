@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 from rmq_store.arrow.decoded_records import DecodedRecords
 from rmq_store.commitlog.doubled_records import DoubledFile, doubled_files
 from rmq_store.commitlog.headers import Headers
-from rmq_store.commitlog.log import Extent, empty_files
+from rmq_store.commitlog.log import empty_files
 from rmq_store.commitlog.next_intact_record import page_rest
-from rmq_store.commitlog.walk import SoundRun, scan
+from rmq_store.commitlog.walk import Extent, SoundRun, end_now, walk
 from rmq_store.config.dledger import dledger_folders
 from rmq_store.config.rocksdb import rocksdb_queues
 from rmq_store.config.topics_json import batch_topics
@@ -208,7 +208,7 @@ def check_log(
     # The end is where the log ended when the store was opened. A broker may have written on: a run
     # of records that crosses the end is cut there, for the queues were looked at before.
     end = min(max(start, store.log_range()[1]), stop)
-    for piece in chain(scan(store.log, start, end), scan(store.log, end, stop)):
+    for piece in chain(walk(store.log, start, end), walk(store.log, end, stop)):
         check.take(piece)
         if progress is not None:
             progress(piece.stop - at)
@@ -421,7 +421,7 @@ def conclude(store: MessageStore, whole: LogPart) -> VerifyReport:
     beside.add_all(checkpoint_findings(store, whole.records, whole.last_timestamp))
     beside.add_all(progress_findings(store))
     # Index, checkpoint and offsets follow the log, so its end now is after all that they have just said.
-    now = store.log.end_now(store.log_range()[1])
+    now = end_now(store.log, store.log_range()[1])
     findings.add_all(one for one in beside if now == store.log_range()[1] or one.code not in _AHEAD)
     findings.add_all(_grown(store, now))
     findings.add_all(_unreached(piece) for piece in whole.after_end if piece.start >= now)

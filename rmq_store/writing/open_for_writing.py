@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from rmq_store.commitlog.doubled_records import refuse_doubled
-from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.next_intact_record import page_rest
+from rmq_store.commitlog.walk import records_from
 from rmq_store.config.broker_conf import PATH_SPLITTER, StoreConfig
 from rmq_store.config.locate import (
     commitlog_folders,
@@ -124,10 +124,8 @@ def _last_record(log: CommitLog) -> tuple[int, int]:
     where = stored = 0
     last = log.last_record_file()
     if last is not None:
-        for segment, window, at in log.runs_from(last.base):
-            headers = Headers(window, at[-1:], segment.base)
-            where = int(at[-1]) + segment.base
-            stored = int(headers.store_timestamp[0])
+        for run in records_from(log, last.base):
+            where, stored = run.last, int(run.headers.store_timestamp[-1])
     return where, stored
 
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.commitlog.record_runs import follow
+from rmq_store.commitlog.walk import WITHIN_THE_LOG, Extent, SoundRun, walk
 from rmq_store.errors import CorruptRecordError, StoreError
-from rmq_store.format.layout import BLANK_SIZE, MAGIC_BLANK
+from rmq_store.format.record import Gap
 
 _BYTES_AT_A_TIME = 4 << 20
 RETRIES = 30  # ConsumeQueue#putMessagePositionInfoWrapper
@@ -103,30 +103,21 @@ class Reput:
             self.position = start  # earlier files were deleted, dispatched or not
         if self.position >= end:
             return False
-        headers, behind = self._next(end)
-        if len(headers):
-            self._hand_on(headers)
+        piece = self._next(end)
+        if isinstance(piece, SoundRun):
+            self._hand_on(piece.headers)
         with self._done:
-            self.position = behind
+            self.position = piece.stop
             self._done.notify_all()
         return True
 
-    def _next(self, end: int) -> tuple[Headers, int]:
-        """The next records and the place after them; no records at a file's end."""
-        log = self._log_with(self.position)
-        segment = log.chain.segment_at(self.position)
-        if segment is None:
-            raise self._lost("no file of the log holds it")
-        window = log.window_of(segment)
-        at, limit = self.position - segment.base, min(len(window), end - segment.base)
-        run = follow(window, segment.base, at, min(limit, at + _BYTES_AT_A_TIME))
-        headers = Headers(window, run.at[run.at < limit], segment.base)
-        if len(headers):
-            return headers, int(headers.at[-1] + headers.total[-1]) + segment.base
-        magic = int.from_bytes(window[at + 4 : at + BLANK_SIZE].tobytes(), "big")
-        if magic != MAGIC_BLANK and at < len(window):
-            raise self._lost("no record starts there")
-        return headers, log.chain.segment_end(segment)
+    def _next(self, end: int) -> SoundRun | Extent:
+        """The next records, or what a broker passes over."""
+        log, upto = self._log_with(self.position), min(end, self.position + _BYTES_AT_A_TIME)
+        piece = next(walk(log, self.position, upto, check_crc=False))
+        if isinstance(piece, Extent) and piece.gap not in WITHIN_THE_LOG:
+            raise self._lost(piece.gap)
+        return piece
 
     def _log_with(self, offset: int) -> CommitLog:
         """The log, reopened if a file was added."""
@@ -136,11 +127,11 @@ class Reput:
             self._log = self._open_log()
         return self._log
 
-    def _lost(self, why: str) -> CorruptRecordError:
+    def _lost(self, gap: Gap | None) -> CorruptRecordError:
         return CorruptRecordError(
             None if self._log is None else self._log.path_at(self.position),
             offset=self.position,
-            reason=f"the log cannot be dispatched further: {why}",
+            reason="the log cannot be dispatched further" + (f": {gap.value}" if gap else ""),
             advice="Close the store and open it again, which recovers it",
         )
 

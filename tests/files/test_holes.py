@@ -15,6 +15,7 @@ import pytest
 from rmq_store import Gap, MessageStore
 from rmq_store.commitlog import record_runs
 from rmq_store.commitlog.log import CommitLog
+from rmq_store.commitlog.walk import extents
 from rmq_store.errors import DataLossError
 from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.files.segments import SegmentFile
@@ -241,9 +242,9 @@ def test_a_record_that_begins_at_the_end_of_a_hole_is_found(
         with log.open("r+b") as file:  # no page is left out in part: write the zeros
             file.seek(page)
             file.write(bytes(3 * page - before))
-    extents = list(CommitLog([log.parent]).extents())
-    records = [extent.start for extent in extents if extent.record is not None]
+    pieces = list(extents(CommitLog([log.parent])))
+    records = [extent.start for extent in pieces if extent.record is not None]
     assert wanted in records
-    assert [(e.start, e.stop) for e in extents if e.gap is Gap.DAMAGED] == [(page, wanted)]
+    assert [(e.start, e.stop) for e in pieces if e.gap is Gap.DAMAGED] == [(page, wanted)]
     (tmp_path / "store" / "abort").touch()
     assert recover(tmp_path / "store").log_end >= stop

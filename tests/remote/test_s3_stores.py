@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from rmq_store import MessageStore
-from rmq_store.commitlog.walk import SoundRun, scan
+from rmq_store.commitlog.walk import SoundRun, walk
 from rmq_store.errors import AccessError, InvalidArgumentError, NotAStoreError, StoreError
 from rmq_store.files import mapping as mappings
 from rmq_store.files import parallel as sidebyside
@@ -292,7 +292,7 @@ def test_the_log_is_looked_at_byte_by_byte_as_locally(
 
     def seen(store: MessageStore) -> list[Any]:
         swept: list[Any] = []
-        for piece in scan(store.log):
+        for piece in walk(store.log):
             if isinstance(piece, SoundRun):
                 swept += (piece.segment.base + piece.headers.at).tolist()
             else:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from rmq_store import MessageStore, StoreError
-from rmq_store.commitlog.walk import SoundRun, scan
+from rmq_store.commitlog.walk import SoundRun, walk
 from rmq_store.format.layout import INDEX_HEADER, INDEX_ITEM, QUEUE_ENTRY
 from rmq_store.format.record import Gap
 from rmq_store.verify.findings import Finding, Findings, Severity
@@ -67,7 +67,7 @@ def pieces_of(store: MessageStore) -> list[tuple[int, Gap | None]]:
     """Every piece that a scan yields: where it starts, and what it is."""
     found: list[tuple[int, Gap | None]] = []
     end = store.log.start
-    for piece in scan(store.log):
+    for piece in walk(store.log):
         assert piece.start == end
         end = piece.stop
         if isinstance(piece, SoundRun):
