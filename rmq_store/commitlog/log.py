@@ -16,7 +16,7 @@ from rmq_store.files.remote.blocks import need_all
 from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.files.segments import SegmentFile, list_segments
 from rmq_store.format.array_types import Bytes, Ints, Mask
-from rmq_store.format.layout import BLANK_SIZE, HEAD_SIZE, MAGIC_BLANK
+from rmq_store.format.layout import BLANK_SIZE, HEAD_SIZE, MAGIC_BLANK, MIN_RECORD_SIZE
 from rmq_store.format.record import Gap, Record, decode_record
 
 _SIZE_FIELD = 4
@@ -170,23 +170,28 @@ class CommitLog:
             whole[rows] = True
         return whole
 
-    def whole_headers(self, offsets: Ints, sizes: Ints) -> Iterator[tuple[Ints, Headers]]:
-        """Those of these places that hold a whole record of that size, and their fields, file by file.
+    def whole_headers(
+        self, offsets: Ints, sizes: Ints | None = None
+    ) -> Iterator[tuple[Ints, Headers]]:
+        """Those of these places that hold a whole record, and their fields, file by file.
 
-        CRCs are not checked.
+        `sizes`: those that the records must have; a remote log needs them, to fetch so much. CRCs are
+        not checked.
         """
+        least = np.full(len(offsets), MIN_RECORD_SIZE) if sizes is None else sizes
         for segment in self.chain.segments:
-            rows = np.flatnonzero(
-                (offsets >= segment.base) & (offsets + sizes <= segment.base + segment.size)
-            )
+            stop = segment.base + segment.size
+            rows = np.flatnonzero((offsets >= segment.base) & (offsets + least <= stop))
             if len(rows):
-                self.chain.need(offsets[rows], offsets[rows] + sizes[rows], fresh=True)
+                self.chain.need(offsets[rows], offsets[rows] + least[rows], fresh=True)
                 places = offsets[rows] - segment.base
                 headers = Headers(self.window_of(segment), places, segment.base)
-                whole = np.flatnonzero(headers.valid & (headers.total == sizes[rows]))
+                whole = headers.valid & (places + headers.total <= segment.size)
+                if sizes is not None:
+                    whole &= headers.total == sizes[rows]
                 self.chain.check_reads()
-                if len(whole):
-                    yield rows[whole], headers.take(whole)
+                if whole.any():
+                    yield rows[whole], headers.take(np.flatnonzero(whole))
                     self.chain.check_reads()
 
     def store_time_at(self, offset: int, size: int | None = None) -> int | None:

@@ -373,8 +373,9 @@ class LostEnds:
                 found.update(file.sampled_places(max(1, _ITEMS_TRIED // len(files))))
         except StoreError:
             return {}  # a damaged index proves nothing; verify reports it
-        inside = (at for at in sorted(found) if snapshot.log_start <= at < snapshot.log_end)
-        return self.records.search_at(islice(inside, _ITEMS_TRIED)).ends
+        inside = [at for at in sorted(found) if snapshot.log_start <= at < snapshot.log_end]
+        places = np.array(inside[:_ITEMS_TRIED], dtype=np.int64)
+        return self.records.search_at(places).ends
 
     @cached_property
     def _last_bytes(self) -> tuple[int, int]:
