@@ -236,9 +236,9 @@ class QueueFiles:
         """The first entry, and the last one if it is on the last stored page of the last file.
 
         Uses two short reads and no mapping, for stores with many thousand queues: a file is created
-        at full size, and touching its holes one by one costs far more. None if that is not enough:
-        a BatchConsumeQueue, a queue without files, or a last file whose entries do not end in its
-        last stored page.
+        at full size, and touching its holes one by one costs far more. A short file is read whole.
+        None if that is not enough: a BatchConsumeQueue, a queue without files, or a last file whose
+        entries do not end in its last stored page.
         """
         segments, width = self.chain.segments, self.dtype.itemsize
         if self.batch or not segments:
@@ -248,7 +248,8 @@ class QueueFiles:
             stored = min(count, -(-stored_bytes // width))
             at_end = stored > count - _LAST_LOOK
             skipped = max(0, count - _LAST_LOOK if at_end else stored - 2 * _LAST_LOOK)
-            upto = count if at_end else stored
+            whole = count <= _READ_WHOLE and not self.chain.is_remote
+            skipped, upto = (0, count) if whole else (skipped, count if at_end else stored)
             page = look(skipped * width, upto * width)
             only = len(segments) == 1
             front = page[:width] if only and not skipped else look(0, width) if only else b""
@@ -258,8 +259,12 @@ class QueueFiles:
             return None
         units = np.frombuffer(page, dtype=self.dtype)
         filled = np.flatnonzero(units["size"] > 0)
-        # Before a hole only where one run of entries ends: other ends need a search.
-        if not len(filled) or not (at_end or int(filled[-1]) + 1 == len(filled)):
+        if not len(filled):
+            return None
+        # Before the last page only where one run of entries ends: other ends need a search.
+        in_last_page = at_end and skipped + int(filled[-1]) >= count - _LAST_LOOK
+        begin = int(filled[0]) if whole else 0
+        if not in_last_page and int(filled[-1]) + 1 - begin != len(filled):
             return None
         last = units[filled[-1]]
         stop = segments[-1].base // width + skipped + int(filled[-1]) + 1
