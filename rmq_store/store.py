@@ -178,11 +178,20 @@ class MessageStore:
     def close(self) -> None:
         """Close all files. Closing twice is fine."""
         self._closed = True
-        self._log.chain.close()
-        self._folders.close()
+        self._unmap()
         self._key_index = None
         if self._shadow is not None:
             self._shadow.close()
+
+    def release_files(self) -> None:
+        """Unmap the files of a local store, for a caller with many open stores. The next read maps
+        them again."""
+        if not self._log.chain.is_remote:
+            self._unmap()
+
+    def _unmap(self) -> None:
+        self._log.chain.close()
+        self._folders.close()
 
     def __enter__(self) -> MessageStore:
         return self

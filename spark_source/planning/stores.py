@@ -175,6 +175,7 @@ def open_all(asked: SourceOptions) -> tuple[list[tuple[Target, MessageStore]], l
         for target in targets(asked):
             try:
                 opened.append((target, _open(target, asked)))
+                opened[-1][1].release_files()
             except StoreError as error:
                 if asked.unavailable_stores == "fail":
                     raise

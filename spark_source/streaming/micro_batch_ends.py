@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -155,10 +154,13 @@ class Follower:
 
     def _newest(self, found: Mapping[str, Target]) -> int | None:
         """When the newest message of all stores was stored."""
-        with ExitStack() as opened:
-            return newest_of(
-                opened.enter_context(self.open(name, target)) for name, target in found.items()
-            )
+
+        def stores() -> Iterator[MessageStore]:
+            for name, target in found.items():
+                with self.open(name, target) as store:
+                    yield store
+
+        return newest_of(stores())
 
     def _initial(self, name: str, target: Target, asked: SourceOptions) -> StorePlace:
         with self._opened(target, name, None) as store:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import pickle
+import resource
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,9 @@ from rmq_store.errors import (
     NotAStoreError,
     UnknownQueueError,
 )
+from spark_source.options.parse import parse_options
+from spark_source.planning.partitions import end_shares, shares_of
+from spark_source.planning.query_plan import PinnedStore, pin_all
 from spark_source.planning.stores import names_of
 from tests.conftest import unpack, user_topic
 from tests.support.spark.reads import rows_of
@@ -158,3 +164,32 @@ def test_a_topic_of_one_broker_is_enough_and_one_of_none_is_refused(
     assert rows_of({**options, "subscribe": sorted(a)[0]})
     with pytest.raises(UnknownQueueError, match="Did you mean"):
         rows_of({**options, "subscribe": "order"})
+
+
+def test_a_query_has_the_files_of_one_store_open_at_a_time(golden: Golden, tmp_path: Path) -> None:
+    """Also to find the newest message of all, from which a relative time counts."""
+    for number in range(20):
+        (tmp_path / f"broker-{number:02}").symlink_to(golden(NAME).path)
+    options = {"path": str(tmp_path / "broker-*"), "startingTimestamp": "-1d"}
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with open(os.devnull, "rb") as file:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (file.fileno() + 60, before[1]))
+        try:
+            plan = pin_all(parse_options(options))
+            shares = shares_of(plan)
+            shares += end_shares(plan, shares)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert {share.store for share in shares} == set(range(20))
+
+
+def test_a_task_unpickles_the_plan_of_its_store_alone(two: dict[str, str]) -> None:
+    plan = pin_all(parse_options({"stores": json.dumps(two)}))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            PinnedStore, "__setstate__", lambda *_: pytest.fail("unpickled"), raising=False
+        )
+        shipped = pickle.loads(pickle.dumps(plan))
+    assert shipped.stores[1].store.broker_name == "broker-b"
+    assert pickle.loads(pickle.dumps(shipped)) == plan == shipped
+    assert len(shipped.stores) == len(shipped.stores[:9]) == 2
