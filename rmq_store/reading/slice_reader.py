@@ -25,6 +25,7 @@ from rmq_store.arrow.opened_bodies import opened_bodies
 from rmq_store.arrow.property_columns import PropertyColumns
 from rmq_store.commitlog.headers import Headers, wrong_crc_rows
 from rmq_store.commitlog.log import CommitLog
+from rmq_store.consumequeue.entry_of_record import other_queues
 from rmq_store.errors import CorruptQueueError, ListedAt, MissingFileError, StoreError
 from rmq_store.format.array_types import Bytes, Ints, Mask
 from rmq_store.format.layout import (
@@ -274,16 +275,25 @@ class SliceReader:
         """The rows without records of another queue and without bodies with a wrong CRC."""
         stored = None
         other = other_topic_rows(rows, headers) if len(rows) else np.zeros(0, dtype=bool)
-        strangers = [
-            row for row in np.flatnonzero(other).tolist() if not _lists(rows, headers, row)
-        ]
-        numbers = headers.queue_offset
+        strangers, numbers = [], headers.queue_offset
+        if other.any():
+            numbers = numbers.copy()
+            for row in np.flatnonzero(other).tolist():
+                own = _offset_in(rows, headers, row)
+                if own is None:
+                    strangers.append(row)
+                else:
+                    numbers[row] = own
         # Rows of records that no queue lists have the queue offset -1.
-        renumbered = ~other & (numbers != rows.queue_offset) & (rows.queue_offset >= 0)
+        renumbered = (numbers != rows.queue_offset) & (rows.queue_offset >= 0)
+        renumbered[strangers] = False
         wrong: Ints = np.union1d(strangers, np.flatnonzero(renumbered)).astype(np.int64)
         for row in wrong.tolist():
-            error = self._renumbered if renumbered[row] else self._stranger
-            self._damaged(error(rows, headers, row), listed_row(rows, row))
+            if renumbered[row]:
+                error = self._renumbered(rows, row, int(numbers[row]))
+            else:
+                error = self._stranger(rows, headers, row)
+            self._damaged(error, listed_row(rows, row))
         if self.options.check_crc and len(rows):
             bad_crc, stored = self._checked(headers)
             self._explain(rows, np.setdiff1d(bad_crc, wrong))
@@ -332,13 +342,13 @@ class SliceReader:
             advice="The entry is left from before the log was cut, or damaged",
         )
 
-    def _renumbered(self, rows: Rows, headers: Headers, row: int) -> CorruptQueueError:
+    def _renumbered(self, rows: Rows, row: int, own: int) -> CorruptQueueError:
         return CorruptQueueError(
             self.log.path_at(int(rows.log_offset[row])),
             offset=int(rows.log_offset[row]),
             reason=f"queue {_name(rows, row)} {OTHER_OFFSET}",
             expected=f"queue offset {int(rows.queue_offset[row])}",
-            actual=int(headers.queue_offset[row]),
+            actual=own,
             advice="The entry is damaged, or was written after a loss of entries. Read with "
             "source=commitlog, which numbers messages as their records say",
         )
@@ -368,12 +378,19 @@ def _name(rows: Rows, row: int) -> str:
     return f"{rows.topics[int(rows.topic_code[row])]}/{int(rows.queue_id[row])}"
 
 
-def _lists(rows: Rows, headers: Headers, row: int) -> bool:
-    """Whether a record names the queue among its additional queues (LMQ)."""
+def _offset_in(rows: Rows, headers: Headers, row: int) -> int | None:
+    """The queue offset that a record has in a queue other than its own (LMQ), as its properties say.
+
+    None if it does not name the queue. One that gives no offset is believed to be in its place.
+    """
     at, length = int(headers.properties_at[row]), int(headers.properties_length[row])
     found = decode_properties(headers.window[at : at + length].tobytes())
-    names = found.get(Property.INNER_MULTI_DISPATCH, "").split(MULTI_DISPATCH_SEPARATOR)
-    return rows.topics[int(rows.topic_code[row])] in names
+    topic, listed_at = rows.topics[int(rows.topic_code[row])], int(rows.queue_offset[row])
+    if topic not in found.get(Property.INNER_MULTI_DISPATCH, "").split(MULTI_DISPATCH_SEPARATOR):
+        return None
+    queues = other_queues(found, int(rows.queue_id[row]))
+    offsets = [offset for queue, offset in queues if queue.topic == topic]
+    return listed_at if listed_at in offsets else next(iter(offsets), listed_at)
 
 
 LOG = logging.getLogger("rmqstore")

@@ -43,6 +43,7 @@ from rmq_store.snapshot.lost_end_records import (
     EntriesOf,
     Missing,
     MissingRecords,
+    Unlisted,
     UnlistedRecords,
 )
 from rmq_store.snapshot.snapshot import StoreSnapshot
@@ -108,19 +109,19 @@ class LostEnds:
             start, stop = self.snapshot.log_start, self.snapshot.log_end
             found = self.records.search({part.queue for part in parts}, start, stop)
             missing = {queue: lost for queue, lost in found.ends.items() if queue in first | last}
-            yield from self._skipped(found, parts)
+            yield from self._inside(found, parts)
         else:
             missing = self._missing_near(first, last)
             seen: UncoveredBytes | WholeRange | None = uncovered
             if uncovered is None and (found_all := self._in_whole_log) is not None:
                 ends = found_all.ends.items()
                 missing |= {queue: lost for queue, lost in ends if queue in first | last}
-                yield from self._skipped(found_all, parts)
+                yield from self._inside(found_all, parts)
                 seen = WholeRange(frozenset(), ())
-            yield from self._skipped_near(parts, seen)
+            yield from self._inside_near(parts, seen)
         if uncovered is not None:
             missing |= uncovered.missing.ends
-            yield from self._skipped(uncovered.missing)
+            yield from self._inside(uncovered.missing)
         for queue in sorted(missing):
             yield self._unlisted(queue, missing[queue])
         for error in self._damage_near_end(last):
@@ -150,7 +151,7 @@ class LostEnds:
             missing |= {q: lost for q, lost in found if not whole.covers(lost.log_offset)}
         for queue in sorted(missing):
             yield self._unlisted(queue, missing[queue])
-        yield from self._skipped_near(parts, whole)
+        yield from self._inside_near(parts, whole)
         # Where the log has records after the end of such a queue, the uncovered bytes show them.
         short = {queue for queue in last if self.snapshot.queues[queue].bytes_after}
         known = {queue for queue in short if self._short_of_consumers(queue) is not None}
@@ -175,7 +176,7 @@ class LostEnds:
         """The errors of bytes that no entry lists."""
         for queue, missing in sorted(uncovered.missing.ends.items()):
             yield self._unlisted(queue, missing)
-        yield from self._skipped(uncovered.missing)
+        yield from self._inside(uncovered.missing)
         yield from self._uncovered_damage(uncovered)
 
     def _range(self, start: int | None, stop: int | None) -> tuple[int, int]:
@@ -196,7 +197,7 @@ class LostEnds:
         found = self.records.search(queues, *self._range(start, stop))
         for queue, missing in sorted(found.ends.items()):
             yield self._unlisted(queue, missing)
-        yield from self._skipped(found, parts)
+        yield from self._inside(found, parts)
 
     def _beside_records(
         self, last: Collection[QueueId], known: Collection[QueueId]
@@ -277,7 +278,7 @@ class LostEnds:
                 missing[queue] = lost
         return missing
 
-    def _skipped_near(
+    def _inside_near(
         self, parts: Sequence[QueueSlice], shown: UncoveredBytes | WholeRange | None
     ) -> Iterator[StoreError]:
         """Errors of records near the end of the log that are inside of `parts`, and that no queue lists.
@@ -290,12 +291,14 @@ class LostEnds:
         near = self._at_end
         unseen = [
             one
-            for one in near.skipped
-            if shown is None or one.topic.startswith(LMQ_PREFIX) or not shown.covers(one.log_offset)
+            for one in near.inside
+            if shown is None
+            or one.at.topic.startswith(LMQ_PREFIX)
+            or not shown.covers(one.at.log_offset)
         ]
-        yield from self._skipped(MissingRecords({}, unseen, near.further), parts)
+        yield from self._inside(MissingRecords({}, unseen, near.further), parts)
 
-    def _skipped(
+    def _inside(
         self, found: MissingRecords, parts: Sequence[QueueSlice] | None = None
     ) -> Iterator[StoreError]:
         """An error for each record inside of `parts`, by default of everything."""
@@ -307,12 +310,12 @@ class LostEnds:
             mine = ranges.get(QueueId(entry.topic, entry.queue_id), ())
             return any(part.start <= entry.queue_offset < part.stop for part in mine)
 
-        for one in found.skipped:
-            if parts is None or asked(one):
-                yield self._skipped_record(one)
+        for one in found.inside:
+            if parts is None or asked(one.at):
+                yield self._unlisted_record(one)
         for queue, count in found.further.items():
             if parts is None or queue in ranges:
-                yield self._further_skipped(queue, count)
+                yield self._further_unlisted(queue, count)
 
     def _starts_late(self, queue: QueueId) -> bool:
         """Whether all files before the queue's first are gone, and none of its records has expired."""
@@ -453,24 +456,28 @@ class LostEnds:
             f"{missing.offset} and log offset {missing.log_offset}",
         )
 
-    def _skipped_record(self, entry: ListedAt) -> StoreError:
+    def _unlisted_record(self, one: Unlisted) -> StoreError:
+        entry = one.at
+        why = (
+            f", because an earlier record has its queue offset {entry.queue_offset}; a broker skips it"
+            if one.skipped
+            else f" of queue offset {entry.queue_offset}"
+        )
         error = CorruptQueueError(
             self.log.path_at(entry.log_offset),
             offset=entry.log_offset,
-            reason=f"queue {entry.topic}/{entry.queue_id} does not list this record, because an earlier "
-            f"record has its queue offset {entry.queue_offset}; a broker skips it, no consumer gets it: "
-            "the record",
-            advice=f"The offset is a log offset. {_SKIPPED}",
+            reason=f"queue {entry.topic}/{entry.queue_id} does not list this record{why}, no consumer gets "
+            "it: the record",
+            advice=f"The offset is a log offset. {_SKIPPED if one.skipped else _REBUILD}",
         )
         error.entry = entry
         return error
 
-    def _further_skipped(self, queue: QueueId, count: int) -> StoreError:
+    def _further_unlisted(self, queue: QueueId, count: int) -> StoreError:
         return CorruptQueueError(
             self._folder(queue),
-            reason=f"{count} more records of queue {queue.topic}/{queue.queue_id} have queue offsets that "
-            "earlier records have, so that no queue lists them",
-            advice=_SKIPPED,
+            reason=f"{count} more records of queue {queue.topic}/{queue.queue_id} are in no entry of it",
+            advice=f"{_REBUILD}. It skips those whose queue offsets earlier records have, as a broker does",
         )
 
     def _damaged(self, start: int, length: int, why: str) -> StoreError:
