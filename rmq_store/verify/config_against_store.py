@@ -124,7 +124,7 @@ def config_findings(store: MessageStore) -> Iterator[Finding]:
         if found.problem is not None:
             yield _config_warning("config-backup-used", found, found.problem, _BACKUP_USED)
         if found.doubt is not None:
-            yield _config_warning("config-comment", found, found.doubt, "Remove the comment")
+            yield _config_warning(found.doubt.code, found, found.doubt.meaning, found.doubt.advice)
     try:
         read_timer_check(store.path)
     except CorruptConfigError as error:
