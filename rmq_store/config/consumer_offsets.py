@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -105,7 +106,8 @@ def offsets_of(path: Path, table: Any) -> dict[int, int]:
 def _number(path: Path, value: Any, bits: int) -> int:
     # Java's parser takes a number in quotes too, true as 1, and cuts a fraction off; the keys are texts.
     whole = isinstance(value, int) or (isinstance(value, str) and _INTEGER.fullmatch(value))
-    if not (whole or isinstance(value, float)) or not -(1 << bits) <= int(value) < 1 << bits:
+    whole = whole or (isinstance(value, float) and math.isfinite(value))
+    if not whole or not -(1 << bits) <= int(value) < 1 << bits:
         raise _wrong(path, f"{str(value)[:40]!r} is not a whole number of {bits + 1} bits")
     return int(value)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -124,7 +123,7 @@ class SliceReader:
 
     def batches_of(self, pieces: Iterable[Rows]) -> Iterator[pa.RecordBatch]:
         """Arrow batches of rows, in their order; rows about damage if the mode has them."""
-        taker, batches = self.options.on_damage, self._sound_batches(watched(pieces))
+        taker, batches = self.options.on_damage, self._sound_batches(counted(pieces))
         if isinstance(taker, DamageMode):
             return taker.applied(batches, self._broker_name, self._asked)
         return batches
@@ -393,25 +392,8 @@ def _offset_in(rows: Rows, headers: Headers, row: int) -> int | None:
     return listed_at if listed_at in offsets else next(iter(offsets), listed_at)
 
 
-LOG = logging.getLogger("rmqstore")
-
-MANY_MESSAGES = 5_000
-"""A read of more messages takes a second and more, where compiled loops take some milliseconds."""
-
-_looked: list[int] = []  # messages of the read that looked whether the loops are compiled
-
-
-def watched(pieces: Iterable[Rows]) -> Iterator[Rows]:
-    """The rows of a read. If they are many and loops run interpreted, that is logged, once a process."""
-    messages = 0
+def counted(pieces: Iterable[Rows]) -> Iterator[Rows]:
+    """The rows of a read."""
     for rows in pieces:
-        messages += len(rows)
-        if messages > MANY_MESSAGES and not _looked:
-            _looked.append(messages)
-            if not loops.compiled():
-                LOG.warning(
-                    "reads are some hundred times slower than they could be, because loops run "
-                    "interpreted: %s",
-                    loops.why_interpreted(),
-                )
+        loops.count(len(rows))
         yield rows
