@@ -8,6 +8,7 @@ checkpoint. It is looked at once, when a read reaches the first or last message 
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property
 from itertools import islice
@@ -28,6 +29,7 @@ from rmq_store.errors import (
     DataLossError,
     ListedAt,
     StoreError,
+    shown_path,
 )
 from rmq_store.format.layout import (
     ABORT_FILE,
@@ -49,6 +51,7 @@ from rmq_store.snapshot.lost_end_records import (
 from rmq_store.snapshot.snapshot import StoreSnapshot
 from rmq_store.snapshot.uncovered_bytes import UncoveredBytes, WholeRange
 from rmq_store.snapshot.undispatched_records import record_start_near
+from rmq_store.text.sizes import size
 
 LOG = logging.getLogger("rmqstore")
 
@@ -62,6 +65,7 @@ Their places and sizes say which bytes no queue lists, and only these are looked
 many, once a snapshot. In a larger store it would take longer than many a read.
 """
 
+_SAID: set[Path] = set()  # stores of which was said what reads do not compare
 _MOST_UNLISTED = 16 << 20  # bytes in no entry, as of a deleted topic, that are looked at for that
 _SEARCHED = 64 << 20  # bytes of the log searched for what a consumer's offset says was in a queue
 _ITEMS_TRIED = 64  # of all index files; each is a place of the disk
@@ -113,7 +117,9 @@ class LostEnds:
         else:
             missing = self._missing_near(first, last)
             seen: UncoveredBytes | WholeRange | None = uncovered
-            if uncovered is None and (found_all := self._in_whole_log) is not None:
+            found_all = self._in_whole_log if uncovered is None else None
+            self._say_unseen(first | last, uncovered is not None or found_all is not None)
+            if found_all is not None:
                 ends = found_all.ends.items()
                 missing |= {queue: lost for queue, lost in ends if queue in first | last}
                 yield from self._inside(found_all, parts)
@@ -146,6 +152,7 @@ class LostEnds:
         """
         first, last = self._reached_ends(parts)
         missing = self._missing_near(_light(first), _light(last))
+        self._say_unseen(first | last, True)
         if whole is not None and not whole.is_log:
             found = self._missing_near(first, last).items()
             missing |= {q: lost for q, lost in found if not whole.covers(lost.log_offset)}
@@ -156,6 +163,25 @@ class LostEnds:
         short = {queue for queue in last if self.snapshot.queues[queue].bytes_after}
         known = {queue for queue in short if self._short_of_consumers(queue) is not None}
         yield from self._beside_records(last, known | missing.keys())
+
+    def _say_unseen(self, queues: set[QueueId], whole_log: bool) -> None:
+        """Say once of a store that only the ends of its log are compared with some of these queues.
+
+        `whole_log`: all of it is, but for light queues, whose records other queues list.
+        """
+        unseen = self.snapshot.log_end - self.snapshot.log_start - 2 * LOOKED_AT
+        if unseen <= 0 or not (_light(queues) if whole_log else queues) or self._root in _SAID:
+            return
+        _SAID.add(self._root)
+        LOG.warning(
+            "%s: %s of the log between its first and last %s were not compared with %s: a message there "
+            "that its queue has lost is not reported. --verify-queue (verifyQueue=true in Spark) and "
+            "rmqstore verify compare all",
+            shown_path(os.fspath(self._root)),
+            size(unseen),
+            size(LOOKED_AT),
+            "the light queues" if whole_log else "the queues",
+        )
 
     def _reached_ends(self, parts: Sequence[QueueSlice]) -> tuple[set[QueueId], set[QueueId]]:
         """The queues of `parts` of which they reach the first message, and those with the last."""

@@ -22,6 +22,7 @@ from rmq_store.config.dledger import dledger_folders
 from rmq_store.config.rocksdb import rocksdb_queues
 from rmq_store.config.topics_json import batch_topics
 from rmq_store.consumequeue.entry_of_record import dispatch
+from rmq_store.errors import AccessError
 from rmq_store.format.layout import CHECKPOINT_FILE, INDEX_DIR
 from rmq_store.format.record import Gap
 from rmq_store.index.index_file_reader import list_index_files, open_index_files
@@ -478,7 +479,10 @@ def _about_index(
 
 def _lost_index(store: MessageStore, whole: LogPart, readable: int) -> Iterator[Finding]:
     """The finding for an index that ends before the time up to which the checkpoint has flushed it."""
-    said = Checkpoint.read_or_zero(store.path / CHECKPOINT_FILE).index_msg_timestamp
+    try:
+        said = Checkpoint.read_or_zero(store.path / CHECKPOINT_FILE).index_msg_timestamp
+    except AccessError:  # checkpoint_findings reports it
+        return
     if not said or not whole.records or len(list_index_files(store.path / INDEX_DIR)) > readable:
         return  # an unreadable file, which is reported, may have them
     headers = [file.header for file in open_index_files(store.path, store.config)]
