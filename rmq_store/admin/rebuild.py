@@ -24,6 +24,7 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.dledger import refuse_dledger
 from rmq_store.config.json_files import is_there
 from rmq_store.config.locate import require_apart
+from rmq_store.config.topics_json import topics_to_extend
 from rmq_store.errors import (
     AccessError,
     InvalidArgumentError,
@@ -43,6 +44,7 @@ from rmq_store.format.layout import (
     INDEX_DIR,
 )
 from rmq_store.format.releases import dialect
+from rmq_store.format.topics import SCHEDULE_TOPIC
 from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.markers.lock_file import StoreLock, remove_abort, write_abort
 from rmq_store.recovery.recover_store import recover_locked
@@ -68,6 +70,7 @@ class RebuildReport:
     resumed: bool
     recovery: RecoveryReport
     kind_unknown: tuple[str, ...] = ()  # topics with plain queues because nothing says their kind
+    default_delays: int = 0  # delayed messages that are due by the default levels: none were given
 
     @property
     def all_well(self) -> bool:
@@ -99,6 +102,7 @@ class RebuildReport:
                 )
             },
             "kind_unknown": list(self.kind_unknown),
+            "default_delays": self.default_delays,
         }
 
 
@@ -123,8 +127,8 @@ def rebuild(
     always copied). `release` and `config` are those of the broker that will start on it; file sizes
     default to those of the source. Records after damage are dispatched too, and the report has the
     damage: a broker starts on the target, but cannot send damaged messages. Raises NotAStoreError
-    if the target has content other than an unfinished rebuild of this source, InvalidArgumentError,
-    AccessError.
+    if the target has content other than an unfinished rebuild of this source, CorruptConfigError for a
+    topics.json that cannot be read, InvalidArgumentError, AccessError.
     """
     if log not in LOG_MODES:
         raise InvalidArgumentError(
@@ -143,6 +147,7 @@ def rebuild(
         flushed = max(flushed, newest_behind_damage(store.log))
         state = {"source": str(store.path.absolute()), "log": log, "release": str(how)}
         kinds = TopicKinds.of(store)
+        topics_to_extend(store.path)  # refuses one that nobody could extend
         resumed = _begin(root, state)
         lock = StoreLock(root)
         try:
@@ -173,7 +178,11 @@ def rebuild(
     finally:
         lock.release()
     unknown_kinds = kinds.unknown(report.queues)
-    return RebuildReport(state["source"], str(root), log, resumed, report, unknown_kinds)
+    delayed = [ends for queue, ends in report.queues.items() if queue.topic == SCHEDULE_TOPIC]
+    by_default = 0 if config is not None else sum(stop - start for start, stop in delayed)
+    return RebuildReport(
+        state["source"], str(root), log, resumed, report, unknown_kinds, by_default
+    )
 
 
 def _begin(root: Path, state: dict[str, str]) -> bool:

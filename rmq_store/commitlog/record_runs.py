@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rmq_store import loops
 from rmq_store.format.array_types import Bytes, Ints
 from rmq_store.format.layout import MAGIC_V1, MIN_RECORD_SIZE
 from rmq_store.loops import record_fields
@@ -42,6 +43,7 @@ def follow(window: Bytes, base: int, start: int, stop: int) -> RecordRun:
         found: Ints = np.empty(most, dtype=np.int64)
         count, start = record_fields.follow(raw, base, start, stop, found.data)
         pieces.append(found[:count])
+        loops.count(count)
         if count < most or start >= stop:
             break
     return RecordRun(pieces[0] if len(pieces) == 1 else np.concatenate(pieces), start)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -83,7 +84,7 @@ def read_delay_file(store: str | os.PathLike[str]) -> ConfigFile[dict[int, int]]
 
 def decode_delay_offsets(path: Path, content: Mapping[str, Any]) -> dict[int, int]:
     """The offsets in the content of delayOffset.json, by queueId. Raises CorruptConfigError."""
-    levels = offsets_of(path, table_in(path, content, "offsetTable"))
+    levels = offsets_of(path, content.get("offsetTable", {}))  # null is refused
     return {level - 1: at for level, at in levels.items()}
 
 
@@ -103,8 +104,9 @@ def offsets_of(path: Path, table: Any) -> dict[int, int]:
 
 
 def _number(path: Path, value: Any, bits: int) -> int:
-    # Java's parser takes a number in quotes too; the keys are texts.
-    whole = type(value) is int or (isinstance(value, str) and _INTEGER.fullmatch(value))
+    # Java's parser takes a number in quotes too, true as 1, and cuts a fraction off; the keys are texts.
+    whole = isinstance(value, int) or (isinstance(value, str) and _INTEGER.fullmatch(value))
+    whole = whole or (isinstance(value, float) and math.isfinite(value))
     if not whole or not -(1 << bits) <= int(value) < 1 << bits:
         raise _wrong(path, f"{str(value)[:40]!r} is not a whole number of {bits + 1} bits")
     return int(value)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import time_ns
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from rmq_store.errors import CorruptConfigError, MissingFileError, from_os_error, shown_path
 from rmq_store.files.durable_files import LARGEST_JSON, read_file
@@ -26,6 +26,7 @@ _LENIENT = re.compile(
     _STRING + r"|('[^'\\]*(?:\\.[^'\\]*)*(?:'|\\?\Z))|(//[^\n]*|/\*.*?(?:\*/|\Z))", re.DOTALL
 )
 _LAST_COMMA = re.compile(_STRING + r"|,(\s*\})", re.DOTALL)
+_NO_COMMA = re.compile(_STRING + r"|(?<=\d)\s+(-?\d+\s*:)", re.DOTALL)
 _QUOTE = re.compile(r"\\.|\"", re.DOTALL)
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _DEEPEST = 100  # levels; the broker's own files have four
@@ -46,19 +47,27 @@ def as_it_is(path: Path, content: dict[str, Any]) -> None:
     """The decoding of a file whose content alone is wanted."""
 
 
+class Doubt(NamedTuple):
+    """What a user of the values of a file must know: a word for it, a sentence, and what to do."""
+
+    code: str
+    meaning: str
+    advice: str
+
+
 @dataclass(frozen=True)
 class ConfigFile(Generic[T]):
     """A file of `config/` that was read.
 
-    `path`: the file, or its .bak. `problem`: why the .bak was read. `doubt`: why a broker may not read
-    this file. `content`: the JSON; `value`: what it was decoded to.
+    `path`: the file, or its .bak. `problem`: why the .bak was read. `doubt`: what a broker may
+    make of this file. `content`: the JSON; `value`: what it was decoded to.
     """
 
     path: Path
     content: dict[str, Any]
     value: T
     problem: str | None = None
-    doubt: str | None = None
+    doubt: Doubt | None = None
 
     @property
     def is_backup(self) -> bool:
@@ -67,7 +76,8 @@ class ConfigFile(Generic[T]):
 
     def warnings(self) -> list[str]:
         """A sentence for each thing that a user of the values must know."""
-        said = [text for text in (self.problem, self.doubt) if text is not None]
+        said = [] if self.problem is None else [self.problem]
+        said += [] if self.doubt is None else [f"{self.doubt.meaning}. {self.doubt.advice}"]
         return [f"{shown_path(os.fspath(self.path))}: {text}" for text in said]
 
 
@@ -80,7 +90,8 @@ def _parsed(text: str) -> tuple[Any, bool]:
     """JSON as fastjson 1 and 2 read it, and whether only some releases do (it has a comment).
 
     Keys of Integer and Long maps have no quotes. All releases pass over a byte order mark and the zeros
-    around the value, and take a comma before a brace and single quotes. What only some of them take is
+    around the value, and take a comma before a brace, single quotes, and no comma between numbers of a
+    map. What only some of them take is
     an error, but for comments. Raises ValueError if the text is not JSON in this form either: also for
     NaN and Infinity, half a surrogate pair, and more than 100 levels.
     """
@@ -113,7 +124,8 @@ def _with_quotes(text: str) -> str:
 
 
 def _strictly(text: str) -> tuple[str, bool]:
-    """The text without comments, single quotes and commas before a brace; whether it had a comment."""
+    """The text without comments, single quotes and commas before a brace, and with a comma between the
+    numbers of a map that lacks one; whether it had a comment."""
     commented = False
 
     def plain(match: re.Match[str]) -> str:
@@ -126,6 +138,7 @@ def _strictly(text: str) -> tuple[str, bool]:
 
     bare = _LENIENT.sub(plain, text)
     bare = _LAST_COMMA.sub(lambda match: match[1] or match[0], bare)
+    bare = _NO_COMMA.sub(lambda match: f",{match[1]}" if match[1] else match[0], bare)
     return _with_quotes(bare), commented
 
 
@@ -299,6 +312,10 @@ def _read_one(path: Path, decode: Decode[T]) -> tuple[ConfigFile[T] | None, str 
         return None, error.reason
     try:
         content, doubtful = _parsed(raw.decode("utf-8", "replace"))
+        doubt = _COMMENTED if doubtful else None
+        if content is None or (isinstance(content, dict) and content.get(_OFFSETS, 0) is None):
+            doubt = _NULL
+        content = {} if content is None else content
         if not isinstance(content, dict):
             return None, "it is not a JSON object"
         value = decode(path, content)
@@ -306,13 +323,20 @@ def _read_one(path: Path, decode: Decode[T]) -> tuple[ConfigFile[T] | None, str 
         return None, error.reason
     except ValueError as error:
         return None, _why_no_json(raw, error)
-    doubt = _COMMENTED if doubtful else None
     return ConfigFile(path, content, value, None, doubt), None
 
 
-_COMMENTED = (
+_OFFSETS = "offsetTable"
+_COMMENTED = Doubt(
+    "config-comment",
     "it has a comment, and brokers of some releases do not read past it: they use the .bak, or start "
-    "as if the file was empty. Remove the comment"
+    "as if the file was empty",
+    "Remove the comment",
+)
+_NULL = Doubt(
+    "config-null",
+    "it is null, or its table is: brokers read that as no table, and do not use the .bak",
+    "Restore the file from a copy",
 )
 
 

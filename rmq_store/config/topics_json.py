@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -99,7 +100,7 @@ def topics_to_extend(store: str | os.PathLike[str]) -> TopicConfigs:
 
 def decode_topics(path: Path, content: Mapping[str, Any]) -> TopicConfigs:
     """The topics in the content of topics.json, with their settings. Raises CorruptConfigError."""
-    table = content.get("topicConfigTable") or {}
+    table = content.get("topicConfigTable", {})  # null is refused, as by brokers
     if not isinstance(table, dict) or not all(map(_are_settings, table.values())):
         raise CorruptConfigError(
             path,
@@ -107,7 +108,24 @@ def decode_topics(path: Path, content: Mapping[str, Any]) -> TopicConfigs:
             expected='{"topic": {"readQueueNums": 8, ...}, ...}',
             advice="Restore the file from a backup, or move it away: the messages do not depend on it",
         )
-    return table
+    return {topic: _with_numbers(settings) for topic, settings in table.items()}
+
+
+_NUMBERS = ("readQueueNums", "writeQueueNums", "perm")
+
+
+def _with_numbers(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings, with numbers for the numbers in quotes, which Java's parser takes too."""
+    quoted = [name for name in _NUMBERS if isinstance(settings.get(name), str)]
+    return settings | {name: int(settings[name]) for name in quoted} if quoted else settings
+
+
+def _is_number(value: Any) -> bool:
+    whole = type(value) is int or (isinstance(value, str) and _DIGITS.fullmatch(value) is not None)
+    return whole and 0 <= int(value) < 1 << 31
+
+
+_DIGITS = re.compile(r"\d{1,10}", re.ASCII)
 
 
 def _are_settings(found: Any) -> bool:
@@ -115,10 +133,7 @@ def _are_settings(found: Any) -> bool:
     return (
         isinstance(found, dict)
         and isinstance(found.get("attributes") or {}, dict)
-        and all(
-            found.get(name) is None or (type(found[name]) is int and 0 <= found[name] < 1 << 31)
-            for name in ("readQueueNums", "writeQueueNums", "perm")
-        )
+        and all(found.get(name) is None or _is_number(found[name]) for name in _NUMBERS)
     )
 
 

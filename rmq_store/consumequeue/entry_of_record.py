@@ -218,7 +218,7 @@ def _read_properties(
             values.tags_code[row] = _deliver_time(
                 found, int(values.tags_code[row]), int(stamps[row]), delay_levels_ms
             )
-        extra += [(row, queue, at) for queue, at in _other_queues(found, int(queue_ids[row]))]
+        extra += [(row, queue, at) for queue, at in other_queues(found, int(queue_ids[row]))]
     return extra
 
 
@@ -252,7 +252,7 @@ def _deliver_time(
     return (due + (1 << 63)) % (1 << 64) - (1 << 63)  # as Java adds
 
 
-def _other_queues(properties: Mapping[str, str], queue_id: int) -> list[tuple[QueueId, int]]:
+def other_queues(properties: Mapping[str, str], queue_id: int) -> list[tuple[QueueId, int]]:
     """The other queues of a record and its offset in each (ConsumeQueue#multiDispatchLmqQueue)."""
     names = properties.get(Property.INNER_MULTI_DISPATCH, "").split(MULTI_DISPATCH_SEPARATOR)
     offsets = properties.get(Property.INNER_MULTI_QUEUE_OFFSET, "").split(MULTI_DISPATCH_SEPARATOR)

@@ -112,6 +112,13 @@ class KeyIndex:
                 fetch(self._mappings, segments, first, behind)
             yield segment
 
+    def beyond_log(self, file: IndexFile) -> str | None:
+        """What shows that a file was made for a longer log than there is; None if nothing does."""
+        last, end = file.header.end_log_offset, self._log_end
+        if not file.header.items or last < end or self._log.end_now(end) != end:
+            return None
+        return f"its header has a record at log offset {last}, and the log ends at {end}"
+
     def candidates(self, topics: Iterable[str], key: str) -> dict[str, list[int]]:
         """Log offsets, ascending, of records that may have the key, by topic. Some may be false hits."""
         found = self.indexed((topic, key) for topic in topics)

@@ -8,6 +8,7 @@ Loops take buffers and numbers, and fill buffers that the caller made. Arrow and
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -21,6 +22,8 @@ from importlib.machinery import (
 )
 from importlib.util import find_spec
 from pkgutil import iter_modules
+
+LOG = logging.getLogger("rmqstore")
 
 INTERPRETED_VARIABLE = "RMQSTORE_INTERPRETED"
 """An environment variable; if it is set, the loops run interpreted although they are compiled."""
@@ -57,3 +60,20 @@ def why_interpreted() -> str:
     if os.environ.get(INTERPRETED_VARIABLE):
         return f"{INTERPRETED_VARIABLE} is set"
     return "rmqstore was installed without compiled ones; docs/install.md says how to get them"
+
+
+MANY_RECORDS = 5_000
+"""Work on more than these takes a second and more, where compiled loops take some milliseconds."""
+
+_done = [0]  # records that this process has worked on, as far as it counts them
+
+
+def count(records: int) -> None:
+    """Count records that the loops work on. If they are many and run interpreted, log that, once."""
+    before = _done[0]
+    _done[0] += records
+    if before <= MANY_RECORDS < _done[0] and not compiled():
+        LOG.warning(
+            "this takes some hundred times longer than it could, because loops run interpreted: %s",
+            why_interpreted(),
+        )

@@ -66,6 +66,11 @@ class TimerUnits:
     time: Ints  # of the slot, ms since the epoch
     magic: Ints
 
+    def leads_nowhere(self, start: int, stop: int) -> bool:
+        """Whether there are units, and none of them is for a time after `start` and before `stop` (ms)."""
+        inside = (self.time > start) & (self.time < stop)
+        return len(self.time) > 0 and not inside.any().item()
+
     def of(self, log_offset: int) -> TimerUnit | None:
         """The unit of the record at a log offset; None without one."""
         row = int(np.searchsorted(self.log_offset, log_offset))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -25,6 +24,7 @@ from rmq_store.arrow.opened_bodies import opened_bodies
 from rmq_store.arrow.property_columns import PropertyColumns
 from rmq_store.commitlog.headers import Headers, wrong_crc_rows
 from rmq_store.commitlog.log import CommitLog
+from rmq_store.consumequeue.entry_of_record import other_queues
 from rmq_store.errors import CorruptQueueError, ListedAt, MissingFileError, StoreError
 from rmq_store.format.array_types import Bytes, Ints, Mask
 from rmq_store.format.layout import (
@@ -123,7 +123,7 @@ class SliceReader:
 
     def batches_of(self, pieces: Iterable[Rows]) -> Iterator[pa.RecordBatch]:
         """Arrow batches of rows, in their order; rows about damage if the mode has them."""
-        taker, batches = self.options.on_damage, self._sound_batches(watched(pieces))
+        taker, batches = self.options.on_damage, self._sound_batches(counted(pieces))
         if isinstance(taker, DamageMode):
             return taker.applied(batches, self._broker_name, self._asked)
         return batches
@@ -274,16 +274,25 @@ class SliceReader:
         """The rows without records of another queue and without bodies with a wrong CRC."""
         stored = None
         other = other_topic_rows(rows, headers) if len(rows) else np.zeros(0, dtype=bool)
-        strangers = [
-            row for row in np.flatnonzero(other).tolist() if not _lists(rows, headers, row)
-        ]
-        numbers = headers.queue_offset
+        strangers, numbers = [], headers.queue_offset
+        if other.any():
+            numbers = numbers.copy()
+            for row in np.flatnonzero(other).tolist():
+                own = _offset_in(rows, headers, row)
+                if own is None:
+                    strangers.append(row)
+                else:
+                    numbers[row] = own
         # Rows of records that no queue lists have the queue offset -1.
-        renumbered = ~other & (numbers != rows.queue_offset) & (rows.queue_offset >= 0)
+        renumbered = (numbers != rows.queue_offset) & (rows.queue_offset >= 0)
+        renumbered[strangers] = False
         wrong: Ints = np.union1d(strangers, np.flatnonzero(renumbered)).astype(np.int64)
         for row in wrong.tolist():
-            error = self._renumbered if renumbered[row] else self._stranger
-            self._damaged(error(rows, headers, row), listed_row(rows, row))
+            if renumbered[row]:
+                error = self._renumbered(rows, row, int(numbers[row]))
+            else:
+                error = self._stranger(rows, headers, row)
+            self._damaged(error, listed_row(rows, row))
         if self.options.check_crc and len(rows):
             bad_crc, stored = self._checked(headers)
             self._explain(rows, np.setdiff1d(bad_crc, wrong))
@@ -332,13 +341,13 @@ class SliceReader:
             advice="The entry is left from before the log was cut, or damaged",
         )
 
-    def _renumbered(self, rows: Rows, headers: Headers, row: int) -> CorruptQueueError:
+    def _renumbered(self, rows: Rows, row: int, own: int) -> CorruptQueueError:
         return CorruptQueueError(
             self.log.path_at(int(rows.log_offset[row])),
             offset=int(rows.log_offset[row]),
             reason=f"queue {_name(rows, row)} {OTHER_OFFSET}",
             expected=f"queue offset {int(rows.queue_offset[row])}",
-            actual=int(headers.queue_offset[row]),
+            actual=own,
             advice="The entry is damaged, or was written after a loss of entries. Read with "
             "source=commitlog, which numbers messages as their records say",
         )
@@ -368,33 +377,23 @@ def _name(rows: Rows, row: int) -> str:
     return f"{rows.topics[int(rows.topic_code[row])]}/{int(rows.queue_id[row])}"
 
 
-def _lists(rows: Rows, headers: Headers, row: int) -> bool:
-    """Whether a record names the queue among its additional queues (LMQ)."""
+def _offset_in(rows: Rows, headers: Headers, row: int) -> int | None:
+    """The queue offset that a record has in a queue other than its own (LMQ), as its properties say.
+
+    None if it does not name the queue. One that gives no offset is believed to be in its place.
+    """
     at, length = int(headers.properties_at[row]), int(headers.properties_length[row])
     found = decode_properties(headers.window[at : at + length].tobytes())
-    names = found.get(Property.INNER_MULTI_DISPATCH, "").split(MULTI_DISPATCH_SEPARATOR)
-    return rows.topics[int(rows.topic_code[row])] in names
+    topic, listed_at = rows.topics[int(rows.topic_code[row])], int(rows.queue_offset[row])
+    if topic not in found.get(Property.INNER_MULTI_DISPATCH, "").split(MULTI_DISPATCH_SEPARATOR):
+        return None
+    queues = other_queues(found, int(rows.queue_id[row]))
+    offsets = [offset for queue, offset in queues if queue.topic == topic]
+    return listed_at if listed_at in offsets else next(iter(offsets), listed_at)
 
 
-LOG = logging.getLogger("rmqstore")
-
-MANY_MESSAGES = 5_000
-"""A read of more messages takes a second and more, where compiled loops take some milliseconds."""
-
-_looked: list[int] = []  # messages of the read that looked whether the loops are compiled
-
-
-def watched(pieces: Iterable[Rows]) -> Iterator[Rows]:
-    """The rows of a read. If they are many and loops run interpreted, that is logged, once a process."""
-    messages = 0
+def counted(pieces: Iterable[Rows]) -> Iterator[Rows]:
+    """The rows of a read."""
     for rows in pieces:
-        messages += len(rows)
-        if messages > MANY_MESSAGES and not _looked:
-            _looked.append(messages)
-            if not loops.compiled():
-                LOG.warning(
-                    "reads are some hundred times slower than they could be, because loops run "
-                    "interpreted: %s",
-                    loops.why_interpreted(),
-                )
+        loops.count(len(rows))
         yield rows

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from rmq_store.admin.info import StoreInfo, facts_of
-from rmq_store.format.layout import ABORT_BACKUP_FILE
+from rmq_store.errors import StoreError
+from rmq_store.format.layout import ABORT_BACKUP_FILE, ABORT_FILE
 from rmq_store.questions.answer_by_shares import ask_opened
 from rmq_store.questions.verify import VerifyQuestion
 from rmq_store.report.report_scope import Inquiry, Named
@@ -112,13 +113,17 @@ def damage(inquiry: Inquiry) -> Section:
             grids=_findings_grids(report.findings),
             remarks=[_remark(inquiry, finding) for finding in report.findings],
         )
-    found = [*config_findings(inquiry.store), *progress_findings(inquiry.store)]
+    found = [
+        *config_findings(inquiry.store),
+        *progress_findings(inquiry.store),
+        *_index_beyond(inquiry.store),
+    ]
     warnings = [Remark(Severity.ERROR, what, inquiry.command("verify")) for what in _lost(inquiry)]
     nothing = "Nothing was found in what was looked at." if not found and not warnings else ""
     return replace(
         section,
-        about="Looked at: the files of the log and of the queues, the end of the log, the files of "
-        f"config/ and the offsets of the groups. {nothing}",
+        about="Looked at: the files of the log and of the queues, the end of the log, the headers of the "
+        f"index, the files of config/ and the offsets of the groups. {nothing}",
         grids=_findings_grids(found),
         remarks=[*warnings, *(_remark(inquiry, finding) for finding in found)],
         unseen=[
@@ -126,6 +131,25 @@ def damage(inquiry: Inquiry) -> Section:
             "index: rmqstore report --verify, or rmqstore verify, reads all of them."
         ],
     )
+
+
+def _index_beyond(store: MessageStore) -> Iterator[Finding]:
+    """Findings for index files with records after the end of the log, by their headers alone."""
+    try:
+        index = store.key_index()
+    except StoreError:  # of another geometry than the broker.conf says; verify reports it
+        return
+    severity = Severity.NOTE if (store.path / ABORT_FILE).exists() else Severity.WARNING
+    for file in index.files:
+        beyond = index.beyond_log(file)
+        if beyond is not None:
+            yield Finding(
+                severity,
+                "index-beyond-log",
+                file.path,
+                f"{beyond}: the end of the log is lost, or the header is damaged",
+                "rmqstore verify compares the file with the log",
+            )
 
 
 def _lost(inquiry: Inquiry) -> Iterator[str]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.walk import Extent, SoundRun, walk
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.topics_json import declared_batch_topics
-from rmq_store.consumequeue.entries import Entries
+from rmq_store.consumequeue.entries import Entries, no_entries
 from rmq_store.consumequeue.entry_of_record import DispatchRequests, dispatch
 from rmq_store.errors import ListedAt, MissingFileError, StoreError
 from rmq_store.format.array_types import Ints, Mask
@@ -32,7 +33,7 @@ from rmq_store.snapshot.snapshot import StoreSnapshot
 _DAMAGE = (Gap.DAMAGED, Gap.TORN, Gap.STALE)
 MOST_NAMED = 10_000  # records inside of queues that are reported one by one
 _FAR = 4096  # queue offsets; records further apart are looked up separately
-_READ_AT_ONCE = 1 << 20  # entries between two records, else each is looked up for itself
+_KEPT = 1 << 22  # entries kept in the order of the log, of all queues; 16 bytes each
 _ENTRIES_TRIED = 64  # last entries of a queue, for one that points to a record
 _NO_STATE = QueueState(0, 0, 0, 0)
 
@@ -49,25 +50,34 @@ class Missing:
     size: int
 
 
+class Unlisted(NamedTuple):
+    """A record inside of its queue that is in no entry.
+
+    `skipped`: an earlier record has its queueOffset, so that a broker does not list it.
+    """
+
+    at: ListedAt
+    skipped: bool
+
+
 @dataclass(slots=True)
 class MissingRecords:
-    """What ranges of the log have and queues lack: at their `ends`, and `skipped` inside of them.
+    """What ranges of the log have and queues lack: at their `ends`, and `inside` of them.
 
-    An earlier record has the queueOffset of a skipped one, so that a broker does not list it.
-    `further`: the number of more such records of a queue, where there are too many to name.
+    `further`: the number of more records inside of a queue, where there are too many to name.
     """
 
     ends: dict[QueueId, Missing] = field(default_factory=dict)
-    skipped: list[ListedAt] = field(default_factory=list)
+    inside: list[Unlisted] = field(default_factory=list)
     further: Counter[QueueId] = field(default_factory=Counter)
 
-    def add_skipped(self, skipped: Iterable[ListedAt]) -> None:
+    def add_inside(self, unlisted: Iterable[Unlisted]) -> None:
         """Add records inside of queues."""
-        for one in skipped:
-            if len(self.skipped) < MOST_NAMED:
-                self.skipped.append(one)
+        for one in unlisted:
+            if len(self.inside) < MOST_NAMED:
+                self.inside.append(one)
             else:
-                self.further[QueueId(one.topic, one.queue_id)] += 1
+                self.further[QueueId(one.at.topic, one.at.queue_id)] += 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +94,30 @@ class Compared:
         # So it does if the earlier one has the queueOffset 0, which a broker always lists
     )
     reused: Mask  # that entry leads to a later record with that queueOffset: a topic created again
+    displaced: (
+        Mask  # that entry leads to a record of the queue that is listed only here, or a queue of
+    )
+    # batches has no such entry: no damaged entry stands for this record
     tags_code: Ints  # of that entry
+
+
+class Listing(NamedTuple):
+    """The entries of a queue that point to a record, in log order; one of -1 if there is none.
+
+    Arrays of n.
+    """
+
+    log_offset: Ints
+    offset: Ints  # queue offset
+
+    @classmethod
+    def of(cls, entries: Entries) -> Listing:
+        """That of some entries."""
+        entries = entries.take(entries.points_to_record)
+        entries = entries.take(np.argsort(entries.log_offset, kind="stable"))
+        if len(entries):
+            return cls(entries.log_offset, entries.offset)
+        return cls(*(np.full(1, -1, dtype=np.int64) for _ in range(2)))
 
 
 class UnlistedRecords:
@@ -102,6 +135,7 @@ class UnlistedRecords:
         self._root, self._log, self._config = root, log, config
         self._snapshot, self._entries_of = snapshot, entries_of
         self._offset_at_log = offset_at_log
+        self._listings: dict[QueueId, Listing] = {}
 
     def search(self, queues: Collection[QueueId], start: int, stop: int) -> MissingRecords:
         """What the log has in [start, stop) for `queues`, and they do not list."""
@@ -122,6 +156,13 @@ class UnlistedRecords:
             except MissingFileError:
                 continue  # it has expired since the store was opened
         return missing
+
+    def record_end(self, place: int) -> int:
+        """Where the record at a log offset ends; -1 if there is none."""
+        try:
+            return place + self._log.record_at(place).total_size if place >= 0 else -1
+        except StoreError:
+            return -1
 
     def look_at(
         self,
@@ -158,14 +199,12 @@ class UnlistedRecords:
                 lost = self._lost(queue, requests, lost)
             if len(lost):
                 missing.ends[queue] = _added(missing.ends.get(queue), requests, lost)
-            missing.add_skipped(self._skipped(queue, requests, mine[~before_or_after]))
+            missing.add_inside(self._inside(queue, requests, mine[~before_or_after]))
 
-    def _skipped(
-        self, queue: QueueId, requests: DispatchRequests, rows: Ints
-    ) -> Iterator[ListedAt]:
-        """The rows that the queue lists nowhere, because an earlier record has their queueOffset.
+    def _inside(self, queue: QueueId, requests: DispatchRequests, rows: Ints) -> Iterator[Unlisted]:
+        """The rows that the queue lists nowhere, although it has others in their place.
 
-        An entry that leads to no record with its queueOffset is damage that its reader reports.
+        An entry that leads to no record of the queue is damage that its reader reports.
         """
         rows = rows[np.argsort(requests.offset[rows], kind="stable")]
         for part in np.split(rows, np.flatnonzero(np.diff(requests.offset[rows]) > _FAR) + 1):
@@ -175,8 +214,9 @@ class UnlistedRecords:
             stop = int(requests.offset[part[-1]] + requests.count[part[-1]])
             found = self.compare(queue, requests, part, self._entries_of(queue, start, stop))
             columns = (requests.offset, requests.log_offset, requests.size)
-            for row in part[found.taken & (found.place < 0)].tolist():
-                yield ListedAt(*queue, *(int(column[row]) for column in columns))
+            gone = np.flatnonzero((found.taken | found.displaced) & (found.place < 0))
+            for row, skipped in zip(part[gone].tolist(), found.taken[gone].tolist(), strict=True):
+                yield Unlisted(ListedAt(*queue, *(int(column[row]) for column in columns)), skipped)
 
     def compare(
         self, queue: QueueId, requests: DispatchRequests, rows: Ints, entries: Entries
@@ -184,15 +224,16 @@ class UnlistedRecords:
         """Rows of one queue, in ascending order of queue offsets, beside the `entries` of that range."""
         offset, log_offset = requests.offset[rows], requests.log_offset[rows]
         nothing = np.zeros(len(rows), dtype=bool)
+        batch = requests.batch[rows]
         if not len(entries):
             places = self._places(queue, log_offset)
-            return Compared(nothing, places, nothing, nothing, np.zeros_like(places))
+            return Compared(nothing, places, nothing, nothing, batch, np.zeros_like(places))
         at = np.minimum(np.searchsorted(entries.offset, offset), len(entries) - 1)
         there = entries.offset[at] == offset
         listed = there & (entries.log_offset[at] == log_offset)
         listed &= entries.size[at] == requests.size[rows]
         place = np.full(len(rows), -1, dtype=np.int64)
-        taken, reused = nothing.copy(), nothing.copy()
+        taken, reused, displaced = nothing.copy(), nothing.copy(), batch & ~there
         others = np.flatnonzero(~listed)
         if len(others):
             place[others] = self._places(queue, log_offset[others])
@@ -203,7 +244,9 @@ class UnlistedRecords:
             # A broker lists each record with the queueOffset 0, whatever the queue has by then.
             taken[others] = earlier & ((own == offset[others]) | (own == 0))
             reused[others] = ~earlier & (own == offset[others])
-        return Compared(listed, place, taken, reused, entries.tags_code[at])
+            once = self._listed_once(queue, listing.log_offset)
+            displaced[others] = (own >= 0) & once & ~taken[others] & ~reused[others]
+        return Compared(listed, place, taken, reused, displaced, entries.tags_code[at])
 
     def _own_offsets(self, queue: QueueId, entries: Entries) -> Ints:
         """The queueOffset of the record that each entry leads to; -1 if it is no record of the queue."""
@@ -221,23 +264,46 @@ class UnlistedRecords:
 
     def _places(self, queue: QueueId, log_offsets: Ints) -> Ints:
         """The queue offset at which a queue lists the record at each log offset; -1 if at none."""
-        places = np.full(len(log_offsets), -1, dtype=np.int64)
+        listed = self._listing_of(queue, log_offsets)
+        at = np.minimum(np.searchsorted(listed.log_offset, log_offsets), len(listed.offset) - 1)
+        found: Ints = np.where(listed.log_offset[at] == log_offsets, listed.offset[at], -1)
+        return found
+
+    def _listed_once(self, queue: QueueId, log_offsets: Ints) -> Mask:
+        """Whether a queue lists the record at each log offset once, of those that it lists."""
+        listed = self._listing_of(queue, log_offsets).log_offset
+        first = np.searchsorted(listed, log_offsets)
+        once: Mask = np.searchsorted(listed, log_offsets, side="right") <= first + 1
+        return once
+
+    def _listing_of(self, queue: QueueId, log_offsets: Ints) -> Listing:
+        """What a queue lists, at least what leads from the first to the last of these places.
+
+        A damaged queue may list a record anywhere. So all entries are read and kept, unless they are
+        so many that only those where the record would be are looked at. A damaged queue that cannot
+        be read lists nothing: its reader reports it.
+        """
+        if not len(log_offsets):
+            return Listing.of(no_entries())
         try:
-            start = self._offset_at_log(queue, int(log_offsets.min()))
-            stop = self._offset_at_log(queue, int(log_offsets.max()) + 1)
-            if stop - start <= _READ_AT_ONCE:
-                entries = self._entries_of(queue, start, stop)
-                known = dict(zip(entries.log_offset.tolist(), entries.offset.tolist(), strict=True))
-                places[:] = [known.get(where, -1) for where in log_offsets.tolist()]
-                return places
-            for row, where in enumerate(log_offsets.tolist()):
-                at = self._offset_at_log(queue, where)
-                entries = self._entries_of(queue, at, at + 1)
-                if len(entries) and int(entries.log_offset[0]) == where:
-                    places[row] = entries.offset[0]
+            return self._read_listing(queue, int(log_offsets.min()), int(log_offsets.max()) + 1)
         except StoreError:
-            pass  # a damaged queue does not say where; its reader reports it
-        return places
+            return Listing.of(no_entries())
+
+    def _read_listing(self, queue: QueueId, start: int, stop: int) -> Listing:
+        if queue in self._listings:
+            return self._listings[queue]
+        state = self._snapshot.queues[queue]
+        low, high = state.min_offset, state.max_offset
+        units = state.file_stop - state.file_start + (0 if state.tail is None else len(state.tail))
+        if min(high - low, units) > _KEPT or self._log.chain.is_remote:
+            low, high = self._offset_at_log(queue, start), self._offset_at_log(queue, stop)
+            return Listing.of(self._entries_of(queue, low, high))
+        kept = Listing.of(self._entries_of(queue, low, high))
+        if sum(len(one.offset) for one in self._listings.values()) + len(kept.offset) > _KEPT:
+            self._listings = {}
+        self._listings[queue] = kept
+        return kept
 
     def requests(self, start: int, stop: int) -> Iterator[DispatchRequests]:
         """What the whole records that start in [start, stop) of the log give the queues."""

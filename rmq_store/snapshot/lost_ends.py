@@ -8,6 +8,7 @@ checkpoint. It is looked at once, when a read reaches the first or last message 
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property
 from itertools import islice
@@ -28,6 +29,7 @@ from rmq_store.errors import (
     DataLossError,
     ListedAt,
     StoreError,
+    shown_path,
 )
 from rmq_store.format.layout import (
     ABORT_FILE,
@@ -43,11 +45,13 @@ from rmq_store.snapshot.lost_end_records import (
     EntriesOf,
     Missing,
     MissingRecords,
+    Unlisted,
     UnlistedRecords,
 )
 from rmq_store.snapshot.snapshot import StoreSnapshot
 from rmq_store.snapshot.uncovered_bytes import UncoveredBytes, WholeRange
 from rmq_store.snapshot.undispatched_records import record_start_near
+from rmq_store.text.sizes import size
 
 LOG = logging.getLogger("rmqstore")
 
@@ -61,6 +65,7 @@ Their places and sizes say which bytes no queue lists, and only these are looked
 many, once a snapshot. In a larger store it would take longer than many a read.
 """
 
+_SAID: set[Path] = set()  # stores of which was said what reads do not compare
 _MOST_UNLISTED = 16 << 20  # bytes in no entry, as of a deleted topic, that are looked at for that
 _SEARCHED = 64 << 20  # bytes of the log searched for what a consumer's offset says was in a queue
 _ITEMS_TRIED = 64  # of all index files; each is a place of the disk
@@ -108,19 +113,21 @@ class LostEnds:
             start, stop = self.snapshot.log_start, self.snapshot.log_end
             found = self.records.search({part.queue for part in parts}, start, stop)
             missing = {queue: lost for queue, lost in found.ends.items() if queue in first | last}
-            yield from self._skipped(found, parts)
+            yield from self._inside(found, parts)
         else:
             missing = self._missing_near(first, last)
             seen: UncoveredBytes | WholeRange | None = uncovered
-            if uncovered is None and (found_all := self._in_whole_log) is not None:
+            found_all = self._in_whole_log if uncovered is None else None
+            self._say_unseen(first | last, uncovered is not None or found_all is not None)
+            if found_all is not None:
                 ends = found_all.ends.items()
                 missing |= {queue: lost for queue, lost in ends if queue in first | last}
-                yield from self._skipped(found_all, parts)
+                yield from self._inside(found_all, parts)
                 seen = WholeRange(frozenset(), ())
-            yield from self._skipped_near(parts, seen)
+            yield from self._inside_near(parts, seen)
         if uncovered is not None:
             missing |= uncovered.missing.ends
-            yield from self._skipped(uncovered.missing)
+            yield from self._inside(uncovered.missing)
         for queue in sorted(missing):
             yield self._unlisted(queue, missing[queue])
         for error in self._damage_near_end(last):
@@ -145,16 +152,36 @@ class LostEnds:
         """
         first, last = self._reached_ends(parts)
         missing = self._missing_near(_light(first), _light(last))
+        self._say_unseen(first | last, True)
         if whole is not None and not whole.is_log:
             found = self._missing_near(first, last).items()
             missing |= {q: lost for q, lost in found if not whole.covers(lost.log_offset)}
         for queue in sorted(missing):
             yield self._unlisted(queue, missing[queue])
-        yield from self._skipped_near(parts, whole)
+        yield from self._inside_near(parts, whole)
         # Where the log has records after the end of such a queue, the uncovered bytes show them.
         short = {queue for queue in last if self.snapshot.queues[queue].bytes_after}
         known = {queue for queue in short if self._short_of_consumers(queue) is not None}
         yield from self._beside_records(last, known | missing.keys())
+
+    def _say_unseen(self, queues: set[QueueId], whole_log: bool) -> None:
+        """Say once of a store that only the ends of its log are compared with some of these queues.
+
+        `whole_log`: all of it is, but for light queues, whose records other queues list.
+        """
+        unseen = self.snapshot.log_end - self.snapshot.log_start - 2 * LOOKED_AT
+        if unseen <= 0 or not (_light(queues) if whole_log else queues) or self._root in _SAID:
+            return
+        _SAID.add(self._root)
+        LOG.warning(
+            "%s: %s of the log between its first and last %s were not compared with %s: a message there "
+            "that its queue has lost is not reported. --verify-queue (verifyQueue=true in Spark) and "
+            "rmqstore verify compare all",
+            shown_path(os.fspath(self._root)),
+            size(unseen),
+            size(LOOKED_AT),
+            "the light queues" if whole_log else "the queues",
+        )
 
     def _reached_ends(self, parts: Sequence[QueueSlice]) -> tuple[set[QueueId], set[QueueId]]:
         """The queues of `parts` of which they reach the first message, and those with the last."""
@@ -175,7 +202,7 @@ class LostEnds:
         """The errors of bytes that no entry lists."""
         for queue, missing in sorted(uncovered.missing.ends.items()):
             yield self._unlisted(queue, missing)
-        yield from self._skipped(uncovered.missing)
+        yield from self._inside(uncovered.missing)
         yield from self._uncovered_damage(uncovered)
 
     def _range(self, start: int | None, stop: int | None) -> tuple[int, int]:
@@ -196,7 +223,7 @@ class LostEnds:
         found = self.records.search(queues, *self._range(start, stop))
         for queue, missing in sorted(found.ends.items()):
             yield self._unlisted(queue, missing)
-        yield from self._skipped(found, parts)
+        yield from self._inside(found, parts)
 
     def _beside_records(
         self, last: Collection[QueueId], known: Collection[QueueId]
@@ -277,7 +304,7 @@ class LostEnds:
                 missing[queue] = lost
         return missing
 
-    def _skipped_near(
+    def _inside_near(
         self, parts: Sequence[QueueSlice], shown: UncoveredBytes | WholeRange | None
     ) -> Iterator[StoreError]:
         """Errors of records near the end of the log that are inside of `parts`, and that no queue lists.
@@ -290,12 +317,14 @@ class LostEnds:
         near = self._at_end
         unseen = [
             one
-            for one in near.skipped
-            if shown is None or one.topic.startswith(LMQ_PREFIX) or not shown.covers(one.log_offset)
+            for one in near.inside
+            if shown is None
+            or one.at.topic.startswith(LMQ_PREFIX)
+            or not shown.covers(one.at.log_offset)
         ]
-        yield from self._skipped(MissingRecords({}, unseen, near.further), parts)
+        yield from self._inside(MissingRecords({}, unseen, near.further), parts)
 
-    def _skipped(
+    def _inside(
         self, found: MissingRecords, parts: Sequence[QueueSlice] | None = None
     ) -> Iterator[StoreError]:
         """An error for each record inside of `parts`, by default of everything."""
@@ -307,12 +336,12 @@ class LostEnds:
             mine = ranges.get(QueueId(entry.topic, entry.queue_id), ())
             return any(part.start <= entry.queue_offset < part.stop for part in mine)
 
-        for one in found.skipped:
-            if parts is None or asked(one):
-                yield self._skipped_record(one)
+        for one in found.inside:
+            if parts is None or asked(one.at):
+                yield self._unlisted_record(one)
         for queue, count in found.further.items():
             if parts is None or queue in ranges:
-                yield self._further_skipped(queue, count)
+                yield self._further_unlisted(queue, count)
 
     def _starts_late(self, queue: QueueId) -> bool:
         """Whether all files before the queue's first are gone, and none of its records has expired."""
@@ -454,24 +483,28 @@ class LostEnds:
             f"{missing.offset} and log offset {missing.log_offset}",
         )
 
-    def _skipped_record(self, entry: ListedAt) -> StoreError:
+    def _unlisted_record(self, one: Unlisted) -> StoreError:
+        entry = one.at
+        why = (
+            f", because an earlier record has its queue offset {entry.queue_offset}; a broker skips it"
+            if one.skipped
+            else f" of queue offset {entry.queue_offset}"
+        )
         error = CorruptQueueError(
             self.log.path_at(entry.log_offset),
             offset=entry.log_offset,
-            reason=f"queue {entry.topic}/{entry.queue_id} does not list this record, because an earlier "
-            f"record has its queue offset {entry.queue_offset}; a broker skips it, no consumer gets it: "
-            "the record",
-            advice=f"The offset is a log offset. {_SKIPPED}",
+            reason=f"queue {entry.topic}/{entry.queue_id} does not list this record{why}, no consumer gets "
+            "it: the record",
+            advice=f"The offset is a log offset. {_SKIPPED if one.skipped else _REBUILD}",
         )
         error.entry = entry
         return error
 
-    def _further_skipped(self, queue: QueueId, count: int) -> StoreError:
+    def _further_unlisted(self, queue: QueueId, count: int) -> StoreError:
         return CorruptQueueError(
             self._folder(queue),
-            reason=f"{count} more records of queue {queue.topic}/{queue.queue_id} have queue offsets that "
-            "earlier records have, so that no queue lists them",
-            advice=_SKIPPED,
+            reason=f"{count} more records of queue {queue.topic}/{queue.queue_id} are in no entry of it",
+            advice=f"{_REBUILD}. It skips those whose queue offsets earlier records have, as a broker does",
         )
 
     def _damaged(self, start: int, length: int, why: str) -> StoreError:

@@ -58,6 +58,7 @@ class UncoveredBytes:
     ) -> None:
         self._records, self._queues = records, queues
         self._reached, self._start, self._stop = start, start, stop
+        self._last = -1  # log offset of the last entry
         self.missing = MissingRecords()
         self.damage: list[tuple[int, int, str]] = []
 
@@ -73,8 +74,9 @@ class UncoveredBytes:
             np.maximum.accumulate(ends, out=ends)  # a record may be in several queues
             # A damaged entry may lead out of the range.
             open_ = np.flatnonzero((log_offset > reached) & (reached < self._stop))
-            self._look_at(reached[open_], np.minimum(log_offset[open_], self._stop))
-        self._reached = int(ends[-1])
+            before = np.concatenate([[self._last], log_offset[:-1]])[open_]
+            self._look_at(reached[open_], np.minimum(log_offset[open_], self._stop), before)
+        self._reached, self._last = int(ends[-1]), int(log_offset[-1])
 
     def covers(self, log_offset: int) -> bool:
         """Whether a log offset is in the range."""
@@ -83,15 +85,17 @@ class UncoveredBytes:
     def close(self) -> None:
         """The range ends here."""
         if self._reached < self._stop:
-            self._look_at(np.array([self._reached]), np.array([self._stop]))
+            self._look_at(*(np.array([at]) for at in (self._reached, self._stop, self._last)))
 
-    def _look_at(self, starts: Ints, stops: Ints) -> None:
-        """Scan gaps of the log."""
+    def _look_at(self, starts: Ints, stops: Ints, before: Ints) -> None:
+        """Scan gaps of the log. `before`: the log offset of the entry before each gap."""
         for first, last in _groups(starts, stops):
             gaps = slice(first, last)
             start, stop = int(starts[first]), int(stops[last - 1])
             for piece in self._records.look_at(self._queues, start, stop, self.missing):
-                low = np.maximum(starts[gaps], piece.start)
+                # An entry may have a wrong size, so that a gap begins inside of its record.
+                ends = np.array([self._records.record_end(at) for at in before[gaps].tolist()])
+                low = np.maximum(np.maximum(starts[gaps], ends), piece.start)
                 high = np.minimum(stops[gaps], piece.stop)
                 unlisted = int((high - low).clip(0).sum())
                 if unlisted:

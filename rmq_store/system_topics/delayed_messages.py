@@ -88,12 +88,39 @@ def hidden_levels(store: MessageStore) -> set[int] | None:
     is not among them. Raises CorruptConfigError for the file.
     """
     met: list[StoreError] = []
-    newest, found = newest_time(store), set[int]()
-    rows = chain.from_iterable(_levels(store, _last_time(store, newest), met.append))
-    hidden = (row for row in rows if row["state"] == HIDDEN)
-    while some := list(islice(hidden, _LOOKED_UP)):
-        found |= {row["delayLevel"] for row in _with_copies(store, some, newest, met.append)}
+    newest = newest_time(store)
+    parts = _levels(store, _last_time(store, newest), met.append)
+    found = {row["delayLevel"] for row in _hidden(store, parts, newest, met.append)}
     return None if met else found
+
+
+def hidden_timers(store: MessageStore) -> int:
+    """How many timers config/timercheck counts as delivered that are due later than the log's newest record.
+
+    Reads the timer topic only if the timer log has units for that time, or has none at all. Raises
+    CorruptConfigError for the file.
+    """
+    newest = newest_time(store)
+    last, check = _last_time(store, newest), read_timer_check(store.path)
+    if check is None or check.read_time <= last:
+        return 0
+    units = read_timer_units(store.path)
+    if units is not None and units.leads_nowhere(last, check.read_time):
+        return 0
+    met: list[StoreError] = []  # verify reports it
+    rows = _hidden(store, _timers(store, last, met.append), newest, met.append)
+    return sum(1 for _ in rows)
+
+
+def _hidden(
+    store: MessageStore, parts: Iterable[Iterator[Row]], newest: int, on_damage: OnDamage
+) -> Iterator[Row]:
+    """The rows that files count as delivered, and the log shows not to be."""
+    hidden = (row for row in chain.from_iterable(parts) if row["state"] == HIDDEN)
+    while some := list(islice(hidden, _LOOKED_UP)):
+        yield from (
+            row for row in _with_copies(store, some, newest, on_damage) if row["state"] == HIDDEN
+        )
 
 
 def _last_time(store: MessageStore, newest: int) -> int:

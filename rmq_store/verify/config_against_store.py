@@ -25,7 +25,7 @@ from rmq_store.format.topics import SCHEDULE_TOPIC, TIMER_TOPIC
 from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.markers.timer_files import TIMER_CHECK, read_timer_check
 from rmq_store.store import MessageStore
-from rmq_store.system_topics.delayed_messages import hidden_levels
+from rmq_store.system_topics.delayed_messages import hidden_levels, hidden_timers
 from rmq_store.verify.findings import Finding, Severity
 
 _DECODED: Mapping[str, Decode[Any]] = {
@@ -125,7 +125,7 @@ def config_findings(store: MessageStore) -> Iterator[Finding]:
         if found.problem is not None:
             yield _config_warning("config-backup-used", found, found.problem, _BACKUP_USED)
         if found.doubt is not None:
-            yield _config_warning("config-comment", found, found.doubt, "Remove the comment")
+            yield _config_warning(found.doubt.code, found, found.doubt.meaning, found.doubt.advice)
     try:
         read_timer_check(store.path)
     except CorruptConfigError as error:
@@ -223,7 +223,8 @@ def _is_due_later(store: MessageStore, queue: QueueId, offset: int) -> bool:
 
 
 def _timer(store: MessageStore) -> Iterator[Finding]:
-    """The finding for a timer that has read its topic further than it goes."""
+    """Findings for a timer that has read its topic further than it goes, or has delivered what the log
+    does not have."""
     check = read_timer_check(store.path)
     states = store.snapshot().queues
     high = max(
@@ -238,6 +239,18 @@ def _timer(store: MessageStore) -> Iterator[Finding]:
             f"to {high}: the timer may skip new messages",
             "Restore the lost end of the topic, or move the file away before a broker starts: the "
             "timer then reads the topic again",
+        )
+    hidden = hidden_timers(store)
+    if check is not None and hidden:
+        yield Finding(
+            Severity.WARNING,
+            "timer-ahead",
+            str(store.path / CONFIG_DIR / TIMER_CHECK),
+            f"the timer has delivered what is due before {check.read_time} ms, and {hidden} messages are due "
+            "before that and after the newest record of the log: the broker does not deliver them",
+            "rmqstore scheduled lists such messages as hidden. Before a broker starts, restore the lost "
+            "end of the log, or set the time back in this file",
+            count=hidden,
         )
 
 

@@ -27,10 +27,15 @@ _SKIPPED = (
     "rmqstore rebuild skips them too. Read them with source=commitlog, or copy all intact messages "
     "into a new store, where they get queue offsets of their own: rmqstore salvage"
 )
-_MISSING, _TAKEN, _FIRST, _AGAIN, _MOVED = "missing", "taken", "first", "again", "moved"
+_MISSING, _TAKEN, _FIRST, _AGAIN = "missing", "taken", "first", "again"
+_LOW, _HIGH = "low", "high"
 _IN_NO_ENTRY = (
     "{count} intact records of queue {queue} are in no entry, {offsets}; the first: log offset "
     "{log_offset}. "
+)
+_MOVED = (
+    "{count} records of queue {queue}, {offsets}, are listed at another queue offset, {places}; the "
+    "first: log offset {log_offset}. Consumers get them there"
 )
 _UNLISTED = {
     _MISSING: (
@@ -38,6 +43,19 @@ _UNLISTED = {
         "queue-misses-record",
         _IN_NO_ENTRY + "No consumer gets them",
         _REBUILD,
+    ),
+    _LOW: (
+        Severity.ERROR,
+        "queue-misses-record",
+        _MOVED,
+        "Normal after a rebuild of a log that had lost records: later ones get smaller queue offsets. "
+        "Committed offsets of consumers mean other messages then: rmqstore offsets --reset-to-time",
+    ),
+    _HIGH: (
+        Severity.ERROR,
+        "queue-misses-record",
+        _MOVED,
+        f"The queue repeats an entry, or has one too many. {_REBUILD}",
     ),
     _TAKEN: (
         Severity.ERROR,
@@ -59,21 +77,12 @@ _UNLISTED = {
         "{count} records of queue {queue} have queue offsets that later records have too",
         "Normal if a topic was deleted and created again; the older records are in no queue",
     ),
-    _MOVED: (
-        Severity.ERROR,
-        "queue-misses-record",
-        "{count} records of queue {queue}, {offsets}, are listed at another queue offset, {places}; the "
-        "first: log offset {log_offset}. Consumers get them there",
-        "Normal after a rebuild of a log that had lost records: later ones get smaller queue offsets. "
-        "Committed offsets of consumers mean other messages then: rmqstore offsets --reset-to-time",
-    ),
 }
 _LISTED_AGAIN = (
     "Normal if an earlier record has queue offset 0 too: a broker lists both, and so does rmqstore "
     "rebuild"
 )
-_REPEATED = f"The queue repeats an entry, or has one too many. {_REBUILD}"
-_MOST_DISTANCES = 10_000  # kept apart; of damaged queues every record may have its own
+_RANGES_KEPT, _RANGES_NAMED = 100, 8  # of queue offsets; the others are counted
 _FAR = 4096  # queue offsets; records further apart are looked up separately
 _ENTRIES_AT_A_TIME = 1 << 16
 _ENTRIES_A_QUEUE = 64  # on average, where there are many queues
@@ -85,36 +94,46 @@ class Unlisted(NamedTuple):
 
     queue: QueueId
     batch: bool
-    why: str  # _MISSING, _TAKEN, _FIRST, _AGAIN, _MOVED
-    distance: int = 0  # places too low, for _MOVED; 0: various
+    why: str  # _MISSING, _TAKEN, _FIRST, _AGAIN, _LOW, _HIGH
 
 
 @dataclass(slots=True)
 class UnlistedRun:
-    """The number of such records, their lowest and highest queue offset, and their first log offset."""
+    """The number of such records, their queue offsets as [first, last], and the first log offset.
+
+    `places`: how far from their own queue offsets the queue lists them, the least and the most.
+    """
 
     count: int
-    first: int
-    last: int
+    ranges: list[tuple[int, int]]  # ascending; a few of many are joined with what is between them
     log_offset: int
+    places: tuple[int, int] = (0, 0)
+    joined: bool = False
 
     def add(self, other: UnlistedRun) -> None:
         """Add those of another part of the log."""
         self.count += other.count
-        self.first, self.last = min(self.first, other.first), max(self.last, other.last)
         self.log_offset = min(self.log_offset, other.log_offset)
+        self.places = min(self.places[0], other.places[0]), max(self.places[1], other.places[1])
+        self.joined |= other.joined
+        merged: list[tuple[int, int]] = []
+        for first, last in sorted([*self.ranges, *other.ranges]):
+            if merged and (first <= merged[-1][1] + 1 or len(merged) == _RANGES_KEPT):
+                self.joined |= first > merged[-1][1] + 1
+                merged[-1] = merged[-1][0], max(last, merged[-1][1])
+            else:
+                merged.append((first, last))
+        self.ranges = merged
 
     @property
     def offsets(self) -> str:
         """The queue offsets as text."""
-        if self.count == 1:
-            return f"queue offset {self.first}"
-        whole = self.last - self.first + 1 == self.count
-        return (
-            f"queue offsets {self.first} to {self.last}"
-            if whole
-            else (f"queue offsets from {self.first} to {self.last}")
-        )
+        if self.ranges == [(self.ranges[0][0],) * 2]:
+            return f"queue offset {self.ranges[0][0]}"
+        if self.joined or len(self.ranges) > _RANGES_NAMED:
+            return f"queue offsets from {self.ranges[0][0]} to {self.ranges[-1][1]}"
+        named = (str(a) if a == b else f"{a} to {b}" for a, b in self.ranges)
+        return f"queue offsets {', '.join(named)}"
 
 
 @dataclass(slots=True)
@@ -139,8 +158,6 @@ class QueueTally:
 
     def note(self, why: Unlisted, run: UnlistedRun) -> None:
         """Count records that a queue does not list at their queue offsets."""
-        if why not in self.unlisted and len(self.unlisted) >= _MOST_DISTANCES:
-            why = why._replace(distance=0)
         if why in self.unlisted:
             self.unlisted[why].add(run)
         else:
@@ -149,7 +166,9 @@ class QueueTally:
     def moved(self, queue: QueueId) -> int:
         """How many records a queue lists at other queue offsets than theirs."""
         runs = self.unlisted.items()
-        return sum(run.count for one, run in runs if one.queue == queue and one.why == _MOVED)
+        return sum(
+            run.count for one, run in runs if one.queue == queue and one.why in (_LOW, _HIGH)
+        )
 
 
 class ListedCheck:
@@ -228,35 +247,43 @@ def _compare(
     moved = ~same & (compared.place >= 0)
     gone = ~same & ~moved
     shift = found.offset[rows] - compared.place
-    for distance in np.unique(shift[moved]).tolist():
-        those = moved & (shift == distance)
-        tally.note(Unlisted(queue, state.batch, _MOVED, distance), _run_of(found, rows[those]))
     zero = found.offset[rows] == 0
     for those, why in (
-        (compared.taken & ~zero, _TAKEN),
-        (compared.taken & zero, _FIRST),
-        (compared.reused, _AGAIN),
-        (~compared.taken & ~compared.reused, _MISSING),
+        (moved & (shift > 0), _LOW),
+        (moved & (shift < 0), _HIGH),  # 0: an entry of another size, which its reader reports
+        (gone & compared.taken & ~zero, _TAKEN),
+        (gone & compared.taken & zero, _FIRST),
+        (gone & compared.reused, _AGAIN),
+        (gone & ~compared.taken & ~compared.reused, _MISSING),
     ):
-        lost = rows[gone & those]
-        if len(lost):
-            tally.note(Unlisted(queue, state.batch, why), _run_of(found, lost))
+        if those.any():
+            run = _run_of(found, rows[those], np.abs(shift[those]))
+            tally.note(Unlisted(queue, state.batch, why), run)
 
 
-def _run_of(found: DispatchRequests, rows: Ints) -> UnlistedRun:
-    offsets = found.offset[rows]
-    first_in_log = int(found.log_offset[rows].min())
-    return UnlistedRun(len(rows), int(offsets.min()), int(offsets.max()), first_in_log)
+def _run_of(found: DispatchRequests, rows: Ints, places: Ints) -> UnlistedRun:
+    """`rows`: in ascending order of queue offsets."""
+    first, last = found.offset[rows], found.offset[rows] + found.count[rows] - 1
+    cuts = np.flatnonzero(first[1:] > last[:-1] + 1) + 1
+    starts, stops = np.concatenate([[0], cuts]), np.concatenate([cuts, [len(rows)]]) - 1
+    ranges = list(zip(first[starts].tolist(), last[stops].tolist(), strict=True))
+    run = UnlistedRun(
+        len(rows), [], int(found.log_offset[rows].min()), (int(places.min()), int(places.max()))
+    )
+    run.add(UnlistedRun(0, ranges, run.log_offset, run.places))
+    return run
 
 
 def unlisted_findings(store: MessageStore, tally: QueueTally) -> Iterator[Finding]:
     """Findings for records that their queue does not list at their queue offsets."""
-    for one, run in sorted(tally.unlisted.items()):
+    order = list(_UNLISTED)
+    runs = tally.unlisted.items()
+    for one, run in sorted(runs, key=lambda item: (item[0].queue, order.index(item[0].why))):
         severity, code, meaning, advice = _UNLISTED[one.why]
-        side = "low" if one.distance > 0 else "high"
-        if one.why == _MOVED and one.distance < 0:
-            advice = _LISTED_AGAIN if run.last == 0 else _REPEATED
-        places = f"{abs(one.distance)} places too {side}" if one.distance else "at various places"
+        if one.why == _HIGH and run.ranges[-1][1] == 0:
+            advice = _LISTED_AGAIN
+        least, most = run.places
+        places = f"{least} to {most}" if least < most else str(most)
         yield Finding(
             severity,
             code,
@@ -266,7 +293,7 @@ def unlisted_findings(store: MessageStore, tally: QueueTally) -> Iterator[Findin
                 queue=f"{one.queue.topic}/{one.queue.queue_id}",
                 offsets=run.offsets,
                 log_offset=run.log_offset,
-                places=places,
+                places=f"{places} places too {one.why}",
             ),
             advice,
             count=run.count,

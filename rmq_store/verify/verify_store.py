@@ -22,9 +22,11 @@ from rmq_store.config.dledger import dledger_folders
 from rmq_store.config.rocksdb import rocksdb_queues
 from rmq_store.config.topics_json import batch_topics
 from rmq_store.consumequeue.entry_of_record import dispatch
-from rmq_store.format.layout import INDEX_DIR
+from rmq_store.errors import AccessError
+from rmq_store.format.layout import CHECKPOINT_FILE, INDEX_DIR
 from rmq_store.format.record import Gap
-from rmq_store.index.index_file_reader import list_index_files
+from rmq_store.index.index_file_reader import list_index_files, open_index_files
+from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.recovery.as_broker_queues import refused_files
 from rmq_store.store import MessageStore
 from rmq_store.verify.config_against_store import (
@@ -447,6 +449,10 @@ def _about_index(
     store: MessageStore, health: Sequence[IndexHealth], whole: LogPart
 ) -> Iterator[Finding]:
     folder = str(store.path / INDEX_DIR)
+    lost = list(_lost_index(store, whole, len(health)))
+    yield from lost
+    if lost:
+        return
     if not health and whole.records and not list_index_files(folder):
         yield Finding(
             Severity.NOTE,
@@ -468,6 +474,30 @@ def _about_index(
             if unreadable
             else "Normal after a crash and in a copy of a running store",
             count=whole.unindexed,
+        )
+
+
+def _lost_index(store: MessageStore, whole: LogPart, readable: int) -> Iterator[Finding]:
+    """The finding for an index that ends before the time up to which the checkpoint has flushed it."""
+    try:
+        said = Checkpoint.read_or_zero(store.path / CHECKPOINT_FILE).index_msg_timestamp
+    except AccessError:  # checkpoint_findings reports it
+        return
+    if not said or not whole.records or len(list_index_files(store.path / INDEX_DIR)) > readable:
+        return  # an unreadable file, which is reported, may have them
+    headers = [file.header for file in open_index_files(store.path, store.config)]
+    newest = max((header.end_timestamp for header in headers if header.items), default=0)
+    first = store.log.store_time_at(store.log_range()[0])
+    if (whole.unindexed or not readable) and first is not None and first <= said > newest:
+        yield Finding(
+            Severity.WARNING,
+            "index-lost",
+            str(store.path / INDEX_DIR),
+            f"the checkpoint says that the index had the messages up to {said} ms, and its files "
+            + (f"end at {newest} ms" if newest else "have no message")
+            + ": the broker does not find the others by key",
+            "Index files were deleted, or are of zeros. Restore them from a copy, or rebuild the index: "
+            "rmqstore rebuild",
         )
 
 

@@ -14,8 +14,11 @@ import pytest
 from rmq_store import MessageStore
 from rmq_store.admin.rebuild import rebuild
 from rmq_store.admin.salvage import salvage
+from rmq_store.errors import CorruptConfigError
+from rmq_store.format.topics import SCHEDULE_TOPIC
 from rmq_store.verify.verify_store import verify
 from tests.support.golden import GoldenStore, unpack
+from tests.support.running.commands import run
 
 UNIT = struct.Struct(">qiqqqhi4x")  # log offset, size, tags, time, first queue offset, count, ...
 
@@ -166,3 +169,32 @@ def test_salvage_declares_what_an_inner_batch_proves(tmp_path: Path) -> None:
     salvage(root, new)
     assert kind_of(new, "inner") == "BatchCQ"
     assert kind_of(new, "orders") is None
+
+
+def test_a_topics_json_that_nobody_can_read_is_refused_before_anything_is_made(
+    tmp_path: Path,
+) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    path = Path(store.path, "config", "topics.json")
+    path.write_text("{")
+    Path(f"{path}.bak").unlink()
+    with pytest.raises(CorruptConfigError, match=re.escape(str(path))):
+        rebuild(store.path, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+    path.unlink()
+    assert rebuild(store.path, tmp_path / "new").all_well
+
+
+def test_due_times_by_default_delay_levels_are_counted_and_named(tmp_path: Path) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    assert "messageDelayLevel=" in Path(store.conf).read_text()
+    delayed = [records for queue, records in store.by_queue.items() if queue[0] == SCHEDULE_TOPIC]
+    count = sum(map(len, delayed))
+    assert count
+    assert rebuild(store.path, tmp_path / "own", config=store.conf).default_delays == 0
+    assert rebuild(store.path, tmp_path / "default").default_delays == count
+    said = run("rebuild", store.path, "--to", str(tmp_path / "again"))
+    assert f"{count} entries of {SCHEDULE_TOPIC} have the times of the default delay levels" in said
+    assert "default delay" not in run(
+        "rebuild", store.path, "--to", str(tmp_path / "third"), "--broker-conf", str(store.conf)
+    )

@@ -104,6 +104,19 @@ def test_retention_is_shown_first_and_applied_when_said(tmp_path: Path) -> None:
     assert {finding["code"] for finding in findings} == {"consumer-behind"}
 
 
+@pytest.mark.parametrize("apply", [[], ["--apply"]])
+def test_nothing_that_is_due_is_no_problem(tmp_path: Path, apply: list[str]) -> None:
+    """All messages are of 2026-11-21."""
+    store = unpack("clean-5.5.0", tmp_path)
+    files = sorted(path for path in Path(store.path).rglob("*") if path.is_file())
+    words = ("retention", store.path, "--keep-from", "2020-01-01T00:00:00Z", *apply)
+    said = run(*words)  # exit code 0
+    assert "nothing is due: no file has only messages that are old enough" in said
+    (plan,) = objects(*words)
+    assert (plan["files"], plan["bytes"], plan["freed"]) == (0, 0, 0)
+    assert sorted(path for path in Path(store.path).rglob("*") if path.is_file()) == files
+
+
 def test_offsets_are_shown_first_and_written_with_apply(tmp_path: Path) -> None:
     store = unpack("clean-5.3.3", tmp_path)
     path = Path(store.path) / "config/consumerOffset.json"

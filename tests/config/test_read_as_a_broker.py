@@ -16,7 +16,7 @@ import pytest
 from rmq_store import MessageStore
 from rmq_store.admin.reset_offsets import apply_reset, plan_reset
 from rmq_store.config import json_files
-from rmq_store.config.consumer_offsets import read_consumer_offsets
+from rmq_store.config.consumer_offsets import read_consumer_offsets, read_delay_offsets
 from rmq_store.config.topics_json import read_topic_configs
 from rmq_store.errors import CorruptConfigError
 from rmq_store.report.store_report import store_report
@@ -39,6 +39,9 @@ READ = {
     "last comma of tables": b'{"offsetTable":{"T@g":{0:111,1:5}},}',
     "single quotes": b"{'offsetTable':{'T@g':{0:111,'1':5}}}",
     "offset in quotes": b'{"offsetTable":{"T@g":{0:"111",1:5}}}',
+    "no comma between numbers": b'{"offsetTable":{"T@g":{0:111 1:5}}}',
+    "fractions": b'{"offsetTable":{"T@g":{0:111.9,1:5.0}}}',
+    "powers of ten": b'{"offsetTable":{"T@g":{0:1.11e2,1:5}}}',
 }
 COMMENTED = {
     "first line": b"// hi\n" + GOOD,
@@ -68,7 +71,17 @@ LEFT = {
     "no number": b'{"offsetTable":{"T@g":{0:"x"}}}',
     "null offset": b'{"offsetTable":{"T@g":{0:null}}}',
     "no table": b'{"offsetTable":"x"}',
+    "number": b"1.5",
+    "text": b'"x"',
+    "list of one": b"[1]",
+    "list as table": b'{"offsetTable":[]}',
+    "null queues": b'{"offsetTable":{"T@g":null}}',
+    "no comma between groups": b'{"offsetTable":{"T@g":{0:1} "U@g":{0:2}}',
+    "no colon": b'{"offsetTable" {"T@g":{0:111}}}',
+    "offset beyond 64 bits": b'{"offsetTable":{"T@g":{0:99999999999999999999}}}',
+    "queue beyond 32 bits": b'{"offsetTable":{"T@g":{99999999999:5}}}',
 }
+NULL = {"null": b"null", "null table": b'{"offsetTable":null}'}
 
 
 @pytest.fixture(autouse=True)
@@ -113,6 +126,58 @@ def test_what_no_broker_reads_leaves_the_bak_and_a_warning(
     Path(f"{path}.bak").unlink()
     with pytest.raises(CorruptConfigError, match=r"consumerOffset\.json"):
         read_consumer_offsets(tmp_path)
+
+
+@pytest.mark.parametrize("case", NULL)
+def test_null_is_no_table_and_the_bak_is_not_used(
+    case: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    golden = unpack(NAME, tmp_path)
+    path = put(Path(golden.path), NULL[case])
+    assert read_consumer_offsets(golden.path) == {}
+    assert f"{path}: it is null, or its table is" in caplog.text
+    with golden.open() as store:
+        assert [(one.code, one.path) for one in verify(store).findings] == [
+            ("config-null", str(path))
+        ]
+
+
+# What TopicConfigManager#load of 5.3.3 and 5.5.0 answered: the topics of the file, or of the .bak.
+TOPICS = {
+    "null": (b"null", []),
+    "no table": (b"{}", []),
+    "null table": (b'{"topicConfigTable":null}', ["BAK"]),
+    "list as table": (b'{"topicConfigTable":[]}', ["BAK"]),
+    "null topic": (b'{"topicConfigTable":{"a":null}}', ["BAK"]),
+    "no settings": (b'{"topicConfigTable":{"a":{}}}', ["a"]),
+    "number": (b"1.5", ["BAK"]),
+    "empty": (b"", ["BAK"]),
+    "number in quotes": (
+        b'{"topicConfigTable":{"a":{"topicName":"a","readQueueNums":"4"}}}',
+        ["a"],
+    ),
+    "null number": (b'{"topicConfigTable":{"a":{"topicName":"a","readQueueNums":null}}}', ["a"]),
+}
+
+
+@pytest.mark.parametrize("case", TOPICS)
+def test_topics_are_read_from_the_file_or_its_bak_as_by_brokers(case: str, tmp_path: Path) -> None:
+    raw, expected = TOPICS[case]
+    path = put(tmp_path, b"{}").with_name("topics.json")
+    path.write_bytes(raw)
+    Path(f"{path}.bak").write_bytes(b'{"topicConfigTable":{"BAK":{"topicName":"BAK"}}}')
+    found = read_topic_configs(tmp_path)
+    assert list(found) == expected
+    if case == "number in quotes":
+        assert found["a"]["readQueueNums"] == 4
+
+
+def test_a_null_table_of_delay_levels_leaves_the_bak(tmp_path: Path) -> None:
+    """OffsetSerializeWrapper of 5.3.3 and 5.5.0 has no table then, and its load adds it to another."""
+    path = put(tmp_path, b"{}").with_name("delayOffset.json")
+    path.write_bytes(b'{"offsetTable":null}')
+    Path(f"{path}.bak").write_bytes(b'{"offsetTable":{3:49}}')
+    assert read_delay_offsets(tmp_path) == {"SCHEDULE_TOPIC_XXXX": {2: 49}}
 
 
 def test_a_comment_inside_a_text_is_text(tmp_path: Path) -> None:

@@ -7,11 +7,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from rmq_store import loops
-from rmq_store.reading import slice_reader
+from rmq_store.admin.rebuild import rebuild
+from rmq_store.admin.salvage import salvage
+from rmq_store.verify.verify_store import verify
 from tests.support.golden import GoldenStore
 
 VERSION = "from rmq_store.cli.main import main; import sys; sys.argv[1:] = ['--version']; main()"
@@ -47,8 +50,8 @@ def test_a_long_read_warns_once_a_process(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(loops, "compiled", lambda: compiled)
-    monkeypatch.setattr(slice_reader, "MANY_MESSAGES", 100)
-    monkeypatch.setattr(slice_reader, "_looked", [])
+    monkeypatch.setattr(loops, "MANY_RECORDS", 100)
+    monkeypatch.setattr(loops, "_done", [0])
 
     def warnings_of_a_read(stop: int) -> int:
         caplog.clear()
@@ -58,3 +61,30 @@ def test_a_long_read_warns_once_a_process(
 
     seen = [warnings_of_a_read(stop) for stop in (2, 1000, 1000)]
     assert seen == [0, 0 if compiled else 1, 0]
+
+
+@pytest.mark.parametrize("work", ["verify", "rebuild", "salvage"])
+@pytest.mark.parametrize("many", [1_500, 20_000])
+def test_verify_rebuild_and_salvage_warn_too(
+    work: str,
+    many: int,
+    golden: Callable[[str], GoldenStore],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = golden("clean-5.5.0")
+    assert len(store.truth) == 1_588
+    monkeypatch.setattr(loops, "compiled", lambda: False)
+    monkeypatch.setattr(loops, "MANY_RECORDS", many)
+    monkeypatch.setattr(loops, "_done", [0])
+    with caplog.at_level(logging.WARNING, "rmqstore"):
+        if work == "verify":
+            with store.open() as opened:
+                verify(opened)
+        elif work == "rebuild":
+            rebuild(store.path, tmp_path / "new")
+        else:
+            salvage(store.path, tmp_path / "new")
+    said = sum("loops run interpreted" in record.message for record in caplog.records)
+    assert said == (many < len(store.truth))

@@ -25,6 +25,7 @@ from tests.support.golden import (
     unpack,
     wanted,
 )
+from tests.support.running.commands import call
 
 WIDTH = QUEUE_ENTRY.itemsize
 
@@ -394,3 +395,62 @@ def test_single_records_are_compared_with_their_queues_as_runs_are(
         assert missing == records.search(snapshot.queues, snapshot.log_start, snapshot.log_end)
     assert missing.ends
     assert any(queue.topic.startswith("%LMQ%") for queue in missing.ends) is name.startswith("lmq")
+
+
+NOT_COMPARED = "were not compared with the queues"
+LIGHT_NOT_COMPARED = "were not compared with the light queues"
+
+
+@pytest.mark.parametrize(
+    ("name", "topics", "most", "looked_at", "verify_queue", "said"),
+    [
+        ("clean-5.5.0", ["orders"], 0, 4096, False, NOT_COMPARED),
+        ("clean-5.5.0", ["orders"], 0, 4096, True, None),
+        ("clean-5.5.0", ["orders"], 250_000, 4096, False, None),  # the whole log was looked at
+        ("clean-5.5.0", ["orders"], 0, 1 << 20, False, None),  # and so it was here, from both ends
+        ("clean-5.5.0", None, 0, 4096, False, None),  # all topics account for every byte
+        ("lmq-5.3.3", ["%LMQ%all"], 250_000, 4096, False, LIGHT_NOT_COMPARED),
+        ("lmq-5.3.3", ["orders"], 250_000, 4096, False, None),
+        ("lmq-5.3.3", None, 0, 4096, False, None),  # light queues are not read then
+    ],
+)
+def test_a_read_says_once_which_part_of_the_log_it_did_not_compare(
+    name: str,
+    topics: list[str] | None,
+    most: int,
+    looked_at: int,
+    verify_queue: bool,
+    said: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(lost_ends, "LOOKED_AT", looked_at)
+    monkeypatch.setattr(lost_ends, "MOST_LISTED", most)
+    golden = unpack(name, tmp_path)
+    for _ in range(2):
+        with golden.open() as store:
+            parts = store.view.ranges_of(topics or store.topics())
+            how = {"verify_queue": verify_queue, "columns": ["flag"]}
+            if topics is None:
+                list(store.read_batches(columns=["flag"]))
+            else:
+                list(store.read_slices(parts, **how))  # type: ignore[arg-type]
+            start, end = store.log_range()
+    lines = [one.message for one in caplog.records if "were not compared" in one.message]
+    assert len(lines) == (said is not None)
+    if said is not None:
+        assert said in lines[0]
+        assert f"{(end - start - 2 * looked_at) / 1024:.1f} KiB of the log" in lines[0]
+
+
+def test_cat_says_it_on_stderr_and_gives_all_messages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lost_ends, "LOOKED_AT", 4096)
+    monkeypatch.setattr(lost_ends, "MOST_LISTED", 0)
+    golden = unpack("clean-5.5.0", tmp_path)
+    done = call("cat", golden.path, "--topic", "payments")
+    assert (done.returncode, len(done.stdout.splitlines())) == (0, 418)
+    assert done.stderr.count(NOT_COMPARED) == 1
+    assert "were not compared" not in call("cat", golden.path, "--topic", "payments").stderr

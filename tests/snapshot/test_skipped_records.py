@@ -14,6 +14,7 @@ from rmq_store.verify.findings import Severity
 from rmq_store.verify.verify_store import verify
 from tests.support.golden import GoldenStore, offsets, unpack
 from tests.support.renumbered import renumber, units_of, write_units
+from tests.support.running.commands import run
 
 ORDERS = QueueId("orders", 0)
 
@@ -235,3 +236,74 @@ def test_an_entry_too_many_is_not_called_normal_after_a_rebuild(tmp_path: Path) 
         (finding,) = verify(store).findings
     assert (finding.count, "1 places too high" in finding.meaning) == (len(units) - 50, True)
     assert finding.advice.startswith("The queue repeats an entry")
+
+
+GAPS = [
+    ("clean-5.5.0", ORDERS, [(50, 60), (150, 170)], "50 to 59, 150 to 169", "10 to 30"),
+    ("clean-5.5.0", ORDERS, [(7, 8), (20, 22)], "7, 20 to 21", "1 to 3"),
+    ("lmq-5.3.3", QueueId("%LMQ%all", 0), [(2, 5), (8, 9)], "2 to 4, 8", "3 to 4"),
+]
+
+
+@pytest.mark.parametrize(("name", "queue", "gaps", "offsets", "places"), GAPS)
+def test_several_gaps_of_a_queue_are_one_finding_and_each_message_is_given_or_reported_once(
+    name: str,
+    queue: QueueId,
+    gaps: list[tuple[int, int]],
+    offsets: str,
+    places: str,
+    tmp_path: Path,
+) -> None:
+    golden = unpack(name, tmp_path)
+    units = units_of(golden, *queue)
+    kept = [n for n in range(len(units)) if not any(a <= n < b for a, b in gaps)]
+    write_units(golden, *queue, [units[n] for n in kept])
+    with golden.open() as store:
+        lost, moved = verify(store).findings
+        met: list[StoreError] = []
+        parts = [part for part in store.view.ranges_of([queue.topic]) if part.queue == queue]
+        batches = list(
+            store.read_slices(parts, columns=["commitLogOffset", "flag"], on_damage=met.append)
+        )
+    given = [at for batch in batches for at in batch.column(0).to_pylist()]
+    reported = [error.entry.log_offset for error in met if error.entry is not None]
+    assert sorted(given + reported) == [int.from_bytes(unit[:8], "big") for unit in units]
+    assert len(given) == gaps[0][0]
+    assert lost.count == len(units) - len(kept)
+    assert f"are in no entry, queue offsets {offsets}; the first" in lost.meaning
+    assert moved.count == len(kept) - gaps[0][0]
+    assert f"{places} places too low" in moved.meaning
+
+
+def test_a_gap_in_a_queue_of_batches_is_reported_by_its_readers(tmp_path: Path) -> None:
+    golden = unpack("clean-5.5.0", tmp_path)
+    queue, width = QueueId("inner", 0), 46
+    (path,) = Path(golden.path, "batchconsumequeue", "inner", "0").iterdir()
+    raw = path.read_bytes()
+    path.write_bytes((raw[: 5 * width] + raw[8 * width :]).ljust(len(raw), b"\0"))
+    lost = [int.from_bytes(raw[n * width : n * width + 8], "big") for n in (5, 6, 7)]
+    with golden.open() as store:
+        met: list[StoreError] = []
+        parts = store.view.ranges_of(["inner"])
+        batches = list(
+            store.read_slices(parts, columns=["commitLogOffset", "flag"], on_damage=met.append)
+        )
+    given = {at for batch in batches for at in batch.column(0).to_pylist()}
+    truth = {record["commitLogOffset"] for record in golden.by_queue[queue]}
+    assert given == truth - set(lost)
+    assert [error.entry.log_offset for error in met if error.entry is not None] == lost
+    assert "does not list this record of queue offset" in met[0].reason
+    run("cat", golden.path, "--topic", "inner", expect=2)
+
+
+def test_entries_that_changed_places_are_not_said_to_be_lost(tmp_path: Path) -> None:
+    golden = unpack("clean-5.5.0", tmp_path)
+    units = units_of(golden, *ORDERS)
+    units[10], units[20] = units[20], units[10]
+    write_units(golden, *ORDERS, units)
+    with golden.open() as store:
+        found = [finding.meaning for finding in verify(store).findings]
+    assert len(found) == 2
+    for one, offset, side in zip(found, (20, 10), ("low", "high"), strict=True):
+        assert f"queue offset {offset}, are listed at another queue offset" in one
+        assert f"10 places too {side}" in one

@@ -174,3 +174,19 @@ def test_a_damaged_end_of_a_queue_is_one_error_in_spark_as_in_a_direct_read(tmp_
     batches = [batch for part in reader.partitions() for batch in reader.read(part)]
     bad = [row for batch in batches for row in batch.to_pylist() if row["corruptRecord"]]
     assert [row["commitLogOffset"] for row in bad] == [records[-1]["commitLogOffset"]]
+
+
+@pytest.mark.parametrize("size", [77, 593])
+def test_the_rest_of_a_record_whose_entry_has_a_wrong_size_is_no_damage_of_the_log(
+    size: int, tmp_path: Path
+) -> None:
+    golden = unpack("clean-5.5.0", tmp_path)
+    record = golden.by_queue[QueueId("orders", 0)][10]
+    hurt_queue(golden, QueueId("orders", 0), 10, size.to_bytes(4, "big"), 8)
+    met: list[StoreError] = []
+    with golden.open() as store:
+        list(store.read_batches(columns=["body"], on_damage=met.append))
+    assert record["storeSize"] > size
+    assert [(error.code, error.offset) for error in met] == [
+        ("RMQSTORE_CORRUPT_QUEUE", record["commitLogOffset"])
+    ]

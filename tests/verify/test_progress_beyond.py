@@ -11,10 +11,11 @@ import pytest
 from rmq_store import MessageStore, QueueId
 from rmq_store.questions.answer_by_shares import ask_opened
 from rmq_store.questions.lag import LagQuestion
+from rmq_store.tables import TABLES
 from rmq_store.verify.config_against_store import progress_findings
 from rmq_store.verify.findings import Finding, Severity
 from rmq_store.verify.verify_store import verify
-from tests.support.golden import GoldenStore, log_files, unpack
+from tests.support.golden import GoldenStore, log_files, unpack, unpack_kind
 from tests.support.running.commands import objects, run
 
 
@@ -213,3 +214,70 @@ def cut_log(store: Path, end: int) -> None:
         units = (raw[at : at + 20] for at in range(0, len(raw), 20))
         kept = [unit for unit in units if int.from_bytes(unit[:8], "big") < end]
         path.write_bytes(b"".join(kept).ljust(len(raw), b"\0"))
+
+
+TIMERS = "compact-timer-5.5.0"
+
+
+@pytest.mark.parametrize(("later", "hidden"), [(0, 0), (10**8, 7), (-(10**8), 0)])
+def test_a_timer_that_has_delivered_what_the_log_does_not_have(
+    tmp_path: Path, later: int, hidden: int
+) -> None:
+    """The broker counted 7 timers that wait, in config/timermetrics."""
+    root = Path(unpack_kind(TIMERS, tmp_path).path)
+    path = root / "config" / "timercheck"
+    raw = path.read_bytes()
+    path.write_bytes((int.from_bytes(raw[:8], "big") + later).to_bytes(8, "big") + raw[8:])
+    with MessageStore.open(root) as store:
+        findings = {one.code: one for one in verify(store).findings}
+        assert findings.get("timer-ahead") is None or findings["timer-ahead"].count == hidden
+        assert ("timer-ahead" in findings) == bool(hidden)
+    rows = objects("scheduled", str(root))
+    assert [row["state"] for row in rows].count("hidden") == hidden
+
+
+@pytest.mark.parametrize("how", ["deleted", "zeros", "the last of zeros", "two deleted"])
+def test_an_index_that_ends_before_what_the_checkpoint_says(clean: GoldenStore, how: str) -> None:
+    files = sorted(Path(clean.path, "index").iterdir())
+    flushed = int.from_bytes(Path(clean.path, "checkpoint").read_bytes()[16:24], "big")
+    for path in files[-2:] if how == "two deleted" else files:
+        if "deleted" in how:
+            path.unlink()
+        elif how == "zeros" or path == files[-1]:
+            path.write_bytes(bytes(path.stat().st_size))
+    finding = found(clean).get("index-lost")
+    if how == "the last of zeros":  # the checkpoint knows the last full one
+        assert finding is None
+    else:
+        assert finding is not None
+        assert f"up to {flushed} ms" in finding.meaning
+        assert "index-absent" not in found(clean)
+
+
+@pytest.mark.parametrize("field", [0, 8, 16])
+def test_info_compares_each_time_of_the_checkpoint(clean: GoldenStore, field: int) -> None:
+    path = Path(clean.path, "checkpoint")
+    raw = bytearray(path.read_bytes())
+    raw[field : field + 8] = (int.from_bytes(raw[0:8], "big") + 1).to_bytes(8, "big")
+    path.write_bytes(raw)
+    assert "the end of the log is lost" in run("info", clean.path, expect=1)
+
+
+def test_an_index_header_with_a_record_after_the_end_of_the_log(
+    clean: GoldenStore, tmp_path: Path
+) -> None:
+    with clean.open() as store:
+        end = store.log_range()[1]
+    path = sorted(Path(clean.path, "index").iterdir())[-1]
+    raw = bytearray(path.read_bytes())
+    raw[24:32] = end.to_bytes(8, "big")
+    path.write_bytes(raw)
+    said = f"its header has a record at log offset {end}, and the log ends at {end}"
+    with clean.open() as store:
+        problems = [row["problem"] for row in TABLES["index"].of(store).to_pylist()]
+    assert problems.count(said) == 1
+    page = tmp_path / "page.html"
+    run("report", clean.path, "-o", str(page))
+    assert said in page.read_text()
+    run("report", str(unpack("clean-5.3.3", tmp_path).path), "-o", str(page))
+    assert "index-beyond-log" not in page.read_text()

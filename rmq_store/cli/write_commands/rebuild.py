@@ -20,6 +20,7 @@ from rmq_store.cli.options import (
 )
 from rmq_store.cli.printing import print_json, say
 from rmq_store.escaping import printable
+from rmq_store.format.topics import SCHEDULE_TOPIC
 from rmq_store.text.progress import Progress
 
 
@@ -76,6 +77,11 @@ def rebuild(
             say(
                 "neither topics.json nor a folder says whether these topics have batch queues; they got "
                 f"plain ones: {', '.join(map(printable, report.kind_unknown))}"
+            )
+        if report.default_delays:
+            say(
+                f"{report.default_delays} entries of {SCHEDULE_TOPIC} have the times of the default delay "
+                "levels. If the broker has a messageDelayLevel, give its file: --broker-conf"
             )
         if recovery.intact_cut:
             say(recovery.line_of_intact_cut())

@@ -79,6 +79,8 @@ def retention(
         click.secho(printable(line), fg="yellow")
     if plan.trigger is None:
         click.echo("nothing is due: it is not the hour of deleteWhen, and the disk is not too full")
+    elif not files:
+        click.echo("nothing is due: no file has only messages that are old enough")
     click.echo(
         f"{len(files)} files, {size(plan.bytes)}"
         + (f": deleted, {size(freed)}" if really else "; --apply deletes them" if files else "")
