@@ -21,7 +21,7 @@ from rmq_store.arrow.string_slices import slices
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.next_intact_record import not_a_record
-from rmq_store.commitlog.walk import SoundRun, walk
+from rmq_store.commitlog.walk import SoundRun, end_now, walk
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import (
     CorruptIndexError,
@@ -115,7 +115,7 @@ class KeyIndex:
     def beyond_log(self, file: IndexFile) -> str | None:
         """What shows that a file was made for a longer log than there is; None if nothing does."""
         last, end = file.header.end_log_offset, self._log_end
-        if not file.header.items or last < end or self._log.end_now(end) != end:
+        if not file.header.items or last < end or end_now(self._log, end) != end:
             return None
         return f"its header has a record at log offset {last}, and the log ends at {end}"
 

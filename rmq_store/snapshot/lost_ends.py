@@ -115,9 +115,11 @@ class LostEnds:
             missing = {queue: lost for queue, lost in found.ends.items() if queue in first | last}
             yield from self._inside(found, parts)
         else:
-            missing = self._missing_near(first, last)
             seen: UncoveredBytes | WholeRange | None = uncovered
             found_all = self._in_whole_log if uncovered is None else None
+            all_seen = found_all is not None or self._covers_log(uncovered)
+            near = (_light(first), _light(last)) if all_seen else (first, last)
+            missing = self._missing_near(*near)
             self._say_unseen(first | last, uncovered is not None or found_all is not None)
             if found_all is not None:
                 ends = found_all.ends.items()
@@ -130,7 +132,7 @@ class LostEnds:
             yield from self._inside(uncovered.missing)
         for queue in sorted(missing):
             yield self._unlisted(queue, missing[queue])
-        for error in self._damage_near_end(last):
+        for error in () if self._covers_log(uncovered) else self._damage_near_end(last):
             if uncovered is None or error.offset is None or not uncovered.covers(error.offset):
                 yield error
         if uncovered is not None:
@@ -163,6 +165,11 @@ class LostEnds:
         short = {queue for queue in last if self.snapshot.queues[queue].bytes_after}
         known = {queue for queue in short if self._short_of_consumers(queue) is not None}
         yield from self._beside_records(last, known | missing.keys())
+
+    def _covers_log(self, shown: UncoveredBytes | WholeRange | None) -> bool:
+        """Whether a look at what no entry lists sees all of the log."""
+        start, end = self.snapshot.log_start, self.snapshot.log_end
+        return shown is not None and shown.covers(start) and shown.covers(max(start, end - 1))
 
     def _say_unseen(self, queues: set[QueueId], whole_log: bool) -> None:
         """Say once of a store that only the ends of its log are compared with some of these queues.
@@ -313,6 +320,8 @@ class LostEnds:
         queues, which lie in bytes that another queue lists.
         """
         if not self._reached_ends(parts)[1]:
+            return
+        if self._covers_log(shown) and not _light(self.snapshot.queues):
             return
         near = self._at_end
         unseen = [
