@@ -32,7 +32,7 @@ from rmq_store.format.topics import is_system_topic, topic_of_broker
 from rmq_store.index.query_message import KeyIndex
 from rmq_store.reading.get_message import GetMessageResult, MessageGetter
 from rmq_store.reading.log_reader import Limits, LogReader, everything, log_end_without_queues
-from rmq_store.reading.message_by_id import MessageLookup
+from rmq_store.reading.message_lookup import MessageLookup
 from rmq_store.reading.read_options import OnDamage, ReadHow, ReadManner, ReadOptions
 from rmq_store.reading.slice_reader import SliceReader
 from rmq_store.snapshot.file_sizes import geometry_found

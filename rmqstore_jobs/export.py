@@ -23,7 +23,7 @@ import click
 from rmq_store import MessageStore
 from rmq_store.errors import InvalidArgumentError, nearest
 from rmq_store.format.queues import QueueSlice
-from rmq_store.search.log_slices import LogSlice, pieces_of
+from rmq_store.search.log_partitions import LogSlice, pieces_of
 from rmq_store.text.progress import Progress
 from rmqstore_jobs.exporting.export_files import FolderTarget
 from rmqstore_jobs.exporting.manifest import Manifest

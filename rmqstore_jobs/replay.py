@@ -20,7 +20,7 @@ from rmqstore_jobs.replaying.plan import ledger_place
 from rmqstore_jobs.replaying.replay_ledger import Ledger
 from rmqstore_jobs.replaying.replay_question import source_options
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec, check, with_fixed_times
-from rmqstore_jobs.replaying.report import Report
+from rmqstore_jobs.replaying.report import ReplayReport
 from rmqstore_jobs.running.job_command import Given, job
 from spark_source.options.parse import parse_options
 from spark_source.planning.query_plan import pin
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 def run(
     spark: SparkSession | None, spec: ReplaySpec, should_stop: Callable[[], bool] = lambda: False
-) -> Report:
+) -> ReplayReport:
     """Replay the selected messages. Returns the report.
 
     `should_stop` is called between waves. If it returns true, or if reading fails, the target is

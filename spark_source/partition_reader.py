@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from rmq_store import MessageStore
-from rmq_store.commitlog.next_intact_record import record_start_at
+from rmq_store.commitlog.next_intact_record import walk_to_record
 from rmq_store.format.queues import QueueSlice
 from rmq_store.reading.read_options import OnDamage
-from rmq_store.search.log_slices import LogSlice, pieces_of
+from rmq_store.search.log_partitions import LogSlice, pieces_of
 from rmq_store.search.prefetch import offset_at_log
 from rmq_store.snapshot.uncovered_bytes import WholeRange
 from spark_source.damage import DamageHandler
@@ -118,7 +118,7 @@ def _whole_range(plan: ReadPlan, share: Share, store: MessageStore) -> WholeRang
     queues = states.keys() - {one.queue for one in rest}
     read = () if share.ranges is None else plan.ranges  # by other shares
     beyond: Sequence[QueueSlice] = ()
-    end = None if part.stop is None else record_start_at(store.log, part.stop, store.log_range()[1])
+    end = None if part.stop is None else walk_to_record(store.log, part.stop, store.log_range()[1])
     if part.stop is not None and end is not None and end > part.stop:
         beyond = pieces_of(every, LogSlice(part.stop, end, 0), view.offset_at_log)
     pieces = pieces_of((*rest, *read), part, view.offset_at_log)

@@ -149,7 +149,7 @@ class Damage:
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if not self.skips and isinstance(error, StoreError) and error.entry is not None:
-            say("rmqstore: a damaged message ends this; --skip-damaged leaves it out", err=True)
+            say("rmqstore: stopped at a damaged message; --skip-damaged leaves it out", err=True)
 
     def __call__(self, error: StoreError) -> None:
         """Count one error; print the first."""

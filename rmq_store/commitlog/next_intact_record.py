@@ -57,7 +57,7 @@ def next_start(log: CommitLog, segment: SegmentFile, offset: int) -> tuple[int, 
     return (log.chain.segment_end(segment) if at is None else min(at, size) + base), None
 
 
-def record_start_at(log: CommitLog, cut: int, log_end: int) -> int:
+def walk_to_record(log: CommitLog, cut: int, log_end: int) -> int:
     """The start of the first record at or after `cut`. Every caller gets the same answer."""
     segment = log.chain.segment_at(cut)
     if segment is None:

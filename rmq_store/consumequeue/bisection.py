@@ -1,4 +1,4 @@
-"""Bisection over values of which some are unknown: damaged entries, or records that are gone."""
+"""Bisection that tolerates missing values: damaged entries, or records that are gone."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ _WRONG, _ZEROS = 1, 2  # as the loop marks items
 
 
 @dataclass(slots=True)
-class IndexScan:
+class CheckedItems:
     """The result of one pass over all items. Per slot: the number of its newest item (0: none), and
     of its items.
 
@@ -38,7 +38,7 @@ class IndexScan:
     last_time_diff: int = 0  # seconds
 
 
-def scan(file: IndexFile, log_end: int) -> IndexScan:
+def check_file(file: IndexFile, log_end: int) -> CheckedItems:
     """Read all items that the header counts."""
     header, slots = file.header, file.geometry.slots
     newest, used = np.zeros(slots, dtype=np.int32), np.zeros(slots, dtype=np.int32)
@@ -55,7 +55,7 @@ def scan(file: IndexFile, log_end: int) -> IndexScan:
             faults[1] &= _WRONG  # a key of hash 0 in the first record of the log
         ends = [*ends[:1], items[0], items[-1]]
     astray, first_astray, before_broken, beyond, newest_offset = numbers.tolist()
-    found = IndexScan(
+    found = CheckedItems(
         newest,
         used,
         faults != 0,
@@ -73,7 +73,7 @@ def scan(file: IndexFile, log_end: int) -> IndexScan:
     return found
 
 
-def is_linked(file: IndexFile, found: IndexScan) -> bool:
+def is_linked(file: IndexFile, found: CheckedItems) -> bool:
     """Whether all items are there, and each slot leads to all of its items.
 
     A slot may lead to an item that was written after the header was read.

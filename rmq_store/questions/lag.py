@@ -10,7 +10,7 @@ from typing import Any
 from rmq_store.config.consumer_offsets import Committed, committed_offsets
 from rmq_store.errors import InvalidArgumentError, nearest
 from rmq_store.questions.answer_by_shares import OnProgress
-from rmq_store.search.log_slices import COUNTED
+from rmq_store.search.log_partitions import COUNTED
 from rmq_store.search.queue_selection import require_queue_ids
 from rmq_store.store import MessageStore
 from rmq_store.tables.compute_lag import ABOVE_MAX, LOST_QUEUE, NOT_KNOWN, NOT_READ, group_rows

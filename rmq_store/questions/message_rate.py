@@ -12,7 +12,7 @@ from rmq_store.format.queues import QueueSlice
 from rmq_store.format.topics import LMQ_PREFIX
 from rmq_store.questions.answer_by_shares import OnProgress
 from rmq_store.search.log_by_time import log_offsets_since, times_in_order
-from rmq_store.search.log_slices import offset_steps
+from rmq_store.search.log_partitions import offset_steps
 from rmq_store.store import MessageStore
 from rmq_store.tables.table import all_ranges
 

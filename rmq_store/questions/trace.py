@@ -15,9 +15,9 @@ from rmq_store.questions.answer_by_shares import (
     ask,
     ask_opened,
 )
-from rmq_store.reading.message_by_id import behind_index
+from rmq_store.reading.message_lookup import behind_index
 from rmq_store.search.find_messages import FindShare, find_in, find_shares
-from rmq_store.search.log_slices import offset_steps
+from rmq_store.search.log_partitions import offset_steps
 from rmq_store.search.message_history import TRACED, Life, TracedRecord, lives_of, once, sent_to
 from rmq_store.search.queue_selection import Search
 from rmq_store.store import MessageStore

@@ -21,7 +21,7 @@ from rmq_store.format.queues import QueueSlice
 from rmq_store.format.topics import LMQ_PREFIX
 from rmq_store.questions.answer_by_shares import OnProgress
 from rmq_store.search.log_by_time import log_offsets_since, times_in_order
-from rmq_store.search.log_slices import bytes_between, offset_steps
+from rmq_store.search.log_partitions import bytes_between, offset_steps
 from rmq_store.store import MessageStore
 from rmq_store.tables.table import Row, all_ranges
 from rmq_store.tables.usage_damage import usage_rows

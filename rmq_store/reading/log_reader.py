@@ -20,7 +20,7 @@ from rmq_store.arrow.string_slices import numbers_of
 from rmq_store.commitlog.doubled_records import contradictions
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.commitlog.next_intact_record import record_start_at
+from rmq_store.commitlog.next_intact_record import walk_to_record
 from rmq_store.commitlog.walk import SoundRun, last_from, walk
 from rmq_store.consumequeue.entry_of_record import DispatchRequests, dispatch
 from rmq_store.errors import CorruptRecordError, MissingFileError, StoreError
@@ -168,7 +168,7 @@ class LogReader:
 
     def record_start(self, cut: int) -> int:
         """The start of the first record at or after `cut`. Every caller gets the same answer."""
-        return record_start_at(self.log, cut, self.log_end)
+        return walk_to_record(self.log, cut, self.log_end)
 
     # --- damage ------------------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ from rmq_store.report.section import (
     Cell,
     Command,
     Grid,
-    Missing,
+    LeftOutSection,
     Plot,
     Remark,
     Section,
@@ -34,7 +34,7 @@ from rmq_store.report.section import (
     span,
     text,
 )
-from rmq_store.search.log_slices import COUNTED
+from rmq_store.search.log_partitions import COUNTED
 from rmq_store.text.sizes import size
 from rmq_store.text.times import shown_time
 from rmq_store.verify.findings import Severity
@@ -65,7 +65,7 @@ def lag(inquiry: Inquiry) -> Section:
             f"groups have {offsets:,} offsets, and a report reads "
             f"{inquiry.bounds.offsets:,}; rmqstore report --all reads all"
         )
-        left_out = Missing(reason, inquiry.command("lag"), bounded=True)
+        left_out = LeftOutSection(reason, inquiry.command("lag"), bounded=True)
         return replace(section, unseen=[reason], missing=left_out)
     counted = min(COUNTED, max(_LEAST_COUNTED, inquiry.bounds.entries // offsets))
     answer = ask_opened(LagQuestion(counted=counted), inquiry.store)

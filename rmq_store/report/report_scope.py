@@ -12,7 +12,7 @@ from rmq_store.escaping import printable
 from rmq_store.files.remote.uri_filesystem import is_uri
 from rmq_store.questions.answer_by_shares import OnProgress, ask_opened
 from rmq_store.questions.usage import UsageAnswer, UsageQuestion
-from rmq_store.report.section import Command, Missing, Section
+from rmq_store.report.section import Command, LeftOutSection, Section
 from rmq_store.store import MessageStore
 from rmq_store.tables.table import all_ranges
 
@@ -145,4 +145,4 @@ def _in_ansi_c(character: str) -> str:
 
 def missing(anchor: str, title: str, error: Exception, command: Command) -> Section:
     """A section that could not be made."""
-    return Section(anchor, title, missing=Missing(str(error), command))
+    return Section(anchor, title, missing=LeftOutSection(str(error), command))

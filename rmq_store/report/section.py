@@ -64,7 +64,7 @@ class Remark:
 
 
 @dataclass(frozen=True, slots=True)
-class Missing:
+class LeftOutSection:
     """Why a section is not there, and the command that looks closer. `bounded`: it would take long."""
 
     reason: str
@@ -84,7 +84,7 @@ class Section:
     remarks: Sequence[Remark] = ()
     unseen: Sequence[str] = ()
     commands: Sequence[Command] = ()
-    missing: Missing | None = None
+    missing: LeftOutSection | None = None
 
 
 @dataclass(frozen=True, slots=True)

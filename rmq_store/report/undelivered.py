@@ -28,7 +28,7 @@ from rmq_store.report.section import (
     Cell,
     Command,
     Grid,
-    Missing,
+    LeftOutSection,
     Remark,
     Section,
     in_units,
@@ -263,21 +263,21 @@ def _there(inquiry: Inquiry, *topics: str) -> list[str]:
 
 def _too_many(
     inquiry: Inquiry, messages: int, command: Command, *, copies: bool = True
-) -> Missing | None:
+) -> LeftOutSection | None:
     """Why a section of so many messages of the broker's topics would cost too much; None if not.
 
     `copies`: it looks for later copies of the messages, by their keys.
     """
     bounds = inquiry.bounds
     if messages > bounds.held:
-        return Missing(
+        return LeftOutSection(
             f"the broker's topics hold {messages:,} such messages, and a report reads "
             f"{bounds.held:,}; rmqstore report --all reads all",
             command,
             bounded=True,
         )
     if copies and messages and inquiry.unindexed > bounds.unindexed:
-        return Missing(
+        return LeftOutSection(
             f"{inquiry.unindexed:,} bytes of the log have no index, and would be read to "
             "find what became of the messages; rmqstore report --all reads them",
             command,
@@ -286,7 +286,7 @@ def _too_many(
     return None
 
 
-def _left_out(section: Section, why: Missing) -> Section:
+def _left_out(section: Section, why: LeftOutSection) -> Section:
     return replace(section, missing=why, unseen=[why.reason])
 
 

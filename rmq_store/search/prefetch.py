@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from rmq_store.files.parallel import LOOKS_IN_FLIGHT, side_by_side
 from rmq_store.format.queues import Entry, EntryAt, QueueId, QueueSlice
-from rmq_store.search.log_slices import looked_at, sample_offsets
+from rmq_store.search.log_partitions import looked_at, sample_offsets
 from rmq_store.store import MessageStore
 
 OffsetAtLog = Callable[[QueueId, int], int]

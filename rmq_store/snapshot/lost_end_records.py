@@ -101,7 +101,7 @@ class Compared:
     tags_code: Ints  # of that entry
 
 
-class Listing(NamedTuple):
+class ListedPlaces(NamedTuple):
     """The entries of a queue that point to a record, in log order; one of -1 if there is none.
 
     Arrays of n.
@@ -111,7 +111,7 @@ class Listing(NamedTuple):
     offset: Ints  # queue offset
 
     @classmethod
-    def of(cls, entries: Entries) -> Listing:
+    def of(cls, entries: Entries) -> ListedPlaces:
         """That of some entries."""
         entries = entries.take(entries.points_to_record)
         entries = entries.take(np.argsort(entries.log_offset, kind="stable"))
@@ -135,7 +135,7 @@ class UnlistedRecords:
         self._root, self._log, self._config = root, log, config
         self._snapshot, self._entries_of = snapshot, entries_of
         self._offset_at_log = offset_at_log
-        self._listings: dict[QueueId, Listing] = {}
+        self._listings: dict[QueueId, ListedPlaces] = {}
 
     def search(self, queues: Collection[QueueId], start: int, stop: int) -> MissingRecords:
         """What the log has in [start, stop) for `queues`, and they do not list."""
@@ -276,7 +276,7 @@ class UnlistedRecords:
         once: Mask = np.searchsorted(listed, log_offsets, side="right") <= first + 1
         return once
 
-    def _listing_of(self, queue: QueueId, log_offsets: Ints) -> Listing:
+    def _listing_of(self, queue: QueueId, log_offsets: Ints) -> ListedPlaces:
         """What a queue lists, at least what leads from the first to the last of these places.
 
         A damaged queue may list a record anywhere. So all entries are read and kept, unless they are
@@ -284,13 +284,13 @@ class UnlistedRecords:
         be read lists nothing: its reader reports it.
         """
         if not len(log_offsets):
-            return Listing.of(no_entries())
+            return ListedPlaces.of(no_entries())
         try:
             return self._read_listing(queue, int(log_offsets.min()), int(log_offsets.max()) + 1)
         except StoreError:
-            return Listing.of(no_entries())
+            return ListedPlaces.of(no_entries())
 
-    def _read_listing(self, queue: QueueId, start: int, stop: int) -> Listing:
+    def _read_listing(self, queue: QueueId, start: int, stop: int) -> ListedPlaces:
         if queue in self._listings:
             return self._listings[queue]
         state = self._snapshot.queues[queue]
@@ -298,8 +298,8 @@ class UnlistedRecords:
         units = state.file_stop - state.file_start + (0 if state.tail is None else len(state.tail))
         if min(high - low, units) > _KEPT or self._log.chain.is_remote:
             low, high = self._offset_at_log(queue, start), self._offset_at_log(queue, stop)
-            return Listing.of(self._entries_of(queue, low, high))
-        kept = Listing.of(self._entries_of(queue, low, high))
+            return ListedPlaces.of(self._entries_of(queue, low, high))
+        kept = ListedPlaces.of(self._entries_of(queue, low, high))
         if sum(len(one.offset) for one in self._listings.values()) + len(kept.offset) > _KEPT:
             self._listings = {}
         self._listings[queue] = kept

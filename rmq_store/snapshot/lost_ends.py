@@ -1,4 +1,4 @@
-"""Proof that a queue or the log ends before the messages that it had.
+"""Finds messages missing at the end of a queue or of the log.
 
 Nothing in a queue file says where the queue ends, so a lost end looks like a shorter queue. The proof is
 in other files: bytes after the last entry, offsets that consumers have reached, records in the log, the
@@ -18,7 +18,7 @@ import numpy as np
 
 from rmq_store.commitlog.doubled_records import contradictions
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.commitlog.next_intact_record import record_start_at
+from rmq_store.commitlog.next_intact_record import walk_to_record
 from rmq_store.commitlog.walk import SoundRun, end_now
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.consumer_offsets import read_consumer_offsets, read_delay_offsets
@@ -50,7 +50,7 @@ from rmq_store.snapshot.lost_end_records import (
 )
 from rmq_store.snapshot.snapshot import StoreSnapshot
 from rmq_store.snapshot.uncovered_bytes import UncoveredBytes, WholeRange
-from rmq_store.snapshot.undispatched_records import record_start_near
+from rmq_store.snapshot.undispatched_records import guess_record
 from rmq_store.text.sizes import size
 
 LOG = logging.getLogger("rmqstore")
@@ -147,7 +147,7 @@ class LostEnds:
     def errors_beside_bytes(
         self, parts: Sequence[QueueSlice], whole: WholeRange | None = None
     ) -> Iterator[StoreError]:
-        """The errors that no `uncovered` bytes show; `errors_of` gives the others.
+        """Errors not found by the check of `uncovered` bytes, which `errors_of` gives.
 
         The records of a light queue are listed in another queue too. `whole`: the range of these
         bytes, if nobody else reads the others; then what queues lack outside of it is an error too.
@@ -214,8 +214,8 @@ class LostEnds:
 
     def _range(self, start: int | None, stop: int | None) -> tuple[int, int]:
         end = self.snapshot.log_end
-        low = self.snapshot.log_start if start is None else record_start_at(self.log, start, end)
-        high = end if stop is None else min(record_start_at(self.log, stop, end), end)
+        low = self.snapshot.log_start if start is None else walk_to_record(self.log, start, end)
+        high = end if stop is None else min(walk_to_record(self.log, stop, end), end)
         return low, high
 
     def unlisted(
@@ -418,7 +418,7 @@ class LostEnds:
     @cached_property
     def _last_bytes(self) -> tuple[int, int]:
         end = self.snapshot.log_end
-        return record_start_near(self.log, end - LOOKED_AT, end), end
+        return guess_record(self.log, end - LOOKED_AT, end), end
 
     @cached_property
     def unlisted_damage(self) -> list[StoreError]:

@@ -12,7 +12,7 @@ from rmq_store.config.topics_json import queue_count
 from rmq_store.format.array_types import Ints
 from rmq_store.format.queues import QueueId
 from rmq_store.snapshot.lost_ends import LOOKED_AT, LostEnds
-from rmq_store.snapshot.undispatched_records import record_start_near
+from rmq_store.snapshot.undispatched_records import guess_record
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ def _where_topics_begin(ends: LostEnds, topics: set[str]) -> dict[str, int]:
 def _records_near_the_ends(ends: LostEnds) -> dict[QueueId, _Found]:
     start, end = ends.snapshot.log_start, ends.snapshot.log_end
     near = min(start + LOOKED_AT, end)
-    late = record_start_near(ends.log, max(near, end - LOOKED_AT), end)
+    late = guess_record(ends.log, max(near, end - LOOKED_AT), end)
     found: dict[QueueId, _Found] = {}
     for requests in chain(ends.records.requests(start, near), ends.records.requests(late, end)):
         for queue, rows in requests.by_queue():

@@ -50,7 +50,7 @@ def find_undispatched(
     found = _strays_in(log, dispatched, log_end, listed, config, batch)
     start = log.start if back_from is None else min(back_from, dispatched)
     while start > log.start:
-        before = record_start_near(log, start - _LOOK_BACK, start)
+        before = guess_record(log, start - _LOOK_BACK, start)
         more = _strays_in(log, before, start, listed, config, batch)
         start = before
         if not more:
@@ -67,7 +67,7 @@ def find_undispatched(
     return tails, misplaced
 
 
-def record_start_near(log: CommitLog, wanted: int, otherwise: int) -> int:
+def guess_record(log: CommitLog, wanted: int, otherwise: int) -> int:
     """A log offset at or after `wanted` where a record starts; at most `otherwise`."""
     at = max(wanted, log.start)
     for segment in log.chain.segments_from(at):

@@ -1,4 +1,4 @@
-"""The range of the log of which a selection has every message of users' topics."""
+"""Finds the range of the log that a selection covers: it has every message of users' topics there."""
 
 from __future__ import annotations
 

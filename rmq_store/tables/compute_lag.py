@@ -11,7 +11,7 @@ from rmq_store.config.consumer_offsets import Committed
 from rmq_store.config.topics_json import queue_count
 from rmq_store.format.layout import CONFIG_DIR
 from rmq_store.format.queues import QueueId
-from rmq_store.search.log_slices import COUNTED, bytes_between
+from rmq_store.search.log_partitions import COUNTED, bytes_between
 from rmq_store.store import MessageStore
 from rmq_store.tables.table import Row
 

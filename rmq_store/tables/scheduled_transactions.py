@@ -35,7 +35,7 @@ SCHEDULED = Table(
         TableColumn("uniqKey", TEXT, "property UNIQ_KEY"),
         TableColumn("msgId", TEXT, "offsetMsgId of the stored record"),
         TableColumn(
-            "reconsumeTimes", INT, "how often a consumer sent it back; such a one is a retry"
+            "reconsumeTimes", INT, "how often a consumer sent it back; above 0 it is a retry"
         ),
         TableColumn("storeSize", INT, "size of the stored record, bytes"),
         TableColumn("heldIn", TEXT, "the broker's topic that holds it"),

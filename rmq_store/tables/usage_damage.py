@@ -8,7 +8,7 @@ from datetime import date, timedelta
 from rmq_store.errors import StoreError
 from rmq_store.format.queues import QueueSlice
 from rmq_store.format.topics import LMQ_PREFIX
-from rmq_store.search.log_slices import bytes_between
+from rmq_store.search.log_partitions import bytes_between
 from rmq_store.store import MessageStore
 from rmq_store.tables.table import (
     BROKER,

@@ -25,7 +25,7 @@ from rmq_store.index.index_file_reader import (
     open_index_file,
     open_index_files,
 )
-from rmq_store.index.item_chains import IndexScan, scan
+from rmq_store.index.item_chains import CheckedItems, check_file
 from rmq_store.index.items_of_messages import index_items, tag_items
 from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.store import MessageStore
@@ -85,7 +85,7 @@ def check_files(store: MessageStore, findings: Findings) -> list[IndexHealth]:
         half_written |= not closed and file.header.end_timestamp > flushed
         if not file.header.items and likely is not None:  # a file without items fits any geometry
             file = IndexFile.assumed(segment, likely, mappings)
-        scanned = scan(file, store.log_range()[1])
+        scanned = check_file(file, store.log_range()[1])
         if file.header.items or likely is not None:
             findings.add_all(damage_of(file, scanned, half_written=half_written))
         _check_range(file, scanned, store.log_range(), findings, closed)
@@ -124,7 +124,7 @@ def _about_unsure(
     file = IndexFile.assumed(segment, geometry, mappings)
     found = list(header_damage(file))
     if not found and geometry.slots:
-        found = list(damage_of(file, scan(file, 0), half_written=half_written))
+        found = list(damage_of(file, check_file(file, 0), half_written=half_written))
     if found:
         yield from found
         return
@@ -166,7 +166,7 @@ def _likely_geometry(
     return next((one for one in guesses if one.file_size == segment.size), None)
 
 
-def _health(file: IndexFile, found: IndexScan) -> IndexHealth:
+def _health(file: IndexFile, found: CheckedItems) -> IndexHealth:
     return IndexHealth(
         file.path,
         file.header.items,
@@ -196,7 +196,7 @@ def _wrong_times(store: MessageStore, file: IndexFile) -> Iterator[Finding]:
 
 def _check_range(
     file: IndexFile,
-    found: IndexScan,
+    found: CheckedItems,
     log_range: tuple[int, int],
     findings: Findings,
     closed: bool,

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from rmq_store.format.array_types import Ints
 from rmq_store.format.layout import INDEX_HEADER, INDEX_ITEM, INDEX_SLOT
 from rmq_store.index.index_file_reader import Header, IndexFile
-from rmq_store.index.item_chains import IndexScan
+from rmq_store.index.item_chains import CheckedItems
 from rmq_store.verify.findings import Finding, Severity
 
 _TODO = (
@@ -62,7 +62,7 @@ def _impossible_fields(header: Header, most_places: int) -> list[Wrong]:
     return wrong
 
 
-def damage_of(file: IndexFile, found: IndexScan, *, half_written: bool) -> Iterator[Finding]:
+def damage_of(file: IndexFile, found: CheckedItems, *, half_written: bool) -> Iterator[Finding]:
     """Findings for contradictions in a file: at most one each for header, slots and items.
 
     `half_written`: the broker was writing the file when it crashed or when the file was copied.
@@ -105,7 +105,7 @@ class _Slots(NamedTuple):
         return _Slots(self.number[rows], self.expected[rows], self.found[rows], self.reaches)
 
 
-def _wrong_slots(file: IndexFile, found: IndexScan) -> _Slots:
+def _wrong_slots(file: IndexFile, found: CheckedItems) -> _Slots:
     count, places = file.header.items, file.geometry.items
     numbers, reaches = [], 0
     for first, heads in file.slot_heads():
@@ -126,7 +126,7 @@ def _wrong_slots(file: IndexFile, found: IndexScan) -> _Slots:
     return _Slots(joined[0], joined[1], joined[2], reaches)
 
 
-def _wrong_fields(file: IndexFile, found: IndexScan, slots: _Slots) -> Iterator[Wrong]:
+def _wrong_fields(file: IndexFile, found: CheckedItems, slots: _Slots) -> Iterator[Wrong]:
     header = file.header
     count = header.items
     if slots.reaches:
@@ -208,7 +208,7 @@ def _slot_finding(file: IndexFile, slots: _Slots) -> Finding:
     )
 
 
-def _astray_finding(file: IndexFile, found: IndexScan) -> Finding:
+def _astray_finding(file: IndexFile, found: CheckedItems) -> Finding:
     number, header = found.first_astray, file.header
     start = file.item_at(number)
     return Finding(
@@ -225,7 +225,7 @@ def _astray_finding(file: IndexFile, found: IndexScan) -> Finding:
     )
 
 
-def _item_findings(file: IndexFile, found: IndexScan) -> Iterator[Finding]:
+def _item_findings(file: IndexFile, found: CheckedItems) -> Iterator[Finding]:
     if len(found.zeros):
         number = int(found.zeros[0])
         start = file.item_at(number)

@@ -29,7 +29,7 @@ from rmq_store.format.record import Record, encode_record
 from rmq_store.format.releases import Dialect
 from rmq_store.writing.encoded_records import (
     EncodedRecords,
-    Listing,
+    ListedRecords,
     Unplaced,
     listing_of,
 )
@@ -81,7 +81,7 @@ class RecordAppender:
         dialect: Dialect,
         last: tuple[int, int],
         *,
-        written: Callable[[Bytes, Ints, Listing | None], None],
+        written: Callable[[Bytes, Ints, ListedRecords | None], None],
         file_ends: Callable[[], None],
         fail: Callable[[BaseException], None],
     ) -> None:
@@ -207,7 +207,7 @@ class RecordAppender:
 
     def _listing(
         self, records: Unplaced, rows: slice, given: tuple[Ints, Ints, Ints]
-    ) -> Listing | None:
+    ) -> ListedRecords | None:
         if not self.lists:
             return None
         if isinstance(records, EncodedRecords):
@@ -216,7 +216,7 @@ class RecordAppender:
             return listing_of(records, rows, self._dialect, *given)
         return None
 
-    def _write_run(self, data: Bytes, places: Ints, listing: Listing | None = None) -> None:
+    def _write_run(self, data: Bytes, places: Ints, listing: ListedRecords | None = None) -> None:
         """Write records with the log offsets `places` at the end of the log."""
         self._log.write(data)
         self.last_record = int(places[-1])

@@ -23,7 +23,7 @@ from rmq_store.format.releases import Dialect
 from rmq_store.index.index_file_reader import Geometry, Header, IndexFile, list_index_files
 from rmq_store.index.index_writer import IndexWriter
 from rmq_store.snapshot.snapshot import StoreSnapshot
-from rmq_store.writing.encoded_records import Listing, concat_listings
+from rmq_store.writing.encoded_records import ListedRecords, concat_listings
 
 _BYTES_TAKEN = 8 << 20  # bytes appended before queue and index entries are written
 _RUNS_TAKEN = 1024  # appends whose queue and index entries are written together
@@ -52,13 +52,13 @@ class Dispatcher:
         ends = {queue: state.file_stop for queue, state in snapshot.queues.items()}
         self._queues = QueueWriter(root, config, queue_files, ends)
         self._index = _open_index(root, config, release)
-        self._taken: list[tuple[Bytes, Ints, Listing | None]] = []
+        self._taken: list[tuple[Bytes, Ints, ListedRecords | None]] = []
         self.bytes_taken = 0
         self._broke_off = False
         self.last_record = 0  # log offset of the last record whose entries are written
         self.last_timestamp = 0  # when it was stored, ms
 
-    def take(self, data: Bytes, places: Ints, listing: Listing | None = None) -> bool:
+    def take(self, data: Bytes, places: Ints, listing: ListedRecords | None = None) -> bool:
         """Queue records at the log offsets `places`, after those of earlier calls.
 
         `listing`: what lists them, where it is known; otherwise it is derived from `data`. Returns
@@ -98,7 +98,7 @@ class Dispatcher:
         self.last_timestamp = int(headers.store_timestamp[-1])
         self._listed(self._ends_of(requests))
 
-    def _write_listing(self, listing: Listing) -> None:
+    def _write_listing(self, listing: ListedRecords) -> None:
         requests = listing.entries()
         self._write(requests, lambda index: index.add_hashes(*listing.items()))
         self.last_record = int(listing.log_offset[-1])

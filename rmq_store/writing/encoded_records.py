@@ -1,4 +1,4 @@
-"""Records as bytes that only lack their place: queueId, offsets and store time.
+"""Encoded records without queueId, offsets and store time.
 
 They can be made anywhere, several batches at the same time; then one writer gives them their place.
 What lists them in queues and index is computed with them, so that nobody has to read them again.
@@ -133,7 +133,7 @@ class EncodedRecords:
         _set_fields(data, at + behind_v6 * V6_EXTRA, "store_timestamp", store_timestamp)
         return data
 
-    def listing(self, rows: slice, *given: Ints) -> Listing:
+    def listing(self, rows: slice, *given: Ints) -> ListedRecords:
         """What lists the records `rows`, with the `given` offsets and times as in `placed`."""
         first = int(self.item_counts[: rows.start].sum())
         counts = self.item_counts[rows]
@@ -171,7 +171,7 @@ def _set_fields(data: Bytes, at: Ints, name: str, values: npt.NDArray[Any]) -> N
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class ListedRecords:
     """What lists n records of the log in queues and index. Arrays of n, and of the index items."""
 
     topics: Sequence[str]
@@ -208,19 +208,19 @@ class Listing:
         return self.log_offset, self.store_timestamp, row, self.hashes
 
 
-def concat_listings(parts: Sequence[Listing]) -> Listing:
+def concat_listings(parts: Sequence[ListedRecords]) -> ListedRecords:
     """The listings of adjacent records, at least one, in one object with renumbered topics."""
     topics, codes = renumbered([(part.topics, part.topic_code) for part in parts])
-    return Listing(topics, codes, *concatenated(parts, Listing.__match_args__[2:]))
+    return ListedRecords(topics, codes, *concatenated(parts, ListedRecords.__match_args__[2:]))
 
 
 _Keys = tuple[Ints, Ints, npt.NDArray[np.int32]]  # tags_code, item_counts and hashes
 
 
-def _listing(records: Unplaced, rows: slice, given: tuple[Ints, ...], keys: _Keys) -> Listing:
+def _listing(records: Unplaced, rows: slice, given: tuple[Ints, ...], keys: _Keys) -> ListedRecords:
     queue_offset, log_offset, store_timestamp = given
     tags_code, counts, hashes = keys
-    return Listing(
+    return ListedRecords(
         records.topics,
         records.topic_code[rows],
         records.queue_id[rows].astype(np.int64),
@@ -270,7 +270,9 @@ def encode(prepared: Prepared, rows: slice, dialect: Dialect) -> EncodedRecords:
     )
 
 
-def listing_of(prepared: Prepared, rows: slice, dialect: Dialect, *given: Ints) -> Listing | None:
+def listing_of(
+    prepared: Prepared, rows: slice, dialect: Dialect, *given: Ints
+) -> ListedRecords | None:
     """What lists the records `rows` of checked messages, with the `given` offsets and times.
 
     None if it follows from other properties than tags and keys, as that of inner batches.

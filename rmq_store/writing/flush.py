@@ -19,7 +19,7 @@ _PAGE = 4096  # OS_PAGE_SIZE of MappedFile
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class WrittenSoFar:
     """The progress of a writer at one moment, which a thorough flush then secures.
 
     `log_end`; time and place of the last record, and of the last dispatched one; end time of the
@@ -93,7 +93,7 @@ class Flusher:
         config: StoreConfig,
         log: OpenFiles,
         queues: OpenFiles,
-        progress: Callable[[], Progress],
+        progress: Callable[[], WrittenSoFar],
         flush_index: Callable[[], None],
         write_checkpoint: Callable[[Checkpoint], None],
         failed: Callable[[BaseException], None],
@@ -155,7 +155,7 @@ class Flusher:
             else:
                 self._queues.sync(config.flush_pages_queues * _PAGE)
 
-    def flush_queues(self, before: Progress) -> None:
+    def flush_queues(self, before: WrittenSoFar) -> None:
         """Flush all queues and the index, then update the checkpoint."""
         self._queues.sync()
         self._flush_index()

@@ -32,8 +32,8 @@ from rmq_store.writing.append_messages import (
     nothing_appended,
 )
 from rmq_store.writing.dispatcher import Dispatcher
-from rmq_store.writing.encoded_records import EncodedRecords, Listing
-from rmq_store.writing.flush import Flusher, GroupCommit, Progress
+from rmq_store.writing.encoded_records import EncodedRecords, ListedRecords
+from rmq_store.writing.flush import Flusher, GroupCommit, WrittenSoFar
 from rmq_store.writing.long_polling import Arrivals
 from rmq_store.writing.open_for_writing import WritableStore, make_store, open_store
 from rmq_store.writing.reput import RETRIES, Reput
@@ -168,9 +168,9 @@ class StoreWriter:
             Checkpoint.read_or_zero(self.path / CHECKPOINT_FILE),
         )
 
-    def _progress(self) -> Progress:
+    def _progress(self) -> WrittenSoFar:
         with self._appending:
-            return Progress(
+            return WrittenSoFar(
                 self._log.end,
                 self._records.last_timestamp,
                 self._dispatcher.last_timestamp,
@@ -357,7 +357,7 @@ class StoreWriter:
                 advice = "Close it and open it again with append_to, which recovers it"
             raise ReadOnlyStoreError(self.path, reason=reason, advice=advice)
 
-    def _queue_for_dispatch(self, data: Bytes, places: Ints, listing: Listing | None) -> None:
+    def _queue_for_dispatch(self, data: Bytes, places: Ints, listing: ListedRecords | None) -> None:
         """Queue records written at the log offsets `places` for dispatch."""
         if self._reput is None and self._dispatcher.take(data, places, listing):
             self.dispatch()

@@ -44,13 +44,13 @@ from rmqstore_jobs.replaying.replay_question import (
     READ_TO_SEND,
     REFUSED_BY_BROKER,
     REFUSED_BY_STORE,
-    Rows,
+    ReplayRows,
     columns_for_store,
     left_unread,
 )
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from rmqstore_jobs.replaying.replayed_rows import OTHER_KEY, OTHER_TIME, READ
-from rmqstore_jobs.replaying.report import PlannedQueue, Report
+from rmqstore_jobs.replaying.report import PlannedQueue, ReplayReport
 from rmqstore_jobs.running.provenance import files_of_store, provenance_of, sums_of
 from rmqstore_jobs.running.spark_engine import engine_of
 from rmqstore_jobs.running.store_selection import lost_from
@@ -83,7 +83,7 @@ Refusals = Callable[[pa.RecordBatch], Mapping[int, str]]
 """The rows of a batch that the target would refuse, with the reason."""
 
 
-def run(spark: SparkSession | None, spec: ReplaySpec) -> Report:
+def run(spark: SparkSession | None, spec: ReplaySpec) -> ReplayReport:
     """Report what a run with this spec would do now. Raises StoreError if the run would be
     refused."""
     began = time.monotonic()
@@ -116,7 +116,7 @@ def run(spark: SparkSession | None, spec: ReplaySpec) -> Report:
     sums = sums_of(spark, files_of_store(plan.store)) if spec.checksums else ()
     problems = [f"{n:,}: {why}" for why, n in reasons.most_common(_REASONS_SHOWN)]
     lost = list(lost_from(plan))
-    return Report(
+    return ReplayReport(
         job="replay",
         run_id="",
         ok=not refused and not lost,
@@ -162,7 +162,7 @@ def _looked_at(
 ) -> tuple[list[Row], Counter[str]]:
     """Messages, bytes and offsets by source queue, target queue and refusal."""
     live = spec.to_broker is not None
-    question = Rows.of(
+    question = ReplayRows.of(
         spec,
         plan,
         ranges,
@@ -287,7 +287,7 @@ def _plain(error: InvalidMessageError) -> str:
 def _by_client(fifo: frozenset[str]) -> Refusals:
     def refusals(batch: pa.RecordBatch) -> Mapping[int, str]:
         from rmqstore_jobs.replay_targets.grpc_client import GrpcClient
-        from rmqstore_jobs.replay_targets.retrying_sender import Refused
+        from rmqstore_jobs.replay_targets.retrying_sender import RefusedMessage
         from rmqstore_jobs.replay_targets.send_to_broker import rows_to_send
 
         client = GrpcClient(
@@ -297,7 +297,7 @@ def _by_client(fifo: frozenset[str]) -> Refusals:
         for number, row in enumerate(rows_to_send([batch])):
             try:
                 client.prepare(row)
-            except Refused as why:
+            except RefusedMessage as why:
                 found[number] = str(why)
         return found
 

@@ -13,7 +13,7 @@ from typing import Any
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.layout import CRC_PROPERTY, KEY_SEPARATOR, Property
 from rmqstore_jobs.replay_targets.broker_access import ACCESS_KEY, SECRET_KEY, BrokerAccess
-from rmqstore_jobs.replay_targets.retrying_sender import Denied, Refused, Row, Unreachable
+from rmqstore_jobs.replay_targets.retrying_sender import Denied, RefusedMessage, Row, Unreachable
 
 MESSAGE_GROUP_LIMIT = 64  # characters; ProxyConfig#maxMessageGroupSize
 REQUEST_SECONDS = 10
@@ -139,7 +139,7 @@ class GrpcClient:
         return producer
 
     def prepare(self, row: Row) -> Any:
-        """The client's message. Raises Refused with the client's own reason."""
+        """The client's message. Raises RefusedMessage with the client's own reason."""
         from rocketmq.v5.exception import IllegalArgumentException
 
         message = self._rocketmq.Message()
@@ -157,11 +157,11 @@ class GrpcClient:
             if row["topic"] in self._fifo:
                 message.message_group = row["messageGroup"]
         except IllegalArgumentException as why:
-            raise Refused(f"the client: {why}") from None
+            raise RefusedMessage(f"the client: {why}") from None
         return message
 
     def send(self, message: Any) -> None:
-        """Send a message and wait for the answer. Raises Refused, Unreachable, Denied."""
+        """Send a message and wait for the answer. Raises RefusedMessage, Unreachable, Denied."""
         from rocketmq.v5 import exception as errors
 
         for_good = (
@@ -175,9 +175,9 @@ class GrpcClient:
         try:
             self._producer.send(message)
         except errors.IllegalArgumentException as why:
-            raise Refused(f"the client: {why}") from None
+            raise RefusedMessage(f"the client: {why}") from None
         except for_good as why:
-            raise Refused(f"the broker: {why}") from None
+            raise RefusedMessage(f"the broker: {why}") from None
         except Exception as why:
             denied = self._denial(message.topic)
             if denied is not None:
@@ -247,7 +247,7 @@ def _add(message: Any, name: str, value: str) -> None:
     try:
         message.add_property(name, value)
     except IllegalArgumentException as why:
-        raise Refused(f"the client: property {name!r}: {why}") from None
+        raise RefusedMessage(f"the client: property {name!r}: {why}") from None
 
 
 def _imported() -> Any:

@@ -21,7 +21,7 @@ from rmq_store import MessageStore
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import StoreError
 from rmq_store.format.queues import QueueId
-from rmq_store.search.log_slices import LogSlice
+from rmq_store.search.log_partitions import LogSlice
 from rmq_store.text.progress import Progress
 from rmq_store.writing.open_for_writing import with_log_of_its_own
 from rmqstore_jobs.replay_targets.discard_unfinished import discard_unfinished
@@ -45,7 +45,7 @@ from rmqstore_jobs.replaying.replay_ledger import Ledger, ReplayRun, new_run
 from rmqstore_jobs.replaying.replay_question import REFUSED_BY_STORE, Handled, left_unread
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from rmqstore_jobs.replaying.replayed_rows import OTHER_KEY, OTHER_TIME, READ
-from rmqstore_jobs.replaying.report import Report, TargetRange
+from rmqstore_jobs.replaying.report import ReplayReport, TargetRange
 from rmqstore_jobs.running.failures import failure
 from rmqstore_jobs.running.provenance import Provenance, files_of_store, provenance_of, sums_of
 from rmqstore_jobs.running.store_selection import lost_from
@@ -92,7 +92,7 @@ class LocalReplay:
         self.counts = Counter(self.current.counts)
         self.read = narrowed(self.plan, spec)
 
-    def run(self, should_stop: Callable[[], bool]) -> Report:
+    def run(self, should_stop: Callable[[], bool]) -> ReplayReport:
         """Replay the remaining messages. Returns the report. `should_stop` is called between
         waves."""
         if not self.resumed:
@@ -266,7 +266,7 @@ class LocalReplay:
 
     # --- result ----------------------------------------------------------------------------------
 
-    def _report(self) -> Report:
+    def _report(self) -> ReplayReport:
         selected = messages_selected(self.plan, self.spec)
         skipped = {name: self.counts[name] for name in (OTHER_TIME, OTHER_KEY, REFUSED_BY_STORE)}
         finished = self.stopped_by is None
@@ -276,7 +276,7 @@ class LocalReplay:
         problems = [*self.problems, *(self._shortfalls(selected) if finished else ())]
         problems += lost_from(self.plan)
         refused = self.counts[REFUSED_BY_STORE]
-        return Report(
+        return ReplayReport(
             job="replay",
             run_id=self.current.run_id,
             ok=finished and not problems and not refused,

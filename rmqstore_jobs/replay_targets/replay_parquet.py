@@ -16,7 +16,7 @@ from rmq_store import MessageStore
 from rmq_store.arrow.column_definitions import DEFAULT_NAMES, arrow_schema
 from rmq_store.questions.answer_by_shares import ask
 from rmq_store.text.progress import Progress
-from rmqstore_jobs.replaying.replay_question import Rows
+from rmqstore_jobs.replaying.replay_question import ReplayRows
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from rmqstore_jobs.running.spark_engine import engine_of
 from spark_source.options.definitions import DEFAULT_PARTITION_BYTES
@@ -42,7 +42,7 @@ def write_parquet(
     folder.mkdir(parents=True, exist_ok=True)
     for stale in (folder / _WHOLE, *folder.glob("*.parquet"), *folder.glob(".*.parquet")):
         stale.unlink(missing_ok=True)
-    question = Rows.of(
+    question = ReplayRows.of(
         spec,
         plan,
         plan.ranges,

@@ -23,7 +23,7 @@ _WAITING = 64  # rows that wait in each lane
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0  # seconds
 
 
-class Refused(Exception):
+class RefusedMessage(Exception):
     """The message can never be sent; the text is the reason."""
 
 
@@ -39,10 +39,10 @@ class Client(Protocol):
     """A client: prepares a message, which finds most refusals, and sends it."""
 
     def prepare(self, row: Row) -> Any:
-        """The client's message for a row. Raises Refused."""
+        """The client's message for a row. Raises RefusedMessage."""
 
     def send(self, message: Any) -> None:
-        """Send a message and wait until the broker has it. Raises Refused, Unreachable, Denied."""
+        """Send a message and wait until the broker has it. Raises RefusedMessage, Unreachable, Denied."""
 
     def close(self) -> None:
         """Close the connections."""
@@ -158,7 +158,7 @@ class Sender:
         try:
             if not self._delivered(self.client.prepare(row)):
                 return
-        except Refused as why:
+        except RefusedMessage as why:
             self._refused.put({**row, "reason": str(why)})
             return
         with self._lock:

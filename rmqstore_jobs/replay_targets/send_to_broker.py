@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from rmq_store import MessageStore
 from rmq_store.files.durable_files import sync_folder
 from rmq_store.questions.answer_by_shares import ask
-from rmq_store.search.log_slices import LogSlice, pieces_of
+from rmq_store.search.log_partitions import LogSlice, pieces_of
 from rmq_store.text.progress import Progress
 from rmqstore_jobs.replay_targets.broker_access import BrokerAccess
 from rmqstore_jobs.replay_targets.grpc_client import GrpcClient, group_of
@@ -33,12 +33,12 @@ from rmqstore_jobs.replaying.replay_ledger import Ledger, ReplayRun, new_run
 from rmqstore_jobs.replaying.replay_question import (
     READ_TO_SEND,
     REFUSED_BY_BROKER,
-    Rows,
+    ReplayRows,
     left_unread,
 )
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from rmqstore_jobs.replaying.replayed_rows import OTHER_KEY, OTHER_TIME, READ
-from rmqstore_jobs.replaying.report import Report
+from rmqstore_jobs.replaying.report import ReplayReport
 from rmqstore_jobs.running.failures import failure
 from rmqstore_jobs.running.provenance import files_of_store, provenance_of, sums_of
 from rmqstore_jobs.running.spark_engine import cores_of, engine_of
@@ -100,7 +100,7 @@ class LiveReplay:
             snapshot={"log": [snapshot.log_start, snapshot.log_end], "target_queues": []},
         )
 
-    def run(self, should_stop: Callable[[], bool]) -> Report:
+    def run(self, should_stop: Callable[[], bool]) -> ReplayReport:
         """Send the selected messages. Returns the report.
 
         `should_stop` is called between waves. If the broker cannot be reached, the replay ends and
@@ -134,7 +134,7 @@ class LiveReplay:
     def _send(self, wave: LogSlice) -> None:
         with self.plan.store.open() as source:
             pieces = pieces_of(self.read.ranges, wave, source.view.offset_at_log)
-        question = Rows.of(
+        question = ReplayRows.of(
             self.spec,
             self.plan,
             pieces,
@@ -172,7 +172,7 @@ class LiveReplay:
 
     # --- result ----------------------------------------------------------------------------------
 
-    def _report(self) -> Report:
+    def _report(self) -> ReplayReport:
         assert self.spec.to_broker is not None
         selected = messages_selected(self.plan, self.spec)
         counts = self.counts
@@ -196,7 +196,7 @@ class LiveReplay:
             problems.append(f"{selected:,} messages were selected, but {counts[READ]:,} were read")
         read = self.plan.store
         sums = sums_of(self.spark, files_of_store(read)) if self.spec.checksums else ()
-        return Report(
+        return ReplayReport(
             job="replay",
             run_id=self.current.run_id,
             ok=finished and not problems,

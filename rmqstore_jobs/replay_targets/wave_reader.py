@@ -12,8 +12,8 @@ from rmq_store import MessageStore
 from rmq_store.files.parallel import one_ahead
 from rmq_store.format.releases import Dialect
 from rmq_store.questions.answer_by_shares import ask
-from rmq_store.search.log_slices import LogSlice, pieces_of
-from rmqstore_jobs.replaying.replay_question import Handled, Rows, columns_for_store
+from rmq_store.search.log_partitions import LogSlice, pieces_of
+from rmqstore_jobs.replaying.replay_question import Handled, ReplayRows, columns_for_store
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from rmqstore_jobs.running.spark_engine import cores_of, engine_of
 from spark_source.planning.query_plan import ReadPlan
@@ -47,7 +47,7 @@ class WaveReader:
     def _read(self, wave: LogSlice) -> Handled[list[pa.RecordBatch]]:
         with self.plan.store.open() as source:
             pieces = pieces_of(self.plan.ranges, wave, source.view.offset_at_log)
-        question = Rows.of(
+        question = ReplayRows.of(
             self.spec,
             self.plan,
             pieces,

@@ -120,7 +120,7 @@ _OPTIONS = (
     click.option(
         "--dry-run",
         is_flag=True,
-        help="Only report what would be written or sent, and what refused.",
+        help="Report what would be written or sent, and what would be refused; write nothing.",
     ),
     click.option(
         "--wave-bytes",

@@ -9,7 +9,7 @@ from pathlib import Path
 from rmq_store import MessageStore, StoreSnapshot
 from rmq_store.format.queues import QueueSlice
 from rmq_store.format.topics import LMQ_PREFIX
-from rmq_store.search.log_slices import LogSlice, joined, offset_steps, pieces_of
+from rmq_store.search.log_partitions import LogSlice, joined, offset_steps, pieces_of
 from rmq_store.search.plan_key_search import plan_keys
 from rmq_store.snapshot.wholly_selected_log import whole_range
 from rmqstore_jobs.replaying.replay_ledger import Ledger, LedgerError, ReplayRun

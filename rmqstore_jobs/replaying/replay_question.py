@@ -101,7 +101,7 @@ class Handled(Generic[_Part]):
 
 
 @dataclass(frozen=True, slots=True)
-class Rows(Generic[_Part]):
+class ReplayRows(Generic[_Part]):
     """The question of a replay: read ranges of a store, and hand the changed rows to `handle`.
 
     Shares are slices of the log of about `share_bytes`, or whole queues if `tasks` is given; then
@@ -129,7 +129,7 @@ class Rows(Generic[_Part]):
         share_bytes: int,
         tasks: int | None = None,
         selected_bytes: int | None = None,
-    ) -> Rows[_Part]:
+    ) -> ReplayRows[_Part]:
         """The question about `ranges` of a plan.
 
         A broker gets each member of an inner batch; other targets get records as stored.

@@ -50,7 +50,7 @@ class PlannedQueue:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ReplayReport:
     """Numbers of messages, and the provenance. `ok` decides the exit code."""
 
     job: str
@@ -83,7 +83,7 @@ class Report:
         show(self, console)
 
 
-def show(report: Report, console: Console | None = None) -> None:
+def show(report: ReplayReport, console: Console | None = None) -> None:
     """Print the report for a person."""
     console = console or Console()
     say_first(console, _verdict(report), report.problems)
@@ -98,7 +98,7 @@ def show(report: Report, console: Console | None = None) -> None:
     console.print(source_table(report.source))
 
 
-def _show_plain(report: Report, console: Console) -> None:
+def _show_plain(report: ReplayReport, console: Console) -> None:
     counts = [("", _unit(report)), *((what, count) for what, count, _ in _counts(report))]
     print_lines(console, f"{report.job}: result", counts)
     print_plain(console, "target queues", [as_json_object(part) for part in report.target_queues])
@@ -106,12 +106,12 @@ def _show_plain(report: Report, console: Console) -> None:
     print_lines(console, READ, source_rows(report.source))
 
 
-def _unit(report: Report) -> str:
+def _unit(report: ReplayReport) -> str:
     # A broker gets the messages of an inner batch one by one; a store and Parquet get its record.
     return "records" if report.source.options.get("to_broker") is None else "messages"
 
 
-def _counts(report: Report) -> Iterator[tuple[str, int, str]]:
+def _counts(report: ReplayReport) -> Iterator[tuple[str, int, str]]:
     """What is counted, the number, and a colour."""
     yield "selected", report.selected, ""
     yield "read", report.read, ""
@@ -124,7 +124,7 @@ def _counts(report: Report) -> Iterator[tuple[str, int, str]]:
         yield f"skipped: {reason}", count, "yellow"
 
 
-def _numbers(report: Report) -> Table:
+def _numbers(report: ReplayReport) -> Table:
     table = Table(title=f"{report.job}: result", title_justify="left")
     table.add_column("")
     table.add_column(_unit(report), justify="right")
@@ -167,7 +167,7 @@ def _queue_name(topic: str, queue_id: int) -> str:
     return f"{topic}/{queue_id}"
 
 
-def _verdict(report: Report) -> Text:
+def _verdict(report: ReplayReport) -> Text:
     run = f", run {report.run_id}" if report.run_id else ""
     took = f"in {report.seconds:.1f} s{run}"
     again = " (continued an earlier run)" if report.resumed else ""

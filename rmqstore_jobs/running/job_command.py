@@ -116,7 +116,7 @@ Prepare = Callable[["SparkSession.Builder", Any], "SparkSession.Builder"]
 
 
 class Job:
-    """A job as a command. A call parses, runs in this process or on Spark, prints the result and
+    """A job as a command. A call parses, runs in this process or on Spark, prints the result, and
     returns the exit code.
 
     `ask` makes the job's spec from the given options. `stoppable`: the job checks between parts

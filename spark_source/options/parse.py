@@ -24,7 +24,7 @@ from spark_source.options.definitions import (
     Option,
 )
 from spark_source.options.secret import reveal
-from spark_source.options.value_parsers import Assignment, ByQueue, Refused
+from spark_source.options.value_parsers import Assignment, ByQueue, InvalidValue
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +201,7 @@ def _paths(value: str) -> tuple[str, ...]:
     shape = '["/data/a/store", "/data/b/store"]'
     try:
         found = values.json_list(value, shape)
-    except Refused as refused:
+    except InvalidValue as refused:
         raise _invalid(f"option 'paths' {refused}", "Give them as load([a, b])") from None
     return tuple(os.fspath(path) for path in found)
 
@@ -214,7 +214,7 @@ def parse_option(option: Option, value: str) -> Any:
     """The typed value of an option. Raises InvalidArgumentError."""
     try:
         return option.parse(reveal(value))
-    except Refused as refused:
+    except InvalidValue as refused:
         raise InvalidArgumentError(
             None,
             reason=f"option {option.name!r} {refused}",

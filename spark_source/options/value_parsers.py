@@ -1,4 +1,4 @@
-"""Parse the value of an option: a string to a typed value, or Refused with the reason."""
+"""Parse the value of an option: a string to a typed value, or InvalidValue with the reason."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST_BYTES = 2**63 - 1
 _SIZE_UNITS = {"": 0, "b": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 
 
-class Refused(ValueError):
+class InvalidValue(ValueError):
     """The reason why a value is invalid. It becomes an InvalidArgumentError that names the
     option."""
 
@@ -52,7 +52,7 @@ class ByQueue:
 def text(value: str) -> str:
     """A text that is not empty."""
     if not value.strip():
-        raise Refused("is empty")
+        raise InvalidValue("is empty")
     return value
 
 
@@ -60,7 +60,7 @@ def flag(value: str) -> bool:
     """true or false."""
     known = {"true": True, "false": False}
     if value.strip().lower() not in known:
-        raise Refused("is neither true nor false")
+        raise InvalidValue("is neither true nor false")
     return known[value.strip().lower()]
 
 
@@ -71,7 +71,7 @@ def one_of(*known: str) -> Callable[[str], str]:
         for word in known:
             if word.casefold() == value.strip().casefold():
                 return word
-        raise Refused(f"is none of {', '.join(known)}")
+        raise InvalidValue(f"is none of {', '.join(known)}")
 
     return parse
 
@@ -79,7 +79,7 @@ def one_of(*known: str) -> Callable[[str], str]:
 def count(value: str) -> int:
     """A whole number above 0."""
     if not re.fullmatch(r"\s*[0-9]{1,18}\s*", value) or int(value) == 0:
-        raise Refused("is not a whole number above 0, of at most 18 digits")
+        raise InvalidValue("is not a whole number above 0, of at most 18 digits")
     return int(value)
 
 
@@ -87,7 +87,7 @@ def words(value: str) -> tuple[str, ...]:
     """Names separated by commas, without repeats."""
     found = tuple(dict.fromkeys(word.strip() for word in value.split(",") if word.strip()))
     if not found:
-        raise Refused("names nothing")
+        raise InvalidValue("names nothing")
     return found
 
 
@@ -96,7 +96,7 @@ def pattern(value: str) -> str:
     try:
         re.compile(text(value))
     except re.error as error:
-        raise Refused(f"is not a regular expression ({error})") from None
+        raise InvalidValue(f"is not a regular expression ({error})") from None
     return value
 
 
@@ -111,7 +111,7 @@ def any_of(value: str) -> tuple[str, ...] | None:
         return None
     found = tuple(dict.fromkeys(word.strip() for word in value.split("||") if word.strip()))
     if not found:
-        raise Refused("names none; give one, several as 'a || b', or '*' for all")
+        raise InvalidValue("names none; give one, several as 'a || b', or '*' for all")
     return found
 
 
@@ -119,10 +119,10 @@ def keys(value: str) -> tuple[str, ...]:
     """The words of `a || b`, each without spaces."""
     found = any_of(value)
     if found is None:
-        raise Refused("cannot be '*': leave it out to read messages with any keys")
+        raise InvalidValue("cannot be '*': leave it out to read messages with any keys")
     for word in found:
         if any(character.isspace() for character in word):
-            raise Refused(f"has {word!r}: a key is one word; separate several as 'a || b'")
+            raise InvalidValue(f"has {word!r}: a key is one word; separate several as 'a || b'")
     return found
 
 
@@ -132,7 +132,7 @@ def parse_size(value: str) -> int:
     match = re.fullmatch(r"\s*([0-9]{1,18})\s*([bkmgt]?)(?:i?b)?\s*", value.lower())
     size = 0 if match is None else int(match[1]) << _SIZE_UNITS[match[2]]
     if not 0 < size <= _MOST_BYTES:
-        raise Refused("is not a number of bytes such as 134217728, 128m or 1g, below 8 EiB")
+        raise InvalidValue("is not a number of bytes such as 134217728, 128m or 1g, below 8 EiB")
     return size
 
 
@@ -141,7 +141,7 @@ def time(value: str) -> Time:
     try:
         return parse_time(value)
     except NotATimeError as error:
-        raise Refused(str(error)) from None
+        raise InvalidValue(str(error)) from None
 
 
 # --- JSON by topic, broker and queue --------------------------------------------------------------
@@ -152,9 +152,9 @@ def json_object(value: str, shape: str) -> dict[str, Any]:
     try:
         found = json.loads(value)
     except ValueError as error:  # no JSON, or a number of thousands of digits
-        raise Refused(f"is not JSON ({error}); it looks like {shape}") from None
+        raise InvalidValue(f"is not JSON ({error}); it looks like {shape}") from None
     if not isinstance(found, dict):
-        raise Refused(f"is not an object; it looks like {shape}")
+        raise InvalidValue(f"is not an object; it looks like {shape}")
     return found
 
 
@@ -164,17 +164,17 @@ def names_to_text(value: str) -> dict[str, str]:
     found = json_object(value, shape)
     for name, path in found.items():
         if not isinstance(path, str) or not path.strip() or not name.strip():
-            raise Refused(f"has no text for {name!r}; it looks like {shape}")
+            raise InvalidValue(f"has no text for {name!r}; it looks like {shape}")
         if "/" in name and "/" not in path:
-            raise Refused(f"has the path {name!r} as a name; it looks like {shape}")
+            raise InvalidValue(f"has the path {name!r} as a name; it looks like {shape}")
     if not found:
-        raise Refused("names nothing")
+        raise InvalidValue("names nothing")
     return found
 
 
 def _queue_number(value: Any, shape: str) -> int:
     if not re.fullmatch(r"[0-9]{1,10}", str(value)) or isinstance(value, bool):
-        raise Refused(f"has {value!r} as a queue id; it looks like {shape}")
+        raise InvalidValue(f"has {value!r} as a queue id; it looks like {shape}")
     return int(value)
 
 
@@ -204,7 +204,7 @@ def assignment(value: str) -> Assignment:
         by_broker = given if isinstance(given, dict) else {None: given}
         for broker, ids in by_broker.items():
             if not isinstance(ids, list):
-                raise Refused(f"has no list of queue ids for {topic!r}; it looks like {shape}")
+                raise InvalidValue(f"has no list of queue ids for {topic!r}; it looks like {shape}")
             for number in ids:
                 queue = QueueId(topic, _queue_number(number, shape))
                 if broker is None:
@@ -212,7 +212,7 @@ def assignment(value: str) -> Assignment:
                 else:
                     on_broker.append((broker, queue))
     if not everywhere and not on_broker:
-        raise Refused("names no queue")
+        raise InvalidValue("names no queue")
     return Assignment(tuple(dict.fromkeys(everywhere)), tuple(dict.fromkeys(on_broker)))
 
 
@@ -223,12 +223,14 @@ def by_queue(value: str, shape: str, least: int, what: str) -> ByQueue:
     on_broker: dict[tuple[str, QueueId], int] = {}
     for topic, given in json_object(value, shape).items():
         if not isinstance(given, dict):
-            raise Refused(f"has no {what}s by queue id for {topic!r}; it looks like {shape}")
+            raise InvalidValue(f"has no {what}s by queue id for {topic!r}; it looks like {shape}")
         for name, inside in given.items():
             pairs = inside.items() if isinstance(inside, dict) else [(name, inside)]
             for queue_id, number in pairs:
                 if not isinstance(number, int) or isinstance(number, bool) or number < least:
-                    raise Refused(f"has {number!r} as a {what} of {topic!r}; it looks like {shape}")
+                    raise InvalidValue(
+                        f"has {number!r} as a {what} of {topic!r}; it looks like {shape}"
+                    )
                 queue = QueueId(topic, _queue_number(queue_id, shape))
                 if isinstance(inside, dict):
                     on_broker[name, queue] = number
@@ -246,7 +248,7 @@ def offsets(own_end: str) -> Callable[[str], ByQueue]:
         if word == own_end:
             return ByQueue()
         if word in _WORDS:
-            raise Refused(f"cannot be {word!r}; give {own_end!r} or JSON of offsets")
+            raise InvalidValue(f"cannot be {word!r}; give {own_end!r} or JSON of offsets")
         return by_queue(value, '{"orders": {"0": 23, "1": -1}}', EARLIEST, "offset")
 
     return parse
@@ -259,7 +261,7 @@ def timestamps(value: str) -> ByQueue:
         try:
             parse_time(str(number))
         except NotATimeError as error:
-            raise Refused(f"has {number}, which {error}") from None
+            raise InvalidValue(f"has {number}, which {error}") from None
     return times
 
 
@@ -267,7 +269,7 @@ def duration(value: str) -> float:
     """Seconds, from a number with a unit: 500ms, 30s, 15m, 1h."""
     match = re.fullmatch(r"([0-9]+)\s*(ms|s|m|h)", value.strip().lower())
     if match is None:
-        raise Refused("is not a time such as 500ms, 30s, 15m or 1h")
+        raise InvalidValue("is not a time such as 500ms, 30s, 15m or 1h")
     return int(match[1]) * {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}[match[2]]
 
 
@@ -276,9 +278,9 @@ def json_list(value: str, shape: str) -> list[str]:
     try:
         found = json.loads(value)
     except json.JSONDecodeError as error:
-        raise Refused(f"is not JSON ({error}); it looks like {shape}") from None
+        raise InvalidValue(f"is not JSON ({error}); it looks like {shape}") from None
     if not isinstance(found, list) or not all(isinstance(one, str) and one for one in found):
-        raise Refused(f"is not a list of paths; it looks like {shape}")
+        raise InvalidValue(f"is not a list of paths; it looks like {shape}")
     return found
 
 
@@ -287,4 +289,4 @@ def storage_options(value: str) -> StorageOptions:
     try:
         return parse_storage_options(value)
     except ValueError as error:
-        raise Refused(str(error)) from None
+        raise InvalidValue(str(error)) from None

@@ -9,7 +9,7 @@ from itertools import pairwise
 from rmq_store import MessageStore, StoreError
 from rmq_store.format.layout import MIN_RECORD_SIZE
 from rmq_store.format.queues import Entry, EntryAt, QueueId, QueueSlice
-from rmq_store.search.log_slices import (
+from rmq_store.search.log_partitions import (
     LogSlice,
     bins_of_queues,
     even_slices,

@@ -27,7 +27,7 @@ from pyspark.sql.datasource import (
 from rmq_store import MessageStore
 from rmq_store.format.layout import KEY_SEPARATOR
 from rmq_store.format.queues import QueueSlice
-from rmq_store.reading.message_by_id import log_offset_of_id
+from rmq_store.reading.message_lookup import log_offset_of_id
 from rmq_store.search.queue_selection import CLOCK_SLACK_MS
 from spark_source.options.definitions import PERMISSIVE
 from spark_source.planning.query_plan import QueryPlan, ReadPlan

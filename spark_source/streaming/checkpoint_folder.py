@@ -16,7 +16,7 @@ _FORMAT = "v1"
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class QueryProgress:
     """The last micro-batch of a query that is committed, and the last one that is planned.
 
     `places`: up to where the committed ones go, by broker name, for each of the query's sources that
@@ -28,7 +28,7 @@ class Progress:
     places: tuple[dict[str, StorePlace], ...]
 
 
-def read_progress(folder: str) -> Progress:
+def read_progress(folder: str) -> QueryProgress:
     """What a query has done, by its checkpoint folder, on a local or mounted disk.
 
     Raises InvalidArgumentError for another folder, and for one that another source wrote.
@@ -44,8 +44,8 @@ def read_progress(folder: str) -> Progress:
     # Spark deletes old offsets before their commits.
     committed = max(set(_numbers(commits)) & set(planned), default=None)
     if committed is None:
-        return Progress(None, max(planned, default=None), ())
-    return Progress(committed, max(planned), _places(folder, offsets / str(committed)))
+        return QueryProgress(None, max(planned, default=None), ())
+    return QueryProgress(committed, max(planned), _places(folder, offsets / str(committed)))
 
 
 def _numbers(folder: Path) -> list[int]:

@@ -13,7 +13,7 @@ from rmq_store.reading.growing_log import check_place
 from rmq_store.tables.table import Row
 from spark_source.options.parse import SourceOptions
 from spark_source.planning.stores import Target
-from spark_source.streaming.checkpoint_folder import Progress, read_progress
+from spark_source.streaming.checkpoint_folder import QueryProgress, read_progress
 from spark_source.streaming.micro_batch_ends import Follower
 from spark_source.streaming.offsets import StorePlace
 from spark_source.streaming.stream_options import StreamOptions
@@ -44,7 +44,7 @@ def _of_store(
     name: str,
     target: Target | None,
     places: Mapping[str, StorePlace],
-    progress: Progress,
+    progress: QueryProgress,
 ) -> Row:
     known = places.get(name)
     given = None if known is None else known.place.offset

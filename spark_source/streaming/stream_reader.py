@@ -23,7 +23,7 @@ from rmq_store import StoreSnapshot
 from rmq_store.errors import StoreError
 from rmq_store.heap_settings import settle_worker
 from rmq_store.reading.growing_log import LogPlace, expired
-from rmq_store.search.log_slices import even_slices
+from rmq_store.search.log_partitions import even_slices
 from spark_source.damage import DamageHandler
 from spark_source.hidden_traceback import without_traceback
 from spark_source.options.definitions import PERMISSIVE

@@ -19,7 +19,7 @@ from spark_source.writing.target.write_options import WriteOptions, parse_write_
 
 
 @dataclass
-class Prepared(WriterCommitMessage):
+class PreparedPart(WriterCommitMessage):
     """What a task has prepared. `write_id`, and of a stream the query, as the tasks know them."""
 
     part: Part
@@ -44,16 +44,17 @@ class RmqStoreWriter(DataSourceArrowWriter):
         """Prepare the rows of one task."""
         partition = partition_id()
         if not self.wanted:
-            return Prepared(Part(partition), self.job.write_id)
+            return PreparedPart(Part(partition), self.job.write_id)
         rows = prepared_rows(iterator, self.job.asked)
-        return Prepared(self.job.staging.write(partition, rows), self.job.write_id)
+        return PreparedPart(self.job.staging.write(partition, rows), self.job.write_id)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Write what all tasks have prepared."""
         if self.wanted:
             settle_worker()
             commit(
-                self.job, [message.part for message in messages if isinstance(message, Prepared)]
+                self.job,
+                [message.part for message in messages if isinstance(message, PreparedPart)],
             )
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:

@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 
 from rmq_store.errors import StoreError
 from rmq_store.heap_settings import settle_worker
-from spark_source.writing.batch_writer import Prepared, partition_id, prepared_rows
+from spark_source.writing.batch_writer import PreparedPart, partition_id, prepared_rows
 from spark_source.writing.commit import StoreWrite, check_target, commit
 from spark_source.writing.rows_to_append import check_columns, check_types
 from spark_source.writing.target.write_ledger import StreamBatch
@@ -60,11 +60,11 @@ class RmqStoreStreamWriter(DataSourceStreamArrowWriter):
         job = self._job(f"{query}-{self.token}")
         rows = prepared_rows(iterator, self.asked)
         part = job.staging.write(partition_id(), rows, begin=True)
-        return Prepared(part, job.write_id, query)
+        return PreparedPart(part, job.write_id, query)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Write what all tasks have prepared, unless the ledger lists the batch."""
-        prepared = [message for message in messages if isinstance(message, Prepared)]
+        prepared = [message for message in messages if isinstance(message, PreparedPart)]
         if prepared:
             settle_worker()
             query = prepared[0].query
@@ -74,5 +74,5 @@ class RmqStoreStreamWriter(DataSourceStreamArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Remove what the tasks have prepared; what failed tasks leave, the next commit removes."""
-        for write_id in {m.write_id for m in messages if isinstance(m, Prepared)}:
+        for write_id in {m.write_id for m in messages if isinstance(m, PreparedPart)}:
             self._job(write_id).staging.remove()

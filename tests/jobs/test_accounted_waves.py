@@ -84,12 +84,12 @@ def test_a_wave_for_a_broker_accounts_for_its_range_although_its_shares_are_queu
     tasks: int, hurt: tuple[GoldenStore, Truth], tmp_path: Path
 ) -> None:
     from rmq_store.questions.answer_by_shares import InProcess, ask
-    from rmqstore_jobs.replaying.replay_question import READ_TO_SEND, Rows
+    from rmqstore_jobs.replaying.replay_question import READ_TO_SEND, ReplayRows
 
     golden, _ = hurt
     spec = ReplaySpec(source=golden.path, to_broker="127.0.0.1:1", failed=str(tmp_path / "failed"))
     plan = planned(spec, None)
-    question = Rows.of(
+    question = ReplayRows.of(
         spec,
         plan,
         plan.ranges,
@@ -188,7 +188,7 @@ def test_no_wave_of_a_store_that_lost_nothing_reports_anything(name: str, tmp_pa
 def test_the_range_of_a_wave_begins_where_the_one_before_ends(
     golden: Callable[[str], GoldenStore],
 ) -> None:
-    from rmq_store.search.log_slices import pieces_of
+    from rmq_store.search.log_partitions import pieces_of
     from spark_source.planning.partitions import cut_into_slices
 
     plan = pin_all(parse_options({"path": golden("clean-5.5.0").path})).stores[0]

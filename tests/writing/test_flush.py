@@ -15,7 +15,7 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import AccessError, InvalidArgumentError, ReadOnlyStoreError
 from rmq_store.files.segment_writer import OpenFiles
 from rmq_store.markers.checkpoint import Checkpoint
-from rmq_store.writing.flush import Flusher, GroupCommit, Progress
+from rmq_store.writing.flush import Flusher, GroupCommit, WrittenSoFar
 from tests.support.stores import QUEUES, SMALL, append_many, contents, one_message
 
 SYNC = {**SMALL, "flushDiskType": "SYNC_FLUSH"}
@@ -142,7 +142,7 @@ def make_flusher(config: dict[str, Any]) -> tuple[Flusher, Recorder, Recorder, l
         StoreConfig.of(config),
         log,  # type: ignore[arg-type]
         queues,  # type: ignore[arg-type]
-        lambda: Progress(1000, 50, 40, 900, 30),
+        lambda: WrittenSoFar(1000, 50, 40, 900, 30),
         lambda: None,
         written.append,
         lambda error: None,

@@ -1,6 +1,6 @@
 """An Arrow batch of messages to the bytes of their records.
 
-The counterpart of `format.record.encode_record` for many records. A property test keeps the two
+`format.record.encode_record` does it for one record. A property test keeps the two
 equal. All checks run before the first byte is built, so a batch is written completely or not at all.
 """
 

@@ -1,4 +1,4 @@
-"""One message to one record, with the broker's checks: the readable counterpart of `batch.prepare`."""
+"""Turns one message into a record, with the checks of the broker. `batch_to_records` does it for many."""
 
 from __future__ import annotations
 

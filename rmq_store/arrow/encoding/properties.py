@@ -46,7 +46,7 @@ def property_strings(
 
 
 def given_strings(columns: dict[str, pa.Array], dialect: Dialect) -> pa.Array:
-    """The property string of every message by all columns that give properties; null is not given.
+    """The property string of every message by all columns that give properties; a null counts as absent.
 
     `rawProperties` comes first. Raises InvalidMessageError if another column differs from it.
     """
@@ -159,7 +159,7 @@ def _of_words(words: dict[str, pa.Array], count: int, last_separator: bool) -> p
 def _check_agreement(stored: pa.Array, words: dict[str, pa.Array]) -> None:
     """Raises InvalidMessageError if tags, keys or uniqKey differ from the same property.
 
-    A null or empty one is not given.
+    A null or empty one counts as absent.
     """
     if not words:
         return
@@ -184,7 +184,7 @@ def _check_agreement(stored: pa.Array, words: dict[str, pa.Array]) -> None:
 def _check_same_map(stored: pa.Array, given: pa.Array) -> None:
     """Raises InvalidMessageError if a row's map has other properties than its stored string.
 
-    A null is not given.
+    A null counts as absent.
     """
     found = map_strings(decode_property_columns(stored, with_map=True).properties)
     encoded = map_strings(given)

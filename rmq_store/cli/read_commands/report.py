@@ -45,7 +45,7 @@ def report(
 ) -> None:
     """Write a report of the store into one HTML file: findings, tables and plots.
 
-    It holds for a store of any size: what would take long is sampled or left out, and the report says
+    What would take long in a large store is sampled or left out, and the report says
     so. Changes nothing in the store. Needs pip install 'rmqstore[report]'.
     """
     require_libraries()

@@ -22,7 +22,7 @@ from spark_source.writing.target.write_options import WriteOptions
 
 
 def settle_append(begun: Begun, asked: WriteOptions, ledger: Path) -> None:
-    """Recover the target to where its log ends with a write that is done, or else without it.
+    """Finish or undo an interrupted append.
 
     `ledger`: the file that says so. Raises WriteLedgerError if another process has opened the store
     since, so that nobody knows which messages are of that write.

@@ -24,7 +24,7 @@ from rmqstore_jobs.replay_targets.retrying_sender import (
     Denied,
     Manner,
     Pacer,
-    Refused,
+    RefusedMessage,
     Row,
     Sender,
     Unreachable,
@@ -47,7 +47,7 @@ class Fake:
 
     def prepare(self, row: Row) -> Any:
         if row["number"] % 100 == 17:
-            raise Refused("an unlucky number")
+            raise RefusedMessage("an unlucky number")
         return row
 
     def send(self, message: Any) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq_store.format.queues import Entry, QueueId, QueueSlice
-from rmq_store.search.log_slices import (
+from rmq_store.search.log_partitions import (
     QUEUES_IN_ALL,
     QUEUES_OF_ONE_SLICE,
     Bound,

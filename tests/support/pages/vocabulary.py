@@ -33,7 +33,7 @@ class Meaning(NamedTuple):
 
 MEANINGS = {
     "--topic": Meaning(
-        "messages of this topic; of a message that was sent back or given up, its origin topic",
+        "messages of this topic; a retry and a dead letter count for the topic they were first sent to",
         "topic",
     ),
     "--queue": Meaning("this queue of the topic", "assign"),
@@ -63,7 +63,7 @@ MEANINGS = {
     "--log": Meaning("copy the log, or link its full files"),
     "--release": Meaning("the broker release that the written files fit", "release"),
     "--apply": Meaning("change STORE; without it the command shows what it would change"),
-    "--method": Meaning("the way of a recovery: strict, or as the broker does"),
+    "--method": Meaning("how to recover: strict, or as the broker does"),
     "--broker-conf": Meaning("the broker's configuration file", "brokerConf"),
     "--broker-name": Meaning("the broker's name", "brokerName"),
     "--engine": Meaning("work in this process, or on Spark"),
