@@ -209,7 +209,9 @@ def test_an_index_with_a_gap_or_none(clean: GoldenStore) -> None:
     assert report == dict.fromkeys(names, Severity.WARNING)
     file.write_bytes(whole)
     shutil.rmtree(folder)
-    assert codes(report_of(clean.path)) == {"index-lost": Severity.WARNING}  # so says the checkpoint
+    assert codes(report_of(clean.path)) == {
+        "index-lost": Severity.WARNING
+    }  # so says the checkpoint
     path = Path(clean.path, "checkpoint")
     raw = path.read_bytes()
     path.write_bytes(raw[:16] + bytes(8) + raw[24:])
