@@ -27,7 +27,7 @@ LOG = logging.getLogger("rmqstore")
 TOPICS_FILE = "topics.json"
 TopicConfigs = dict[str, dict[str, Any]]
 
-_READ_WRITE = 6  # perm bits: 4 read, 2 write
+_READ, _READ_WRITE = 4, 6  # perm bits: 4 read, 2 write
 
 
 def update_topics(
@@ -174,6 +174,12 @@ def queue_count(settings: Mapping[str, Any] | None) -> int:
     """How many queues a topic is declared with: the larger of those to read and to write."""
     counts = ((settings or {}).get(name) for name in ("readQueueNums", "writeQueueNums"))
     return max((count for count in counts if isinstance(count, int)), default=0)
+
+
+def may_be_read(settings: Mapping[str, Any] | None) -> bool:
+    """Whether perm lets consumers read a topic (PermName); true if nothing says otherwise."""
+    perm = (settings or {}).get("perm")
+    return not isinstance(perm, int) or bool(perm & _READ)
 
 
 def read_queue_count(settings: Mapping[str, Any] | None) -> int | None:

@@ -13,6 +13,7 @@ from rmq_store.files.segments import SegmentFile
 from rmq_store.format.layout import ABORT_FILE, BLANK_HEAD, BLANK_SIZE, INDEX_DIR, MAGIC_BLANK
 from rmq_store.format.queues import QueueId
 from rmq_store.index.index_file_reader import IndexFile, list_index_files
+from rmq_store.recovery.as_broker_queues import refused_files
 from rmq_store.snapshot.queue_range import QueueState
 from rmq_store.snapshot.snapshot import StoreSnapshot, take_snapshot
 
@@ -49,6 +50,7 @@ def why_unclean(root: Path, log: CommitLog, config: StoreConfig) -> UncleanStore
     folders = QueueFolders(root, config)
     try:
         refuse_abort(root)
+        _refuse_short_files(log)
         refuse_unclean(root, log, folders, take_snapshot(root, log, folders, config))
         _refuse_index(root, config)
     except UncleanStoreError as error:
@@ -56,6 +58,21 @@ def why_unclean(root: Path, log: CommitLog, config: StoreConfig) -> UncleanStore
     finally:
         folders.close()
     return None
+
+
+def _refuse_short_files(log: CommitLog) -> None:
+    """Raise UncleanStoreError for a short or empty file of the log, with which no broker starts."""
+    folders, size = [Path(folder) for folder in log.chain.folders], log.chain.file_size
+    for error in refused_files(folders, size, "mappedFileSizeCommitLog"):
+        path = Path(error.path or "")
+        if path.name.isdigit() and path.stat().st_size < size:
+            raise UncleanStoreError(
+                path,
+                reason=error.reason,
+                expected=error.expected,
+                actual=error.actual,
+                advice=_ADVICE,
+            )
 
 
 def _refuse_index(root: Path, config: StoreConfig) -> None:

@@ -12,7 +12,7 @@ from rmq_store.commitlog.doubled_records import doubled_names
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.config.consumer_offsets import read_consumer_offsets
 from rmq_store.config.rocksdb import rocksdb_queues
-from rmq_store.config.topics_json import read_queue_count, topics_or_problem
+from rmq_store.config.topics_json import may_be_read, read_queue_count, topics_or_problem
 from rmq_store.consumequeue.bisection import (
     bisect_first,
     find_boundary,
@@ -89,15 +89,18 @@ class QueueView:
         return sorted({*self.topics(), *self.declared_topics})
 
     def is_read(self, queue: QueueId) -> bool:
-        """Whether consumers get the messages of a queue: topics.json lets them read its number.
+        """Whether consumers get the messages of a queue: topics.json lets them read it.
 
-        True for the queues that only the broker reads, and for a topic without readQueueNums.
+        True for the queues that only the broker reads, and for a topic without readQueueNums. A broker
+        makes dead letters without the right to be read.
         """
         topic, number = queue
         if is_system_topic(topic) and not topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
             return True
-        count = read_queue_count(self.declared_topics.get(topic))
-        return count is None or number < count
+        settings = self.declared_topics.get(topic)
+        count = read_queue_count(settings)
+        readable = topic.startswith(DLQ_PREFIX) or may_be_read(settings)
+        return readable and (count is None or number < count)
 
     @cached_property
     def known_names(self) -> KnownNames:

@@ -17,7 +17,7 @@ from rmq_store.config.consumer_offsets import (
     read_delay_file,
 )
 from rmq_store.config.json_files import ConfigFile, Decode, as_it_is, config_names, read_config
-from rmq_store.config.topics_json import TOPICS_FILE, decode_topics, read_queue_count
+from rmq_store.config.topics_json import TOPICS_FILE, decode_topics, may_be_read, read_queue_count
 from rmq_store.errors import CorruptConfigError, StoreError
 from rmq_store.format.layout import ABORT_FILE, CHECKPOINT_FILE, CONFIG_DIR
 from rmq_store.format.queues import QueueId
@@ -264,16 +264,21 @@ def _unread(store: MessageStore) -> Iterator[Finding]:
     for topic, queues in unread.items():
         numbers = ", ".join(str(number) for number, _ in queues[:_LISTED])
         more = "" if len(queues) <= _LISTED else f" and {len(queues) - _LISTED} more"
-        known = read_queue_count(store.view.declared_topics.get(topic))
+        settings = store.view.declared_topics.get(topic, {})
         total = sum(count for _, count in queues)
+        if may_be_read(settings):
+            why = f"readQueueNums {read_queue_count(settings)}"
+            todo = f"readQueueNums to {max(queues)[0] + 1}"
+        else:
+            why = f"perm {settings['perm']}, without 4 (read)"
+            todo = f"perm to {settings['perm'] | 4}"
         yield Finding(
             Severity.WARNING,
             "queue-not-read",
             str(store.path / CONFIG_DIR / TOPICS_FILE),
-            f"topic {topic} has readQueueNums {known}, and {total} messages in its queues {numbers}"
+            f"topic {topic} has {why}, and {total} messages in its queues {numbers}"
             f"{more}: no consumer gets them",
-            f"Set readQueueNums to {max(queues)[0] + 1} until they are consumed, or copy them: "
-            "rmqstore replay",
+            f"Set {todo} until they are consumed, or copy them: rmqstore replay",
             count=total,
         )
 

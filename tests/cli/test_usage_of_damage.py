@@ -113,3 +113,15 @@ def test_the_job_says_it_too(tmp_path: Path) -> None:
     assert not found.ok
     assert f"messages that are counted and cannot be read: {count};" in found.problems[-1]
     assert run(None, UsageSpec(store.path, {"topic": "orders"})).ok
+
+
+def test_the_day_of_messages_without_a_record_is_not_known(tmp_path: Path) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    last = sorted(Path(store.path, "commitlog").iterdir())[-1]
+    last.unlink()
+    done = call("usage", store.path, "--by", "day")
+    days = dict(line.split("\t")[:2] for line in done.stdout.splitlines()[1:])
+    gone = [one for one in store.truth if one["commitLogOffset"] >= int(last.name)]
+    assert gone
+    assert set(days) == {"2026-11-21", "(not known)"}
+    assert done.returncode == 1

@@ -41,6 +41,27 @@ def test_what_a_short_file_lost_is_damage_although_it_gets_its_size_again(
     assert path.stat().st_size == full
 
 
+@pytest.mark.parametrize(("number", "size"), [(0, 0), (0, 100_000), (1, 100_000), (2, 0)])
+def test_a_short_file_of_a_store_that_was_closed_is_recovered_as_verify_says(
+    number: int, size: int, tmp_path: Path
+) -> None:
+    store, path, full = crashed(tmp_path, number, size)
+    Path(store.path, "abort").unlink()
+    with store.open() as opened:
+        (finding,) = (one for one in verify(opened).findings if one.code == "log-file-refused")
+    assert "rmqstore recover gives a short file of the log its size again" in finding.advice
+    plan = plan_recovery(store.path)
+    assert not plan.untouched
+    report = recover(store.path)
+    assert report.damage == plan.damage
+    assert not path.exists() or path.stat().st_size == full
+    if path.exists():
+        assert (int(path.name) + size, int(path.name) + full) in report.damage
+    with store.open() as opened:
+        assert "log-file-refused" not in {one.code for one in verify(opened).findings}
+    recover(store.path, mode="broker", release="5.5.0")  # a broker starts on it
+
+
 @pytest.mark.parametrize("count", [1, 2])
 def test_empty_files_before_the_log_are_removed(count: int, tmp_path: Path) -> None:
     store = unpack(NAME, tmp_path)

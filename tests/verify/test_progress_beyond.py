@@ -281,3 +281,38 @@ def test_an_index_header_with_a_record_after_the_end_of_the_log(
     assert said in page.read_text()
     run("report", str(unpack("clean-5.3.3", tmp_path).path), "-o", str(page))
     assert "index-beyond-log" not in page.read_text()
+
+
+def change_perm(store: GoldenStore, topic: str, perm: int) -> None:
+    path = Path(store.path, "config", "topics.json")
+    known = json.loads(path.read_text())
+    known["topicConfigTable"][topic]["perm"] = perm
+    path.write_text(json.dumps(known))
+
+
+@pytest.mark.parametrize(
+    ("perm", "read"), [(2, False), (0, False), (4, True), (6, True), (1, False)]
+)
+def test_messages_of_a_topic_whose_perm_forbids_to_read(
+    clean: GoldenStore, perm: int, read: bool
+) -> None:
+    """PermName of the broker: 4 read, 2 write, 1 inherited; PullMessageProcessor refuses without 4."""
+    change_perm(clean, "orders", perm)
+    finding = found(clean).get("queue-not-read")
+    assert (finding is None) == read
+    if finding is not None:
+        assert finding.count == waiting_from(clean, "orders", 0)
+        assert f"topic orders has perm {perm}, without 4 (read)" in finding.meaning
+        assert f"Set perm to {perm | 4}" in finding.advice
+    with clean.open() as store:
+        answer = ask_opened(LagQuestion(topics=["orders"]), store)
+    assert {row["status"] for row in answer.rows} == ({"OK"} if read else {"NOT_READ"})
+
+
+def test_dead_letters_need_no_perm_to_be_read(tmp_path: Path) -> None:
+    """A broker declares them with perm 2."""
+    store = unpack("clean-4.9.7", tmp_path)
+    dead = "%DLQ%g-retry"
+    assert waiting_from(store, dead, 0)
+    change_perm(store, dead, 2)
+    assert "queue-not-read" not in found(store)

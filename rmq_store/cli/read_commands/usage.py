@@ -93,7 +93,7 @@ def _print_groups(
 
     lines = [
         [
-            *(str(group[name]) for name in names),
+            *("(not known)" if group[name] is None else str(group[name]) for name in names),
             str(group["messages"]),
             size(group["bytes"]),
             share(group["bytes"]) + (_SHARED if group["shared"] else ""),
