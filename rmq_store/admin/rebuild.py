@@ -16,8 +16,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from rmq_store.admin.topic_kinds import TopicKinds
 from rmq_store.commitlog.next_intact_record import newest_behind_damage
 from rmq_store.config.broker_conf import StoreConfig
@@ -32,8 +30,8 @@ from rmq_store.errors import (
     from_os_error,
 )
 from rmq_store.escaping import printable
+from rmq_store.files.changes import copy_stored
 from rmq_store.files.durable_files import is_small_file, read_file, sync_folder
-from rmq_store.files.mapping import stored_from
 from rmq_store.files.segments import SegmentFile
 from rmq_store.format.layout import (
     BATCH_CONSUMEQUEUE_DIR,
@@ -55,7 +53,6 @@ from rmq_store.store import MessageStore
 STATE_FILE = "rebuild.json"  # exists in an unfinished target
 LOG = logging.getLogger("rmqstore")
 LOG_MODES = ("copy", "link")
-_PIECE = 8 << 20
 
 Progress = Callable[[int], None]  # receives the number of bytes copied or read
 
@@ -241,21 +238,7 @@ def _copy(segment: SegmentFile, path: Path, size: int) -> None:
     """Copy a file without its holes. It gets its name when it is complete."""
     part = path.with_name(path.name + ".part")
     part.unlink(missing_ok=True)
-    at = 0
-    with open(segment.path, "rb", buffering=0) as origin, part.open("xb") as copy:
-        while (at := stored_from(origin.fileno(), at, segment.size)) < segment.size:
-            origin.seek(at)
-            piece = origin.read(_PIECE)
-            if not piece:
-                break
-            if np.frombuffer(
-                piece, dtype=np.uint8
-            ).any():  # zeros can also be stored instead of holes
-                copy.seek(at)
-                copy.write(piece)
-            at += len(piece)
-        copy.truncate(max(size, segment.size))
-        os.fsync(copy.fileno())
+    copy_stored(segment.path, part, segment.size, max(size, segment.size))
     part.rename(path)
 
 

@@ -23,6 +23,7 @@ from rmq_store.config.locate import refuse_foreign_log, refuse_linked_queues
 from rmq_store.config.rocksdb import refuse_rocksdb
 from rmq_store.consumequeue.queue_files import QueueFiles
 from rmq_store.errors import InvalidArgumentError, MissingFileError, StoreError, from_os_error
+from rmq_store.files.changes import Change
 from rmq_store.files.segments import SegmentFile
 from rmq_store.format.layout import CONSUMEQUEUE_DIR
 from rmq_store.format.queues import QueueId
@@ -295,9 +296,9 @@ def _delete(one: Expired) -> int:
                 actual=f"{size} bytes",
                 advice="Make a new plan",
             )
-        os.unlink(one.path)
     except OSError as error:
         raise from_os_error(one.path, error, "deleting") from error
+    Change(one.path, "removed", size).make()
     return size
 
 

@@ -14,7 +14,7 @@ from time import time_ns
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from rmq_store.errors import CorruptConfigError, MissingFileError, from_os_error, shown_path
-from rmq_store.files.durable_files import LARGEST_JSON, read_file
+from rmq_store.files.durable_files import LARGEST_JSON, read_file, write_whole
 from rmq_store.format.layout import CONFIG_DIR
 
 LOG = logging.getLogger("rmqstore")
@@ -363,19 +363,11 @@ def write_config_json(
 
     A damaged one must not replace a good .bak: it becomes X.damaged.
     """
-    folder = Path(store) / CONFIG_DIR
-    path, fresh = folder / name, folder / f"{name}.tmp"
+    path = Path(store) / CONFIG_DIR / name
     kept = "damaged" if _read_one(path, decode)[0] is None else "bak"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        fresh.unlink(missing_ok=True)  # of an interrupted write, or a link to a file elsewhere
-        with open(fresh, "x", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        if is_there(path):
-            os.replace(path, f"{path}.{kept}")
-        os.replace(fresh, path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, text, old=f"{path}.{kept}" if is_there(path) else None)
     except OSError as error:
         raise from_os_error(path, error, "writing") from error
 

@@ -79,14 +79,19 @@ def _too_large(path: str | os.PathLike[str], limit: int) -> CorruptConfigError:
     )
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Replace a file's content and flush it. After a crash the file is the old one or the new one."""
+def write_whole(path: Path, text: str, *, old: str | None = None) -> None:
+    """Replace a file's content and flush it. After a crash the file is the old one or the new one.
+
+    `old`: the name that the old file gets; after a crash it may have it before the new one is there.
+    """
     aside = path.with_name(path.name + ".tmp")
     aside.unlink(missing_ok=True)  # of an interrupted write, or a link to a file elsewhere
     with aside.open("x", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
+    if old is not None:
+        path.replace(old)
     aside.replace(path)
     sync_folder(path.parent)
 

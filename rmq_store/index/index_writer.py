@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from rmq_store.arrow.decoded_records import DecodedRecords
 from rmq_store.errors import from_os_error
-from rmq_store.files.truncate import own
-from rmq_store.format.array_types import Ints
+from rmq_store.files.changes import own
+from rmq_store.format.array_types import Bytes, Ints
 from rmq_store.format.layout import (
     INDEX_DIR,
     INDEX_HEADER,
@@ -26,6 +26,7 @@ from rmq_store.index.items_of_messages import index_items
 from rmq_store.loops.index_items import put_items
 
 _NO_HEADER = Header(0, 0, 0, 0, 0, 1)
+_NO_FILE: Bytes = np.zeros(0, dtype=np.uint8)
 _ROOM_AHEAD = 1 << 20  # bytes of items to allocate on the disk at once
 
 
@@ -39,15 +40,22 @@ class IndexWriter:
         dialect: Dialect,
         last: Path | None,
         header: Header | None,
+        *,
+        only_counts: bool = False,
     ) -> None:
-        """`last` and `header`: the newest existing file, to continue with."""
+        """`last` and `header`: the newest existing file, to continue with.
+
+        `only_counts`: change no file; `items_written` says what it would write.
+        """
+        self._only_counts = only_counts
         self._folder = root / INDEX_DIR
         self._geometry = geometry
         self._dialect = dialect
-        self._file: np.memmap[tuple[int, ...], np.dtype[np.uint8]] | None = None
+        self._file: Bytes | None = None
         self._header = header or _NO_HEADER
         self.full_until = 0  # end timestamp of the last full file (indexMsgTimestamp)
         self.items_written = 0
+        self._made: list[Path] = []
         self._resumed: tuple[int, int] | None = None
         self._last_name = "" if last is None else last.name
         if last is not None:
@@ -138,17 +146,9 @@ class IndexWriter:
         """Start a new file; its header begins with the end of the previous file."""
         before = self._header if self._file is not None else None
         if self._file is not None and before is not None:
-            self._write_header()
-            self._file.flush()
+            self.close()
             self.full_until = before.end_timestamp
-        path = self._folder / self._next_name()
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            with path.open("xb") as file:
-                file.truncate(self._geometry.file_size)
-        except OSError as error:
-            raise from_os_error(path, error, "creating an index file") from error
-        self._map(path)
+        self._map(None if self._only_counts else self._new_file())
         self._header = _NO_HEADER
         if before is not None:
             self._header = Header(
@@ -160,7 +160,21 @@ class IndexWriter:
                 1,
             )
 
-    def _map(self, path: Path) -> None:
+    def _new_file(self) -> Path:
+        path = self._folder / self._next_name()
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with path.open("xb") as file:
+                file.truncate(self._geometry.file_size)
+        except OSError as error:
+            raise from_os_error(path, error, "creating an index file") from error
+        self._made.append(path)
+        return path
+
+    def _map(self, path: Path | None) -> None:
+        if path is None or self._only_counts:
+            self._file = _NO_FILE if path is None else np.memmap(path, dtype=np.uint8, mode="r")
+            return
         self._file = None  # `close` must not touch a file whose slots are not allocated
         self._path = path
         self._room_to = 0
@@ -197,11 +211,13 @@ class IndexWriter:
         """Write items, at least one, to the file, which has room for them."""
         assert self._file is not None
         header, slots = self._header, self._geometry.slots
-        self._make_room(index_item_at(slots, header.index_count + len(hashes)))
-        alone = put_items(
-            *(self._file.data, self._file.data, slots, header.index_count, header.begin_timestamp),
-            *(hashes.data, row.data, offsets.data, stamps.data),
-        )
+        alone = 0
+        if not self._only_counts:
+            self._make_room(index_item_at(slots, header.index_count + len(hashes)))
+            alone = put_items(
+                *(self._file.data, self._file.data, slots, header.index_count),
+                *(header.begin_timestamp, hashes.data, row.data, offsets.data, stamps.data),
+            )
         begins = header.index_count <= 1
         every = self._dialect.has("slot_count_is_item_count")
         first, last = int(row[0]), int(row[-1])
@@ -218,18 +234,25 @@ class IndexWriter:
 
     def _write_header(self) -> None:
         assert self._file is not None
+        if self._only_counts:
+            return
         raw = np.array([astuple(self._header)], dtype=INDEX_HEADER)
         self._file[: INDEX_HEADER.itemsize] = raw.view(np.uint8)
 
     def flush(self) -> None:
         """Flush everything to the disk."""
-        file = self._file
-        if file is not None:
-            file.flush()
+        if isinstance(self._file, np.memmap) and not self._only_counts:
+            self._file.flush()
 
     def close(self) -> None:
         """Write the header and flush."""
         if self._file is not None:
             self._write_header()
-            self._file.flush()
+            self.flush()
             self._file = None
+
+    def discard(self) -> None:
+        """Delete the files that this writer has made."""
+        self._file = None
+        for path in self._made:
+            path.unlink(missing_ok=True)

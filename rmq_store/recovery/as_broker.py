@@ -22,8 +22,7 @@ from rmq_store.config.locate import commitlog_folders
 from rmq_store.config.topics_json import declared_batch_topics
 from rmq_store.consumequeue.entry_of_record import DispatchRequests, entries_to_write
 from rmq_store.consumequeue.queue_folders import QueueFolders, queue_folder
-from rmq_store.files.segment_writer import OpenFiles
-from rmq_store.files.truncate import own, remove
+from rmq_store.files.changes import Change
 from rmq_store.format.array_types import Bytes, Mask
 from rmq_store.format.crc import crc32
 from rmq_store.format.layout import (
@@ -42,8 +41,9 @@ from rmq_store.format.releases import Dialect
 from rmq_store.index.index_file_reader import list_index_files
 from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.recovery.as_broker_queues import BrokerBatchQueue, BrokerQueue, load_files
+from rmq_store.recovery.change_list import ChangeList
 from rmq_store.recovery.find_log_end import TIMESTAMP_SLACK_MS
-from rmq_store.recovery.report import FileChange, RecoveryReport, note_left_out
+from rmq_store.recovery.report import RecoveryReport, note_left_out
 from rmq_store.recovery.strict_index import index_geometry, last_index_writer
 from rmq_store.snapshot.file_sizes import queue_sizes
 from rmq_store.snapshot.queue_range import QueueState
@@ -54,32 +54,34 @@ _BYTES_AT_A_TIME = 32 << 20
 _PHYSICAL_AT = 28
 
 
-def recover_as_broker(root: Path, config: StoreConfig, release: Dialect) -> RecoveryReport:
-    """Recover as a broker of that release; the report's snapshot is the broker's state in memory."""
-    return _Broker(root, config, release).run()
+class BrokerRecovery:
+    """A recovery as a broker of that release; the report's snapshot is the broker's state in memory."""
 
-
-class _Broker:
-    def __init__(self, root: Path, config: StoreConfig, release: Dialect) -> None:
+    def __init__(
+        self, root: Path, config: StoreConfig, release: Dialect, changes: ChangeList
+    ) -> None:
         self.root = root
         self.release = release
         folders = QueueFolders(root, config)
         log = CommitLog(commitlog_folders(root, config), file_size=config.mappedFileSizeCommitLog)
         refuse_doubled(log)
         self.config = config.with_defaults_of(queue_sizes(folders))
-        self.report = RecoveryReport(str(root), "broker", not (root / ABORT_FILE).exists())
+        self.changes = changes
+        self.report = RecoveryReport(
+            str(root), "broker", not (root / ABORT_FILE).exists(), not changes.planned
+        )
         self.checkpoint = Checkpoint.read_or_zero(root / CHECKPOINT_FILE)
         self.batch_topics = declared_batch_topics(root)
-        self.opened = OpenFiles()
         self.queues: dict[QueueId, BrokerQueue] = {}
         self._listed = folders.listed()
         self._size = log.chain.file_size
-        self.files = load_files(
-            [Path(folder) for folder in log.chain.folders], self._size, "mappedFileSizeCommitLog"
-        )
+        folders_of_log = [Path(folder) for folder in log.chain.folders]
+        self.files = load_files(folders_of_log, self._size, "mappedFileSizeCommitLog", changes)
         self.log = log
+        self.index = list_index_files(root / INDEX_DIR)
 
     def run(self) -> RecoveryReport:
+        """Recover the store and return the report."""
         for queue, batch in self._listed.items():
             broker_queue = self._queue(queue, batch)
             broker_queue.load(
@@ -106,23 +108,20 @@ class _Broker:
             kind = BATCH_CONSUMEQUEUE_DIR if batch else CONSUMEQUEUE_DIR
             folder = Path(queue_folder(self.root, kind, queue))
             if batch:
-                broker_queue = BrokerBatchQueue(
-                    folder, self.config.batch_queue_file_size, self.opened
-                )
+                size = self.config.batch_queue_file_size
+                broker_queue = BrokerBatchQueue(folder, size, self.changes)
             else:
-                broker_queue = BrokerQueue(folder, self.config.queue_file_size, self.opened)
+                broker_queue = BrokerQueue(folder, self.config.queue_file_size, self.changes)
             self.queues[queue] = broker_queue
         return broker_queue
 
-    def _changed(self, path: Path, what: str, count: int) -> None:
-        self.report.files.append(FileChange(str(path), what, count))
-
     def _drop_index_files(self) -> None:
         """Delete every index file that ends later than the checkpoint's time (IndexService#load)."""
-        for segment in list_index_files(self.root / INDEX_DIR):
+        for segment in list(self.index):
             raw = np.fromfile(segment.path, dtype=">i8", count=2)
             if int(raw[1]) > self.checkpoint.index_msg_timestamp:
-                self._changed(Path(segment.path), "removed", remove(Path(segment.path)))
+                self.changes.remove(segment.path, segment.size)
+                self.index.remove(segment)
 
     # --- the log ------------------------------------------------------------------------------------
 
@@ -138,7 +137,7 @@ class _Broker:
             for broker_queue in self.queues.values():
                 broker_queue.truncate(end)
         for base, path in [file for file in self.files if file[0] > end]:
-            self._changed(path, "removed", remove(path))
+            self.changes.remove(path, self._size)
             self.files.remove((base, path))
         return end
 
@@ -154,11 +153,9 @@ class _Broker:
         return number
 
     def _matches(self, number: int, reached: int) -> bool:
-        window = self._window(number)
-        found = _one_record(window, 0)
-        if found is None:
+        headers = _one_record(self._window(number), 0)
+        if headers is None:
             return False
-        headers = found
         stored = int(headers.store_timestamp[0])
         says = int(headers.physical_offset[0])
         if not stored:
@@ -184,9 +181,11 @@ class _Broker:
         """
         indexer = None
         if self.config.messageIndexEnable is not False:
-            geometry = index_geometry(self.root, self.config)
+            geometry = index_geometry(self.index, self.config)
             self._stretch_index_files(geometry.file_size)
-            indexer = last_index_writer(self.root, geometry, self.release)
+            indexer = last_index_writer(
+                *(self.root, self.index, geometry, self.release), planned=self.changes.planned
+            )
         end = self.files[number][0]
         try:
             for headers in self._walk(number):
@@ -207,7 +206,6 @@ class _Broker:
                         indexer.add_items(DecodedRecords.of(headers.take(fresh)))
             end = self._walked_to
         finally:
-            self.opened.close()
             if indexer is not None:
                 self.report.index_items_rebuilt = indexer.items_written
                 indexer.close()
@@ -219,11 +217,10 @@ class _Broker:
 
     def _stretch_index_files(self, size: int) -> None:
         """Extend short index files: opening one in the broker maps its full size (IndexFile)."""
-        for segment in list_index_files(self.root / INDEX_DIR):
+        for segment in self.index:
             if segment.size < size:
-                own(Path(segment.path))
-                with open(segment.path, "r+b") as file:
-                    file.truncate(size)
+                missing = size - segment.size
+                self.changes.add(Change(segment.path, "extended", missing, segment.size))
 
     def _put(self, requests: DispatchRequests) -> None:
         for queue, rows in requests.by_queue():

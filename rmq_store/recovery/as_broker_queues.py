@@ -15,16 +15,17 @@ import numpy.typing as npt
 
 from rmq_store.consumequeue.entry_of_record import DispatchRequests, appended_rows, units_of
 from rmq_store.errors import UnrecoverableStoreError
-from rmq_store.files.segment_writer import OpenFiles
-from rmq_store.files.truncate import remove
 from rmq_store.format.array_types import Ints
 from rmq_store.format.layout import BATCH_QUEUE_ENTRY, FILLER_SIZE, QUEUE_ENTRY, segment_name
+from rmq_store.recovery.change_list import ChangeList
 
 _FILES_SCANNED = 3  # ConsumeQueue#recover
 _LARGEST_OFFSET = 2**55  # a larger queueOffset is damage and has no valid file name
 
 
-def load_files(folders: list[Path], size: int, setting: str) -> list[tuple[int, Path]]:
+def load_files(
+    folders: list[Path], size: int, setting: str, changes: ChangeList
+) -> list[tuple[int, Path]]:
     """The files of a chain by offset, as MappedFileQueue#load accepts them.
 
     Deletes an empty last file. Raises UnrecoverableStoreError if the broker would not start: a file
@@ -34,7 +35,7 @@ def load_files(folders: list[Path], size: int, setting: str) -> list[tuple[int, 
         raise error
     found = _files_in(folders)
     if found and not found[-1].stat().st_size:
-        remove(found.pop())
+        changes.remove(found.pop(), 0)
     return [(int(path.name), path) for path in found]
 
 
@@ -70,10 +71,10 @@ class BrokerQueue:
 
     dtype = QUEUE_ENTRY
 
-    def __init__(self, folder: Path, size: int, opened: OpenFiles) -> None:
+    def __init__(self, folder: Path, size: int, changes: ChangeList) -> None:
         self.folder = folder
         self.size = size
-        self._opened = opened
+        self._changes = changes
         self.files: list[tuple[int, Path]] = []
         self.position = size  # how far the last file is filled
         self.max_physic_offset = -1
@@ -81,7 +82,7 @@ class BrokerQueue:
 
     def load(self, setting: str) -> None:
         """Load the existing files."""
-        self.files = load_files([self.folder], self.size, setting)
+        self.files = load_files([self.folder], self.size, setting, self._changes)
 
     @property
     def stop(self) -> int:
@@ -90,7 +91,7 @@ class BrokerQueue:
 
     def _units(self, number: int) -> npt.NDArray[Any]:
         count = self.size // self.dtype.itemsize
-        return np.fromfile(self.files[number][1], dtype=self.dtype, count=count)
+        return self._changes.read(self.files[number][1], self.dtype, count)
 
     @staticmethod
     def _sound(units: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
@@ -116,9 +117,7 @@ class BrokerQueue:
             if filled < self.size or number + 1 >= len(self.files):
                 break
             number += 1
-        for _, path in self.files[number + 1 :]:
-            remove(path)
-        del self.files[number + 1 :]
+        self._remove_from(number + 1)
         self.position = filled
 
     def truncate(self, log_end: int) -> None:
@@ -130,7 +129,7 @@ class BrokerQueue:
         while self.files:
             units = self._units(len(self.files) - 1)
             if not len(units) or int(units[0]["log_offset"]) >= log_end:
-                remove(self.files.pop()[1])
+                self._remove_from(len(self.files) - 1)
                 self.position = self.size
                 continue
             stops = ~self._sound(units) | (units["log_offset"] >= log_end)
@@ -141,6 +140,11 @@ class BrokerQueue:
             self.max_physic_offset = self._reached(units[count - 1])
             break
         self._truncated()
+
+    def _remove_from(self, number: int) -> None:
+        for _, path in self.files[number:]:
+            self._changes.remove(path, self.size)
+        del self.files[number:]
 
     def _start_truncating(self, log_end: int) -> None:
         self.max_physic_offset = log_end
@@ -190,15 +194,13 @@ class BrokerQueue:
                 self._new_file(self.files[-1][0] + self.size)
             count = min(len(raw), self.size - self.position)
             count -= count % self.dtype.itemsize
-            self._opened.write(self.files[-1][1], self.size, self.position, raw[:count].data)
+            self._changes.write(self.files[-1][1], self.size, self.position, raw[:count].data)
             self.position += count
             raw = raw[count:]
 
     def destroy(self) -> None:
         """Delete all files: the log has none."""
-        for _, path in self.files:
-            remove(path)
-        self.files = []
+        self._remove_from(0)
         self.min_logic_offset = 0
 
     # --- values that a broker reports ---------------------------------------------------------------------
@@ -256,8 +258,8 @@ class BrokerBatchQueue(BrokerQueue):
 
     dtype = BATCH_QUEUE_ENTRY
 
-    def __init__(self, folder: Path, size: int, opened: OpenFiles) -> None:
-        super().__init__(folder, size, opened)
+    def __init__(self, folder: Path, size: int, changes: ChangeList) -> None:
+        super().__init__(folder, size, changes)
         self._min = -1
         self._max = 0
 
@@ -315,7 +317,6 @@ class BrokerBatchQueue(BrokerQueue):
         self.max_physic_offset = int(requests.log_offset[rows[-1]])
         self._max = int(requests.offset[rows[-1]] + requests.count[rows[-1]])
         if self._min == -1:
-            self._opened.sync()
             self._revise_min()
         return len(rows), rows[:0]
 

@@ -74,10 +74,18 @@ class LogWalk:
     newest_timestamp: int = 0  # the latest of all: a clock may have been set back
     damage: list[tuple[int, int]] = field(default_factory=list)
 
+    last_base: int = -1  # of the last file with a record; by default looked for
+
     def __post_init__(self) -> None:
         self.end = self.start
-        last = self.log.last_record_file()
-        self._last_base = self.log.start if last is None else last.base
+        if self.last_base < 0:
+            last = self.log.last_record_file()
+            self.last_base = self.log.start if last is None else last.base
+        self._window: tuple[int, Bytes] = -1, np.zeros(0, dtype=np.uint8)
+
+    def again(self, start: int) -> LogWalk:
+        """The walk over the same records, or from another start, that has nothing to find."""
+        return LogWalk(self.log, start, stop=self.end, damage=self.damage, last_base=self.last_base)
 
     def to_the_end(self, progress: Callable[[int], None] | None = None) -> LogWalk:
         """Walk without using the records. `progress`: callback that receives byte counts of records."""
@@ -98,7 +106,9 @@ class LogWalk:
             if segment is None:
                 at = self._after_hole(at)
                 continue
-            window = self.log.window_of(segment)
+            if self._window[0] != segment.base:  # that of a short file is a copy of it
+                self._window = segment.base, self.log.window_of(segment)
+            window = self._window[1]
             headers = self._sound(window, segment, at)
             if len(headers):
                 self._note(headers)
@@ -164,18 +174,13 @@ class LogWalk:
             found = Gap.DAMAGED
         if found is Gap.FILLER:
             return file_end  # keeps `end`: the log continues after the blank only with a record
-        if found is Gap.GHOST:
-            return self._after_ghost(window, segment, at)
+        if found is Gap.GHOST:  # some brokers leave such records between others, and at the end
+            return at + int.from_bytes(window[at - segment.base :][:4].tobytes(), "big")
         return self._after_damage(window, segment, at)
-
-    def _after_ghost(self, window: Bytes, segment: SegmentFile, at: int) -> int | None:
-        """The place after a ghost: some brokers leave such records between others, and at the end."""
-        size = int.from_bytes(window[at - segment.base : at - segment.base + 4].tobytes(), "big")
-        return at + size
 
     def _after_damage(self, window: Bytes, segment: SegmentFile, at: int) -> int | None:
         behind = self._next_sound(window, segment, at + 1)
-        if segment.base < self._last_base:
+        if segment.base < self.last_base:
             after = segment.base + self.log.chain.file_size if behind is None else behind
         elif behind is not None and self._was_flushed(window, segment, behind):
             after = behind
@@ -187,7 +192,7 @@ class LogWalk:
     def _after_hole(self, at: int) -> int | None:
         """The file after a missing one, if the log continues there."""
         for segment in self.log.chain.segments_from(at):
-            if segment.base > at and segment.base <= self._last_base:
+            if segment.base > at and segment.base <= self.last_base:
                 self.damage.append((at, segment.base))
                 return segment.base
         return None

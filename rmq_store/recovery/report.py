@@ -7,18 +7,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from rmq_store.escaping import printable
+from rmq_store.files.changes import Change
 from rmq_store.format.array_types import Ints
 from rmq_store.format.queues import QueueId
 from rmq_store.snapshot.snapshot import StoreSnapshot
-
-
-@dataclass(frozen=True, slots=True)
-class FileChange:
-    """A change to a file: `removed`, `cut` or `extended`, and its number of bytes."""
-
-    path: str
-    what: str
-    bytes: int
 
 
 @dataclass(slots=True)
@@ -64,7 +56,7 @@ class RecoveryReport:
     scanned_from: int = 0
     records: int = 0
     damage: list[tuple[int, int]] = field(default_factory=list)
-    files: list[FileChange] = field(default_factory=list)
+    files: list[Change] = field(default_factory=list)
     entries_cut: int = 0
     entries_rebuilt: int = 0
     index_items_rebuilt: int = 0

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import IndexGeometryError, StoreError
 from rmq_store.files.segments import SegmentFile
-from rmq_store.files.truncate import remove
 from rmq_store.format.layout import INDEX_DIR
 from rmq_store.format.releases import Dialect
 from rmq_store.index.index_file_reader import (
@@ -20,16 +20,17 @@ from rmq_store.index.index_file_reader import (
 )
 from rmq_store.index.index_writer import IndexWriter
 from rmq_store.markers.checkpoint import Checkpoint
+from rmq_store.recovery.change_list import ChangeList
 
 
-def index_geometry(root: Path, config: StoreConfig) -> Geometry:
+def index_geometry(files: Sequence[SegmentFile], config: StoreConfig) -> Geometry:
     """Slots and items: as configured, else as in the files, else the broker's defaults.
 
     A file without items proves the fewest.
     """
     explicit = config.maxHashSlotNum, config.maxIndexNum
     empty: Geometry | None = None
-    for segment in reversed(list_index_files(root / INDEX_DIR)):
+    for segment in reversed(files):
         try:
             file = IndexFile(segment, slots=explicit[0], items=explicit[1])
         except IndexGeometryError:
@@ -40,40 +41,42 @@ def index_geometry(root: Path, config: StoreConfig) -> Geometry:
     return empty or Geometry(config.index_slots, config.index_items)
 
 
-def last_index_writer(root: Path, geometry: Geometry, release: Dialect) -> IndexWriter:
-    """A writer that continues the newest existing file, with the header that it has.
+def last_index_writer(
+    root: Path, files: Sequence[SegmentFile], geometry: Geometry, release: Dialect, *, planned: bool
+) -> IndexWriter:
+    """A writer that continues the newest of the `files`, with the header that it has.
 
     As in the broker, nothing else of the file is checked (IndexService#getAndCreateLastIndexFile).
+    `planned`: it only counts.
     """
-    files = list_index_files(root / INDEX_DIR)
     header: Header | None = None
     if files:
         header = IndexFile.assumed(files[-1], geometry).header
         header = replace(header, index_count=max(1, header.index_count))  # IndexHeader#load
-    return IndexWriter(root, geometry, release, Path(files[-1].path) if files else None, header)
+    last = Path(files[-1].path) if files else None
+    return IndexWriter(root, geometry, release, last, header, only_counts=planned)
 
 
 class IndexRecovery:
     """Which files remain, and the log offset from which to rebuild the index."""
 
     def __init__(
-        self, root: Path, geometry: Geometry, checkpoint: Checkpoint, log_range: tuple[int, int]
+        self, root: Path, config: StoreConfig, checkpoint: Checkpoint, log_range: tuple[int, int]
     ) -> None:
-        """Deletes no files; `remove_doubtful` does."""
-        self.geometry = geometry
+        files = list_index_files(root / INDEX_DIR)
+        self.geometry = index_geometry(files, config)
         self._root = root
         self._range = log_range
         self.doubtful: list[SegmentFile] = []
         begins: list[int] = []
-        files = list_index_files(root / INDEX_DIR)
         for segment in files:
             header = self._header(segment)
             full = header is not None and self._is_full(header, checkpoint)
             if not full or self.doubtful:  # all files after a doubtful one are doubtful
                 self.doubtful.append(segment)
                 begins.append(-1 if header is None else header.begin_log_offset)
-        self.kept = len(files) - len(self.doubtful)
-        self.start = self._start(begins, files)
+        self.kept = files[: len(files) - len(self.doubtful)]
+        self.start = self._start(begins)
 
     def _is_full(self, header: Header, checkpoint: Checkpoint) -> bool:
         """Whether a file was flushed completely and is no longer written to.
@@ -93,18 +96,18 @@ class IndexRecovery:
         header = found.header
         return header if header.items and header.end_log_offset < self._range[1] else None
 
-    def _start(self, begins: list[int], files: list[SegmentFile]) -> int | None:
+    def _start(self, begins: list[int]) -> int | None:
         """Where to index from: the end of the remaining files, else the start of the deleted ones."""
         first, end = self._range
         if self.kept:
-            before = self._header(files[self.kept - 1])
+            before = self._header(self.kept[-1])
             return first if before is None else max(first, before.end_log_offset)
         if not begins:
             return None
         return begins[0] if first <= begins[0] < end else first
 
-    def remove_doubtful(self) -> list[tuple[Path, str, int]]:
+    def remove_doubtful(self, changes: ChangeList) -> None:
         """Delete the files that may be torn, and those that a crash left without a header."""
-        paths = [file.path for file in self.doubtful]
-        paths += [path for path, _ in list_too_short(self._root / INDEX_DIR)]
-        return [(Path(path), "removed", remove(Path(path))) for path in paths]
+        files = [(file.path, file.size) for file in self.doubtful]
+        for path, size in (*files, *list_too_short(self._root / INDEX_DIR)):
+            changes.remove(path, size)

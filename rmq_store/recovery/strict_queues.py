@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 
 from rmq_store.commitlog.log import CommitLog
+from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.consumequeue.entries import Entries
 from rmq_store.consumequeue.entry_of_record import DispatchRequests, appended_rows
 from rmq_store.consumequeue.queue_files import QueueFiles
 from rmq_store.consumequeue.queue_folders import QueueFolders
 from rmq_store.consumequeue.queue_writer import QueueWriter
-from rmq_store.files.truncate import clear_from, remove
+from rmq_store.files.changes import cut
+from rmq_store.files.safe_paths import is_plain_name
 from rmq_store.format.array_types import Ints
 from rmq_store.format.queues import QueueId
+from rmq_store.recovery.change_list import ChangeList
+from rmq_store.recovery.find_log_end import LogWalk
 from rmq_store.recovery.report import LeftOut, note_left_out
 
 _UNITS_AT_A_TIME = 8192
@@ -37,7 +39,8 @@ class _Queue:
     stop: int
     last_log_offset: int = -1
     end: int = 0  # the queueOffset after unit `at - 1`
-    begun: bool = False  # entries were added
+    first: int | None = None  # the queueOffset of the first entry that was added
+    kept: int = 0  # the unit after those that were there before
 
     @property
     def compared(self) -> bool:
@@ -45,39 +48,33 @@ class _Queue:
         return self.at >= self.stop
 
 
-@dataclass
-class QueueChanges:
-    """The changes to queues: units cut and written, records left out, bytes removed per file."""
-
-    cut: int = 0
-    rebuilt: int = 0
-    files: list[tuple[Path, str, int]] = field(default_factory=list)
-    left_out: dict[QueueId, LeftOut] = field(default_factory=dict)
-
-
 class QueueRecovery:
-    """Scans all queues along the log; the caller passes the entries of records in log order."""
+    """Scans all queues along the log; the caller passes the entries of records in log order.
+
+    If it `may_look_further`, no change is certain before `finish`: LookFurther ends the scan, and
+    another one begins.
+    """
 
     def __init__(
         self,
         log: CommitLog,
         folders: QueueFolders,
-        writer: QueueWriter,
-        log_range: tuple[int, int],
-        *,
-        start: int,
-        damage: Iterable[tuple[int, int]],
+        config: StoreConfig,
+        walk: LogWalk,
+        changes: ChangeList,
     ) -> None:
-        """`start`: log offset of the first record to be passed. Truncates entries beyond the log."""
+        """`walk`: gives the records that will be passed, and knows the end of the log."""
         self._log = log
-        self._log_end = log_range[1]
+        self._log_end = walk.stop or 0
         self._folders = folders
-        self._writer = writer
-        self._start = start
-        self._may_look_further = start > log_range[0]
-        self._damage = np.array(sorted(damage), dtype=np.int64).reshape(-1, 2)
+        self._start = walk.start
+        self.may_look_further = walk.start > log.start
+        self._damage = np.array(sorted(walk.damage), dtype=np.int64).reshape(-1, 2)
         self._queues: dict[QueueId, _Queue] = {}
-        self.changes = QueueChanges()
+        self.cut = self.rebuilt = 0  # units
+        self.left_out: dict[QueueId, LeftOut] = {}
+        self._changes = changes
+        self._writer = QueueWriter(folders.root, config, changes, {})
         for queue, batch in folders.listed().items():
             self._queues[queue] = self._open(folders.files(queue, batch=batch), batch)
 
@@ -117,19 +114,15 @@ class QueueRecovery:
 
     def _cut(self, state: _Queue) -> None:
         """Truncate the queue at unit `at`: zeros from there on, and no later files."""
-        width = state.files.dtype.itemsize
-        cut_at = state.at * width
-        self.changes.cut += max(0, state.stop - state.at)
+        cut_at = state.at * state.files.dtype.itemsize
+        self.cut += max(0, state.stop - state.at)
         empty = state.at <= state.files.first_unit
         for segment in state.files.chain.segments:
-            path = Path(segment.path)
             if segment.base >= cut_at or empty:
-                self.changes.files.append((path, "removed", remove(path)))
+                self._changes.remove(segment.path, segment.size)
             elif segment.base + state.files.chain.file_size > cut_at:
-                cleared = clear_from(path, cut_at - segment.base)
-                if cleared:
-                    self.changes.files.append((path, "cut", cleared))
-        state.files.chain.close()
+                for change in cut(segment.path, cut_at - segment.base):
+                    self._changes.add(change)
         state.stop = state.at
 
     # --- along the log --------------------------------------------------------------------------------
@@ -141,7 +134,7 @@ class QueueRecovery:
         ]
         missing = np.sort(np.concatenate(wanted)) if wanted else np.zeros(0, dtype=np.int64)
         if len(missing):
-            self.changes.rebuilt += len(missing)
+            self.rebuilt += len(missing)
             self._writer.add_entries(requests.take(missing))
 
     def _take_one(self, requests: DispatchRequests, queue: QueueId, rows: Ints, upto: int) -> Ints:
@@ -163,7 +156,7 @@ class QueueRecovery:
             rows = self._appended(state, queue, requests, rows)
         if not len(rows):
             return rows
-        if int(requests.offset[rows[0]]) > state.end and self._may_look_further:
+        if int(requests.offset[rows[0]]) > state.end and self.may_look_further:
             raise LookFurther
         self._begin(state, queue, int(requests.offset[rows[0]]))
         state.last_log_offset = int(requests.log_offset[rows[-1]])
@@ -176,14 +169,12 @@ class QueueRecovery:
     ) -> Ints:
         """The rows that the queue lists; notes the others."""
         offset = requests.offset[rows]
-        empty = state.at <= state.files.first_unit and not state.begun
+        empty = state.at <= state.files.first_unit and state.first is None
         end = int(offset[0]) if empty and len(rows) else state.end
         taken = appended_rows(offset, end)
         left = np.delete(rows, taken)
         if len(left):
-            note_left_out(
-                self.changes.left_out, queue, requests.offset[left], requests.log_offset[left]
-            )
+            note_left_out(self.left_out, queue, requests.offset[left], requests.log_offset[left])
         return rows[taken]
 
     def _lacks_front(self, state: _Queue, requests: DispatchRequests, rows: Ints) -> bool:
@@ -203,9 +194,9 @@ class QueueRecovery:
 
     def _begin(self, state: _Queue, queue: QueueId, first: int) -> None:
         """Set the writer's start; a queue without entries begins at its first offset."""
-        if state.begun:
+        if state.first is not None:
             return
-        state.begun = True
+        state.first, state.kept = first, state.at
         if state.at <= state.files.first_unit:
             self._writer.set_end(queue, None, batch=state.batch)
             state.end = first
@@ -253,12 +244,28 @@ class QueueRecovery:
                 right = self._right(rest, np.array([-1]), np.array([0]))
                 if right.all():  # they point into damage; nothing of the queue follows it
                     state.at = state.stop
-                elif self._may_look_further:
+                elif self.may_look_further:
                     raise LookFurther
                 else:
                     state.at += int(np.flatnonzero(~right)[0])
                     self._cut(state)
-        self._folders.close()
+
+    def ranges(self) -> dict[QueueId, tuple[int, int]]:
+        """Min and max offset of each queue after its changes. Call it after `finish`."""
+        return {
+            queue: self._range(state)
+            for queue, state in sorted(self._queues.items())
+            if is_plain_name(queue.topic)  # others have no files
+        }
+
+    def _range(self, state: _Queue) -> tuple[int, int]:
+        files = state.files
+        kept = state.at if state.first is None else state.kept
+        unit = files.find_unit_at_log(self._log.start, files.first_unit, kept)
+        first = state.end if state.first is None else state.first
+        if unit < kept:
+            first = int(files.entries(unit, unit + 1).offset[0]) if state.batch else unit
+        return min(first, state.end), max(first, state.end)
 
 
 def _first_hole(files: QueueFiles, stop: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from rmq_store.arrow.decoded_records import DecodedRecords
@@ -15,26 +16,21 @@ from rmq_store.config.locate import commitlog_folders
 from rmq_store.config.topics_json import declared_batch_topics
 from rmq_store.consumequeue.entry_of_record import entries_to_write
 from rmq_store.consumequeue.queue_folders import QueueFolders
-from rmq_store.consumequeue.queue_writer import QueueWriter
 from rmq_store.errors import InvalidArgumentError, UnrecoverableStoreError
+from rmq_store.files.changes import Change, cut
 from rmq_store.files.safe_paths import is_plain_name
-from rmq_store.files.segment_writer import OpenFiles
-from rmq_store.files.segments import LARGEST_FILE
-from rmq_store.files.truncate import clear_from, remove, set_size
-from rmq_store.format.layout import (
-    ABORT_FILE,
-    CHECKPOINT_FILE,
-    INDEX_DIR,
-)
+from rmq_store.files.segment_chain import SegmentChain
+from rmq_store.files.segments import LARGEST_FILE, SegmentFile
+from rmq_store.format.layout import ABORT_FILE, CHECKPOINT_FILE
 from rmq_store.format.releases import Dialect
-from rmq_store.index.index_file_reader import list_index_files, list_too_short
 from rmq_store.index.index_writer import IndexWriter
 from rmq_store.markers.checkpoint import Checkpoint, checkpoint_size
 from rmq_store.markers.lock_file import write_abort
+from rmq_store.recovery.change_list import ChangeList
 from rmq_store.recovery.clean_stop import why_unclean
 from rmq_store.recovery.find_log_end import LogWalk, careful_start
-from rmq_store.recovery.report import FileChange, RecoveryReport
-from rmq_store.recovery.strict_index import IndexRecovery, index_geometry, last_index_writer
+from rmq_store.recovery.report import RecoveryReport
+from rmq_store.recovery.strict_index import IndexRecovery, last_index_writer
 from rmq_store.recovery.strict_queues import LookFurther, QueueRecovery
 from rmq_store.snapshot.file_sizes import queue_sizes, refuse_smaller
 from rmq_store.snapshot.snapshot import take_snapshot
@@ -43,13 +39,17 @@ _BYTES_BETWEEN_MARKS = 1 << 30  # of the log, dispatched
 
 
 class StrictRecovery:
-    """One strict recovery: first finds the end of the log, then repairs everything else."""
+    """One strict recovery: first finds the end of the log, then repairs everything else.
+
+    It reads the files as they were before it: nothing that it reads is among its changes.
+    """
 
     def __init__(
         self,
         root: Path,
         config: StoreConfig,
         release: Dialect,
+        changes: ChangeList,
         until: int | None = None,
         flushed_until: int = 0,
         progress: Callable[[int], None] | None = None,
@@ -62,95 +62,82 @@ class StrictRecovery:
         self.root = root
         # The other queues show the full size of a queue whose only file was truncated.
         self.config = config.with_defaults_of(queue_sizes(QueueFolders(root, config)))
+        self._folders = QueueFolders(root, self.config)
         self.release = release
         self._until, self._cuts_intact = until, cuts_intact
-        self.report = RecoveryReport(str(root), "strict", not (root / ABORT_FILE).exists())
+        self._changes = changes
+        self.report = RecoveryReport(
+            str(root), "strict", not (root / ABORT_FILE).exists(), not changes.planned
+        )
         self.checkpoint = Checkpoint.read_or_zero(root / CHECKPOINT_FILE)
-        self._holes: list[tuple[int, int]] = []  # of the log, and where its files ended:
-        self._stored: dict[int, int] = {}  # both before truncated files got their size again
-        folder = root / INDEX_DIR
-        self._index_files = {
-            *(str(file.path) for file in list_index_files(folder)),
-            *(path for path, _ in list_too_short(folder)),
-        }
+        self._empty: list[SegmentFile] = []  # of the log, and passed over in it
+        self._full_until = 0
 
     def run(self) -> RecoveryReport:
         """Recover the store and return the report."""
-        log = self._open_log()
-        if not self.report.clean or why_unclean(self.root, log, self.config):
-            write_abort(self.root, self.release)  # also if a clean store's tail was torn later
-            self._extend_files(log)
-            log = self._open_log()
-            try:
-                self._run_from(log, careful_start(log, self.checkpoint))
-            except LookFurther:
-                self._run_from(log, log.start)
-        else:
-            self.report.untouched = True
-        return self._reported(log)
-
-    def _open_log(self) -> CommitLog:
         folders = commitlog_folders(self.root, self.config)
         log = CommitLog(folders, file_size=self.config.mappedFileSizeCommitLog)
         refuse_doubled(log)
-        return log
+        if self.report.clean and not why_unclean(self.root, log, self.config):
+            self._report_untouched(log)
+            return self.report
+        if not self._changes.planned:
+            write_abort(self.root, self.release)  # also if a clean store's tail was torn later
+        self._extend_files(log)
+        try:
+            self._run_from(log, careful_start(log, self.checkpoint))
+        except LookFurther:
+            self._changes.release(forget=True)
+            self._run_from(log, log.start)
+        return self.report
 
     def _extend_files(self, log: CommitLog) -> None:
-        """Restore the full size of truncated files with zeros: a broker loads no others."""
-        self._holes = log.chain.holes
-        self._stored = {one.base: one.base + one.size for one in log.chain.segments}
-        folders = QueueFolders(self.root, self.config)
-        chains = [log.chain]
-        listed = folders.listed()
-        chains += [folders.files(queue, batch=batch).chain for queue, batch in listed.items()]
-        refuse_smaller([log.chain])
-        for kind in (False, True):
-            mine = [queue for queue, batch in listed.items() if batch is kind]
-            refuse_smaller([folders.files(queue, batch=kind).chain for queue in mine])
-        for chain in chains:
+        """Restore the full size of truncated files with zeros: a broker loads no others.
+
+        They read as if they had it.
+        """
+        kinds: dict[bool, list[SegmentChain]] = {False: [], True: []}
+        for queue, batch in self._folders.listed().items():
+            kinds[batch].append(self._folders.files(queue, batch=batch).chain)
+        for chains in ([log.chain], *kinds.values()):
+            refuse_smaller(chains)
+        for chain in (log.chain, *kinds[False], *kinds[True]):
             for segment in chain.segments:
                 if segment.size < chain.file_size <= LARGEST_FILE:
-                    self._extend(Path(segment.path), chain.file_size)
+                    self._extend(segment.path, segment.size, chain.file_size)
         for path in empty_files(log):
             if int(path.name) < log.start:
-                self._changed(path, "removed", remove(path))  # else zeros would begin the log
+                self._changes.remove(path, 0)  # else zeros would begin the log
             else:
-                self._extend(path, log.chain.file_size)
-        folders.close()
+                self._empty.append(SegmentFile(str(path), int(path.name), 0))
+                self._extend(path, 0, log.chain.file_size)
 
-    def _extend(self, path: Path, size: int) -> None:
-        missing = size - path.stat().st_size
-        set_size(path, size)
-        self._changed(path, "extended", missing)
-
-    def _changed(self, path: Path, what: str, count: int) -> None:
-        self.report.files.append(FileChange(str(path), what, count))
+    def _extend(self, path: str | Path, size: int, full: int) -> None:
+        self._changes.add(Change(str(path), "extended", full - size, size))
 
     def _run_from(self, log: CommitLog, start: int) -> None:
         first = self._first_walk(log, start)
         start, end = first.start, first.end
-        geometry = index_geometry(self.root, self.config)
-        index = IndexRecovery(self.root, geometry, self.checkpoint, (log.start, end))
-        self.report.scanned_from, self.report.records = start, first.records
-        before = [hole for hole in self._holes if hole[1] <= start]
-        self.report.damage = [*before, *first.damage]
+        index = IndexRecovery(self.root, self.config, self.checkpoint, (log.start, end))
+        report = self.report
+        report.scanned_from, report.records = start, first.records
+        report.damage = [*(hole for hole in log.chain.holes if hole[1] <= start), *first.damage]
+        report.log_start, report.log_end = log.start, end
         if self._until is None:
-            self.report.intact_cut += self._intact_behind(log, end, first.newest_timestamp)
-        if self.report.intact_cut and not self._cuts_intact:
+            report.intact_cut = self._intact_behind(log, end, first.newest_timestamp)
+        if report.intact_cut and not self._cuts_intact:
             raise UnrecoverableStoreError(
                 log.path_at(end),
                 offset=end,
-                reason=f"{self.report.intact_cut} intact records are behind a damaged one, and a recovery "
+                reason=f"{report.intact_cut} intact records are behind a damaged one, and a recovery "
                 "cuts them",
                 advice="The offset is a log offset. Copy them into a new store first: rmqstore salvage; "
                 "then rmqstore recover --apply cuts them here",
             )
-        self._cut_log(log, end)
-        self._extend_report_by(index)
-        log = self._open_log()
-        begin = start if index.start is None else min(start, index.start)
-        self._dispatch_again(log, LogWalk(log, begin, stop=end, damage=first.damage), index)
-        self._write_checkpoint(first)
+        self._repair(log, first, index)
+        if not self._changes.planned:
+            self._changes.sync()
+            self._write_checkpoint(first)
 
     def _intact_behind(self, log: CommitLog, end: int, newest: int) -> int:
         """How many intact records follow the one at `end`, which does not count.
@@ -161,7 +148,7 @@ class StrictRecovery:
         count = 0
         for run in intact_records_behind(log, end, newest):
             starts = run.headers.at + run.headers.base
-            whole = starts + run.headers.total <= self._stored[run.segment.base]
+            whole = starts + run.headers.total <= run.segment.base + run.segment.size
             count += int((whole & (starts > end)).sum())
         return count
 
@@ -186,110 +173,99 @@ class StrictRecovery:
             )
         return shorter
 
-    def _extend_report_by(self, index: IndexRecovery) -> None:
-        for path, what, count in index.remove_doubtful():
-            # A second pass also removes what the first one created.
-            if str(path) in self._index_files:
-                self._changed(path, what, count)
+    def _repair(self, log: CommitLog, first: LogWalk, index: IndexRecovery) -> None:
+        """Cut the log, and make queues and index match it."""
+        begin = first.start if index.start is None else min(first.start, index.start)
+        walk = first.again(begin)
+        if begin > log.start:  # queues may need earlier records, which only the last one decides
+            self._changes.hold()
+        self._cut_log(log, first.end)
+        index.remove_doubtful(self._changes)
+        queues = QueueRecovery(log, self._folders, self.config, walk, self._changes)
+        indexer: IndexWriter | None = None
+        if self.config.messageIndexEnable is not False:
+            indexer = last_index_writer(
+                *(self.root, index.kept, index.geometry, self.release),
+                planned=self._changes.planned,
+            )
+            indexer.resume()
+        try:
+            self._along_log(walk, queues, indexer)
+        except BaseException:
+            if indexer is not None and queues.may_look_further:
+                indexer.discard()
+            raise
+        self._changes.release()
+        if indexer is not None:
+            self.report.index_items_rebuilt = indexer.items_written
+            self._full_until = indexer.full_until
+            indexer.close()
 
     def _cut_log(self, log: CommitLog, end: int) -> None:
         """Zero the rest of the file after the end, and delete the files after it."""
-        for segment in reversed(log.chain.segments):
-            path = Path(segment.path)
-            if segment.base > end or (segment.base == end and segment.base > log.start):
-                self._changed(path, "removed", remove(path))
-            elif segment.base + log.chain.file_size > end:
-                cleared = clear_from(path, end - segment.base)
-                if cleared:
-                    self._changed(path, "cut log", cleared)
-        log.chain.close()
+        for file in sorted([*log.chain.segments, *self._empty], key=lambda file: -file.base):
+            if file.base > end or (file.base == end and file.base > log.start):
+                self._changes.remove(file.path, file.size)
+            elif file.base + log.chain.file_size > end:
+                for change in cut(file.path, end - file.base, "cut log"):
+                    self._changes.add(change)
 
-    def _dispatch_again(self, log: CommitLog, walk: LogWalk, index: IndexRecovery) -> None:
-        files = OpenFiles()
-        folders = QueueFolders(self.root, self.config)
-        known = self.config
-        writer = QueueWriter(self.root, known, files, {})
-        queues = QueueRecovery(
-            log, folders, writer, (log.start, walk.stop or 0), start=walk.start, damage=walk.damage
-        )
-        indexer: IndexWriter | None = None
-        if self.config.messageIndexEnable is not False:
-            indexer = last_index_writer(self.root, index.geometry, self.release)
-            indexer.resume()
+    def _along_log(self, walk: LogWalk, queues: QueueRecovery, indexer: IndexWriter | None) -> None:
         batch = declared_batch_topics(self.root) | {
-            queue.topic for queue, is_batch in folders.listed().items() if is_batch
+            queue.topic for queue, is_batch in self._folders.listed().items() if is_batch
         }
-        unmarked = 0
-        try:
-            for headers in walk.pieces():
-                records = DecodedRecords.of(headers)
-                requests = entries_to_write(records, known, batch)
-                self.report.batch_topics |= requests.batch_topics()
-                queues.take(requests, walk.end)
-                if indexer is not None:
-                    indexer.add_items(records)
-                if self._progress is not None:
-                    self._progress(int(headers.total.sum()))
-                unmarked += int(headers.total.sum())
-                if unmarked >= _BYTES_BETWEEN_MARKS:
-                    files.sync()
-                    self._mark(headers, 0 if indexer is None else indexer.full_until)
-                    unmarked = 0
-            queues.finish()
-            self.report.entries_cut = queues.changes.cut
-            self.report.entries_rebuilt = queues.changes.rebuilt
-            self.report.left_out = queues.changes.left_out
-        finally:
-            for path, what, count in queues.changes.files:
-                self._changed(path, what, count)
-            files.close()
+        report, unmarked = self.report, 0
+        for headers in walk.pieces():
+            records = DecodedRecords.of(headers)
+            requests = entries_to_write(records, self.config, batch)
+            report.batch_topics |= requests.batch_topics()
+            queues.take(requests, walk.end)
             if indexer is not None:
-                self.report.index_items_rebuilt += indexer.items_written
-                self._full_until = indexer.full_until
-                indexer.close()
-
-    _full_until = 0
+                indexer.add_items(records)
+            count = int(headers.total.sum())
+            if self._progress is not None:
+                self._progress(count)
+            unmarked += count
+            is_certain = not (self._changes.planned or queues.may_look_further)
+            if unmarked >= _BYTES_BETWEEN_MARKS and is_certain:
+                self._changes.sync()
+                self._mark(headers, 0 if indexer is None else indexer.full_until)
+                unmarked = 0
+        queues.finish()
+        report.entries_cut, report.entries_rebuilt = queues.cut, queues.rebuilt
+        report.left_out, report.queues = queues.left_out, queues.ranges()
 
     def _mark(self, headers: Headers, full_until: int) -> None:
         """Save the progress in the checkpoint, so that an interrupted recovery continues there."""
-        stamp = int(headers.store_timestamp[-1])
-        old = self.checkpoint
-        fresh = Checkpoint(
+        stamp, old = int(headers.store_timestamp[-1]), self.checkpoint
+        fresh = replace(
+            old,
             physic_msg_timestamp=max(old.physic_msg_timestamp, stamp),
             logics_msg_timestamp=max(old.logics_msg_timestamp, stamp),
             index_msg_timestamp=max(old.index_msg_timestamp, full_until),
-            master_flushed_offset=old.master_flushed_offset,
-            confirm_phy_offset=old.confirm_phy_offset,
             logics_physical_offset=int(headers.at[-1]) + headers.base,
         )
         fresh.write(self.root / CHECKPOINT_FILE, used=checkpoint_size(self.release))
 
     def _write_checkpoint(self, walk: LogWalk) -> None:
-        old = self.checkpoint
+        old, stamp = self.checkpoint, walk.last_timestamp
         last = max(walk.last_record, 0)
-        stamp = walk.last_timestamp
-        fresh = Checkpoint(
+        fresh = replace(
+            old,
             physic_msg_timestamp=stamp,
             logics_msg_timestamp=stamp,
             index_msg_timestamp=self._full_until or min(old.index_msg_timestamp, stamp),
-            master_flushed_offset=old.master_flushed_offset,
             confirm_phy_offset=last if self.release.has("confirm_offset") else 0,
             logics_physical_offset=last,
         )
         fresh.write(self.root / CHECKPOINT_FILE, used=checkpoint_size(self.release))
 
-    def _reported(self, log: CommitLog) -> RecoveryReport:
-        log = self._open_log()
-        folders = QueueFolders(self.root, self.config)
-        compared_from = None if self.report.untouched else self.report.scanned_from
-        snapshot = take_snapshot(self.root, log, folders, self.config, compared_from=compared_from)
-        self.report.snapshot = snapshot
+    def _report_untouched(self, log: CommitLog) -> None:
+        snapshot = take_snapshot(self.root, log, self._folders, self.config)
+        self.report.untouched = True
         self.report.log_start, self.report.log_end = snapshot.log_start, snapshot.log_end
         self.report.queues = {
             queue: (state.min_offset, state.max_offset)
             for queue, state in snapshot.queues.items()
             if is_plain_name(queue.topic)  # others have no files
         }
-        folders.close()
-        log.chain.close()
-        return self.report

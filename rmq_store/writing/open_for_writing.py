@@ -20,7 +20,7 @@ from rmq_store.config.locate import (
 )
 from rmq_store.consumequeue.queue_folders import QueueFolders
 from rmq_store.errors import NotAStoreError, from_os_error
-from rmq_store.files.truncate import clear_from
+from rmq_store.files.changes import cut
 from rmq_store.format.layout import COMMITLOG_DIR, CONFIG_DIR, CONSUMEQUEUE_DIR, INDEX_DIR
 from rmq_store.format.releases import Dialect, dialect
 from rmq_store.markers.lock_file import StoreLock
@@ -116,7 +116,8 @@ def _clear_page_rest(log: CommitLog, end: int) -> None:
     """Set what a broker left of its buffer after the last record to zero: it would follow ours too."""
     segment = log.chain.segment_at(end)
     if segment is not None and page_rest(log, end) is not None:
-        clear_from(Path(segment.path), end - segment.base)
+        for change in cut(segment.path, end - segment.base):
+            change.make()
 
 
 def _last_record(log: CommitLog) -> tuple[int, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from rmq_store.cli.main import COMMANDS, other_commands
 from rmq_store.errors import StoreError
 from rmq_store.tables import TABLES
 from tests.support.golden import unpack
+from tests.support.running.campaigns import some
 from tests.support.running.commands import call
 from tests.support.spark.reads import rows_of
 
@@ -26,9 +28,6 @@ KINDS = (
     "empty files",
 )
 FIRST = ("no topic", "one message")  # the others are a campaign
-SHORT_FIRST = [
-    kind if kind in FIRST else pytest.param(kind, marks=pytest.mark.campaign) for kind in KINDS
-]
 # What a command needs beside the store; {out} is a path that does not exist.
 WORDS = {
     "cat": ["--topic", "orders"],
@@ -43,6 +42,18 @@ WORDS = {
     "replay": ["--to", "{out}"],
 }
 NEITHER = [name for name in TABLES if TABLES[name].rows_of is None]
+
+
+def of_each_kind(names: list[str]) -> list[Any]:
+    """Name and kind: all names with the first kinds, and as a campaign with the others."""
+    others = [(name, kind) for name in names for kind in KINDS if kind not in FIRST]
+    return [
+        *((name, kind) for name in names for kind in FIRST),
+        *(
+            pytest.param(*pair, marks=pytest.mark.campaign)
+            for pair in some(f"small stores {len(names)}", others, 8)
+        ),
+    ]
 
 
 def small(kind: str, tmp_path: Path) -> Path:
@@ -76,8 +87,7 @@ def small(kind: str, tmp_path: Path) -> Path:
     return store
 
 
-@pytest.mark.parametrize("kind", SHORT_FIRST)
-@pytest.mark.parametrize("name", [*COMMANDS, *other_commands()])
+@pytest.mark.parametrize(("name", "kind"), of_each_kind([*COMMANDS, *other_commands()]))
 def test_every_command_answers(name: str, kind: str, tmp_path: Path) -> None:
     store = small(kind, tmp_path)
     out = str(tmp_path / "out")
@@ -95,8 +105,9 @@ def test_every_command_answers(name: str, kind: str, tmp_path: Path) -> None:
         assert ("last" if name in ("cat", "tail") else "orders") in done.stdout
 
 
-@pytest.mark.parametrize("kind", SHORT_FIRST)
-@pytest.mark.parametrize("name", [name for name in TABLES if name not in NEITHER])
+@pytest.mark.parametrize(
+    ("name", "kind"), of_each_kind([name for name in TABLES if name not in NEITHER])
+)
 def test_every_table_answers_in_the_shell_in_python_and_in_spark(
     name: str, kind: str, tmp_path: Path
 ) -> None:

@@ -17,9 +17,9 @@ from rmq_store.commitlog import record_runs
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.walk import extents
 from rmq_store.errors import DataLossError
+from rmq_store.files.changes import cut
 from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.files.segments import SegmentFile
-from rmq_store.files.truncate import clear_from
 from rmq_store.format.array_types import Bytes
 from rmq_store.recovery.recover_store import recover
 from tests.support.golden import log_files, offsets, unpack, wanted
@@ -163,8 +163,10 @@ def test_opening_to_append_reads_no_hole(holes: str, monkeypatch: pytest.MonkeyP
 def test_what_is_cut_off_is_zeros_behind_holes_too(tmp_path: Path) -> None:
     places = [100, 5000, 1 << 20, SIZE // 2, SIZE // 2 + 5]
     path = Path(sparse(tmp_path, *places).path)
-    assert clear_from(path, SIZE // 2 + 6) == 0
-    assert clear_from(path, 5001) == SIZE // 2 + 6 - 5001
+    assert not cut(path, SIZE // 2 + 6)
+    (change,) = cut(path, 5001)
+    assert change.bytes == SIZE // 2 + 6 - 5001
+    change.make()
     assert path.read_bytes().rstrip(b"\0") == bytes(100) + b"\1" + bytes(4899) + b"\1"
     assert path.stat().st_size == SIZE
 

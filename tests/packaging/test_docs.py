@@ -269,8 +269,7 @@ def test_make_docs_builds_every_page(tmp_path: Path) -> None:
     assert "created unless --append is given" in replay  # no dash of smart quotes
 
 
-@pytest.mark.parametrize("link", ["nowhere.md", "format.md#no-such-heading", "#nor-here"])
-def test_make_docs_refuses_a_broken_link(tmp_path: Path, link: str) -> None:
+def test_make_docs_refuses_a_broken_link(tmp_path: Path) -> None:
     docs = tmp_path / "docs"
     docs.mkdir()
     for name in ("conf.py", "format.md"):
@@ -279,7 +278,9 @@ def test_make_docs_refuses_a_broken_link(tmp_path: Path, link: str) -> None:
     (docs / "format.md").write_text(
         "---\norphan: true\n---\n" + re.sub(r"\]\([^)]*\)", "]", format_page)
     )
-    (docs / "index.md").write_text(f"# Index\n\n[here]({link})\n")
+    links = ["nowhere.md", "format.md#no-such-heading", "#nor-here"]
+    (docs / "index.md").write_text("# Index\n\n" + "".join(f"[here]({one})\n\n" for one in links))
     done = built(docs, tmp_path / "pages")
     assert done.returncode != 0
-    assert link.lstrip("#").split("#")[-1] in done.stderr
+    for link in links:
+        assert link.lstrip("#").split("#")[-1] in done.stderr

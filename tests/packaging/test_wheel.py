@@ -30,6 +30,9 @@ print("topics:", sorted(row.topic for row in frame.select("topic").distinct().co
 """
 
 
+pytestmark = pytest.mark.campaign  # it compiles the loops, and installs an environment
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
@@ -155,7 +158,6 @@ def test_it_has_the_loops_compiled_and_a_platform(wheel: Path) -> None:
     assert ("-cp311-abi3-" in wheel.name) == hatch_build.IS_LIMITED
 
 
-@pytest.mark.campaign
 def test_without_a_compiler_it_is_plain_python(plain_wheel: Path) -> None:
     assert plain_wheel.name.endswith("-py3-none-any.whl")
     assert not loop_files(plain_wheel), "what was compiled in place is of this machine"
@@ -171,7 +173,6 @@ def test_the_core_needs_no_spark(python: Path, golden: Callable[[str], GoldenSto
     assert "orders" in done.stdout, done.stderr
 
 
-@pytest.mark.campaign  # as the next, it starts a Spark and its Python processes for one row
 def test_an_environment_that_is_not_activated_reads_with_pyspark_python_set(
     python: Path, golden: Callable[[str], GoldenStore]
 ) -> None:
@@ -180,7 +181,6 @@ def test_an_environment_that_is_not_activated_reads_with_pyspark_python_set(
     assert "'orders'" in done.stdout
 
 
-@pytest.mark.campaign
 def test_without_it_spark_asks_the_first_python3_of_the_path(
     python: Path, golden: Callable[[str], GoldenStore], tmp_path: Path
 ) -> None:

@@ -26,7 +26,7 @@ from tests.support.running.campaigns import some
 from tests.support.running.examples import campaign, fast
 
 BASES = ("crc-5.5.0", "direct-5.5.0", "geometry-5.5.0", "ext-5.5.0", "lmq-5.3.3", "clean-5.2.0")
-FAST_EXAMPLES = 15  # of each store
+FAST_EXAMPLES = 5  # of each store
 CAMPAIGN_EXAMPLES = 300
 HANGS_AFTER_S = 120
 

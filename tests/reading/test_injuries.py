@@ -340,4 +340,4 @@ def test_no_injury_costs_a_message_without_a_word(name: str, tmp_path: Path) -> 
 @pytest.mark.campaign
 @pytest.mark.parametrize("name", BASES)
 def test_injuries_at_length(name: str, tmp_path: Path) -> None:
-    run_injuries(name, tmp_path, some(name, range(FAST_CASES, FAST_CASES + OF_EACH)))
+    run_injuries(name, tmp_path, some(name, range(FAST_CASES, FAST_CASES + OF_EACH), 40))

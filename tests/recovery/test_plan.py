@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,14 @@ from rmq_store.errors import StoreError, StoreLockedError
 from rmq_store.markers.lock_file import StoreLock
 from rmq_store.recovery import plan_recovery, recover
 from tests.support.golden import UNCLEAN, GoldenStore, unpack
+from tests.support.running.campaigns import some
 from tests.support.running.commands import complaint, objects, run
 
 _SEED = 20261122
+BASES = (
+    *("crash-5.3.3", "crash-4.9.7", "crash-5.5.0", "clean-5.2.0", "hot-5.5.0", "lmq-5.3.3"),
+    "clean-5.5.0",
+)
 
 
 def outcome_of(action: Any, *words: Any, **how: Any) -> Any:
@@ -71,6 +77,48 @@ def test_a_plan_is_what_the_recovery_does_and_changes_nothing(
     assert store.fingerprint() == before
     assert not list((tmp_path / "scratch").glob("rmqstore-plan-*"))
     assert planned == outcome_of(recover, store.path, mode=mode)
+
+
+# Of the first two: a queue gets a file again that was removed.
+@pytest.mark.parametrize(
+    ("seed", "mode"),
+    [
+        *((seed, "broker") for seed in (3, 21)),
+        *(
+            pytest.param(seed, mode, marks=pytest.mark.campaign)
+            for seed in some("plans", range(100, 300))
+            for mode in ("strict", "broker")
+        ),
+    ],
+)
+def test_a_plan_is_what_the_recovery_does_however_much_is_hurt(
+    tmp_path: Path, seed: int, mode: str
+) -> None:
+    chance = random.Random(f"x{seed}")
+    store = unpack(chance.choice(BASES), tmp_path)
+    injure(store, chance)
+    if chance.random() < 0.5:
+        injure(store, chance)
+    root = Path(store.path)
+    (root / "abort").touch()
+    if chance.random() < 0.3:
+        lose(root, chance)
+    before = store.fingerprint()
+    planned = outcome_of(plan_recovery, store.path, mode=mode)
+    assert store.fingerprint() == before
+    assert planned == outcome_of(recover, store.path, mode=mode)
+
+
+def lose(root: Path, chance: random.Random) -> None:
+    """Delete a file of a queue, all of them, or the checkpoint."""
+    files = sorted(path for path in (root / "consumequeue").rglob("0*") if path.is_file())
+    match chance.choice(["file", "queue", "checkpoint"]):
+        case "file":
+            chance.choice(files).unlink()
+        case "queue":
+            shutil.rmtree(chance.choice(files).parent)
+        case _:
+            (root / "checkpoint").unlink(missing_ok=True)
 
 
 def test_the_command_shows_first_and_repairs_with_apply(tmp_path: Path) -> None:

@@ -327,6 +327,19 @@ def test_the_checkpoint_says_afterwards_what_is_there(tmp_path: Path) -> None:
 DEPTH = 4096
 
 
+@pytest.mark.parametrize("there", [8, 12, 14, 19])
+def test_an_entry_that_its_file_ends_inside_of_is_written_again(there: int, tmp_path: Path) -> None:
+    """With zeros for its rest it would lead to its record, and have another tagsCode."""
+    store = unpack("crash-5.5.0", tmp_path)
+    path = max(Path(store.path, "consumequeue", "orders", "0").iterdir())
+    whole = path.read_bytes()
+    cut = len(whole.rstrip(b"\0")) // 20 * 20 - 40 + there
+    assert whole[cut : cut - there + 20].strip(b"\0"), "what is cut is not zeros"
+    path.write_bytes(whole[:cut])
+    recovered(store)
+    assert path.read_bytes() == whole
+
+
 @pytest.mark.campaign
 @pytest.mark.parametrize("how", ["cut", "zero"])
 @pytest.mark.parametrize("part", ["commitlog", "consumequeue", "index", "checkpoint"])

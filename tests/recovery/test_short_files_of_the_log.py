@@ -81,6 +81,22 @@ def test_empty_files_before_the_log_are_removed(count: int, tmp_path: Path) -> N
     plan_recovery(store.path, mode="broker", release="5.5.0")
 
 
+def test_an_empty_file_behind_the_end_of_the_log_is_removed(tmp_path: Path) -> None:
+    """A later file is there, as a broker allocates it ahead, and has no record."""
+    store = unpack(NAME, tmp_path)
+    Path(store.path, "abort").touch()
+    first, *later = log_files(store)
+    for path in later:
+        path.write_bytes(bytes(path.stat().st_size))
+    later[0].write_bytes(b"")
+    plan = plan_recovery(store.path)
+    assert log_files(store) == [first, *later]
+    report = recover(store.path)
+    assert plan.files == report.files
+    assert {(file.path, file.what) for file in plan.files} >= {(str(p), "removed") for p in later}
+    assert log_files(store) == [first]
+
+
 def test_a_record_that_the_last_file_ends_inside_of_is_not_counted_as_intact(
     tmp_path: Path,
 ) -> None:

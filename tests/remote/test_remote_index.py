@@ -19,6 +19,7 @@ from rmq_store.files.remote import remote_store as remote
 from tests.conftest import in_a_queue, unpack, user_topic
 from tests.support.damage import INDEX_HARMS, harm_index
 from tests.support.golden import CLEAN, STORES, Truth, keys_of
+from tests.support.running.campaigns import some
 from tests.support.slow_s3 import s3_server, upload
 from tests.support.spark.reads import rows_of
 
@@ -66,7 +67,7 @@ def places(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
     return sorted((r["commitLogOffset"], r["topic"], r["queueId"], r["queueOffset"]) for r in rows)
 
 
-@pytest.mark.parametrize("name", indexed_stores())
+@pytest.mark.parametrize("name", some("remote index", indexed_stores(), 5))
 def test_keys_are_found_as_locally(
     bucket: dict[str, Any], tmp_path: Path, name: str, asked: list[tuple[str, int]]
 ) -> None:

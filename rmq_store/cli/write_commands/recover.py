@@ -44,8 +44,7 @@ def recover(
     """Show how a recovery would repair a store that was not closed cleanly, or repair it in place.
 
     A recovery cuts the log after its last intact record, and makes queues and index match it.
-    CHANGES THE STORE only with --apply. Without it, the command recovers a private copy in TMPDIR,
-    which holds only the files that change. Fails while a broker has the store open.
+    CHANGES THE STORE only with --apply. Fails while a broker has the store open.
     """
     from rmq_store.recovery.recover_store import plan_recovery
     from rmq_store.recovery.recover_store import recover as mend

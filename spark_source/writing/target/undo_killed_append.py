@@ -68,8 +68,8 @@ def _recover(begun: Begun, root: Path, config: StoreConfig, release: str | None)
     lock = StoreLock(root, begun.mark)  # a second attempt sees that it was this one
     try:
         report = recover_locked(root, config, dialect(release), "strict", until=until)
-        if begun.end is not None and report.snapshot is not None:
-            update_topics(root, dialect(release), list(report.snapshot.queues), {})
+        if begun.end is not None:
+            update_topics(root, dialect(release), list(report.queues), {})
         remove_abort(root)
     finally:
         lock.release()

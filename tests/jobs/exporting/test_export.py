@@ -32,6 +32,7 @@ from tests.conftest import GoldenStore, unpack, user_topic
 from tests.support.checkout import CHECKOUT
 from tests.support.exported import files_in, rows_in, rows_of
 from tests.support.golden import Truth, bodies_of, messages_in
+from tests.support.running.campaigns import some
 from tests.support.running.engines import ON_BOTH
 
 Golden = Callable[[str], GoldenStore]
@@ -374,7 +375,8 @@ sys.exit(export.main(words))
 @pytest.mark.campaign
 @IN_FILES
 @pytest.mark.parametrize(
-    ("where", "count"), [("write", 0), ("commit", 1), ("move", 1), ("rename", 3)]
+    ("where", "count"),
+    some("exports", [("write", 0), ("commit", 1), ("move", 1), ("rename", 3)], 4),
 )
 def test_killed_and_run_again_nothing_is_lost_or_doubled(
     engine: SparkSession | None,

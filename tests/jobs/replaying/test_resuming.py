@@ -22,6 +22,7 @@ from rmqstore_jobs.replaying.replay_ledger import Ledger, LedgerError
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from tests.conftest import GoldenStore, unpack
 from tests.support.checkout import CHECKOUT
+from tests.support.running.campaigns import some
 from tests.support.running.engines import ON_BOTH
 from tests.support.spark.replays import (
     NAME,
@@ -209,16 +210,20 @@ def go_on(engine: SparkSession | None, asked: ReplaySpec) -> str:
 @pytest.mark.campaign
 @pytest.mark.parametrize(
     ("where", "count"),
-    [
-        ("record", 0),
-        ("append", 0),
-        ("append", 2),
-        ("record", 3),
-        ("arrived", 0),
-        ("parquet", 0),
-        ("counting", 0),
-        ("done", 0),
-    ],
+    some(
+        "replays",
+        [
+            ("record", 0),
+            ("append", 0),
+            ("append", 2),
+            ("record", 3),
+            ("arrived", 0),
+            ("parquet", 0),
+            ("counting", 0),
+            ("done", 0),
+        ],
+        4,
+    ),
 )
 def test_killed_at_any_point_it_is_resumed_and_never_doubled(
     spark: SparkSession, golden: Golden, tmp_path: Path, where: str, count: int
