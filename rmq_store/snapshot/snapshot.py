@@ -65,18 +65,16 @@ def take_snapshot(
     config: StoreConfig,
     *,
     past_damage: bool = False,
-    compared_from: int | None = None,
 ) -> StoreSnapshot:
     """Determine the state of a store from its current files. Reads only the undispatched end of the log.
 
     By default the log ends at the first damage after the newest listed record, where a writer
     continues. With `past_damage`, for readers, it ends after the last intact record; in a store that
-    was closed, or lacks a file there, entries that point after the end still count.
-    `compared_from`: log offset after which a recovery has just compared all records with the
-    queues. Raises UndispatchedError if too many records are in no queue.
+    was closed, or lacks a file there, entries that point after the end still count. Raises
+    UndispatchedError if too many records are in no queue.
     """
     with collector_paused():
-        return _snapshot_of(root, log, folders, config, past_damage, compared_from)
+        return _snapshot_of(root, log, folders, config, past_damage)
 
 
 def _snapshot_of(
@@ -85,7 +83,6 @@ def _snapshot_of(
     folders: QueueFolders,
     config: StoreConfig,
     past_damage: bool,
-    compared_from: int | None,
 ) -> StoreSnapshot:
     closed = not (root / ABORT_FILE).exists()
     listed = _look_at_all(log, folders)
@@ -95,9 +92,7 @@ def _snapshot_of(
     if not (past_damage and (closed or lost_file)):
         for listed_queue in listed.values():
             _cut_to_log(listed_queue, end.stop)
-    back_from = None
-    if not closed:
-        back_from = end.dispatched if compared_from is None else compared_from
+    back_from = None if closed else end.dispatched
     tails, misplaced = find_undispatched(
         root, log, listed, config, end.dispatched, end.stop, back_from
     )

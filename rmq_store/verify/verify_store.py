@@ -22,7 +22,7 @@ from rmq_store.config.dledger import dledger_folders
 from rmq_store.config.rocksdb import rocksdb_queues
 from rmq_store.config.topics_json import batch_topics
 from rmq_store.consumequeue.entry_of_record import dispatch
-from rmq_store.errors import AccessError
+from rmq_store.errors import AccessError, StoreError
 from rmq_store.format.layout import CHECKPOINT_FILE, INDEX_DIR
 from rmq_store.format.record import Gap
 from rmq_store.index.index_file_reader import list_index_files, open_index_files
@@ -276,20 +276,38 @@ def _after_end(run: SoundRun) -> AfterEnd:
 
 
 def _refused_files(store: MessageStore) -> Iterator[Finding]:
-    """Findings for files of the log with which no broker starts."""
+    """Findings for files of the log and the queues with which no broker starts."""
     chain = store.log.chain
     if chain.is_remote:
         return
     folders = [Path(folder) for folder in chain.folders]
     for error in refused_files(folders, chain.file_size, "mappedFileSizeCommitLog"):
-        yield Finding(
-            Severity.ERROR,
-            "log-file-refused",
-            str(error.path),
-            f"{error.reason} (expected {error.expected}, found {error.actual})",
+        yield _refused(
+            error,
+            "log",
             "Restore the file, or move it away if it is none of the log. rmqstore recover gives a short "
             f"file of the log its size again, without what it lost. {_SALVAGE}",
         )
+    for queue, state in store.snapshot().queues.items():
+        kind = "mapperFileSizeBatchConsumeQueue" if state.batch else "mappedFileSizeConsumeQueue"
+        files = store.view.files(queue).chain
+        for error in refused_files([Path(files.folders[0])], files.file_size, kind):
+            yield _refused(
+                error,
+                "queue",
+                "Move the file away if it is none of the queue, else rebuild queues and index from the log "
+                "into a new store: rmqstore rebuild",
+            )
+
+
+def _refused(error: StoreError, part: str, advice: str) -> Finding:
+    return Finding(
+        Severity.ERROR,
+        f"{part}-file-refused",
+        str(error.path),
+        f"{error.reason} (expected {error.expected}, found {error.actual})",
+        advice,
+    )
 
 
 def _grown(store: MessageStore, now: int) -> Iterator[Finding]:

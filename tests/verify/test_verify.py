@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -14,8 +15,10 @@ import pytest
 
 from rmq_store import MessageStore, StoreError
 from rmq_store.commitlog.walk import SoundRun, walk
+from rmq_store.errors import UnrecoverableStoreError
 from rmq_store.format.layout import INDEX_HEADER, INDEX_ITEM, QUEUE_ENTRY
 from rmq_store.format.record import Gap
+from rmq_store.recovery.recover_store import plan_recovery
 from rmq_store.verify.findings import Finding, Findings, Severity
 from rmq_store.verify.verify_store import (
     LogPart,
@@ -332,3 +335,28 @@ def test_findings_of_one_kind_are_counted_when_they_are_many() -> None:
     reported = list(findings)
     assert len(reported) == 51
     assert sum(finding.count for finding in reported) == 1000
+
+
+@pytest.mark.parametrize(("number", "size"), [(0, 600), (1, 600), (1, 0), (2, 100)])
+def test_a_queue_file_with_which_no_broker_starts(
+    clean: GoldenStore, number: int, size: int
+) -> None:
+    """MappedFileQueue#load refuses each file but the last that has not the full size."""
+    assert not [code for code in codes(report_of(clean.path)) if code.endswith("refused")]
+    path = sorted(Path(clean.path, "consumequeue", "orders", "0").iterdir())[number]
+    path.write_bytes(path.read_bytes()[:size])
+    finding = one(report_of(clean.path), "queue-file-refused")
+    assert (finding.severity, finding.path) == (Severity.ERROR, str(path))
+    with pytest.raises(UnrecoverableStoreError, match=re.escape(str(path))):
+        plan_recovery(clean.path, mode="broker", release="5.5.0")
+
+
+@pytest.mark.parametrize("kind", ["consumequeue/orders/0", "batchconsumequeue/inner/0"])
+def test_a_foreign_file_in_the_folder_of_a_queue(clean: GoldenStore, kind: str) -> None:
+    path = Path(clean.path, kind, "notes.txt")
+    path.write_bytes(b"x")
+    assert one(report_of(clean.path), "queue-file-refused").path == str(path)
+    with pytest.raises(UnrecoverableStoreError, match=re.escape(str(path))):
+        plan_recovery(clean.path, mode="broker", release="5.5.0")
+    path.unlink()
+    assert report_of(clean.path).nothing_wrong
