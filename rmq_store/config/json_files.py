@@ -212,12 +212,6 @@ def config_names(store: str | os.PathLike[str]) -> list[str]:
     return sorted(name for name in names if name.endswith(".json"))
 
 
-def read_config_json(store: str | os.PathLike[str], name: str) -> dict[str, Any] | None:
-    """The content of a file of `config/`; see `read_config`. None if there is none."""
-    found = read_config(store, name, as_it_is)
-    return None if found is None else found.content
-
-
 def read_config(
     store: str | os.PathLike[str], name: str, decode: Decode[T]
 ) -> ConfigFile[T] | None:
