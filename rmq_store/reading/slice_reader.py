@@ -115,7 +115,8 @@ class SliceReader:
             yield from self.batches_of(self._entries.wanted(slices))
         errors: Iterable[StoreError] = ()
         if self.options.check_ends:
-            errors = ends.errors(slices, self.options.verify_queue, uncovered)
+            verify, sound = self.options.verify_queue, not self._damages
+            errors = ends.errors(slices, verify, uncovered, sound=sound)
         elif uncovered is not None:
             errors = ends.errors_of(uncovered)
         for error in errors:

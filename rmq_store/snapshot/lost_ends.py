@@ -100,13 +100,16 @@ class LostEnds:
         parts: Sequence[QueueSlice],
         whole_log: bool = False,
         uncovered: UncoveredBytes | None = None,
+        *,
+        sound: bool = False,
     ) -> Iterator[StoreError]:
         """An error for each queue of `parts` that lacks messages at an end that `parts` reach.
 
         One for each record inside of `parts` that its queue does not list, and one more if the log
         lacks its own end. With `whole_log`, compares every record of the log with the queues;
         with `uncovered`, those that no entry lists. By default, the latter if the store has up to
-        `MOST_LISTED` entries, else the records near the log's ends.
+        `MOST_LISTED` entries, else the records near the log's ends. `sound`: the entries of `uncovered`
+        lead to records of their own queues.
         """
         first, last = self._reached_ends(parts)
         if whole_log:
@@ -117,9 +120,10 @@ class LostEnds:
         else:
             seen: UncoveredBytes | WholeRange | None = uncovered
             found_all = self._in_whole_log if uncovered is None else None
-            all_seen = found_all is not None or self._covers_log(uncovered)
-            near = (_light(first), _light(last)) if all_seen else (first, last)
-            missing = self._missing_near(*near)
+            # Where an entry of another queue (a light one, or one that leads to the wrong place) lists the
+            # bytes of a record, a look at those that none lists does not see that its queue lost it.
+            all_seen = sound and self._covers_log(uncovered) and not _light(self.snapshot.queues)
+            missing = {} if all_seen else self._missing_near(first, last)
             self._say_unseen(first | last, uncovered is not None or found_all is not None)
             if found_all is not None:
                 ends = found_all.ends.items()

@@ -454,3 +454,51 @@ def test_cat_says_it_on_stderr_and_gives_all_messages(
     assert (done.returncode, len(done.stdout.splitlines())) == (0, 418)
     assert done.stderr.count(NOT_COMPARED) == 1
     assert "were not compared" not in call("cat", golden.path, "--topic", "payments").stderr
+
+
+@pytest.mark.parametrize("lost", [2, 8])
+@pytest.mark.parametrize("topics", [None, "parent"])
+def test_a_lost_end_is_reported_though_a_light_queue_lists_its_records(
+    lost: int, topics: str | None, tmp_path: Path
+) -> None:
+    golden = unpack("lmq-5.3.3", tmp_path)
+    queue = QueueId("parent", 1)
+    count, records = last_of(golden, queue)
+    forget_consumers(golden)
+    hurt_queue(golden, queue, count - lost, bytes(lost * WIDTH))
+    with golden.open() as store:
+        met: list[StoreError] = []
+        for _ in store.read_batches(topics, on_damage=met.append):
+            pass
+    first = records[count - lost]["commitLogOffset"]
+    found = [error.entry and (*error.entry[:3], error.entry.log_offset) for error in met]
+    assert found == [(*queue, count - lost, first)]
+
+
+@pytest.mark.parametrize("longer", [False, True])
+def test_a_lost_end_is_reported_though_an_entry_of_another_queue_lists_its_bytes(
+    longer: bool, tmp_path: Path
+) -> None:
+    """The entry leads to the record, or its size is too large and so goes over it."""
+    golden = unpack("clean-5.3.3", tmp_path)
+    queue, other = QueueId("orders", 1), QueueId("documents", 0)
+    count, records = last_of(golden, queue)
+    last = records[-1]
+    end = last["commitLogOffset"] + last["storeSize"]
+    before = [r for r in golden.by_queue[other] if r["commitLogOffset"] < last["commitLogOffset"]]
+    start = before[-1]["commitLogOffset"] if longer else last["commitLogOffset"]
+    hurt_queue(golden, other, len(before) - 1, start.to_bytes(8, "big"))
+    hurt_queue(golden, other, len(before) - 1, (end - start).to_bytes(4, "big"), at=8)
+    forget_consumers(golden)
+    per_file = 100
+    path = Path(golden.path, "consumequeue", "orders", "1")
+    file = sorted(path.iterdir())[(count - 1) // per_file]
+    with file.open("r+b") as opened:
+        opened.seek((count - 1) % per_file * WIDTH)
+        opened.write(bytes(WIDTH))
+    with golden.open() as store:
+        met: list[StoreError] = []
+        for _ in store.read_batches("orders", on_damage=met.append):
+            pass
+    found = [error.entry and (*error.entry[:3], error.entry.log_offset) for error in met]
+    assert found == [(*queue, count - 1, last["commitLogOffset"])]
