@@ -244,6 +244,7 @@ class QueueRecovery:
                 right = self._right(rest, np.array([-1]), np.array([0]))
                 if right.all():  # they point into damage; nothing of the queue follows it
                     state.at = state.stop
+                    self._note_end(state)
                 elif self.may_look_further:
                     raise LookFurther
                 else:

@@ -81,9 +81,10 @@ class StrictRecovery:
         if self.report.clean and not why_unclean(self.root, log, self.config):
             self._report_untouched(log)
             return self.report
+        chains = self._chains(log)
         if not self._changes.planned:
             write_abort(self.root, self.release)  # also if a clean store's tail was torn later
-        self._extend_files(log)
+        self._extend_files(log, chains)
         try:
             self._run_from(log, careful_start(log, self.checkpoint))
         except LookFurther:
@@ -91,17 +92,21 @@ class StrictRecovery:
             self._run_from(log, log.start)
         return self.report
 
-    def _extend_files(self, log: CommitLog) -> None:
-        """Restore the full size of truncated files with zeros: a broker loads no others.
-
-        They read as if they had it.
-        """
+    def _chains(self, log: CommitLog) -> list[SegmentChain]:
+        """The files of the log and of each queue. Raises InvalidArgumentError for an impossible size."""
         kinds: dict[bool, list[SegmentChain]] = {False: [], True: []}
         for queue, batch in self._folders.listed().items():
             kinds[batch].append(self._folders.files(queue, batch=batch).chain)
         for chains in ([log.chain], *kinds.values()):
             refuse_smaller(chains)
-        for chain in (log.chain, *kinds[False], *kinds[True]):
+        return [log.chain, *kinds[False], *kinds[True]]
+
+    def _extend_files(self, log: CommitLog, chains: list[SegmentChain]) -> None:
+        """Restore the full size of truncated files with zeros: a broker loads no others.
+
+        They read as if they had it.
+        """
+        for chain in chains:
             for segment in chain.segments:
                 if segment.size < chain.file_size <= LARGEST_FILE:
                     self._extend(segment.path, segment.size, chain.file_size)

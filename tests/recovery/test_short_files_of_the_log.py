@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rmq_store import MessageStore
-from rmq_store.errors import UnrecoverableStoreError
+from rmq_store.errors import InvalidArgumentError, UnrecoverableStoreError
 from rmq_store.recovery.recover_store import plan_recovery, recover
 from rmq_store.verify.verify_store import verify
 from tests.support.golden import GoldenStore, log_files, unpack
@@ -145,3 +145,32 @@ def test_verify_does_not_say_that_a_broker_starts_with_an_empty_file(tmp_path: P
         found = {f.code: f for f in verify(opened).findings}
     assert "A broker starts all the same" in found["log-file-missing"].meaning
     assert "log-file-refused" not in found
+
+
+def test_the_report_gives_the_range_of_a_queue_whose_last_entries_lead_into_damage(
+    tmp_path: Path,
+) -> None:
+    store = unpack("geometry-5.5.0", tmp_path)
+    Path(store.path, "abort").touch()
+    with log_files(store)[0].open("r+b") as file:
+        file.truncate(689)
+    plan, report = plan_recovery(store.path, store.conf), recover(store.path, store.conf)
+    with store.open() as opened:
+        ranges = {q: (opened.min_offset(*q), opened.max_offset(*q)) for q in opened.queues()}
+    assert (0, 1) in ranges.values()
+    assert plan.queues == report.queues == ranges
+
+
+def test_a_refused_recovery_leaves_a_store_as_it_was(tmp_path: Path) -> None:
+    """`abort` would say that the store was not closed."""
+    store = unpack("lmq-5.3.3", tmp_path)
+    (path,) = log_files(store)
+    with path.open("r+b") as file:
+        file.truncate(170_157)
+    before = store.fingerprint()
+    with pytest.raises(InvalidArgumentError, match="smaller than the configured size"):
+        recover(store.path, store.conf)
+    after = store.fingerprint()
+    lock = str(Path(store.path, "lock"))
+    names = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
+    assert names <= {lock, store.path}
