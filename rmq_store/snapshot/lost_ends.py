@@ -23,6 +23,7 @@ from rmq_store.commitlog.walk import SoundRun, end_now
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.consumer_offsets import read_consumer_offsets, read_delay_offsets
 from rmq_store.consumequeue.entries import concat_entries
+from rmq_store.consumequeue.entry_of_record import other_queues
 from rmq_store.errors import (
     CorruptQueueError,
     CorruptRecordError,
@@ -37,6 +38,7 @@ from rmq_store.format.layout import (
     CHECKPOINT_FILE,
     CONSUMEQUEUE_DIR,
 )
+from rmq_store.format.properties import decode_properties
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.topics import LMQ_PREFIX
 from rmq_store.index.index_file_reader import open_index_files
@@ -153,11 +155,14 @@ class LostEnds:
     ) -> Iterator[StoreError]:
         """Errors not found by the check of `uncovered` bytes, which `errors_of` gives.
 
-        The records of a light queue are listed in another queue too. `whole`: the range of these
+        Those of records that another queue lists too, as a light queue does. `whole`: the range of these
         bytes, if nobody else reads the others; then what queues lack outside of it is an error too.
         """
         first, last = self._reached_ends(parts)
         missing = self._missing_near(_light(first), _light(last))
+        if _light(self.snapshot.queues):
+            found = self._missing_near(first, last).items()
+            missing |= {q: lost for q, lost in found if self._is_listed_elsewhere(lost)}
         self._say_unseen(first | last, True)
         if whole is not None and not whole.is_log:
             found = self._missing_near(first, last).items()
@@ -314,6 +319,21 @@ class LostEnds:
             if lost is not None:
                 missing[queue] = lost
         return missing
+
+    def _is_listed_elsewhere(self, lost: Missing) -> bool:
+        """Whether the first of these records is in an entry of one of its other queues; True if unknown."""
+        try:
+            record = self.log.record_at(lost.log_offset)
+            others = other_queues(decode_properties(record.properties), record.queue_id)
+            return any(self._lists(queue, at, lost.log_offset) for queue, at in others)
+        except StoreError:
+            return True
+
+    def _lists(self, queue: QueueId, offset: int, log_offset: int) -> bool:
+        state = self.snapshot.queues.get(queue)
+        if state is None or not state.min_offset <= offset < state.max_offset:
+            return False
+        return bool((self.entries_of(queue, offset, offset + 1).log_offset == log_offset).any())
 
     def _inside_near(
         self, parts: Sequence[QueueSlice], shown: UncoveredBytes | WholeRange | None

@@ -502,3 +502,28 @@ def test_a_lost_end_is_reported_though_an_entry_of_another_queue_lists_its_bytes
             pass
     found = [error.entry and (*error.entry[:3], error.entry.log_offset) for error in met]
     assert found == [(*queue, count - 1, last["commitLogOffset"])]
+
+
+@pytest.mark.parametrize("lost", [2, 8])
+@pytest.mark.parametrize("topic", [{}, {"topic": "parent"}])
+def test_the_spark_source_reports_it_though_a_light_queue_lists_its_records(
+    lost: int, topic: dict[str, str], tmp_path: Path
+) -> None:
+    from spark_source.options.parse import parse_options
+    from spark_source.planning.query_plan import pin_all
+    from spark_source.spark_reader import RmqStoreReader
+    from spark_source.spark_types import spark_schema
+
+    golden = unpack("lmq-5.3.3", tmp_path)
+    queue = QueueId("parent", 1)
+    asked = parse_options({"path": golden.path, "mode": "FAILFAST", **topic})
+
+    def read() -> int:
+        reader = RmqStoreReader(pin_all(asked), spark_schema())
+        batches = (batch for part in reader.partitions() for batch in reader.read(part))
+        return sum(batch.num_rows for batch in batches)
+
+    assert read() > 0
+    hurt_queue(golden, queue, last_of(golden, queue)[0] - lost, bytes(lost * WIDTH))
+    with pytest.raises(CorruptQueueError, match=f"parent/1 ends before.* at least {lost} whole"):
+        read()
