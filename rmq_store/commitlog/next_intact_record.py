@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.record_runs import follow, next_record
-from rmq_store.commitlog.walk import SoundRun, gap_at, last_from, walk
+from rmq_store.commitlog.walk import Extent, SoundRun, gap_at, last_from, piece_at, walk
 from rmq_store.errors import CorruptRecordError, MissingFileError, StoreError
 from rmq_store.files.segments import SegmentFile
 from rmq_store.format.layout import MAGIC_V1, MAGIC_V2
@@ -48,12 +48,10 @@ def next_start(log: CommitLog, segment: SegmentFile, offset: int) -> tuple[int, 
             return min(at, size) + base, int(run.at[-1]) + base
         if at == goal:
             break
-        gap = gap_at(log, segment, at + base)
-        if gap is None:
-            continue  # a record that was written meanwhile
-        if gap.gap is Gap.DAMAGED:
-            _note_damage(log, gap.start, gap.stop)
-        at = gap.stop - base
+        piece = piece_at(log, segment, at + base)  # a record, if it was written meanwhile
+        if isinstance(piece, Extent) and piece.gap is Gap.DAMAGED:
+            _note_damage(log, piece.start, piece.stop)
+        at = piece.stop - base
     return (log.chain.segment_end(segment) if at is None else min(at, size) + base), None
 
 

@@ -23,12 +23,10 @@ from rmq_store.format.record import Gap, Record
 _ROWS = 1 << 15  # records of a run at a time
 _STEP = 128 << 20  # bytes walked at a time
 _REMOTE_STEP = 32 << 20  # the same for remote files, which are fetched first
-_FIRST_REMOTE_STEP = 64 << 10  # if the end may be near
+_SHORT_STEP = 64 << 10  # the first one where the end may be near, or few records are wanted
 
-WITHIN_THE_LOG = (
-    Gap.FILLER,
-    Gap.GHOST,
-)  # some brokers leave ghosts between records, and at the end
+WITHIN_THE_LOG = (Gap.FILLER, Gap.GHOST)
+"""Gaps that do not end the log. Some brokers leave ghosts between records, and at its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +76,7 @@ def walk(
     or record CRC is a gap.
     """
     first = log.start if start is None else start
-    return _pieces(log, first, log.chain.stop if stop is None else stop, check_crc, _piece_at)
+    return _pieces(log, first, log.chain.stop if stop is None else stop, check_crc, piece_at)
 
 
 def records_from(log: CommitLog, start: int, stop: int | None = None) -> Iterator[SoundRun]:
@@ -88,7 +86,7 @@ def records_from(log: CommitLog, start: int, stop: int | None = None) -> Iterato
     filler. What they are is not looked into: that may take a search through the rest of the file.
     """
     upto = log.chain.stop if stop is None else stop
-    for piece in _pieces(log, start, upto, True, _front_at, _FIRST_REMOTE_STEP):
+    for piece in _pieces(log, start, upto, True, _front_at, _SHORT_STEP):
         if isinstance(piece, SoundRun):
             yield piece
         elif piece.gap not in WITHIN_THE_LOG:
@@ -121,7 +119,8 @@ def extents(log: CommitLog, start: int | None = None) -> Iterator[Extent]:
     """
     if start is not None and log.chain.segments and log.chain.segment_at(start) is None:
         log.record_at(start)  # raises
-    for piece in walk(log, start):
+    first = log.start if start is None else start
+    for piece in _pieces(log, first, log.chain.stop, True, piece_at, _SHORT_STEP):
         if isinstance(piece, Extent):
             yield piece
             continue
@@ -130,9 +129,21 @@ def extents(log: CommitLog, start: int | None = None) -> Iterator[Extent]:
             yield Extent(at, at + size, record=log.record_at(at))
 
 
+def piece_at(log: CommitLog, segment: SegmentFile, at: int) -> SoundRun | Extent:
+    """The whole gap at log offset `at` of a file, or the one record that starts there."""
+    piece = _piece_of(log, segment, at, _decoded_at(log, segment, at))
+    if isinstance(piece, Extent) and piece.gap is Gap.DAMAGED:
+        # A writer fills a log in order. It may have filled this place after the first look and
+        # before the look that found more behind it.
+        found = _decoded_at(log, segment, at)
+        if isinstance(found, Record) or found is Gap.FILLER:
+            return _piece_of(log, segment, at, found)
+    return piece
+
+
 def gap_at(log: CommitLog, segment: SegmentFile, at: int) -> Extent | None:
     """The whole gap at log offset `at` of a file; None if a record starts there."""
-    piece = _piece_at(log, segment, at)
+    piece = piece_at(log, segment, at)
     return piece if isinstance(piece, Extent) else None
 
 
@@ -157,15 +168,14 @@ def _pieces(
     stop: int,
     check_crc: bool,
     piece_at: _PieceAt,
-    remote_step: int | None = None,
+    first_step: int | None = None,
 ) -> Iterator[_Piece]:
     """The adjacent pieces of [start, stop). `piece_at` gives the one where a run of records ends.
 
-    `remote_step`: bytes of a remote log to walk at first; they double.
+    `first_step`: bytes to walk at first; they double.
     """
-    at, step = start, _STEP
-    if log.chain.is_remote:
-        step = remote_step or _REMOTE_STEP
+    most = _REMOTE_STEP if log.chain.is_remote else _STEP
+    at, step = start, min(first_step or most, most)
     for segment in log.chain.segments_from(start):
         if segment.base >= stop:
             break
@@ -183,7 +193,7 @@ def _pieces(
                 piece = piece_at(log, segment, at)
                 yield piece
                 at = piece.stop
-            step = min(2 * step, _REMOTE_STEP) if log.chain.is_remote else step
+            step = min(2 * step, most)
     if at < stop:
         yield Extent(at, stop, gap=Gap.MISSING)
 
@@ -229,20 +239,8 @@ def _unsound(headers: Headers, segment: SegmentFile, check_crc: bool) -> list[in
 # --- gaps -----------------------------------------------------------------------------------------
 
 
-def _piece_at(log: CommitLog, segment: SegmentFile, at: int) -> _Piece:
-    """What is at a log offset where a run ends: a gap, or a record that was written meanwhile."""
-    piece = _piece_of(log, segment, at, _decoded_at(log, segment, at))
-    if isinstance(piece, Extent) and piece.gap is Gap.DAMAGED:
-        # A writer fills a log in order. It may have filled this place after the first look and
-        # before the look that found more behind it.
-        found = _decoded_at(log, segment, at)
-        if isinstance(found, Record) or found is Gap.FILLER:
-            return _piece_of(log, segment, at, found)
-    return piece
-
-
 def _front_at(log: CommitLog, segment: SegmentFile, at: int) -> _Piece:
-    """As `_piece_at`; of a gap that is not within the log only the start."""
+    """As `piece_at`; of a gap that is not within the log only the start."""
     found = _decoded_at(log, segment, at)
     if isinstance(found, Record) or found in WITHIN_THE_LOG:
         return _piece_of(log, segment, at, found)

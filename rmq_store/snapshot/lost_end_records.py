@@ -84,20 +84,17 @@ class MissingRecords:
 class Compared:
     """Records of one queue beside the entries of the queue. Arrays of n, one element a record.
 
-    Without an entry at the record's queueOffset, `listed`, `taken` and `reused` are false.
+    Without an entry at the record's queueOffset, `listed`, `taken` and `reused` are false. A broker skips
+    a record that is `taken`; so it does if the earlier one has the queueOffset 0, which it always lists.
+    No damaged entry stands for a `displaced` one: that entry leads to a record of the queue that is
+    listed only there, or a queue of batches has no such entry.
     """
 
     listed: Mask  # the entry at its queueOffset leads to it
     place: Ints  # of a record that is not `listed`: where the queue lists it; -1 if nowhere
-    taken: (
-        Mask  # that entry leads to an earlier record with that queueOffset: a broker skips this one.
-        # So it does if the earlier one has the queueOffset 0, which a broker always lists
-    )
+    taken: Mask  # that entry leads to an earlier record with that queueOffset
     reused: Mask  # that entry leads to a later record with that queueOffset: a topic created again
-    displaced: (
-        Mask  # that entry leads to a record of the queue that is listed only here, or a queue of
-    )
-    # batches has no such entry: no damaged entry stands for this record
+    displaced: Mask
     tags_code: Ints  # of that entry
 
 

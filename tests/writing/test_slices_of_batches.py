@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pyarrow as pa
 import pytest
 
+from rmq_store import MessageStore
 from rmq_store.arrow.encoding.batch_to_records import LOOPBACK, prepare
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.format.releases import dialect
@@ -49,3 +52,34 @@ def test_a_slice_is_written_as_a_copy_of_its_rows(form: str, columns: dict[str, 
     rows = slice(1, 5)
     given = (zeros[rows], zeros[rows], zeros[rows])
     assert ours.placed(rows, *given).tobytes() == expected.placed(rows, *given).tobytes()
+
+
+@pytest.mark.parametrize("form", ["map", "raw"])
+def test_the_light_queues_that_a_slice_names_list_its_rows(form: str, tmp_path: Path) -> None:
+    """Only one row of the batch names them: slices without it are looked at for themselves."""
+    name, queue = "INNER_MULTI_DISPATCH", "%LMQ%group-a"
+    if form == "map":
+        kind = pa.map_(pa.string(), pa.string())
+        given = pa.array([[(name, queue)] if n == 4 else [("a", "b")] for n in range(ROWS)], kind)
+    else:
+        item = f"{name}\x01{queue}\x02".encode()
+        given = pa.array([item if n == 4 else b"a\x01b\x02" for n in range(ROWS)], pa.binary())
+    batch = pa.RecordBatch.from_pydict(
+        {
+            "topic": pa.array(["parent"] * ROWS),
+            "queueId": pa.array([0] * ROWS, pa.int32()),
+            "body": pa.array([b"%d" % n for n in range(ROWS)], pa.binary()),
+            "properties" if form == "map" else "rawProperties": given,
+        }
+    )
+    with MessageStore.create(
+        tmp_path / "s", {"enableLmq": "true", "enableMultiDispatch": "true"}
+    ) as w:
+        for start, length in ((0, 2), (2, 1), (3, 3), (6, 0), (6, 3)):
+            w.append_batch(batch.slice(start, length))
+    with MessageStore.open(tmp_path / "s") as store:
+        (light,) = (q for q in store.queues() if q.topic == queue)
+        found = [m for b in store.read_batches(queue) for m in b.column("body").to_pylist()]
+        parent = [m for b in store.read_batches("parent") for m in b.column("body").to_pylist()]
+    assert (light.queue_id, found) == (0, [b"4"])
+    assert parent == [b"%d" % n for n in range(ROWS)]
