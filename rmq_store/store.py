@@ -20,10 +20,10 @@ from rmq_store.config.topics_json import batch_topics
 from rmq_store.consumequeue.entries import Entries
 from rmq_store.consumequeue.queue_folders import QueueFolders
 from rmq_store.errors import ReadOnlyStoreError
-from rmq_store.files.mapping import StoreReads
 from rmq_store.files.remote.remote_store import Listing, Shadow, open_shadow
 from rmq_store.files.remote.uri_filesystem import is_uri
 from rmq_store.files.segments import again_if_expired
+from rmq_store.files.source import StoreReads
 from rmq_store.format.layout import ABORT_BACKUP_FILE
 from rmq_store.format.message import Message
 from rmq_store.format.queues import QueueId, QueueSlice
@@ -186,7 +186,7 @@ class MessageStore:
     def release_files(self) -> None:
         """Unmap the files of a local store, for a caller with many open stores. The next read maps
         them again."""
-        if not self._log.chain.is_remote:
+        if self._shadow is None:
             self._unmap()
 
     def _unmap(self) -> None:
@@ -312,8 +312,7 @@ class MessageStore:
         reader = SliceReader(self.log, self.view, self.broker_name, self._snapshot.log_end, options)
         if whole is None and reader.may_account:
             whole = whole_range(self.view, slices, self.is_system_topic)
-        if self._log.chain.is_remote:
-            self.view.fetch_ahead((*slices, *(whole.rest if whole else ())))
+        self.view.fetch_ahead((*slices, *(whole.rest if whole else ())))
         return reader.read(slices, whole)
 
     def read_log(

@@ -75,6 +75,6 @@ class RmqStoreReader(DataSourceReader):
         with plan.store.open() as store:
             damage = DamageHandler(store, plan.asked)
             batches = read_share(plan, share, store, self.columns, damage, log_order=False)
-            yield from all_to_spark(batches, schema, remote=store.log.chain.is_remote)
+            yield from all_to_spark(batches, schema, ahead=store.log.chain.cost.looks_at_once > 1)
             damage.log()
             LOG.debug("%s: %s", plan.store.broker_name, store.reads())

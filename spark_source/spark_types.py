@@ -128,15 +128,15 @@ def to_spark(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def all_to_spark(
-    batches: Iterable[pa.RecordBatch], schema: pa.Schema, *, remote: bool
+    batches: Iterable[pa.RecordBatch], schema: pa.Schema, *, ahead: bool
 ) -> Generator[pa.RecordBatch, None, None]:
     """Batches of the core in the form of `arrow_schema_for`.
 
-    `remote`: they come from an object store, so a thread waits for the next one while Spark takes
+    `ahead`: each look at the store is a request, so a thread waits for the next one while Spark takes
     one. With local files a second thread gains no time and takes processor time.
     """
     converted = (to_spark(batch, schema) for batch in batches)
-    with closing(one_ahead(converted) if remote else converted) as ready:
+    with closing(one_ahead(converted) if ahead else converted) as ready:
         for batch in ready:
             yield from _slices(batch)
 

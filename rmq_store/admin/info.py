@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from rmq_store.commitlog.doubled_records import doubled_names
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.commitlog.record_runs import next_record
 from rmq_store.commitlog.walk import last_from
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.locate import commitlog_folders, require_store
@@ -165,9 +164,9 @@ def last_record(log: CommitLog) -> LogEnd:
         return LogEnd(log.start, None)
     written = _written_until(log, segment)
     start = max(0, written - _STEP_BACK)
-    log.fetch_ranges([(segment.base + start, segment.base + written)])
-    at = next_record(log.window_of(segment), segment.base, start, written) if start else 0
-    last, end = last_from(log, segment.base + (at or 0))
+    log.chain.fetch([(segment.base + start, segment.base + written)])
+    at = log.next_record(segment, segment.base + start, segment.base + written) if start else None
+    last, end = last_from(log, segment.base if at is None else at)
     damaged: list[tuple[int, int]] = []
     while len(damaged) < _MOST_DAMAGE:
         after = log.next_record(segment, end + 1, segment.base + written)
@@ -187,8 +186,7 @@ def _written_until(log: CommitLog, segment: SegmentFile) -> int:
     while low < high:
         middle = (low + high) // 2
         at = segment.base + middle * _BLOCK
-        window = log.chain.window(at, min(at + _BLOCK, log.chain.segment_end(segment)))
-        if window.any():
+        if log.chain.read(at, min(at + _BLOCK, log.chain.segment_end(segment))).any():
             low = middle + 1
         else:
             high = middle

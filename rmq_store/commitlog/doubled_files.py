@@ -17,7 +17,7 @@ from rmq_store.commitlog.headers import Headers, wrong_crc_rows
 from rmq_store.commitlog.record_runs import follow, next_record
 from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.files.segments import SegmentFile
-from rmq_store.format.array_types import Bytes
+from rmq_store.files.source import Window
 
 _PLACES = 16  # of a file, evenly spread, that are looked at first
 _SEEN = 64 << 10  # bytes searched at a place for the next record
@@ -75,19 +75,21 @@ class _Looks:
             middle = (low + high) // 2
             record = self._next(middle, min(middle + _SEEN, high))
             low, high = (low, middle) if record is None else (record, high)
-        run = follow(self._window(low, self._file.size), self._file.base, low, self._file.size)
+        with self._window(low, self._file.size) as window:
+            run = follow(window.bytes, self._file.base, low, self._file.size)
         counted = self._size_of_intact_records() if size <= _COUNTED else 0
         return _Filled(counted, len(found), run.stop, self._file.size)
 
     def _size_of_intact_records(self) -> int:
         base, size, counted = self._file.base, self._file.size, 0
-        window, at = self._window(0, size), self._next(0, size)
-        while at is not None:
-            run = follow(window, base, at, size)
-            headers = Headers(window, run.at, base)
-            headers = headers.take(np.flatnonzero(headers.valid))
-            counted += int(headers.total.sum() - headers.total[wrong_crc_rows(headers)].sum())
-            at = self._next(run.stop + 1, size)
+        at = self._next(0, size)
+        with self._window(0, size) as window:
+            while at is not None:
+                run = follow(window.bytes, base, at, size)
+                headers = Headers(window.bytes, run.at, base)
+                headers = headers.take(np.flatnonzero(headers.valid))
+                counted += int(headers.total.sum() - headers.total[wrong_crc_rows(headers)].sum())
+                at = self._next(run.stop + 1, size)
         return counted
 
     def record_places(self, size: int) -> Iterator[int]:
@@ -109,23 +111,20 @@ class _Looks:
         if place >= stop:
             return b""
         base = self._file.base
-        found = self._chain.window(base + place, base + stop).tobytes()
-        self._chain.check_reads()
-        return found
+        return self._chain.read(base + place, base + stop).tobytes()
 
     def _next(self, start: int, stop: int) -> int | None:
-        window = self._window(start, stop)
-        found = next_record(window, self._file.base, start, stop) if start < stop else None
-        self._chain.check_reads()
-        return found
+        if start >= stop:
+            return None
+        with self._window(start, stop) as window:
+            return next_record(window, self._file.base, start, stop)
 
-    def _window(self, start: int, stop: int) -> Bytes:
+    def _window(self, start: int, stop: int) -> Window:
         """The bytes of the file; of a remote one only those from `start` to `stop` and a head more."""
         base, size = self._file.base, self._file.size
-        if not size:
-            return np.zeros(0, dtype=np.uint8)
-        self._chain.need([base + start], [base + min(stop + _HEAD, size)])
-        return self._chain.window(base, base + size, fetch=0)
+        window = self._chain.window(base, base + size, fetch=False)
+        window.fetch([start], [stop + _HEAD])
+        return window
 
 
 _HEAD = 128  # bytes, at least as many as tell whether a record begins

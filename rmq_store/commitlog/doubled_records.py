@@ -72,7 +72,6 @@ def _compared(log: CommitLog, used: SegmentFile, other: SegmentFile) -> DoubledF
                 if len(wrong):
                     differing += len(wrong)
                     first = piece.headers.base + int(wrong[0]) if first is None else first
-                beside.chain.check_reads()
     finally:
         beside.chain.close()
     return DoubledFile(used, other, records, differing, first)
@@ -80,17 +79,18 @@ def _compared(log: CommitLog, used: SegmentFile, other: SegmentFile) -> DoubledF
 
 def _rows_that_differ(log: CommitLog, used: SegmentFile, run: SoundRun) -> list[int]:
     """The places in the file of the records of a run that `used` does not have."""
-    log.chain.need([run.start], [run.stop])
-    mine, its = log.window_of(used), run.headers.window
     first, stop = run.start - used.base, run.stop - used.base
-    if np.array_equal(mine[first:stop], its[first:stop]):
-        return []
-    places = zip(run.headers.at.tolist(), run.headers.total.tolist(), strict=True)
-    wrong = [
-        at for at, size in places if not np.array_equal(mine[at : at + size], its[at : at + size])
-    ]
-    log.chain.check_reads()
-    return wrong
+    with log.window_of(used) as window:
+        window.fetch([first], [stop])
+        mine, its = window.bytes, run.headers.window
+        if np.array_equal(mine[first:stop], its[first:stop]):
+            return []
+        places = zip(run.headers.at.tolist(), run.headers.total.tolist(), strict=True)
+        return [
+            at
+            for at, size in places
+            if not np.array_equal(mine[at : at + size], its[at : at + size])
+        ]
 
 
 def contradictions(log: CommitLog, start: int = 0, stop: int = 2**63 - 1) -> Iterator[StoreError]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +11,10 @@ from rmq_store.commitlog.doubled_files import fullest
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.record_runs import RecordRun, follow, next_record
 from rmq_store.errors import CorruptRecordError, MissingFileError
-from rmq_store.files.mapping import MappingCache
-from rmq_store.files.remote.blocks import need_all
 from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.files.segments import SegmentFile, list_segments
-from rmq_store.format.array_types import Bytes, Ints, Mask
+from rmq_store.files.source import Sources, Window
+from rmq_store.format.array_types import Ints, Mask
 from rmq_store.format.layout import BLANK_SIZE, HEAD_SIZE, MAGIC_BLANK, MIN_RECORD_SIZE
 from rmq_store.format.record import Gap, Record, decode_record
 
@@ -53,7 +52,7 @@ class CommitLog:
         folders: Sequence[str | Path],
         *,
         file_size: int | None = None,
-        mappings: MappingCache | None = None,
+        sources: Sources | None = None,
         segments: Sequence[SegmentFile] | None = None,
     ) -> None:
         """`segments`: the files; by default those in `folders`, of several with one name the fullest."""
@@ -61,7 +60,7 @@ class CommitLog:
             folders,
             file_size=file_size,
             segments=list_segments(folders, fullest) if segments is None else segments,
-            mappings=mappings,
+            sources=sources,
             setting="mappedFileSizeCommitLog",
         )
         self._file_size = file_size
@@ -118,11 +117,8 @@ class CommitLog:
 
     def decoded_at(self, segment: SegmentFile, offset: int) -> Record | Gap:
         """What starts at a log offset of a file. Raises CorruptRecordError for any other bytes."""
-        window = self._window_at(offset, segment)
-        try:
-            decoded = decode_record(window.data, 0, offset, segment.shown)
-        finally:
-            self.chain.check_reads()
+        with self._from(offset, segment) as window:
+            decoded = decode_record(window.bytes.data, 0, offset, segment.shown)
         _require_whole(decoded, segment, offset)
         return decoded
 
@@ -132,15 +128,13 @@ class CommitLog:
         behind = [file for file in self.chain.segments if file.base > offset]
         return (self.chain.segment_end(before[-1]), behind[0].base) if before and behind else None
 
-    def _window_at(self, offset: int, segment: SegmentFile) -> Bytes:
-        """The file from `offset` on; of a remote file only as many bytes as the record declares."""
-        end = self.chain.segment_end(segment)
-        if not self.chain.is_remote:
-            return self.chain.window(offset, end)
-        front = self.chain.window(offset, min(offset + _SIZE_FIELD, end)).tobytes()
-        declared = int.from_bytes(front, "big", signed=True)
-        least = min(max(declared, _LEAST_LOOK), _LARGEST_RECORD)
-        return self.chain.window(offset, end, fetch=least)
+    def _from(self, offset: int, segment: SegmentFile) -> Window:
+        """The file from `offset` on, as far as the record there declares its size."""
+        window = self.chain.window(offset, self.chain.segment_end(segment), fetch=False)
+        window.fetch([0], [_SIZE_FIELD])
+        declared = int.from_bytes(window.bytes[:_SIZE_FIELD].tobytes(), "big", signed=True)
+        window.fetch([0], [min(max(declared, _LEAST_LOOK), _LARGEST_RECORD)])
+        return window
 
     def listed_again(self) -> CommitLog:
         """The log of the files that are there now; the caller closes it."""
@@ -151,13 +145,9 @@ class CommitLog:
         segments = list_segments(self.chain.folders)
         return segments[0].base if segments else 0
 
-    def fetch_ranges(self, ranges: Iterable[tuple[int, int]]) -> None:
-        """Fetch ranges of log offsets in parallel if files are remote."""
-        need_all(self.chain.remote_ranges(ranges))
-
-    def window_of(self, segment: SegmentFile) -> Bytes:
+    def window_of(self, segment: SegmentFile) -> Window:
         """The bytes of one whole file; zeros where it was truncated, or is remote and not fetched."""
-        return self.chain.window(segment.base, self.chain.segment_end(segment), fetch=0)
+        return self.chain.window(segment.base, self.chain.segment_end(segment), fetch=False)
 
     def is_record(self, offset: int, size: int | None = None) -> bool:
         """Whether a whole record of `size` bytes is at `offset`; its CRC is not checked."""
@@ -183,16 +173,15 @@ class CommitLog:
             stop = segment.base + segment.size
             rows = np.flatnonzero((offsets >= segment.base) & (offsets + least <= stop))
             if len(rows):
-                self.chain.need(offsets[rows], offsets[rows] + least[rows], fresh=True)
                 places = offsets[rows] - segment.base
-                headers = Headers(self.window_of(segment), places, segment.base)
-                whole = headers.valid & (places + headers.total <= segment.size)
-                if sizes is not None:
-                    whole &= headers.total == sizes[rows]
-                self.chain.check_reads()
-                if whole.any():
-                    yield rows[whole], headers.take(np.flatnonzero(whole))
-                    self.chain.check_reads()
+                with self.window_of(segment) as window:
+                    window.fetch(places, places + least[rows])
+                    headers = Headers(window.bytes, places, segment.base)
+                    whole = headers.valid & (places + headers.total <= segment.size)
+                    if sizes is not None:
+                        whole &= headers.total == sizes[rows]
+                    if whole.any():
+                        yield rows[whole], headers.take(np.flatnonzero(whole))
 
     def store_time_at(self, offset: int, size: int | None = None) -> int | None:
         """The storeTimestamp (ms) of the whole record of `size` bytes at `offset`; None without one.
@@ -206,23 +195,22 @@ class CommitLog:
         segment = self.chain.segment_at(offset)
         if segment is None or offset < 0:
             return None
-        headers = Headers(self._window_at(offset, segment), _FIRST, offset)
-        total = int(headers.total[0])
-        whole = bool(headers.valid[0]) and offset + total <= segment.base + segment.size
-        self.chain.check_reads()
+        with self._from(offset, segment) as window:
+            headers = Headers(window.bytes, _FIRST, offset)
+            total = int(headers.total[0])
+            whole = bool(headers.valid[0]) and offset + total <= segment.base + segment.size
         return headers if whole and (size is None or total == size) else None
 
-    def run_at(self, segment: SegmentFile, at: int, upto: int) -> tuple[Bytes, RecordRun]:
-        """The bytes of a file, and the run of its records that start in [at, upto), log offsets.
+    def run_in(self, window: Window, segment: SegmentFile, at: int, upto: int) -> RecordRun:
+        """The run of records of a file that start in [at, upto), log offsets.
 
-        For a remote file, fetches these records; earlier blocks may be released.
+        `window`: the one of the file. The bytes of these records are available in it then.
         """
-        base, end = segment.base, self.chain.segment_end(segment)
-        self.chain.need([at], [min(end, upto + HEAD_SIZE)], fresh=True)
-        run = follow(self.window_of(segment), base, at - base, upto - base)
-        self.chain.need([at], [base + run.stop])  # the last record may extend past `upto`
-        self.chain.check_reads()
-        return self.window_of(segment), run
+        start, stop = at - segment.base, upto - segment.base
+        window.fetch([start], [stop + HEAD_SIZE])
+        run = follow(window.bytes, segment.base, start, stop)
+        window.fetch([start], [run.stop])  # the last record may extend past `upto`
+        return run
 
     def last_record_file(self) -> SegmentFile | None:
         """The last file that begins with a record (or a blank): the log ends in it.
@@ -230,11 +218,11 @@ class CommitLog:
         At most one file follows: the zeros that the broker preallocates.
         """
         for segment in reversed(self.chain.segments):
-            window = self._window_at(segment.base, segment)
-            front = Headers(window, _FIRST, segment.base)
-            blank = int.from_bytes(window[4:BLANK_SIZE].tobytes(), "big") == MAGIC_BLANK
-            self.chain.check_reads()
-            if front.valid[0] or blank:
+            with self._from(segment.base, segment) as window:
+                front = Headers(window.bytes, _FIRST, segment.base)
+                magic = int.from_bytes(window.bytes[4:BLANK_SIZE].tobytes(), "big")
+                found = bool(front.valid[0]) or magic == MAGIC_BLANK
+            if found:
                 return segment
         return None
 
@@ -245,9 +233,8 @@ class CommitLog:
         def stored_from(position: int) -> int:
             return max(position, self.chain.stored_from(base + position) - base - _ZEROS_OF_A_SIZE)
 
-        window = self.window_of(segment)
-        found = next_record(window, base, start - base, stop - base, stored_from)
-        self.chain.check_reads()
+        with self.window_of(segment) as window:
+            found = next_record(window, base, start - base, stop - base, stored_from)
         return None if found is None else base + found
 
 

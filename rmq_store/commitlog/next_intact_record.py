@@ -34,24 +34,24 @@ def next_start(log: CommitLog, segment: SegmentFile, offset: int) -> tuple[int, 
     if goal == 0:
         return offset, None
     low, high = max(0, goal - _LOOK_BACK - _LARGEST_RECORD), min(size, goal + _LARGEST_RECORD)
-    log.chain.need([base + low], [base + high])
-    window = log.window_of(segment)
-    at: int | None = 0
-    if goal > _LOOK_BACK:
-        at = next_record(window, base, goal - _LOOK_BACK, size)
-        if at is None or at > goal:
-            _note_damage(log, base + goal - _LOOK_BACK, base + (size if at is None else at))
-    while at is not None and at < goal:
-        run = follow(window, base, at, goal)
-        at = run.stop
-        if at > goal:
-            return min(at, size) + base, int(run.at[-1]) + base
-        if at == goal:
-            break
-        piece = piece_at(log, segment, at + base)  # a record, if it was written meanwhile
-        if isinstance(piece, Extent) and piece.gap is Gap.DAMAGED:
-            _note_damage(log, piece.start, piece.stop)
-        at = piece.stop - base
+    with log.window_of(segment) as window:
+        window.fetch([low], [high])
+        at: int | None = 0
+        if goal > _LOOK_BACK:
+            at = next_record(window, base, goal - _LOOK_BACK, size)
+            if at is None or at > goal:
+                _note_damage(log, base + goal - _LOOK_BACK, base + (size if at is None else at))
+        while at is not None and at < goal:
+            run = follow(window.bytes, base, at, goal)
+            at = run.stop
+            if at > goal:
+                return min(at, size) + base, int(run.at[-1]) + base
+            if at == goal:
+                break
+            piece = piece_at(log, segment, at + base)  # a record, if it was written meanwhile
+            if isinstance(piece, Extent) and piece.gap is Gap.DAMAGED:
+                _note_damage(log, piece.start, piece.stop)
+            at = piece.stop - base
     return (log.chain.segment_end(segment) if at is None else min(at, size) + base), None
 
 
@@ -99,7 +99,7 @@ def not_a_record(log: CommitLog, log_end: int, offset: int, why: StoreError) -> 
         found = "a copy of a record from another place" if ghost else gap.reason
     if why.expected is not None:
         found = why.reason.partition(NO_RECORD)[2]
-    front = log.chain.window(offset, min(offset + _SHOWN, log.chain.segment_end(segment))).tobytes()
+    front = log.chain.read(offset, min(offset + _SHOWN, log.chain.segment_end(segment))).tobytes()
     return CorruptRecordError(
         segment.shown,
         offset=offset,
@@ -126,7 +126,6 @@ def _is_sound(log: CommitLog, offset: int) -> bool:
 # Stored zeros at the log's end that are read in search of a record behind them: pages that a crash
 # of the machine lost. A broker may fill a whole file with zeros in advance.
 _ZEROS_READ = 64 << 20
-_ZEROS_READ_REMOTE = 1 << 16
 
 
 def intact_records_behind(log: CommitLog, stop: int, newest: int | None) -> Iterator[SoundRun]:
@@ -152,7 +151,7 @@ def _has_more(log: CommitLog, stop: int) -> bool:
     if file is None or stop < file.base:
         return file is not None
     end = log.chain.segment_end(file)
-    read = _ZEROS_READ_REMOTE if log.chain.is_remote else _ZEROS_READ
+    read = min(_ZEROS_READ, log.chain.cost.spare)
     return stop < end and not log.chain.is_zero(stop, min(end, log.chain.stored_from(stop) + read))
 
 
@@ -188,7 +187,7 @@ def page_rest(log: CommitLog, end: int) -> int | None:
         return None
     stop = log.chain.segment_end(segment)
     page_end = min(segment.base + ((end - segment.base) // _PAGE + 1) * _PAGE, stop)
-    rest = log.chain.window(end, page_end)
+    rest = log.chain.read(end, page_end)
     used = rest.nonzero()[0]
     if not len(used) or _is_begun(rest[:_HEAD].tobytes(), end):
         return None
@@ -199,9 +198,9 @@ def page_rest(log: CommitLog, end: int) -> int | None:
         return None
     found = rest[: int(used[-1]) + 1].tobytes()
     if not any(found[:_WORD]):
-        before = log.chain.window(max(segment.base, end - _SEARCHED), end)
-        if found not in before.tobytes():
-            return None
+        with log.chain.window(max(segment.base, end - _SEARCHED), end) as before:
+            if found not in before.bytes.tobytes():
+                return None
     return end + len(found)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rmq_store import loops
+from rmq_store.files.source import Window
 from rmq_store.format.array_types import Bytes, Ints
 from rmq_store.format.layout import MAGIC_V1, MIN_RECORD_SIZE
 from rmq_store.loops import record_fields
@@ -50,7 +51,7 @@ def follow(window: Bytes, base: int, start: int, stop: int) -> RecordRun:
 
 
 def next_record(
-    window: Bytes,
+    window: Window,
     base: int,
     start: int,
     stop: int,
@@ -65,7 +66,8 @@ def next_record(
         if stored_from is not None and (start := stored_from(start)) >= stop:
             return None
         upto = min(start + piece, stop)
-        found = _next_in_piece(window, base, start, upto)
+        window.fetch([start], [upto + _FRONT])
+        found = _next_in_piece(window.bytes, base, start, upto)
         if found is not None:
             return found
         start, piece = upto, min(2 * piece, _LARGEST_PIECE)

@@ -16,14 +16,14 @@ from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.record_runs import RecordRun
 from rmq_store.errors import CorruptRecordError
 from rmq_store.files.segments import SegmentFile
-from rmq_store.format.array_types import Bytes
+from rmq_store.files.source import Window
 from rmq_store.format.layout import PROPERTY_SEPARATOR
 from rmq_store.format.record import Gap, Record
 
 _ROWS = 1 << 15  # records of a run at a time
-_STEP = 128 << 20  # bytes walked at a time
-_REMOTE_STEP = 32 << 20  # the same for remote files, which are fetched first
-_SHORT_STEP = 64 << 10  # the first one where the end may be near, or few records are wanted
+_SHORT_STEP = (
+    64 << 10
+)  # bytes of the first step where the end may be near, or few records are wanted
 
 WITHIN_THE_LOG = (Gap.FILLER, Gap.GHOST)
 """Gaps that do not end the log. Some brokers leave ghosts between records, and at its end."""
@@ -103,7 +103,7 @@ def last_from(log: CommitLog, start: int) -> tuple[int | None, int]:
 
 def end_now(log: CommitLog, end: int) -> int:
     """Where the log ends now, if a broker has written on since it ended at `end`."""
-    if log.chain.is_remote:  # its files are those of one listing
+    if not log.chain.cost.grows:
         return end
     now = log.listed_again()
     try:
@@ -174,7 +174,7 @@ def _pieces(
 
     `first_step`: bytes to walk at first; they double.
     """
-    most = _REMOTE_STEP if log.chain.is_remote else _STEP
+    most = log.chain.cost.step
     at, step = start, min(first_step or most, most)
     for segment in log.chain.segments_from(start):
         if segment.base >= stop:
@@ -184,15 +184,12 @@ def _pieces(
             at = segment.base
         end = min(log.chain.segment_end(segment), stop)
         while at < end:
-            window, run = log.run_at(segment, at, min(at + step, end))
-            if len(run.at):
-                for piece in _parts_of(log, segment, window, run, check_crc, piece_at):
+            with log.window_of(segment) as window:
+                run = log.run_in(window, segment, at, min(at + step, end))
+                parts = _parts_of(log, segment, window, run, check_crc, piece_at)
+                for piece in parts if len(run.at) else (piece_at(log, segment, at),):
                     yield piece
                     at = piece.stop
-            else:
-                piece = piece_at(log, segment, at)
-                yield piece
-                at = piece.stop
             step = min(2 * step, most)
     if at < stop:
         yield Extent(at, stop, gap=Gap.MISSING)
@@ -201,7 +198,7 @@ def _pieces(
 def _parts_of(
     log: CommitLog,
     segment: SegmentFile,
-    window: Bytes,
+    window: Window,
     run: RecordRun,
     check_crc: bool,
     piece_at: _PieceAt,
@@ -210,11 +207,9 @@ def _parts_of(
     ends = np.append(run.at[1:], run.stop) + segment.base
     for first in range(0, len(run.at), _ROWS):
         rows = slice(first, first + _ROWS)
-        headers, after = Headers(window, run.at[rows], segment.base), ends[rows]
+        headers, after = Headers(window.bytes, run.at[rows], segment.base), ends[rows]
         start = 0
-        unsound = _unsound(headers, segment, check_crc)
-        log.chain.check_reads()
-        for row in unsound:
+        for row in _unsound(headers, segment, check_crc):
             if row > start:
                 yield SoundRun(segment, headers.take(slice(start, row)), int(after[row - 1]))
             piece = piece_at(log, segment, segment.base + int(headers.at[row]))
@@ -261,12 +256,13 @@ def _piece_of(
     end = log.chain.segment_end(segment)
     if isinstance(found, Record):
         place = np.array([at - segment.base], dtype=np.int64)
-        headers = Headers(log.window_of(segment), place, segment.base)
+        with log.window_of(segment) as window:
+            headers = Headers(window.bytes, place, segment.base)
         return SoundRun(segment, headers, at + found.total_size)
     if isinstance(found, CorruptRecordError):
         return _damage(log, segment, at, end, found)
     if found is Gap.GHOST:
-        size = int.from_bytes(log.chain.window(at, at + 4).tobytes(), "big")
+        size = int.from_bytes(log.chain.read(at, at + 4).tobytes(), "big")
         return Extent(at, at + size, gap=Gap.GHOST)
     if found is Gap.FILLER:
         return Extent(at, end, gap=Gap.FILLER)
@@ -276,7 +272,6 @@ def _piece_of(
 def _zeros(log: CommitLog, segment: SegmentFile, at: int, end: int) -> Extent:
     """Zeros up to the end of the file, or a range of zeros with data after it."""
     stored = log.chain.stored_from(at)
-    log.chain.need([stored], [end])
     is_zero = log.chain.is_zero(stored, end)
     behind = None if is_zero else log.next_record(segment, at, end)
     if behind is not None:
@@ -293,7 +288,6 @@ def _damage(
 ) -> Extent:
     """Bytes that are not a record: damage up to the next record, or the torn end of the log."""
     reason = f"{error.reason}: expected {error.expected}, found {error.actual}"
-    log.chain.need([at], [end])
     behind = log.next_record(segment, at + 1, end)
     if behind is not None:
         return Extent(at, behind, gap=Gap.DAMAGED, reason=reason)

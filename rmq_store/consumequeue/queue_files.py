@@ -7,10 +7,8 @@ both are found by bisection. `consumequeue_ext` holds what an entry has no room 
 
 from __future__ import annotations
 
-import os
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -19,10 +17,9 @@ import numpy.typing as npt
 
 from rmq_store.consumequeue.bisection import bisect_first, recheck_neighbours
 from rmq_store.consumequeue.entries import Entries, concat_entries, hole_at, in_order, is_in_order
-from rmq_store.errors import from_os_error
-from rmq_store.files.mapping import MappingCache, stored_until
 from rmq_store.files.segment_chain import SegmentChain
-from rmq_store.files.segments import SegmentFile, open_to_read
+from rmq_store.files.segments import SegmentFile
+from rmq_store.files.source import Sources
 from rmq_store.format.array_types import Ints
 from rmq_store.format.layout import (
     BATCH_QUEUE_ENTRY,
@@ -37,7 +34,7 @@ _LAST_LOOK = 200  # units, about a page of a ConsumeQueue
 _LAST_BASE_OFFSET = 2**62  # larger values are damage and would overflow
 
 
-class Glance(NamedTuple):
+class QueueEnds(NamedTuple):
     """First and last entry of a queue, as log offset and size, and the unit after the last.
 
     `bytes_after`: the bytes after the last entry are not all zeros.
@@ -47,18 +44,6 @@ class Glance(NamedTuple):
     last: tuple[int, int]
     stop: int
     bytes_after: bool
-
-
-def _read(segment: SegmentFile, start: int, stop: int) -> bytes:
-    """Bytes of a local file without mapping it; fewer if the file is short."""
-    try:
-        fd = open_to_read(segment)
-        try:
-            return os.pread(fd, stop - start, start)
-        finally:
-            os.close(fd)
-    except OSError as error:
-        raise from_os_error(segment.path, error, "reading") from error
 
 
 _UNITS_COMPARED = 1 << 16  # of a BatchConsumeQueue, at once
@@ -78,7 +63,7 @@ class QueueFiles:
         *,
         batch: bool = False,
         file_size: int | None = None,
-        mappings: MappingCache | None = None,
+        sources: Sources | None = None,
     ) -> None:
         self.folder = folder
         self.batch = batch
@@ -88,7 +73,7 @@ class QueueFiles:
         self.chain = SegmentChain(
             [folder],
             file_size=file_size,
-            mappings=mappings,
+            sources=sources,
             setting="mapperFileSizeBatchConsumeQueue" if batch else "mappedFileSizeConsumeQueue",
         )
 
@@ -101,6 +86,11 @@ class QueueFiles:
     def units_per_file(self) -> int:
         """The number of whole units per file."""
         return self.chain.file_size // self.dtype.itemsize
+
+    @property
+    def _spare(self) -> int:
+        """Units that may be read where a search needs few."""
+        return self.chain.cost.spare // self.dtype.itemsize
 
     @property
     def has_holes(self) -> bool:
@@ -120,14 +110,13 @@ class QueueFiles:
         if self.batch:
             base = units["base_offset"]
             units["size"][(base < 0) | (base > _LAST_BASE_OFFSET) | (units["batch_size"] < 1)] = 0
-        self.chain.check_reads()
         return units
 
     def _stored(self, start: int, stop: int) -> npt.NDArray[Any]:
-        """A view on units in one file; copy them to keep them."""
-        window = self.chain.window(start * self.dtype.itemsize, stop * self.dtype.itemsize)
-        self.chain.counts.bytes += len(window)
-        return window.view(self.dtype)
+        """Units in one file."""
+        found = self.chain.read(start * self.dtype.itemsize, stop * self.dtype.itemsize)
+        self.chain.count_read(start * self.dtype.itemsize, len(found))
+        return found.view(self.dtype)
 
     def _held(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """The ranges of units in [start, stop) that files hold, one per file."""
@@ -164,7 +153,7 @@ class QueueFiles:
         if stop <= self._in_order_to:
             return True
         end = self.find_stop()
-        whole = end - self.first_unit <= _UNITS_COMPARED and not self.chain.is_remote
+        whole = end - self.first_unit <= min(_UNITS_COMPARED, self._spare)
         first, last = (self.first_unit, max(end, stop)) if whole else (start, stop)
         around = self._entries(max(self.first_unit, first - 1), last + 1)
         is_last = int(around.size[-1]) <= 0 and last >= end
@@ -175,7 +164,7 @@ class QueueFiles:
 
     def entries_of_few(self, start: int, stop: int) -> Entries | None:
         """One entry for each unit, where reading all costs less than a search among them; else None."""
-        if stop - start > _READ_WHOLE or self.chain.is_remote:
+        if stop - start > min(_READ_WHOLE, self._spare):
             return None
         entries = self.entries(start, stop)
         return entries if len(entries) == stop - start else None  # shorter where a file is missing
@@ -212,52 +201,36 @@ class QueueFiles:
         if self.batch:
             item = self.raw(number, number + 1)[0]
         else:
-            item = self.chain.window(number * width, (number + 1) * width).view(self.dtype)[0]
+            item = self.chain.read(number * width, (number + 1) * width).view(self.dtype)[0]
         return int(item["log_offset"]), int(item["size"])
 
-    def peek(self, number: int) -> tuple[int, int] | None:
-        """Log offset and size of unit `number` by one short read, without mapping; None in a hole.
+    def unit_or_none(self, number: int) -> tuple[int, int] | None:
+        """Log offset and size of unit `number`; None in a hole between files."""
+        held = self.chain.segment_at(number * self.dtype.itemsize) is not None
+        return self.unit(number) if held else None
 
-        For a few reads from each of many queues, where mapping a file costs more than reading.
-        """
-        width = self.dtype.itemsize
-        segment = self.chain.segment_at(number * width)
-        if segment is None:
-            return None
-        raw = self._look(
-            segment, number * width - segment.base, (number + 1) * width - segment.base
-        )
-        if len(raw) < width:
-            return 0, 0
-        item = np.frombuffer(raw, dtype=self.dtype)[0]
-        return int(item["log_offset"]), int(item["size"])
-
-    def glance(self) -> Glance | None:
+    def ends(self) -> QueueEnds | None:
         """The first entry, and the last one if it is on the last stored page of the last file.
 
-        Uses two short reads and no mapping, for stores with many thousand queues: a file is created
-        at full size, and touching its holes one by one costs far more. A short file is read whole.
-        None if that is not enough: a BatchConsumeQueue, a queue without files, or a last file whose
-        entries do not end in its last stored page.
+        Uses few short reads, for stores with many thousand queues: a file is created at full size,
+        and touching its holes one by one costs far more. A short file is read whole. None if that is
+        not enough: a BatchConsumeQueue, a queue without files, or a last file whose entries do not
+        end in its last stored page.
         """
         segments, width = self.chain.segments, self.dtype.itemsize
         if self.batch or not segments:
             return None
+        start = segments[-1].base // width
         count = min(self.units_per_file, segments[-1].size // width)
-        with self._looking_at(segments[-1]) as (look, stored_bytes):
-            stored = min(count, -(-stored_bytes // width))
-            at_end = stored > count - _LAST_LOOK
-            skipped = max(0, count - _LAST_LOOK if at_end else stored - 2 * _LAST_LOOK)
-            whole = count <= _READ_WHOLE and not self.chain.is_remote
-            skipped, upto = (0, count) if whole else (skipped, count if at_end else stored)
-            page = look(skipped * width, upto * width)
-            only = len(segments) == 1
-            front = page[:width] if only and not skipped else look(0, width) if only else b""
-        if not only:
-            front = self._look(segments[0], 0, width)
-        if len(front) < width or len(page) < (upto - skipped) * width:
-            return None
-        units = np.frombuffer(page, dtype=self.dtype)
+        stored = min(
+            count, -(-(self.chain.stored_until(segments[-1]) - segments[-1].base) // width)
+        )
+        at_end = stored > count - _LAST_LOOK
+        skipped = max(0, count - _LAST_LOOK if at_end else stored - 2 * _LAST_LOOK)
+        whole = count <= min(_READ_WHOLE, self._spare)
+        skipped, upto = (0, count) if whole else (skipped, count if at_end else stored)
+        page = self.chain.read((start + skipped) * width, (start + upto) * width)
+        units = page.view(self.dtype)
         filled = np.flatnonzero(units["size"] > 0)
         if not len(filled):
             return None
@@ -267,41 +240,15 @@ class QueueFiles:
         if not in_last_page and int(filled[-1]) + 1 - begin != len(filled):
             return None
         last = units[filled[-1]]
-        stop = segments[-1].base // width + skipped + int(filled[-1]) + 1
-        first = np.frombuffer(front, dtype=self.dtype)[0]
-        return Glance(
+        known = len(segments) == 1 and not skipped
+        front = segments[0].base
+        first = units[0] if known else self.chain.read(front, front + width).view(self.dtype)[0]
+        return QueueEnds(
             (int(first["log_offset"]), int(first["size"])),
             (int(last["log_offset"]), int(last["size"])),
-            stop,
+            start + skipped + int(filled[-1]) + 1,
             units[int(filled[-1]) + 1 :].view(np.uint8).any().item(),
         )
-
-    @contextmanager
-    def _looking_at(
-        self, segment: SegmentFile
-    ) -> Iterator[tuple[Callable[[int, int], bytes], int]]:
-        """A reader of a file's bytes, and how many of them are before the file's last hole."""
-        if self.chain.is_remote:
-            yield lambda start, stop: self._look(segment, start, stop), segment.size
-            return
-        try:
-            fd = open_to_read(segment)
-            try:
-                yield (
-                    lambda start, stop: os.pread(fd, stop - start, start),
-                    stored_until(fd, segment.size),
-                )
-            finally:
-                os.close(fd)
-        except OSError as error:
-            raise from_os_error(segment.path, error, "reading") from error
-
-    def _look(self, segment: SegmentFile, start: int, stop: int) -> bytes:
-        """Bytes of a file for a single look; those of a remote file stay cached."""
-        if not self.chain.is_remote:
-            return _read(segment, start, stop)
-        stop = min(stop, segment.size)
-        return self.chain.window(segment.base + start, segment.base + stop).tobytes()
 
     def find_stop(self) -> int:
         """The unit after the last written one, as far as visible: its size is above 0.
@@ -319,7 +266,7 @@ class QueueFiles:
         """Whether bytes that are not zeros are in the units from `unit` on, about a page of them."""
         width = self.dtype.itemsize
         return any(
-            self.chain.window(first * width, last * width).any()
+            self.chain.read(first * width, last * width).any()
             for first, last in self._held(unit, unit + _LAST_LOOK)
         )
 
@@ -332,7 +279,7 @@ class QueueFiles:
         filled = np.flatnonzero(self.raw(first + front, first + count)["size"] > 0)
         if len(filled):
             return front + int(filled[-1]) + 1
-        if count <= _READ_WHOLE and not self.chain.is_remote:
+        if count <= min(_READ_WHOLE, self._spare):
             sizes = self.raw(first, first + count)["size"]  # one look instead of one for each step
             known = bisect_first(0, count, lambda place: int(sizes[place]) <= 0)
         else:
@@ -365,16 +312,20 @@ class QueueFiles:
         if number == len(held):
             return recheck_neighbours(stop, start, stop, self._log_offset_at, log_offset)
         first, last = held[number]
-        if self.chain.is_remote:  # each unit has to be fetched
-            found = bisect_first(first, last, lambda unit: self.unit(unit)[0] >= log_offset)
-            return recheck_neighbours(found, start, stop, self._log_offset_at, log_offset)
         width = self.dtype.itemsize
-        units = self.chain.window(first * width, last * width).view(self.dtype)
-        found = first + bisect_left(units["log_offset"], log_offset)
-        self.chain.check_reads()
-        low, high = max(start, found - 2), min(stop, found + 2)
-        if first <= low and high <= last and _in_order(units[low - first : high - first]):
-            return found
+        with self.chain.window(first * width, last * width, fetch=False) as window:
+            units = window.bytes.view(self.dtype)
+
+            def log_offset_of(number: int) -> int:
+                window.fetch([number * width], [(number + 1) * width])
+                return int(units["log_offset"][number])
+
+            found = first + bisect_left(range(last - first), log_offset, key=log_offset_of)
+            low, high = max(start, found - 2), min(stop, found + 2)
+            if first <= low and high <= last:
+                window.fetch([(low - first) * width], [(high - first) * width])
+                if _in_order(units[low - first : high - first]):
+                    return found
         return recheck_neighbours(found, start, stop, self._log_offset_at, log_offset)
 
     def _log_offset_at(self, unit: int) -> int | None:
@@ -440,7 +391,7 @@ class QueueExt:
         segment = self.chain.segment_at(at)
         if segment is None or at + EXT_HEAD.itemsize > self.chain.segment_end(segment):
             return None
-        head = self.chain.window(at, at + EXT_HEAD.itemsize).view(EXT_HEAD)[0]
+        head = self.chain.read(at, at + EXT_HEAD.itemsize).view(EXT_HEAD)[0]
         size, bitmap = int(head["size"]), int(head["bitmap_length"])
         behind = at + EXT_HEAD.itemsize + bitmap
         if (
@@ -449,7 +400,7 @@ class QueueExt:
             or behind > self.chain.segment_end(segment)
         ):
             return None
-        bits = self.chain.window(at + EXT_HEAD.itemsize, behind).tobytes()
+        bits = self.chain.read(at + EXT_HEAD.itemsize, behind).tobytes()
         return ExtUnit(int(head["tags_code"]), int(head["store_timestamp"]), bits)
 
     def tags_codes(self, codes: Ints) -> Ints:

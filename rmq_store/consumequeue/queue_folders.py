@@ -11,8 +11,8 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.consumequeue.queue_files import QueueFiles
 from rmq_store.errors import from_os_error
 from rmq_store.escaping import is_utf8, printable
-from rmq_store.files.mapping import MappingCache, ReadCounts
 from rmq_store.files.safe_paths import path_inside
+from rmq_store.files.source import ReadCounts, Sources
 from rmq_store.format.layout import BATCH_CONSUMEQUEUE_DIR, CONSUMEQUEUE_DIR
 from rmq_store.format.queues import QueueId
 
@@ -36,13 +36,13 @@ class QueueFolders:
     def __init__(self, root: Path, config: StoreConfig) -> None:
         self.root = root
         self.config = config
-        self._mappings = MappingCache(_QUEUE_FILES_MAPPED, block=_REMOTE_BLOCK)
+        self._sources = Sources(_QUEUE_FILES_MAPPED, block=_REMOTE_BLOCK)
         self._open: dict[QueueId, QueueFiles] = {}
 
     @property
     def counts(self) -> ReadCounts:
         """What was read from all queues."""
-        return self._mappings.counts
+        return self._sources.counts
 
     def listed(self) -> dict[QueueId, bool]:
         """Every queue that has a folder -> whether it is a BatchConsumeQueue. Sorted."""
@@ -66,13 +66,13 @@ class QueueFolders:
                 queue_folder(self.root, folder, queue),
                 batch=batch,
                 file_size=size,
-                mappings=self._mappings,
+                sources=self._sources,
             )
         return files
 
     def close(self) -> None:
         """Release all mapped files."""
-        self._mappings.clear()
+        self._sources.clear()
         self._open.clear()
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from rmq_store.errors import from_os_error
 from rmq_store.files.durable_files import sync_folder
-from rmq_store.files.mapping import stored_from
 from rmq_store.files.safe_paths import refuse_special
+from rmq_store.files.source import stored_from
 
 _LOOKED_AT = 1 << 20  # bytes read at once to find the last nonzero byte
 

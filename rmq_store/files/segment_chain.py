@@ -1,6 +1,6 @@
-"""A chain of fixed-size segment files: one byte stream, mapped read-only.
+"""A chain of fixed-size segment files: one byte stream, read only.
 
-Views are windows on the mapped file. Copy the bytes that must outlive the window.
+Copy the bytes of a window that must outlive it.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from rmq_store.errors import MissingFileError
-from rmq_store.files.mapping import MappingCache, ReadCounts, RemoteFile
-from rmq_store.files.remote.blocks import Ranges, RemoteMapping
+from rmq_store.files.cost import LOCAL, REMOTE, Cost
 from rmq_store.files.remote.remote_store import shadow_of
 from rmq_store.files.segments import (
     SegmentFile,
@@ -24,16 +23,16 @@ from rmq_store.files.segments import (
     refuse_sizes,
     without_overlaps,
 )
+from rmq_store.files.source import Ranges, ReadCounts, Sources, Window, fetch_all
 from rmq_store.format.array_types import Bytes
 
-# Mapped files that a chain without a shared cache keeps: one pass along the log needs two.
-_MAPPINGS_KEPT = 2
+# Open files that a chain without a shared cache keeps: one pass along the log needs two.
+_FILES_KEPT = 2
 _LOOKED_AT = 1 << 20  # bytes at a time in a search for anything but zeros
-_COPIED = 1 << 16  # bytes of a window: a copy costs less than to ask again whether they were there
 
 
 class SegmentChain:
-    """A byte stream in segment files, read through mapped windows. Not thread-safe.
+    """A byte stream in segment files. Not thread-safe.
 
     `file_size` overrides the size inferred from the files.
     """
@@ -44,7 +43,7 @@ class SegmentChain:
         *,
         file_size: int | None = None,
         segments: Sequence[SegmentFile] | None = None,
-        mappings: MappingCache | None = None,
+        sources: Sources | None = None,
         setting: str = "the file size given",
     ) -> None:
         """`setting`: the broker's name for `file_size`, for messages.
@@ -59,15 +58,22 @@ class SegmentChain:
         refuse_larger(listed, self.file_size)
         self.segments = without_overlaps(listed, self.file_size)
         self._bases = [segment.base for segment in self.segments]
-        self._mappings = mappings or MappingCache(_MAPPINGS_KEPT)
+        self._sources = sources or Sources(_FILES_KEPT)
 
     def __repr__(self) -> str:
         return f"SegmentChain({self.folders}, {len(self.segments)} files of {self.file_size})"
 
     @property
     def counts(self) -> ReadCounts:
-        """What was read from this chain and from others that share its mappings."""
-        return self._mappings.counts
+        """What was read from this chain and from others that share its sources."""
+        return self._sources.counts
+
+    def count_read(self, start: int, length: int) -> None:
+        """Count bytes that were read from `start` on, within one file."""
+        segment = self.segment_at(start)
+        if segment is not None:
+            self.counts.files[segment.path] = None
+            self.counts.bytes += length
 
     @property
     def start(self) -> int:
@@ -80,8 +86,8 @@ class SegmentChain:
         return self._bases[-1] + self.file_size if self._bases else 0
 
     def close(self) -> None:
-        """Release all mapped files."""
-        self._mappings.clear()
+        """Close all files."""
+        self._sources.clear()
 
     def segment_at(self, offset: int) -> SegmentFile | None:
         """The file that holds `offset`; None in a hole or outside the chain."""
@@ -113,43 +119,36 @@ class SegmentChain:
         """Stream offset after `segment`, as if that file had its full size."""
         return segment.base + self.file_size
 
-    def window(self, start: int, stop: int, *, fetch: int | None = None) -> Bytes:
+    def read(self, start: int, stop: int) -> Bytes:
+        """A copy of few bytes of the stream, within one file; zeros beyond a short file's end.
+
+        Raises as `window`.
+        """
+        segment = self._segment_of(start, stop)
+        first, last = start - segment.base, stop - segment.base
+        if last <= segment.size:
+            return self._sources.get(segment, to_fetch=True).read(first, last)
+        found = np.zeros(last - first, dtype=np.uint8)
+        if first < segment.size:
+            held = self._sources.get(segment, to_fetch=True).read(first, segment.size)
+            found[: len(held)] = held
+        return found
+
+    def window(self, start: int, stop: int, *, fetch: bool = True) -> Window:
         """Bytes `start` to `stop` of the stream, within one file; zeros beyond a short file's end.
 
-        Returns a view on the mapped file, or a copy of at most _COPIED bytes. Call `check_reads` after
-        the bytes of a view were used, and before they lead to a result. For a remote file, fetches all
-        of the range or its first `fetch` bytes; with `fetch=0` only what `need` requested before.
-        Raises MissingFileError if no file holds the range, DataLossError if the file shrank after it
-        was listed.
+        With `fetch=False`, of a remote file only what `Window.fetch` makes available. Raises
+        MissingFileError if no file holds the range, DataLossError if the file shrank after it was
+        listed.
         """
+        segment = self._segment_of(start, stop)
+        return self._sources.window(segment, start - segment.base, stop - segment.base, fetch=fetch)
+
+    def _segment_of(self, start: int, stop: int) -> SegmentFile:
         segment = self.segment_at(start)
         if segment is None or stop > segment.base + self.file_size:
             raise self._missing(start, stop)
-        first, last = start - segment.base, stop - segment.base
-        if last - first <= _COPIED and last <= segment.size:
-            looked = self._mappings.first_look(segment, first, last)
-            if looked is not None:
-                return looked
-        mapping = self._mappings.get(segment, to_fetch=fetch != 0)
-        mapping.check(min(last, segment.size), segment)
-        if fetch != 0 and isinstance(mapping, RemoteFile):
-            behind = last if fetch is None else min(first + fetch, last)
-            mapping.need(np.array([first]), np.array([behind]), fresh=False)
-        if last <= segment.size:
-            if last - first > _COPIED or isinstance(mapping, RemoteFile):
-                return mapping.bytes[first:last]
-            copied: Bytes = mapping.bytes[first:last].copy()
-            self.check_reads()
-            return copied
-        padded = np.zeros(last - first, dtype=np.uint8)
-        there = mapping.bytes[first : segment.size]
-        padded[: len(there)] = there
-        self.check_reads()
-        return padded
-
-    def check_reads(self) -> None:
-        """Raise DataLossError if a file was cut while its bytes were read: they read as zeros."""
-        self._mappings.check_reads()
+        return segment
 
     def stored_from(self, offset: int) -> int:
         """The first offset at or after `offset`, in its file, whose bytes are stored on disk.
@@ -161,7 +160,7 @@ class SegmentChain:
         segment = self.segment_at(offset)
         if segment is None:
             return offset
-        found = segment.base + self._mappings.get(segment).stored_from(offset - segment.base)
+        found = segment.base + self._sources.get(segment).stored_from(offset - segment.base)
         return found if found < segment.base + segment.size else self.segment_end(segment)
 
     def is_zero(self, start: int, stop: int) -> bool:
@@ -178,47 +177,40 @@ class SegmentChain:
         while at < stop:
             # To the end of a page: in a file system in memory a look also stores the page.
             upto = min(at + _LOOKED_AT - (at - base) % _LOOKED_AT, stop)
-            some = self.window(at, upto).any()
-            self.check_reads()
+            with self.window(at, upto) as window:
+                some = window.bytes.any()
             if some:
                 return False
             if upto == stop:
                 break  # the next file may be gone, and is not asked for
             at = self.stored_from(upto)
         if segment is not None:
-            self._mappings.get(segment).check(segment.size, segment)
+            self._sources.get(segment).check(segment.size)
         return True
 
+    def stored_until(self, segment: SegmentFile) -> int:
+        """The stream offset in a file after which only a hole follows."""
+        return segment.base + self._sources.get(segment).stored_until()
+
     @property
-    def is_remote(self) -> bool:
-        """Whether the files are in an object store."""
-        return bool(self.segments) and shadow_of(self.segments[0].path) is not None
+    def cost(self) -> Cost:
+        """What looks at the bytes cost."""
+        remote = bool(self.segments) and shadow_of(self.segments[0].path) is not None
+        return REMOTE if remote else LOCAL
 
-    def need(self, starts: Iterable[int], stops: Iterable[int], *, fresh: bool = False) -> None:
-        """Fetch ranges of the stream, all in one file, before a window reads them.
+    def fetch(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """Fetch ranges of the stream side by side, where they have to be fetched."""
+        fetch_all(self.ranges_in_files(ranges))
 
-        Does nothing for local files. `fresh`: no window is in use.
-        """
-        if not self.is_remote:
-            return
-        begin = np.asarray(list(starts), dtype=np.int64)
-        end = np.asarray(list(stops), dtype=np.int64)
-        segment = self.segment_at(int(begin[0])) if len(begin) else None
-        if segment is None:
-            return
-        mapping = self._mappings.get(segment)
-        mapping.need(begin - segment.base, end - segment.base, fresh=fresh)
-
-    def remote_ranges(self, ranges: Iterable[tuple[int, int]]) -> Iterator[Ranges]:
-        """Ranges of the stream as ranges of remote files, for `need_all`; nothing for local files."""
-        for start, stop in ranges if self.is_remote else ():
+    def ranges_in_files(self, ranges: Iterable[tuple[int, int]]) -> Iterator[Ranges]:
+        """Ranges of the stream as ranges of files, for `fetch_all`; none where that has no use."""
+        for start, stop in () if self.cost is LOCAL else ranges:
             for segment in self.segments_from(start):
                 if segment.base >= stop:
                     break
-                mapping = self._mappings.get(segment)
                 first, last = max(start - segment.base, 0), min(stop - segment.base, segment.size)
-                if isinstance(mapping, RemoteMapping) and first < last:
-                    yield Ranges(mapping, np.array([first]), np.array([last]))
+                if first < last:
+                    yield Ranges(self._sources.get(segment), np.array([first]), np.array([last]))
 
     def _missing(self, start: int, stop: int) -> MissingFileError:
         held = f"{self.start} to {self.stop}" if self.segments else "no files"

@@ -19,10 +19,8 @@ import numpy.typing as npt
 
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import CorruptIndexError, IndexGeometryError, from_os_error
-from rmq_store.files.mapping import Mapping, MappingCache, RemoteFile
-from rmq_store.files.remote.blocks import Ranges, RemoteMapping
-from rmq_store.files.remote.remote_store import shadow_of
 from rmq_store.files.segments import LARGEST_FILE, SegmentFile, size_of_file
+from rmq_store.files.source import Ranges, Sources, Window
 from rmq_store.format.array_types import Bytes, Ints
 from rmq_store.format.layout import (
     DEFAULT_MAX_HASH_SLOTS,
@@ -39,7 +37,7 @@ from rmq_store.format.layout import (
 _SAMPLE = 256  # items checked from either end to prove a geometry
 _REMOTE_SAMPLE = 8  # in an object store, where each item costs one or two requests
 _SEARCH_STEP = 64 << 20
-_REMOTE_SEARCH_STEP = 1 << 20
+_LEAST_STEP = 1 << 20
 REMOTE_BLOCK = 4 << 10
 """Smallest fetch in bytes from an index file in an object store: items are far apart."""
 _OFFSET_IN_ITEM = 4
@@ -99,7 +97,7 @@ class IndexFile:
         *,
         slots: int | None = None,
         items: int | None = None,
-        mappings: MappingCache | None = None,
+        sources: Sources | None = None,
         like: Geometry | None = None,
     ) -> None:
         """`slots` and `items`: the known geometry, which is checked against the file.
@@ -107,12 +105,12 @@ class IndexFile:
         `like`: the proven geometry of another file of the store, which is tried first. Raises
         IndexGeometryError if the numbers do not fit the file, or if no geometry fits.
         """
-        self._begin(segment, mappings)
+        self._begin(segment, sources)
         self.geometry = self._resolve_geometry(slots, items, like)
 
     @classmethod
     def assumed(
-        cls, segment: SegmentFile, geometry: Geometry, mappings: MappingCache | None = None
+        cls, segment: SegmentFile, geometry: Geometry, sources: Sources | None = None
     ) -> IndexFile:
         """The file with an unproven `geometry`, to look for damage in it.
 
@@ -120,11 +118,11 @@ class IndexFile:
         places.
         """
         file = cls.__new__(cls)
-        file._begin(segment, mappings)
+        file._begin(segment, sources)
         file.geometry = geometry
         return file
 
-    def _begin(self, segment: SegmentFile, mappings: MappingCache | None) -> None:
+    def _begin(self, segment: SegmentFile, sources: Sources | None) -> None:
         self.path = segment.path
         if segment.size > LARGEST_FILE:
             raise CorruptIndexError(
@@ -135,39 +133,33 @@ class IndexFile:
                 advice="Move it away; rmqstore rebuild makes the index again from the log",
             )
         self._segment = segment
-        self._mappings = mappings or MappingCache(1, block=REMOTE_BLOCK)
-        self.is_remote = shadow_of(segment.path) is not None
+        self._sources = sources or Sources(1, block=REMOTE_BLOCK)
+        self.cost = self._sources.get(segment).cost
         self.header = self._read_header()
 
-    def _checked_mapping(self) -> Mapping | RemoteFile:
-        """The mapped file. Raises DataLossError if it shrank after it was listed."""
-        mapping = self._mappings.get(self._segment)
-        mapping.check(self._segment.size, self._segment)
-        return mapping
+    def _window(self, start: int = 0) -> Window:
+        """The file from a position on, of which ranges may have to be fetched."""
+        return self._sources.window(self._segment, start, self._segment.size, fetch=False)
 
     def _bytes(self, start: int, stop: int) -> Bytes:
-        """A range of the file; no other bytes of it may be in use."""
-        mapping = self._checked_mapping()
-        mapping.need(np.array([start]), np.array([stop]), fresh=True)
-        found: Bytes = mapping.bytes[start:stop].copy()
-        self._mappings.check_reads()
+        """A copy of a range of the file."""
+        with self._window() as window:
+            window.fetch([start], [stop])
+            found: Bytes = window.bytes[start:stop].copy()
         return found
 
-    def ranges(self, starts: npt.NDArray[Any], stops: npt.NDArray[Any]) -> Ranges | None:
-        """Ranges of the file to fetch; None for a local file."""
-        mapping = self._mappings.get(self._segment)
-        return Ranges(mapping, starts, stops) if isinstance(mapping, RemoteMapping) else None
+    def ranges(self, starts: Ints, stops: Ints) -> Ranges:
+        """Ranges of the file, for `fetch_all`."""
+        return Ranges(self._sources.get(self._segment), starts, stops)
 
     def _gather(self, dtype: Any, first: int, numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """The structures with these `numbers` from an array of structures that starts at `first`."""
-        mapping = self._checked_mapping()
         width = np.dtype(dtype).itemsize
-        if self.is_remote:
-            starts = first + numbers.astype(np.int64) * width
-            mapping.need(starts, starts + width, fresh=False)
-        whole = mapping.bytes[first : first + (self._segment.size - first) // width * width]
-        found: npt.NDArray[Any] = whole.view(dtype)[numbers]
-        self._mappings.check_reads()
+        starts = numbers.astype(np.int64) * width
+        with self._window(first) as window:
+            window.fetch(starts, starts + width)
+            whole = window.bytes[: len(window.bytes) // width * width]
+            found: npt.NDArray[Any] = whole.view(dtype)[numbers]
         return found
 
     def _read_header(self) -> Header:
@@ -182,7 +174,9 @@ class IndexFile:
         given = self._given_geometry(slots, items)
         # An item in the first place, with the header's first offset and no predecessor, is enough
         # proof for a file of the same series, and saves requests. Offset 0 proves nothing.
-        usable = self.is_remote and self.header.begin_log_offset and given in (None, like)
+        usable = (
+            self.cost.looks_at_once > 1 and self.header.begin_log_offset and given in (None, like)
+        )
         if usable and like is not None and self._begins_as(like):
             return like
         if given is not None:
@@ -269,7 +263,7 @@ class IndexFile:
         width = INDEX_SLOT.itemsize
         stop = self._segment.size // width * width
         while stop > 0:
-            step = _REMOTE_SEARCH_STEP if self.is_remote else _SEARCH_STEP
+            step = min(_SEARCH_STEP, max(_LEAST_STEP, self.cost.spare))
             start = max(0, stop - step)
             stored = np.flatnonzero(self._bytes(start, stop).view(INDEX_SLOT))
             if len(stored):
@@ -312,7 +306,7 @@ class IndexFile:
 
     def _hang_in_their_slots(self, geometry: Geometry, count: int) -> bool:
         # Skips the newest item: a live writer may not have linked it yet.
-        looked_at = min(_SAMPLE, _REMOTE_SAMPLE) if self.is_remote else _SAMPLE
+        looked_at = _SAMPLE if self.cost.looks_at_once == 1 else min(_SAMPLE, _REMOTE_SAMPLE)
         ends = np.r_[1 : min(count, looked_at) + 1, max(1, count - looked_at) : count]
         sample = self._items(geometry, ends)
         hashes = sample["key_hash"].astype(np.int64)
@@ -366,7 +360,7 @@ class IndexFile:
         that is short for the file is not noticed; nor is any in an object store.
         """
         count = self.header.items
-        if self.is_remote or count < 2:
+        if self.cost.looks_at_once > 1 or count < 2:
             return []
         if count <= _ALL_ITEMS:
             numbers = np.arange(1, count + 1)
@@ -428,40 +422,41 @@ class IndexFile:
         """
         count, slots = self.header.index_count, self.geometry.slots
         slot = key_hash % slots
-        mapping = self._checked_mapping()
-        at = INDEX_HEADER.itemsize + slot * INDEX_SLOT.itemsize
-        yield at, at + _SLOT.size
-        (number,) = self._unpacked(_SLOT, mapping, at)
-        while number > 0:
-            at = self.item_at(number)
-            if number >= self.geometry.items:
-                raise self._never_written(number)
-            yield at, at + _ITEM.size
-            item = self._unpacked(_ITEM, mapping, at)
-            # The first item of a log may be zeros except its hash. Only a lost item is all zeros.
-            if not any(item):
-                raise self._never_written(number)
-            item_hash, log_offset, _, previous = item
-            # Skip an item written after the header was read, but follow it to older ones.
-            if number <= count and item_hash == key_hash:
-                found.append(Hit(self, number, log_offset))
-            if item_hash < 0 or item_hash % slots != slot:
-                raise self._broken_chain(
-                    at,
-                    "an item is in the chain of another slot than that of its hash",
-                    f"a hash of slot {slot}",
-                    item_hash,
-                )
-            if previous >= number or previous < 0:
-                raise self._broken_chain(
-                    at, "an item points to one that is not older", f"0 to {number - 1}", previous
-                )
-            number = previous
-        self._checked_mapping()
+        with self._window() as window:
+            at = INDEX_HEADER.itemsize + slot * INDEX_SLOT.itemsize
+            yield at, at + _SLOT.size
+            (number,) = _unpacked(_SLOT, window, at)
+            while number > 0:
+                at = self.item_at(number)
+                if number >= self.geometry.items:
+                    raise self._never_written(number)
+                yield at, at + _ITEM.size
+                item = _unpacked(_ITEM, window, at)
+                # The first item of a log may be zeros except its hash. Only a lost item is all zeros.
+                if not any(item):
+                    raise self._never_written(number)
+                item_hash, log_offset, _, previous = item
+                # Skip an item written after the header was read, but follow it to older ones.
+                if number <= count and item_hash == key_hash:
+                    found.append(Hit(self, number, log_offset))
+                if item_hash < 0 or item_hash % slots != slot:
+                    raise self._broken_chain(
+                        at,
+                        "an item is in the chain of another slot than that of its hash",
+                        f"a hash of slot {slot}",
+                        item_hash,
+                    )
+                if previous >= number or previous < 0:
+                    raise self._broken_chain(
+                        at,
+                        "an item points to one that is not older",
+                        f"0 to {number - 1}",
+                        previous,
+                    )
+                number = previous
 
     def _broken_chain(self, at: int, reason: str, expected: str, actual: int) -> CorruptIndexError:
         """The error for a wrong item at a position of the file."""
-        self._checked_mapping()
         return CorruptIndexError(
             self.path,
             offset=at,
@@ -471,20 +466,8 @@ class IndexFile:
             advice="Delete this index file in a copy of the store and rebuild the index from the log",
         )
 
-    def _unpacked(
-        self, layout: struct.Struct, mapping: Mapping | RemoteFile, at: int
-    ) -> tuple[int, ...]:
-        """One structure of the file by a call that costs less than an array of one item."""
-        if self.is_remote:
-            mapping = self._checked_mapping()  # the cache may have released the one of the walk
-            mapping.need(np.array([at]), np.array([at + layout.size]), fresh=False)
-        fields = layout.unpack_from(mapping.bytes.data, at)
-        self._mappings.check_reads()
-        return fields
-
     def _never_written(self, number: int) -> CorruptIndexError:
         """The error for a slot that points to a missing item: the older items of the slot are lost."""
-        self._checked_mapping()
         return CorruptIndexError(
             self.path,
             offset=index_item_at(self.geometry.slots, min(number, self.geometry.items)),
@@ -507,7 +490,7 @@ class IndexFile:
         In an object store the header alone says it.
         """
         header = self.header
-        if self.is_remote or not header.items:
+        if self.cost.looks_at_once > 1 or not header.items:
             return header.begin_log_offset, header.end_log_offset
         last = min(header.items, self.geometry.items - 1)
         (offset,) = self._items(self.geometry, np.array([last]))["log_offset"].tolist()
@@ -522,7 +505,7 @@ class IndexFile:
 
     def _find_all(self, pattern: bytes) -> Iterator[int]:
         """The positions of `pattern` in the file; at most a few thousand per step of the search."""
-        step = _REMOTE_SEARCH_STEP if self.is_remote else _SEARCH_STEP
+        step = min(_SEARCH_STEP, max(_LEAST_STEP, self.cost.spare))
         for start in range(0, self._segment.size, step):
             stop = min(start + step + len(pattern) - 1, self._segment.size)
             piece = self._bytes(start, stop).tobytes()
@@ -534,23 +517,29 @@ class IndexFile:
                 at = piece.find(pattern, at + 1)
 
 
+def _unpacked(layout: struct.Struct, window: Window, at: int) -> tuple[int, ...]:
+    """One structure of the file by a call that costs less than an array of one item."""
+    window.fetch([at], [at + layout.size])
+    return layout.unpack_from(window.bytes.data, at)
+
+
 FILES_MAPPED = 2
 
 
 def open_index_files(root: Path, config: StoreConfig) -> list[IndexFile]:
     """The readable index files."""
-    mappings = MappingCache(FILES_MAPPED)
+    sources = Sources(FILES_MAPPED)
     segments = list_index_files(root / INDEX_DIR)
-    opened = [open_index_file(segment, config, mappings) for segment in segments]
+    opened = [open_index_file(segment, config, sources) for segment in segments]
     return [file for file in opened if isinstance(file, IndexFile)]
 
 
 def open_index_file(
-    segment: SegmentFile, config: StoreConfig, mappings: MappingCache
+    segment: SegmentFile, config: StoreConfig, sources: Sources
 ) -> IndexFile | IndexGeometryError:
     slots, items = config.maxHashSlotNum, config.maxIndexNum
     try:
-        return IndexFile(segment, slots=slots, items=items, mappings=mappings)
+        return IndexFile(segment, slots=slots, items=items, sources=sources)
     except IndexGeometryError as error:
         return error
 

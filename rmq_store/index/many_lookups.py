@@ -11,10 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from rmq_store.errors import CorruptIndexError
-from rmq_store.files.mapping import MappingCache
-from rmq_store.files.remote.blocks import Ranges, RemoteMapping, need_all
-from rmq_store.files.remote.remote_store import shadow_of
 from rmq_store.files.segments import SegmentFile
+from rmq_store.files.source import Ranges, Sources, fetch_all
 from rmq_store.index.index_file_reader import Hit, IndexFile
 
 Broken = list[tuple[IndexFile, CorruptIndexError]]
@@ -31,7 +29,7 @@ def walk_chains(
         for number, file in enumerate(files)
         for key_hash in hashes
     ]
-    if not any(file.is_remote for file in files):
+    if all(file.cost.looks_at_once == 1 for file in files):
         for number, walk in walks:
             for _ in _steps(files, number, walk, broken):
                 pass
@@ -60,22 +58,16 @@ def _fetch_looks(files: Sequence[IndexFile], looks: Iterable[tuple[int, tuple[in
     by_file: dict[int, list[tuple[int, int]]] = {}
     for number, look in looks:
         by_file.setdefault(number, []).append(look)
-    wanted = []
-    for number, places in by_file.items():
-        starts, stops = np.array(places, dtype=np.int64).T
-        ranges = files[number].ranges(starts, stops)
-        if ranges is not None:
-            wanted.append(ranges)
-    need_all(wanted)
+    fetch_all(
+        files[number].ranges(*np.array(places, dtype=np.int64).T)
+        for number, places in by_file.items()
+    )
 
 
-def fetch(mappings: MappingCache, segments: Iterable[SegmentFile], start: int, stop: int) -> None:
-    """Fetch bytes [start, stop) of each file that is in an object store."""
-    wanted = []
-    for segment in segments:
-        if shadow_of(segment.path) is None:
-            return
-        mapping = mappings.get(segment)
-        if isinstance(mapping, RemoteMapping) and stop <= segment.size:
-            wanted.append(Ranges(mapping, np.array([start]), np.array([stop])))
-    need_all(wanted)
+def fetch(sources: Sources, segments: Sequence[SegmentFile], start: int, stop: int) -> None:
+    """Fetch bytes [start, stop) of each file that has them, where they have to be fetched."""
+    if not segments or sources.get(segments[0]).is_there:
+        return
+    first, last = np.array([start]), np.array([stop])
+    files = (sources.get(segment) for segment in segments if stop <= segment.size)
+    fetch_all(Ranges(file, first, last) for file in files)

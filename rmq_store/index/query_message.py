@@ -30,8 +30,8 @@ from rmq_store.errors import (
     MissingFileError,
     StoreError,
 )
-from rmq_store.files.mapping import MappingCache
 from rmq_store.files.segments import SegmentFile
+from rmq_store.files.source import Sources
 from rmq_store.format.layout import (
     INDEX_DIR,
     INDEX_HEADER,
@@ -79,7 +79,7 @@ class KeyIndex:
         self._log_end = log_end
         self.files: list[IndexFile] = []
         self.unreadable: list[StoreError] = []
-        self._mappings = MappingCache(_INDEX_FILES_MAPPED, block=REMOTE_BLOCK)
+        self._sources = Sources(_INDEX_FILES_MAPPED, block=REMOTE_BLOCK)
         for segment in self._fronts_fetched(list_index_files(root / INDEX_DIR)):
             try:
                 self.files.append(
@@ -87,7 +87,7 @@ class KeyIndex:
                         segment,
                         slots=config.maxHashSlotNum,
                         items=config.maxIndexNum,
-                        mappings=self._mappings,
+                        sources=self._sources,
                         like=self.files[-1].geometry if self.files else None,
                     )
                 )
@@ -104,12 +104,12 @@ class KeyIndex:
 
     def _fronts_fetched(self, segments: list[SegmentFile]) -> Iterator[SegmentFile]:
         """The files; for remote files, fetches the bytes that show the geometry in parallel."""
-        fetch(self._mappings, segments, 0, INDEX_HEADER.itemsize)
+        fetch(self._sources, segments, 0, INDEX_HEADER.itemsize)
         for number, segment in enumerate(segments):
             if number == 1 and self.files:
                 slots = self.files[0].geometry.slots
                 first, behind = index_item_at(slots, 0), index_item_at(slots, 2)
-                fetch(self._mappings, segments, first, behind)
+                fetch(self._sources, segments, first, behind)
             yield segment
 
     def beyond_log(self, file: IndexFile) -> str | None:
@@ -155,7 +155,7 @@ class KeyIndex:
         """
         slots = (file.geometry.slots * INDEX_SLOT.itemsize for file in self.files)
         items = (file.header.items * INDEX_ITEM.itemsize for file in self.files)
-        if self._linked or sum(slots) + sum(items) > _LINKS_READ or self._log.chain.is_remote:
+        if self._linked or sum(slots) + sum(items) > min(_LINKS_READ, self._log.chain.cost.spare):
             return
         self._linked = True
         for file in list(self.files):
@@ -183,7 +183,7 @@ class KeyIndex:
         items without a trace. Damage of the log is no reason to doubt the answer then.
         """
         size = self._log_end - self._log.start
-        if self.reads_log or size > (_SHORT_GAPS if self._log.chain.is_remote else _SHORT_LOG):
+        if self.reads_log or size > min(_SHORT_LOG, max(_SHORT_GAPS, self._log.chain.cost.spare)):
             return False
         self._read_uncovered()  # notes the damage there; the index knows the keys of other damage
         self.reads_log, self._uncovered = True, None
@@ -205,9 +205,7 @@ class KeyIndex:
         """Whether an item leads to a record with a key of its hash, to damage, or out of the log."""
         offset = hit.log_offset
         if not self._log.start <= offset < self._log_end:
-            before, after = (
-                (offset, offset) if hit.file.is_remote else hit.file.neighbours(hit.number)
-            )
+            before, after = hit.file.neighbours(hit.number)
             return before <= offset <= after
         try:
             return key_hash in hashes_of(self._log.record_at(offset))
@@ -259,7 +257,7 @@ class KeyIndex:
             damage = self._damage if self.reads_log else []
             self._damage = []
             if sum(stop - start for start, stop in gaps) <= _SHORT_GAPS:
-                self._log.fetch_ranges(gaps)
+                self._log.chain.fetch(gaps)
             self._uncovered = [
                 part for start, stop in gaps for part in self._keys_between(start, stop)
             ]
@@ -306,7 +304,9 @@ class KeyIndex:
         segment = self._log.chain.segment_at(first)
         if segment is None or first >= stop:
             return False
-        _, run = self._log.run_at(segment, first, min(stop, self._log.chain.segment_end(segment)))
+        with self._log.window_of(segment) as window:
+            upto = min(stop, self._log.chain.segment_end(segment))
+            run = self._log.run_in(window, segment, first, upto)
         return len(run.at) != 1
 
     def to_read(self) -> Iterator[tuple[int, int]]:

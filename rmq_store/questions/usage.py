@@ -238,7 +238,7 @@ class UsageQuestion:
 
 def _reads_records(store: MessageStore) -> bool:
     start, end = store.log_range()
-    return end - start <= RECORDS_READ and not store.log.chain.is_remote
+    return end - start <= min(RECORDS_READ, store.log.chain.cost.spare)
 
 
 def _lost_queues(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterator[StoreError]:

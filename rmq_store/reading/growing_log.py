@@ -20,7 +20,6 @@ from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.next_intact_record import next_start
 from rmq_store.commitlog.walk import records_from
 from rmq_store.errors import DataLossError, LogCutError, OtherStoreError, StoreError
-from rmq_store.files.mapping import stored_until
 from rmq_store.files.segments import SegmentFile
 from rmq_store.format.queues import QueueId
 from rmq_store.snapshot.queue_view import QueueView
@@ -46,8 +45,7 @@ class Mark:
         segment = log.chain.segment_at(start)
         if segment is None or not start < stop <= log.chain.segment_end(segment):
             return None
-        raw = log.chain.window(start, stop).tobytes()
-        log.chain.check_reads()
+        raw = log.chain.read(start, stop).tobytes()
         return cls(start, stop, hashlib.blake2b(raw, digest_size=8).hexdigest())
 
 
@@ -181,7 +179,7 @@ class LogFollower:
 
 def _change_of(log: CommitLog) -> tuple[int | None, ...]:
     """The number and the time of change of the last file; None for both where nothing says that."""
-    last = None if log.chain.is_remote else log.last_record_file()
+    last = log.last_record_file() if log.chain.cost.grows else None
     try:
         return (None, None) if last is None else (last.base, os.stat(last.path).st_mtime_ns)
     except OSError:
@@ -202,10 +200,8 @@ def whole_end(log: CommitLog, start: int, listed_end: Callable[[int], int]) -> i
     end, doubtful = _run_end(log, max(start, last.base))
     file_end = log.chain.segment_end(last)
     while end < file_end:
-        window = log.chain.window(end, min(end + _ZEROS_LOOKED_AT, file_end))
-        zeros = not window.any() and (end > start or _only_zeros_after(log, last, end))
-        log.chain.check_reads()
-        if zeros:
+        near = log.chain.read(end, min(end + _ZEROS_LOOKED_AT, file_end))
+        if not near.any() and (end > start or _only_zeros_after(log, last, end)):
             return end
         proven = listed_end(max(end, doubtful))
         if end < doubtful <= proven:
@@ -220,23 +216,14 @@ def whole_end(log: CommitLog, start: int, listed_end: Callable[[int], int]) -> i
 
 
 def _only_zeros_after(log: CommitLog, file: SegmentFile, offset: int) -> bool:
-    """Whether nothing is stored after a log offset in a local file, which the broker made as a hole.
+    """Whether nothing is stored after a log offset in a file, which the broker made as a hole.
 
     False if that is not known without reading much.
     """
-    if log.chain.is_remote:
+    stop = log.chain.stored_until(file)
+    if stop - offset > min(_MOST_ZEROS, log.chain.cost.spare):
         return False
-    try:
-        fd = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        stop = file.base + stored_until(fd, file.size)
-    finally:
-        os.close(fd)
-    if stop - offset > _MOST_ZEROS:
-        return False
-    return stop <= offset or not log.chain.window(offset, stop).any()
+    return stop <= offset or not log.chain.read(offset, stop).any()
 
 
 def dispatched_end(view: QueueView, queues: Iterable[QueueId]) -> int:

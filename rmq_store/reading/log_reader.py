@@ -224,7 +224,6 @@ def log_end_without_queues(log: CommitLog) -> int:
     if last is None:
         return log.start
     end, file_end = last_from(log, last.base)[1], log.chain.segment_end(last)
-    log.chain.need([end], [file_end])
     while end < file_end:
         behind = log.next_record(last, end + 1, file_end)
         if behind is None:

@@ -26,6 +26,7 @@ from rmq_store.commitlog.headers import Headers, wrong_crc_rows
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.consumequeue.entry_of_record import other_queues
 from rmq_store.errors import CorruptQueueError, ListedAt, MissingFileError, StoreError
+from rmq_store.files.source import Window
 from rmq_store.format.array_types import Bytes, Ints, Mask
 from rmq_store.format.layout import (
     MULTI_DISPATCH_SEPARATOR,
@@ -63,6 +64,9 @@ class SliceReader:
         self._view = view
         self._broker_name = broker_name
         self._damages = 0
+        self._found: list[
+            StoreError
+        ] = []  # to be reported once it is certain that all bytes were there
         self.log = log
         self.log_end = log_end
         self.options = options
@@ -121,6 +125,7 @@ class SliceReader:
             errors = ends.errors_of(uncovered)
         for error in errors:
             self._damaged(error, error.entry)
+        self._report()
 
     def batches_of(self, pieces: Iterable[Rows]) -> Iterator[pa.RecordBatch]:
         """Arrow batches of rows, in their order; rows about damage if the mode has them."""
@@ -137,12 +142,13 @@ class SliceReader:
             while at < len(rows):
                 upto = self._batch_end(rows, at, rows_next)
                 for batch in self._batches(rows.take(slice(at, upto))):
-                    self.log.chain.check_reads()
+                    self._report()
                     if batch.num_rows or self._damages != reported:
                         rows_next = self.options.batch_rows
                         reported = self._damages
                         yield batch.select(self._asked) if self._hides_place else batch
                 at = upto
+        self._report()
 
     def _batch_end(self, rows: Rows, at: int, most: int) -> int:
         """The end of a batch: rows and bytes within limits, all in one log file."""
@@ -163,7 +169,18 @@ class SliceReader:
         if not self._reads_log:
             yield self._builder.build(rows, None)
             return
-        rows, headers, stored = self._located(rows)
+        first = int(rows.log_offset[0])
+        window = self._window(rows, first)
+        if window is None:
+            self._explain(rows, np.arange(len(rows)))
+            yield self._builder.empty()
+            return
+        with window:
+            yield from window.checked(self._batches_in(window.bytes, first, rows))
+
+    def _batches_in(self, window: Bytes, first: int, rows: Rows) -> Iterator[pa.RecordBatch]:
+        """The batches of rows whose records are in the bytes of the log from offset `first` on."""
+        rows, headers, stored = self._located(window, first, rows)
         inner = np.zeros(len(rows), dtype=bool)
         if self.options.unwrap:
             inner |= (headers.sys_flag & SysFlag.INNER_BATCH) != 0
@@ -237,16 +254,13 @@ class SliceReader:
         order = np.argsort(both.column(_PLACE).to_numpy(), kind="stable")
         yield both.take(pa.array(order)).combine_chunks().to_batches()[0]
 
-    def _located(self, rows: Rows) -> tuple[Rows, Headers, pa.Array | None]:
+    def _located(
+        self, window: Bytes, first: int, rows: Rows
+    ) -> tuple[Rows, Headers, pa.Array | None]:
         """The rows with intact records, their headers, and their stored bodies if known.
 
         Other rows are damage.
         """
-        first = int(rows.log_offset[0])
-        window = self._window(rows, first)
-        if window is None:
-            self._explain(rows, np.arange(len(rows)))
-            return rows.take(slice(0, 0)), Headers(_NO_BYTES, rows.log_offset[:0], 0), None
         headers = Headers(window, rows.log_offset - first, first)
         good = headers.valid & (headers.total == rows.size)
         if not good.all():
@@ -257,19 +271,18 @@ class SliceReader:
             self.log.chain.counts.bytes -= int(headers.body_length.sum())
         return self._believed(rows, headers)
 
-    def _window(self, rows: Rows, first: int) -> Bytes | None:
+    def _window(self, rows: Rows, first: int) -> Window | None:
         """The bytes of the rows' records from log offset `first` on; None if their file is gone."""
         segment = self.log.chain.segment_at(first)
         if segment is None:
             return None
         stop = min(self.log.chain.segment_end(segment), int((rows.log_offset + rows.size).max()))
-        self.log.chain.need(
-            rows.log_offset, np.minimum(rows.log_offset + rows.size, stop), fresh=True
-        )
         try:
-            return self.log.chain.window(first, stop, fetch=0)
+            window = self.log.chain.window(first, stop, fetch=False)
         except MissingFileError:
             return None  # it has expired since the store was opened
+        window.fetch(rows.log_offset - first, rows.log_offset + rows.size - first)
+        return window
 
     def _believed(self, rows: Rows, headers: Headers) -> tuple[Rows, Headers, pa.Array | None]:
         """The rows without records of another queue and without bodies with a wrong CRC."""
@@ -354,17 +367,21 @@ class SliceReader:
         )
 
     def _damaged(self, error: StoreError, entry: ListedAt | None) -> None:
-        self.log.chain.check_reads()
         error.entry = entry
         if self.options.on_damage is None:
             raise error
         self._damages += 1
-        self.options.on_damage(error)
+        self._found.append(error)
+
+    def _report(self) -> None:
+        found, self._found = self._found, []
+        for error in found:
+            if self.options.on_damage is not None:
+                self.options.on_damage(error)
 
 
 _PLACE = "commitLogOffset"
 _BODIES = frozenset(("body", "rawBody"))
-_NO_BYTES = np.zeros(0, dtype=np.uint8)
 
 
 def _ranges_of(slices: Sequence[QueueSlice]) -> RangesOf:

@@ -23,6 +23,7 @@ from rmq_store.config.topics_json import declared_batch_topics
 from rmq_store.consumequeue.entry_of_record import DispatchRequests, entries_to_write
 from rmq_store.consumequeue.queue_folders import QueueFolders, queue_folder
 from rmq_store.files.changes import Change
+from rmq_store.files.source import Window
 from rmq_store.format.array_types import Bytes, Mask
 from rmq_store.format.crc import crc32
 from rmq_store.format.layout import (
@@ -153,11 +154,12 @@ class BrokerRecovery:
         return number
 
     def _matches(self, number: int, reached: int) -> bool:
-        headers = _one_record(self._window(number), 0)
-        if headers is None:
-            return False
-        stored = int(headers.store_timestamp[0])
-        says = int(headers.physical_offset[0])
+        with self._window(number) as window:
+            headers = _one_record(window.bytes, 0)
+            if headers is None:
+                return False
+            stored = int(headers.store_timestamp[0])
+            says = int(headers.physical_offset[0])
         if not stored:
             return False
         if self.report.clean:
@@ -170,7 +172,7 @@ class BrokerRecovery:
             return says <= self.checkpoint.logics_physical_offset
         return stored <= self.checkpoint.logics_msg_timestamp
 
-    def _window(self, number: int) -> Bytes:
+    def _window(self, number: int) -> Window:
         base = self.files[number][0]
         return self.log.chain.window(base, base + self._size)
 
@@ -242,19 +244,21 @@ class BrokerRecovery:
         """Records up to the first invalid one; their physicalOffset is not checked."""
         at = 0
         while True:
-            base, window = self.files[number][0], self._window(number)
+            base = self.files[number][0]
             self._walked_to = base + at
-            headers = self._run(window, base, at)
-            if len(headers):
-                at = int(headers.at[-1] + headers.total[-1]) + (headers.window is not window) * at
-                self._walked_to = base + at
-                yield headers
-            elif _is_blank(window, at):
-                if number + 1 >= len(self.files):
-                    return
-                number, at = number + 1, 0
-            else:
+            with self._window(number) as file:
+                window = file.bytes
+                headers = self._run(window, base, at)
+                if len(headers):
+                    own = headers.window is not window  # one whose physicalOffset is another place
+                    at = int(headers.at[-1] + headers.total[-1]) + own * at
+                    self._walked_to = base + at
+                    yield headers
+                    continue
+                ends_file = _is_blank(window, at)
+            if not ends_file or number + 1 >= len(self.files):
                 return
+            number, at = number + 1, 0
 
     def _run(self, window: Bytes, base: int, at: int) -> Headers:
         run = follow(window, base, at, min(len(window), at + _BYTES_AT_A_TIME))

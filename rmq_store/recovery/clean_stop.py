@@ -106,7 +106,7 @@ def _refuse_tail(log: CommitLog, log_end: int) -> None:
     if segment is None:
         return
     end = log.chain.segment_end(segment)
-    front = log.chain.window(log_end, min(log_end + BLANK_SIZE, end))
+    front = log.chain.read(log_end, min(log_end + BLANK_SIZE, end))
     if len(front) == BLANK_SIZE and front.view(BLANK_HEAD)[0]["magic"] == MAGIC_BLANK:
         return
     if not log.chain.is_zero(log_end, end) and page_rest(log, log_end) is None:

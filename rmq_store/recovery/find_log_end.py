@@ -7,7 +7,7 @@ unchanged, and the log continues after it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -29,9 +29,8 @@ TIMESTAMP_SLACK_MS = 3000  # StoreCheckpoint#getMinTimestamp
 
 def first_record(log: CommitLog, segment: SegmentFile) -> Record | None:
     """The fully checked record at the start of a log file; None without one."""
-    window = log.window_of(segment)
     try:
-        found = decode_record(window.data, 0, segment.base, segment.path)
+        found = log.decoded_at(segment, segment.base)
     except CorruptRecordError:
         return None
     return found if isinstance(found, Record) else None
@@ -81,7 +80,6 @@ class LogWalk:
         if self.last_base < 0:
             last = self.log.last_record_file()
             self.last_base = self.log.start if last is None else last.base
-        self._window: tuple[int, Bytes] = -1, np.zeros(0, dtype=np.uint8)
 
     def again(self, start: int) -> LogWalk:
         """The walk over the same records, or from another start, that has nothing to find."""
@@ -99,16 +97,24 @@ class LogWalk:
         at: int | None = self.start
         known = dict(self.damage)
         while at is not None and (self.stop is None or at < self.stop):
+            segment = self.log.chain.segment_at(at)
             if at in known:
                 at = known[at]
-                continue
-            segment = self.log.chain.segment_at(at)
-            if segment is None:
+            elif segment is None:
                 at = self._after_hole(at)
-                continue
-            if self._window[0] != segment.base:  # that of a short file is a copy of it
-                self._window = segment.base, self.log.window_of(segment)
-            window = self._window[1]
+            else:
+                with self.log.window_of(segment) as window:
+                    at = yield from self._pieces_in(window.bytes, segment, at, known)
+
+    def _pieces_in(
+        self, window: Bytes, segment: SegmentFile, start: int, known: Mapping[int, int]
+    ) -> Generator[Headers, None, int | None]:
+        """The records of one file. Returns where the log continues; None if it does not."""
+        at: int | None = start
+        stop = segment.base + len(window)
+        if self.stop is not None:
+            stop = min(stop, self.stop)
+        while at is not None and at < stop and at not in known:
             headers = self._sound(window, segment, at)
             if len(headers):
                 self._note(headers)
@@ -116,6 +122,7 @@ class LogWalk:
                 yield headers
             else:
                 at = self._continues_at(window, segment, at)
+        return at
 
     def _sound(self, window: Bytes, segment: SegmentFile, at: int) -> Headers:
         """The records from `at` up to the first one that does not count."""

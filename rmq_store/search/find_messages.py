@@ -259,7 +259,8 @@ def _unlisted_hits(
 def _indexed(store: MessageStore, wanted: Sequence[tuple[str, str]]) -> dict[str, set[int]]:
     """Log offsets of the index items of topics and keys."""
     found = store.key_index().indexed(wanted)
-    missed = store.key_index().look_up_short_gaps(wanted) if store.log.chain.is_remote else None
+    by_request = store.log.chain.cost.looks_at_once > 1
+    missed = store.key_index().look_up_short_gaps(wanted) if by_request else None
     for topic, offsets in (missed or {}).items():
         found[topic] |= offsets
     return found

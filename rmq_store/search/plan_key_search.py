@@ -66,7 +66,8 @@ def plan_keys(
     gaps = list(index.to_read())
     if sum(map(len, found.values())) > MOST_HITS:
         return None
-    if store.log.chain.is_remote and served:
+    by_request = store.log.chain.cost.looks_at_once > 1
+    if by_request and served:
         # Finding the part of each queue in a gap takes more requests than reading it.
         missed = index.look_up_short_gaps(wanted)
         if missed is not None:
@@ -74,7 +75,7 @@ def plan_keys(
             for topic, offsets in missed.items():
                 found[topic] |= offsets
     looks = sum(len(offsets) * len(by_topic[topic]) for topic, offsets in found.items())
-    said = _said_places(store, found) if store.log.chain.is_remote or looks > _MOST_LOOKS else {}
+    said = _said_places(store, found) if by_request or looks > _MOST_LOOKS else {}
     start, end = store.log_range()
     hits: list[tuple[int, QueueSlice]] = []
     for topic, offsets in found.items():
@@ -101,9 +102,9 @@ def _said_places(
     """
     start, end = store.log_range()
     offsets = [o for of_topic in found.values() for o in of_topic if start <= o < end]
-    if store.log.chain.is_remote and len(offsets) > _MOST_RECORDS:
+    if store.log.chain.cost.looks_at_once > 1 and len(offsets) > _MOST_RECORDS:
         return {}
-    store.log.fetch_ranges((offset, offset + 1) for offset in offsets)
+    store.log.chain.fetch((offset, offset + 1) for offset in offsets)
     said = {offset: store.lookup.recorded_queue_offset(offset) for offset in offsets}
     places = {offset: place for offset, place in said.items() if place is not None}
     store.view.fetch_ahead(list(places.values()))

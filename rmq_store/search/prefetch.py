@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from rmq_store.files.parallel import LOOKS_IN_FLIGHT, side_by_side
+from rmq_store.files.parallel import side_by_side
 from rmq_store.format.queues import Entry, EntryAt, QueueId, QueueSlice
 from rmq_store.search.log_partitions import looked_at, sample_offsets
 from rmq_store.store import MessageStore
@@ -14,7 +14,7 @@ OffsetAtLog = Callable[[QueueId, int], int]
 
 def entry_at(store: MessageStore, ranges: Sequence[QueueSlice]) -> EntryAt:
     """`store.view.entry_at`, with the entries that a plan of `ranges` needs fetched in advance."""
-    if not store.log.chain.is_remote:
+    if store.log.chain.cost.looks_at_once == 1:
         return store.view.entry_at
     places = [
         (part.queue, offset)
@@ -26,7 +26,7 @@ def entry_at(store: MessageStore, ranges: Sequence[QueueSlice]) -> EntryAt:
     def look(place: tuple[QueueId, int]) -> None:
         known[place] = store.view.entry_at(*place)
 
-    side_by_side(look, places, LOOKS_IN_FLIGHT)
+    side_by_side(look, places, store.log.chain.cost.looks_at_once)
     return lambda queue, offset: (
         known[queue, offset] if (queue, offset) in known else store.view.entry_at(queue, offset)
     )
@@ -37,12 +37,12 @@ def offset_at_log(
 ) -> OffsetAtLog:
     """`store.view.offset_at_log`, with the answers for these log offsets fetched in advance."""
     wanted = [(part.queue, place) for part in ranges for place in places if place is not None]
-    if not store.log.chain.is_remote or not wanted:
+    if store.log.chain.cost.looks_at_once == 1 or not wanted:
         return store.view.offset_at_log
     known: dict[tuple[QueueId, int], int] = {}
 
     def look(one: tuple[QueueId, int]) -> None:
         known[one] = store.view.offset_at_log(*one)
 
-    side_by_side(look, wanted, LOOKS_IN_FLIGHT)
+    side_by_side(look, wanted, store.log.chain.cost.looks_at_once)
     return lambda queue, place: known[queue, place]

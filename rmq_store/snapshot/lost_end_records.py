@@ -24,7 +24,7 @@ from rmq_store.consumequeue.entries import Entries, no_entries
 from rmq_store.consumequeue.entry_of_record import DispatchRequests, dispatch
 from rmq_store.errors import ListedAt, MissingFileError, StoreError
 from rmq_store.format.array_types import Ints, Mask
-from rmq_store.format.layout import RECORD_HEAD
+from rmq_store.format.layout import QUEUE_ENTRY, RECORD_HEAD
 from rmq_store.format.queues import QueueId
 from rmq_store.format.record import Gap
 from rmq_store.snapshot.queue_range import QueueState
@@ -293,7 +293,7 @@ class UnlistedRecords:
         state = self._snapshot.queues[queue]
         low, high = state.min_offset, state.max_offset
         units = state.file_stop - state.file_start + (0 if state.tail is None else len(state.tail))
-        if min(high - low, units) > _KEPT or self._log.chain.is_remote:
+        if min(high - low, units) > min(_KEPT, self._log.chain.cost.spare // QUEUE_ENTRY.itemsize):
             low, high = self._offset_at_log(queue, start), self._offset_at_log(queue, stop)
             return ListedPlaces.of(self._entries_of(queue, low, high))
         kept = ListedPlaces.of(self._entries_of(queue, low, high))
@@ -335,15 +335,13 @@ class UnlistedRecords:
         if piece.gap is not Gap.GHOST:
             return piece.gap in _DAMAGE
         chain, size = self._log.chain, piece.stop - piece.start
-        window = chain.window(piece.start, piece.stop)
-        named = int(window[: RECORD_HEAD.itemsize].view(RECORD_HEAD)[0]["physical_offset"])
+        ghost = chain.read(piece.start, piece.stop)
+        named = int(ghost[: RECORD_HEAD.itemsize].view(RECORD_HEAD)[0]["physical_offset"])
         if named < self._snapshot.log_start:
             return False  # expired
         if not self._log.is_record(named, size):
             return True
-        copied = np.array_equal(window, chain.window(named, named + size))
-        chain.check_reads()
-        return not copied
+        return not np.array_equal(ghost, chain.read(named, named + size))
 
     def _lost(self, queue: QueueId, requests: DispatchRequests, rows: Ints) -> Ints:
         """The rows that belong before the first entry, or after the last one, also by log offset.

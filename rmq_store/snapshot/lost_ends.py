@@ -37,6 +37,7 @@ from rmq_store.format.layout import (
     BATCH_CONSUMEQUEUE_DIR,
     CHECKPOINT_FILE,
     CONSUMEQUEUE_DIR,
+    QUEUE_ENTRY,
 )
 from rmq_store.format.properties import decode_properties
 from rmq_store.format.queues import QueueId, QueueSlice
@@ -399,7 +400,8 @@ class LostEnds:
         """
         snapshot, states = self.snapshot, self.snapshot.queues
         entries = sum(state.max_offset - state.min_offset for state in states.values())
-        if snapshot.part or self.log.chain.is_remote or not 0 < entries <= MOST_LISTED:
+        most = min(MOST_LISTED, self.log.chain.cost.spare // QUEUE_ENTRY.itemsize)
+        if snapshot.part or not 0 < entries <= most:
             return None
         try:
             listed = concat_entries(
@@ -424,9 +426,9 @@ class LostEnds:
 
     @cached_property
     def _at_items(self) -> dict[QueueId, Missing]:
-        """What some items of the index lead to. In an object store each of them costs a request."""
+        """What some items of the index lead to; none where each of them costs a request."""
         snapshot = self.snapshot
-        if self.log.chain.is_remote:
+        if self.log.chain.cost.looks_at_once > 1:
             return {}
         found: set[int] = set()
         try:

@@ -23,7 +23,8 @@ from rmq_store.consumequeue.entries import Entries, concat_entries, no_entries
 from rmq_store.consumequeue.queue_files import QueueExt, QueueFiles
 from rmq_store.consumequeue.queue_folders import QueueFolders, queue_folder
 from rmq_store.errors import StoreError, UnknownQueueError, nearest
-from rmq_store.files.remote.blocks import Ranges, need_all
+from rmq_store.files.cost import LOCAL
+from rmq_store.files.source import Ranges, fetch_all
 from rmq_store.format.layout import (
     ABORT_FILE,
     CHECKPOINT_FILE,
@@ -245,7 +246,7 @@ class QueueView:
         return concat_entries([listed, tail.take(inside)])
 
     def fetch_ahead(self, slices: Sequence[QueueSlice]) -> None:
-        """Fetch the first entries of each range in parallel if files are remote."""
+        """Fetch the first entries of each range in parallel, where they have to be fetched."""
         wanted: list[Ranges] = []
         least = max(1, _FETCHED_AHEAD // max(1, len(slices)))
         for part in slices[:_MOST_AHEAD]:
@@ -253,12 +254,14 @@ class QueueView:
             if state.batch:
                 continue
             files = self._folders.files(part.queue)
+            if files.chain.cost is LOCAL:
+                return
             width = files.dtype.itemsize
             start = max(part.start, state.file_start) * width
             stop = min(min(part.stop, state.file_stop) * width, start + least)
             if start < stop:
-                wanted += files.chain.remote_ranges([(start, stop)])
-        need_all(wanted)
+                wanted += files.chain.ranges_in_files([(start, stop)])
+        fetch_all(wanted)
 
     def listed_entries(self, queue: QueueId, start: int, stop: int) -> Entries:
         """As `entries`, with addresses replaced by the tagsCode in the queue's extension."""
@@ -284,7 +287,7 @@ class QueueView:
         """Place and size of the message at a queue offset; None if the entry points to no record."""
         state = self.state(queue)
         if not state.batch and state.file_start <= offset < state.file_stop:
-            found = self._folders.files(queue).peek(offset)
+            found = self._folders.files(queue).unit_or_none(offset)
             if found is None or found[1] <= 0 or found[1] == FILLER_SIZE or found[0] < 0:
                 return None
             return Entry(*found)

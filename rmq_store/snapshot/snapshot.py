@@ -24,7 +24,7 @@ from rmq_store.consumequeue.entries import Entries, concat_entries
 from rmq_store.consumequeue.queue_files import QueueFiles, is_at_or_after
 from rmq_store.consumequeue.queue_folders import QueueFolders
 from rmq_store.errors import StoreError
-from rmq_store.files.parallel import LOOKS_IN_FLIGHT, side_by_side
+from rmq_store.files.parallel import side_by_side
 from rmq_store.format.layout import (
     ABORT_FILE,
     FILLER_SIZE,
@@ -114,13 +114,13 @@ def _look_at_all(log: CommitLog, folders: QueueFolders) -> dict[QueueId, ListedQ
         queue, batch, files = item
         found[queue] = _look_at(files, batch, log.start)
 
-    side_by_side(look, queues, LOOKS_IN_FLIGHT if log.chain.is_remote else 1)
+    side_by_side(look, queues, log.chain.cost.looks_at_once)
     return {queue: found[queue] for queue, _, _ in queues}
 
 
 def _look_at(files: QueueFiles, batch: bool, log_start: int) -> ListedQueue:
     """Everything needed from a queue's files, read at once, so that none stays mapped."""
-    seen = files.glance()
+    seen = files.ends()
     if seen is not None and is_at_or_after(*seen.first, log_start):
         listed_queue = ListedQueue(files, batch, files.first_unit, seen.stop, files.first_unit)
         listed_queue.bytes_after = seen.bytes_after

@@ -75,7 +75,6 @@ def guess_record(log: CommitLog, wanted: int, otherwise: int) -> int:
             break
         first = max(at, segment.base)
         stop = min(log.chain.segment_end(segment), otherwise)
-        log.chain.need([first], [stop])
         place = log.next_record(segment, first, stop)
         if place is not None:
             return place

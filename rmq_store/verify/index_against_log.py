@@ -11,8 +11,8 @@ import numpy.typing as npt
 from rmq_store.arrow.decoded_records import DecodedRecords
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import IndexGeometryError, StoreError
-from rmq_store.files.mapping import MappingCache
 from rmq_store.files.segments import SegmentFile
+from rmq_store.files.source import Sources
 from rmq_store.format.array_types import Ints
 from rmq_store.format.layout import ABORT_FILE, CHECKPOINT_FILE, INDEX_DIR, INDEX_HEADER, INDEX_ITEM
 from rmq_store.format.releases import dialect
@@ -62,9 +62,9 @@ class IndexHealth:
 def check_files(store: MessageStore, findings: Findings) -> list[IndexHealth]:
     """Check each index file of a store. Returns the health of those that fit a geometry."""
     closed = not (store.path / ABORT_FILE).exists()
-    mappings = MappingCache(FILES_MAPPED)
+    sources = Sources(FILES_MAPPED)
     segments = list_index_files(store.path / INDEX_DIR)
-    opened = [open_index_file(segment, store.config, mappings) for segment in segments]
+    opened = [open_index_file(segment, store.config, sources) for segment in segments]
     known = [one.geometry for one in opened if isinstance(one, IndexFile) and one.header.items]
     for path, size in list_too_short(store.path / INDEX_DIR):
         expected = known[-1].file_size if known else INDEX_HEADER.itemsize
@@ -77,14 +77,12 @@ def check_files(store: MessageStore, findings: Findings) -> list[IndexHealth]:
         half_written = not closed and segment in segments[-_BEING_WRITTEN:]
         likely = _likely_geometry(segment, store.config, known)
         if not isinstance(file, IndexFile):
-            found = _about_unsure(
-                segment, file, known, likely, mappings, half_written, store.config
-            )
+            found = _about_unsure(segment, file, known, likely, sources, half_written, store.config)
             findings.add_all(found)
             continue
         half_written |= not closed and file.header.end_timestamp > flushed
         if not file.header.items and likely is not None:  # a file without items fits any geometry
-            file = IndexFile.assumed(segment, likely, mappings)
+            file = IndexFile.assumed(segment, likely, sources)
         scanned = check_file(file, store.log_range()[1])
         if file.header.items or likely is not None:
             findings.add_all(damage_of(file, scanned, half_written=half_written))
@@ -109,7 +107,7 @@ def _about_unsure(
     error: IndexGeometryError,
     known: Sequence[Geometry],
     geometry: Geometry | None,
-    mappings: MappingCache,
+    sources: Sources,
     half_written: bool,
     config: StoreConfig,
 ) -> Iterator[Finding]:
@@ -121,7 +119,7 @@ def _about_unsure(
             return
         most = (segment.size - INDEX_HEADER.itemsize) // INDEX_ITEM.itemsize
         geometry = Geometry(0, most)
-    file = IndexFile.assumed(segment, geometry, mappings)
+    file = IndexFile.assumed(segment, geometry, sources)
     found = list(header_damage(file))
     if not found and geometry.slots:
         found = list(damage_of(file, check_file(file, 0), half_written=half_written))

@@ -278,7 +278,7 @@ def _after_end(run: SoundRun) -> AfterEnd:
 def _refused_files(store: MessageStore) -> Iterator[Finding]:
     """Findings for files of the log and the queues with which no broker starts."""
     chain = store.log.chain
-    if chain.is_remote:
+    if not chain.cost.grows:
         return
     folders = [Path(folder) for folder in chain.folders]
     for error in refused_files(folders, chain.file_size, "mappedFileSizeCommitLog"):
@@ -370,7 +370,7 @@ def _note_gap(store: MessageStore, extent: Extent, part: LogPart) -> None:
 def _has_empty_file(store: MessageStore, extent: Extent) -> bool:
     """Whether a file without a byte has the name of one that is missing in a range of the log."""
     chain = store.log.chain
-    return not chain.is_remote and any(
+    return chain.cost.grows and any(
         extent.start <= int(path.name) < extent.stop for path in empty_files(store.log)
     )
 

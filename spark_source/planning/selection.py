@@ -16,7 +16,7 @@ from rmq_store.errors import (
     nearest,
     shown_path,
 )
-from rmq_store.files.parallel import LOOKS_IN_FLIGHT, side_by_side
+from rmq_store.files.parallel import side_by_side
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.topics import is_system_topic
 from rmq_store.reading.log_reader import QueueLimits
@@ -136,7 +136,7 @@ def select_ranges(store: MessageStore, asked: SourceOptions) -> tuple[QueueSlice
         ranges[queue] = _range_of(store, queue, asked)
 
     # In an object store, finding a time takes some requests per queue.
-    side_by_side(look, queues, LOOKS_IN_FLIGHT if store.log.chain.is_remote else 1)
+    side_by_side(look, queues, store.log.chain.cost.looks_at_once)
     return tuple(ranges[queue] for queue in queues if queue in store.snapshot().queues)
 
 

@@ -175,5 +175,5 @@ class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             damage = DamageHandler(store, plan.asked)
             share, names = partition.share, self.columns
             batches = read_share(plan, share, store, names, damage)
-            yield from all_to_spark(batches, schema, remote=store.log.chain.is_remote)
+            yield from all_to_spark(batches, schema, ahead=store.log.chain.cost.looks_at_once > 1)
             damage.log()

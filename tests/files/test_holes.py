@@ -20,6 +20,7 @@ from rmq_store.errors import DataLossError
 from rmq_store.files.changes import cut
 from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.files.segments import SegmentFile
+from rmq_store.files.source import Window
 from rmq_store.format.array_types import Bytes
 from rmq_store.recovery.recover_store import recover
 from tests.support.golden import log_files, offsets, unpack, wanted
@@ -80,7 +81,8 @@ def test_what_is_passed_over_is_zeros(tmp_path: Path, place: int) -> None:
     for start in (0, 1, place, max(0, place - 10_000)):
         found = chain.stored_from(start)
         assert start <= found <= max(start, place)
-        assert not chain.window(start, found).any()
+        with chain.window(start, found) as window:
+            assert not window.bytes.any()
     assert chain.stored_from(SIZE - 1) in (SIZE - 1, SIZE)
 
 
@@ -119,7 +121,8 @@ def test_the_next_file_is_not_asked_for(tmp_path: Path, stored: tuple[int, ...])
 @pytest.mark.usefixtures("holes")
 def test_a_file_that_was_cut_is_not_zero(tmp_path: Path) -> None:
     chain = SegmentChain([str(tmp_path)], segments=[sparse(tmp_path, 0)])
-    assert chain.window(0, 1 << 17).any()  # maps the file
+    with chain.window(0, 1 << 17) as window:  # maps the file
+        assert window.bytes.any()
     os.truncate(chain.segments[0].path, 4096)
     with pytest.raises(DataLossError):
         chain.is_zero(SIZE // 2, SIZE)
@@ -129,16 +132,23 @@ def test_opening_to_append_reads_no_hole(holes: str, monkeypatch: pytest.MonkeyP
     """A file of the log has a gigabyte by default, and most of it may be a hole."""
     looked_at: list[int] = []
     Looked.sizes.clear()
-    in_piece, window = record_runs._next_in_piece, SegmentChain.window
+    in_piece, window, read = record_runs._next_in_piece, SegmentChain.window, SegmentChain.read
 
     def looked(data: Bytes, base: int, start: int, stop: int) -> int | None:
         looked_at.append(base + start)
         return in_piece(data, base, start, stop)
 
-    def windowed(chain: SegmentChain, start: int, stop: int, **how: Any) -> Bytes:
+    def windowed(chain: SegmentChain, start: int, stop: int, **how: Any) -> Window:
         if chain.file_size == SIZE and stop - start < SIZE:
             looked_at.append(start)
-        return window(chain, start, stop, **how).view(Looked)
+        found = window(chain, start, stop, **how)
+        found.bytes = found.bytes.view(Looked)
+        return found
+
+    def read_from(chain: SegmentChain, start: int, stop: int) -> Bytes:
+        if chain.file_size == SIZE:
+            looked_at.append(start)
+        return read(chain, start, stop)
 
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:  # in memory, a look fills holes
         path = Path(folder, "s")
@@ -148,6 +158,7 @@ def test_opening_to_append_reads_no_hole(holes: str, monkeypatch: pytest.MonkeyP
             end = writer.log_range()[1]
         monkeypatch.setattr(record_runs, "_next_in_piece", looked)
         monkeypatch.setattr(SegmentChain, "window", windowed)
+        monkeypatch.setattr(SegmentChain, "read", read_from)
         with MessageStore.open(path, queues=False) as store:
             assert store.log_range()[1] == end
         MessageStore.append_to(path, recovery="refuse").close()

@@ -12,7 +12,7 @@ import pytest
 from rmq_store import MessageStore, QueueId
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.consumequeue.queue_folders import QueueFolders
-from rmq_store.files.mapping import stored_until
+from rmq_store.files.source import stored_until
 from tests.support.golden import STORES, unpack
 
 _TOPICS, _QUEUES, _ROUNDS = 10, 4, 3
@@ -59,7 +59,7 @@ def test_a_queue_of_a_few_entries_is_opened_without_touching_its_holes(tmp_path:
 
 @pytest.mark.parametrize("name", STORES)
 @pytest.mark.parametrize("zeros", [None, (0, 60), (100, 60), (-60, 60)])
-def test_a_glance_ends_where_a_search_ends(
+def test_the_ends_of_a_queue_are_where_a_search_ends(
     tmp_path: Path, name: str, zeros: tuple[int, int] | None
 ) -> None:
     """Also in a copy with holes, and where a crash left zeros."""
@@ -81,7 +81,7 @@ def test_a_glance_ends_where_a_search_ends(
                 if any(block := raw[start : start + 4096]):
                     os.pwrite(sparse.fileno(), block, start)
             sparse.truncate(len(raw))
-        seen = files.glance()
+        seen = files.ends()
         if seen is not None:
             looked += 1
             assert seen.stop == files.find_stop(), queue

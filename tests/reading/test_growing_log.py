@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.files.mapping import stored_until
+from rmq_store.files.source import stored_until
 from rmq_store.reading.growing_log import LogFollower, LogPlace, dispatched_end, whole_end
 from rmq_store.store import MessageStore
 from tests.support.golden import GoldenStore

@@ -16,7 +16,7 @@ from rmq_store import MessageStore, StoreError
 from rmq_store.errors import MissingFileError
 from rmq_store.files.parallel import IN_FLIGHT, side_by_side
 from rmq_store.files.remote import remote_store as remote
-from rmq_store.files.remote.blocks import Held, RemoteMapping
+from rmq_store.files.remote.blocks import Held, RemoteFile
 from tests.conftest import GoldenStore, unpack
 from tests.snapshot.test_lost_ends import far_from_the_ends
 from tests.snapshot.test_uncovered_bytes import IDLE, lose_idle_end
@@ -137,20 +137,20 @@ class Pattern:
 
 def test_neighbours_are_fetched_together_and_nothing_twice() -> None:
     source = Pattern()
-    file = RemoteMapping(source, "a", 10_000_000, Held(), block=4096)  # type: ignore[arg-type]
+    file = RemoteFile(source, "a", 10_000_000, Held(), block=4096)  # type: ignore[arg-type]
     chance = random.Random(SEED)
     for _ in range(40):
         starts = np.array(
             [chance.randrange(0, 9_990_000) for _ in range(chance.choice((1, 9, 99)))]
         )
         stops = starts + chance.randrange(1, 9_000)
-        file.need(starts, stops, fresh=False)
+        file.fetch(starts, stops)
         for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
             assert (file.bytes[start:stop] == np.arange(start, stop) % 251).all()
     assert file.held_bytes <= 10_002_432
     asked = len(source.asked)
-    file.need(np.array([0]), np.array([10_000_000]), fresh=False)
-    file.need(np.array([0]), np.array([10_000_000]), fresh=False)
+    file.fetch(np.array([0]), np.array([10_000_000]))
+    file.fetch(np.array([0]), np.array([10_000_000]))
     assert max(stop - start for start, stop in source.asked) <= 4 << 20
     assert len(source.asked) <= asked + 3 + 2442 // 17
 

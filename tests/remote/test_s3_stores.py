@@ -16,8 +16,9 @@ import pytest
 from rmq_store import MessageStore
 from rmq_store.commitlog.walk import SoundRun, walk
 from rmq_store.errors import AccessError, InvalidArgumentError, NotAStoreError, StoreError
-from rmq_store.files import mapping as mappings
 from rmq_store.files import parallel as sidebyside
+from rmq_store.files import source as sources
+from rmq_store.files.cost import REMOTE
 from rmq_store.files.remote import blocks as remotefile
 from rmq_store.files.remote import remote_store as remote
 from rmq_store.report.store_report import store_report
@@ -56,12 +57,13 @@ def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
         monkeypatch.setattr(remotefile, "BLOCK", 512)
         monkeypatch.setattr(remotefile, "MOST_A_REQUEST", 16 << 10)
         monkeypatch.setattr(remotefile, "KEPT_BYTES", 16 << 10)
-        monkeypatch.setattr(mappings, "KEPT_BYTES", 16 << 10)
+        monkeypatch.setattr(sources, "KEPT_BYTES", 16 << 10)
         monkeypatch.setattr("rmq_store.consumequeue.queue_folders._REMOTE_BLOCK", 512)
         monkeypatch.setattr("rmq_store.commitlog.log._LEAST_LOOK", 2048)
         monkeypatch.setattr("rmq_store.index.index_file_reader.REMOTE_BLOCK", 64)
         monkeypatch.setattr("rmq_store.index.query_message.REMOTE_BLOCK", 64)
-        monkeypatch.setattr("rmq_store.commitlog.walk._REMOTE_STEP", 16 << 10)
+        short = REMOTE._replace(step=16 << 10)
+        monkeypatch.setattr("rmq_store.files.segment_chain.REMOTE", short)
     return str(request.param)
 
 
@@ -205,10 +207,10 @@ def test_what_is_given_up_is_out_of_memory() -> None:
             return b"\x01" * (stop - start)
 
     held = remotefile.Held()
-    file = remotefile.RemoteMapping(Zeros(), "a", 1 << 30, held)  # type: ignore[arg-type]
+    file = remotefile.RemoteFile(Zeros(), "a", 1 << 30, held)  # type: ignore[arg-type]
     before = anonymous_bytes()
     for at in range(0, 1 << 30, 16 << 20):
-        file.need(np.array([at]), np.array([at + (16 << 20)]), fresh=True)
+        file.fetch(np.array([at]), np.array([at + (16 << 20)]), first=True)
         assert int(file.bytes[at]) == 1
         assert held.bytes <= remotefile.KEPT_BYTES + (16 << 20)
     grown = anonymous_bytes() - before

@@ -15,10 +15,9 @@ import pytest
 from rmq_store import MessageStore, QueueId
 from rmq_store.commitlog import log as commitlog
 from rmq_store.commitlog import record_runs as walk
-from rmq_store.consumequeue import queue_files as consumequeue
-from rmq_store.files import mapping as mappings
 from rmq_store.files import segment_chain as files
 from rmq_store.files import segments as segments
+from rmq_store.files import source as sources
 from rmq_store.format import record as message
 from rmq_store.format.array_types import Bytes
 from rmq_store.format.layout import (
@@ -49,15 +48,16 @@ class Counts:
 def counts(monkeypatch: pytest.MonkeyPatch) -> Counts:
     """Counts mapped files, windows and decoded records from here on."""
     counted = Counts()
-    map_file, window, decode = mappings.Mapping.__init__, files.SegmentChain.window, message._split
+    map_file, window, decode = sources.LocalFile._map, files.SegmentChain.window, message._split
+    read = files.SegmentChain.read
 
-    def counting_map(self: mappings.Mapping, segment: segments.SegmentFile) -> None:
+    def counting_map(self: sources.LocalFile) -> Bytes:
         counted.seen["mapped"] += 1
-        map_file(self, segment)
+        return map_file(self)
 
     def counting_window(
-        self: files.SegmentChain, start: int, stop: int, *, fetch: int | None = None
-    ) -> Bytes:
+        self: files.SegmentChain, start: int, stop: int, *, fetch: bool = True
+    ) -> sources.Window:
         counted.seen["windows"] += 1
         if stop - start < GIB:  # a whole log file is only walked from where it is asked
             counted.seen["window bytes"] += stop - start
@@ -67,16 +67,15 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Counts:
         counted.seen["decoded"] += 1
         return decode(raw, magic, log_offset, path)
 
-    monkeypatch.setattr(mappings.Mapping, "__init__", counting_map)
+    monkeypatch.setattr(sources.LocalFile, "_map", counting_map)
     monkeypatch.setattr(files.SegmentChain, "window", counting_window)
-    read = consumequeue._read
 
-    def counting_read(segment: segments.SegmentFile, start: int, stop: int) -> bytes:
+    def counting_read(self: files.SegmentChain, start: int, stop: int) -> Bytes:
         counted.seen["read"] += 1
         counted.seen["read bytes"] += stop - start
-        return read(segment, start, stop)
+        return read(self, start, stop)
 
-    monkeypatch.setattr(consumequeue, "_read", counting_read)
+    monkeypatch.setattr(files.SegmentChain, "read", counting_read)
     monkeypatch.setattr(message, "_split", counting_split)
     return counted
 

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from rmq_store import MessageStore
-from rmq_store.files import mapping as mappings
 from rmq_store.files import segments
+from rmq_store.files import source as sources
 from spark_source.source import RmqStoreSource
 
 MIB = 1 << 20
@@ -52,14 +52,14 @@ def test_a_partition_of_four_gibibytes_takes_no_more_than_a_small_one(
 ) -> None:
     write(tmp_path / "store", 4 << 30)
     kept: list[int] = []
-    get = mappings.MappingCache.get
+    get = sources.Sources.get
 
-    def watching(self: mappings.MappingCache, segment: segments.SegmentFile, **how: bool) -> object:
+    def watching(self: sources.Sources, segment: segments.SegmentFile, **how: bool) -> object:
         mapping = get(self, segment, **how)
         kept.append(sum("/commitlog/" in path for path in self._kept))
         return mapping
 
-    monkeypatch.setattr(mappings.MappingCache, "get", watching)
+    monkeypatch.setattr(sources.Sources, "get", watching)
     peaks = {}
     for size in ("128m", "8g"):
         source = RmqStoreSource({"path": str(tmp_path / "store"), "maxbytesperpartition": size})

@@ -80,7 +80,7 @@ def test_a_batch_of_an_object_store_is_made_while_spark_takes_the_one_before() -
         second.set()
         yield pa.record_batch([pa.array([1], pa.int64())], schema=schema)
 
-    taken = all_to_spark(batches(), schema, remote=True)
+    taken = all_to_spark(batches(), schema, ahead=True)
     next(taken)
     assert second.wait(60)  # it comes without being asked for
     assert len(list(taken)) == 1
@@ -99,7 +99,7 @@ def test_a_task_that_ends_early_ends_its_thread() -> None:
 
     before = set(threading.enumerate())
     made = batches()
-    taken = all_to_spark(made, schema, remote=True)
+    taken = all_to_spark(made, schema, ahead=True)
     next(taken)
     taken.close()
     assert not set(threading.enumerate()) - before

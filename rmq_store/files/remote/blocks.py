@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmq_store.errors import MissingFileError
+from rmq_store.files.cost import REMOTE
 from rmq_store.files.parallel import side_by_side
 from rmq_store.files.remote.remote_store import Shadow
 
@@ -42,24 +43,19 @@ class Held:
             self.bytes += count
 
 
-class Ranges(NamedTuple):
-    """Ranges [starts, stops) of a remote file."""
-
-    file: RemoteMapping
-    starts: npt.NDArray[Any]
-    stops: npt.NDArray[Any]
-
-
-class _Run(NamedTuple):
+class Run(NamedTuple):
     """Blocks [first, end) of a file that one request fetches."""
 
-    file: RemoteMapping
+    file: RemoteFile
     first: int
     end: int
 
 
-class RemoteMapping:
-    """A remote file as memory that is filled on demand: see `need`."""
+class RemoteFile:
+    """A remote file as memory that is filled on demand: a `files.source.Source`."""
+
+    cost = REMOTE
+    is_there = False
 
     def __init__(
         self, shadow: Shadow, path: str, size: int, held: Held, *, block: int | None = None
@@ -72,6 +68,7 @@ class RemoteMapping:
         self.bytes: npt.NDArray[np.uint8] = np.frombuffer(self._memory, dtype=np.uint8)[:size]
         self._there = np.zeros(-(-size // self._block), dtype=bool)
         self._there_count = 0
+        self._windows = 0
         self._lock = threading.Lock()
 
     @property
@@ -79,17 +76,46 @@ class RemoteMapping:
         """Bytes of this file that are in memory."""
         return self._there_count * self._block
 
-    def need(self, starts: npt.NDArray[Any], stops: npt.NDArray[Any], *, fresh: bool) -> None:
+    def read(self, start: int, stop: int) -> npt.NDArray[np.uint8]:
+        """A copy of some bytes. Raises MissingFileError, AccessError."""
+        self.fetch(np.array([start]), np.array([stop]))
+        found: npt.NDArray[np.uint8] = self.bytes[start:stop].copy()
+        return found
+
+    def fetch(
+        self, starts: npt.NDArray[Any], stops: npt.NDArray[Any], *, first: bool = False
+    ) -> None:
         """Fetch ranges (positions in the file) that are not in memory yet.
 
-        `fresh`: no view on the file is in use, so earlier blocks may be released, those in front
-        first, because files are read forwards. Raises MissingFileError, AccessError.
+        `first`: a window begins. If no other one is open, earlier blocks may be released, those in
+        front first, because files are read forwards. Raises MissingFileError, AccessError.
         """
-        if fresh and len(starts) and self.held_bytes > KEPT_BYTES:
+        if first and self._windows <= 1 and len(starts) and self.held_bytes > KEPT_BYTES:
             self._give_up(0, int(starts.min()) // self._block)
             if self.held_bytes > 2 * KEPT_BYTES:
                 self._give_up(-(-int(stops.max()) // self._block), len(self._there))
-        need_all([Ranges(self, starts, stops)])
+        fetch_runs(list(self.missing(starts, stops)))
+
+    def hold(self) -> None:
+        """Count a window on the file that was opened: it needs the blocks that are there."""
+        with self._lock:
+            self._windows += 1
+
+    def release(self) -> None:
+        """Count a window on the file that was left."""
+        with self._lock:
+            self._windows -= 1
+
+    def check(self, size: int) -> None:
+        """Does nothing: objects do not shrink during a read, and a fetch detects a short object."""
+
+    def stored_from(self, position: int) -> int:
+        """Returns `position`: objects have no holes."""
+        return position
+
+    def stored_until(self) -> int:
+        """The size of the file: objects have no holes."""
+        return self._size
 
     def _give_up(self, first: int, end: int) -> None:
         """Release the blocks [first, end) from memory."""
@@ -110,7 +136,7 @@ class RemoteMapping:
         self._held.add(-self.held_bytes)
         self._there_count = 0
 
-    def missing(self, starts: npt.NDArray[Any], stops: npt.NDArray[Any]) -> Iterator[_Run]:
+    def missing(self, starts: npt.NDArray[Any], stops: npt.NDArray[Any]) -> Iterator[Run]:
         """The block runs to fetch for these ranges."""
         first = np.clip(starts // self._block, 0, len(self._there))
         last = np.clip(-(-stops // self._block), 0, len(self._there))
@@ -124,9 +150,9 @@ class RemoteMapping:
             np.add.at(wanted, last, -1)
             blocks = np.flatnonzero((np.cumsum(wanted)[:-1] > 0) & ~self._there)
         for start, stop in _runs(blocks, JOINED, MOST_A_REQUEST // self._block):
-            yield _Run(self, start, stop)
+            yield Run(self, start, stop)
 
-    def fetch(self, first: int, end: int) -> None:
+    def fetch_run(self, first: int, end: int) -> None:
         """Fetch blocks by one request. Threads may fetch different blocks at the same time."""
         start, stop = first * self._block, min(end * self._block, self._size)
         raw = self._shadow.read(self._path, start, stop)
@@ -150,13 +176,9 @@ class RemoteMapping:
         self._held.add(new * self._block)
 
 
-def need_all(wanted: Iterable[Ranges]) -> None:
-    """Fetch the missing ranges of several files in parallel.
-
-    Raises MissingFileError, AccessError.
-    """
-    runs = [run for item in wanted for run in item.file.missing(item.starts, item.stops)]
-    side_by_side(lambda run: run.file.fetch(run.first, run.end), runs)
+def fetch_runs(runs: Sequence[Run]) -> None:
+    """Fetch blocks of several files in parallel. Raises MissingFileError, AccessError."""
+    side_by_side(lambda run: run.file.fetch_run(run.first, run.end), runs)
     for run in runs:
         run.file.note(run.first, run.end)
 

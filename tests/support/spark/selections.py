@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from rmq_store.files.mapping import Mapping
 from rmq_store.files.segments import SegmentFile
+from rmq_store.files.source import LocalFile
 from tests.support.golden import GoldenStore, Truth, in_a_queue
 from tests.support.spark.reads import rows_of
 
@@ -40,13 +40,13 @@ def truth_where(store: GoldenStore, wanted: Callable[[Truth], bool]) -> Counter[
 def watch_opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Every file that is mapped from here on."""
     opened: list[str] = []
-    make = Mapping.__init__
+    make = LocalFile.__init__
 
-    def watching(self: Mapping, segment: SegmentFile) -> None:
+    def watching(self: LocalFile, segment: SegmentFile, *guarded: Any) -> None:
         opened.append(segment.path)
-        make(self, segment)
+        make(self, segment, *guarded)
 
-    monkeypatch.setattr(Mapping, "__init__", watching)
+    monkeypatch.setattr(LocalFile, "__init__", watching)
     return opened
 
 

@@ -1,0 +1,405 @@
+"""Bytes of the files of a store, local or in an object store: one interface, `Source`.
+
+Few bytes are read as a copy. Many are used in a `Window`, which is a view on the mapped file, or on the
+part of it that was fetched. A window checks itself when it is left: if somebody cut the file meanwhile,
+its bytes read as zeros, and nothing may be made of them.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import NamedTuple, Protocol, TypeVar
+
+import numpy as np
+
+from rmq_store.errors import AccessError, DataLossError, from_os_error, shown_path
+from rmq_store.files.cost import LOCAL, Cost
+from rmq_store.files.mapping_guard import Faults, Guarded, guard
+from rmq_store.files.remote.blocks import KEPT_BYTES, Held, RemoteFile, Run, fetch_runs
+from rmq_store.files.remote.remote_store import shadow_of
+from rmq_store.files.segments import SegmentFile, open_to_read
+from rmq_store.format.array_types import Bytes, Ints
+
+_REMOTE_FILES_KEPT = 1024
+_MOST_RANGES = 64
+
+_Item = TypeVar("_Item")
+
+
+class Source(Protocol):
+    """The bytes of one file. Positions count from its first byte."""
+
+    cost: Cost
+    is_there: bool
+    """Whether all bytes can be used without a fetch."""
+
+    @property
+    def bytes(self) -> Bytes:
+        """A view on the whole file. Of a remote one, only what was fetched is there."""
+
+    def read(self, start: int, stop: int) -> Bytes:
+        """A copy of few bytes. Raises DataLossError if the file became shorter."""
+
+    def missing(self, starts: Ints, stops: Ints) -> Iterator[Run]:
+        """What has to be fetched before these ranges are there; nothing for a local file."""
+
+    def fetch(self, starts: Ints, stops: Ints, *, first: bool = False) -> None:
+        """Fetch these ranges. `first`: of the only window, so that other bytes may be released."""
+
+    def hold(self) -> None:
+        """Count a window on the file that was opened."""
+
+    def release(self) -> None:
+        """Count a window on the file that was left."""
+
+    def stored_from(self, position: int) -> int:
+        """The first position at or after this one that is not in a hole; the file size if none is."""
+
+    def stored_until(self) -> int:
+        """The position after which only a hole follows."""
+
+    def check(self, size: int) -> None:
+        """Raise DataLossError if the file has less than `size` bytes now."""
+
+
+class Ranges(NamedTuple):
+    """Ranges [starts, stops) of a file, for `fetch_all`."""
+
+    file: Source
+    starts: Ints
+    stops: Ints
+
+
+def fetch_all(wanted: Iterable[Ranges]) -> None:
+    """Fetch ranges of several files side by side, where they have to be fetched.
+
+    Raises MissingFileError, AccessError.
+    """
+    fetch_runs([run for one in wanted for run in one.file.missing(one.starts, one.stops)])
+
+
+class Window:
+    """Bytes of a file, to be used within a `with` block.
+
+    Leaving the block raises DataLossError if a file was cut meanwhile. That error replaces another one
+    of the block, because zeros in place of the bytes may have caused it.
+    """
+
+    __slots__ = ("_fetched", "_file", "_held", "_size", "_sources", "_start", "bytes")
+
+    def __init__(self, sources: Sources, file: Source, start: int, stop: int, size: int) -> None:
+        """The bytes [start, stop) of a file of `size` bytes; zeros where it is shorter.
+
+        Raises DataLossError if the file became shorter than that.
+        """
+        self._sources, self._file, self._start = sources, file, start
+        self._size = min(stop, size)
+        self._held = held = max(0, self._size - start)
+        self._fetched = False
+        file.check(self._size)
+        file.hold()
+        if held == stop - start:
+            self.bytes: Bytes = file.bytes[start:stop]
+        else:
+            self.bytes = np.zeros(stop - start, dtype=np.uint8)
+            self._copy()
+
+    def fetch(self, starts: Iterable[int], stops: Iterable[int]) -> None:
+        """Make ranges of the bytes available; positions count from the first byte of the window."""
+        if not self._file.is_there:
+            first = np.minimum(np.asarray(starts, dtype=np.int64), self._held) + self._start
+            last = np.minimum(np.asarray(stops, dtype=np.int64), self._held) + self._start
+            self._file.fetch(first, last, first=not self._fetched)
+            self._fetched = True
+            if self._held < len(self.bytes):
+                self._copy()
+
+    def _copy(self) -> None:
+        if self._held:
+            self.bytes[: self._held] = self._file.bytes[self._start : self._start + self._held]
+
+    def checked(self, items: Iterable[_Item]) -> Iterator[_Item]:
+        """Items made of the bytes, each after a check that all bytes were there."""
+        for item in items:
+            self._check()
+            yield item
+
+    def _check(self) -> None:
+        self._sources.check_reads()
+        # No fault shows that the file ends within a page now.
+        self._file.check(self._size)
+
+    def __enter__(self) -> Window:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self._file.release()
+        if kind is not GeneratorExit:
+            self._check()
+
+
+class Sources:
+    """The most recently used files, at most `limit`; thousands of queues share one cache.
+
+    Remote files are limited to KEPT_BYTES together instead. Thread-safe.
+    """
+
+    def __init__(self, limit: int, *, block: int | None = None) -> None:
+        """`block`: the smallest fetch from a remote file, in bytes; None for the default."""
+        self.limit = limit
+        self.counts = ReadCounts()
+        self._block = block
+        self._kept: OrderedDict[str, LocalFile | RemoteFile] = OrderedDict()
+        self._held = Held()
+        self._lock = threading.Lock()
+        self._guarded: weakref.WeakSet[Guarded] = weakref.WeakSet()  # released ones with views too
+        self._faults = Faults.count
+
+    def get(self, segment: SegmentFile, *, to_fetch: bool = False) -> Source:
+        """The file; opens it if it is not kept.
+
+        `to_fetch`: more of it will be fetched, so large remote files may have to be released.
+        """
+        with self._lock:
+            file = self._kept.get(segment.path)
+            if file is not None:
+                self._kept.move_to_end(segment.path)
+                while to_fetch and len(self._kept) > 1 and self._held.bytes > KEPT_BYTES:
+                    self._drop_oldest()
+                return file
+            shadow = shadow_of(segment.path)
+            if shadow is None:
+                file = LocalFile(segment, self._guarded)
+            else:
+                file = RemoteFile(shadow, segment.path, segment.size, self._held, block=self._block)
+            self._make_room(remote=shadow is not None)
+            self._kept[segment.path] = file
+        return file
+
+    def window(self, segment: SegmentFile, start: int, stop: int, *, fetch: bool = True) -> Window:
+        """The bytes [start, stop) of a file; zeros where it is shorter.
+
+        With `fetch=False`, of a remote file only what `Window.fetch` makes available. Raises
+        DataLossError if the file became shorter than it was when it was listed.
+        """
+        file = self.get(segment, to_fetch=fetch)
+        self.counts.files[segment.path] = None
+        window = Window(self, file, start, stop, segment.size)
+        if fetch:
+            window.fetch([0], [stop - start])
+        return window
+
+    def _make_room(self, *, remote: bool) -> None:
+        limit = _REMOTE_FILES_KEPT if remote else self.limit
+        while len(self._kept) >= limit or (self._kept and self._held.bytes > KEPT_BYTES):
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        _, oldest = self._kept.popitem(last=False)
+        if isinstance(oldest, RemoteFile):
+            oldest.count_as_released()
+
+    def check_reads(self) -> None:
+        """Raise DataLossError if a file was cut while its bytes were read.
+
+        To be called after bytes of a view were used, and before they lead to a result.
+        """
+        if self._faults == Faults.count:
+            return
+        known = Faults.count
+        with self._lock:
+            mapped = list(self._guarded)
+        for guarded in mapped:
+            _refuse_fault(guarded)
+        self._faults = known
+
+    def clear(self) -> None:
+        """Release all mappings; a file is unmapped once no view on it is left."""
+        with self._lock:
+            self._kept.clear()
+            self._held = Held()
+
+
+class LocalFile:
+    """One file of a disk, open. It is mapped with the first window, and unmapped after the last."""
+
+    cost = LOCAL
+    is_there = True
+
+    def __init__(self, segment: SegmentFile, guarded: weakref.WeakSet[Guarded]) -> None:
+        """`guarded`: gets the mapping of the file, for `Sources.check_reads`."""
+        self._segment, self._all_guarded = segment, guarded
+        self._mapped: Bytes | None = None
+        self._guarded: Guarded | None = None
+        self._lock = threading.Lock()
+        try:
+            fd = open_to_read(segment)
+        except OSError as error:
+            raise from_os_error(segment.path, error, "opening") from error
+        self._fd = fd
+        # Close exactly once: another file may get the same descriptor right afterwards.
+        weakref.finalize(self, os.close, fd)
+        self.check(segment.size)
+
+    @property
+    def bytes(self) -> Bytes:
+        """A view on the mapped file."""
+        with self._lock:
+            if self._mapped is None:
+                self._mapped = self._map()
+            return self._mapped
+
+    def _map(self) -> Bytes:
+        segment = self._segment
+        self.check(segment.size)
+        try:
+            # No more than the listed size: bytes after it belong to a later snapshot.
+            mapped = mmap.mmap(self._fd, segment.size, access=mmap.ACCESS_READ)
+        except OSError as error:
+            raise from_os_error(segment.path, error, "mapping") from error
+        self._guarded = guard(mapped, segment)
+        self._all_guarded.add(self._guarded)
+        return np.frombuffer(mapped, dtype=np.uint8)
+
+    def read(self, start: int, stop: int) -> Bytes:
+        """A copy of few bytes, by a read. Raises DataLossError if the file became shorter.
+
+        To map a file for that costs many times as much: of a queue file that is mostly a hole, the
+        system also creates the pages around the touched one.
+        """
+        found: Bytes = np.empty(stop - start, dtype=np.uint8)
+        try:
+            count = os.preadv(self._fd, [found.data], start) if stop > start else 0
+        except OSError as error:
+            raise from_os_error(self._segment.path, error, "reading") from error
+        if count < len(found):
+            raise _shrunk(self._segment, os.fstat(self._fd).st_size)
+        return found
+
+    def missing(self, starts: Ints, stops: Ints) -> Iterator[Run]:
+        """Nothing: the system loads the pages of a local file."""
+        return iter(())
+
+    def fetch(self, starts: Ints, stops: Ints, *, first: bool = False) -> None:
+        """Does nothing, as `missing`."""
+
+    def hold(self) -> None:
+        """Does nothing: the view keeps the mapping."""
+
+    def release(self) -> None:
+        """Does nothing, as `hold`."""
+
+    def check(self, size: int) -> None:
+        """Raise DataLossError if the file has less than `size` bytes now."""
+        actual = os.fstat(self._fd).st_size
+        if actual < size:
+            raise _shrunk(self._segment, actual)
+        if self._guarded is not None:
+            _refuse_fault(self._guarded)
+
+    def stored_from(self, position: int) -> int:
+        """The first position at or after this one that is not in a hole; the file size if none is."""
+        return stored_from(self._fd, position, self._segment.size)
+
+    def stored_until(self) -> int:
+        """The position after which only a hole follows."""
+        return stored_until(self._fd, self._segment.size)
+
+
+def stored_from(fd: int, position: int, size: int) -> int:
+    """The first position at or after `position` that is not in a hole of an open file of `size` bytes.
+
+    Returns `size` if only a hole follows, and `position` if the file system does not report holes.
+    Bytes in a hole read as zeros. Moves the file position.
+    """
+    if not hasattr(os, "SEEK_DATA"):
+        return position
+    try:
+        return os.lseek(fd, position, os.SEEK_DATA)
+    except OSError as error:
+        return size if error.errno == errno.ENXIO else position
+
+
+def stored_until(fd: int, size: int) -> int:
+    """The end of the last stored range of an open file of `size` bytes: only a hole follows.
+
+    Returns `size` if the file system does not report holes, or if the file has many ranges.
+    """
+    stop = 0
+    for _ in range(_MOST_RANGES):
+        start = stored_from(fd, stop, size)
+        if start >= size:
+            return stop
+        try:
+            stop = min(os.lseek(fd, start, os.SEEK_HOLE), size)
+        except (OSError, AttributeError):
+            return size
+    return size
+
+
+def _refuse_fault(guarded: Guarded) -> None:
+    if guarded.fault is None:
+        return
+    segment = guarded.segment
+    try:
+        size = os.stat(segment.path).st_size
+    except OSError:
+        size = 0
+    if size < segment.size:
+        raise _shrunk(segment, size)
+    raise AccessError(
+        segment.path,
+        offset=guarded.fault,
+        reason="a page of the file could not be read",
+        expected=f"the {segment.size} bytes that the file has",
+        advice="Somebody cut the file and wrote it again, or the disk fails: look at the log of the "
+        "system, and read again",
+    )
+
+
+def _shrunk(segment: SegmentFile, actual: int) -> DataLossError:
+    return DataLossError(
+        segment.path,
+        offset=actual,
+        reason="the file became shorter while it was being read",
+        expected=f"{segment.size} bytes",
+        actual=f"{actual} bytes",
+        advice="Open the store again to read the rest of it",
+    )
+
+
+@dataclass(slots=True)
+class ReadCounts:
+    """What was read: files, each once, and requested bytes. Short looks do not count."""
+
+    files: dict[str, None] = field(default_factory=dict)
+    bytes: int = 0
+
+
+class StoreReads(NamedTuple):
+    """The files opened and bytes read in a store. Bodies that no column needs do not count."""
+
+    log: ReadCounts
+    queues: ReadCounts
+    requests: int = 0  # to an object store
+    fetched: int = 0  # bytes that the requests returned
+
+    def __str__(self) -> str:
+        return (
+            f"read {self.log.bytes} bytes of {len(self.log.files)} files of the log and "
+            f"{self.queues.bytes} bytes of {len(self.queues.files)} files of queues: "
+            + ", ".join(map(shown_path, (*self.log.files, *self.queues.files)))
+        )
