@@ -220,17 +220,14 @@ class QueueFiles:
         segments, width = self.chain.segments, self.dtype.itemsize
         if self.batch or not segments:
             return None
-        start = segments[-1].base // width
+        file = self.chain.source_of(segments[-1])
         count = min(self.units_per_file, segments[-1].size // width)
-        stored = min(
-            count, -(-(self.chain.stored_until(segments[-1]) - segments[-1].base) // width)
-        )
+        stored = min(count, -(-file.stored_until() // width))
         at_end = stored > count - _LAST_LOOK
         skipped = max(0, count - _LAST_LOOK if at_end else stored - 2 * _LAST_LOOK)
-        whole = count <= min(_READ_WHOLE, self._spare)
+        whole = count <= min(_READ_WHOLE, file.cost.spare // width)
         skipped, upto = (0, count) if whole else (skipped, count if at_end else stored)
-        page = self.chain.read((start + skipped) * width, (start + upto) * width)
-        units = page.view(self.dtype)
+        units = file.read(skipped * width, upto * width).view(self.dtype)
         filled = np.flatnonzero(units["size"] > 0)
         if not len(filled):
             return None
@@ -246,7 +243,7 @@ class QueueFiles:
         return QueueEnds(
             (int(first["log_offset"]), int(first["size"])),
             (int(last["log_offset"]), int(last["size"])),
-            start + skipped + int(filled[-1]) + 1,
+            segments[-1].base // width + skipped + int(filled[-1]) + 1,
             units[int(filled[-1]) + 1 :].view(np.uint8).any().item(),
         )
 

@@ -23,7 +23,7 @@ from rmq_store.files.segments import (
     refuse_sizes,
     without_overlaps,
 )
-from rmq_store.files.source import Ranges, ReadCounts, Sources, Window, fetch_all
+from rmq_store.files.source import Ranges, ReadCounts, Source, Sources, Window, fetch_all
 from rmq_store.format.array_types import Bytes
 
 # Open files that a chain without a shared cache keeps: one pass along the log needs two.
@@ -188,9 +188,9 @@ class SegmentChain:
             self._sources.get(segment).check(segment.size)
         return True
 
-    def stored_until(self, segment: SegmentFile) -> int:
-        """The stream offset in a file after which only a hole follows."""
-        return segment.base + self._sources.get(segment).stored_until()
+    def source_of(self, segment: SegmentFile) -> Source:
+        """One of the files."""
+        return self._sources.get(segment)
 
     @property
     def cost(self) -> Cost:

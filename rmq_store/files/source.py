@@ -233,34 +233,38 @@ class Sources:
             self._held = Held()
 
 
+_mapping = threading.Lock()
+
+
 class LocalFile:
     """One file of a disk, open. It is mapped with the first window, and unmapped after the last."""
 
     cost = LOCAL
     is_there = True
+    _fd = -1
 
     def __init__(self, segment: SegmentFile, guarded: weakref.WeakSet[Guarded]) -> None:
         """`guarded`: gets the mapping of the file, for `Sources.check_reads`."""
         self._segment, self._all_guarded = segment, guarded
         self._mapped: Bytes | None = None
         self._guarded: Guarded | None = None
-        self._lock = threading.Lock()
         try:
-            fd = open_to_read(segment)
+            self._fd = open_to_read(segment)
         except OSError as error:
             raise from_os_error(segment.path, error, "opening") from error
-        self._fd = fd
-        # Close exactly once: another file may get the same descriptor right afterwards.
-        weakref.finalize(self, os.close, fd)
-        self.check(segment.size)
+
+    def __del__(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
 
     @property
     def bytes(self) -> Bytes:
         """A view on the mapped file."""
-        with self._lock:
-            if self._mapped is None:
-                self._mapped = self._map()
-            return self._mapped
+        if self._mapped is None:
+            with _mapping:
+                if self._mapped is None:
+                    self._mapped = self._map()
+        return self._mapped
 
     def _map(self) -> Bytes:
         segment = self._segment
