@@ -82,6 +82,25 @@ def handler_of(on_damage: OnDamage | str | None) -> OnDamage | None:
     return None if mode == FAILFAST else DamageMode(mode)
 
 
+def handler_of_search(on_damage: OnDamage | str | None) -> OnDamage | None:
+    """As `handler_of`, for a search: its messages have no place for the errors of mode PERMISSIVE.
+
+    In mode DROPMALFORMED each error is a line of the log. Raises InvalidArgumentError for PERMISSIVE.
+    """
+    handler = handler_of(on_damage)
+    if not isinstance(handler, DamageMode):
+        return handler
+    if handler.mode == PERMISSIVE:
+        raise InvalidArgumentError(
+            None,
+            reason="a search returns messages, which cannot say what is damaged",
+            expected=f"on_damage as a function, or {FAILFAST} or {DROPMALFORMED}",
+            actual=PERMISSIVE,
+            advice="Give a function that takes the errors",
+        )
+    return lambda error: LOG.warning("left out, mode=%s: %s", DROPMALFORMED, error)
+
+
 def nullable_schema(columns: Sequence[str]) -> pa.Schema:
     """The schema of `columns`, all nullable: a row about damage has few values."""
     return pa.schema([field.with_nullable(True) for field in arrow_schema(columns)])

@@ -27,7 +27,7 @@ from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.record import Record
 from rmq_store.index.items_of_messages import has_key
 from rmq_store.index.query_message import KeyIndex
-from rmq_store.reading.damage_modes import OnDamage, handler_of
+from rmq_store.reading.damage_modes import OnDamage, handler_of_search
 from rmq_store.reading.read_options import ReadOptions
 from rmq_store.reading.slice_reader import SliceReader
 from rmq_store.snapshot.queue_view import QueueView
@@ -169,7 +169,7 @@ class MessageLookup:
         of the log, or if no message is found and an unreadable part of the log has no index. With
         `on_damage`, these errors go there and the place is skipped.
         """
-        on_damage = handler_of(on_damage)
+        on_damage = handler_of_search(on_damage)
         answered = False
 
         def report(error: StoreError) -> None:
@@ -259,7 +259,7 @@ class MessageLookup:
         are found too, and the members of inner batches. Unreadable records are skipped, like by the
         broker. `on_damage` receives their errors, and damage in log ranges without an index.
         """
-        on_damage = handler_of(on_damage)
+        on_damage = handler_of_search(on_damage)
         index = self._key_index()
         offsets = index.candidates([topic], key)[topic]
         if not offsets and index.distrust_all():

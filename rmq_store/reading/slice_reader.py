@@ -110,13 +110,19 @@ class SliceReader:
         """
         if self.options.unwrap:
             self.ranges_of = _ranges_of(slices)
+        return self._in_mode(self._batches_of_slices(slices, whole))
+
+    def _batches_of_slices(
+        self, slices: Sequence[QueueSlice], whole: WholeRange | None
+    ) -> Iterator[pa.RecordBatch]:
         ends = self._view.lost_ends
         uncovered = None
         if whole is not None:
             uncovered = ends.uncovered(whole)
-            yield from self.batches_of(self._entries.all_in_log_order(slices, whole, uncovered))
+            pieces = self._entries.all_in_log_order(slices, whole, uncovered)
         else:
-            yield from self.batches_of(self._entries.wanted(slices))
+            pieces = self._entries.wanted(slices)
+        yield from self._sound_batches(counted(pieces))
         errors: Iterable[StoreError] = ()
         if self.options.check_ends:
             verify, sound = self.options.verify_queue, not self._damages
@@ -129,7 +135,10 @@ class SliceReader:
 
     def batches_of(self, pieces: Iterable[Rows]) -> Iterator[pa.RecordBatch]:
         """Arrow batches of rows, in their order; rows about damage if the mode has them."""
-        taker, batches = self.options.on_damage, self._sound_batches(counted(pieces))
+        return self._in_mode(self._sound_batches(counted(pieces)))
+
+    def _in_mode(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        taker = self.options.on_damage
         if isinstance(taker, DamageMode):
             return taker.applied(batches, self._broker_name, self._asked)
         return batches
