@@ -61,6 +61,18 @@ class SoundRun:
         """Log offset of the last record."""
         return self.segment.base + int(self.headers.at[-1])
 
+    def part(self, first: int, stop: int) -> SoundRun:
+        """The records number `first` to `stop` of the run."""
+        if first == 0 and stop == len(self.headers):
+            return self
+        headers = self.headers.take(slice(first, stop))
+        end = (
+            self.stop
+            if stop == len(self.headers)
+            else self.segment.base + int(self.headers.at[stop])
+        )
+        return SoundRun(self.segment, headers, end)
+
 
 _Piece = SoundRun | Extent
 _PieceAt = Callable[[CommitLog, SegmentFile, int], _Piece]

@@ -7,22 +7,22 @@ unchanged, and the log continues after it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
-from rmq_store.commitlog.headers import Headers, wrong_crc_rows
+from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.commitlog.record_runs import follow
+from rmq_store.commitlog.walk import WITHIN_THE_LOG, Extent, SoundRun, last_from, walk
 from rmq_store.errors import CorruptRecordError
 from rmq_store.files.segments import SegmentFile
-from rmq_store.format.array_types import Bytes, Ints
+from rmq_store.format.array_types import Ints
 from rmq_store.format.layout import PROPERTIES_LENGTH_SIZE
-from rmq_store.format.record import Gap, Record, decode_record
+from rmq_store.format.record import Gap, Record
 from rmq_store.markers.checkpoint import Checkpoint
 
-_BYTES_AT_A_TIME = 32 << 20
 _SECTOR = 512  # bytes of the smallest disk write
 TIMESTAMP_SLACK_MS = 3000  # StoreCheckpoint#getMinTimestamp
 
@@ -93,53 +93,65 @@ class LogWalk:
         return self
 
     def pieces(self) -> Iterator[Headers]:
-        """The records in order, some tens of megabytes at a time."""
-        at: int | None = self.start
-        known = dict(self.damage)
-        while at is not None and (self.stop is None or at < self.stop):
-            segment = self.log.chain.segment_at(at)
-            if at in known:
-                at = known[at]
-            elif segment is None:
-                at = self._after_hole(at)
-            else:
-                with self.log.window_of(segment) as window:
-                    at = yield from self._pieces_in(window.bytes, segment, at, known)
+        """The records in order, some thousand at a time."""
+        for headers in self._found() if self.stop is None else self._known(self.stop):
+            self._note(headers)
+            yield headers
 
-    def _pieces_in(
-        self, window: Bytes, segment: SegmentFile, start: int, known: Mapping[int, int]
-    ) -> Generator[Headers, None, int | None]:
-        """The records of one file. Returns where the log continues; None if it does not."""
-        at: int | None = start
-        stop = segment.base + len(window)
-        if self.stop is not None:
-            stop = min(stop, self.stop)
-        while at is not None and at < stop and at not in known:
-            headers = self._sound(window, segment, at)
-            if len(headers):
-                self._note(headers)
-                at = self.end
-                yield headers
-            else:
-                at = self._continues_at(window, segment, at)
-        return at
+    def _known(self, stop: int) -> Iterator[Headers]:
+        """The records of a log whose end and damage are known."""
+        at = self.start
+        for damaged, behind in [*self.damage, (stop, stop)]:
+            for piece in walk(self.log, at, damaged, check_crc=False) if at < damaged else ():
+                if isinstance(piece, SoundRun):
+                    yield piece.headers
+            at = max(at, behind)
 
-    def _sound(self, window: Bytes, segment: SegmentFile, at: int) -> Headers:
-        """The records from `at` up to the first one that does not count."""
-        base = segment.base
-        ends = [start for start, _ in self.damage if start > at]
-        limit = min([base + len(window), *ends, *([] if self.stop is None else [self.stop])])
-        run = follow(window, base, at - base, min(limit - base, at - base + _BYTES_AT_A_TIME))
-        places = run.at[run.at + base < limit]
-        headers = Headers(window, places, base)
-        whole = headers.valid & (places + headers.total <= segment.size)
-        bad = np.flatnonzero(~whole)
-        upto = int(bad[0]) if len(bad) else len(places)
-        if self.stop is None:
-            sound = headers if upto == len(places) else headers.take(slice(0, upto))
-            wrong = np.union1d(wrong_crc_rows(sound), self._half_written(sound))
-            upto = int(wrong[0]) if len(wrong) else upto
-        return headers if upto == len(places) else headers.take(slice(0, upto))
+    def _found(self) -> Iterator[Headers]:
+        """The records up to the end of the log. Notes the damage before the end."""
+        doubt: _Doubt | None = None
+        for piece in self._judged():
+            if doubt is not None and piece.start >= doubt.file_end:
+                if doubt.base >= self.last_base:
+                    return
+                self.damage.append((doubt.start, doubt.file_end))
+                doubt = None
+            if isinstance(piece, SoundRun):
+                if doubt is not None:
+                    if doubt.base >= self.last_base and not self._was_flushed(piece):
+                        return
+                    self.damage.append((doubt.start, piece.start))
+                    doubt = None
+                yield piece.headers
+            elif piece.gap is Gap.MISSING:
+                if piece.stop > self.last_base:
+                    return
+                self.damage.append((piece.start, piece.stop))
+            elif piece.gap is Gap.DAMAGED:
+                doubt = doubt or self._doubt_at(piece)
+            elif piece.gap not in WITHIN_THE_LOG:
+                return
+
+    def _doubt_at(self, gap: Extent) -> _Doubt:
+        segment = self.log.chain.segment_at(gap.start)
+        assert segment is not None
+        return _Doubt(gap.start, segment.base, self.log.chain.segment_end(segment))
+
+    def _judged(self) -> Iterator[SoundRun | Extent]:
+        """The pieces of the log from `start` on, with half-written records as damage."""
+        for piece in walk(self.log, self.start):
+            if isinstance(piece, Extent):
+                yield piece
+                continue
+            start = 0
+            for row in self._half_written(piece.headers).tolist():
+                if start < row:
+                    yield piece.part(start, row)
+                torn = piece.part(row, row + 1)
+                yield Extent(torn.start, torn.stop, gap=Gap.DAMAGED)
+                start = row + 1
+            if start < len(piece.headers):
+                yield piece.part(start, len(piece.headers))
 
     def _half_written(self, headers: Headers) -> Ints:
         """Rows that add up and are still torn: the body CRC does not cover topic and properties.
@@ -170,43 +182,9 @@ class LogWalk:
         self.last_timestamp = int(stamps[-1])
         self.newest_timestamp = max(self.newest_timestamp, int(stamps.max()))
 
-    def _continues_at(self, window: Bytes, segment: SegmentFile, at: int) -> int | None:
-        """The place where the log continues after bytes that are not a record; None if it does not."""
-        file_end = segment.base + self.log.chain.file_size
-        if at >= file_end:
-            return file_end
-        try:
-            found = decode_record(window.data, at - segment.base, at, segment.path)
-        except CorruptRecordError:
-            found = Gap.DAMAGED
-        if found is Gap.FILLER:
-            return file_end  # keeps `end`: the log continues after the blank only with a record
-        if found is Gap.GHOST:  # some brokers leave such records between others, and at the end
-            return at + int.from_bytes(window[at - segment.base :][:4].tobytes(), "big")
-        return self._after_damage(window, segment, at)
-
-    def _after_damage(self, window: Bytes, segment: SegmentFile, at: int) -> int | None:
-        behind = self._next_sound(window, segment, at + 1)
-        if segment.base < self.last_base:
-            after = segment.base + self.log.chain.file_size if behind is None else behind
-        elif behind is not None and self._was_flushed(window, segment, behind):
-            after = behind
-        else:
-            return None
-        self.damage.append((at, after))
-        return after
-
-    def _after_hole(self, at: int) -> int | None:
-        """The file after a missing one, if the log continues there."""
-        for segment in self.log.chain.segments_from(at):
-            if segment.base > at and segment.base <= self.last_base:
-                self.damage.append((at, segment.base))
-                return segment.base
-        return None
-
-    def _was_flushed(self, window: Bytes, segment: SegmentFile, at: int) -> bool:
-        headers = Headers(window, np.array([at - segment.base]), segment.base)
-        stored = int(headers.store_timestamp[0])
+    def _was_flushed(self, run: SoundRun) -> bool:
+        """Whether the records behind damage were on the disk before a crash."""
+        stored = int(run.headers.store_timestamp[0])
         # A record older than its predecessors remains from before the log was truncated.
         if max(1, self.newest_timestamp) <= stored <= self.flushed_until:
             return True
@@ -214,19 +192,13 @@ class LogWalk:
             return False
         # Times went back, or this was not flushed. The checkpoint of a store that was closed has the
         # time of its last record.
-        return self._last_time_of_run(window, segment, at) == self.flushed_until
+        last, _ = last_from(self.log, run.start)
+        return last is not None and self.log.store_time_at(last) == self.flushed_until
 
-    def _last_time_of_run(self, window: Bytes, segment: SegmentFile, at: int) -> int:
-        """When the last of the adjacent records at a log offset of a file was stored (ms)."""
-        run = follow(window, segment.base, at - segment.base, len(window))
-        headers = Headers(window, run.at[-1:], segment.base)
-        return int(headers.store_timestamp[0]) if len(run.at) else 0
 
-    def _next_sound(self, window: Bytes, segment: SegmentFile, at: int) -> int | None:
-        """The next place in the file with a record whose lengths add up."""
-        base, end = segment.base, segment.base + len(window)
-        while (found := self.log.next_record(segment, at, end)) is not None:
-            if Headers(window, np.array([found - base]), base).valid[0]:
-                return found
-            at = found + 1
-        return None
+class _Doubt(NamedTuple):
+    """Where bytes that do not count begin, and the file that holds them, as log offsets."""
+
+    start: int
+    base: int
+    file_end: int
