@@ -31,10 +31,17 @@ from rmq_store.format.releases import Dialect, dialect
 from rmq_store.format.topics import is_system_topic, topic_of_broker
 from rmq_store.index.query_message import KeyIndex
 from rmq_store.reading.get_message import GetMessageResult, MessageGetter
-from rmq_store.reading.log_reader import Limits, LogReader, everything, log_end_without_queues
+from rmq_store.reading.inner_batch_rows import RangesOf
+from rmq_store.reading.log_reader import (
+    Limits,
+    LogReader,
+    everything,
+    log_end_without_queues,
+    ranges_within,
+)
 from rmq_store.reading.message_lookup import MessageLookup
 from rmq_store.reading.read_options import OnDamage, ReadHow, ReadManner, ReadOptions
-from rmq_store.reading.slice_reader import SliceReader
+from rmq_store.reading.slice_reader import SliceReader, ranges_of_slices
 from rmq_store.snapshot.file_sizes import geometry_found
 from rmq_store.snapshot.queue_view import QueueView
 from rmq_store.snapshot.queues_beside_rocksdb import refuse_late_files
@@ -309,7 +316,7 @@ class MessageStore:
         TruncatedFileError in any case.
         """
         options = ReadOptions.of(verify_queue, **how)
-        reader = SliceReader(self.log, self.view, self.broker_name, self._snapshot.log_end, options)
+        reader = self._reader(options, ranges_of_slices(slices))
         if whole is None and reader.may_account:
             whole = whole_range(self.view, slices, self.is_system_topic)
         self.view.fetch_ahead((*slices, *(whole.rest if whole else ())))
@@ -333,11 +340,16 @@ class MessageStore:
         so is a DLedger log after this one.
         """
         options = ReadOptions.of(verify_queue=True, **how)
-        rows = SliceReader(self.log, self.view, self.broker_name, self._snapshot.log_end, options)
+        limits = limits or everything
+        rows = self._reader(options, ranges_within(limits))
         levels, declared = self.config.delay_levels_ms, batch_topics(self.view.declared_topics)
         unread = unread_dledger(self.path, self.config, self.log.chain.segments)
-        reader = LogReader(rows, limits or everything, levels, declared, include_unqueued, unread)
+        reader = LogReader(rows, limits, levels, declared, include_unqueued, unread)
         return reader.read(start, stop)
+
+    def _reader(self, options: ReadOptions, ranges_of: RangesOf) -> SliceReader:
+        end = self._snapshot.log_end
+        return SliceReader(self.log, self.view, self.broker_name, end, options, ranges_of)
 
     def read_batches(
         self,

@@ -64,8 +64,6 @@ class CommitLog:
             setting="mappedFileSizeCommitLog",
         )
         self._file_size = file_size
-        self.known_damage = (0, 0)  # log offsets of a range without records that a search found
-        self.known_starts: dict[int, int] = {}  # of the first record at or after an offset
 
     @property
     def start(self) -> int:

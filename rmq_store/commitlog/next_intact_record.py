@@ -8,6 +8,8 @@ longer record left in the buffer follows the record then.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
 
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.record_runs import follow, next_record
@@ -19,6 +21,17 @@ from rmq_store.format.record import NO_RECORD, Gap
 
 _LARGEST_RECORD = 8 << 20  # bytes; twice what a broker takes by default
 _LOOK_BACK = 16 << 20  # how far before an offset a walk starts, to reach it record by record
+
+
+@dataclass(slots=True)
+class _Known:
+    """What searches in one log found, because they take long and may be repeated."""
+
+    starts: dict[int, int] = field(default_factory=dict)  # the first record at or after an offset
+    damage: tuple[int, int] = (0, 0)  # the longest range without records
+
+
+_known: WeakKeyDictionary[CommitLog, _Known] = WeakKeyDictionary()
 
 
 def next_start(log: CommitLog, segment: SegmentFile, offset: int) -> tuple[int, int | None]:
@@ -60,19 +73,20 @@ def walk_to_record(log: CommitLog, cut: int, log_end: int) -> int:
     segment = log.chain.segment_at(cut)
     if segment is None:
         return next((s.base for s in log.chain.segments_from(cut)), log_end)
-    found = log.known_starts.get(cut)
+    known = _known.setdefault(log, _Known()).starts
+    found = known.get(cut)
     if found is None:
         found = next_start(log, segment, cut)[0]
         if found <= log_end:  # behind it a broker may still write
-            log.known_starts[cut] = found
+            known[cut] = found
     return found
 
 
 def _note_damage(log: CommitLog, start: int, stop: int) -> None:
-    """Remember the longest damaged range, because a walk through it takes long and may be repeated."""
-    first, behind = log.known_damage
+    known = _known.setdefault(log, _Known())
+    first, behind = known.damage
     if stop - start > behind - first:
-        log.known_damage = (start, stop)
+        known.damage = (start, stop)
 
 
 def not_a_record(log: CommitLog, log_end: int, offset: int, why: StoreError) -> StoreError | None:
@@ -86,7 +100,7 @@ def not_a_record(log: CommitLog, log_end: int, offset: int, why: StoreError) -> 
     segment = log.chain.segment_at(offset)
     if segment is None or log.is_record(offset):
         return why
-    first, behind = log.known_damage
+    first, behind = _known.setdefault(log, _Known()).damage
     found: str | None = None
     if not first <= offset < behind:
         _, around = next_start(log, segment, offset)

@@ -27,6 +27,7 @@ from rmq_store.errors import CorruptRecordError, MissingFileError, StoreError
 from rmq_store.format.layout import enters_queue
 from rmq_store.format.queues import QueueId
 from rmq_store.format.record import Gap
+from rmq_store.reading.inner_batch_rows import RangesOf
 from rmq_store.reading.slice_reader import SliceReader
 
 
@@ -47,6 +48,16 @@ Limits = Callable[[QueueId], QueueLimits | None]
 def everything(queue: QueueId) -> QueueLimits:
     """Limits that include everything."""
     return QueueLimits()
+
+
+def ranges_within(limits: Limits) -> RangesOf:
+    """The wanted queue offsets of each queue within limits."""
+
+    def ranges_of(queue: QueueId) -> list[tuple[int, int]]:
+        of_queue = limits(queue)
+        return [] if of_queue is None else [(of_queue.first_offset, of_queue.stop_offset)]
+
+    return ranges_of
 
 
 class LogReader:
@@ -82,12 +93,7 @@ class LogReader:
 
         Adjacent ranges return every record exactly once, wherever they are cut.
         """
-        self.rows_reader.ranges_of = self._ranges_of
         return self.rows_reader.batches_of(self._rows(start, stop))
-
-    def _ranges_of(self, queue: QueueId) -> list[tuple[int, int]]:
-        limits = self._limits_of(queue)
-        return [] if limits is None else [(limits.first_offset, limits.stop_offset)]
 
     def _rows(self, start: int | None, stop: int | None) -> Iterator[Rows]:
         first = self.log.start if start is None else self.record_start(start)

@@ -29,7 +29,7 @@ from rmq_store.index.items_of_messages import has_key
 from rmq_store.index.query_message import KeyIndex
 from rmq_store.reading.damage_modes import OnDamage, handler_of_search
 from rmq_store.reading.read_options import ReadOptions
-from rmq_store.reading.slice_reader import SliceReader
+from rmq_store.reading.slice_reader import SliceReader, ranges_of_slices
 from rmq_store.snapshot.queue_view import QueueView
 
 
@@ -408,7 +408,8 @@ def messages_in_batch_queues(
     options = ReadOptions.of(
         verify_queue=False, columns=_NAMES, keys={key}, unwrap_batches=True, on_damage=on_damage
     )
-    reader = SliceReader(log, view, broker_name, view.snapshot.log_end, options)
+    ranges = ranges_of_slices(slices)
+    reader = SliceReader(log, view, broker_name, view.snapshot.log_end, options, ranges)
     for batch in reader.read(slices):
         for message in _messages(batch):
             if begin <= message.store_timestamp and (end is None or message.store_timestamp <= end):

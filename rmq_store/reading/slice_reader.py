@@ -37,14 +37,11 @@ from rmq_store.format.properties import decode_properties
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.index.items_of_messages import rows_with_key
 from rmq_store.reading.damage_modes import DamageMode
-from rmq_store.reading.inner_batch_rows import MemberBatches, RangesOf, listed_row
+from rmq_store.reading.inner_batch_rows import MemberBatches, RangesOf, all_offsets, listed_row
 from rmq_store.reading.queue_slice_entries import WantedEntries
 from rmq_store.reading.read_options import ReadOptions
 from rmq_store.snapshot.queue_view import QueueView
 from rmq_store.snapshot.uncovered_bytes import WholeRange
-
-LAST_OFFSET = 2**63 - 1
-
 
 OTHER_OFFSET = "lists a record at another queue offset than its own"
 """The end of the reason for an entry whose record says another queueOffset."""
@@ -60,7 +57,9 @@ class SliceReader:
         broker_name: str,
         log_end: int,
         options: ReadOptions,
+        ranges_of: RangesOf = all_offsets,
     ) -> None:
+        """`ranges_of`: the wanted messages of inner batches, which a range may begin or end inside of."""
         self._view = view
         self._broker_name = broker_name
         self._damages = 0
@@ -84,11 +83,10 @@ class SliceReader:
         self._entries = WantedEntries(
             view, log, log_end, options, self._damaged, reads_log=self._reads_log
         )
-        self.ranges_of: RangesOf = lambda queue: [(0, LAST_OFFSET)]
         self._members = MemberBatches(
             log,
             self._builder,
-            lambda queue: self.ranges_of(queue),
+            ranges_of,
             self._matches if self._filters else None,
             self._damaged,
         )
@@ -108,8 +106,6 @@ class SliceReader:
         What is missing at the ends of the queues is reported after the last batch, and what no entry
         lists in the range for which the slices are `whole`.
         """
-        if self.options.unwrap:
-            self.ranges_of = _ranges_of(slices)
         return self._in_mode(self._batches_of_slices(slices, whole))
 
     def _batches_of_slices(
@@ -393,7 +389,8 @@ _PLACE = "commitLogOffset"
 _BODIES = frozenset(("body", "rawBody"))
 
 
-def _ranges_of(slices: Sequence[QueueSlice]) -> RangesOf:
+def ranges_of_slices(slices: Sequence[QueueSlice]) -> RangesOf:
+    """The wanted queue offsets of each queue in some slices."""
     ranges: dict[QueueId, list[tuple[int, int]]] = {}
     for part in slices:
         ranges.setdefault(part.queue, []).append((part.start, part.stop))
