@@ -17,13 +17,13 @@ from rmq_store.config.consumer_offsets import ConsumerOffsets, read_consumer_off
 from rmq_store.config.dledger import unread_dledger
 from rmq_store.config.locate import commitlog_folders, require_store
 from rmq_store.config.topics_json import batch_topics
-from rmq_store.consumequeue.entries import Entries
 from rmq_store.consumequeue.queue_folders import QueueFolders
 from rmq_store.errors import ReadOnlyStoreError
 from rmq_store.files.remote.remote_store import Listing, Shadow, open_shadow
 from rmq_store.files.remote.uri_filesystem import is_uri
 from rmq_store.files.segments import again_if_expired
 from rmq_store.files.source import StoreReads
+from rmq_store.format.entries import Entries
 from rmq_store.format.layout import ABORT_BACKUP_FILE
 from rmq_store.format.message import Message
 from rmq_store.format.queues import QueueId, QueueSlice

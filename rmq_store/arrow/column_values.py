@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -24,7 +23,8 @@ from rmq_store.arrow.string_slices import (
     texts_array,
 )
 from rmq_store.commitlog.headers import Headers
-from rmq_store.format.array_types import Columns, Ints
+from rmq_store.format.array_types import Ints
+from rmq_store.format.entries import ListedEntries
 from rmq_store.format.layout import SysFlag
 from rmq_store.loops import texts
 
@@ -32,42 +32,6 @@ _FROM_QUEUE = frozenset(
     ("brokerName", "topic", "queueId", "queueOffset", "commitLogOffset", "storeSize", "tagsCode")
 )
 _FROM_PROPERTIES = frozenset(("tags", "keys", "uniqKey", "properties"))
-
-
-@dataclass(slots=True)
-class Rows(Columns):
-    """Facts about n records that are known before the log is read: int64 arrays of n.
-
-    `topic_code` numbers the names in `topics`. `queue_offset` is the position in the queue, or -1
-    if no queue lists the record.
-    """
-
-    topics: Sequence[str]
-    topic_code: npt.NDArray[np.int32]
-    queue_id: npt.NDArray[np.int32]
-    queue_offset: Ints
-    log_offset: Ints
-    size: Ints
-    tags_code: Ints
-    _topics_of_rows: pa.Array | None = field(default=None, init=False, repr=False)
-
-    def __len__(self) -> int:
-        return len(self.log_offset)
-
-    def topics_of_rows(self) -> pa.Array:
-        """The topic of each row, as strings; made once."""
-        if self._topics_of_rows is None:
-            if len(self.topics) == 1:
-                self._topics_of_rows = _constant(self.topics[0], len(self))
-            else:
-                names = texts_array(self.topics)
-                self._topics_of_rows = names.take(number_array(self.topic_code))
-        return self._topics_of_rows
-
-    def is_of(self, topics: Collection[str]) -> npt.NDArray[np.bool_]:
-        """A mask of the rows of some topics."""
-        codes = [code for code, topic in enumerate(self.topics) if topic in topics]
-        return np.isin(self.topic_code, codes)
 
 
 def needs_log(columns: Sequence[str]) -> bool:
@@ -95,7 +59,7 @@ class BatchBuilder:
 
     def build(
         self,
-        rows: Rows,
+        rows: ListedEntries,
         headers: Headers | None,
         properties: PropertyColumns | None = None,
         bodies: pa.Array | None = None,
@@ -145,17 +109,17 @@ def stored_properties(headers: Headers) -> pa.Array:
     return slices(headers.window, headers.properties_at, headers.properties_length, pa.binary())
 
 
-def other_topic_rows(rows: Rows, headers: Headers) -> npt.NDArray[np.bool_]:
+def other_topic_rows(rows: ListedEntries, headers: Headers) -> npt.NDArray[np.bool_]:
     """Mask of rows whose record names another topic or queue than the queue that lists it."""
     same = np.empty(len(rows), dtype=np.uint8)
-    ends, names = buffers(texts_array(rows.topics))
+    ends, names = buffers(texts_array(rows.queues.topics))
     texts.is_of_topic(
         headers.window.data,
         headers.topic_at.data,
         headers.topic_length.data,
         names.data,
         ends.data,
-        np.ascontiguousarray(rows.topic_code, dtype=np.int32).data,
+        rows.topic_code.data,
         same.data,
     )
     other: npt.NDArray[np.bool_] = (same == 0) | (headers.queue_id != rows.queue_id)
@@ -187,14 +151,14 @@ def message_ids(headers: Headers) -> pa.Array:
     return string_array(data, ends, pa.string())
 
 
-_Maker = Callable[[BatchBuilder, Rows, Any], pa.Array]
+_Maker = Callable[[BatchBuilder, ListedEntries, Any], pa.Array]
 
 
 def _number(column: str, field: str) -> _Maker:
     """A maker for a fixed-size number of the record."""
     kind = BY_NAME[column].type
 
-    def make(builder: BatchBuilder, rows: Rows, headers: Headers) -> pa.Array:
+    def make(builder: BatchBuilder, rows: ListedEntries, headers: Headers) -> pa.Array:
         # A copy: all fields lie in one table, which one column would keep.
         return number_array(getattr(headers, field).copy(), kind)
 
@@ -206,18 +170,25 @@ def _constant(text: str, count: int) -> pa.Array:
     return texts_array([text]).take(number_array(np.zeros(count, dtype=np.int32)))
 
 
-def _queue_offsets(builder: BatchBuilder, rows: Rows, headers: Headers | None) -> pa.Array:
-    return number_array(rows.queue_offset, nulls=rows.queue_offset < 0)
+def _topics(rows: ListedEntries) -> pa.Array:
+    codes, names = rows.topic_code, rows.queues.topics
+    if len(codes) and (codes == codes[0]).all():
+        return _constant(names[int(codes[0])], len(rows))
+    return texts_array(names).take(number_array(codes))
 
 
-def _record_queue_offsets(builder: BatchBuilder, rows: Rows, headers: Headers) -> pa.Array:
+def _queue_offsets(builder: BatchBuilder, rows: ListedEntries, headers: Headers | None) -> pa.Array:
+    return number_array(rows.offset, nulls=rows.offset < 0)
+
+
+def _record_queue_offsets(builder: BatchBuilder, rows: ListedEntries, headers: Headers) -> pa.Array:
     written = headers.queue_offset
-    return number_array(written.copy(), nulls=written == rows.queue_offset)
+    return number_array(written.copy(), nulls=written == rows.offset)
 
 
 _MAKERS: dict[str, _Maker] = {
     "brokerName": lambda b, r, h: _constant(b.broker_name, len(r)),
-    "topic": lambda b, r, h: r.topics_of_rows(),
+    "topic": lambda b, r, h: _topics(r),
     "queueId": lambda b, r, h: number_array(r.queue_id),
     "queueOffset": _queue_offsets,
     "commitLogOffset": lambda b, r, h: number_array(r.log_offset),

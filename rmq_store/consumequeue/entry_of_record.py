@@ -6,7 +6,7 @@ Used for records that no queue lists yet, and to rebuild queues. Input and outpu
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,8 @@ from rmq_store.arrow.decoded_records import DecodedRecords
 from rmq_store.commitlog.headers import Headers
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.files.safe_paths import is_plain_name
-from rmq_store.format.array_types import Columns, Ints, concatenated, renumbered
+from rmq_store.format.array_types import Ints, concatenated, renumbered
+from rmq_store.format.entries import ListedEntries, Queues
 from rmq_store.format.layout import (
     BATCH_QUEUE_ENTRY,
     MULTI_DISPATCH_SEPARATOR,
@@ -37,37 +38,19 @@ LOG = logging.getLogger("rmqstore")
 
 
 @dataclass(slots=True)
-class DispatchRequests(Columns):
-    """n queue entries in log order; `queue` holds indexes into `queues`.
+class DispatchRequests(ListedEntries):
+    """n queue entries that follow from records, in log order. Arrays of n.
 
-    `offset` is the record's own queueOffset. `batch` marks BatchConsumeQueues. Numbers are int64
-    arrays of n.
+    `offset` is the record's own queueOffset. `store_timestamp`: ms. `batch` marks the entries of
+    BatchConsumeQueues.
     """
 
-    queues: list[QueueId]
-    queue: Ints
-    offset: Ints
-    log_offset: Ints
-    size: Ints
-    tags_code: Ints
-    count: Ints
     store_timestamp: Ints
     batch: npt.NDArray[np.bool_]
-
-    def __len__(self) -> int:
-        return len(self.queue)
 
     def batch_topics(self) -> set[str]:
         """The topics of the entries of BatchConsumeQueues."""
         return {queue.topic for queue, _ in self.by_queue(np.flatnonzero(self.batch))}
-
-    def by_queue(self, rows: Ints | None = None) -> Iterator[tuple[QueueId, Ints]]:
-        """Each queue with entries, and the rows of those, in order; only some `rows` if given."""
-        rows = np.arange(len(self)) if rows is None else rows
-        rows = rows[np.argsort(self.queue[rows], kind="stable")]
-        for part in np.split(rows, np.flatnonzero(np.diff(self.queue[rows])) + 1):
-            if len(part):
-                yield self.queues[int(self.queue[part[0]])], part
 
 
 def units_of(requests: DispatchRequests, rows: Ints, *, batch: bool) -> npt.NDArray[Any]:
@@ -88,7 +71,7 @@ def concat_requests(parts: Sequence[DispatchRequests]) -> DispatchRequests:
     """The entries of `parts`, at least one, in one object with renumbered queues."""
     queues, queue = renumbered([(part.queues, part.queue) for part in parts])
     columns = concatenated(parts, DispatchRequests.__match_args__[2:])
-    return DispatchRequests(queues, queue, *columns)
+    return DispatchRequests(Queues(queues), queue, *columns)
 
 
 def appended_rows(offset: Ints, end: int) -> Ints:
@@ -135,7 +118,7 @@ def dispatch(
     queue_ids = headers.queue_id.astype(np.int64)
     rows = np.flatnonzero(listed)
     result = DispatchRequests(
-        *_queues_of(names, codes[rows], queue_ids[rows]),
+        *numbered_queues(names, codes[rows], queue_ids[rows]),
         values.offset[rows],
         headers.at[rows] + headers.base,
         headers.total[rows],
@@ -148,11 +131,14 @@ def dispatch(
     return _with_extra(result, listed_extra, headers, values.tags_code)
 
 
-def _queues_of(names: Sequence[str], codes: Ints, queue_ids: Ints) -> tuple[list[QueueId], Ints]:
-    """The distinct queues, and the place of each record's queue among them."""
+def numbered_queues(names: Sequence[str], codes: Ints, queue_ids: Ints) -> tuple[Queues, Ints]:
+    """The distinct queues of records, and the place of each record's queue among them.
+
+    `codes`: the place of each record's topic in `names`.
+    """
     keys, queue = np.unique(codes << 32 | (queue_ids & 0xFFFFFFFF), return_inverse=True)
     queues = [QueueId(names[key >> 32], _signed(key & 0xFFFFFFFF)) for key in keys.tolist()]
-    return queues, queue.astype(np.int64)
+    return Queues(queues), queue.astype(np.int64)
 
 
 def plain_entries(
@@ -170,7 +156,7 @@ def plain_entries(
     `codes`: the place of each topic in `names`. Arrays of n, in log order.
     """
     return DispatchRequests(
-        *_queues_of(names, codes, queue_ids),
+        *numbered_queues(names, codes, queue_ids),
         offset,
         log_offset,
         size,

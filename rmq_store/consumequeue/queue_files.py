@@ -15,12 +15,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from rmq_store.consumequeue.batch_order import in_order, is_in_order
 from rmq_store.consumequeue.bisection import bisect_first, recheck_neighbours
-from rmq_store.consumequeue.entries import Entries, concat_entries, hole_at, in_order, is_in_order
 from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.files.segments import SegmentFile
 from rmq_store.files.source import Sources
 from rmq_store.format.array_types import Ints
+from rmq_store.format.entries import Entries, concat_entries, hole_at
 from rmq_store.format.layout import (
     BATCH_QUEUE_ENTRY,
     EXT_ADDRESS_BASE,

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from rmq_store.consumequeue.entries import Entries
 from rmq_store.errors import CorruptQueueError, StoreError
 from rmq_store.format.array_types import Ints
+from rmq_store.format.entries import Entries
 from rmq_store.format.queues import QueueSlice
 from rmq_store.format.topics import LMQ_PREFIX
 from rmq_store.questions.answer_by_shares import OnProgress

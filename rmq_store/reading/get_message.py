@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.consumequeue.entries import Entries
+from rmq_store.format.entries import Entries
 from rmq_store.format.layout import FILLER_SIZE
 from rmq_store.format.message import Message
 from rmq_store.format.queues import QueueId

@@ -15,13 +15,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rmq_store.arrow.column_values import BatchBuilder, Rows
+from rmq_store.arrow.column_values import BatchBuilder
 from rmq_store.arrow.property_columns import PropertyColumns, decode_property_columns
 from rmq_store.arrow.string_slices import buffers, slices
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.errors import BodyError, ListedAt, StoreError
 from rmq_store.format.array_types import Columns, Ints
+from rmq_store.format.entries import ListedEntries
 from rmq_store.format.queues import QueueId
 from rmq_store.loops.members import count_members, split_members
 
@@ -61,7 +62,9 @@ class MemberBatches:
         self._matches = matches
         self._damaged = damaged
 
-    def batches(self, rows: Rows, headers: Headers, bodies: pa.Array) -> Iterator[pa.RecordBatch]:
+    def batches(
+        self, rows: ListedEntries, headers: Headers, bodies: pa.Array
+    ) -> Iterator[pa.RecordBatch]:
         """A row for each wanted message. `rows` are records of inner batches, `bodies` their bodies."""
         members, broken = members_of(bodies)
         for row in broken.tolist():
@@ -79,7 +82,7 @@ class MemberBatches:
             some = members.take(np.arange(start, min(start + _ROWS, len(members))))
             yield self._batch(rows, headers, some)
 
-    def _batch(self, rows: Rows, headers: Headers, members: Members) -> pa.RecordBatch:
+    def _batch(self, rows: ListedEntries, headers: Headers, members: Members) -> pa.RecordBatch:
         """The wanted ones of some members."""
         properties = decode_property_columns(
             members.properties(), with_map="properties" in self._builder.names
@@ -94,27 +97,26 @@ class MemberBatches:
             return self._builder.empty()
         return self._member_batch(rows, headers, members, properties)
 
-    def _in_parts(self, rows: Rows, members: Members) -> npt.NDArray[np.bool_]:
+    def _in_parts(self, rows: ListedEntries, members: Members) -> npt.NDArray[np.bool_]:
         """Which members have a queue offset in the requested slices. A slice may start inside a
         batch."""
-        offset = rows.queue_offset[members.row] + members.number
+        offset = rows.offset[members.row] + members.number
         inside = np.ones(len(members), dtype=bool)
-        queues = set(zip(rows.topic_code.tolist(), rows.queue_id.tolist(), strict=True))
-        for code, queue_id in queues:
-            mine = ((rows.topic_code == code) & (rows.queue_id == queue_id))[members.row]
+        for number in np.unique(rows.queue).tolist():
+            mine = (rows.queue == number)[members.row]
             wanted = np.zeros(len(members), dtype=bool)
-            for start, stop in self._ranges_of(QueueId(rows.topics[code], queue_id)):
+            for start, stop in self._ranges_of(rows.queues[number]):
                 wanted |= (offset >= start) & (offset < stop)
             inside &= ~mine | wanted
         return inside
 
     def _member_batch(
-        self, rows: Rows, headers: Headers, members: Members, properties: PropertyColumns
+        self, rows: ListedEntries, headers: Headers, members: Members, properties: PropertyColumns
     ) -> pa.RecordBatch:
         names = self._builder.names
         bodies = members.bodies() if {"body", "rawBody"}.intersection(names) else None
         own = {
-            "queueOffset": pa.array(rows.queue_offset[members.row] + members.number),
+            "queueOffset": pa.array(rows.offset[members.row] + members.number),
             "flag": pa.array(members.flag),
             "body": bodies,
             "rawBody": bodies,
@@ -134,12 +136,10 @@ class MemberBatches:
         return pa.RecordBatch.from_arrays(columns, schema=self._builder.schema)
 
 
-def listed_row(rows: Rows, row: int) -> ListedAt:
+def listed_row(rows: ListedEntries, row: int) -> ListedAt:
     """The queue entry of a row."""
-    topic = rows.topics[int(rows.topic_code[row])]
-    numbers = (rows.queue_id, rows.queue_offset, rows.log_offset, rows.size)
-    queue_id, offset, log_offset, size = (int(column[row]) for column in numbers)
-    return ListedAt(topic, queue_id, offset, log_offset, size)
+    numbers = (rows.offset, rows.log_offset, rows.size)
+    return ListedAt(*rows.queue_of(row), *(int(column[row]) for column in numbers))
 
 
 MOST_MEMBERS = 2**15 - 1

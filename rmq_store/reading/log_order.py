@@ -6,8 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 import numpy as np
 
-from rmq_store.arrow.column_values import Rows
-from rmq_store.consumequeue.entries import Entries, concat_entries
+from rmq_store.format.entries import Entries, ListedEntries, Queues, concat_entries
 from rmq_store.format.queues import QueueId, QueueSlice
 
 _FIRST_SPAN = 2 << 20  # first span: log bytes whose entries are sorted together
@@ -32,7 +31,7 @@ def in_log_order(
     batch_queues: Collection[QueueId] = (),
     least_rows: int,
     first_rows: int | None = None,
-) -> Iterator[Rows]:
+) -> Iterator[ListedEntries]:
     """The entries of queue ranges sorted by log offset, span by span of the log.
 
     `keep` receives the number of a part and some of its entries, in order, and returns the wanted
@@ -70,7 +69,7 @@ def queue_after_queue(
     batch_queues: Collection[QueueId] = (),
     least_rows: int,
     first_rows: int | None = None,
-) -> Iterator[Rows]:
+) -> Iterator[ListedEntries]:
     """As `in_log_order`, but the entries of a part follow those of the part before, unsorted.
 
     One queue is read at a time, so that the first rows of ten thousand queues do not wait for all.
@@ -157,29 +156,23 @@ class _RowMaker:
     """Makes rows of the entries of parts, which are numbered. Each part has a topic and a queue."""
 
     def __init__(self, parts: Sequence[QueueSlice]) -> None:
-        self._topics = sorted({part.queue.topic for part in parts})
-        code = {topic: number for number, topic in enumerate(self._topics)}
-        self._topic_codes = np.array([code[part.queue.topic] for part in parts], dtype=np.int32)
-        self._queue_ids = np.array([part.queue.queue_id for part in parts], dtype=np.int32)
+        self._queues = Queues(part.queue for part in parts)
 
-    def rows(self, found: Sequence[tuple[int, Entries]]) -> Rows:
+    def rows(self, found: Sequence[tuple[int, Entries]]) -> ListedEntries:
         """The entries of each of some parts, one behind the other."""
         numbers, counts = [number for number, _ in found], [len(entries) for _, entries in found]
         entries = concat_entries([entries for _, entries in found])
-        topics, topic_codes = self._topics, self._topic_codes[numbers]
-        if len(topic_codes) and (topic_codes == topic_codes[0]).all():  # rows of one name are quick
-            topics, topic_codes = [topics[int(topic_codes[0])]], np.zeros_like(topic_codes)
-        return Rows(
-            topics,
-            np.repeat(topic_codes, counts),
-            np.repeat(self._queue_ids[numbers], counts),
+        return ListedEntries(
+            self._queues,
+            np.repeat(np.array(numbers, dtype=np.int64), counts),
             entries.offset,
             entries.log_offset,
             entries.size,
             entries.tags_code,
+            entries.count,
         )
 
-    def rows_in_log_order(self, found: Sequence[tuple[int, Entries]]) -> Rows:
+    def rows_in_log_order(self, found: Sequence[tuple[int, Entries]]) -> ListedEntries:
         """The entries of some parts in log order."""
         rows = self.rows(found)
         return rows.take(np.argsort(rows.log_offset, kind="stable"))

@@ -11,10 +11,9 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from rmq_store.arrow.column_values import Rows, stored_topics
+from rmq_store.arrow.column_values import stored_topics
 from rmq_store.arrow.decoded_records import DecodedRecords
 from rmq_store.arrow.string_slices import numbers_of
 from rmq_store.commitlog.doubled_records import contradictions
@@ -22,8 +21,9 @@ from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.next_intact_record import walk_to_record
 from rmq_store.commitlog.walk import SoundRun, last_from, walk
-from rmq_store.consumequeue.entry_of_record import DispatchRequests, dispatch
+from rmq_store.consumequeue.entry_of_record import DispatchRequests, dispatch, numbered_queues
 from rmq_store.errors import CorruptRecordError, MissingFileError, StoreError
+from rmq_store.format.entries import ListedEntries
 from rmq_store.format.layout import enters_queue
 from rmq_store.format.queues import QueueId
 from rmq_store.format.record import Gap
@@ -95,7 +95,7 @@ class LogReader:
         """
         return self.rows_reader.batches_of(self._rows(start, stop))
 
-    def _rows(self, start: int | None, stop: int | None) -> Iterator[Rows]:
+    def _rows(self, start: int | None, stop: int | None) -> Iterator[ListedEntries]:
         first = self.log.start if start is None else self.record_start(start)
         last = self.log_end if stop is None else min(self.record_start(stop), self.log_end)
         for error in contradictions(self.log, first, last):
@@ -111,7 +111,7 @@ class LogReader:
         if self.unread is not None and (stop is None or stop >= self.log_end):
             self._damaged(self.unread)
 
-    def _wanted(self, headers: Headers) -> Iterator[Rows]:
+    def _wanted(self, headers: Headers) -> Iterator[ListedEntries]:
         found = dispatch(DecodedRecords.of(headers), self.delay_levels_ms, self.batch_topics)
         # Before the first row is yielded, because its reader may discard fetched bytes.
         pieces = list(self._in_limits(found))
@@ -121,7 +121,7 @@ class LogReader:
                 pieces += self._unqueued(headers.take(rows))
         yield from pieces
 
-    def _in_limits(self, found: DispatchRequests) -> Iterator[Rows]:
+    def _in_limits(self, found: DispatchRequests) -> Iterator[ListedEntries]:
         limits = [self._limits_of(queue) for queue in found.queues]
         known = [one or _NOTHING for one in limits]
         rows = np.arange(len(found))
@@ -138,35 +138,36 @@ class LogReader:
                 bound = np.array([getattr(one, high) for one in known], dtype=np.int64)
                 rows = rows[value[rows] < bound[found.queue[rows]]]
         if len(rows):
-            yield _listed_rows(found, rows)
+            yield found.take(rows)
 
     def _limits_of(self, queue: QueueId) -> QueueLimits | None:
         if queue not in self._known:
             self._known[queue] = self.limits(queue)
         return self._known[queue]
 
-    def _unqueued(self, headers: Headers) -> Iterator[Rows]:
+    def _unqueued(self, headers: Headers) -> Iterator[ListedEntries]:
         """Records that are in no queue, with a wanted topic and time."""
         topics = stored_topics(headers).dictionary_encode()
-        names: list[str] = topics.dictionary.to_pylist()
-        codes = numbers_of(topics.indices, np.int32)
-        queue_id = headers.queue_id
+        codes = numbers_of(topics.indices, np.int64)
+        ids = headers.queue_id.astype(np.int64)
+        queues, queue = numbered_queues(topics.dictionary.to_pylist(), codes, ids)
+        limits = [self._limits_of(one) or _NOTHING for one in queues]
+        first, stop = (
+            np.array([getattr(one, bound) for one in limits], dtype=np.int64)[queue]
+            for bound in ("first_time", "stop_time")
+        )
         time = headers.store_timestamp
-        kept = []
-        for row in range(len(headers)):
-            limits = self._limits_of(QueueId(names[codes[row]], int(queue_id[row])))
-            if limits is not None and limits.first_time <= time[row] < limits.stop_time:
-                kept.append(row)
-        if kept:
-            picked = np.array(kept)
-            yield Rows(
-                names,
-                codes[picked],
-                queue_id[picked],
-                np.full(len(picked), -1, dtype=np.int64),
-                headers.at[picked] + headers.base,
-                headers.total[picked],
-                np.zeros(len(picked), dtype=np.int64),
+        kept = np.flatnonzero((first <= time) & (time < stop))
+        if len(kept):
+            nothing = np.zeros(len(kept), dtype=np.int64)
+            yield ListedEntries(
+                queues,
+                queue[kept],
+                nothing - 1,
+                headers.at[kept] + headers.base,
+                headers.total[kept],
+                nothing,
+                nothing + 1,
             )
 
     # --- boundaries of ranges
@@ -201,24 +202,6 @@ class LogReader:
 
 
 _NOTHING = QueueLimits(0, 0, 0, 0)
-
-
-def _listed_rows(found: DispatchRequests, rows: npt.NDArray[np.int64]) -> Rows:
-    # The topics are numbered once for all queues.
-    names = sorted({queue.topic for queue in found.queues})
-    number = {name: code for code, name in enumerate(names)}
-    topic_of = np.array([number[queue.topic] for queue in found.queues], dtype=np.int32)
-    id_of = np.array([queue.queue_id for queue in found.queues], dtype=np.int32)
-    queue = found.queue[rows]
-    return Rows(
-        names,
-        topic_of[queue],
-        id_of[queue],
-        found.offset[rows],
-        found.log_offset[rows],
-        found.size[rows],
-        found.tags_code[rows],
-    )
 
 
 def log_end_without_queues(log: CommitLog) -> int:

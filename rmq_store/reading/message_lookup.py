@@ -12,9 +12,9 @@ import pyarrow as pa
 from rmq_store.arrow.column_definitions import COLUMNS
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.next_intact_record import not_a_record
-from rmq_store.consumequeue.entries import Entries
 from rmq_store.errors import CorruptRecordError, MissingFileError, StoreError
 from rmq_store.format.compression import decompress
+from rmq_store.format.entries import Entries
 from rmq_store.format.layout import (
     HOST_V4_SIZE,
     HOST_V6_SIZE,

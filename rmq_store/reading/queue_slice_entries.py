@@ -11,11 +11,10 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from rmq_store.arrow.column_values import Rows
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.consumequeue.entries import Entries, concat_entries
 from rmq_store.errors import CorruptQueueError, ListedAt, StoreError
 from rmq_store.format.array_types import Ints
+from rmq_store.format.entries import Entries, ListedEntries, concat_entries
 from rmq_store.format.layout import EXT_MAX_ADDRESS, FILLER_SIZE
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.tag_key_hashes import tags_code
@@ -53,7 +52,7 @@ class WantedEntries:
             else np.array([tags_code(tag) & _MASK32 for tag in self._options.tags], dtype=np.int64)
         )
 
-    def wanted(self, slices: Sequence[QueueSlice]) -> Iterator[Rows]:
+    def wanted(self, slices: Sequence[QueueSlice]) -> Iterator[ListedEntries]:
         """The wanted entries of all slices, in log order unless the caller lets go of it."""
         # Records are read in the order of the log in any case, to go through it once.
         keeps_order = self._options.log_order or self._reads_log
@@ -61,7 +60,7 @@ class WantedEntries:
 
     def all_in_log_order(
         self, slices: Sequence[QueueSlice], whole: WholeRange, uncovered: UncoveredBytes
-    ) -> Iterator[Rows]:
+    ) -> Iterator[ListedEntries]:
         """The wanted entries in log order; `uncovered` sees all entries of the `whole` range."""
         rest = whole.rest
         others = {part.queue for part in rest}
@@ -91,7 +90,7 @@ class WantedEntries:
         others: Collection[QueueId] = (),
         *,
         keeps_order: bool = True,
-    ) -> Iterator[Rows]:
+    ) -> Iterator[ListedEntries]:
         """The `chosen` ones of the entries that lead to a record. Nothing is reported about `others`."""
         parts = [part for part in slices if part.start < part.stop]
         ends = [-1] * len(parts)

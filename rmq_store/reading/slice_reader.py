@@ -13,7 +13,6 @@ from rmq_store import loops
 from rmq_store.arrow.column_definitions import column_names
 from rmq_store.arrow.column_values import (
     BatchBuilder,
-    Rows,
     bodies_with_crcs,
     needs_log,
     other_topic_rows,
@@ -28,6 +27,7 @@ from rmq_store.consumequeue.entry_of_record import other_queues
 from rmq_store.errors import CorruptQueueError, ListedAt, MissingFileError, StoreError
 from rmq_store.files.source import Window
 from rmq_store.format.array_types import Bytes, Ints, Mask
+from rmq_store.format.entries import ListedEntries
 from rmq_store.format.layout import (
     MULTI_DISPATCH_SEPARATOR,
     Property,
@@ -42,6 +42,9 @@ from rmq_store.reading.queue_slice_entries import WantedEntries
 from rmq_store.reading.read_options import ReadOptions
 from rmq_store.snapshot.queue_view import QueueView
 from rmq_store.snapshot.uncovered_bytes import WholeRange
+
+_Located = tuple[ListedEntries, Headers, pa.Array | None]
+"""Rows, the headers of their records, and their bodies as stored if these are known."""
 
 OTHER_OFFSET = "lists a record at another queue offset than its own"
 """The end of the reason for an entry whose record says another queueOffset."""
@@ -129,7 +132,7 @@ class SliceReader:
             self._damaged(error, error.entry)
         self._report()
 
-    def batches_of(self, pieces: Iterable[Rows]) -> Iterator[pa.RecordBatch]:
+    def batches_of(self, pieces: Iterable[ListedEntries]) -> Iterator[pa.RecordBatch]:
         """Arrow batches of rows, in their order; rows about damage if the mode has them."""
         return self._in_mode(self._sound_batches(counted(pieces)))
 
@@ -139,7 +142,7 @@ class SliceReader:
             return taker.applied(batches, self._broker_name, self._asked)
         return batches
 
-    def _sound_batches(self, pieces: Iterable[Rows]) -> Iterator[pa.RecordBatch]:
+    def _sound_batches(self, pieces: Iterable[ListedEntries]) -> Iterator[pa.RecordBatch]:
         rows_next = self.options.first_batch_rows or self.options.batch_rows
         reported = 0
         for rows in pieces:
@@ -155,7 +158,7 @@ class SliceReader:
                 at = upto
         self._report()
 
-    def _batch_end(self, rows: Rows, at: int, most: int) -> int:
+    def _batch_end(self, rows: ListedEntries, at: int, most: int) -> int:
         """The end of a batch: rows and bytes within limits, all in one log file."""
         upto = min(at + most, len(rows))
         if not self._reads_log:
@@ -169,7 +172,7 @@ class SliceReader:
 
     # --- one batch ---------------------------------------------------------------------------------
 
-    def _batches(self, rows: Rows) -> Iterator[pa.RecordBatch]:
+    def _batches(self, rows: ListedEntries) -> Iterator[pa.RecordBatch]:
         """The rows as a batch, or as several if their bodies are large when opened."""
         if not self._reads_log:
             yield self._builder.build(rows, None)
@@ -183,7 +186,9 @@ class SliceReader:
         with window:
             yield from window.checked(self._batches_in(window.bytes, first, rows))
 
-    def _batches_in(self, window: Bytes, first: int, rows: Rows) -> Iterator[pa.RecordBatch]:
+    def _batches_in(
+        self, window: Bytes, first: int, rows: ListedEntries
+    ) -> Iterator[pa.RecordBatch]:
         """The batches of rows whose records are in the bytes of the log from offset `first` on."""
         rows, headers, stored = self._located(window, first, rows)
         inner = np.zeros(len(rows), dtype=bool)
@@ -215,7 +220,7 @@ class SliceReader:
 
     def _with_bodies(
         self,
-        rows: Rows,
+        rows: ListedEntries,
         headers: Headers,
         inner: Mask,
         properties: PropertyColumns | None,
@@ -243,7 +248,7 @@ class SliceReader:
                 yield self._builder.build(some, their, properties, bodies)
 
     def _with_members(
-        self, rows: Rows, headers: Headers, inner: Mask, bodies: pa.Array
+        self, rows: ListedEntries, headers: Headers, inner: Mask, bodies: pa.Array
     ) -> Iterator[pa.RecordBatch]:
         """A row for each message of inner batches, and one for each other record."""
         batched, plain = np.flatnonzero(inner), np.flatnonzero(~inner)
@@ -259,13 +264,8 @@ class SliceReader:
         order = np.argsort(both.column(_PLACE).to_numpy(), kind="stable")
         yield both.take(pa.array(order)).combine_chunks().to_batches()[0]
 
-    def _located(
-        self, window: Bytes, first: int, rows: Rows
-    ) -> tuple[Rows, Headers, pa.Array | None]:
-        """The rows with intact records, their headers, and their stored bodies if known.
-
-        Other rows are damage.
-        """
+    def _located(self, window: Bytes, first: int, rows: ListedEntries) -> _Located:
+        """The rows with intact records; other rows are damage."""
         headers = Headers(window, rows.log_offset - first, first)
         good = headers.valid & (headers.total == rows.size)
         if not good.all():
@@ -276,7 +276,7 @@ class SliceReader:
             self.log.chain.counts.bytes -= int(headers.body_length.sum())
         return self._believed(rows, headers)
 
-    def _window(self, rows: Rows, first: int) -> Window | None:
+    def _window(self, rows: ListedEntries, first: int) -> Window | None:
         """The bytes of the rows' records from log offset `first` on; None if their file is gone."""
         segment = self.log.chain.segment_at(first)
         if segment is None:
@@ -289,7 +289,9 @@ class SliceReader:
         window.fetch(rows.log_offset - first, rows.log_offset + rows.size - first)
         return window
 
-    def _believed(self, rows: Rows, headers: Headers) -> tuple[Rows, Headers, pa.Array | None]:
+    def _believed(
+        self, rows: ListedEntries, headers: Headers
+    ) -> tuple[ListedEntries, Headers, pa.Array | None]:
         """The rows without records of another queue and without bodies with a wrong CRC."""
         stored = None
         other = other_topic_rows(rows, headers) if len(rows) else np.zeros(0, dtype=bool)
@@ -302,8 +304,8 @@ class SliceReader:
                     strangers.append(row)
                 else:
                     numbers[row] = own
-        # Rows of records that no queue lists have the queue offset -1.
-        renumbered = (numbers != rows.queue_offset) & (rows.queue_offset >= 0)
+        # ListedEntries of records that no queue lists have the queue offset -1.
+        renumbered = (numbers != rows.offset) & (rows.offset >= 0)
         renumbered[strangers] = False
         wrong: Ints = np.union1d(strangers, np.flatnonzero(renumbered)).astype(np.int64)
         for row in wrong.tolist():
@@ -322,13 +324,13 @@ class SliceReader:
         return rows.take(keep), headers.take(keep), None
 
     def _checked(self, headers: Headers) -> tuple[Ints, pa.Array | None]:
-        """Rows with a wrong CRC, and the bodies of all rows if they come with the check."""
+        """ListedEntries with a wrong CRC, and the bodies of all rows if they come with the check."""
         if self._filters or "body" not in self._builder.names:
             return wrong_crc_rows(headers), None
         bodies, crcs = bodies_with_crcs(headers)
         return wrong_crc_rows(headers, crcs), bodies
 
-    def _explain(self, rows: Rows, bad: Ints) -> None:
+    def _explain(self, rows: ListedEntries, bad: Ints) -> None:
         """Report each bad row. The slower decoder reads it again, because it says what is wrong."""
         for row in bad.tolist():
             where, size = int(rows.log_offset[row]), int(rows.size[row])
@@ -349,7 +351,7 @@ class SliceReader:
                 listed_row(rows, row),
             )
 
-    def _stranger(self, rows: Rows, headers: Headers, row: int) -> CorruptQueueError:
+    def _stranger(self, rows: ListedEntries, headers: Headers, row: int) -> CorruptQueueError:
         topic = stored_topics(headers.take(np.array([row])))[0].as_py()
         return CorruptQueueError(
             self.log.path_at(int(rows.log_offset[row])),
@@ -360,12 +362,12 @@ class SliceReader:
             advice="The entry is left from before the log was cut, or damaged",
         )
 
-    def _renumbered(self, rows: Rows, row: int, own: int) -> CorruptQueueError:
+    def _renumbered(self, rows: ListedEntries, row: int, own: int) -> CorruptQueueError:
         return CorruptQueueError(
             self.log.path_at(int(rows.log_offset[row])),
             offset=int(rows.log_offset[row]),
             reason=f"queue {_name(rows, row)} {OTHER_OFFSET}",
-            expected=f"queue offset {int(rows.queue_offset[row])}",
+            expected=f"queue offset {int(rows.offset[row])}",
             actual=own,
             advice="The entry is damaged, or was written after a loss of entries. Read with "
             "source=commitlog, which numbers messages as their records say",
@@ -397,26 +399,27 @@ def ranges_of_slices(slices: Sequence[QueueSlice]) -> RangesOf:
     return lambda queue: ranges.get(queue, [])
 
 
-def _name(rows: Rows, row: int) -> str:
-    return f"{rows.topics[int(rows.topic_code[row])]}/{int(rows.queue_id[row])}"
+def _name(rows: ListedEntries, row: int) -> str:
+    queue = rows.queue_of(row)
+    return f"{queue.topic}/{queue.queue_id}"
 
 
-def _offset_in(rows: Rows, headers: Headers, row: int) -> int | None:
+def _offset_in(rows: ListedEntries, headers: Headers, row: int) -> int | None:
     """The queue offset that a record has in a queue other than its own (LMQ), as its properties say.
 
     None if it does not name the queue. One that gives no offset is believed to be in its place.
     """
     at, length = int(headers.properties_at[row]), int(headers.properties_length[row])
     found = decode_properties(headers.window[at : at + length].tobytes())
-    topic, listed_at = rows.topics[int(rows.topic_code[row])], int(rows.queue_offset[row])
+    (topic, queue_id), listed_at = rows.queue_of(row), int(rows.offset[row])
     if topic not in found.get(Property.INNER_MULTI_DISPATCH, "").split(MULTI_DISPATCH_SEPARATOR):
         return None
-    queues = other_queues(found, int(rows.queue_id[row]))
+    queues = other_queues(found, queue_id)
     offsets = [offset for queue, offset in queues if queue.topic == topic]
     return listed_at if listed_at in offsets else next(iter(offsets), listed_at)
 
 
-def counted(pieces: Iterable[Rows]) -> Iterator[Rows]:
+def counted(pieces: Iterable[ListedEntries]) -> Iterator[ListedEntries]:
     """The rows of a read."""
     for rows in pieces:
         loops.count(len(rows))

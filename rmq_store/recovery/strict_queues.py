@@ -9,7 +9,6 @@ import numpy as np
 
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.config.broker_conf import StoreConfig
-from rmq_store.consumequeue.entries import Entries
 from rmq_store.consumequeue.entry_of_record import DispatchRequests, appended_rows
 from rmq_store.consumequeue.queue_files import QueueFiles
 from rmq_store.consumequeue.queue_folders import QueueFolders
@@ -17,6 +16,7 @@ from rmq_store.consumequeue.queue_writer import QueueWriter
 from rmq_store.files.changes import cut
 from rmq_store.files.safe_paths import is_plain_name
 from rmq_store.format.array_types import Ints
+from rmq_store.format.entries import Entries
 from rmq_store.format.queues import QueueId
 from rmq_store.recovery.change_list import ChangeList
 from rmq_store.recovery.find_log_end import LogWalk

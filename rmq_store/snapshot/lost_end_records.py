@@ -20,10 +20,10 @@ from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.walk import Extent, SoundRun, walk
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.topics_json import declared_batch_topics
-from rmq_store.consumequeue.entries import Entries, no_entries
 from rmq_store.consumequeue.entry_of_record import DispatchRequests, dispatch
 from rmq_store.errors import ListedAt, MissingFileError, StoreError
 from rmq_store.format.array_types import Ints, Mask
+from rmq_store.format.entries import Entries, no_entries
 from rmq_store.format.layout import QUEUE_ENTRY, RECORD_HEAD
 from rmq_store.format.queues import QueueId
 from rmq_store.format.record import Gap

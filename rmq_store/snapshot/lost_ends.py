@@ -22,7 +22,6 @@ from rmq_store.commitlog.next_intact_record import walk_to_record
 from rmq_store.commitlog.walk import SoundRun, end_now
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.consumer_offsets import read_consumer_offsets, read_delay_offsets
-from rmq_store.consumequeue.entries import concat_entries
 from rmq_store.consumequeue.entry_of_record import other_queues
 from rmq_store.errors import (
     CorruptQueueError,
@@ -32,6 +31,7 @@ from rmq_store.errors import (
     StoreError,
     shown_path,
 )
+from rmq_store.format.entries import concat_entries
 from rmq_store.format.layout import (
     ABORT_FILE,
     BATCH_CONSUMEQUEUE_DIR,

@@ -19,12 +19,12 @@ from rmq_store.consumequeue.bisection import (
     offset_by_time,
     recheck_neighbours,
 )
-from rmq_store.consumequeue.entries import Entries, concat_entries, no_entries
 from rmq_store.consumequeue.queue_files import QueueExt, QueueFiles
 from rmq_store.consumequeue.queue_folders import QueueFolders, queue_folder
 from rmq_store.errors import StoreError, UnknownQueueError, nearest
 from rmq_store.files.cost import LOCAL
 from rmq_store.files.source import Ranges, fetch_all
+from rmq_store.format.entries import Entries, concat_entries, no_entries
 from rmq_store.format.layout import (
     ABORT_FILE,
     CHECKPOINT_FILE,

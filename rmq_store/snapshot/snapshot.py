@@ -20,11 +20,11 @@ from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.next_intact_record import intact_records_behind
 from rmq_store.commitlog.walk import last_from
 from rmq_store.config.broker_conf import StoreConfig
-from rmq_store.consumequeue.entries import Entries, concat_entries
 from rmq_store.consumequeue.queue_files import QueueFiles, is_at_or_after
 from rmq_store.consumequeue.queue_folders import QueueFolders
 from rmq_store.errors import StoreError
 from rmq_store.files.parallel import side_by_side
+from rmq_store.format.entries import Entries, concat_entries
 from rmq_store.format.layout import (
     ABORT_FILE,
     FILLER_SIZE,

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from rmq_store.arrow.column_definitions import BY_NAME
 from rmq_store.arrow.column_values import (
     BatchBuilder,
-    Rows,
     other_topic_rows,
     stored_bodies,
     stored_topics,
@@ -30,6 +29,7 @@ from rmq_store.errors import CorruptRecordError, StoreError
 from rmq_store.format.array_types import Ints
 from rmq_store.format.compression import decompress
 from rmq_store.format.crc import crc32
+from rmq_store.format.entries import ListedEntries, Queues
 from rmq_store.format.layout import (
     CRC_ITEM_SIZE,
     CRC_MASK,
@@ -39,6 +39,7 @@ from rmq_store.format.layout import (
 )
 from rmq_store.format.message import to_message
 from rmq_store.format.properties import decode_utf8
+from rmq_store.format.queues import QueueId
 from rmq_store.format.record import Record, decode_record, encode_record
 from rmq_store.format.tag_key_hashes import (
     index_key_hash,
@@ -97,15 +98,14 @@ def raised(row: int, error: StoreError) -> None:
 def rows_by_the_fast_path(
     headers: Headers, topics: list[str], queue_offsets: Sequence[int]
 ) -> list[dict[str, Any]]:
-    names = sorted(set(topics))
-    rows = Rows(
-        names,
-        np.array([names.index(topic) for topic in topics], dtype=np.int32),
-        headers.queue_id,
+    rows = ListedEntries(
+        Queues(map(QueueId, topics, headers.queue_id.tolist())),
+        np.arange(len(topics)),
         np.array(queue_offsets, dtype=np.int64),
         headers.at + headers.base,
         headers.total,
         np.full(len(topics), 7, dtype=np.int64),
+        np.ones(len(topics), dtype=np.int64),
     )
     ((_, bodies),) = opened_bodies(
         headers,
@@ -181,11 +181,8 @@ def test_a_queue_of_other_topics_is_noticed_row_by_row() -> None:
     window, at, placed = as_log([*others, replace(plain, topic=b"or\xff")])
     headers = Headers(window, at, 0)
     count = len(placed)
-    rows = Rows(
-        ["orders"],
-        np.zeros(count, dtype=np.int32),
-        np.full(count, 3, dtype=np.int32),
-        *(np.zeros(count, dtype=np.int64) for _ in range(4)),
+    rows = ListedEntries(
+        Queues([QueueId("orders", 3)]), *(np.zeros(count, dtype=np.int64) for _ in range(6))
     )
     assert other_topic_rows(rows, headers).tolist() == [False, True, True, True]
 

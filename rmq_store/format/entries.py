@@ -1,0 +1,128 @@
+"""Queue entries as columns: of one queue, and of several."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from rmq_store.format.array_types import Columns, Ints, concatenated
+from rmq_store.format.layout import FILLER_SIZE
+from rmq_store.format.queues import QueueId
+
+
+@dataclass(slots=True)
+class Entries(Columns):
+    """n queue entries as int64 arrays of n in native byte order.
+
+    `offset` is the queueOffset of the (first) message. `count` is the number of messages in the
+    record.
+    """
+
+    offset: Ints
+    log_offset: Ints
+    size: Ints
+    tags_code: Ints
+    count: Ints
+
+    def __len__(self) -> int:
+        return len(self.offset)
+
+    @property
+    def points_to_record(self) -> npt.NDArray[np.bool_]:
+        """Mask of the entries that point to a record; filler and zeros do not."""
+        points: npt.NDArray[np.bool_] = (self.size > 0) & (self.size != FILLER_SIZE)
+        return points & (self.log_offset >= 0)
+
+
+def no_entries() -> Entries:
+    """Entries of length 0."""
+    return Entries(*(np.zeros(0, dtype=np.int64) for _ in range(5)))
+
+
+def hole_at(at: int) -> Entries:
+    """The entry that stands for the missing units from `at` on, which no file holds."""
+    nothing = np.zeros(1, dtype=np.int64)
+    return Entries(nothing + at, nothing, nothing, nothing, nothing + 1)
+
+
+def concat_entries(parts: Sequence[Entries]) -> Entries:
+    """The entries of `parts` in one object, in order."""
+    if len(parts) == 1:
+        return parts[0]
+    if not parts:
+        return no_entries()
+    return Entries(*concatenated(parts, Entries.__match_args__))
+
+
+class Queues(tuple[QueueId, ...]):
+    """Queues that entries number. Arrays have an element for each queue."""
+
+    @cached_property
+    def topics(self) -> list[str]:
+        """The distinct topics, in order."""
+        return sorted({queue.topic for queue in self})
+
+    @cached_property
+    def topic_codes(self) -> npt.NDArray[np.int32]:
+        """The place of each queue's topic in `topics`."""
+        number = {topic: code for code, topic in enumerate(self.topics)}
+        return np.array([number[queue.topic] for queue in self], dtype=np.int32)
+
+    @cached_property
+    def queue_ids(self) -> npt.NDArray[np.int32]:
+        """The queueIds."""
+        return np.array([queue.queue_id for queue in self], dtype=np.int32)
+
+
+@dataclass(slots=True)
+class ListedEntries(Columns):
+    """n entries of several queues: `queue` holds places in `queues`. Int64 arrays of n.
+
+    `offset` is the queueOffset of the (first) message, -1 of a record that no queue lists. `count` is
+    the number of messages in the record.
+    """
+
+    queues: Queues
+    queue: Ints
+    offset: Ints
+    log_offset: Ints
+    size: Ints
+    tags_code: Ints
+    count: Ints
+
+    def __len__(self) -> int:
+        return len(self.queue)
+
+    @property
+    def topic_code(self) -> npt.NDArray[np.int32]:
+        """The place of each entry's topic in `queues.topics`."""
+        codes: npt.NDArray[np.int32] = self.queues.topic_codes[self.queue]
+        return codes
+
+    @property
+    def queue_id(self) -> npt.NDArray[np.int32]:
+        """The queueId of each entry."""
+        ids: npt.NDArray[np.int32] = self.queues.queue_ids[self.queue]
+        return ids
+
+    def queue_of(self, row: int) -> QueueId:
+        """The queue of one entry."""
+        return self.queues[int(self.queue[row])]
+
+    def is_of(self, topics: Collection[str]) -> npt.NDArray[np.bool_]:
+        """A mask of the entries of some topics."""
+        wanted = np.array([queue.topic in topics for queue in self.queues], dtype=bool)
+        mask: npt.NDArray[np.bool_] = wanted[self.queue]
+        return mask
+
+    def by_queue(self, rows: Ints | None = None) -> Iterator[tuple[QueueId, Ints]]:
+        """Each queue with entries, and the rows of those, in order; only some `rows` if given."""
+        rows = np.arange(len(self)) if rows is None else rows
+        rows = rows[np.argsort(self.queue[rows], kind="stable")]
+        for part in np.split(rows, np.flatnonzero(np.diff(self.queue[rows])) + 1):
+            if len(part):
+                yield self.queue_of(int(part[0])), part
