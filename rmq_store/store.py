@@ -302,8 +302,8 @@ class MessageStore:
         verify_queue: bool = False,
         whole: WholeRange | None = None,
         **how: Unpack[ReadHow],
-    ) -> Iterator[pa.RecordBatch]:
-        """Arrow batches of all `slices` together, in the order of the log.
+    ) -> pa.RecordBatchReader:
+        """Arrow batches of all `slices` together, in the order of the log, read as they are asked for.
 
         The other keywords are those of `ReadHow`; the schema of the batches is
         `arrow_schema(columns)`. Columns that stand in the queue entry come from there; if no other
@@ -320,7 +320,7 @@ class MessageStore:
         if whole is None and reader.may_account:
             whole = whole_range(self.view, slices, self.is_system_topic)
         self.view.fetch_ahead((*slices, *(whole.rest if whole else ())))
-        return reader.read(slices, whole)
+        return pa.RecordBatchReader.from_batches(options.schema, reader.read(slices, whole))
 
     def read_log(
         self,
@@ -330,7 +330,7 @@ class MessageStore:
         limits: Limits | None = None,
         include_unqueued: bool = False,
         **how: Unpack[ReadHow],
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> pa.RecordBatchReader:
         """Arrow batches of the records that start in [start, stop) of the log; queues stay closed.
 
         The rows equal those that the queues would give: topic, queue and offset are derived from
@@ -345,7 +345,7 @@ class MessageStore:
         levels, declared = self.config.delay_levels_ms, batch_topics(self.view.declared_topics)
         unread = unread_dledger(self.path, self.config, self.log.chain.segments)
         reader = LogReader(rows, limits, levels, declared, include_unqueued, unread)
-        return reader.read(start, stop)
+        return pa.RecordBatchReader.from_batches(options.schema, reader.read(start, stop))
 
     def _reader(self, options: ReadOptions, ranges_of: RangesOf) -> SliceReader:
         end = self._snapshot.log_end
@@ -362,8 +362,10 @@ class MessageStore:
         *,
         include_system_topics: bool = False,
         **how: Unpack[ReadManner],
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> pa.RecordBatchReader:
         """Arrow batches of the messages of `topics`: one name, several, or by default all user topics.
+
+        DuckDB, Polars, DataFusion and others take the reader as it is, without a copy.
 
         `start` and `stop`: queue offsets, half-open, clipped to each queue. `tags`, `columns` and
         the other keywords as in `read_slices`. Raises UnknownQueueError for an unknown topic.
@@ -379,6 +381,10 @@ class MessageStore:
             for part in self.view.ranges_of(names, queue_ids)
         ]
         return self.read_slices(slices, tags=tags, columns=columns, **how)
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """The messages of all user topics, for what takes Arrow streams (the PyCapsule protocol)."""
+        return self.read_batches().__arrow_c_stream__(requested_schema)
 
     def get_message(
         self,

@@ -40,6 +40,10 @@ class DamageMode:
             return (*DEFAULT_NAMES, CORRUPT)
         return given
 
+    def schema(self, columns: Sequence[str]) -> pa.Schema:
+        """The schema of batches with these columns."""
+        return nullable_schema(columns) if self.mode == PERMISSIVE else arrow_schema(columns)
+
     def applied(
         self, batches: Iterable[pa.RecordBatch], broker_name: str, columns: Sequence[str]
     ) -> Iterator[pa.RecordBatch]:
@@ -47,7 +51,7 @@ class DamageMode:
 
         All columns are then nullable. At the end, one line of the log says what was left out.
         """
-        schema = nullable_schema(columns)
+        schema = self.schema(columns)
         for batch in batches:
             permissive = self.mode == PERMISSIVE
             yield pa.RecordBatch.from_arrays(batch.columns, schema=schema) if permissive else batch

@@ -6,7 +6,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypedDict
 
-from rmq_store.arrow.column_definitions import column_names
+import pyarrow as pa
+
+from rmq_store.arrow.column_definitions import arrow_schema, column_names
 from rmq_store.errors import InvalidArgumentError, nearest
 from rmq_store.format.compression import DEFAULT_MAX_BODY_BYTES
 from rmq_store.format.layout import TAG_SEPARATOR
@@ -82,6 +84,14 @@ class ReadOptions:
     verify_queue: bool = False  # read records even if no column needs them
     check_ends: bool = True
     log_order: bool = True  # else rows of the queue alone come queue after queue
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of the batches."""
+        names = column_names(self.columns)
+        if isinstance(self.on_damage, DamageMode):
+            return self.on_damage.schema(names)
+        return arrow_schema(names)
 
     @classmethod
     def of(cls, verify_queue: bool, **how: Unpack[ReadHow]) -> ReadOptions:

@@ -1,0 +1,109 @@
+"""What takes Arrow streams reads a store: DuckDB, Polars, DataFusion."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import datafusion
+import duckdb
+import polars
+import pyarrow as pa
+import pytest
+
+from rmq_store import MessageStore
+from rmq_store.arrow.column_definitions import arrow_schema
+from rmq_store.errors import CorruptRecordError
+from rmq_store.format.queues import QueueSlice
+from tests.support.golden import GoldenStore, unpack, user_topic
+
+Golden = Callable[[str], GoldenStore]
+
+
+@pytest.fixture
+def store(golden: Golden) -> GoldenStore:
+    return golden("clean-5.3.3")
+
+
+def test_duckdb_counts_what_a_consumer_was_given(store: GoldenStore) -> None:
+    expected = Counter((r["topic"], r["tags"]) for r in store.truth if user_topic(r))
+    with store.open() as opened:
+        database = duckdb.connect()
+        database.register("messages", opened.read_batches(columns=["topic", "tags"]))
+        found = database.sql("SELECT topic, tags, count(*) FROM messages GROUP BY ALL").fetchall()
+        database.register("store", opened)
+        (total,) = database.sql("SELECT count(*) FROM store").fetchall()
+    assert {(topic, tags): count for topic, tags, count in found} == expected
+    assert total == (expected.total(),)
+
+
+def test_polars_and_datafusion_have_the_same_rows(store: GoldenStore) -> None:
+    places = [r["commitLogOffset"] for r in store.truth if r["topic"] == "orders"]
+    columns = ["commitLogOffset", "storeTimestamp", "body", "properties"]
+    with store.open() as opened:
+        rows = pa.Table.from_batches(opened.read_batches("orders", columns=columns))
+        frame = polars.DataFrame(opened.read_batches("orders", columns=columns))
+        context = datafusion.SessionContext()
+        far = context.from_arrow(opened.read_batches("orders", columns=columns)).to_arrow_table()
+    assert rows["commitLogOffset"].to_pylist() == sorted(places)
+    assert frame["commitLogOffset"].to_list() == rows["commitLogOffset"].to_pylist()
+    assert frame["body"].to_list() == rows["body"].to_pylist()
+    assert far.to_pylist() == rows.to_pylist()
+
+
+def test_a_reader_without_rows_has_the_schema(store: GoldenStore) -> None:
+    with store.open() as opened:
+        queue = opened.queues("orders")[0]
+        for reader in (
+            opened.read_batches("orders", stop=0),
+            opened.read_slices([QueueSlice(queue, 5, 5)]),
+            opened.read_log(0, 0),
+        ):
+            assert isinstance(reader, pa.RecordBatchReader)
+            assert reader.schema == arrow_schema(None)
+            assert reader.read_all().num_rows == 0
+        permissive = opened.read_batches("orders", stop=0, on_damage="permissive")
+        assert permissive.schema.names[-1] == "corruptRecord"
+        assert all(field.nullable for field in permissive.schema)
+
+
+@pytest.mark.parametrize("mode", [None, "permissive", "dropmalformed"])
+@pytest.mark.parametrize("columns", [None, ["queueOffset"], ["body", "corruptRecord", "rawBody"]])
+def test_batches_have_the_schema_that_the_reader_names(
+    store: GoldenStore, mode: str | None, columns: list[str] | None
+) -> None:
+    with store.open() as opened:
+        readers = (
+            opened.read_batches(columns=columns, on_damage=mode, unwrap_batches=True),
+            opened.read_log(columns=columns, on_damage=mode),
+        )
+        for reader in readers:
+            batches = list(reader)
+            assert batches
+            assert all(batch.schema == reader.schema for batch in batches)
+
+
+def test_an_error_keeps_its_type_and_reaches_other_libraries_as_text(tmp_path: Path) -> None:
+    golden = unpack("clean-5.3.3", tmp_path)
+    hurt = next(r for r in golden.truth if r["topic"] == "orders")
+    log = min((Path(golden.path) / "commitlog").iterdir())
+    raw = bytearray(log.read_bytes())
+    raw[hurt["commitLogOffset"] + 100] ^= 1
+    log.write_bytes(raw)
+    with MessageStore.open(golden.path) as opened:
+        with pytest.raises(CorruptRecordError):
+            list(opened.read_batches("orders"))
+        database = duckdb.connect()
+        database.register("damaged", opened.read_batches("orders", columns=["body"]))
+        with pytest.raises(duckdb.Error, match="RMQSTORE_CORRUPT_RECORD"):
+            database.sql("SELECT count(body) FROM damaged").fetchall()
+
+
+def test_the_package_is_the_command(store: GoldenStore) -> None:
+    command = [sys.executable, "-m", "rmq_store", "topics", store.path]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "orders" in done.stdout
