@@ -12,14 +12,12 @@ from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.commitlog.record_runs import follow, next_record
-from rmq_store.commitlog.walk import Extent, SoundRun, gap_at, last_from, piece_at, walk
+from rmq_store.commitlog.walk import Extent, SoundRun, gap_at, last_from, walk
 from rmq_store.errors import CorruptRecordError, MissingFileError, StoreError
 from rmq_store.files.segments import SegmentFile
 from rmq_store.format.layout import MAGIC_V1, MAGIC_V2
 from rmq_store.format.record import NO_RECORD, Gap
 
-_LARGEST_RECORD = 8 << 20  # bytes; twice what a broker takes by default
 _LOOK_BACK = 16 << 20  # how far before an offset a walk starts, to reach it record by record
 
 
@@ -42,30 +40,20 @@ def next_start(log: CommitLog, segment: SegmentFile, offset: int) -> tuple[int, 
     file, returns its end. Second value: the start of the record that contains `offset`, according
     to its head; None without one.
     """
-    base, size = segment.base, log.chain.file_size
-    goal = offset - base
-    if goal == 0:
-        return offset, None
-    low, high = max(0, goal - _LOOK_BACK - _LARGEST_RECORD), min(size, goal + _LARGEST_RECORD)
-    with log.window_of(segment) as window:
-        window.fetch([low], [high])
-        at: int | None = 0
-        if goal > _LOOK_BACK:
-            at = next_record(window, base, goal - _LOOK_BACK, size)
-            if at is None or at > goal:
-                _note_damage(log, base + goal - _LOOK_BACK, base + (size if at is None else at))
-        while at is not None and at < goal:
-            run = follow(window.bytes, base, at, goal)
-            at = run.stop
-            if at > goal:
-                return min(at, size) + base, int(run.at[-1]) + base
-            if at == goal:
-                break
-            piece = piece_at(log, segment, at + base)  # a record, if it was written meanwhile
-            if isinstance(piece, Extent) and piece.gap is Gap.DAMAGED:
-                _note_damage(log, piece.start, piece.stop)
-            at = piece.stop - base
-    return (log.chain.segment_end(segment) if at is None else min(at, size) + base), None
+    end = log.chain.segment_end(segment)
+    at = segment.base
+    if offset - at > _LOOK_BACK:
+        found = log.next_record(segment, offset - _LOOK_BACK, end)
+        at = end if found is None else found
+        if at > offset:
+            _note_damage(log, offset - _LOOK_BACK, at)
+            return at, None
+    around: int | None = None
+    for piece in walk(log, at, offset, check_crc=False):
+        at, around = piece.stop, piece.last if isinstance(piece, SoundRun) else None
+        if isinstance(piece, Extent) and piece.gap is Gap.DAMAGED:
+            _note_damage(log, piece.start, piece.stop)
+    return at, around if at > offset else None
 
 
 def walk_to_record(log: CommitLog, cut: int, log_end: int) -> int:
