@@ -22,6 +22,7 @@ import click
 
 from rmq_store import MessageStore
 from rmq_store.errors import InvalidArgumentError, nearest
+from rmq_store.files.journal import refuse_uri
 from rmq_store.format.queues import QueueSlice
 from rmq_store.search.log_partitions import LogSlice, pieces_of
 from rmq_store.text.progress import Progress
@@ -57,7 +58,6 @@ from spark_source.options.parse import parse_options
 from spark_source.options.secret import HidesSecrets, without_secrets
 from spark_source.planning.partitions import cut_into_slices
 from spark_source.planning.query_plan import ReadPlan, pin
-from spark_source.writing.target.lock import refuse_uri
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from rmq_store.files.durable_files import sync_folder, write_whole
+from rmq_store.files.journal import refusals
 from rmq_store.files.safe_paths import refuse_links
 from rmq_store.format.queues import QueueId
 from rmqstore_jobs.exporting.wave_result import (
@@ -36,7 +37,7 @@ from rmqstore_jobs.exporting.wave_result import (
     unreadable,
 )
 from spark_source.options.secret import without_secrets
-from spark_source.writing.target.lock import TargetLock, refusals
+from spark_source.writing.target.lock import TargetLock
 
 FOLDER, STAGING, LOCK = "_manifest", "_staging", "_lock"
 SUM, BEGUN = "_sum.json", "_begun.json"

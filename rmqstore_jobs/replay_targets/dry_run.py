@@ -23,6 +23,7 @@ from rmq_store.arrow.encoding.batch_to_records import LOOPBACK, prepare
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.locate import refuse_foreign_log
 from rmq_store.errors import InvalidMessageError
+from rmq_store.files.journal import has_content
 from rmq_store.format.queues import QueueSlice
 from rmq_store.format.releases import Dialect, dialect
 from rmq_store.questions.answer_by_shares import ask
@@ -56,7 +57,6 @@ from rmqstore_jobs.running.spark_engine import engine_of
 from rmqstore_jobs.running.store_selection import lost_from
 from spark_source.options.definitions import DEFAULT_PARTITION_BYTES
 from spark_source.planning.query_plan import ReadPlan
-from spark_source.writing.target.lock import has_content
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

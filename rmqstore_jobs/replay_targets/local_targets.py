@@ -20,6 +20,7 @@ import pyarrow as pa
 from rmq_store import MessageStore
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import StoreError
+from rmq_store.files.journal import has_content
 from rmq_store.format.queues import QueueId
 from rmq_store.search.log_partitions import LogSlice
 from rmq_store.text.progress import Progress
@@ -49,7 +50,6 @@ from rmqstore_jobs.replaying.report import ReplayReport, TargetRange
 from rmqstore_jobs.running.failures import failure
 from rmqstore_jobs.running.provenance import Provenance, files_of_store, provenance_of, sums_of
 from rmqstore_jobs.running.store_selection import lost_from
-from spark_source.writing.target.lock import has_content
 from spark_source.writing.target.write_options import WriteOptions
 
 if TYPE_CHECKING:

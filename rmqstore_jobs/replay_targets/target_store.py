@@ -15,10 +15,10 @@ from rmq_store.errors import (
     StoreError,
     StoreLockedError,
 )
+from rmq_store.files.journal import has_content
 from rmq_store.format.queues import QueueId
 from rmqstore_jobs.replaying.replay_ledger import Ledger, LedgerError, ReplayRun
-from spark_source.writing.target.lock import has_content
-from spark_source.writing.target.undo_killed_append import settle_append
+from spark_source.writing.target.settle_killed_write import settle_append
 from spark_source.writing.target.write_options import WriteOptions
 
 if TYPE_CHECKING:

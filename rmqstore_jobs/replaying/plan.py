@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from rmq_store import MessageStore, StoreSnapshot
+from rmq_store.files.journal import has_content
 from rmq_store.format.queues import QueueSlice
 from rmq_store.format.topics import LMQ_PREFIX
 from rmq_store.search.log_partitions import LogSlice, joined, offset_steps, pieces_of
@@ -18,7 +19,6 @@ from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from spark_source.options.parse import parse_options
 from spark_source.planning.partitions import cut_into_slices
 from spark_source.planning.query_plan import ReadPlan, pin
-from spark_source.writing.target.lock import has_content
 
 OFFSETS_COUNTED_AT_A_TIME = 1 << 20
 _SMALLEST_WAVE, _LARGEST_WAVE, _WAVE_BYTES_A_QUEUE = 64 << 20, 256 << 20, 1 << 20

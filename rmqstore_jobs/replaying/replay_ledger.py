@@ -20,7 +20,7 @@ from rmq_store import StoreError
 from rmq_store.files.safe_paths import is_plain_name
 from rmq_store.format.queues import QueueId, QueueSlice
 from spark_source.writing.target.ledger_file import LedgerFile
-from spark_source.writing.target.write_ledger import APPENDING, Begun
+from spark_source.writing.target.write_journal import APPENDING, Begun
 
 State = Literal["writing", "stopped", "done"]
 

@@ -14,11 +14,11 @@ from rmq_store.admin.info import newest_store_timestamp
 from rmq_store.arrow.encoding.checks import topic_fault
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import InvalidArgumentError
+from rmq_store.files.journal import refuse_uri
 from rmq_store.format.queues import QueueId
 from rmq_store.format.releases import dialect
 from rmq_store.text.times import NotATimeError, RelativeTime, Time, fixed_time, iso_time, parse_time
 from spark_source.options.value_parsers import EARLIEST
-from spark_source.writing.target.lock import refuse_uri
 
 DEFAULT_PATIENCE = 120.0
 QueueMap = Mapping[tuple[str | None, int], int]

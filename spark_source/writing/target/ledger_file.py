@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 from rmq_store.errors import CorruptConfigError, StoreError
 from rmq_store.files.durable_files import LARGEST_JSON, read_file, write_whole
-from spark_source.writing.target.lock import TargetLock, refusals
+from rmq_store.files.journal import refusals
+from spark_source.writing.target.lock import TargetLock
 
 FORMAT = 1
 _T = TypeVar("_T")

@@ -4,21 +4,11 @@ from __future__ import annotations
 
 import fcntl
 import os
-import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-from rmq_store import StoreError
-from rmq_store.errors import AccessError, InvalidArgumentError
+from rmq_store.files.journal import TargetLockedError, refusals
 
 _AT_ONCE = fcntl.LOCK_EX | fcntl.LOCK_NB
-
-
-class TargetLockedError(StoreError):
-    """Another process works on the same target."""
-
-    code = "RMQSTORE_TARGET_LOCKED"
 
 
 class TargetLock:
@@ -63,40 +53,8 @@ def _locked(path: Path, how: int) -> int:
         os.close(descriptor)
 
 
-@contextmanager
-def refusals(path: Path) -> Iterator[None]:
-    """Convert errors of the operating system to an AccessError about `path`."""
-    try:
-        yield
-    except OSError as error:
-        raise AccessError(
-            error.filename or path,
-            reason=f"cannot be written: {error.strerror or error}",
-            advice="Name a writable folder, or check permissions, disk and mount",
-        ) from error
-
-
 def _is_file_of(descriptor: int, path: Path) -> bool:
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
         return False
-
-
-def refuse_uri(target: str) -> None:
-    """Raise InvalidArgumentError for a URI, which would become a local folder of that name."""
-    found = re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", target)
-    if found:
-        raise InvalidArgumentError(
-            None,
-            reason="the target is a URI, and stores and exports are written to folders",
-            expected="a local or mounted folder, which executors share",
-            actual=f"{found[0]}...",  # the rest may hold credentials
-            advice="Write to a folder, and copy it to the object store",
-        )
-
-
-def has_content(path: str) -> bool:
-    """Whether `path` is a file, or a folder that is not empty."""
-    target = Path(path)
-    return target.exists() and (not target.is_dir() or any(target.iterdir()))

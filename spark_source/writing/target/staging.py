@@ -1,6 +1,6 @@
 """Prepared rows in files beside the target, until the driver appends them.
 
-`.NAME.write` beside a store NAME holds the ledger, the lock, and a folder for each write with one
+`.NAME.write` beside a store NAME holds the journal, the lock, and a folder for each write with one
 file for each task: an Arrow IPC stream for each batch. Size and CRC of each are known to the driver.
 Nothing in the folder is followed through a link.
 """
@@ -26,9 +26,9 @@ from typing import Any
 import pyarrow as pa
 
 from rmq_store.errors import MissingFileError, StoreError, UnsafeNameError
+from rmq_store.files.journal import refusals
 from rmq_store.files.safe_paths import path_inside
 from rmq_store.format.crc import crc32
-from spark_source.writing.target.lock import refusals
 
 LOG = logging.getLogger("rmqstore")
 _OWNER = "owner.json"
@@ -170,7 +170,7 @@ class Staging:
 
 
 def remove_if_empty(folder: Path) -> None:
-    """Delete the folder of all writes if it has neither a ledger nor another write."""
+    """Delete the folder of all writes if it has neither a journal nor another write."""
     try:
         folder.rmdir()
     except OSError:

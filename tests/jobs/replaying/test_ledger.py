@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from rmq_store.files.journal import TargetLockedError
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmqstore_jobs.replaying.replay_ledger import Ledger, LedgerError, ReplayRun, new_run
-from spark_source.writing.target.lock import TargetLockedError
 
 
 def a_run(**changes: Any) -> ReplayRun:

@@ -14,7 +14,7 @@ import pytest
 from rmq_store import MessageStore
 from rmq_store.verify import verify
 from spark_source.writing.commit import commit
-from spark_source.writing.target.write_ledger import StreamBatch
+from spark_source.writing.target.write_journal import StreamBatch
 from tests.support.running.campaigns import count, seed_of
 from tests.support.running.killing import calls_of
 from tests.support.writing.writes import left_beside, numbers_in, prepared, write_rows
@@ -82,7 +82,7 @@ class Round:
         if self.stream is not None:
             write_rows(self.target, BEFORE, ROWS, overwrite=self.overwrite, stream=self.stream)
             assert numbers_in(self.target) == self.whole
-            assert left_beside(self.target) == ["ledger.json"]
+            assert left_beside(self.target) == ["journal.json"]
         else:
             write_rows(self.target, 500, AFTER)
             after = list(range(500, 500 + AFTER))
