@@ -177,7 +177,7 @@ def _next_steps(spec: ReplaySpec) -> Panel:
         Text(
             f"new store   {spec.to_store}\n"
             f"Parquet     {spec.to_parquet}\n"
-            f"ledger      {spec.to_store}.replay.json\n\n"
+            f"journal     {spec.to_store}.replay.json\n\n"
             f"try         .venv/bin/python jobs/replay.py {spec.source} \\\n"
             "                --topic orders --tag cancelled --to demo-out/cancelled\n"
             "or          .venv/bin/python jobs/replay.py --help"

@@ -49,7 +49,7 @@ from rmqstore_jobs.running.job_command import (
     size,
     spec_from,
 )
-from rmqstore_jobs.running.provenance import files_of_store, provenance_of, sums_of
+from rmqstore_jobs.running.provenance import provenance_of
 from rmqstore_jobs.running.result_tables import Answer
 from rmqstore_jobs.running.source_options import source_options
 from rmqstore_jobs.running.store_selection import lost_from
@@ -314,7 +314,6 @@ class _Export:
             for folder, its in sorted(by_folder.items())
         ]
         totals = self.manifest.totals
-        sums = sums_of(self.spark, files_of_store(self.plan.store)) if self.spec.checksums else ()
         return Answer(
             job="export",
             ok=self.stopped_by is None and not self.problems,
@@ -328,10 +327,11 @@ class _Export:
                 "target": str(self.manifest.target),
             },
             source=provenance_of(
+                self.spark,
                 self.plan.store,
                 (part for wave in self.written for part in (r.slice for r in wave.ranges)),
                 dict(self.spec.options),
-                sums,
+                checksums=self.spec.checksums,
             ),
             seconds=round(time.monotonic() - self.began, 3),
             problems=tuple(self.problems),

@@ -33,14 +33,13 @@ from rmqstore_jobs.replay_targets.wave_reader import to_append
 from rmqstore_jobs.replaying.origin_properties import ORIGIN_PREFIX, property_map
 from rmqstore_jobs.replaying.plan import (
     cut_short,
-    ledger_place,
     left_of,
     messages_selected,
     narrowed,
     planned,
     refuse_to_mix,
 )
-from rmqstore_jobs.replaying.replay_ledger import Ledger, ReplayRun
+from rmqstore_jobs.replaying.replay_journal import ReplayJournal, ReplayRun
 from rmqstore_jobs.replaying.replay_question import (
     READ_TO_SEND,
     REFUSED_BY_BROKER,
@@ -52,7 +51,7 @@ from rmqstore_jobs.replaying.replay_question import (
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from rmqstore_jobs.replaying.replayed_rows import OTHER_KEY, OTHER_TIME, READ
 from rmqstore_jobs.replaying.report import PlannedQueue, ReplayReport
-from rmqstore_jobs.running.provenance import files_of_store, provenance_of, sums_of
+from rmqstore_jobs.running.provenance import provenance_of
 from rmqstore_jobs.running.spark_engine import engine_of
 from rmqstore_jobs.running.store_selection import lost_from
 from spark_source.options.definitions import DEFAULT_PARTITION_BYTES
@@ -87,7 +86,7 @@ def run(spark: SparkSession | None, spec: ReplaySpec) -> ReplayReport:
     """Report what a run with this spec would do now. Raises StoreError if the run would be
     refused."""
     began = time.monotonic()
-    before = cut_short(Ledger.seen(ledger_place(spec)), spec)
+    before = cut_short(ReplayJournal.seen(spec.journal_target), spec)
     if before is None:
         refuse_to_mix(spec)
         if spec.to_store is not None and has_content(spec.to_store):
@@ -113,7 +112,6 @@ def run(spark: SparkSession | None, spec: ReplaySpec) -> ReplayReport:
         spec.to_broker: messages - refused,
         spec.to_parquet: messages,
     }
-    sums = sums_of(spark, files_of_store(plan.store)) if spec.checksums else ()
     problems = [f"{n:,}: {why}" for why, n in reasons.most_common(_REASONS_SHOWN)]
     lost = list(lost_from(plan))
     return ReplayReport(
@@ -126,7 +124,9 @@ def run(spark: SparkSession | None, spec: ReplaySpec) -> ReplayReport:
         matched=messages,
         written={},
         skipped={reason: count for reason, count in skipped.items() if count},
-        source=provenance_of(plan.store, plan.ranges, spec.asked(), sums),
+        source=provenance_of(
+            spark, plan.store, plan.ranges, spec.asked(), checksums=spec.checksums
+        ),
         seconds=round(time.monotonic() - began, 3),
         problems=(*problems, *lost),
         planned=queues,
@@ -152,7 +152,7 @@ def _for_store(
 def _left(spec: ReplaySpec, plan: ReadPlan, before: ReplayRun | None) -> list[QueueSlice]:
     if before is None:
         return list(plan.ranges)
-    if spec.to_parquet is not None and before.parquet != "done":
+    if spec.to_parquet is not None and not before.parquet_done:
         return list(plan.ranges)  # Parquet is written again as a whole
     return left_of(plan, before.next_log_offset)
 

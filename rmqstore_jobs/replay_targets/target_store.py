@@ -15,9 +15,9 @@ from rmq_store.errors import (
     StoreError,
     StoreLockedError,
 )
-from rmq_store.files.journal import has_content
+from rmq_store.files.journal import JournalError, has_content
 from rmq_store.format.queues import QueueId
-from rmqstore_jobs.replaying.replay_ledger import Ledger, LedgerError, ReplayRun
+from rmqstore_jobs.replaying.replay_journal import ReplayJournal, ReplayRun
 from spark_source.writing.target.settle_killed_write import settle_append
 from spark_source.writing.target.write_options import WriteOptions
 
@@ -25,34 +25,34 @@ if TYPE_CHECKING:
     from rmq_store.writing.store_writer import StoreWriter
 
 
-def settle_target(run: ReplayRun, ledger: Ledger, asked: WriteOptions) -> None:
+def settle_target(run: ReplayRun, journal: ReplayJournal, asked: WriteOptions) -> None:
     """Undo what an interrupted run appended after its last whole wave.
 
-    Raises LedgerError if the target is missing, or if another process has opened it since. Whether
-    it ends where the ledger says is for `open_target` to find out.
+    Raises JournalError if the target is missing, or if another process has opened it since. Whether
+    it ends where the journal says is for `open_target` to find out.
     """
     if run.created and not has_content(asked.path):
         if run.target_end:
-            raise LedgerError(
+            raise JournalError(
                 asked.path,
                 reason="the target of an interrupted replay is missing",
-                advice=f"Restore it, or delete {ledger.path} to replay from the start",
+                advice=f"Restore it, or delete {journal.path} to replay from the start",
             )
         return
     try:
-        settle_append(run.append, asked, ledger.path)
+        settle_append(run.append, asked, journal.path)
     except (StoreLockedError, ForeignLogError):
         raise
     except StoreError as error:
-        raise _cannot_go_on(asked.path, ledger, run, str(error)) from error
+        raise _cannot_go_on(asked.path, journal, run, str(error)) from error
 
 
 def open_target(
-    run: ReplayRun, ledger: Ledger, asked: WriteOptions, *, resumed: bool
+    run: ReplayRun, journal: ReplayJournal, asked: WriteOptions, *, resumed: bool
 ) -> StoreWriter:
     """The target store of `run`, opened for appending; created if the run creates it.
 
-    Raises LedgerError if a resumed run finds another end of the log than the ledger says.
+    Raises JournalError if a resumed run finds another end of the log than the journal says.
     """
     if run.created and not has_content(asked.path):
         return MessageStore.create(asked.path, asked.config, release=asked.release)
@@ -63,30 +63,20 @@ def open_target(
     except StoreError as error:
         if isinstance(error, (StoreLockedError, ForeignLogError)) or not resumed:
             raise
-        raise _cannot_go_on(asked.path, ledger, run, str(error)) from error
+        raise _cannot_go_on(asked.path, journal, run, str(error)) from error
     end = store.log_range()[1]
     if end != run.target_end:
         store.close()
-        reason = f"its log ends at {end}, but the ledger says {run.target_end}"
-        raise _cannot_go_on(asked.path, ledger, run, reason)
+        reason = f"its log ends at {end}, but the journal says {run.target_end}"
+        raise _cannot_go_on(asked.path, journal, run, reason)
     return store
 
 
-def _cannot_go_on(path: str, ledger: Ledger, run: ReplayRun, reason: str) -> LedgerError:
-    if run.created:
-        advice = (
-            f"Give --restart to delete {path} and replay from the start, which is refused if "
-            "others have written to it"
-        )
-    else:
-        advice = (
-            f"Messages were in {path} before. Restore it from a copy made before "
-            f"{run.started}, delete the last run from {ledger.path}, and run this again"
-        )
-    return LedgerError(
+def _cannot_go_on(path: str, journal: ReplayJournal, run: ReplayRun, reason: str) -> JournalError:
+    return JournalError(
         path,
         reason="a replay into this target was interrupted, and what arrived is unknown: " + reason,
-        advice=advice,
+        advice=f"Nothing was deleted; {journal.how_to_start_again(run)}",
     )
 
 

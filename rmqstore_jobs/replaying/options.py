@@ -87,7 +87,6 @@ _OPTIONS = (
         "--keep-timestamps", is_flag=True, help="Keep the store timestamps (default: now)."
     ),
     click.option("--append", is_flag=True, help="The target store exists; add to it."),
-    click.option("--restart", is_flag=True, help="Delete an unfinished replay and start again."),
     click.option(
         "--target-conf",
         metavar="FILE",

@@ -35,7 +35,7 @@ class ReplaySpec:
     `dead_to_origin`: dead letters go to their origin topic as new messages.
 
     `to_broker`: the gRPC endpoint of a running broker's proxy, host:port. Messages that it refuses
-    go to the folder `failed`, and the ledger is beside that folder. Messages of `fifo_topics`
+    go to the folder `failed`, and the journal is beside that folder. Messages of `fifo_topics`
     (names in the target) have the source queue as message group. `rate`: messages per second.
     `patience`: seconds to retry one message. `tls`: connect with TLS; `tls_ca`: a file with the
     certificates that sign the proxy's. `dry_run`: write and send nothing; the report says
@@ -62,7 +62,6 @@ class ReplaySpec:
     target_conf: str | None = None
     release: str | None = None
     append: bool = False
-    restart: bool = False
     wave_bytes: int | None = None
     dead_to_origin: bool = False
     to_broker: str | None = None
@@ -75,9 +74,14 @@ class ReplaySpec:
     dry_run: bool = False
     checksums: bool = False
 
+    @property
+    def journal_target(self) -> str:
+        """The target that the journal is beside."""
+        return self.failed or self.to_store or self.to_parquet or ""
+
     def asked(self) -> dict[str, Any]:
         """The fields that determine which rows arrive, as plain JSON values."""
-        passing = ("append", "restart", "wave_bytes", "offsets", "queue_map", *_MANNERS)
+        passing = ("append", "wave_bytes", "offsets", "queue_map", *_MANNERS)
         plain = {name: value for name, value in asdict(self).items() if name not in passing}
         plain["offsets"] = [[*queue, *span] for queue, span in self.offsets.items()]
         plain["queue_map"] = [[*old, new] for old, new in self.queue_map.items()]
@@ -108,12 +112,6 @@ def check(spec: ReplaySpec) -> None:
     if not 0 <= spec.patience < math.inf:
         raise InvalidArgumentError(
             None, reason="--patience must be a number of seconds, 0 or more", actual=spec.patience
-        )
-    if spec.dry_run and spec.restart:
-        raise InvalidArgumentError(
-            None,
-            reason="--restart deletes a target, but --dry-run changes nothing",
-            advice="Give --dry-run without --restart, to see what remains to do",
         )
     for target in (spec.to_store, spec.to_parquet, spec.failed):
         refuse_uri(target or "")
@@ -195,12 +193,12 @@ def _check_live(spec: ReplaySpec) -> None:
         raise InvalidArgumentError(
             None,
             reason="no folder for messages that the broker refuses",
-            advice="Give --failed DIR; the ledger is beside it",
+            advice="Give --failed DIR; the journal is beside it",
         )
-    if spec.append or spec.restart or spec.keep_timestamps or spec.target_conf or spec.release:
+    if spec.append or spec.keep_timestamps or spec.target_conf or spec.release:
         raise InvalidArgumentError(
             None,
-            reason="--append, --restart, --keep-timestamps, --target-conf and --release need --to",
+            reason="--append, --keep-timestamps, --target-conf and --release need --to",
         )
     if spec.rate is not None and not 0 < spec.rate < math.inf:
         raise InvalidArgumentError(
@@ -218,7 +216,7 @@ def _checked_time(value: str | None) -> Time | None:
 def with_fixed_times(spec: ReplaySpec) -> ReplaySpec:
     """The spec with relative times as milliseconds, fixed by the newest message of the source.
 
-    So the ledger has the times that the replay used. Raises InvalidArgumentError if the times
+    So the journal has the times that the replay used. Raises InvalidArgumentError if the times
     exclude every message.
     """
     since, until = _checked_time(spec.since), _checked_time(spec.until)

@@ -51,13 +51,15 @@ class Provenance:
 
 
 def provenance_of(
+    spark: SparkSession | None,
     pinned: PinnedStore,
     ranges: Iterable[QueueSlice],
     options: Mapping[str, Any],
-    files: Sequence[FileSum] = (),
+    *,
+    checksums: bool = False,
 ) -> Provenance:
     """The provenance of a pinned store and the queue ranges read. Several ranges of a queue become
-    one, from first to last."""
+    one, from first to last. `checksums`: of every file of the store too. Raises the errors of that."""
     queues: dict[str, dict[int, tuple[int, int]]] = {}
     for part in ranges:
         of_topic = queues.setdefault(part.queue.topic, {})
@@ -71,18 +73,18 @@ def provenance_of(
         queues=queues,
         options=options,
         version=version("rmqstore"),
-        files=tuple(files),
+        files=tuple(_sums_of(spark, _files_of_store(pinned))) if checksums else (),
     )
 
 
-def files_of_store(pinned: PinnedStore) -> list[str]:
+def _files_of_store(pinned: PinnedStore) -> list[str]:
     """Every regular file of a store: log, queues, index, configuration."""
     with pinned.open() as store:
         paths: list[str] = TABLES["files"].of(store)["path"].to_pylist()
     return [path for path in paths if shadow_of(path) or os.path.isfile(path)]
 
 
-def sums_of(spark: SparkSession | None, paths: Sequence[str]) -> list[FileSum]:
+def _sums_of(spark: SparkSession | None, paths: Sequence[str]) -> list[FileSum]:
     """Size and SHA-256 of files, computed by executors or here. Raises their errors."""
     if spark is None or not paths:
         with Progress("checksums") as progress:

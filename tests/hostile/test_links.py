@@ -14,11 +14,12 @@ from rmq_store import MessageStore
 from rmq_store.config.json_files import write_config_json
 from rmq_store.errors import StoreError, UnsafeNameError
 from rmq_store.files.durable_files import write_whole
+from rmq_store.files.journal import JournalError
 from rmq_store.markers.lock_file import StoreLock
 from rmq_store.recovery import plan_recovery, recover
 from rmqstore_jobs.export import ExportSpec, run
 from rmqstore_jobs.exporting.wave_result import ManifestError
-from rmqstore_jobs.replaying.replay_ledger import Ledger, LedgerError
+from rmqstore_jobs.replaying.replay_journal import ReplayJournal
 from tests.hostile.support.canaries import Canaries, canaries, state_of
 from tests.support.golden import GoldenStore, unpack
 
@@ -110,14 +111,15 @@ def test_files_written_whole_replace_a_link(tmp_path: Path) -> None:
     assert not (tmp_path / "whole").is_symlink()
 
 
-def test_a_run_of_a_ledger_names_no_file_elsewhere(tmp_path: Path) -> None:
+def test_a_run_of_a_journal_names_no_file_elsewhere(tmp_path: Path) -> None:
     """Refused messages of a replay to a broker lie in a file named after the run."""
     path = tmp_path / "failed.replay.json"
-    known = {"asked": {}, "state": "writing", "created": False, "ranges": [], "snapshot": {}}
+    known = {"asked": {}, "ranges": [], "log_range": [0, 1]}
     for wrong in ({"run_id": "../victim"}, {"run_id": "a", "target_end": "0"}):
-        path.write_text(json.dumps({"format": 1, "runs": [{**known, **wrong}]}))
-        with pytest.raises(LedgerError, match="cannot be read as a ledger"):
-            Ledger.seen(tmp_path / "failed")
+        content = {"format": 1, "journal": "a replay", "begun": {**known, **wrong}, "done": []}
+        path.write_text(json.dumps(content))
+        with pytest.raises(JournalError, match=r"is not a file name|'0' is not int"):
+            ReplayJournal.seen(tmp_path / "failed")
 
 
 def _moved(place: Path, to: Path) -> None:
