@@ -22,7 +22,7 @@ import click
 
 from rmq_store import MessageStore
 from rmq_store.errors import InvalidArgumentError, nearest
-from rmq_store.files.journal import refuse_uri
+from rmq_store.files.journal import JournalError, refuse_uri
 from rmq_store.format.queues import QueueSlice
 from rmq_store.search.log_partitions import LogSlice, pieces_of
 from rmq_store.text.progress import Progress
@@ -34,7 +34,6 @@ from rmqstore_jobs.exporting.wave_result import (
     PARQUET,
     ExportedFile,
     ExportedRange,
-    ManifestError,
     Wave,
     without,
 )
@@ -156,7 +155,7 @@ class _Export:
     def _refuse_another_table(self) -> None:
         there = self.manifest.table
         if there not in (None, self.spec.format):
-            raise ManifestError(
+            raise JournalError(
                 self.manifest.target,
                 reason="the target has an export in another format",
                 expected=there,
@@ -167,7 +166,7 @@ class _Export:
     def _refuse_other_questions(self) -> None:
         before = self.manifest.asked
         if before is not None and dict(before) != self.spec.asked():
-            raise ManifestError(
+            raise JournalError(
                 self.manifest.folder,
                 reason="the target was exported with other options",
                 expected=_as_text(before),
@@ -191,7 +190,7 @@ class _Export:
                 continue
             at = store.log_offset_of(queue, last.stop - 1) if last.stop <= high else None
             if at != last.last_log_offset:
-                raise ManifestError(
+                raise JournalError(
                     store.path,
                     reason=f"queue {queue.queue_id} of {queue.topic!r} has other messages than "
                     f"those exported from broker {store.broker_name!r}: its offset "
@@ -222,7 +221,7 @@ class _Export:
             for wave in waves:
                 try:
                     self._write(self._pieces(wave))
-                except ManifestError:
+                except JournalError:
                     raise
                 except Exception as error:
                     # An error of the read, or of Spark. Earlier waves are complete, and the answer
@@ -313,7 +312,7 @@ class _Export:
             }
             for folder, its in sorted(by_folder.items())
         ]
-        totals = self.manifest.totals
+        exported = self.manifest.exported
         return Answer(
             job="export",
             ok=self.stopped_by is None and not self.problems,
@@ -321,9 +320,9 @@ class _Export:
             numbers={
                 "messages added": sum(file.rows for file in files),
                 "bytes added": sum(file.size for file in files),
-                "messages in the target": totals["rows"],
-                "files in the target": totals["files"],
-                "bytes in the target": totals["bytes"],
+                "messages in the target": exported.rows,
+                "files in the target": exported.files,
+                "bytes in the target": exported.bytes,
                 "target": str(self.manifest.target),
             },
             source=provenance_of(
@@ -335,7 +334,7 @@ class _Export:
             ),
             seconds=round(time.monotonic() - self.began, 3),
             problems=tuple(self.problems),
-            resumed=totals["waves"] > len(self.written),
+            resumed=exported.number > len(self.written),
             stopped_by=self.stopped_by,
         )
 

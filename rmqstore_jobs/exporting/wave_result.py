@@ -1,29 +1,15 @@
-"""A wave of an export: what it put into the target, as objects and as JSON."""
+"""A wave of an export: what it put into the target."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, replace
 
-from rmq_store import StoreError
-from rmq_store.errors import CorruptConfigError
-from rmq_store.files.durable_files import LARGEST_JSON, read_file
 from rmq_store.files.safe_paths import is_plain_name
 from rmq_store.format.queues import QueueId, QueueSlice
-from spark_source.options.secret import without_secrets
 
-FORMAT = 1
 PARQUET, CSV, JSONL, DELTA = "parquet", "csv", "jsonl", "delta"
 FORMATS = (PARQUET, CSV, JSONL, DELTA)
-
-
-class ManifestError(StoreError):
-    """The manifest of a target does not allow the requested export."""
-
-    code = "RMQSTORE_MANIFEST"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +21,6 @@ class ExportedRange:
     start: int
     stop: int
     last_log_offset: int
-
-    def __post_init__(self) -> None:
-        """Raise ValueError for other numbers than integers."""
-        _require_integers(self.queue_id, self.start, self.stop, self.last_log_offset)
 
     @property
     def slice(self) -> QueueSlice:
@@ -56,8 +38,7 @@ class ExportedFile:
     sha256: str
 
     def __post_init__(self) -> None:
-        """Raise ValueError for a path that leaves the target, and other numbers than integers."""
-        _require_integers(self.rows, self.size)
+        """Raise ValueError for a path that leaves the target."""
         refuse_outside(self.path)
 
 
@@ -80,68 +61,11 @@ class Wave:
     table: str = PARQUET
     delta_version: int | None = None  # version of the Delta table with this wave
 
-    def __post_init__(self) -> None:
-        """Raise ValueError for other numbers than integers."""
-        _require_integers(self.number, self.rows, *self.log_range)
-
 
 def refuse_outside(path: str) -> None:
     """Raise ValueError unless `path`, with "/" between its names, stays in the folder it starts in."""
     if not all(map(is_plain_name, path.split("/"))):
         raise ValueError(f"{path!r} is not a path inside the target")
-
-
-def _require_integers(*numbers: object) -> None:
-    for number in numbers:
-        if type(number) is not int:
-            raise ValueError(f"{number!r} is not an integer")
-
-
-def to_json(wave: Wave) -> str:
-    """A wave as one line of JSON."""
-    return json.dumps({"format": FORMAT, **asdict(wave)}, ensure_ascii=False)
-
-
-def from_json(path: Path, text: str) -> Wave:
-    """The wave from the output of `to_json`. `path` is for the ManifestError."""
-    content = content_of(path, text)
-    try:
-        content["ranges"] = tuple(ExportedRange(**one) for one in content["ranges"])
-        content["files"] = tuple(ExportedFile(**one) for one in content["files"])
-        content["asked"] = without_secrets(content["asked"])  # earlier versions kept them
-        start, stop = content["log_range"]
-        return Wave(**{**content, "log_range": (start, stop)})
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise unreadable(path, error) from error
-
-
-def content_of(path: Path, text: str) -> dict[str, Any]:
-    """The fields of a manifest file. Raises ManifestError."""
-    try:
-        content: dict[str, Any] = json.loads(text)
-        if content.pop("format") != FORMAT:
-            raise ValueError("written by another version")
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise unreadable(path, error) from error
-    return content
-
-
-def text_of(path: Path) -> str:
-    """The text of a manifest file. Raises ManifestError for a FIFO, a device, or too large a file."""
-    try:
-        return read_file(path, LARGEST_JSON).decode("utf-8")
-    except (CorruptConfigError, UnicodeDecodeError) as error:
-        raise unreadable(path, error) from error
-
-
-def unreadable(path: Path, error: Exception) -> ManifestError:
-    """The error for a manifest file that cannot be read."""
-    return ManifestError(
-        path,
-        reason=f"cannot be read as a manifest file: {error!r}",
-        advice="If it is _sum.json, delete it, and the next run rebuilds it. Else export into a "
-        "new folder",
-    )
 
 
 def joined(parts: Iterable[ExportedRange]) -> list[ExportedRange]:
