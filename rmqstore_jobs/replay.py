@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from rmq_store.errors import DataLossError
 from rmq_store.format.releases import dialect
-from rmqstore_jobs.replay_targets import dry_run
+from rmqstore_jobs.replay_targets.dry_run import DryRun
 from rmqstore_jobs.replay_targets.grpc_client import require_client
 from rmqstore_jobs.replay_targets.local_targets import LocalReplay
 from rmqstore_jobs.replay_targets.send_to_broker import LiveReplay
@@ -43,7 +43,7 @@ def run(
     if spec.to_broker is not None:
         require_client()
     if spec.dry_run:
-        return dry_run.run(spark, spec)
+        return DryRun(spark, spec).report()
     kind = LocalReplay if spec.to_broker is None else LiveReplay
     with ReplayJournal(spec.journal_target) as journal:
         return kind(spark, spec, journal).run(should_stop)

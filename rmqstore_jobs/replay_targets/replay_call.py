@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from rmqstore_jobs.replaying.plan import cut_short, messages_selected, narrowed, planned
 from rmqstore_jobs.replaying.replay_journal import ReplayJournal, ReplayRun
@@ -26,9 +26,10 @@ class ReplayCall:
 
     A subclass writes to a kind of target. `refused_as`: what the report calls messages that the
     target refused. `broken`: the target may not be what the journal says, so it stays as it is.
+    `counts_all`: the counts are those of the whole selection.
     """
 
-    refused_as: ClassVar[str]
+    refused_as: str
 
     def __init__(
         self, spark: SparkSession | None, spec: ReplaySpec, journal: ReplayJournal
@@ -37,6 +38,7 @@ class ReplayCall:
         self.began = time.monotonic()
         self.stopped_by: str | None = None
         self.broken = False
+        self.counts_all = True
         self.target_queues: tuple[TargetRange, ...] = ()
         unfinished = cut_short(journal, spec)
         self.resumed = unfinished is not None
@@ -83,9 +85,9 @@ class ReplayCall:
         skipped = {name: self.counts[name] for name in (OTHER_TIME, OTHER_KEY, self.refused_as)}
         problems = list(self._problems())
         finished, unread = self.stopped_by is None, left_unread(self.spec)
-        if finished and unread is not None:
+        if finished and self.counts_all and unread is not None:
             skipped[unread] = max(0, selected - read)
-        elif finished and read != selected:
+        elif finished and self.counts_all and read != selected:
             problems.append(f"{selected:,} messages were selected, but {read:,} were read")
         problems += lost_from(self.plan)
         matched, written = self._arrived()

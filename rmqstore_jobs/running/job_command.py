@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from rich.console import Console
@@ -18,6 +18,7 @@ from rmq_store.errors import AccessError, StoreError, nearest
 from rmq_store.heap_settings import keep_freed_memory
 from rmqstore_jobs.running.engine_choice import AUTO, ENGINES, runs_on_spark
 from rmqstore_jobs.running.failures import is_damage, is_from_spark, reason_of
+from rmqstore_jobs.running.result_tables import JobResult
 from rmqstore_jobs.running.source_options import with_flag_values
 from spark_source.options.definitions import OPTIONS
 from spark_source.options.secret import hide_secrets
@@ -86,27 +87,6 @@ class NearestChoice(_Choice):
         if value not in self.choices:
             self.fail(f"{value!r} is unknown. {nearest(str(value), self.choices)}", param, ctx)
         return super().convert(value, param, ctx)
-
-
-class JobResult(Protocol):
-    """The result of a job: an Answer, or the Report of a replay."""
-
-    @property
-    def ok(self) -> bool:
-        """Whether there is no problem."""
-
-    @property
-    def stopped_by(self) -> str | None:
-        """Why the job ended early, if it did."""
-
-    def to_json(self) -> str:
-        """The result as one JSON object."""
-
-    def save(self, path: str) -> None:
-        """Write the JSON to a file."""
-
-    def show(self, console: Console) -> None:
-        """Print the result as tables."""
 
 
 Given = Mapping[str, Any]

@@ -10,11 +10,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
-from rich.text import Text
-
 from rmq_store.errors import from_os_error
-from rmq_store.escaping import printable
 from rmq_store.files.remote.remote_store import shadow_of
 from rmq_store.format.queues import QueueSlice
 from rmq_store.tables import TABLES
@@ -26,6 +22,7 @@ if TYPE_CHECKING:
 
 _PIECE = 8 << 20
 _FILES_A_TASK = 16
+_TOPICS_SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,33 +119,16 @@ def sum_of(path: str) -> FileSum:
     return FileSum(path, size, digest.hexdigest())
 
 
-TOPICS_SHOWN = 20
-
-
-READ = "what was read"
-
-
-def source_table(source: Provenance) -> Table:
-    """The provenance as a printed table."""
-    table = Table(title=READ, title_justify="left", show_header=False)
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
-    for name, value in source_rows(source):
-        # Text prevents that the table takes brackets in names as markup.
-        table.add_row(Text(printable(name)), Text(printable(value)))
-    return table
-
-
 def source_rows(source: Provenance) -> Iterator[tuple[str, str]]:
     """The provenance as names and values."""
     yield "store", source.store
     yield "broker", source.broker_name
     yield "log range", "{:,} to {:,}".format(*source.log_range)
-    for topic, queues in list(source.queues.items())[:TOPICS_SHOWN]:
+    for topic, queues in list(source.queues.items())[:_TOPICS_SHOWN]:
         parts = (f"{queue}: {start:,} to {stop:,}" for queue, (start, stop) in queues.items())
         yield f"offsets of {topic}", "  ".join(parts)
-    if len(source.queues) > TOPICS_SHOWN:
-        yield "offsets", f"of {len(source.queues) - TOPICS_SHOWN:,} more topics: --json"
+    if len(source.queues) > _TOPICS_SHOWN:
+        yield "offsets", f"of {len(source.queues) - _TOPICS_SHOWN:,} more topics: --json"
     for name, value in source.options.items():
         if value not in (None, [], (), {}, False) and name != "source":
             text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
