@@ -106,6 +106,7 @@ def commit(write: StoreWrite, parts: Sequence[Part], stream: StreamBatch | None 
     """
     staging = write.staging
     with WriteJournal(write.asked.path) as journal:
+        staging.begin(commit=True)
         settle(journal, write.asked)
         of = None if stream is None else f"{stream.query}-"
         remove_abandoned(write.asked.path, but=staging.path.name, of=of)
@@ -233,7 +234,6 @@ def _replace(
     asked, target = write.asked, Path(write.asked.path)
     new, aside = write.staging.new_store, write.staging.old_store
     begun = Begun(write.write_id, REPLACING, stream=stream)
-    new.parent.mkdir(parents=True, exist_ok=True)
     writer = MessageStore.create(new, asked.config, release=asked.release, broker_name=target.name)
     try:
         _append_all(writer, rows, asked)

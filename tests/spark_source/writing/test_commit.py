@@ -338,19 +338,26 @@ def test_links_in_the_place_of_staged_files_are_not_followed(tmp_path: Path) -> 
         Staging(str(target), "../../other")
 
 
-def test_the_next_write_removes_what_killed_writes_left_and_no_more(tmp_path: Path) -> None:
+def test_the_next_write_removes_what_killed_writes_left_and_no_more(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     target = tmp_path / "store"
 
-    def killed() -> None:
-        prepared(target, 0, 10)
+    write, staged_parts = prepared(target, 0, 10)
 
-    assert in_a_child(killed) == 0
+    def killed() -> None:
+        pytest.MonkeyPatch().setattr(committing, "_replace", lambda *_: os._exit(9))
+        commit(write, staged_parts)
+
+    assert os.waitstatus_to_exitcode(in_a_child(killed)) == 9
     running, parts = prepared(target, 20, 10)
     of_a_stream = Staging(str(target), "query-1")
     of_a_stream.write(0, iter([rows(0, 1)]), begin=True)
-    assert len(left_beside(target)) == 3
-    write_rows(target, 0, 10)
+    assert len(left_beside(target)) == 4  # and the lock
+    with caplog.at_level("WARNING"):
+        write_rows(target, 0, 10)
     assert left_beside(target) == sorted([running.write_id, "query-1"])
+    assert f"{running.staging.path} has the rows of another write" in caplog.text
     long_ago = 1_000_000_000
     for path in (*of_a_stream.path.iterdir(), of_a_stream.path):
         os.utime(path, (long_ago, long_ago))

@@ -22,7 +22,7 @@ from rmq_store.markers.lock_file import StoreLock
 from rmq_store.writing.store_writer import StoreWriter
 from spark_source.writing import commit as committing
 from spark_source.writing.commit import StoreWrite, check_target, commit
-from spark_source.writing.target import settle_killed_write, staging
+from spark_source.writing.target import settle_killed_write
 from spark_source.writing.target import swap_folders as exchanging
 from spark_source.writing.target.staging import folder_beside
 from spark_source.writing.target.write_journal import (
@@ -258,16 +258,3 @@ def test_a_replacement_that_is_done_does_not_fail_afterwards(
         write_rows(target, 0, 20)
     assert numbers_in(target) == list(range(20))
     assert left_beside(target) == []
-
-
-@pytest.mark.parametrize(("java", "owner"), [(1, 1), (7, 7), (None, None)])
-def test_the_owner_of_prepared_rows_is_the_jvm_above_even_as_process_1(
-    java: int | None, owner: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    above = {os.getpid(): 7, 7: 1, 1: 0}
-
-    def stat(pid: int) -> tuple[str, str, str]:
-        return "java" if pid == java else "python", str(above[pid]), "12"
-
-    monkeypatch.setattr(staging, "_stat", stat)
-    assert staging._driver()["pid"] == (owner or os.getpid())
