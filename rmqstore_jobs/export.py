@@ -27,13 +27,13 @@ from rmq_store.format.queues import QueueSlice
 from rmq_store.search.log_partitions import LogSlice, pieces_of
 from rmq_store.text.progress import Progress
 from rmqstore_jobs.exporting.export_files import FolderTarget
-from rmqstore_jobs.exporting.manifest import Manifest
-from rmqstore_jobs.exporting.wave_result import (
+from rmqstore_jobs.exporting.manifest import (
     DELTA,
     FORMATS,
     PARQUET,
     ExportedFile,
     ExportedRange,
+    Manifest,
     Wave,
     without,
 )

@@ -14,7 +14,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from rmq_store.files.journal import JournalError
-from rmqstore_jobs.exporting.wave_result import refuse_outside
+from rmqstore_jobs.exporting.manifest import refuse_outside
 
 _COMMIT = re.compile(r"(\d{20})\.json")
 

@@ -62,7 +62,7 @@ class ReplayCall:
         if self.stopped_by is None:
             self.current = self.journal.finish(self.current, counts=dict(self.counts))
         elif not self.broken:
-            self._record()
+            self._record(signed=False)  # what was appended is whole, and closed
         return self._report()
 
     def _record(self, **changes: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -39,12 +40,8 @@ def settle_target(run: ReplayRun, journal: ReplayJournal, asked: WriteOptions) -
                 advice=f"Restore it, or delete {journal.path} to replay from the start",
             )
         return
-    try:
+    with _continuing(run, journal, asked.path):
         settle_append(run.append, asked, journal.path)
-    except (StoreLockedError, ForeignLogError):
-        raise
-    except StoreError as error:
-        raise _cannot_go_on(asked.path, journal, run, str(error)) from error
 
 
 def open_target(
@@ -56,28 +53,36 @@ def open_target(
     """
     if run.created and not has_content(asked.path):
         return MessageStore.create(asked.path, asked.config, release=asked.release)
-    try:
+    with _continuing(run, journal, asked.path) if resumed else nullcontext():
         store = MessageStore.append_to(
             asked.path, asked.config, release=asked.release, recovery="refuse"
         )
-    except StoreError as error:
-        if isinstance(error, (StoreLockedError, ForeignLogError)) or not resumed:
-            raise
-        raise _cannot_go_on(asked.path, journal, run, str(error)) from error
-    end = store.log_range()[1]
-    if end != run.target_end:
-        store.close()
-        reason = f"its log ends at {end}, but the journal says {run.target_end}"
-        raise _cannot_go_on(asked.path, journal, run, reason)
+        end = store.log_range()[1]
+        if end != run.target_end:
+            store.close()
+            raise JournalError(
+                asked.path,
+                reason="its log has another end than the journal says",
+                expected=run.target_end,
+                actual=end,
+                advice="Another process has written into the store",
+            )
     return store
 
 
-def _cannot_go_on(path: str, journal: ReplayJournal, run: ReplayRun, reason: str) -> JournalError:
-    return JournalError(
-        path,
-        reason="a replay into this target was interrupted, and what arrived is unknown: " + reason,
-        advice=f"Nothing was deleted; {journal.how_to_start_again(run)}",
-    )
+@contextmanager
+def _continuing(run: ReplayRun, journal: ReplayJournal, path: str) -> Iterator[None]:
+    """Convert what prevents that an interrupted run is continued to a JournalError with what to do."""
+    try:
+        yield
+    except (StoreLockedError, ForeignLogError):
+        raise
+    except StoreError as error:
+        raise JournalError(
+            path,
+            reason=f"a replay into this target was interrupted, and what arrived is unknown: {error}",
+            advice=f"Nothing was deleted; {journal.how_to_start_again(run)}",
+        ) from error
 
 
 def append_rows(store: StoreWriter, batch: pa.RecordBatch) -> Iterator[InvalidMessageError]:

@@ -18,9 +18,8 @@ from rmq_store.questions.answer_by_shares import (
     Share,
     StoreSource,
 )
-from rmqstore_jobs.running.engine_choice import SPARK, runs_on_spark
 from rmqstore_jobs.running.failures import is_from_spark, reason_of
-from rmqstore_jobs.running.spark_engine import engine_of
+from rmqstore_jobs.running.spark_engine import SPARK, engine_of, runs_on_spark
 from rmqstore_jobs.running.store_selection import pinned_store
 
 

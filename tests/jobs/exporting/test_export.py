@@ -25,8 +25,7 @@ from rmqstore_jobs import replay
 from rmqstore_jobs.export import ExportSpec, main, run
 from rmqstore_jobs.exporting.delta import DeltaUnavailableError
 from rmqstore_jobs.exporting.export_files import folder_of
-from rmqstore_jobs.exporting.manifest import Manifest
-from rmqstore_jobs.exporting.wave_result import CSV, JSONL, PARQUET, without
+from rmqstore_jobs.exporting.manifest import CSV, JSONL, PARQUET, Manifest, without
 from rmqstore_jobs.running.job_command import EXIT_NOT_ALL, EXIT_OK, EXIT_REFUSED
 from tests.conftest import GoldenStore, unpack, user_topic
 from tests.support.checkout import CHECKOUT

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -94,6 +95,24 @@ def test_a_killed_replay_stays_apart_from_what_others_wrote_since(
     with pytest.raises(JournalError, match="another process has opened the store since"):
         run(engine, added_to)
     assert read_back(target) == there
+
+
+def test_a_stopped_replay_is_not_continued_behind_what_others_wrote(
+    golden: Golden, tmp_path: Path
+) -> None:
+    asked = spec(golden(NAME), to_store=str(tmp_path / "new"), wave_bytes=100_000)
+    assert run(None, asked, lambda: True).stopped_by == "stopped on request"
+    with MessageStore.append_to(asked.to_store or "") as other:
+        other.append({"topic": "documents", "queueId": 0, "body": b"of another"})
+    there = read_back(asked.to_store or "")
+    how = f"has another end.*delete {asked.to_store} and {asked.to_store}.replay.json"
+    with pytest.raises(JournalError, match=how):
+        run(None, asked)
+    assert read_back(asked.to_store or "") == there
+    shutil.rmtree(asked.to_store or "")
+    Path(f"{asked.to_store}.replay.json").unlink()
+    assert run(None, asked).ok
+    assert arrived(asked.to_store or "") == expected_rows(golden(NAME), everything)
 
 
 def test_a_failed_replay_leaves_a_closed_store_with_whole_waves(
