@@ -23,13 +23,7 @@ from rmq_store.text.progress import Progress
 from rmq_store.text.times import Time
 from rmqstore_jobs import replay
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
-from rmqstore_jobs.running.job_command import (
-    STORE_OPTIONS,
-    Given,
-    job,
-    spec_from,
-    top_option,
-)
+from rmqstore_jobs.running.job_command import STORE_OPTIONS, Given, job, spec_from, top_option
 from rmqstore_jobs.running.provenance import provenance_of
 from rmqstore_jobs.running.result_tables import Answer
 from rmqstore_jobs.running.source_options import source_options

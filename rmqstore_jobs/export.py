@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
@@ -24,7 +24,7 @@ from rmq_store import MessageStore
 from rmq_store.errors import InvalidArgumentError, nearest
 from rmq_store.files.journal import JournalError, refuse_uri
 from rmq_store.format.queues import QueueSlice
-from rmq_store.search.log_partitions import LogSlice, pieces_of
+from rmq_store.search.log_partitions import LogSlice
 from rmq_store.text.progress import Progress
 from rmqstore_jobs.exporting.export_files import FolderTarget
 from rmqstore_jobs.exporting.manifest import (
@@ -51,7 +51,7 @@ from rmqstore_jobs.running.job_command import (
 from rmqstore_jobs.running.provenance import provenance_of
 from rmqstore_jobs.running.result_tables import Answer
 from rmqstore_jobs.running.source_options import source_options
-from rmqstore_jobs.running.store_selection import lost_from
+from rmqstore_jobs.running.store_selection import lost_from, pieces_in
 from spark_source.options.definitions import PERMISSIVE
 from spark_source.options.parse import parse_options
 from spark_source.options.secret import HidesSecrets, without_secrets
@@ -147,7 +147,7 @@ class _Export:
         with self.plan.store.open() as store:
             self._refuse_another_store(store, done)
         finished = [part.slice for parts in done.values() for part in parts]
-        self.left = list(without(self.plan.ranges, finished))
+        self.left = replace(self.plan, ranges=tuple(without(self.plan.ranges, finished)))
         self._note_gaps(done)
 
     # --- refusals --------------------------------------------------------------------------------
@@ -172,8 +172,7 @@ class _Export:
                 expected=_as_text(before),
                 actual=_as_text(self.spec.asked()),
                 advice="Give the same options (topics, offsets and times may differ), or export "
-                "into "
-                "a new folder",
+                "into a new folder",
             )
 
     def _refuse_another_store(
@@ -198,8 +197,7 @@ class _Export:
                     expected=f"log offset {last.last_log_offset}",
                     actual="no such offset" if at is None else f"log offset {at}",
                     advice="If this is another broker's store, give its --broker-name; if this one "
-                    "was "
-                    "created again or cut by a recovery, export into a new folder",
+                    "was created again or cut by a recovery, export into a new folder",
                 )
 
     def _note_gaps(self, done: Mapping[Any, Sequence[ExportedRange]]) -> None:
@@ -220,7 +218,7 @@ class _Export:
         with Progress("export", sum(wave.selected_bytes for wave in waves)) as progress:
             for wave in waves:
                 try:
-                    self._write(self._pieces(wave))
+                    self._write(pieces_in(self.left, wave))
                 except JournalError:
                     raise
                 except Exception as error:
@@ -236,15 +234,10 @@ class _Export:
         return self._answer()
 
     def _waves(self) -> list[LogSlice]:
-        if not self.left:
+        if not self.left.ranges:
             return []
         with self.plan.store.open() as store:
-            return cut_into_slices(store, self.left, self.spec.wave_bytes)
-
-    def _pieces(self, wave: LogSlice) -> list[QueueSlice]:
-        """The remaining ranges of every queue in a range of the log."""
-        with self.plan.store.open() as store:
-            return list(pieces_of(self.left, wave, store.view.offset_at_log))
+            return cut_into_slices(store, self.left.ranges, self.spec.wave_bytes)
 
     def _write(self, pieces: Sequence[QueueSlice]) -> None:
         if not pieces:
@@ -409,6 +402,4 @@ def _prepared(builder: SparkSession.Builder, spec: ExportSpec) -> SparkSession.B
 def main(given: Given) -> ExportSpec:
     """Export messages to Parquet, CSV, JSON lines or Delta, partitioned by topic and day; each run
     adds only new ones."""
-    spec = spec_from(ExportSpec, given, SELECTION)
-    check(spec)
-    return spec
+    return spec_from(ExportSpec, given, SELECTION)

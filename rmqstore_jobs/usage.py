@@ -14,13 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rmq_store.questions.answer_by_shares import ask
 from rmq_store.questions.usage import UsageAnswer, UsageQuestion
 from rmq_store.text.progress import Progress
-from rmqstore_jobs.running.job_command import (
-    RANGES,
-    Given,
-    job,
-    spec_from,
-    top_option,
-)
+from rmqstore_jobs.running.job_command import RANGES, Given, job, spec_from, top_option
 from rmqstore_jobs.running.provenance import provenance_of
 from rmqstore_jobs.running.result_tables import Answer, Row
 from rmqstore_jobs.running.source_options import source_options

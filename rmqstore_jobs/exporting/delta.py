@@ -25,13 +25,7 @@ from rmq_store.files.journal import JournalError
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmqstore_jobs.exporting.delta_log import Commit, commits, latest_version
 from rmqstore_jobs.exporting.export_files import summed_file
-from rmqstore_jobs.exporting.manifest import (
-    ExportedFile,
-    Manifest,
-    Wave,
-    from_json,
-    to_json,
-)
+from rmqstore_jobs.exporting.manifest import ExportedFile, Manifest, Wave, from_json, to_json
 from rmqstore_jobs.exporting.wave_rows import DAY, TOPIC, ExportRead
 from rmqstore_jobs.running.job_command import RANGES
 from rmqstore_jobs.running.spark_engine import submitted

@@ -32,7 +32,7 @@ from rmqstore_jobs.replay_targets.target_store import (
     queue_ends,
     settle_target,
 )
-from rmqstore_jobs.replay_targets.wave_reader import WaveReader, to_append
+from rmqstore_jobs.replay_targets.wave_reader import read_waves, to_append
 from rmqstore_jobs.replaying.plan import refuse_to_mix, waves_of
 from rmqstore_jobs.replaying.replay_journal import ReplayJournal, ReplayRun
 from rmqstore_jobs.replaying.replay_question import REFUSED_BY_STORE, Handled
@@ -150,7 +150,7 @@ class LocalReplay(ReplayCall):
         target.sign(self.current.append.mark)
         self._record(signed=True)
         self._declare_batch_topics(target)
-        reading = WaveReader(self.spark, self.spec, self.read).read_all(waves)
+        reading = read_waves(self.spark, self.spec, self.read, waves)
         while (found := self._next(reading)) is not None:
             wave, rows = found
             self._append(target, rows)

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from rmq_store import MessageStore
 from rmq_store.files.durable_files import sync_folder
 from rmq_store.questions.answer_by_shares import ask
-from rmq_store.search.log_partitions import LogSlice, pieces_of
+from rmq_store.search.log_partitions import LogSlice
 from rmq_store.text.progress import Progress
 from rmqstore_jobs.replay_targets.broker_access import BrokerAccess
 from rmqstore_jobs.replay_targets.grpc_client import GrpcClient, group_of
@@ -31,15 +31,12 @@ from rmqstore_jobs.replay_targets.retrying_sender import Denied, Manner, Row, Se
 from rmqstore_jobs.replaying.origin_properties import ORIGIN_PREFIX
 from rmqstore_jobs.replaying.plan import waves_of
 from rmqstore_jobs.replaying.replay_journal import ReplayJournal
-from rmqstore_jobs.replaying.replay_question import (
-    READ_TO_SEND,
-    REFUSED_BY_BROKER,
-    ReplayRows,
-)
+from rmqstore_jobs.replaying.replay_question import READ_TO_SEND, REFUSED_BY_BROKER, ReplayRows
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from rmqstore_jobs.replaying.replayed_rows import OTHER_KEY, OTHER_TIME, READ
 from rmqstore_jobs.running.failures import failure
 from rmqstore_jobs.running.spark_engine import cores_of, engine_of
+from rmqstore_jobs.running.store_selection import pieces_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -104,12 +101,10 @@ class LiveReplay(ReplayCall):
     # --- waves -----------------------------------------------------------------------------------
 
     def _send(self, wave: LogSlice) -> None:
-        with self.plan.store.open() as source:
-            pieces = pieces_of(self.read.ranges, wave, source.view.offset_at_log)
         question = ReplayRows.of(
             self.spec,
             self.plan,
-            pieces,
+            pieces_in(self.read, wave),
             partial(_send_rows, self.spec, self.access, self.tasks),
             columns=READ_TO_SEND,
             share_bytes=0,

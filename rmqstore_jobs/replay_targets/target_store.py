@@ -10,12 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from rmq_store import MessageStore
-from rmq_store.errors import (
-    ForeignLogError,
-    InvalidMessageError,
-    StoreError,
-    StoreLockedError,
-)
+from rmq_store.errors import ForeignLogError, InvalidMessageError, StoreError, StoreLockedError
 from rmq_store.files.journal import JournalError, has_content
 from rmq_store.format.queues import QueueId
 from rmqstore_jobs.replaying.replay_journal import ReplayJournal, ReplayRun

@@ -16,6 +16,7 @@ from rmq_store.snapshot.wholly_selected_log import whole_range
 from rmqstore_jobs.replaying.replay_journal import ReplayJournal, ReplayRun
 from rmqstore_jobs.replaying.replay_question import source_options
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
+from rmqstore_jobs.running.store_selection import pieces_in
 from spark_source.options.parse import parse_options
 from spark_source.planning.partitions import cut_into_slices
 from spark_source.planning.query_plan import ReadPlan, pin
@@ -65,10 +66,7 @@ def _still_to_read(
 def left_of(plan: ReadPlan, start: int | None) -> list[QueueSlice]:
     """The parts of the ranges at or after a commitLog offset of the source. None means nothing
     remains."""
-    if start is None:
-        return []
-    with plan.store.open() as source:
-        return list(pieces_of(plan.ranges, LogSlice(start, None, 0), source.view.offset_at_log))
+    return [] if start is None else pieces_in(plan, LogSlice(start, None, 0))
 
 
 def narrowed(plan: ReadPlan, spec: ReplaySpec) -> ReadPlan:

@@ -14,7 +14,8 @@ from pyspark.sql import SparkSession
 
 from rmq_store.cli import engines
 from rmq_store.cli.engines import Wanted
-from rmqstore_jobs.running import engine_of_commands, spark_engine
+from rmqstore_jobs.running import spark_engine
+from rmqstore_jobs.running.spark_engine import SparkEngine
 from tests.conftest import GoldenStore
 from tests.support.golden import unpack
 from tests.support.running.commands import Done, call
@@ -53,13 +54,12 @@ def test_an_error_of_an_executor_is_one_of_the_command(
     """No traceback of Spark; the error of the store is named."""
     store = unpack("clean-5.5.0", tmp_path)
 
-    class Failing:
-        def run(self, *_: object) -> Iterator[Any]:
-            from pyspark.errors import PySparkException
+    def failing(self: SparkEngine, *_: object) -> Iterator[Any]:
+        from pyspark.errors import PySparkException
 
-            raise PySparkException("Traceback\n  x\n[RMQSTORE_CORRUPT_RECORD] log: is damaged\n")
+        raise PySparkException("Traceback\n  x\n[RMQSTORE_CORRUPT_RECORD] log: is damaged\n")
 
-    monkeypatch.setattr(engine_of_commands, "engine_of", lambda session: Failing())
+    monkeypatch.setattr(SparkEngine, "run", failing)
     done = call("usage", store.path, "--engine", "spark")
     assert done.returncode == 2
     assert done.stderr.endswith("rmqstore: [RMQSTORE_CORRUPT_RECORD] log: is damaged\n")
