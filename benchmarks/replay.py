@@ -53,8 +53,8 @@ def timed(work: Callable[[Path], object], folder: Path) -> tuple[float, float]:
     """Seconds of wall clock and of CPU."""
     target = folder / "target"
     shutil.rmtree(target, ignore_errors=True)
-    for ledger in folder.glob("target.*"):
-        ledger.unlink()
+    for beside in folder.glob("target.*"):
+        beside.unlink()
     began, cpu = time.perf_counter(), time.process_time()
     work(target)
     return time.perf_counter() - began, time.process_time() - cpu

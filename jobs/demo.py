@@ -22,7 +22,6 @@ from rmq_store.escaping import printable
 from rmqstore_jobs.replay import run
 from rmqstore_jobs.replaying.origin_properties import ORIGIN_PREFIX
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
-from rmqstore_jobs.replaying.report import show
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 GOLDEN = "clean-5.5.0"
@@ -47,7 +46,7 @@ def main() -> int:
         target_conf=os.path.relpath(source.parent / "broker.conf"),
     )
     report = run(spark, spec)
-    show(report, console)
+    report.show(console)
     replayed = spark.read.format("rmqstore").option("unwrapBatches", "false")
     records = replayed.load(str(out / "store"))
     console.print(by_topic(records))
@@ -177,7 +176,7 @@ def _next_steps(spec: ReplaySpec) -> Panel:
         Text(
             f"new store   {spec.to_store}\n"
             f"Parquet     {spec.to_parquet}\n"
-            f"ledger      {spec.to_store}.replay.json\n\n"
+            f"journal     {spec.to_store}.replay.json\n\n"
             f"try         .venv/bin/python jobs/replay.py {spec.source} \\\n"
             "                --topic orders --tag cancelled --to demo-out/cancelled\n"
             "or          .venv/bin/python jobs/replay.py --help"

@@ -23,14 +23,8 @@ from rmq_store.text.progress import Progress
 from rmq_store.text.times import Time
 from rmqstore_jobs import replay
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
-from rmqstore_jobs.running.job_command import (
-    STORE_OPTIONS,
-    Given,
-    job,
-    spec_from,
-    top_option,
-)
-from rmqstore_jobs.running.provenance import files_of_store, provenance_of, sums_of
+from rmqstore_jobs.running.job_command import STORE_OPTIONS, Given, job, spec_from, top_option
+from rmqstore_jobs.running.provenance import provenance_of
 from rmqstore_jobs.running.result_tables import Answer
 from rmqstore_jobs.running.source_options import source_options
 from rmqstore_jobs.running.spark_engine import engine_of
@@ -94,14 +88,15 @@ def run(
         numbers |= {"sent again": sum(resent.written.values()), "to": spec.resent_to}
     with plan.store.open() as store:
         looked_in = question.dead_ranges(store)
-    sums = sums_of(spark, files_of_store(plan.store)) if spec.checksums else ()
     asked = {"groups": spec.groups, "origin_topics": spec.origin_topics, "resend": spec.resent_to}
     return Answer(
         job="dlq",
         ok=resent is None or resent.ok,
         tables={"of whom": dead.groups, "the newest": dead.newest},
         numbers=numbers,
-        source=provenance_of(plan.store, looked_in, {**spec.options, **asked}, sums),
+        source=provenance_of(
+            spark, plan.store, looked_in, {**spec.options, **asked}, checksums=spec.checksums
+        ),
         seconds=round(time.monotonic() - began, 3),
         problems=() if resent is None else resent.problems,
         resumed=resent is not None and resent.resumed,

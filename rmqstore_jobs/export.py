@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
@@ -22,18 +22,18 @@ import click
 
 from rmq_store import MessageStore
 from rmq_store.errors import InvalidArgumentError, nearest
+from rmq_store.files.journal import JournalError, refuse_uri
 from rmq_store.format.queues import QueueSlice
-from rmq_store.search.log_partitions import LogSlice, pieces_of
+from rmq_store.search.log_partitions import LogSlice
 from rmq_store.text.progress import Progress
 from rmqstore_jobs.exporting.export_files import FolderTarget
-from rmqstore_jobs.exporting.manifest import Manifest
-from rmqstore_jobs.exporting.wave_result import (
+from rmqstore_jobs.exporting.manifest import (
     DELTA,
     FORMATS,
     PARQUET,
     ExportedFile,
     ExportedRange,
-    ManifestError,
+    Manifest,
     Wave,
     without,
 )
@@ -48,16 +48,15 @@ from rmqstore_jobs.running.job_command import (
     size,
     spec_from,
 )
-from rmqstore_jobs.running.provenance import files_of_store, provenance_of, sums_of
+from rmqstore_jobs.running.provenance import provenance_of
 from rmqstore_jobs.running.result_tables import Answer
 from rmqstore_jobs.running.source_options import source_options
-from rmqstore_jobs.running.store_selection import lost_from
+from rmqstore_jobs.running.store_selection import lost_from, pieces_in
 from spark_source.options.definitions import PERMISSIVE
 from spark_source.options.parse import parse_options
 from spark_source.options.secret import HidesSecrets, without_secrets
 from spark_source.planning.partitions import cut_into_slices
 from spark_source.planning.query_plan import ReadPlan, pin
-from spark_source.writing.target.lock import refuse_uri
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -148,7 +147,7 @@ class _Export:
         with self.plan.store.open() as store:
             self._refuse_another_store(store, done)
         finished = [part.slice for parts in done.values() for part in parts]
-        self.left = list(without(self.plan.ranges, finished))
+        self.left = replace(self.plan, ranges=tuple(without(self.plan.ranges, finished)))
         self._note_gaps(done)
 
     # --- refusals --------------------------------------------------------------------------------
@@ -156,7 +155,7 @@ class _Export:
     def _refuse_another_table(self) -> None:
         there = self.manifest.table
         if there not in (None, self.spec.format):
-            raise ManifestError(
+            raise JournalError(
                 self.manifest.target,
                 reason="the target has an export in another format",
                 expected=there,
@@ -167,14 +166,13 @@ class _Export:
     def _refuse_other_questions(self) -> None:
         before = self.manifest.asked
         if before is not None and dict(before) != self.spec.asked():
-            raise ManifestError(
+            raise JournalError(
                 self.manifest.folder,
                 reason="the target was exported with other options",
                 expected=_as_text(before),
                 actual=_as_text(self.spec.asked()),
                 advice="Give the same options (topics, offsets and times may differ), or export "
-                "into "
-                "a new folder",
+                "into a new folder",
             )
 
     def _refuse_another_store(
@@ -191,7 +189,7 @@ class _Export:
                 continue
             at = store.log_offset_of(queue, last.stop - 1) if last.stop <= high else None
             if at != last.last_log_offset:
-                raise ManifestError(
+                raise JournalError(
                     store.path,
                     reason=f"queue {queue.queue_id} of {queue.topic!r} has other messages than "
                     f"those exported from broker {store.broker_name!r}: its offset "
@@ -199,8 +197,7 @@ class _Export:
                     expected=f"log offset {last.last_log_offset}",
                     actual="no such offset" if at is None else f"log offset {at}",
                     advice="If this is another broker's store, give its --broker-name; if this one "
-                    "was "
-                    "created again or cut by a recovery, export into a new folder",
+                    "was created again or cut by a recovery, export into a new folder",
                 )
 
     def _note_gaps(self, done: Mapping[Any, Sequence[ExportedRange]]) -> None:
@@ -221,8 +218,8 @@ class _Export:
         with Progress("export", sum(wave.selected_bytes for wave in waves)) as progress:
             for wave in waves:
                 try:
-                    self._write(self._pieces(wave))
-                except ManifestError:
+                    self._write(pieces_in(self.left, wave))
+                except JournalError:
                     raise
                 except Exception as error:
                     # An error of the read, or of Spark. Earlier waves are complete, and the answer
@@ -237,15 +234,10 @@ class _Export:
         return self._answer()
 
     def _waves(self) -> list[LogSlice]:
-        if not self.left:
+        if not self.left.ranges:
             return []
         with self.plan.store.open() as store:
-            return cut_into_slices(store, self.left, self.spec.wave_bytes)
-
-    def _pieces(self, wave: LogSlice) -> list[QueueSlice]:
-        """The remaining ranges of every queue in a range of the log."""
-        with self.plan.store.open() as store:
-            return list(pieces_of(self.left, wave, store.view.offset_at_log))
+            return cut_into_slices(store, self.left.ranges, self.spec.wave_bytes)
 
     def _write(self, pieces: Sequence[QueueSlice]) -> None:
         if not pieces:
@@ -313,8 +305,7 @@ class _Export:
             }
             for folder, its in sorted(by_folder.items())
         ]
-        totals = self.manifest.totals
-        sums = sums_of(self.spark, files_of_store(self.plan.store)) if self.spec.checksums else ()
+        exported = self.manifest.exported
         return Answer(
             job="export",
             ok=self.stopped_by is None and not self.problems,
@@ -322,20 +313,21 @@ class _Export:
             numbers={
                 "messages added": sum(file.rows for file in files),
                 "bytes added": sum(file.size for file in files),
-                "messages in the target": totals["rows"],
-                "files in the target": totals["files"],
-                "bytes in the target": totals["bytes"],
+                "messages in the target": exported.rows,
+                "files in the target": exported.files,
+                "bytes in the target": exported.bytes,
                 "target": str(self.manifest.target),
             },
             source=provenance_of(
+                self.spark,
                 self.plan.store,
                 (part for wave in self.written for part in (r.slice for r in wave.ranges)),
                 dict(self.spec.options),
-                sums,
+                checksums=self.spec.checksums,
             ),
             seconds=round(time.monotonic() - self.began, 3),
             problems=tuple(self.problems),
-            resumed=totals["waves"] > len(self.written),
+            resumed=exported.number > len(self.written),
             stopped_by=self.stopped_by,
         )
 
@@ -410,6 +402,4 @@ def _prepared(builder: SparkSession.Builder, spec: ExportSpec) -> SparkSession.B
 def main(given: Given) -> ExportSpec:
     """Export messages to Parquet, CSV, JSON lines or Delta, partitioned by topic and day; each run
     adds only new ones."""
-    spec = spec_from(ExportSpec, given, SELECTION)
-    check(spec)
-    return spec
+    return spec_from(ExportSpec, given, SELECTION)

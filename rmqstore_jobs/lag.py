@@ -18,7 +18,7 @@ from rmq_store.questions.answer_by_shares import ask
 from rmq_store.questions.lag import LagQuestion
 from rmq_store.text.progress import Progress
 from rmqstore_jobs.running.job_command import STORE_OPTIONS, Given, job, spec_from
-from rmqstore_jobs.running.provenance import files_of_store, provenance_of, sums_of
+from rmqstore_jobs.running.provenance import provenance_of
 from rmqstore_jobs.running.result_tables import Answer
 from rmqstore_jobs.running.source_options import source_options
 from rmqstore_jobs.running.spark_engine import engine_of
@@ -70,7 +70,6 @@ def run(
     problems = tuple(answer.problems(spec.max_lag))
     shown = [{name: row.get(name) for name in _SHOWN} for row in answer.rows]
     shown.sort(key=lambda row: (-(row["lag"] or 0), row["consumerGroup"], row["topic"]))
-    sums = sums_of(spark, files_of_store(pinned)) if spec.checksums else ()
     ages = {row["configFile"]: row["configAgeMs"] for row in answer.rows}
     return Answer(
         job="lag",
@@ -82,10 +81,11 @@ def run(
             **{f"seconds since {Path(file).name}": ms // 1000 for file, ms in ages.items() if ms},
         },
         source=provenance_of(
+            spark,
             pinned,
             (),
             {**spec.options, "groups": spec.groups, "topics": spec.topics, "max_lag": spec.max_lag},
-            sums,
+            checksums=spec.checksums,
         ),
         seconds=round(time.monotonic() - began, 3),
         problems=problems,

@@ -22,7 +22,7 @@ from rmq_store.format.releases import dialect
 from rmq_store.text.json_keys import as_json_object
 from rmq_store.text.progress import Progress
 from rmqstore_jobs.running.job_command import STORE_OPTIONS, Given, job, spec_from
-from rmqstore_jobs.running.provenance import files_of_store, provenance_of, sums_of
+from rmqstore_jobs.running.provenance import provenance_of
 from rmqstore_jobs.running.result_tables import Answer
 from rmqstore_jobs.running.source_options import source_options
 from rmqstore_jobs.running.store_selection import log_of_store, pinned_store
@@ -88,14 +88,15 @@ def run(
         tables["findings"] = [as_json_object(finding) for finding in found.findings]
         if not found.nothing_wrong:
             problems.append("the new store has problems: see the findings")
-    sums = sums_of(spark, files_of_store(pinned)) if spec.checksums else ()
     asked = {"target": spec.target, "log": spec.log, "release": spec.release}
     return Answer(
         job="rebuild",
         ok=not problems,
         tables=tables,
         numbers={**{name: fields[name] for name in _NUMBERS}, "target": spec.target},
-        source=provenance_of(pinned, (), {**spec.options, **asked}, sums),
+        source=provenance_of(
+            spark, pinned, (), {**spec.options, **asked}, checksums=spec.checksums
+        ),
         seconds=round(time.monotonic() - began, 3),
         problems=tuple(problems),
         resumed=report.resumed,

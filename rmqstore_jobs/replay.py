@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING
 
 from rmq_store.errors import DataLossError
 from rmq_store.format.releases import dialect
-from rmqstore_jobs.replay_targets import dry_run
+from rmqstore_jobs.replay_targets.dry_run import DryRun
 from rmqstore_jobs.replay_targets.grpc_client import require_client
 from rmqstore_jobs.replay_targets.local_targets import LocalReplay
 from rmqstore_jobs.replay_targets.send_to_broker import LiveReplay
 from rmqstore_jobs.replaying.options import replay_options, spec_of
-from rmqstore_jobs.replaying.plan import ledger_place
-from rmqstore_jobs.replaying.replay_ledger import Ledger
+from rmqstore_jobs.replaying.replay_journal import ReplayJournal
 from rmqstore_jobs.replaying.replay_question import source_options
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec, check, with_fixed_times
 from rmqstore_jobs.replaying.report import ReplayReport
@@ -44,10 +43,10 @@ def run(
     if spec.to_broker is not None:
         require_client()
     if spec.dry_run:
-        return dry_run.run(spark, spec)
+        return DryRun(spark, spec).report()
     kind = LocalReplay if spec.to_broker is None else LiveReplay
-    with Ledger(ledger_place(spec)) as ledger:
-        return kind(spark, spec, ledger).run(should_stop)
+    with ReplayJournal(spec.journal_target) as journal:
+        return kind(spark, spec, journal).run(should_stop)
 
 
 def look(spec: ReplaySpec) -> None:

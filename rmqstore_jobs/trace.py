@@ -20,7 +20,7 @@ from rmq_store.search.queue_selection import require_topic
 from rmq_store.text.progress import Progress
 from rmq_store.text.times import as_datetime
 from rmqstore_jobs.running.job_command import STORE_OPTIONS, Given, job, spec_from
-from rmqstore_jobs.running.provenance import files_of_store, provenance_of, sums_of
+from rmqstore_jobs.running.provenance import provenance_of
 from rmqstore_jobs.running.result_tables import Answer
 from rmqstore_jobs.running.source_options import source_options
 from rmqstore_jobs.running.spark_engine import engine_of
@@ -83,14 +83,13 @@ def run(
     problems = [f"left out: {error}" for error in hidden]
     if not lives:
         problems.append(f"no message has the key {spec.key!r}")
-    sums = sums_of(spark, files_of_store(plan.store)) if spec.checksums else ()
     options = {**spec.options, "key": spec.key, "topic": spec.topic}
     return Answer(
         job="trace",
         ok=not problems,
         tables={"what became of it": outcomes, "step by step": table},
         numbers={"messages": len(lives), "records": len(table)},
-        source=provenance_of(plan.store, (), options, sums),
+        source=provenance_of(spark, plan.store, (), options, checksums=spec.checksums),
         seconds=round(time.monotonic() - began, 3),
         problems=tuple(problems),
     )

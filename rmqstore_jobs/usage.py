@@ -14,14 +14,8 @@ from typing import TYPE_CHECKING, Any
 from rmq_store.questions.answer_by_shares import ask
 from rmq_store.questions.usage import UsageAnswer, UsageQuestion
 from rmq_store.text.progress import Progress
-from rmqstore_jobs.running.job_command import (
-    RANGES,
-    Given,
-    job,
-    spec_from,
-    top_option,
-)
-from rmqstore_jobs.running.provenance import files_of_store, provenance_of, sums_of
+from rmqstore_jobs.running.job_command import RANGES, Given, job, spec_from, top_option
+from rmqstore_jobs.running.provenance import provenance_of
 from rmqstore_jobs.running.result_tables import Answer, Row
 from rmqstore_jobs.running.source_options import source_options
 from rmqstore_jobs.running.spark_engine import engine_of
@@ -57,7 +51,6 @@ def run(
     with Progress("usage", unit="messages") as progress:
         usage = ask(question, plan.store, engine_of(spark), progress=progress)
     days = sorted(usage.by("day"), key=lambda row: (row["day"] is not None, row["day"]))
-    sums = sums_of(spark, files_of_store(plan.store)) if spec.checksums else ()
     return Answer(
         job="usage",
         ok=not usage.damage.places,
@@ -75,7 +68,9 @@ def run(
             "bytes on the disk": _on_disk(plan.store),
             **_growth(days),
         },
-        source=provenance_of(plan.store, plan.ranges, dict(spec.options), sums),
+        source=provenance_of(
+            spark, plan.store, plan.ranges, dict(spec.options), checksums=spec.checksums
+        ),
         seconds=round(time.monotonic() - began, 3),
         problems=tuple(_problems(usage)),
     )

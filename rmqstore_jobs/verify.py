@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rmq_store.markers.lock_file import lock_state
@@ -19,7 +19,7 @@ from rmq_store.text.json_keys import as_json_object
 from rmq_store.text.progress import Progress
 from rmq_store.verify.verify_store import VerifyReport, severities, verdict
 from rmqstore_jobs.running.job_command import STORE_OPTIONS, Given, job, spec_from
-from rmqstore_jobs.running.provenance import files_of_store, provenance_of, sums_of
+from rmqstore_jobs.running.provenance import provenance_of
 from rmqstore_jobs.running.result_tables import Answer
 from rmqstore_jobs.running.source_options import source_options
 from rmqstore_jobs.running.spark_engine import engine_of
@@ -49,14 +49,12 @@ def run(
     pinned = pinned_store(spec.store, spec.options)
     with pinned.open() as store:
         lock = lock_state(store.path)
-    source = provenance_of(pinned, (), dict(spec.options))
     try:
         report = examine(spark, pinned, should_stop)
     except Stopped:
         seconds = round(time.monotonic() - began, 3)
+        source = provenance_of(spark, pinned, (), dict(spec.options))
         return Answer("verify", False, {}, source, seconds, {}, stopped_by=_STOPPED)
-    if spec.checksums:
-        source = replace(source, files=tuple(sums_of(spark, files_of_store(pinned))))
     fields = as_json_object(report.to_dict())
     found = map(as_json_object, report.findings)
     findings = [{name: finding[name] for name in _SHOWN} for finding in found]
@@ -69,7 +67,7 @@ def run(
             **{f"{name}s": count for name, count in severities(report.findings).items()},
             "lock": str(lock),
         },
-        source=source,
+        source=provenance_of(spark, pinned, (), dict(spec.options), checksums=spec.checksums),
         seconds=round(time.monotonic() - began, 3),
         verdict=verdict(report),
     )

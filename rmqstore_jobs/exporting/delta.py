@@ -21,17 +21,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from rmq_store.errors import StoreError
+from rmq_store.files.journal import JournalError
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmqstore_jobs.exporting.delta_log import Commit, commits, latest_version
 from rmqstore_jobs.exporting.export_files import summed_file
-from rmqstore_jobs.exporting.manifest import Manifest
-from rmqstore_jobs.exporting.wave_result import (
-    ExportedFile,
-    ManifestError,
-    Wave,
-    from_json,
-    to_json,
-)
+from rmqstore_jobs.exporting.manifest import ExportedFile, Manifest, Wave, from_json, to_json
 from rmqstore_jobs.exporting.wave_rows import DAY, TOPIC, ExportRead
 from rmqstore_jobs.running.job_command import RANGES
 from rmqstore_jobs.running.spark_engine import submitted
@@ -110,18 +104,20 @@ class DeltaTarget:
 
     def settle(self) -> None:
         """Add commits of the table that are missing in the manifest to the manifest."""
-        known, begun = self.manifest.delta_version, self.manifest.begun
+        known, begun = self.manifest.exported.delta_version, self.manifest.begun
         latest = latest_version(self.table)
         if known is not None and latest < known:
-            raise ManifestError(
+            raise JournalError(
                 self.table,
                 reason="the Delta table here is not the one of the manifest: its version",
                 expected=f"{known} or later",
                 actual=latest if latest >= 0 else "no table",
                 advice="Put the table back, or export into a new folder",
             )
-        killed = begun is not None and begun[0] >= self.manifest.next_number
-        self._seen = begun[1] if begun is not None and killed else -1 if known is None else known
+        killed = begun is not None and begun.wave >= self.manifest.next_number
+        self._seen = (
+            begun.delta_version if begun is not None and killed else -1 if known is None else known
+        )
         while self._name_next(whole=killed) is not None:
             pass
         if killed:
@@ -148,7 +144,7 @@ class DeltaTarget:
         if done is None:
             done = self._name_empty(rows, wave)
         if done.ranges != wave.ranges:
-            raise ManifestError(
+            raise JournalError(
                 self.table,
                 reason=f"an interrupted export added wave {wave.number} meanwhile",
                 advice="Nothing is lost or duplicated; run this again",
@@ -171,7 +167,7 @@ class DeltaTarget:
     def _name_next(self, *, whole: bool) -> Wave | None:
         """Add the next wave to the manifest if a commit not read yet has it.
 
-        `whole`: raise ManifestError if Delta deleted one of these commits.
+        `whole`: raise JournalError if Delta deleted one of these commits.
         """
         wanted = APPLICATION, self.manifest.next_number
         stop = latest_version(self.table) + 1
@@ -188,7 +184,7 @@ class DeltaTarget:
         """Add a wave without files to the manifest. Delta has no commit for an empty wave, nor for
         a transaction it already had."""
         if not rows.isEmpty():
-            raise ManifestError(
+            raise JournalError(
                 self.table,
                 reason=f"Delta already has wave {wave.number}, but the manifest does not",
                 advice="Restore the newest manifest, or export into a new folder",

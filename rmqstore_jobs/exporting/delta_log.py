@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
-from rmqstore_jobs.exporting.wave_result import ManifestError, refuse_outside
+from rmq_store.files.journal import JournalError
+from rmqstore_jobs.exporting.manifest import refuse_outside
 
 _COMMIT = re.compile(r"(\d{20})\.json")
 
@@ -37,7 +38,7 @@ def latest_version(table: Path) -> int:
 def commits(table: Path, start: int, stop: int, *, whole: bool) -> Iterator[Commit]:
     """The versions [start, stop), oldest first, without those that Delta deleted.
 
-    `whole`: raise ManifestError if Delta deleted one.
+    `whole`: raise JournalError if Delta deleted one.
     """
     for number in range(start, stop):
         path = table / "_delta_log" / f"{number:020d}.json"
@@ -46,7 +47,7 @@ def commits(table: Path, start: int, stop: int, *, whole: bool) -> Iterator[Comm
                 yield _commit(number, lines)
         except FileNotFoundError:
             if whole:
-                raise ManifestError(
+                raise JournalError(
                     path,
                     reason="Delta deleted this part of its log, which says what an interrupted "
                     "export added to the table",
@@ -54,7 +55,7 @@ def commits(table: Path, start: int, stop: int, *, whole: bool) -> Iterator[Comm
                     "new folder if in doubt",
                 ) from None
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise ManifestError(
+            raise JournalError(
                 path,
                 reason=f"cannot be read as a commit of a Delta table: {error!r}",
                 advice="Check the table with Delta, or export into a new folder",

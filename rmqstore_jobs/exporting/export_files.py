@@ -17,8 +17,7 @@ import pyarrow.compute as pc
 from rmq_store import MessageStore
 from rmq_store.questions.answer_by_shares import OnProgress, ask
 from rmqstore_jobs.exporting.file_writers import WRITERS, FileWriter, OpenWriter
-from rmqstore_jobs.exporting.manifest import Manifest
-from rmqstore_jobs.exporting.wave_result import ExportedFile, Wave
+from rmqstore_jobs.exporting.manifest import ExportedFile, Manifest, Wave
 from rmqstore_jobs.exporting.wave_rows import DAY, TOPIC, ExportRead
 from rmqstore_jobs.running.provenance import sum_of
 from rmqstore_jobs.running.spark_engine import engine_of

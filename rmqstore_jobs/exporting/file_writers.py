@@ -11,7 +11,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from rmq_store.text.lines import json_lines, text_columns
-from rmqstore_jobs.exporting.wave_result import CSV, JSONL, PARQUET
+from rmqstore_jobs.exporting.manifest import CSV, JSONL, PARQUET
 
 
 class FileWriter(Protocol):

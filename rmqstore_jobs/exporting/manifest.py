@@ -1,124 +1,183 @@
-"""The manifest of an export: one file per wave that lists all its files in the target.
+"""The manifest of an export: one file per wave that lists all its files, and a journal with the sum.
 
 `TARGET/_manifest/000001.json` is written and flushed when all files of wave 1 are in
-`_staging`. Then its files are moved to where readers see them. So an interrupted process leaves
-either a wave that is not in the manifest, which the next run deletes, or a wave whose moves the
-next run completes. Readers of Parquet and Delta ignore names with an underscore.
+`_staging`. Then its files are moved to where readers see them, and the journal has the wave as done.
+So an interrupted process leaves either a wave that is not in the manifest, which the next run deletes,
+or a wave whose moves the next run completes. Readers of Parquet and Delta ignore names with an
+underscore.
 
-A Delta table changes only by its own log. Its waves are added here after their commit.
-`_begun.json` has the version after which a commit may be missing here.
+A Delta table changes only by its own log. Its waves are added here after their commit. The journal has
+as begun the version after which a commit may be missing here.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-from rmq_store.files.durable_files import sync_folder, write_whole
-from rmq_store.files.safe_paths import refuse_links
-from rmq_store.format.queues import QueueId
-from rmqstore_jobs.exporting.wave_result import (
-    DELTA,
-    FORMAT,
-    PARQUET,
-    ExportedRange,
-    ManifestError,
-    Wave,
-    content_of,
-    from_json,
-    joined,
-    text_of,
-    to_json,
-    unreadable,
+from rmq_store.files.durable_files import sync_folder
+from rmq_store.files.journal import (
+    Journal,
+    JournalError,
+    decoded,
+    entry_text,
+    parse_entry,
+    read_entry,
+    refusals,
+    write_entry,
 )
+from rmq_store.files.safe_paths import is_plain_name, refuse_links
+from rmq_store.format.queues import QueueId, QueueSlice
 from spark_source.options.secret import without_secrets
-from spark_source.writing.target.lock import TargetLock, refusals
 
-FOLDER, STAGING, LOCK = "_manifest", "_staging", "_lock"
-SUM, BEGUN = "_sum.json", "_begun.json"
+PARQUET, CSV, JSONL, DELTA = "parquet", "csv", "jsonl", "delta"
+FORMATS = (PARQUET, CSV, JSONL, DELTA)
+FOLDER, STAGING, LOCK, JOURNAL = "_manifest", "_staging", "_lock", "journal.json"
+_WAVE = "a wave of an export"
+_NO_WAVE = "Restore the file, or export into a new folder"
 
 
-@dataclass(slots=True)
-class _Sum:
+@dataclass(frozen=True, slots=True)
+class ExportedRange:
+    """Queue offsets [start, stop) of a queue. `last_log_offset` identifies its last message."""
+
+    topic: str
+    queue_id: int
+    start: int
+    stop: int
+    last_log_offset: int
+
+    @property
+    def slice(self) -> QueueSlice:
+        """The range in the planner's type."""
+        return QueueSlice(QueueId(self.topic, self.queue_id), self.start, self.stop)
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedFile:
+    """A file of messages: its path in the target, its size and rows, and its SHA-256."""
+
+    path: str
+    rows: int
+    size: int
+    sha256: str
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for a path that leaves the target."""
+        refuse_outside(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class Wave:
+    """What one wave put into the target."""
+
+    number: int
+    store: str
+    broker_name: str
+    asked: Mapping[
+        str, str
+    ]  # options that determine rows and columns; the same for the whole target
+    log_range: tuple[int, int]
+    ranges: tuple[ExportedRange, ...]
+    rows: int
+    files: tuple[ExportedFile, ...]
+    version: str
+    written: str  # ISO 8601
+    table: str = PARQUET
+    delta_version: int | None = None  # version of the Delta table with this wave
+
+
+@dataclass(frozen=True, slots=True)
+class WaveBegun:
+    """The wave that was started last in a Delta table, and the table's version before it."""
+
+    wave: int
+    delta_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
     """The sum of all waves up to `number`, which the next export needs."""
 
     number: int = 0
     asked: Mapping[str, str] | None = None  # None before the first wave
     table: str = PARQUET
     delta_version: int | None = None
-    totals: dict[str, int] = field(default_factory=dict)
-    ranges: dict[str, list[ExportedRange]] = field(default_factory=dict)  # by broker
+    files: int = 0
+    rows: int = 0
+    bytes: int = 0
+    ranges: Mapping[str, tuple[ExportedRange, ...]] = field(default_factory=dict)  # by broker
 
-    def add(self, wave: Wave) -> None:
-        """Add the next wave."""
-        self.number, self.asked, self.table = wave.number, wave.asked, wave.table
-        self.delta_version = wave.delta_version
-        more = {
-            "waves": 1,
-            "files": len(wave.files),
-            "rows": sum(file.rows for file in wave.files),
-            "bytes": sum(file.size for file in wave.files),
-        }
-        self.totals = {name: self.totals.get(name, 0) + count for name, count in more.items()}
-        before = self.ranges.get(wave.broker_name, [])
-        self.ranges[wave.broker_name] = joined([*before, *wave.ranges])
+    def plus(self, wave: Wave) -> Exported:
+        """The sum with the next wave."""
+        before = self.ranges.get(wave.broker_name, ())
+        return replace(
+            self,
+            number=wave.number,
+            asked=wave.asked,
+            table=wave.table,
+            delta_version=wave.delta_version,
+            files=self.files + len(wave.files),
+            rows=self.rows + sum(file.rows for file in wave.files),
+            bytes=self.bytes + sum(file.size for file in wave.files),
+            ranges={**self.ranges, wave.broker_name: tuple(joined([*before, *wave.ranges]))},
+        )
 
 
-class Manifest:
+class Manifest(Journal[WaveBegun, Exported]):
     """The content of a target. A context manager that locks the target against other processes.
 
-    It neither keeps nor reads all waves: `_sum.json` has their sum up to some wave, and can be
+    It neither keeps nor reads all waves: the journal has their sum up to some wave, and can be
     rebuilt from them.
     """
+
+    of = "an export"
+    types = (WaveBegun | None, tuple[Exported, ...])
+    in_doubt = "Delete it, and the next run rebuilds it from the files of the waves"
 
     def __init__(self, target: str | os.PathLike[str]) -> None:
         self.target = Path(target).absolute()
         self.folder = self.target / FOLDER
-        self._sum = _Sum()
-        self._lock: TargetLock | None = None
+        super().__init__(self.folder / JOURNAL, self.target / LOCK)
 
     def __enter__(self) -> Manifest:
         with refusals(self.target):
             self._refuse_other_content()
         for name in (FOLDER, STAGING, LOCK):
             refuse_links(self.target, name)
-        self._lock = TargetLock(self.target / LOCK)
-        try:
-            with refusals(self.target):
-                self.folder.mkdir(exist_ok=True)
-            self._read()
-            shutil.rmtree(self.target / STAGING, ignore_errors=True)
-        except BaseException:
-            self._lock.release()
-            raise
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        if self._lock is not None:
-            self._lock.release()
+        return super().__enter__()
 
     def _refuse_other_content(self) -> None:
         if not self.target.exists() or self.folder.is_dir():
             return
         if not self.target.is_dir() or any(one.name != LOCK for one in self.target.iterdir()):
-            raise ManifestError(
+            raise JournalError(
                 self.target,
                 reason="the folder has content that no export wrote",
                 advice="Name a new folder, or the target of an export",
             )
 
-    def _read(self) -> None:
-        self._sum = _load_sum(self.folder / SUM)
+    def load(self) -> None:
+        """Read the manifest, and complete what an interrupted process left."""
+        with refusals(self.target):
+            self.folder.mkdir(exist_ok=True)
+        super().load()
         paths = _wave_files(self.folder)
         for path in paths:
-            if int(path.stem) > self._sum.number:
-                self._sum.add(_load(path))
-        if paths and self._sum.table != DELTA:
+            if int(path.stem) > self.exported.number:
+                self.done = (self.exported.plus(_load(path)),)
+        if paths and self.exported.table != DELTA:
             self._move(_load(paths[-1]))
+        shutil.rmtree(self.target / STAGING, ignore_errors=True)
+
+    @property
+    def exported(self) -> Exported:
+        """The sum of the waves that are in the target."""
+        return self.done[-1] if self.done else Exported()
 
     def waves(self) -> Iterator[Wave]:
         """The waves, oldest first, read one at a time."""
@@ -132,59 +191,39 @@ class Manifest:
     @property
     def next_number(self) -> int:
         """The number of the next wave."""
-        return self._sum.number + 1
+        return self.exported.number + 1
 
     @property
     def asked(self) -> Mapping[str, str] | None:
         """The options of the export in the target; None if it is empty."""
-        return self._sum.asked
+        asked = self.exported.asked
+        return None if asked is None else without_secrets(asked)
 
     @property
     def table(self) -> str | None:
         """The format of the target, one of FORMATS; None if it is empty."""
-        if self._sum.asked is not None:
-            return self._sum.table
+        if self.done:
+            return self.exported.table
         return None if self.begun is None else DELTA
-
-    @property
-    def delta_version(self) -> int | None:
-        """The version of the Delta table with the last wave."""
-        return self._sum.delta_version
-
-    @property
-    def begun(self) -> tuple[int, int] | None:
-        """The wave that was started last in a Delta table, and the table's version before it."""
-        path = self.folder / BEGUN
-        if not path.exists():
-            return None
-        content = content_of(path, text_of(path))
-        return content["wave"], content["delta_version"]
 
     def begin(self, delta_version: int) -> None:
         """Record that the next wave comes into the table after this version."""
-        known = {"format": FORMAT, "wave": self.next_number, "delta_version": delta_version}
-        write_whole(self.folder / BEGUN, json.dumps(known) + "\n")
-
-    @property
-    def totals(self) -> Mapping[str, int]:
-        """The numbers of waves, files, rows and bytes in the target."""
-        return {**dict.fromkeys(("waves", "files", "rows", "bytes"), 0), **self._sum.totals}
+        self.save(WaveBegun(self.next_number, delta_version), *self.done)
 
     def finished(self, broker_name: str) -> dict[QueueId, list[ExportedRange]]:
         """The ranges of a broker's queues that are in the target, in order."""
         found: dict[QueueId, list[ExportedRange]] = {}
-        for part in self._sum.ranges.get(broker_name, ()):
+        for part in self.exported.ranges.get(broker_name, ()):
             found.setdefault(part.slice.queue, []).append(part)
         return found
 
     def commit(self, wave: Wave) -> None:
         """Add a wave to the manifest. Its files, except those of Delta, must be in `staging`;
         they are moved to where readers see them."""
-        write_whole(self.folder / f"{wave.number:06d}.json", to_json(wave) + "\n")
-        self._sum.add(wave)
+        write_entry(_wave_file(self.folder, wave.number), _WAVE, asdict(wave))
         if wave.table != DELTA:
             self._move(wave)
-        write_whole(self.folder / SUM, json.dumps({"format": FORMAT, **asdict(self._sum)}))
+        self.save(None, self.exported.plus(wave))
         shutil.rmtree(self.target / STAGING, ignore_errors=True)
 
     def _move(self, wave: Wave) -> None:
@@ -200,7 +239,7 @@ class Manifest:
             try:
                 (staged / file.path).rename(final)
             except FileNotFoundError:
-                raise ManifestError(
+                raise JournalError(
                     final,
                     reason=f"the file is missing, but wave {wave.number} of the export lists it",
                     advice="Restore it, or export into a new folder",
@@ -210,25 +249,68 @@ class Manifest:
             sync_folder(folder)
 
 
+def _wave_file(folder: Path, number: int) -> Path:
+    return folder / f"{number:06d}.json"
+
+
 def _wave_files(folder: Path) -> list[Path]:
     return sorted((p for p in folder.glob("*.json") if p.stem.isdigit()), key=lambda p: int(p.stem))
 
 
 def _load(path: Path) -> Wave:
-    return from_json(path, text_of(path))
+    wave = read_entry(path, _WAVE, _wave, _NO_WAVE)
+    assert wave is not None
+    return wave
 
 
-def _load_sum(path: Path) -> _Sum:
-    if not path.exists():
-        return _Sum()
-    content = content_of(path, text_of(path))
-    try:
-        content["ranges"] = {
-            broker: [ExportedRange(**one) for one in parts]
-            for broker, parts in content["ranges"].items()
-        }
-        if content["asked"] is not None:
-            content["asked"] = without_secrets(content["asked"])
-        return _Sum(**content)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise unreadable(path, error) from error
+def to_json(wave: Wave) -> str:
+    """A wave as one line of JSON."""
+    return entry_text(_WAVE, asdict(wave))
+
+
+def from_json(path: Path, text: str) -> Wave:
+    """The wave from the output of `to_json`. `path` is for the JournalError."""
+    return parse_entry(path, _WAVE, text, _wave, _NO_WAVE)
+
+
+def _wave(content: Mapping[str, Any]) -> Wave:
+    wave: Wave = decoded(Wave, content)
+    return wave
+
+
+# --- ranges and paths ------------------------------------------------------------------------------
+
+
+def refuse_outside(path: str) -> None:
+    """Raise ValueError unless `path`, with "/" between its names, stays in the folder it starts in."""
+    if not all(map(is_plain_name, path.split("/"))):
+        raise ValueError(f"{path!r} is not a path inside the target")
+
+
+def joined(parts: Iterable[ExportedRange]) -> list[ExportedRange]:
+    """The ranges in order, with adjacent ones merged."""
+    found: list[ExportedRange] = []
+    for part in sorted(parts, key=lambda p: (p.topic, p.queue_id, p.start)):
+        last = found[-1] if found else None
+        if last is not None and last.slice.queue == part.slice.queue and last.stop == part.start:
+            found[-1] = replace(part, start=last.start)
+        else:
+            found.append(part)
+    return found
+
+
+def without(wanted: Iterable[QueueSlice], done: Iterable[QueueSlice]) -> Iterator[QueueSlice]:
+    """The parts of the ranges `wanted` that are not in `done`."""
+    by_queue: dict[QueueId, list[QueueSlice]] = {}
+    for part in sorted(done):
+        by_queue.setdefault(part.queue, []).append(part)
+    for part in wanted:
+        start = part.start
+        for gone in by_queue.get(part.queue, ()):
+            if gone.stop <= start or gone.start >= part.stop:
+                continue
+            if start < gone.start:
+                yield QueueSlice(part.queue, start, gone.start)
+            start = gone.stop
+        if start < part.stop:
+            yield QueueSlice(part.queue, start, part.stop)

@@ -7,9 +7,9 @@ Executors read the whole selection and run the checks that need no target: those
 from __future__ import annotations
 
 import re
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,40 +23,28 @@ from rmq_store.arrow.encoding.batch_to_records import LOOPBACK, prepare
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.locate import refuse_foreign_log
 from rmq_store.errors import InvalidMessageError
+from rmq_store.files.journal import has_content
 from rmq_store.format.queues import QueueSlice
 from rmq_store.format.releases import Dialect, dialect
 from rmq_store.questions.answer_by_shares import ask
 from rmq_store.text.progress import Progress
+from rmqstore_jobs.replay_targets.replay_call import ReplayCall
 from rmqstore_jobs.replay_targets.target_store import refused_rows
 from rmqstore_jobs.replay_targets.wave_reader import to_append
 from rmqstore_jobs.replaying.origin_properties import ORIGIN_PREFIX, property_map
-from rmqstore_jobs.replaying.plan import (
-    cut_short,
-    ledger_place,
-    left_of,
-    messages_selected,
-    narrowed,
-    planned,
-    refuse_to_mix,
-)
-from rmqstore_jobs.replaying.replay_ledger import Ledger, ReplayRun
+from rmqstore_jobs.replaying.plan import left_of, refuse_to_mix
+from rmqstore_jobs.replaying.replay_journal import ReplayJournal, ReplayRun
 from rmqstore_jobs.replaying.replay_question import (
     READ_TO_SEND,
     REFUSED_BY_BROKER,
     REFUSED_BY_STORE,
     ReplayRows,
     columns_for_store,
-    left_unread,
 )
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
-from rmqstore_jobs.replaying.replayed_rows import OTHER_KEY, OTHER_TIME, READ
 from rmqstore_jobs.replaying.report import PlannedQueue, ReplayReport
-from rmqstore_jobs.running.provenance import files_of_store, provenance_of, sums_of
 from rmqstore_jobs.running.spark_engine import engine_of
-from rmqstore_jobs.running.store_selection import lost_from
 from spark_source.options.definitions import DEFAULT_PARTITION_BYTES
-from spark_source.planning.query_plan import ReadPlan
-from spark_source.writing.target.lock import has_content
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -83,96 +71,73 @@ Refusals = Callable[[pa.RecordBatch], Mapping[int, str]]
 """The rows of a batch that the target would refuse, with the reason."""
 
 
-def run(spark: SparkSession | None, spec: ReplaySpec) -> ReplayReport:
-    """Report what a run with this spec would do now. Raises StoreError if the run would be
-    refused."""
-    began = time.monotonic()
-    before = cut_short(Ledger.seen(ledger_place(spec)), spec)
-    if before is None:
-        refuse_to_mix(spec)
-        if spec.to_store is not None and has_content(spec.to_store):
-            refuse_foreign_log(Path(spec.to_store), StoreConfig.of(spec.target_conf))
-    plan = planned(spec, before)
-    read = narrowed(plan, spec)
-    groups, counts = _looked_at(spark, spec, read, _left(spec, read, before))
-    queues = tuple(_queues(spec, groups))
-    refused = sum(queue.refused for queue in queues)
-    messages = sum(queue.messages for queue in queues)
-    reasons: Counter[str] = Counter()
-    for row in groups:
-        if row["refusal"] is not None:
-            reasons[row["refusal"]] += row["messages"]
-    label = REFUSED_BY_STORE if spec.to_broker is None else REFUSED_BY_BROKER
-    selected, unread = messages_selected(plan, spec), left_unread(spec)
-    skipped = {OTHER_TIME: counts[OTHER_TIME], OTHER_KEY: counts[OTHER_KEY], label: refused}
-    if before is None and unread is not None:
-        skipped[unread] = selected - counts[READ]
-    # Parquet accepts messages that a store refuses.
-    taken = {
-        spec.to_store: _for_store(spark, spec, read, before, messages - refused),
-        spec.to_broker: messages - refused,
-        spec.to_parquet: messages,
-    }
-    sums = sums_of(spark, files_of_store(plan.store)) if spec.checksums else ()
-    problems = [f"{n:,}: {why}" for why, n in reasons.most_common(_REASONS_SHOWN)]
-    lost = list(lost_from(plan))
-    return ReplayReport(
-        job="replay",
-        run_id="",
-        ok=not refused and not lost,
-        resumed=before is not None,
-        selected=selected,
-        read=counts[READ],
-        matched=messages,
-        written={},
-        skipped={reason: count for reason, count in skipped.items() if count},
-        source=provenance_of(plan.store, plan.ranges, spec.asked(), sums),
-        seconds=round(time.monotonic() - began, 3),
-        problems=(*problems, *lost),
-        planned=queues,
-        would_write={target: n for target, n in taken.items() if target is not None},
-    )
+class DryRun(ReplayCall):
+    """What a run with a spec would do now. Raises StoreError if the run would be refused."""
+
+    def __init__(self, spark: SparkSession | None, spec: ReplaySpec) -> None:
+        super().__init__(spark, spec, ReplayJournal.seen(spec.journal_target))
+        self.refused_as = REFUSED_BY_STORE if spec.to_broker is None else REFUSED_BY_BROKER
+        self.counts_all = not self.resumed
+        self.groups, self.counts = self._looked_at(self._left())
+        self.messages = sum(row["messages"] for row in self.groups)
+        self.counts[self.refused_as] = self.messages - _taken(self.groups)
+
+    def _new_run(self) -> ReplayRun:
+        refuse_to_mix(self.spec)
+        if self.spec.to_store is not None and has_content(self.spec.to_store):
+            refuse_foreign_log(Path(self.spec.to_store), StoreConfig.of(self.spec.target_conf))
+        return super()._new_run()
+
+    def report(self) -> ReplayReport:
+        """The report of what would be written or sent."""
+        spec, taken = self.spec, _taken(self.groups)
+        if self.resumed and spec.to_store is not None and spec.to_parquet is not None:
+            # The store continues where it was, while Parquet starts again.
+            taken = _taken(self._looked_at(left_of(self.read, self.current.next_log_offset))[0])
+        # Parquet accepts messages that a store refuses.
+        would = {spec.to_store: taken, spec.to_broker: taken, spec.to_parquet: self.messages}
+        return replace(
+            self._report(),
+            run_id="",
+            planned=tuple(_queues(spec, self.groups)),
+            would_write={target: n for target, n in would.items() if target is not None},
+        )
+
+    def _arrived(self) -> tuple[int, Mapping[str, int]]:
+        return self.messages, {}
+
+    def _problems(self) -> Iterator[str]:
+        reasons: Counter[str] = Counter()
+        for row in self.groups:
+            if row["refusal"] is not None:
+                reasons[row["refusal"]] += row["messages"]
+        yield from (f"{count:,}: {why}" for why, count in reasons.most_common(_REASONS_SHOWN))
+
+    def _left(self) -> list[QueueSlice]:
+        parquet = self.spec.to_parquet is not None and not self.current.parquet_done
+        if not self.resumed or parquet:
+            return list(self.read.ranges)  # Parquet is written again as a whole
+        return left_of(self.read, self.current.next_log_offset)
+
+    def _looked_at(self, ranges: list[QueueSlice]) -> tuple[list[Row], Counter[str]]:
+        """Messages, bytes and offsets by source queue, target queue and refusal."""
+        live = self.spec.to_broker is not None
+        question = ReplayRows.of(
+            self.spec,
+            self.read,
+            ranges,
+            partial(_grouped_rows, self.spec),
+            columns=READ_TO_SEND if live else columns_for_store(self.spec),
+            share_bytes=DEFAULT_PARTITION_BYTES,
+        )
+        with Progress("replay") as progress:
+            handled = ask(question, self.plan.store, engine_of(self.spark), progress=progress)
+        return _grouped(handled.parts).to_pylist(), handled.counts
 
 
-def _for_store(
-    spark: SparkSession | None,
-    spec: ReplaySpec,
-    plan: ReadPlan,
-    before: ReplayRun | None,
-    looked_at: int,
-) -> int:
-    """The number of messages that a store would get. It continues where it was, while Parquet
-    starts again."""
-    if before is None or spec.to_store is None or spec.to_parquet is None:
-        return looked_at
-    groups, _ = _looked_at(spark, spec, plan, left_of(plan, before.next_log_offset))
+def _taken(groups: Sequence[Row]) -> int:
+    """The number of messages that no target refuses."""
     return sum(row["messages"] for row in groups if row["refusal"] is None)
-
-
-def _left(spec: ReplaySpec, plan: ReadPlan, before: ReplayRun | None) -> list[QueueSlice]:
-    if before is None:
-        return list(plan.ranges)
-    if spec.to_parquet is not None and before.parquet != "done":
-        return list(plan.ranges)  # Parquet is written again as a whole
-    return left_of(plan, before.next_log_offset)
-
-
-def _looked_at(
-    spark: SparkSession | None, spec: ReplaySpec, plan: ReadPlan, ranges: list[QueueSlice]
-) -> tuple[list[Row], Counter[str]]:
-    """Messages, bytes and offsets by source queue, target queue and refusal."""
-    live = spec.to_broker is not None
-    question = ReplayRows.of(
-        spec,
-        plan,
-        ranges,
-        partial(_grouped_rows, spec),
-        columns=READ_TO_SEND if live else columns_for_store(spec),
-        share_bytes=DEFAULT_PARTITION_BYTES,
-    )
-    with Progress("replay") as progress:
-        handled = ask(question, plan.store, engine_of(spark), progress=progress)
-    return _grouped(handled.parts).to_pylist(), handled.counts
 
 
 def _grouped(parts: Sequence[pa.Table]) -> pa.Table:

@@ -1,7 +1,7 @@
-"""Replay to a running broker through its proxy: executors send, this process keeps the ledger.
+"""Replay to a running broker through its proxy: executors send, this process keeps the journal.
 
 A wave is a range of the log. Its messages are distributed to tasks by source queue, so each queue
-is in one task, in order. The ledger records a wave when all its messages were sent or refused. An
+is in one task, in order. The journal records a wave when all its messages were sent or refused. An
 interrupted wave is sent again as a whole; the origin properties identify duplicates.
 """
 
@@ -22,27 +22,21 @@ import pyarrow.parquet as pq
 from rmq_store import MessageStore
 from rmq_store.files.durable_files import sync_folder
 from rmq_store.questions.answer_by_shares import ask
-from rmq_store.search.log_partitions import LogSlice, pieces_of
+from rmq_store.search.log_partitions import LogSlice
 from rmq_store.text.progress import Progress
 from rmqstore_jobs.replay_targets.broker_access import BrokerAccess
 from rmqstore_jobs.replay_targets.grpc_client import GrpcClient, group_of
+from rmqstore_jobs.replay_targets.replay_call import ReplayCall
 from rmqstore_jobs.replay_targets.retrying_sender import Denied, Manner, Row, Sender, Unreachable
 from rmqstore_jobs.replaying.origin_properties import ORIGIN_PREFIX
-from rmqstore_jobs.replaying.plan import cut_short, messages_selected, narrowed, planned, waves_of
-from rmqstore_jobs.replaying.replay_ledger import Ledger, ReplayRun, new_run
-from rmqstore_jobs.replaying.replay_question import (
-    READ_TO_SEND,
-    REFUSED_BY_BROKER,
-    ReplayRows,
-    left_unread,
-)
+from rmqstore_jobs.replaying.plan import waves_of
+from rmqstore_jobs.replaying.replay_journal import ReplayJournal
+from rmqstore_jobs.replaying.replay_question import READ_TO_SEND, REFUSED_BY_BROKER, ReplayRows
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from rmqstore_jobs.replaying.replayed_rows import OTHER_KEY, OTHER_TIME, READ
-from rmqstore_jobs.replaying.report import ReplayReport
 from rmqstore_jobs.running.failures import failure
-from rmqstore_jobs.running.provenance import files_of_store, provenance_of, sums_of
 from rmqstore_jobs.running.spark_engine import cores_of, engine_of
-from rmqstore_jobs.running.store_selection import lost_from
+from rmqstore_jobs.running.store_selection import pieces_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -74,40 +68,20 @@ class Sent:
     refused: pa.Table
 
 
-class LiveReplay:
-    """One call of `run`: the plan, the ledger, and the numbers so far."""
+class LiveReplay(ReplayCall):
+    """A replay to a broker. If that cannot be reached, the replay ends and the report says so."""
 
-    def __init__(self, spark: SparkSession | None, spec: ReplaySpec, ledger: Ledger) -> None:
-        self.spark, self.spec, self.ledger = spark, spec, ledger
-        self.began = time.monotonic()
-        before = cut_short(ledger, spec)
-        self.plan = planned(spec, before)
-        self.resumed = before is not None
-        self.current = before or self._new_run()
-        self.counts = Counter(self.current.counts)
+    refused_as = REFUSED_BY_BROKER
+
+    def __init__(
+        self, spark: SparkSession | None, spec: ReplaySpec, journal: ReplayJournal
+    ) -> None:
+        super().__init__(spark, spec, journal)
         self.reasons: Counter[str] = Counter()
-        self.stopped_by: str | None = None
-        self.read = narrowed(self.plan, spec)
         self.tasks = min(cores_of(spark), _MOST_TASKS)
         self.access = BrokerAccess.of(spec)
 
-    def _new_run(self) -> ReplayRun:
-        snapshot = self.plan.store.snapshot
-        return new_run(
-            asked=self.spec.asked(),
-            created=False,
-            ranges=self.plan.ranges,
-            snapshot={"log": [snapshot.log_start, snapshot.log_end], "target_queues": []},
-        )
-
-    def run(self, should_stop: Callable[[], bool]) -> ReplayReport:
-        """Send the selected messages. Returns the report.
-
-        `should_stop` is called between waves. If the broker cannot be reached, the replay ends and
-        the report says so.
-        """
-        if not self.resumed:
-            self.ledger.begin(self.current)
+    def _write(self, should_stop: Callable[[], bool]) -> None:
         wave_bytes = self.spec.wave_bytes or _WAVE_BYTES
         waves = waves_of(self.read, self.current.next_log_offset, wave_bytes)
         with Progress("replay", sum(wave.selected_bytes for wave in waves)) as progress:
@@ -115,7 +89,7 @@ class LiveReplay:
                 try:
                     self._send(wave)
                 except Exception as error:
-                    # An error of Spark or of the disk. The ledger says where to continue.
+                    # An error of Spark or of the disk. The journal says where to continue.
                     self.stopped_by = f"sending failed: {failure(error)}"
                 if self.stopped_by is not None:
                     break
@@ -123,21 +97,14 @@ class LiveReplay:
                 if wave.stop is not None and should_stop():
                     self.stopped_by = "stopped on request"
                     break
-        self._record(state="done" if self.stopped_by is None else "stopped")
-        return self._report()
-
-    def _record(self, **changes: Any) -> None:
-        self.current = self.ledger.record(self.current, counts=dict(self.counts), **changes)
 
     # --- waves -----------------------------------------------------------------------------------
 
     def _send(self, wave: LogSlice) -> None:
-        with self.plan.store.open() as source:
-            pieces = pieces_of(self.read.ranges, wave, source.view.offset_at_log)
         question = ReplayRows.of(
             self.spec,
             self.plan,
-            pieces,
+            pieces_in(self.read, wave),
             partial(_send_rows, self.spec, self.access, self.tasks),
             columns=READ_TO_SEND,
             share_bytes=0,
@@ -172,45 +139,17 @@ class LiveReplay:
 
     # --- result ----------------------------------------------------------------------------------
 
-    def _report(self) -> ReplayReport:
+    def _arrived(self) -> tuple[int, Mapping[str, int]]:
         assert self.spec.to_broker is not None
-        selected = messages_selected(self.plan, self.spec)
-        counts = self.counts
-        skipped = {
-            name: counts[name]
-            for name in (OTHER_TIME, OTHER_KEY, REFUSED_BY_BROKER)
-            if counts[name]
-        }
-        finished = self.stopped_by is None
-        problems = [f"{count:,}: {why}" for why, count in self.reasons.most_common(_REASONS_SHOWN)]
-        problems += lost_from(self.plan)
-        accounted = counts[SENT] + sum(skipped.values())
-        if finished and counts[READ] != accounted:
-            problems.append(
-                f"{counts[READ]:,} messages were read, but {accounted:,} are accounted for"
-            )
-        unread = left_unread(self.spec)
-        if finished and unread is not None and counts[READ] < selected:
-            skipped[unread] = selected - counts[READ]
-        elif finished and counts[READ] != selected:
-            problems.append(f"{selected:,} messages were selected, but {counts[READ]:,} were read")
-        read = self.plan.store
-        sums = sums_of(self.spark, files_of_store(read)) if self.spec.checksums else ()
-        return ReplayReport(
-            job="replay",
-            run_id=self.current.run_id,
-            ok=finished and not problems,
-            resumed=self.resumed,
-            selected=selected,
-            read=counts[READ],
-            matched=counts[SENT] + counts[REFUSED_BY_BROKER],
-            written={self.spec.to_broker: counts[SENT]},
-            skipped=skipped,
-            source=provenance_of(read, self.plan.ranges, self.spec.asked(), sums),
-            seconds=round(time.monotonic() - self.began, 3),
-            stopped_by=self.stopped_by,
-            problems=tuple(problems),
-        )
+        sent = self.counts[SENT]
+        return sent + self.counts[REFUSED_BY_BROKER], {self.spec.to_broker: sent}
+
+    def _problems(self) -> Iterator[str]:
+        yield from (f"{count:,}: {why}" for why, count in self.reasons.most_common(_REASONS_SHOWN))
+        accounted = (SENT, OTHER_TIME, OTHER_KEY, REFUSED_BY_BROKER)
+        known, read = sum(self.counts[name] for name in accounted), self.counts[READ]
+        if self.stopped_by is None and read != known:
+            yield f"{read:,} messages were read, but {known:,} are accounted for"
 
 
 def _send_rows(

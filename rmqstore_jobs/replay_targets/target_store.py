@@ -3,91 +3,81 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from rmq_store import MessageStore
-from rmq_store.errors import (
-    ForeignLogError,
-    InvalidMessageError,
-    StoreError,
-    StoreLockedError,
-)
+from rmq_store.errors import ForeignLogError, InvalidMessageError, StoreError, StoreLockedError
+from rmq_store.files.journal import JournalError, has_content
 from rmq_store.format.queues import QueueId
-from rmqstore_jobs.replaying.replay_ledger import Ledger, LedgerError, ReplayRun
-from spark_source.writing.target.lock import has_content
-from spark_source.writing.target.undo_killed_append import settle_append
+from rmqstore_jobs.replaying.replay_journal import ReplayJournal, ReplayRun
+from spark_source.writing.target.settle_killed_write import settle_append
 from spark_source.writing.target.write_options import WriteOptions
 
 if TYPE_CHECKING:
     from rmq_store.writing.store_writer import StoreWriter
 
 
-def settle_target(run: ReplayRun, ledger: Ledger, asked: WriteOptions) -> None:
+def settle_target(run: ReplayRun, journal: ReplayJournal, asked: WriteOptions) -> None:
     """Undo what an interrupted run appended after its last whole wave.
 
-    Raises LedgerError if the target is missing, or if another process has opened it since. Whether
-    it ends where the ledger says is for `open_target` to find out.
+    Raises JournalError if the target is missing, or if another process has opened it since. Whether
+    it ends where the journal says is for `open_target` to find out.
     """
     if run.created and not has_content(asked.path):
         if run.target_end:
-            raise LedgerError(
+            raise JournalError(
                 asked.path,
                 reason="the target of an interrupted replay is missing",
-                advice=f"Restore it, or delete {ledger.path} to replay from the start",
+                advice=f"Restore it, or delete {journal.path} to replay from the start",
             )
         return
-    try:
-        settle_append(run.append, asked, ledger.path)
-    except (StoreLockedError, ForeignLogError):
-        raise
-    except StoreError as error:
-        raise _cannot_go_on(asked.path, ledger, run, str(error)) from error
+    with _continuing(run, journal, asked.path):
+        settle_append(run.append, asked, journal.path)
 
 
 def open_target(
-    run: ReplayRun, ledger: Ledger, asked: WriteOptions, *, resumed: bool
+    run: ReplayRun, journal: ReplayJournal, asked: WriteOptions, *, resumed: bool
 ) -> StoreWriter:
     """The target store of `run`, opened for appending; created if the run creates it.
 
-    Raises LedgerError if a resumed run finds another end of the log than the ledger says.
+    Raises JournalError if a resumed run finds another end of the log than the journal says.
     """
     if run.created and not has_content(asked.path):
         return MessageStore.create(asked.path, asked.config, release=asked.release)
-    try:
+    with _continuing(run, journal, asked.path) if resumed else nullcontext():
         store = MessageStore.append_to(
             asked.path, asked.config, release=asked.release, recovery="refuse"
         )
-    except StoreError as error:
-        if isinstance(error, (StoreLockedError, ForeignLogError)) or not resumed:
-            raise
-        raise _cannot_go_on(asked.path, ledger, run, str(error)) from error
-    end = store.log_range()[1]
-    if end != run.target_end:
-        store.close()
-        reason = f"its log ends at {end}, but the ledger says {run.target_end}"
-        raise _cannot_go_on(asked.path, ledger, run, reason)
+        end = store.log_range()[1]
+        if end != run.target_end:
+            store.close()
+            raise JournalError(
+                asked.path,
+                reason="its log has another end than the journal says",
+                expected=run.target_end,
+                actual=end,
+                advice="Another process has written into the store",
+            )
     return store
 
 
-def _cannot_go_on(path: str, ledger: Ledger, run: ReplayRun, reason: str) -> LedgerError:
-    if run.created:
-        advice = (
-            f"Give --restart to delete {path} and replay from the start, which is refused if "
-            "others have written to it"
-        )
-    else:
-        advice = (
-            f"Messages were in {path} before. Restore it from a copy made before "
-            f"{run.started}, delete the last run from {ledger.path}, and run this again"
-        )
-    return LedgerError(
-        path,
-        reason="a replay into this target was interrupted, and what arrived is unknown: " + reason,
-        advice=advice,
-    )
+@contextmanager
+def _continuing(run: ReplayRun, journal: ReplayJournal, path: str) -> Iterator[None]:
+    """Convert what prevents that an interrupted run is continued to a JournalError with what to do."""
+    try:
+        yield
+    except (StoreLockedError, ForeignLogError):
+        raise
+    except StoreError as error:
+        raise JournalError(
+            path,
+            reason=f"a replay into this target was interrupted, and what arrived is unknown: {error}",
+            advice=f"Nothing was deleted; {journal.how_to_start_again(run)}",
+        ) from error
 
 
 def append_rows(store: StoreWriter, batch: pa.RecordBatch) -> Iterator[InvalidMessageError]:

@@ -12,10 +12,11 @@ from rmq_store import MessageStore
 from rmq_store.files.parallel import one_ahead
 from rmq_store.format.releases import Dialect
 from rmq_store.questions.answer_by_shares import ask
-from rmq_store.search.log_partitions import LogSlice, pieces_of
+from rmq_store.search.log_partitions import LogSlice
 from rmqstore_jobs.replaying.replay_question import Handled, ReplayRows, columns_for_store
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from rmqstore_jobs.running.spark_engine import cores_of, engine_of
+from rmqstore_jobs.running.store_selection import pieces_in
 from spark_source.planning.query_plan import ReadPlan
 
 if TYPE_CHECKING:
@@ -27,36 +28,28 @@ MAX_SHARE_BYTES = 32 << 20
 _AS_THEY_ARE = ("flag", "sysFlag", "bornTimestamp", "bornHost", "reconsumeTimes")
 
 
-class WaveReader:
-    """Reads waves into this process, each while the caller works on the one before."""
+def read_waves(
+    spark: SparkSession | None, spec: ReplaySpec, plan: ReadPlan, waves: Sequence[LogSlice]
+) -> Iterator[tuple[LogSlice, Handled[list[pa.RecordBatch]]]]:
+    """Each wave with the batches of its shares, in order, read into this process while the caller
+    works on the one before. Raises the errors of the read."""
+    # The driver's heap has the results of all cores at once, with several copies.
+    bytes_a_core = IN_FLIGHT_BYTES // cores_of(spark)
+    share_bytes = min(max(bytes_a_core, MIN_SHARE_BYTES), MAX_SHARE_BYTES)
 
-    def __init__(self, spark: SparkSession | None, spec: ReplaySpec, plan: ReadPlan) -> None:
-        self.spec, self.plan = spec, plan
-        # The driver's heap has the results of all cores at once, with several copies.
-        self._share_bytes = min(
-            max(IN_FLIGHT_BYTES // cores_of(spark), MIN_SHARE_BYTES), MAX_SHARE_BYTES
-        )
-        self._engine = engine_of(spark, tasks_a_core=1)
-
-    def read_all(
-        self, waves: Sequence[LogSlice]
-    ) -> Iterator[tuple[LogSlice, Handled[list[pa.RecordBatch]]]]:
-        """Each wave with the batches of its shares, in order. Raises the errors of the read."""
-        return one_ahead((wave, self._read(wave)) for wave in waves)
-
-    def _read(self, wave: LogSlice) -> Handled[list[pa.RecordBatch]]:
-        with self.plan.store.open() as source:
-            pieces = pieces_of(self.plan.ranges, wave, source.view.offset_at_log)
+    def read(wave: LogSlice) -> Handled[list[pa.RecordBatch]]:
         question = ReplayRows.of(
-            self.spec,
-            self.plan,
-            pieces,
+            spec,
+            plan,
+            pieces_in(plan, wave),
             _as_batches,
-            columns=columns_for_store(self.spec),
-            share_bytes=self._share_bytes,
+            columns=columns_for_store(spec),
+            share_bytes=share_bytes,
             selected_bytes=wave.selected_bytes,
         )
-        return ask(question, self.plan.store, self._engine)
+        return ask(question, plan.store, engine_of(spark, tasks_a_core=1))
+
+    return one_ahead((wave, read(wave)) for wave in waves)
 
 
 def _as_batches(

@@ -1,2 +1,2 @@
-"""A replay: its spec, command line, plan, rows, ledger and report. `replay_targets` has the
+"""A replay: its spec, command line, plan, rows, journal and report. `replay_targets` has the
 targets."""

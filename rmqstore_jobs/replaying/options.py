@@ -12,11 +12,7 @@ from rmq_store.cli import option_names
 from rmq_store.cli.option_names import option
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.queues import QueueId
-from rmqstore_jobs.replaying.replay_spec import (
-    DEFAULT_PATIENCE,
-    ReplaySpec,
-    check,
-)
+from rmqstore_jobs.replaying.replay_spec import DEFAULT_PATIENCE, ReplaySpec, check
 from rmqstore_jobs.running.job_command import size
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -46,11 +42,7 @@ _OPTIONS = (
         help="Only these queue offsets of one queue; -2 is the earliest, -1 the latest; "
         "repeatable.",
     ),
-    click.option(
-        "--since",
-        metavar="TIME",
-        help=option_names.SINCE,
-    ),
+    click.option("--since", metavar="TIME", help=option_names.SINCE),
     click.option("--until", metavar="TIME", help=option_names.UNTIL),
     click.option("--tag", "tags", multiple=True, help=option_names.TAG),
     click.option(
@@ -87,7 +79,6 @@ _OPTIONS = (
         "--keep-timestamps", is_flag=True, help="Keep the store timestamps (default: now)."
     ),
     click.option("--append", is_flag=True, help="The target store exists; add to it."),
-    click.option("--restart", is_flag=True, help="Delete an unfinished replay and start again."),
     click.option(
         "--target-conf",
         metavar="FILE",

@@ -14,12 +14,7 @@ from rmq_store.arrow.encoding.properties import map_strings
 from rmq_store.arrow.property_columns import decode_property_columns
 from rmq_store.arrow.string_slices import buffers
 from rmq_store.errors import InvalidMessageError
-from rmq_store.format.layout import (
-    CRC_PROPERTY,
-    NAME_VALUE_SEPARATOR,
-    PROPERTY_SEPARATOR,
-    Property,
-)
+from rmq_store.format.layout import CRC_PROPERTY, NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, Property
 from rmq_store.format.topics import LMQ_PREFIX
 
 ORIGIN_PREFIX = "REPLAY_ORIGIN_"

@@ -7,18 +7,19 @@ from dataclasses import replace
 from pathlib import Path
 
 from rmq_store import MessageStore, StoreSnapshot
+from rmq_store.files.journal import JournalError, has_content
 from rmq_store.format.queues import QueueSlice
 from rmq_store.format.topics import LMQ_PREFIX
 from rmq_store.search.log_partitions import LogSlice, joined, offset_steps, pieces_of
 from rmq_store.search.plan_key_search import plan_keys
 from rmq_store.snapshot.wholly_selected_log import whole_range
-from rmqstore_jobs.replaying.replay_ledger import Ledger, LedgerError, ReplayRun
+from rmqstore_jobs.replaying.replay_journal import ReplayJournal, ReplayRun
 from rmqstore_jobs.replaying.replay_question import source_options
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
+from rmqstore_jobs.running.store_selection import pieces_in
 from spark_source.options.parse import parse_options
 from spark_source.planning.partitions import cut_into_slices
 from spark_source.planning.query_plan import ReadPlan, pin
-from spark_source.writing.target.lock import has_content
 
 OFFSETS_COUNTED_AT_A_TIME = 1 << 20
 _SMALLEST_WAVE, _LARGEST_WAVE, _WAVE_BYTES_A_QUEUE = 64 << 20, 256 << 20, 1 << 20
@@ -46,9 +47,7 @@ def _still_to_read(
     """The ranges that an interrupted run still needs, because the rest may expire, and the current
     snapshot."""
     start = before.next_log_offset
-    again = (
-        spec.to_parquet is not None and before.parquet != "done"
-    )  # Parquet is written again as a whole
+    again = spec.to_parquet is not None and not before.parquet_done  # it is written as a whole
     with MessageStore.open(
         spec.source, broker_name=spec.broker_name, broker_conf=spec.broker_conf
     ) as source:
@@ -67,10 +66,7 @@ def _still_to_read(
 def left_of(plan: ReadPlan, start: int | None) -> list[QueueSlice]:
     """The parts of the ranges at or after a commitLog offset of the source. None means nothing
     remains."""
-    if start is None:
-        return []
-    with plan.store.open() as source:
-        return list(pieces_of(plan.ranges, LogSlice(start, None, 0), source.view.offset_at_log))
+    return [] if start is None else pieces_in(plan, LogSlice(start, None, 0))
 
 
 def narrowed(plan: ReadPlan, spec: ReplaySpec) -> ReadPlan:
@@ -127,66 +123,54 @@ def _entries_selected(plan: ReadPlan) -> int:
     return count
 
 
-# --- refusals
-# ---------------------------------------------------------------------------------------
+# --- refusals -------------------------------------------------------------------------------------
 
 
-def ledger_place(spec: ReplaySpec) -> str:
-    """The target whose ledger the replay uses."""
-    return spec.failed or spec.to_store or spec.to_parquet or ""
-
-
-def cut_short(ledger: Ledger, spec: ReplaySpec) -> ReplayRun | None:
-    """The interrupted run to continue. Raises LedgerError if it has other options or is
-    complete."""
-    before, asked = ledger.unfinished, spec.asked()
-    live = spec.to_broker is not None
+def cut_short(journal: ReplayJournal, spec: ReplaySpec) -> ReplayRun | None:
+    """The interrupted run to continue. Raises JournalError if it has other options, or if a run with
+    these options is done."""
+    before, asked = journal.begun, spec.asked()
     if before is None:
-        done = ledger.finished_like(asked)
+        done = journal.done_like(asked)
         if done is not None:
-            reason = (
-                f"was sent, finished at {done.updated}"
-                if live
-                else f"is in the target, finished at {done.updated}"
-            )
-            more = (
-                "to send it again, name another --failed folder"
-                if live
-                else "for a second copy, replay into another target"
-            )
-            missing = [
-                path for path in (spec.to_store, spec.to_parquet) if path and not has_content(path)
-            ]
-            advice = f"There is nothing to do; {more}"
-            if missing and any(done.counts.values()):
-                reason = f"finished at {done.updated}, and its target {missing[0]} is gone"
-                advice = "Delete the ledger to replay again"
-            raise LedgerError(ledger.path, reason=f"this replay {reason}", advice=advice)
+            raise _is_done(journal, spec, done)
         return None
     if asked != before.asked:
         other = sorted(name for name in asked if asked[name] != before.asked.get(name))
-        raise LedgerError(
-            ledger.path,
+        raise JournalError(
+            journal.path,
             reason="the target has an unfinished replay with other options",
             expected=", ".join(f"{name}={before.asked.get(name)!r}" for name in other),
             actual=", ".join(f"{name}={asked[name]!r}" for name in other),
-            advice="Finish it with its options, or "
-            + ("name another --failed folder" if live else "give --restart to start again"),
+            advice=f"Finish it with its options, or, {journal.how_to_start_again(before)}",
         )
     return before
 
 
+def _is_done(journal: ReplayJournal, spec: ReplaySpec, done: ReplayRun) -> JournalError:
+    how, again = "is in the target", "for a second copy, replay into another target"
+    if spec.to_broker is not None:
+        how, again = "was sent", "to send it again, name another --failed folder"
+    reason, advice = f"{how}, finished at {done.updated}", f"There is nothing to do; {again}"
+    targets = [path for path in (spec.to_store, spec.to_parquet) if path is not None]
+    gone = next((path for path in targets if not has_content(path)), None)
+    if gone is not None and any(done.counts.values()):
+        reason = f"finished at {done.updated}, and its target {gone} is gone"
+        advice = f"Delete {journal.path} to replay again"
+    return JournalError(journal.path, reason=f"this replay {reason}", advice=advice)
+
+
 def refuse_to_mix(spec: ReplaySpec) -> None:
-    """Raise LedgerError if a new run would add to the target without --append."""
+    """Raise JournalError if a new run would add to the target without --append."""
     to_store, to_parquet = spec.to_store, spec.to_parquet
     if to_store is not None and has_content(to_store) and not spec.append:
-        raise LedgerError(
+        raise JournalError(
             Path(to_store),
             reason="the target already exists, and is not from an unfinished replay",
             advice="Give --append to add to it, or name a new folder",
         )
     if to_parquet is not None and has_content(to_parquet):
-        raise LedgerError(
+        raise JournalError(
             Path(to_parquet),
             reason="the Parquet target already exists",
             advice="Name a new folder; a replay does not add Parquet files to a folder",

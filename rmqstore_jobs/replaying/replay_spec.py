@@ -14,11 +14,11 @@ from rmq_store.admin.info import newest_store_timestamp
 from rmq_store.arrow.encoding.checks import topic_fault
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import InvalidArgumentError
+from rmq_store.files.journal import refuse_uri
 from rmq_store.format.queues import QueueId
 from rmq_store.format.releases import dialect
 from rmq_store.text.times import NotATimeError, RelativeTime, Time, fixed_time, iso_time, parse_time
 from spark_source.options.value_parsers import EARLIEST
-from spark_source.writing.target.lock import refuse_uri
 
 DEFAULT_PATIENCE = 120.0
 QueueMap = Mapping[tuple[str | None, int], int]
@@ -35,7 +35,7 @@ class ReplaySpec:
     `dead_to_origin`: dead letters go to their origin topic as new messages.
 
     `to_broker`: the gRPC endpoint of a running broker's proxy, host:port. Messages that it refuses
-    go to the folder `failed`, and the ledger is beside that folder. Messages of `fifo_topics`
+    go to the folder `failed`, and the journal is beside that folder. Messages of `fifo_topics`
     (names in the target) have the source queue as message group. `rate`: messages per second.
     `patience`: seconds to retry one message. `tls`: connect with TLS; `tls_ca`: a file with the
     certificates that sign the proxy's. `dry_run`: write and send nothing; the report says
@@ -62,7 +62,6 @@ class ReplaySpec:
     target_conf: str | None = None
     release: str | None = None
     append: bool = False
-    restart: bool = False
     wave_bytes: int | None = None
     dead_to_origin: bool = False
     to_broker: str | None = None
@@ -75,9 +74,14 @@ class ReplaySpec:
     dry_run: bool = False
     checksums: bool = False
 
+    @property
+    def journal_target(self) -> str:
+        """The target that the journal is beside."""
+        return self.failed or self.to_store or self.to_parquet or ""
+
     def asked(self) -> dict[str, Any]:
         """The fields that determine which rows arrive, as plain JSON values."""
-        passing = ("append", "restart", "wave_bytes", "offsets", "queue_map", *_MANNERS)
+        passing = ("append", "wave_bytes", "offsets", "queue_map", *_MANNERS)
         plain = {name: value for name, value in asdict(self).items() if name not in passing}
         plain["offsets"] = [[*queue, *span] for queue, span in self.offsets.items()]
         plain["queue_map"] = [[*old, new] for old, new in self.queue_map.items()]
@@ -94,27 +98,11 @@ _MANNERS = ("rate", "patience", "tls", "tls_ca", "dry_run", "checksums", "by_ind
 
 def check(spec: ReplaySpec) -> None:
     """Raise InvalidArgumentError for an invalid spec, before any file is read."""
-    if spec.to_broker is not None:
-        _check_live(spec)
-    elif spec.to_store is None and spec.to_parquet is None:
-        raise InvalidArgumentError(
-            None, reason="no target", advice="Give --to, --to-parquet or both, or --to-broker"
-        )
-    elif spec.failed or spec.fifo_topics or spec.rate or spec.tls:
-        raise InvalidArgumentError(
-            None, reason="--failed, --fifo, --rate and --tls need --to-broker"
-        )
-    _check_tls(spec)
+    _check_target(spec)
+    if spec.tls_ca is not None and not spec.tls:
+        raise _invalid("--tls-ca needs --tls", "Give --tls too")
     if not 0 <= spec.patience < math.inf:
-        raise InvalidArgumentError(
-            None, reason="--patience must be a number of seconds, 0 or more", actual=spec.patience
-        )
-    if spec.dry_run and spec.restart:
-        raise InvalidArgumentError(
-            None,
-            reason="--restart deletes a target, but --dry-run changes nothing",
-            advice="Give --dry-run without --restart, to see what remains to do",
-        )
+        raise _invalid("--patience must be a number of seconds, 0 or more", found=spec.patience)
     for target in (spec.to_store, spec.to_parquet, spec.failed):
         refuse_uri(target or "")
     folders = (spec.source, spec.to_store, spec.to_parquet, spec.failed)
@@ -122,103 +110,81 @@ def check(spec: ReplaySpec) -> None:
     for i, path in enumerate(paths):
         if any(path == other or other in path.parents for other in paths[:i] + paths[i + 1 :]):
             raise InvalidArgumentError(path, reason="source and targets must be separate folders")
-    for moment in (spec.since, spec.until):
-        _checked_time(moment)
-    _check_keys(spec)
-    for queue, (start, stop) in spec.offsets.items():
-        _check_span(queue, start, stop)
-    _check_new_names(spec)
-    if spec.topics and (spec.queues or spec.offsets):
-        raise InvalidArgumentError(
-            None,
-            reason="topics and single queues exclude each other",
-            advice="Name every queue, or only topics",
-        )
-
-
-def _check_new_names(spec: ReplaySpec) -> None:
+    _check_selection(spec)
     for new in spec.topic_map.values() if spec.to_store is not None else ():
         fault = topic_fault(new, dialect(spec.release), StoreConfig())
         if fault is not None:
-            raise InvalidArgumentError(None, reason=f"--map-topic: {fault}")
+            raise _invalid(f"--map-topic: {fault}")
 
 
-def _check_tls(spec: ReplaySpec) -> None:
-    if spec.tls_ca is not None and not spec.tls:
-        raise InvalidArgumentError(None, reason="--tls-ca needs --tls", advice="Give --tls too")
-
-
-def _check_keys(spec: ReplaySpec) -> None:
-    for key in spec.keys:
-        # The source separates keys by "||".
-        parted = spec.by_index and "||" in key
-        if not key or parted or any(character.isspace() for character in key):
-            raise InvalidArgumentError(
-                None,
-                reason="--key is one word of KEYS, or a UNIQ_KEY",
-                actual=repr(key),
-                advice="Give --key once for each word",
-            )
-    if spec.by_index and not spec.keys:
-        raise InvalidArgumentError(
-            None,
-            reason="--by-index needs --key",
-            advice="Give --key",
-        )
-
-
-def _check_span(queue: QueueId, start: int, stop: int) -> None:
-    """Raise for a range that ends before it starts. -1 and -2 are compared only if the order is
-    certain."""
-    if 0 <= stop < start or (stop == EARLIEST and start != EARLIEST):
-        raise InvalidArgumentError(
-            None,
-            reason=f"the offsets of queue {queue.queue_id} of {queue.topic!r} end before they "
-            "start",
-            actual=f"{start}..{stop}",
-            advice="In --offsets TOPIC:ID=FROM..BEFORE, FROM must be smaller",
-        )
-
-
-def _check_live(spec: ReplaySpec) -> None:
-    if spec.to_store is not None or spec.to_parquet is not None:
-        raise InvalidArgumentError(
-            None, reason="a replay to a broker cannot have another target: run two replays"
-        )
+def _check_target(spec: ReplaySpec) -> None:
+    to_folder = spec.to_store is not None or spec.to_parquet is not None
+    if spec.to_broker is None:
+        if not to_folder:
+            raise _invalid("no target", "Give --to, --to-parquet or both, or --to-broker")
+        if spec.failed or spec.fifo_topics or spec.rate or spec.tls:
+            raise _invalid("--failed, --fifo, --rate and --tls need --to-broker")
+        return
+    if to_folder:
+        raise _invalid("a replay to a broker cannot have another target: run two replays")
     if spec.queue_map:
-        raise InvalidArgumentError(
-            None,
-            reason="a replay to a broker cannot map queues: the client chooses them",
-            advice="Leave out --map-queue; --fifo TOPIC keeps the order of each source queue",
+        raise _invalid(
+            "a replay to a broker cannot map queues: the client chooses them",
+            "Leave out --map-queue; --fifo TOPIC keeps the order of each source queue",
         )
     if spec.failed is None:
-        raise InvalidArgumentError(
-            None,
-            reason="no folder for messages that the broker refuses",
-            advice="Give --failed DIR; the ledger is beside it",
+        raise _invalid(
+            "no folder for messages that the broker refuses",
+            "Give --failed DIR; the journal is beside it",
         )
-    if spec.append or spec.restart or spec.keep_timestamps or spec.target_conf or spec.release:
-        raise InvalidArgumentError(
-            None,
-            reason="--append, --restart, --keep-timestamps, --target-conf and --release need --to",
-        )
+    if spec.append or spec.keep_timestamps or spec.target_conf or spec.release:
+        raise _invalid("--append, --keep-timestamps, --target-conf and --release need --to")
     if spec.rate is not None and not 0 < spec.rate < math.inf:
-        raise InvalidArgumentError(
-            None, reason="--rate must be a number of messages per second above 0", actual=spec.rate
+        raise _invalid("--rate must be a number of messages per second above 0", found=spec.rate)
+
+
+def _check_selection(spec: ReplaySpec) -> None:
+    for moment in (spec.since, spec.until):
+        _checked_time(moment)
+    for key in spec.keys:
+        # The source separates keys by "||".
+        several = spec.by_index and "||" in key
+        if not key or several or any(character.isspace() for character in key):
+            advice = "Give --key once for each word"
+            raise _invalid("--key is one word of KEYS, or a UNIQ_KEY", advice, found=repr(key))
+    if spec.by_index and not spec.keys:
+        raise _invalid("--by-index needs --key", "Give --key")
+    for queue, (start, stop) in spec.offsets.items():
+        # -1 and -2 are compared only if the order is certain.
+        if 0 <= stop < start or (stop == EARLIEST and start != EARLIEST):
+            raise _invalid(
+                f"the offsets of queue {queue.queue_id} of {queue.topic!r} end before they start",
+                "In --offsets TOPIC:ID=FROM..BEFORE, FROM must be smaller",
+                found=f"{start}..{stop}",
+            )
+    if spec.topics and (spec.queues or spec.offsets):
+        raise _invalid(
+            "topics and single queues exclude each other", "Name every queue, or only topics"
         )
+
+
+def _invalid(
+    reason: str, advice: str | None = None, *, found: object = None
+) -> InvalidArgumentError:
+    return InvalidArgumentError(None, reason=reason, actual=found, advice=advice)
 
 
 def _checked_time(value: str | None) -> Time | None:
     try:
         return None if value is None else parse_time(value)
     except NotATimeError as error:
-        raise InvalidArgumentError(None, reason=f"{value!r} {error}") from None
+        raise _invalid(f"{value!r} {error}") from None
 
 
 def with_fixed_times(spec: ReplaySpec) -> ReplaySpec:
     """The spec with relative times as milliseconds, fixed by the newest message of the source.
 
-    So the ledger has the times that the replay used. Raises InvalidArgumentError if the times
+    So the journal has the times that the replay used. Raises InvalidArgumentError if the times
     exclude every message.
     """
     since, until = _checked_time(spec.since), _checked_time(spec.until)

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from rmq_store.escaping import printable, printable_json
 from rmq_store.text.json_keys import as_json_object
-from rmqstore_jobs.running.plain_tables import print_lines, print_plain
-from rmqstore_jobs.running.provenance import READ, source_rows, source_table
-from rmqstore_jobs.running.provenance import Provenance as Provenance
-from rmqstore_jobs.running.result_tables import say_first
+from rmqstore_jobs.running.provenance import Provenance
+from rmqstore_jobs.running.result_tables import JobResult, print_pairs, print_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +43,7 @@ class PlannedQueue:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplayReport:
+class ReplayReport(JobResult):
     """Numbers of messages, and the provenance. `ok` decides the exit code."""
 
     job: str
@@ -70,115 +63,33 @@ class ReplayReport:
     would_write: Mapping[str, int] | None = None  # target -> messages, for a dry run
     planned: tuple[PlannedQueue, ...] = ()  # for a dry run
 
-    def to_json(self) -> str:
-        """The report as one JSON object, keys in camelCase."""
-        return printable_json(json.dumps(as_json_object(self), indent=1, ensure_ascii=False))
-
-    def save(self, path: str) -> None:
-        """Write the JSON to a file."""
-        Path(path).write_text(self.to_json() + "\n", encoding="utf-8")
-
-    def show(self, console: Console) -> None:
-        """Print for a person."""
-        show(self, console)
-
-
-def show(report: ReplayReport, console: Console | None = None) -> None:
-    """Print the report for a person."""
-    console = console or Console()
-    say_first(console, _verdict(report), report.problems)
-    if not console.is_terminal:
-        _show_plain(report, console)
-        return
-    console.print(_numbers(report))
-    if report.target_queues:
-        console.print(_targets(report.target_queues))
-    if report.planned:
-        console.print(_planned(report.planned))
-    console.print(source_table(report.source))
-
-
-def _show_plain(report: ReplayReport, console: Console) -> None:
-    counts = [("", _unit(report)), *((what, count) for what, count, _ in _counts(report))]
-    print_lines(console, f"{report.job}: result", counts)
-    print_plain(console, "target queues", [as_json_object(part) for part in report.target_queues])
-    print_plain(console, "planned target queues", [as_json_object(one) for one in report.planned])
-    print_lines(console, READ, source_rows(report.source))
-
-
-def _unit(report: ReplayReport) -> str:
-    # A broker gets the messages of an inner batch one by one; a store and Parquet get its record.
-    return "records" if report.source.options.get("to_broker") is None else "messages"
-
-
-def _counts(report: ReplayReport) -> Iterator[tuple[str, int, str]]:
-    """What is counted, the number, and a colour."""
-    yield "selected", report.selected, ""
-    yield "read", report.read, ""
-    yield "matched", report.matched, ""
-    for target, count in report.written.items():
-        yield f"written to {target}", count, "green"
-    for target, count in (report.would_write or {}).items():
-        yield f"would go to {target}", count, "green"
-    for reason, count in report.skipped.items():
-        yield f"skipped: {reason}", count, "yellow"
-
-
-def _numbers(report: ReplayReport) -> Table:
-    table = Table(title=f"{report.job}: result", title_justify="left")
-    table.add_column("")
-    table.add_column(_unit(report), justify="right")
-    for what, count, colour in _counts(report):
-        table.add_row(Text(printable(what), style=colour), f"{count:,}")
-    return table
-
-
-def _targets(ranges: tuple[TargetRange, ...]) -> Table:
-    table = Table(title="target queues", title_justify="left")
-    for name in ("topic", "queue", "from offset", "to before"):
-        table.add_column(name, justify="left" if name == "topic" else "right")
-    for part in ranges:
-        table.add_row(
-            Text(printable(part.topic)), str(part.queue_id), f"{part.start:,}", f"{part.stop:,}"
+    def _verdict(self) -> str:
+        run = f", run {self.run_id}" if self.run_id else ""
+        took = f"in {self.seconds:.1f} s{run}"
+        again = " (continued an earlier run)" if self.resumed else ""
+        if self.stopped_by is not None:
+            return f"stopped {took}{again}: {self.stopped_by}"
+        if self.would_write is not None:
+            refused = "no message" if self.ok else "some messages"
+            return f"dry run: nothing was written or sent; {refused} would be refused, {took}"
+        return (
+            f"finished without problems {took}{again}"
+            if self.ok
+            else f"finished with problems, {took}{again}"
         )
-    return table
 
+    def _show_tables(self, console: Console) -> None:
+        print_pairs(console, "replay: result", [("", self._unit()), *self._counts()])
+        for title, rows in (("target", self.target_queues), ("planned target", self.planned)):
+            print_table(console, f"{title} queues", [as_json_object(row) for row in rows])
 
-def _planned(queues: tuple[PlannedQueue, ...]) -> Table:
-    table = Table(title="planned target queues", title_justify="left")
-    for name in ("from", "offsets", "to", "messages", "bytes", "refused"):
-        table.add_column(name, justify="left" if name in ("from", "to") else "right")
-    for one in queues:
-        to = (
-            one.target_topic
-            if one.target_queue_id is None
-            else _queue_name(one.target_topic, one.target_queue_id)
-        )
-        table.add_row(
-            Text(printable(_queue_name(one.topic, one.queue_id))),
-            f"{one.start_offset:,} to {one.end_offset:,}",
-            Text(printable(to)),
-            *(f"{number:,}" for number in (one.messages, one.bytes, one.refused)),
-        )
-    return table
+    def _unit(self) -> str:
+        # A broker gets the messages of an inner batch one by one; a store and Parquet get its record.
+        return "records" if self.source.options.get("to_broker") is None else "messages"
 
-
-def _queue_name(topic: str, queue_id: int) -> str:
-    return f"{topic}/{queue_id}"
-
-
-def _verdict(report: ReplayReport) -> Text:
-    run = f", run {report.run_id}" if report.run_id else ""
-    took = f"in {report.seconds:.1f} s{run}"
-    again = " (continued an earlier run)" if report.resumed else ""
-    if report.stopped_by is not None:
-        return Text(printable(f"stopped {took}{again}: {report.stopped_by}"), style="bold red")
-    if report.would_write is not None:
-        found = "no message would be refused" if report.ok else "some messages would be refused"
-        style = "bold green" if report.ok else "bold yellow"
-        return Text(
-            printable(f"dry run: nothing was written or sent; {found}, {took}"), style=style
-        )
-    if report.ok:
-        return Text(printable(f"finished without problems {took}{again}"), style="bold green")
-    return Text(printable(f"finished with problems, {took}{again}"), style="bold yellow")
+    def _counts(self) -> Iterator[tuple[str, int]]:
+        yield from (("selected", self.selected), ("read", self.read), ("matched", self.matched))
+        yield from ((f"written to {target}", count) for target, count in self.written.items())
+        planned = self.would_write or {}
+        yield from ((f"would go to {target}", count) for target, count in planned.items())
+        yield from ((f"skipped: {reason}", count) for reason, count in self.skipped.items())

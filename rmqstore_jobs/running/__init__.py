@@ -1,1 +1,1 @@
-"""What all jobs share: command line, Spark session, engine, pinned stores, result, provenance, lock."""
+"""What all jobs share: command line, Spark session, engine, pinned stores, result, provenance."""

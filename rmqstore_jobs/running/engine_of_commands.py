@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from typing import Any
 
 import click
 
 from rmq_store.cli.engines import Wanted
 from rmq_store.cli.exit_codes import EXIT_FAILED
-from rmq_store.questions.answer_by_shares import (
-    Answer,
-    Engine,
-    OnProgress,
-    Part,
-    Question,
-    Share,
-    StoreSource,
-)
-from rmqstore_jobs.running.engine_choice import SPARK, runs_on_spark
+from rmq_store.questions.answer_by_shares import Engine, StoreSource
 from rmqstore_jobs.running.failures import is_from_spark, reason_of
-from rmqstore_jobs.running.spark_engine import engine_of
+from rmqstore_jobs.running.spark_engine import SPARK, SparkEngine, runs_on_spark
 from rmqstore_jobs.running.store_selection import pinned_store
 
 
@@ -59,25 +51,16 @@ def spark(wanted: Wanted) -> tuple[StoreSource, Engine] | None:
         if not is_from_spark(error):
             raise
         raise EngineFailedError(f"Spark does not start: {reason_of(error)}") from None
-    return pinned, _Reporting(engine_of(session))
+    return pinned, _Reporting(session)
 
 
-class _Reporting:
+class _Reporting(SparkEngine):
     """An engine whose failures are errors of a command."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-
-    def run(
-        self,
-        source: StoreSource,
-        question: Question[Share, Part, Answer],
-        shares: Sequence[Share],
-        progress: OnProgress,
-    ) -> Iterator[Part]:
+    def run(self, *asked: Any, **named: Any) -> Iterator[Any]:
         """The part of each share, in order. Raises EngineFailedError."""
         try:
-            yield from self._engine.run(source, question, shares, progress)
+            yield from super().run(*asked, **named)
         except Exception as error:
             if not is_from_spark(error):
                 raise

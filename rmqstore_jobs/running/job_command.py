@@ -7,8 +7,9 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from rich.console import Console
@@ -16,9 +17,10 @@ from rich.console import Console
 from rmq_store.cli.option_names import OnceCommand, old_names
 from rmq_store.errors import AccessError, StoreError, nearest
 from rmq_store.heap_settings import keep_freed_memory
-from rmqstore_jobs.running.engine_choice import AUTO, ENGINES, runs_on_spark
 from rmqstore_jobs.running.failures import is_damage, is_from_spark, reason_of
+from rmqstore_jobs.running.result_tables import JobResult
 from rmqstore_jobs.running.source_options import with_flag_values
+from rmqstore_jobs.running.spark_engine import AUTO, ENGINES, runs_on_spark
 from spark_source.options.definitions import OPTIONS
 from spark_source.options.secret import hide_secrets
 from spark_source.options.value_parsers import parse_size
@@ -88,33 +90,13 @@ class NearestChoice(_Choice):
         return super().convert(value, param, ctx)
 
 
-class JobResult(Protocol):
-    """The result of a job: an Answer, or the Report of a replay."""
-
-    @property
-    def ok(self) -> bool:
-        """Whether there is no problem."""
-
-    @property
-    def stopped_by(self) -> str | None:
-        """Why the job ended early, if it did."""
-
-    def to_json(self) -> str:
-        """The result as one JSON object."""
-
-    def save(self, path: str) -> None:
-        """Write the JSON to a file."""
-
-    def show(self, console: Console) -> None:
-        """Print the result as tables."""
-
-
 Given = Mapping[str, Any]
 Run = Callable[["SparkSession | None", Any, Callable[[], bool]], JobResult]
 Look = Callable[[Any], object]
 Prepare = Callable[["SparkSession.Builder", Any], "SparkSession.Builder"]
 
 
+@dataclass(frozen=True, slots=True)
 class Job:
     """A job as a command. A call parses, runs in this process or on Spark, prints the result, and
     returns the exit code.
@@ -125,20 +107,13 @@ class Job:
     `needs_spark`: whether a spec cannot do without.
     """
 
-    def __init__(
-        self,
-        command: click.Command,
-        ask: Callable[[Given], Any],
-        run: Run,
-        *,
-        stoppable: bool,
-        look: Look,
-        prepare: Prepare | None,
-        needs_spark: Callable[[Any], bool],
-    ) -> None:
-        self.command, self.ask = command, ask
-        self._run, self._stoppable, self._look, self._prepare = run, stoppable, look, prepare
-        self._needs_spark = needs_spark
+    command: click.Command
+    ask: Callable[[Given], Any]
+    run: Run
+    look: Look
+    stoppable: bool
+    prepare: Prepare | None
+    needs_spark: Callable[[Any], bool]
 
     def parse(self, argv: Sequence[str], typed: str | None = None) -> dict[str, Any]:
         """The given options by name. Raises click's errors."""
@@ -168,12 +143,12 @@ class Job:
             given = self.parse(sys.argv[1:] if argv is None else argv, typed)
             _check_report(given["json_file"])
             spec = self.ask(given)
-            self._look(spec)
+            self.look(spec)
             # Start the session before our signal handlers, because it replaces the one for SIGINT.
-            on_spark = runs_on_spark(self._name, given, needed=self._needs_spark(spec))
+            on_spark = runs_on_spark(self._name, given, needed=self.needs_spark(spec))
             spark = self._session(given, spec) if on_spark else None
-            with asked_to_stop() if self._stoppable else nullcontext(bool) as should_stop:
-                answer = self._run(spark, spec, should_stop)
+            with asked_to_stop() if self.stoppable else nullcontext(bool) as should_stop:
+                answer = self.run(spark, spec, should_stop)
             print_result(answer, given["json_file"])
         except click.exceptions.Exit as stop:
             return stop.exit_code
@@ -203,7 +178,7 @@ class Job:
         from rmqstore_jobs.running.spark_session import builder_for
 
         builder = builder_for(self._name, given["master"])
-        return (self._prepare(builder, spec) if self._prepare else builder).getOrCreate()
+        return (self.prepare(builder, spec) if self.prepare else builder).getOrCreate()
 
 
 def job(
@@ -251,15 +226,7 @@ def job(
             ask = add(ask)
         settings = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
         command = click.command(name, JobCommand, epilog=_EXIT_CODES, context_settings=settings)
-        return Job(
-            command(ask),
-            ask,
-            run,
-            stoppable=stoppable,
-            look=look,
-            prepare=prepare,
-            needs_spark=needs_spark,
-        )
+        return Job(command(ask), ask, run, look, stoppable, prepare, needs_spark)
 
     return decorate
 

@@ -10,11 +10,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
-from rich.text import Text
-
 from rmq_store.errors import from_os_error
-from rmq_store.escaping import printable
 from rmq_store.files.remote.remote_store import shadow_of
 from rmq_store.format.queues import QueueSlice
 from rmq_store.tables import TABLES
@@ -26,6 +22,7 @@ if TYPE_CHECKING:
 
 _PIECE = 8 << 20
 _FILES_A_TASK = 16
+_TOPICS_SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +48,15 @@ class Provenance:
 
 
 def provenance_of(
+    spark: SparkSession | None,
     pinned: PinnedStore,
     ranges: Iterable[QueueSlice],
     options: Mapping[str, Any],
-    files: Sequence[FileSum] = (),
+    *,
+    checksums: bool = False,
 ) -> Provenance:
     """The provenance of a pinned store and the queue ranges read. Several ranges of a queue become
-    one, from first to last."""
+    one, from first to last. `checksums`: of every file of the store too. Raises the errors of that."""
     queues: dict[str, dict[int, tuple[int, int]]] = {}
     for part in ranges:
         of_topic = queues.setdefault(part.queue.topic, {})
@@ -71,18 +70,18 @@ def provenance_of(
         queues=queues,
         options=options,
         version=version("rmqstore"),
-        files=tuple(files),
+        files=tuple(_sums_of(spark, _files_of_store(pinned))) if checksums else (),
     )
 
 
-def files_of_store(pinned: PinnedStore) -> list[str]:
+def _files_of_store(pinned: PinnedStore) -> list[str]:
     """Every regular file of a store: log, queues, index, configuration."""
     with pinned.open() as store:
         paths: list[str] = TABLES["files"].of(store)["path"].to_pylist()
     return [path for path in paths if shadow_of(path) or os.path.isfile(path)]
 
 
-def sums_of(spark: SparkSession | None, paths: Sequence[str]) -> list[FileSum]:
+def _sums_of(spark: SparkSession | None, paths: Sequence[str]) -> list[FileSum]:
     """Size and SHA-256 of files, computed by executors or here. Raises their errors."""
     if spark is None or not paths:
         with Progress("checksums") as progress:
@@ -120,33 +119,16 @@ def sum_of(path: str) -> FileSum:
     return FileSum(path, size, digest.hexdigest())
 
 
-TOPICS_SHOWN = 20
-
-
-READ = "what was read"
-
-
-def source_table(source: Provenance) -> Table:
-    """The provenance as a printed table."""
-    table = Table(title=READ, title_justify="left", show_header=False)
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
-    for name, value in source_rows(source):
-        # Text prevents that the table takes brackets in names as markup.
-        table.add_row(Text(printable(name)), Text(printable(value)))
-    return table
-
-
 def source_rows(source: Provenance) -> Iterator[tuple[str, str]]:
     """The provenance as names and values."""
     yield "store", source.store
     yield "broker", source.broker_name
     yield "log range", "{:,} to {:,}".format(*source.log_range)
-    for topic, queues in list(source.queues.items())[:TOPICS_SHOWN]:
+    for topic, queues in list(source.queues.items())[:_TOPICS_SHOWN]:
         parts = (f"{queue}: {start:,} to {stop:,}" for queue, (start, stop) in queues.items())
         yield f"offsets of {topic}", "  ".join(parts)
-    if len(source.queues) > TOPICS_SHOWN:
-        yield "offsets", f"of {len(source.queues) - TOPICS_SHOWN:,} more topics: --json"
+    if len(source.queues) > _TOPICS_SHOWN:
+        yield "offsets", f"of {len(source.queues) - _TOPICS_SHOWN:,} more topics: --json"
     for name, value in source.options.items():
         if value not in (None, [], (), {}, False) and name != "source":
             text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

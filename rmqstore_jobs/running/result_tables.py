@@ -1,10 +1,15 @@
-"""The result of a job, as printed tables and as JSON, with its provenance."""
+"""The result of a job, as printed tables and as JSON, with its provenance.
+
+On a terminal tables are drawn, with at most 40 rows. In a pipe they are tab-separated, with every row
+and numbers without separators.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date, datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +20,57 @@ from rich.text import Text
 
 from rmq_store.escaping import printable, printable_json
 from rmq_store.text.json_keys import as_json_object
-from rmqstore_jobs.running.plain_tables import plain_value, print_lines, print_plain
-from rmqstore_jobs.running.provenance import READ, Provenance, source_rows, source_table
+from rmqstore_jobs.running.provenance import Provenance, source_rows
 
 Row = Mapping[str, Any]
 _ANY_WIDTH = 10_000
+_MOST_ROWS = 40
+
+
+class JobResult:
+    """What every job returns, a dataclass. `ok` decides the exit code; `stopped_by`: why the job
+    ended early, and how to continue. `verdict` is the first line."""
+
+    __slots__ = ()
+
+    ok: bool
+    stopped_by: str | None
+    problems: tuple[str, ...]
+    source: Provenance
+
+    def to_json(self) -> str:
+        """The result as one JSON object, keys in camelCase; times as ISO 8601, in UTC."""
+        return printable_json(
+            json.dumps(as_json_object(self), indent=1, ensure_ascii=False, default=plain_value)
+        )
+
+    def save(self, path: str) -> None:
+        """Write the JSON to a file."""
+        Path(path).write_text(self.to_json() + "\n", encoding="utf-8")
+
+    def show(self, console: Console) -> None:
+        """Print for a person: the verdict and the problems, then the tables and what was read."""
+        good = "bold green" if self.ok else "bold yellow"
+        style = good if self.stopped_by is None else "bold red"
+        console.print(Text(printable(self._verdict()), style=style), soft_wrap=True)
+        for problem in self.problems:
+            console.print(Text(printable(f"! {problem}"), style="bold red"), soft_wrap=True)
+        self._show_tables(console)
+        print_pairs(console, "what was read", source_rows(self.source), justify="left")
+
+    def _verdict(self) -> str:
+        raise NotImplementedError
+
+    def _show_tables(self, console: Console) -> None:
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """A job's result: tables by title, numbers by name. `ok` decides the exit code.
+class Answer(JobResult):
+    """A job's result: tables by title, numbers by name.
 
-    `stopped_by`: why the job ended early, and how to continue. `verdict`: what the first line says
-    if it did not; by default only whether there are problems.
+    `verdict`: what the first line says unless the job ended early; by default only whether there are
+    problems.
     """
 
     job: str
@@ -41,48 +84,52 @@ class Answer:
     stopped_by: str | None = None
     verdict: str | None = None
 
-    def to_json(self) -> str:
-        """The answer as one JSON object, keys in camelCase; times as ISO 8601, in UTC."""
-        return printable_json(
-            json.dumps(as_json_object(self), indent=1, ensure_ascii=False, default=plain_value)
-        )
+    def _verdict(self) -> str:
+        took = f"in {self.seconds:.1f} s{' (continued an earlier run)' * self.resumed}"
+        if self.stopped_by is not None:
+            return f"stopped {took}: {self.stopped_by}"
+        usual = "no problems" if self.ok else "finished with problems"
+        return f"{self.verdict or usual}, {took}"
 
-    def save(self, path: str) -> None:
-        """Write the JSON to a file."""
-        Path(path).write_text(self.to_json() + "\n", encoding="utf-8")
-
-    def show(self, console: Console) -> None:
-        """Print for a person."""
-        show(self, console)
+    def _show_tables(self, console: Console) -> None:
+        for title, rows in self.tables.items():
+            print_table(console, f"{self.job}: {title}", rows)
+        print_pairs(console, f"{self.job}: total", self.numbers.items())
 
 
-def show(answer: Answer, console: Console, most_rows: int = 40) -> None:
-    """Print the verdict and the problems, then the tables.
-
-    On a terminal each table has at most `most_rows` rows. In a pipe tables are tab-separated, with
-    all rows.
-    """
-    say_first(console, _verdict(answer), answer.problems)
-    if not console.is_terminal:
-        for title, rows in answer.tables.items():
-            print_plain(console, f"{answer.job}: {title}", rows)
-        print_lines(console, f"{answer.job}: total", answer.numbers.items())
-        print_lines(console, READ, source_rows(answer.source))
+def print_table(console: Console, title: str, rows: Sequence[Row]) -> None:
+    """Print rows with the names of their columns; nothing without rows."""
+    if not rows:
         return
-    for title, rows in answer.tables.items():
-        if rows:
-            console.print(_fitting(f"{answer.job}: {title}", rows[:most_rows], console))
-        if len(rows) > most_rows:
-            console.print(Text(f"  and {len(rows) - most_rows:,} more; --json has all rows"))
-    console.print(_numbers(answer))
-    console.print(source_table(answer.source))
+    if not console.is_terminal:
+        _print_plain(console, title, [list(rows[0]), *(row.values() for row in rows)])
+        return
+    console.print(_fitting(title, rows[:_MOST_ROWS], console))
+    if len(rows) > _MOST_ROWS:
+        console.print(Text(f"  and {len(rows) - _MOST_ROWS:,} more; --json has all rows"))
 
 
-def say_first(console: Console, verdict: Text, problems: Sequence[str]) -> None:
-    """Print how it went on the first line, and a line for each problem."""
-    console.print(verdict, soft_wrap=True)
-    for problem in problems:
-        console.print(Text(printable(f"! {problem}"), style="bold red"), soft_wrap=True)
+def print_pairs(
+    console: Console, title: str, pairs: Iterable[tuple[str, Any]], *, justify: Any = "right"
+) -> None:
+    """Print names and values."""
+    if not console.is_terminal:
+        _print_plain(console, title, pairs)
+        return
+    table = Table(title=title, title_justify="left", show_header=False)
+    table.add_column(style="bold")
+    table.add_column(justify=justify, overflow="fold")
+    for name, value in pairs:
+        # Text instead of str, so that brackets in names are not markup.
+        table.add_row(Text(printable(name)), Text(_cell(value)))
+    console.print(table)
+
+
+def _print_plain(console: Console, title: str, lines: Iterable[Iterable[Any]]) -> None:
+    """Print a blank line, the title, and lines of values."""
+    texts = ("\t".join(printable(plain_value(value)) for value in line) for line in lines)
+    for text in ("", title, *texts):
+        print(text, file=console.file)  # rich makes blanks of tabs
 
 
 def _fitting(title: str, rows: Sequence[Row], console: Console) -> Table:
@@ -107,37 +154,28 @@ def _table(title: str, rows: Sequence[Row]) -> Table:
         right = number and not isinstance(value, bool)
         table.add_column(name, justify="right" if right else "left", overflow="fold")
     for row in rows:
-        # Text instead of str, so that brackets in names are not markup.
         table.add_row(*(Text(_cell(value)) for value in row.values()))
     return table
 
 
-def _numbers(answer: Answer) -> Table:
-    table = Table(title=f"{answer.job}: total", title_justify="left", show_header=False)
-    table.add_column(style="bold")
-    table.add_column(justify="right", overflow="fold")
-    for name, value in answer.numbers.items():
-        table.add_row(Text(printable(name)), Text(_cell(value)))
-    return table
-
-
 def _cell(value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int):
+    if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     if isinstance(value, float):
         return f"{value:,.3f}"
     return printable(plain_value(value))
 
 
-def _verdict(answer: Answer) -> Text:
-    again = " (continued an earlier run)" if answer.resumed else ""
-    took = f"in {answer.seconds:.1f} s{again}"
-    if answer.stopped_by is not None:
-        return Text(printable(f"stopped {took}: {answer.stopped_by}"), style="bold red")
-    usual = "no problems" if answer.ok else "finished with problems"
-    style = "bold green" if answer.ok else "bold yellow"
-    return Text(printable(f"{answer.verdict or usual}, {took}"), style=style)
+def plain_value(value: Any) -> str:
+    """A value as text; a time as ISO 8601 in UTC, nothing for None."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.3f}"
+    if isinstance(value, datetime):
+        # Spark returns times in the zone of this process, without a zone.
+        at = value.astimezone(timezone.utc).isoformat(timespec="milliseconds")
+        return at.replace("+00:00", "Z")
+    return value.isoformat() if isinstance(value, date) else str(value)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rmq_store.format.queues import QueueId, QueueSlice
+from rmq_store.search.log_partitions import LogSlice, pieces_of
 from rmq_store.snapshot.lost_queues import LostQueue
 from spark_source.options.parse import SourceOptions, parse_options
 from spark_source.planning.query_plan import PinnedStore, ReadPlan, pin
@@ -50,6 +51,12 @@ def _in_time(asked: SourceOptions, lost: LostQueue) -> bool:
         (isinstance(start, int) and lost.last_ms < start)
         or (isinstance(stop, int) and lost.first_ms >= stop)
     )
+
+
+def pieces_in(plan: ReadPlan, wave: LogSlice) -> list[QueueSlice]:
+    """The parts of the ranges of a plan in a range of the log."""
+    with plan.store.open() as store:
+        return list(pieces_of(plan.ranges, wave, store.view.offset_at_log))
 
 
 def range_options(ranges: Sequence[QueueSlice]) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """The commit of a write: prepared rows become messages of the target store, all of them or none.
 
 A new store is built beside the target and takes its place when it is whole. Rows for a store that
-exists are appended to it; where its log ended before is in the ledger, and the rows of a write that
+exists are appended to it; where its log ended before is in the journal, and the rows of a write that
 was killed are cut off again.
 """
 
@@ -20,23 +20,22 @@ from rmq_store import MessageStore
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.locate import commitlog_folders, require_store
 from rmq_store.errors import InvalidArgumentError, NotAStoreError, StoreError
+from rmq_store.files.journal import JournalError, has_content
 from rmq_store.files.parallel import one_ahead
 from rmq_store.markers.lock_file import StoreLock, refuse_locked
 from rmq_store.recovery.clean_stop import refuse_abort
 from rmq_store.writing.store_writer import StoreWriter
 from spark_source.writing.rows_to_append import Turns
 from spark_source.writing.staged_records import append_staged
-from spark_source.writing.target.lock import has_content
-from spark_source.writing.target.settle_killed_write import settle
+from spark_source.writing.target.settle_killed_write import end_of_log, settle
 from spark_source.writing.target.staging import Part, Staging, remove_abandoned
 from spark_source.writing.target.swap_folders import exchange, place
-from spark_source.writing.target.write_ledger import (
+from spark_source.writing.target.write_journal import (
     APPENDING,
     REPLACING,
     Begun,
     StreamBatch,
-    WriteLedger,
-    WriteLedgerError,
+    WriteJournal,
 )
 from spark_source.writing.target.write_options import APPEND, ERROR, IGNORE, WriteOptions
 
@@ -106,20 +105,21 @@ def commit(write: StoreWrite, parts: Sequence[Part], stream: StreamBatch | None 
     done already. Raises StoreError; the target is then as it was.
     """
     staging = write.staging
-    with WriteLedger(write.asked.path) as ledger:
-        settle(ledger, write.asked)
+    with WriteJournal(write.asked.path) as journal:
+        staging.begin(commit=True)
+        settle(journal, write.asked)
         of = None if stream is None else f"{stream.query}-"
         remove_abandoned(write.asked.path, but=staging.path.name, of=of)
-        done = None if stream is None else ledger.done(stream.query)
+        done = None if stream is None else journal.done_of(stream.query)
         again = stream is not None and done is not None and stream.batch <= done.batch
         if not again and check_target(write) and _has_work(write, parts, stream):
             if done is not None and not write.overwrite:
                 _refuse_shorter(write.asked, done.end)
             with closing(_with_queues(staging.take(parts), write.asked)) as rows:
                 if write.overwrite or not has_content(write.asked.path):
-                    _replace(ledger, write, rows, stream)
+                    _replace(journal, write, rows, stream)
                 else:
-                    _append(ledger, write, rows, stream)
+                    _append(journal, write, rows, stream)
         staging.remove()
     return not again
 
@@ -139,7 +139,7 @@ def _with_queues(batches: Iterator[pa.RecordBatch], asked: WriteOptions) -> Batc
 
 
 def _append(
-    ledger: WriteLedger,
+    journal: WriteJournal,
     write: StoreWrite,
     rows: Iterator[pa.RecordBatch],
     stream: StreamBatch | None,
@@ -147,10 +147,9 @@ def _append(
     asked = write.asked
     config = asked.config_of_target()
     refuse_abort(require_store(asked.path, config))
-    with MessageStore.open(asked.path, config=config, queues=False) as store:
-        start = store.log_range()[1]
+    start = end_of_log(asked)
     # From here on the target may change; what fails is undone, here or by the next write.
-    begun = ledger.begin(Begun(write.write_id, APPENDING, start, stream=stream))
+    begun = journal.begin(Begun(write.write_id, APPENDING, start, stream=stream))
     done = False
     try:
         writer = MessageStore.append_to(
@@ -161,28 +160,28 @@ def _append(
             raise _changed(asked.path, start, writer.log_range()[1])
         try:
             writer.sign(begun.mark)
-            ledger.sign()
+            journal.sign()
             _append_all(writer, rows, asked)
-            ledger.finish(writer.log_range()[1], closed=False)
+            journal.finish(writer.log_range()[1], closed=False)
         except BaseException:
             writer.abandon()
             raise
         done = True
         writer.close(sync=asked.flush)
-        ledger.forget()
+        journal.forget()
     except Exception as error:
-        if not _settled(ledger, asked, done):
+        if not _settled(journal, asked, done):
             raise
         LOG.warning("%s: the rows are written; what came after that failed: %s", asked.path, error)
 
 
-def _settled(ledger: WriteLedger, asked: WriteOptions, done: bool) -> bool:
+def _settled(journal: WriteJournal, asked: WriteOptions, done: bool) -> bool:
     """Settle a write that failed. Returns whether its rows are in the target all the same.
 
-    `done`: the ledger has the write as done, so an error would make its user write the rows again.
+    `done`: the journal has the write as done, so an error would make its user write the rows again.
     """
     try:
-        return settle(ledger, asked) or done
+        return settle(journal, asked) or done
     except Exception as error:
         if not done:
             raise
@@ -200,7 +199,7 @@ def _append_all(store: StoreWriter, rows: Iterator[pa.RecordBatch], asked: Write
 
 
 def _changed(path: str, expected: int, actual: int) -> StoreError:
-    return WriteLedgerError(
+    return JournalError(
         path,
         reason="another process wrote into the store while this write began",
         expected=f"a log that ends at {expected}",
@@ -210,13 +209,10 @@ def _changed(path: str, expected: int, actual: int) -> StoreError:
 
 
 def _refuse_shorter(asked: WriteOptions, end: int) -> None:
-    """Raise WriteLedgerError if the target has lost what a query has written into it."""
-    actual = 0
-    if has_content(asked.path):
-        with MessageStore.open(asked.path, config=asked.config_of_target(), queues=False) as store:
-            actual = store.log_range()[1]
+    """Raise JournalError if the target has lost what a query has written into it."""
+    actual = end_of_log(asked)
     if actual < end:
-        raise WriteLedgerError(
+        raise JournalError(
             asked.path,
             reason="the store has lost messages that this query has written",
             expected=f"a log that ends at {end} or later",
@@ -229,7 +225,7 @@ def _refuse_shorter(asked: WriteOptions, end: int) -> None:
 
 
 def _replace(
-    ledger: WriteLedger,
+    journal: WriteJournal,
     write: StoreWrite,
     rows: Iterator[pa.RecordBatch],
     stream: StreamBatch | None,
@@ -238,7 +234,6 @@ def _replace(
     asked, target = write.asked, Path(write.asked.path)
     new, aside = write.staging.new_store, write.staging.old_store
     begun = Begun(write.write_id, REPLACING, stream=stream)
-    new.parent.mkdir(parents=True, exist_ok=True)
     writer = MessageStore.create(new, asked.config, release=asked.release, broker_name=target.name)
     try:
         _append_all(writer, rows, asked)
@@ -248,18 +243,18 @@ def _replace(
         writer.abandon()
         raise
     writer.close(sync=asked.flush)
-    ledger.begin(begun)
+    journal.begin(begun)
     try:
         if write.overwrite and has_content(asked.path):
             _exchange_locked(new, asked, aside)
         else:
             place(new, target)
     except BaseException as error:
-        if not settle(ledger, asked) or not isinstance(error, Exception):
+        if not settle(journal, asked) or not isinstance(error, Exception):
             raise
         LOG.warning("%s: the store is replaced; what came after failed: %s", target, error)
     else:
-        ledger.finish(end, closed=True, replaced=True)
+        journal.finish(end, closed=True, replaced=True)
 
 
 def _exchange_locked(new: Path, asked: WriteOptions, aside: Path) -> None:

@@ -19,7 +19,7 @@ from rmq_store.heap_settings import settle_worker
 from spark_source.writing.batch_writer import PreparedPart, partition_id, prepared_rows
 from spark_source.writing.commit import StoreWrite, check_target, commit
 from spark_source.writing.rows_to_append import check_columns, check_types
-from spark_source.writing.target.write_ledger import StreamBatch
+from spark_source.writing.target.write_journal import StreamBatch
 from spark_source.writing.target.write_options import parse_write_options
 
 _QUERY = "sql.streaming.queryId"  # StreamExecution.QUERY_ID_KEY; the id that the checkpoint keeps
@@ -63,7 +63,7 @@ class RmqStoreStreamWriter(DataSourceStreamArrowWriter):
         return PreparedPart(part, job.write_id, query)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Write what all tasks have prepared, unless the ledger lists the batch."""
+        """Write what all tasks have prepared, unless the journal lists the batch."""
         prepared = [message for message in messages if isinstance(message, PreparedPart)]
         if prepared:
             settle_worker()

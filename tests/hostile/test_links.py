@@ -14,11 +14,11 @@ from rmq_store import MessageStore
 from rmq_store.config.json_files import write_config_json
 from rmq_store.errors import StoreError, UnsafeNameError
 from rmq_store.files.durable_files import write_whole
+from rmq_store.files.journal import JournalError
 from rmq_store.markers.lock_file import StoreLock
 from rmq_store.recovery import plan_recovery, recover
 from rmqstore_jobs.export import ExportSpec, run
-from rmqstore_jobs.exporting.wave_result import ManifestError
-from rmqstore_jobs.replaying.replay_ledger import Ledger, LedgerError
+from rmqstore_jobs.replaying.replay_journal import ReplayJournal
 from tests.hostile.support.canaries import Canaries, canaries, state_of
 from tests.support.golden import GoldenStore, unpack
 
@@ -37,12 +37,12 @@ def exported(golden: Golden, tmp_path: Path) -> ExportSpec:
 
 
 def change_wave(spec: ExportSpec, change: Callable[[dict[str, Any]], None]) -> None:
-    """Change the manifest of the only wave, and forget the sum."""
+    """Change the manifest of the only wave, and delete the journal with the sum."""
     folder = Path(spec.target, "_manifest")
     wave = json.loads((folder / "000001.json").read_text())
     change(wave)
     (folder / "000001.json").write_text(json.dumps(wave))
-    (folder / "_sum.json").unlink()
+    (folder / "journal.json").unlink()
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_a_manifest_moves_no_file_out_of_the_target(
     (staged.parent / "moved.parquet").write_text("staged")
     (staged.parent.parent / "moved.parquet").write_text("staged")
     change_wave(exported, lambda wave: wave["files"][0].update(path=path))
-    with pytest.raises(ManifestError, match="is not a path inside the target"):
+    with pytest.raises(match="is not a path inside the target"):
         run(None, exported)
     assert not (tmp_path / "moved.parquet").exists()
     assert state_of(tmp_path) == before
@@ -67,7 +67,7 @@ def test_a_manifest_moves_no_file_out_of_the_target(
 @pytest.mark.parametrize("field", ["number", "rows"])
 def test_a_manifest_has_integers_where_they_belong(exported: ExportSpec, field: str) -> None:
     change_wave(exported, lambda wave: wave.update({field: "../1"}))
-    with pytest.raises(ManifestError, match="is not an integer"):
+    with pytest.raises(match="is not int"):
         run(None, exported)
 
 
@@ -110,14 +110,15 @@ def test_files_written_whole_replace_a_link(tmp_path: Path) -> None:
     assert not (tmp_path / "whole").is_symlink()
 
 
-def test_a_run_of_a_ledger_names_no_file_elsewhere(tmp_path: Path) -> None:
+def test_a_run_of_a_journal_names_no_file_elsewhere(tmp_path: Path) -> None:
     """Refused messages of a replay to a broker lie in a file named after the run."""
     path = tmp_path / "failed.replay.json"
-    known = {"asked": {}, "state": "writing", "created": False, "ranges": [], "snapshot": {}}
+    known = {"asked": {}, "ranges": [], "log_range": [0, 1]}
     for wrong in ({"run_id": "../victim"}, {"run_id": "a", "target_end": "0"}):
-        path.write_text(json.dumps({"format": 1, "runs": [{**known, **wrong}]}))
-        with pytest.raises(LedgerError, match="cannot be read as a ledger"):
-            Ledger.seen(tmp_path / "failed")
+        content = {"format": 1, "journal": "a replay", "begun": {**known, **wrong}, "done": []}
+        path.write_text(json.dumps(content))
+        with pytest.raises(JournalError, match=r"is not a file name|'0' is not int"):
+            ReplayJournal.seen(tmp_path / "failed")
 
 
 def _moved(place: Path, to: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from rmq_store import StoreError
 from rmqstore_jobs import export, replay
 from rmqstore_jobs.replaying.plan import planned
-from rmqstore_jobs.replaying.replay_ledger import Ledger
+from rmqstore_jobs.replaying.replay_journal import ReplayJournal
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from spark_source.options.parse import parse_options
 from spark_source.planning.partitions import accounted_range, end_shares, shares_of
@@ -212,13 +212,13 @@ def test_a_selection_of_topics_accounts_for_no_range(golden: Callable[[str], Gol
     assert end_shares(plan, shares) == []
 
 
-def test_the_ledger_keeps_the_ranges_of_the_first_run(
+def test_the_journal_keeps_the_ranges_of_the_first_run(
     hurt: tuple[GoldenStore, Truth], tmp_path: Path
 ) -> None:
     golden, _ = hurt
     spec = ReplaySpec(source=golden.path, to_store=str(tmp_path / "copy"), wave_bytes=WAVE)
     replay.run(None, spec, lambda: True)
-    before = Ledger.seen(tmp_path / "copy").unfinished
+    before = ReplayJournal.seen(tmp_path / "copy").begun
     assert before is not None
     plan = planned(spec, before)
     assert plan.ranges == before.ranges

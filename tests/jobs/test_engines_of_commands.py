@@ -14,7 +14,8 @@ from pyspark.sql import SparkSession
 
 from rmq_store.cli import engines
 from rmq_store.cli.engines import Wanted
-from rmqstore_jobs.running import engine_choice, engine_of_commands
+from rmqstore_jobs.running import spark_engine
+from rmqstore_jobs.running.spark_engine import SparkEngine
 from tests.conftest import GoldenStore
 from tests.support.golden import unpack
 from tests.support.running.commands import Done, call
@@ -53,13 +54,12 @@ def test_an_error_of_an_executor_is_one_of_the_command(
     """No traceback of Spark; the error of the store is named."""
     store = unpack("clean-5.5.0", tmp_path)
 
-    class Failing:
-        def run(self, *_: object) -> Iterator[Any]:
-            from pyspark.errors import PySparkException
+    def failing(self: SparkEngine, *_: object) -> Iterator[Any]:
+        from pyspark.errors import PySparkException
 
-            raise PySparkException("Traceback\n  x\n[RMQSTORE_CORRUPT_RECORD] log: is damaged\n")
+        raise PySparkException("Traceback\n  x\n[RMQSTORE_CORRUPT_RECORD] log: is damaged\n")
 
-    monkeypatch.setattr(engine_of_commands, "engine_of", lambda session: Failing())
+    monkeypatch.setattr(SparkEngine, "run", failing)
     done = call("usage", store.path, "--engine", "spark")
     assert done.returncode == 2
     assert done.stderr.endswith("rmqstore: [RMQSTORE_CORRUPT_RECORD] log: is damaged\n")
@@ -76,7 +76,7 @@ def test_auto_goes_by_bytes_and_says_what_it_took(
     small = call("usage", store, "--engine", "auto")
     assert small.returncode == 0
     assert "usage: runs in this process, without Spark (--engine spark: otherwise)" in small.stderr
-    monkeypatch.setattr(engine_choice, "MOST_LOCAL_BYTES", 1000)
+    monkeypatch.setattr(spark_engine, "MOST_LOCAL_BYTES", 1000)
     large = call("usage", store, "--engine", "auto")
     assert (large.returncode, "Spark would start now" in large.stderr) == (2, True)
     assert "usage: runs on Spark, because the log has" in large.stderr
@@ -87,12 +87,12 @@ def test_without_pyspark_the_error_says_what_to_install(
 ) -> None:
     store = golden("clean-5.5.0").path
     without = lambda name, *a: None if name == "pyspark" else find_spec(name, *a)  # noqa: E731
-    monkeypatch.setattr(engine_choice, "find_spec", without)
+    monkeypatch.setattr(spark_engine, "find_spec", without)
     refused = call("verify", store, "--engine", "spark")
     assert (refused.returncode, "pip install 'rmqstore[spark]'" in refused.stderr) == (2, True)
     alone = call("verify", store, "--engine", "auto")
     assert (alone.returncode, alone.stderr) == (0, "verify: runs in this process, without Spark\n")
-    monkeypatch.setattr(engine_choice, "MOST_LOCAL_BYTES", 1000)
+    monkeypatch.setattr(spark_engine, "MOST_LOCAL_BYTES", 1000)
     alone = call("verify", store, "--engine", "auto")
     assert (alone.returncode, "pyspark is not installed; the log has" in alone.stderr) == (0, True)
     monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: ())

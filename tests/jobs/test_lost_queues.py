@@ -87,7 +87,7 @@ def test_a_finished_replay_whose_target_is_gone_says_so(
     assert replay.main(words) == EXIT_REFUSED
     said = " ".join(capsys.readouterr().err.split())
     assert "is gone" in said
-    assert "Delete the ledger" in said
+    assert f"Delete {tmp_path}/r.replay.json to replay again" in said
 
 
 def test_a_topic_that_was_created_again_is_not_lost(tmp_path: Path) -> None:

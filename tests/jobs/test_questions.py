@@ -23,7 +23,6 @@ from rmq_store.errors import InvalidArgumentError, StoreError
 from rmq_store.questions.trace import trace as trace_of
 from rmqstore_jobs import dlq, lag, trace, usage, verify
 from rmqstore_jobs.running.job_command import EXIT_NOT_ALL, EXIT_OK, EXIT_REFUSED
-from rmqstore_jobs.running.result_tables import show
 from rmqstore_jobs.running.store_selection import plan_of
 from tests.conftest import GoldenStore, in_a_queue, unpack, user_topic
 from tests.support.golden import messages_in
@@ -260,11 +259,11 @@ def test_wide_tables_are_readable_on_a_narrow_screen(
     store = golden(WITH_DEAD)
     answer = dlq.run(engine, dlq.DlqSpec(store.path, conf(store)))
     reported = io.StringIO()
-    show(answer, Console(file=reported, width=80, force_terminal=True))
+    answer.show(Console(file=reported, width=80, force_terminal=True))
     for record in dead_of(store):
         assert record["uniqKey"] in reported.getvalue()
     wide = io.StringIO()
-    show(answer, Console(file=wide, width=400, force_terminal=True))
+    answer.show(Console(file=wide, width=400, force_terminal=True))
     assert any("uniqKey" in line and "originTopic" in line for line in wide.getvalue().splitlines())
 
 
@@ -273,7 +272,7 @@ def test_the_verdict_comes_first_and_a_pipe_gets_every_row(golden: Golden) -> No
     answer = dlq.run(None, dlq.DlqSpec(store.path, conf(store)))
     many = replace(answer, tables={"of many": [{"n": n * 1000, "of": "a\tb"} for n in range(99)]})
     printed = io.StringIO()
-    show(many, Console(file=printed, width=20))
+    many.show(Console(file=printed, width=20))
     first, blank, title, header, *lines = printed.getvalue().splitlines()
     assert first.startswith("no problems, in ")
     assert (blank, title, header) == ("", "dlq: of many", "n\tof")
@@ -281,12 +280,12 @@ def test_the_verdict_comes_first_and_a_pipe_gets_every_row(golden: Golden) -> No
         [str(n * 1000), "a\\tb"] for n in range(99)
     ]
     screen = io.StringIO()
-    show(many, Console(file=screen, width=80, force_terminal=True))
+    many.show(Console(file=screen, width=80, force_terminal=True))
     assert "no problems, in " in screen.getvalue().splitlines()[0]
     assert "59 more" in screen.getvalue()
     wrong = replace(many, ok=False, problems=("one", "two"), verdict="2 problems found")
     printed = io.StringIO()
-    show(wrong, Console(file=printed, width=20))
+    wrong.show(Console(file=printed, width=20))
     assert printed.getvalue().splitlines()[0].startswith("2 problems found, in ")
     assert printed.getvalue().splitlines()[1:3] == ["! one", "! two"]
 

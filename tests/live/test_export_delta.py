@@ -135,7 +135,7 @@ def test_other_options_stores_formats_and_tables_are_refused(
     def refused(asked: dict[str, Any]) -> str:
         held = sorted(table.rglob("*"))
         reported = delta.export(asked)
-        assert reported["refused"] == "RMQSTORE_MANIFEST", reported
+        assert reported["refused"] == "RMQSTORE_JOURNAL", reported
         assert sorted(table.rglob("*")) == held
         return str(reported["message"])
 

@@ -23,12 +23,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from rmq_store import MessageStore
+from rmq_store.files.journal import JournalError
 from rmq_store.testing.live_broker.harness import Broker, Row, read_all
 from rmq_store.testing.live_broker.needs import need_jars
 from rmqstore_jobs import dlq
 from rmqstore_jobs.replay import main, run
 from rmqstore_jobs.replaying.origin_properties import ORIGIN, ORIGIN_PREFIX
-from rmqstore_jobs.replaying.replay_ledger import LedgerError
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from rmqstore_jobs.running.job_command import EXIT_NOT_ALL, EXIT_STOPPED
 from tests.support.checkout import CHECKOUT
@@ -159,7 +159,7 @@ def test_every_message_arrives_once_as_it_was_and_in_order(
         assert_equal(row, source.rows[place_of(row)])
     assert_in_order(rows, set(FIFO))
     assert not (tmp_path / "failed").exists()
-    with pytest.raises(LedgerError, match="was sent"):
+    with pytest.raises(JournalError, match="was sent"):
         run(spark, asked)
 
 
@@ -181,7 +181,7 @@ sys.exit(replay.main(sys.argv[1:]))
 def test_a_killed_job_and_a_killed_broker_lose_nothing(
     spark: SparkSession, source: Source, broker: Broker, tmp_path: Path
 ) -> None:
-    """The job dies when a wave was sent and is not in the ledger; later the broker, while sending."""
+    """The job dies when a wave was sent and is not in the journal; later the broker, while sending."""
     failed = tmp_path / "failed"
     names = {name: f"again-{name}" for name in TOPICS}
     fifo = tuple(names[name] for name in FIFO)
@@ -198,8 +198,8 @@ def test_a_killed_job_and_a_killed_broker_lose_nothing(
         check=False,
     )
     assert done.returncode == -signal.SIGKILL, done.stderr
-    ledger = json.loads((tmp_path / "failed.replay.json").read_text("utf-8"))
-    recorded = ledger["runs"][-1]["counts"]["sent"]
+    journal = json.loads((tmp_path / "failed.replay.json").read_text("utf-8"))
+    recorded = journal["begun"]["counts"]["sent"]
     assert 0 < recorded < MESSAGES
 
     end = _end_of(broker)
@@ -218,10 +218,10 @@ def test_a_killed_job_and_a_killed_broker_lose_nothing(
         assert row["topic"] == names[place_of(row)[0]]
         assert_equal(row, source.rows[place_of(row)])
     assert_in_order(rows, set(fifo))
-    ledger = json.loads((tmp_path / "failed.replay.json").read_text("utf-8"))
-    assert ledger["runs"][-1]["counts"]["tried again"] > 0  # while the broker was away
+    journal = json.loads((tmp_path / "failed.replay.json").read_text("utf-8"))
+    assert journal["done"][-1]["counts"]["tried again"] > 0  # while the broker was away
     twice = arrived.total() - MESSAGES
-    print(f"{twice} came twice; the ledger had {recorded} when the job was killed")
+    print(f"{twice} came twice; the journal had {recorded} when the job was killed")
     assert 0 < twice < MESSAGES / 2
 
 

@@ -14,7 +14,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from rmq_store.arrow.column_definitions import BY_NAME
-from rmqstore_jobs.exporting.wave_result import CSV, JSONL, PARQUET
+from rmqstore_jobs.exporting.manifest import CSV, JSONL, PARQUET
 
 Row = dict[str, Any]
 

@@ -1,17 +1,15 @@
 """Prepared rows in files beside the target, until the driver appends them.
 
-`.NAME.write` beside a store NAME holds the ledger, the lock, and a folder for each write with one
+`.NAME.write` beside a store NAME holds the journal, the lock, and a folder for each write with one
 file for each task: an Arrow IPC stream for each batch. Size and CRC of each are known to the driver.
 Nothing in the folder is followed through a link.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import shutil
-import socket
 import stat
 import time
 import uuid
@@ -26,14 +24,14 @@ from typing import Any
 import pyarrow as pa
 
 from rmq_store.errors import MissingFileError, StoreError, UnsafeNameError
+from rmq_store.files.journal import refusals
 from rmq_store.files.safe_paths import path_inside
 from rmq_store.format.crc import crc32
-from spark_source.writing.target.lock import refusals
 
 LOG = logging.getLogger("rmqstore")
-_OWNER = "owner.json"
+_COMMITTING = "committing"  # an empty file in the folder, written under the lock of the target
 _REMOVED = "removed-"  # the begin of a folder's name
-_ABANDONED_AFTER = 24 * 3600.0  # seconds without a change, where the owner is unknown
+_ABANDONED_AFTER = 24 * 3600.0  # seconds without a change
 
 
 class StagingError(StoreError):
@@ -78,13 +76,8 @@ class Staging:
         """Where the target waits until the new store is in its place, without an exchange."""
         return self.path / "old"
 
-    def begin(self) -> None:
-        """Create the folder on the driver, with the process that it depends on."""
-        self._make()
-        with refusals(self.path):
-            (self.path / _OWNER).write_text(json.dumps(_driver()), "utf-8")
-
-    def _make(self) -> None:
+    def begin(self, *, commit: bool = False) -> None:
+        """Create the folder. `commit`: the commit has begun, by the process with the target's lock."""
         with refusals(self.path):
             self.parent.parent.mkdir(parents=True, exist_ok=True)
             for folder in (self.parent, self.path):
@@ -95,6 +88,8 @@ class Staging:
                         reason="a link is where the folder of a write belongs",
                         advice="Remove it, if nothing else uses it",
                     )
+            if commit:
+                (self.path / _COMMITTING).touch()
 
     def write(
         self, partition: int, batches: Iterator[pa.RecordBatch], *, begin: bool = False
@@ -108,7 +103,7 @@ class Staging:
         if first is None:
             return Part(partition)
         if begin:
-            self._make()
+            self.begin()
         name, rows = f"part-{partition:05}-{uuid.uuid4().hex}.arrow", 0
         written = []
         with refusals(self.path):
@@ -170,7 +165,7 @@ class Staging:
 
 
 def remove_if_empty(folder: Path) -> None:
-    """Delete the folder of all writes if it has neither a ledger nor another write."""
+    """Delete the folder of all writes if it has neither a journal nor another write."""
     try:
         folder.rmdir()
     except OSError:
@@ -178,7 +173,8 @@ def remove_if_empty(folder: Path) -> None:
 
 
 def remove_abandoned(target: str, *, but: str, of: str | None = None) -> None:
-    """Delete what killed writes have left. Logs what may belong to a write that still runs.
+    """Delete what killed writes have left; the caller holds the lock of the target. Logs what may
+    belong to a write that still runs.
 
     `but`: the write that is being committed. `of`: the begin of the names of writes that cannot run
     any more, because this one belongs to the same query.
@@ -194,7 +190,18 @@ def remove_abandoned(target: str, *, but: str, of: str | None = None) -> None:
                 LOG.warning("removing what a killed write left: %s", folder)
                 _remove(folder)
             else:
-                LOG.info("another write has prepared rows, or has left them: %s", folder)
+                LOG.warning(
+                    "%s has the rows of another write; if none runs, it was killed: delete the folder",
+                    folder,
+                )
+
+
+def _abandoned(folder: Path) -> bool:
+    """Whether a write was killed in its commit or its removal, or has changed nothing for a day."""
+    if folder.name.startswith(_REMOVED) or (folder / _COMMITTING).exists():
+        return True
+    changed = max(path.lstat().st_mtime for path in (folder, *folder.iterdir()))
+    return time.time() - changed > _ABANDONED_AFTER
 
 
 @contextmanager
@@ -257,39 +264,3 @@ def _refuse_other(path: Path, what: str, expected: int, actual: int) -> None:
 def _new_file(path: Path) -> int:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     return os.open(path, flags, 0o644)
-
-
-# --- whose writes ---------------------------------------------------------------------------------
-
-
-def _driver() -> dict[str, str | int]:
-    """The process that runs the query: the JVM above this worker, else this process."""
-    pid = own = os.getpid()
-    while pid > 0 and _stat(pid)[0] != "java":
-        pid = int(_stat(pid)[1])  # 0 above process 1, which is the JVM itself in some containers
-    pid = pid or own
-    return {"host": socket.gethostname(), "pid": pid, "started": _stat(pid)[2]}
-
-
-def _stat(pid: int) -> tuple[str, str, str]:
-    """Name, parent and start time of a process; empty and "0" if there is none."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
-    except OSError:
-        return "", "0", ""
-    name, rest = text[text.index("(") + 1 : text.rindex(")")], text[text.rindex(")") + 2 :].split()
-    return name, rest[1], rest[19]
-
-
-def _abandoned(folder: Path) -> bool:
-    """Whether the process of a write has ended, or nothing changed for a day."""
-    if folder.name.startswith(_REMOVED):
-        return True
-    try:
-        owner = json.loads((folder / _OWNER).read_text("utf-8"))
-        if owner["host"] == socket.gethostname():
-            return bool(_stat(int(owner["pid"]))[2] != owner["started"])
-    except (OSError, ValueError, KeyError, TypeError):
-        LOG.debug("%s does not name its owner", folder)
-    changed = max(path.lstat().st_mtime for path in (folder, *folder.iterdir()))
-    return time.time() - changed > _ABANDONED_AFTER

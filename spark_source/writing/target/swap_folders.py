@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rmq_store.errors import NotAStoreError
 from rmq_store.files.durable_files import sync_one_folder
-from spark_source.writing.target.lock import refusals
+from rmq_store.files.journal import refusals
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2

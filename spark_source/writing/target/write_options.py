@@ -10,13 +10,13 @@ from typing import Any
 
 from rmq_store.config.broker_conf import PATH_SPLITTER, StoreConfig
 from rmq_store.errors import InvalidArgumentError, nearest
+from rmq_store.files.journal import refuse_uri
 from rmq_store.files.remote.glob import has_pattern
 from rmq_store.format.layout import COMMITLOG_DIR
 from rmq_store.format.releases import dialect
 from rmq_store.writing.open_for_writing import with_log_of_its_own
 from spark_source.options.definitions import OPTIONS, STREAM_OPTIONS, WRITE_OPTIONS
 from spark_source.options.parse import parse_option
-from spark_source.writing.target.lock import refuse_uri
 
 APPEND, ERROR, IGNORE = "append", "error", "ignore"
 _OWN = {option.name.casefold(): option for option in WRITE_OPTIONS}
@@ -62,7 +62,7 @@ def parse_write_options(raw: Mapping[str, str], *, stream: bool) -> WriteOptions
         if stream and option.name == "ifExists":
             raise _invalid(
                 "option 'ifExists' has no meaning in a stream",
-                "A stream appends what its ledger does not list; leave the option out",
+                "A stream appends what its journal does not list; leave the option out",
             )
         fields[option.field] = parse_option(option, value)
     if "path" not in fields:

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from rmq_store import MessageStore
 from rmq_store.arrow.column_definitions import COLUMNS
 from rmqstore_jobs.export import ExportSpec, run
-from rmqstore_jobs.exporting.wave_result import CSV, JSONL, PARQUET
+from rmqstore_jobs.exporting.manifest import CSV, JSONL, PARQUET
 from tests.conftest import GoldenStore, unpack
 from tests.support.exported import files_in, rows_in
 from tests.support.running.commands import COMMAND

@@ -142,7 +142,7 @@ def test_resolved_ranges_take_the_place_of_the_selection() -> None:
 
 def test_what_was_asked_leaves_out_what_does_not_change_the_rows() -> None:
     plain = spec().asked()
-    assert spec("--append", "--restart", "--wave-bytes", "1g").asked() == plain
+    assert spec("--append", "--wave-bytes", "1g").asked() == plain
     assert spec("--keep-timestamps").asked() != plain
     assert (
         json.loads(json.dumps(spec("--map-queue", "a:3=0").asked()))
@@ -151,7 +151,7 @@ def test_what_was_asked_leaves_out_what_does_not_change_the_rows() -> None:
 
 
 def test_relative_times_of_a_replay_are_fixed_before_it_starts(golden: Golden) -> None:
-    """Its ledger keeps milliseconds: an interrupted replay of a growing store continues as asked."""
+    """Its journal keeps milliseconds: an interrupted replay of a growing store continues as asked."""
     store = golden("clean-5.3.3")
     newest = store.truth[-1]["storeTimestamp"]
     given = ReplaySpec(source=store.path, since="-2s", until="2100-01-01")

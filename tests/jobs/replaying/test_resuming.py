@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,10 +16,11 @@ from pyspark.sql import SparkSession
 
 from rmq_store import QueueId
 from rmq_store.errors import AccessError, ForeignLogError, MissingFileError
+from rmq_store.files.journal import JournalError
 from rmq_store.writing.append_messages import RecordAppender
 from rmqstore_jobs.replay import run
 from rmqstore_jobs.replaying import plan
-from rmqstore_jobs.replaying.replay_ledger import Ledger, LedgerError
+from rmqstore_jobs.replaying.replay_journal import ReplayJournal
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from tests.conftest import GoldenStore, unpack
 from tests.support.checkout import CHECKOUT
@@ -43,14 +45,14 @@ def test_a_target_that_is_there_is_not_touched(
     one = spec(store, to_store=str(tmp_path / "new"), topics=("retrying",))
     run(engine, one)
     before = read_back(tmp_path / "new")
-    with pytest.raises(LedgerError, match="this replay is in the target"):
+    with pytest.raises(JournalError, match="this replay is in the target"):
         run(engine, one)
     other = spec(store, to_store=str(tmp_path / "new"), topics=("documents",))
-    with pytest.raises(LedgerError, match="--append"):
+    with pytest.raises(JournalError, match="--append"):
         run(engine, other)
     (tmp_path / "p").mkdir()
     (tmp_path / "p" / "file").touch()
-    with pytest.raises(LedgerError, match="Parquet target already exists"):
+    with pytest.raises(JournalError, match="Parquet target already exists"):
         run(engine, spec(store, to_parquet=str(tmp_path / "p")))
     assert read_back(tmp_path / "new") == before
 
@@ -67,7 +69,7 @@ def test_appending_adds_behind_what_is_there(
     assert after[: len(before)] == before
     assert {row["topic"] for row in after[len(before) :]} == {"documents"}
     assert [part.topic for part in report.target_queues] == ["documents"]
-    with pytest.raises(LedgerError, match="this replay"):
+    with pytest.raises(JournalError, match="this replay"):
         run(engine, spec(store, to_store=target, topics=("documents",), append=True))
 
 
@@ -103,10 +105,15 @@ def test_an_unfinished_replay_is_not_mixed_with_another(
     asked = spec(store, to_store=str(tmp_path / "new"), wave_bytes=100_000)
     run(engine, asked, lambda: True)
     other = spec(store, to_store=str(tmp_path / "new"), topics=("orders",))
-    with pytest.raises(LedgerError, match="unfinished replay with other options") as refused:
+    with pytest.raises(JournalError, match="unfinished replay with other options") as refused:
         run(engine, other)
     assert "topics=['orders']" in str(refused.value)
-    report = run(engine, replace(other, restart=True))
+    # As the error says.
+    target, journal = Path(str(other.to_store)), Path(f"{other.to_store}.replay.json")
+    assert f"delete {target} and {journal}" in str(refused.value)
+    shutil.rmtree(target)
+    journal.unlink()
+    report = run(engine, other)
     assert report.ok
     assert {row["topic"] for row in read_back(tmp_path / "new")} == {"orders"}
 
@@ -159,7 +166,7 @@ def test_a_replay_continues_after_its_target_could_not_be_written(
 KILLED_AT = """
 import os, signal, sys
 from rmqstore_jobs import replay
-from rmqstore_jobs.replaying import replay_ledger
+from rmqstore_jobs.replaying import replay_journal
 from rmqstore_jobs.replay_targets import local_targets as replay_local
 from rmqstore_jobs.replay_targets import replay_parquet
 
@@ -167,8 +174,8 @@ def die(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)
 
 where, count = sys.argv[1], int(sys.argv[2])
-owner, name = {"record": (replay_ledger.Ledger, "record"), "append": (replay_local, "append_rows"),
-               "arrived": (replay_local.LocalReplay, "_arrived"),
+owner, name = {"record": (replay_journal.ReplayJournal, "record"), "append": (replay_local, "append_rows"),
+               "arrived": (replay_local.LocalReplay, "_ranges"),
                "parquet": (replay_parquet, "ask"), "counting": (replay_parquet, "Counter"),
                "done": (replay_local.LocalReplay, "_report")}[where]
 real = getattr(owner, name)
@@ -202,7 +209,7 @@ def go_on(engine: SparkSession | None, asked: ReplaySpec) -> str:
     """Run again; why it was refused, or nothing where all went well."""
     try:
         report = run(engine, asked)
-    except LedgerError as refused:
+    except JournalError as refused:
         return str(refused)
     return "" if report.ok else str(report.problems)
 
@@ -248,8 +255,8 @@ def test_killed_at_any_point_it_is_resumed_and_never_doubled(
     if parquet is not None:
         assert spark.read.parquet(parquet).count() == len(expected_rows(store, everything))
     assert arrived(target) == expected_rows(store, everything)
-    with Ledger(target) as ledger:
-        assert ledger.unfinished is None
+    with ReplayJournal(target) as journal:
+        assert journal.begun is None
 
 
 def test_a_source_that_fails_before_the_first_message_leaves_the_target_as_it_was(
@@ -320,7 +327,7 @@ def test_a_stopped_replay_goes_on_though_what_it_has_read_expired(
     )
 
     def first_file_is_done() -> bool:
-        unfinished = Ledger.seen(asked.to_store or "").unfinished
+        unfinished = ReplayJournal.seen(asked.to_store or "").begun
         return unfinished is not None and (unfinished.next_log_offset or 0) > int(second.name)
 
     assert run(engine, asked, first_file_is_done).stopped_by == "stopped on request"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +13,11 @@ from pyspark.sql import SparkSession
 
 from rmq_store import MessageStore
 from rmq_store.errors import AccessError
+from rmq_store.files.journal import JournalError
 from rmqstore_jobs.replay import run
 from rmqstore_jobs.replay_targets import local_targets
 from rmqstore_jobs.replay_targets.target_store import append_rows, settle_target
-from rmqstore_jobs.replaying.replay_ledger import Ledger, LedgerError, new_run
+from rmqstore_jobs.replaying.replay_journal import ReplayJournal, ReplayRun
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from spark_source.writing.target.write_options import WriteOptions
 from tests.conftest import GoldenStore
@@ -90,9 +92,27 @@ def test_a_killed_replay_stays_apart_from_what_others_wrote_since(
     with MessageStore.append_to(target, recovery="broker") as other:
         other.append({"topic": "documents", "queueId": 0, "body": b"of another"})
     there = read_back(target)
-    with pytest.raises(LedgerError, match="another process has opened the store since"):
+    with pytest.raises(JournalError, match="another process has opened the store since"):
         run(engine, added_to)
     assert read_back(target) == there
+
+
+def test_a_stopped_replay_is_not_continued_behind_what_others_wrote(
+    golden: Golden, tmp_path: Path
+) -> None:
+    asked = spec(golden(NAME), to_store=str(tmp_path / "new"), wave_bytes=100_000)
+    assert run(None, asked, lambda: True).stopped_by == "stopped on request"
+    with MessageStore.append_to(asked.to_store or "") as other:
+        other.append({"topic": "documents", "queueId": 0, "body": b"of another"})
+    there = read_back(asked.to_store or "")
+    how = f"has another end.*delete {asked.to_store} and {asked.to_store}.replay.json"
+    with pytest.raises(JournalError, match=how):
+        run(None, asked)
+    assert read_back(asked.to_store or "") == there
+    shutil.rmtree(asked.to_store or "")
+    Path(f"{asked.to_store}.replay.json").unlink()
+    assert run(None, asked).ok
+    assert arrived(asked.to_store or "") == expected_rows(golden(NAME), everything)
 
 
 def test_a_failed_replay_leaves_a_closed_store_with_whole_waves(
@@ -103,16 +123,16 @@ def test_a_failed_replay_leaves_a_closed_store_with_whole_waves(
         patched.setattr(local_targets, "append_rows", appending_until(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             run(engine, added_to)
-    with Ledger(target) as ledger:
-        assert ledger.unfinished is not None
-        end = ledger.unfinished.target_end
+    with ReplayJournal(target) as journal:
+        assert journal.begun is not None
+        end = journal.begun.target_end
     with MessageStore.open(target) as store:
         assert store.log_range()[1] == end
     assert not Path(target, "abort").exists()
     assert run(engine, added_to).ok
 
 
-def test_a_ledger_that_was_replaced_although_that_failed_is_believed(
+def test_a_journal_that_was_replaced_although_that_failed_is_believed(
     engine: SparkSession | None,
     golden: Golden,
     tmp_path: Path,
@@ -120,15 +140,15 @@ def test_a_ledger_that_was_replaced_although_that_failed_is_believed(
 ) -> None:
     store = golden(NAME)
     asked = spec(store, to_store=str(tmp_path / "new"), wave_bytes=100_000)
-    real, calls = Ledger._save, iter(range(100))
+    real, calls = ReplayJournal.save, iter(range(100))
 
-    def save(self: Ledger) -> None:
-        real(self)
+    def save(self: ReplayJournal, begun: ReplayRun | None, *done: ReplayRun) -> None:
+        real(self, begun, *done)
         if next(calls) == 4:  # begun, signed, and the third wave
             raise AccessError(self.path, reason="flushing the folder: Input/output error")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Ledger, "_save", save)
+        patched.setattr(ReplayJournal, "save", save)
         report = run(engine, asked)
     assert "Input/output error" in (report.stopped_by or "")
     assert report.written == {asked.to_store: len(read_back(str(asked.to_store)))}
@@ -140,7 +160,7 @@ def test_a_wave_that_is_undone_leaves_batch_queues_as_they_are_declared(tmp_path
     path = tmp_path / "new"
     asked = WriteOptions(str(path))
     message = {"topic": "Batches", "queueId": 0, "body": b"x"}
-    run_ = new_run(asked={}, created=True, ranges=(), snapshot={}, signed=True)
+    run_ = ReplayRun({}, (), (0, 0), created=True, signed=True)
     with MessageStore.create(path) as target:
         target.sign(run_.append.mark)
         target.declare_topic("Batches", attributes={"queue.type": "BatchCQ"})
@@ -148,8 +168,8 @@ def test_a_wave_that_is_undone_leaves_batch_queues_as_they_are_declared(tmp_path
         whole = replace(run_, target_end=target.log_range()[1])
         target.append(message)
         target.abandon()
-    with Ledger(path) as ledger:
-        settle_target(whole, ledger, asked)
+    with ReplayJournal(path) as journal:
+        settle_target(whole, journal, asked)
     assert (path / "batchconsumequeue" / "Batches" / "0").is_dir()
     assert not (path / "consumequeue" / "Batches").exists()
     with MessageStore.open(path) as store:

@@ -23,11 +23,12 @@ from rmq_store.errors import (
     UncleanStoreError,
     UnsafeNameError,
 )
+from rmq_store.files.journal import JournalError
 from spark_source.writing import commit as committing
 from spark_source.writing.commit import StoreWrite, check_target, commit
 from spark_source.writing.target import swap_folders as exchanging
 from spark_source.writing.target.staging import Part, Staging, StagingError, folder_beside
-from spark_source.writing.target.write_ledger import StreamBatch, WriteLedgerError
+from spark_source.writing.target.write_journal import StreamBatch
 from tests.support.golden import CLEAN, GoldenStore
 from tests.support.running.child import in_a_child
 from tests.support.stores import SMALL
@@ -259,7 +260,7 @@ def test_a_batch_that_was_done_is_not_done_again(tmp_path: Path) -> None:
     assert not write_rows(target, 20, 10, stream=StreamBatch("query-a", 2))
     assert write_rows(target, 30, 10, stream=StreamBatch("query-b", 0))
     assert numbers_in(target) == list(range(40))
-    assert left_beside(target) == ["ledger.json"]
+    assert left_beside(target) == ["journal.json"]
 
 
 def test_a_store_that_lost_what_a_query_wrote_is_refused(tmp_path: Path) -> None:
@@ -269,10 +270,10 @@ def test_a_store_that_lost_what_a_query_wrote_is_refused(tmp_path: Path) -> None
     shutil.copytree(target, kept)
     write_rows(target, 10, 10, stream=StreamBatch("q", 1))
     shutil.rmtree(target)
-    with pytest.raises(WriteLedgerError, match="lost messages"):
+    with pytest.raises(JournalError, match="lost messages"):
         write_rows(target, 20, 10, stream=StreamBatch("q", 2))
     kept.rename(target)
-    with pytest.raises(WriteLedgerError, match="lost messages"):
+    with pytest.raises(JournalError, match="lost messages"):
         write_rows(target, 20, 10, stream=StreamBatch("q", 2))
     assert numbers_in(target) == list(range(10))
 
@@ -337,19 +338,26 @@ def test_links_in_the_place_of_staged_files_are_not_followed(tmp_path: Path) -> 
         Staging(str(target), "../../other")
 
 
-def test_the_next_write_removes_what_killed_writes_left_and_no_more(tmp_path: Path) -> None:
+def test_the_next_write_removes_what_killed_writes_left_and_no_more(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     target = tmp_path / "store"
 
-    def killed() -> None:
-        prepared(target, 0, 10)
+    write, staged_parts = prepared(target, 0, 10)
 
-    assert in_a_child(killed) == 0
+    def killed() -> None:
+        pytest.MonkeyPatch().setattr(committing, "_replace", lambda *_: os._exit(9))
+        commit(write, staged_parts)
+
+    assert os.waitstatus_to_exitcode(in_a_child(killed)) == 9
     running, parts = prepared(target, 20, 10)
     of_a_stream = Staging(str(target), "query-1")
     of_a_stream.write(0, iter([rows(0, 1)]), begin=True)
-    assert len(left_beside(target)) == 3
-    write_rows(target, 0, 10)
+    assert len(left_beside(target)) == 4  # and the lock
+    with caplog.at_level("WARNING"):
+        write_rows(target, 0, 10)
     assert left_beside(target) == sorted([running.write_id, "query-1"])
+    assert f"{running.staging.path} has the rows of another write" in caplog.text
     long_ago = 1_000_000_000
     for path in (*of_a_stream.path.iterdir(), of_a_stream.path):
         os.utime(path, (long_ago, long_ago))
@@ -380,7 +388,7 @@ def test_leftovers_that_cannot_be_removed_fail_no_write(
     monkeypatch.undo()
     assert numbers_in(target) == list(range(10))
     write_rows(target, 10, 10)
-    assert left_beside(target) == ["ledger.json"]
+    assert left_beside(target) == ["journal.json"]
 
 
 def test_a_task_that_ends_after_the_abort_leaves_nothing(tmp_path: Path) -> None:
@@ -397,16 +405,31 @@ def test_a_stream_removes_what_its_killed_drivers_left(tmp_path: Path) -> None:
     prepared(target, 0, 10, query="q")
     prepared(target, 0, 10, query="other")
     write_rows(target, 0, 10, stream=StreamBatch("q", 0))
-    (left,) = (name for name in left_beside(target) if name != "ledger.json")
+    (left,) = (name for name in left_beside(target) if name != "journal.json")
     assert left.startswith("other-")
 
 
-def test_a_damaged_ledger_is_an_error_with_what_to_do(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[]",
+        '{"format": 2, "journal": "a write", "begun": null, "done": []}',
+        '{"format": 1, "begun": null, "queries": {}}',
+        '{"format": 1, "journal": "a replay", "begun": null, "done": []}',
+        '{"format": 1, "journal": "a write", "begun": {"a": 1}, "done": []}',
+        '{"format": 1, "journal": "a write", "begun": {"write_id": 1, "kind": "x"}, "done": []}',
+        '{"format": 1, "journal": "a write", "begun": null, "done": [{"query": "q", "batch": "0"}]}',
+    ],
+)
+def test_a_journal_that_no_write_wrote_is_an_error_with_what_to_do(
+    text: str, tmp_path: Path
+) -> None:
     target = tmp_path / "store"
     write_rows(target, 0, 10, stream=StreamBatch("q", 0))
-    ledger = folder_beside(str(target)) / "ledger.json"
-    for text in ("{", "[]", '{"format": 2}', '{"format": 1, "begun": {"a": 1}, "queries": {}}'):
-        ledger.write_text(text)
-        with pytest.raises(WriteLedgerError):
-            write_rows(target, 10, 10, stream=StreamBatch("q", 1))
+    journal = folder_beside(str(target)) / "journal.json"
+    journal.write_text(text)
+    with pytest.raises(JournalError, match="then delete the file"):
+        write_rows(target, 10, 10, stream=StreamBatch("q", 1))
+    assert journal.read_text() == text
     assert numbers_in(target) == list(range(10))

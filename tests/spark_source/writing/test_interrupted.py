@@ -17,18 +17,18 @@ from rmq_store.errors import (
     StoreLockedError,
     UncleanStoreError,
 )
+from rmq_store.files.journal import JournalError
 from rmq_store.markers.lock_file import StoreLock
 from rmq_store.writing.store_writer import StoreWriter
 from spark_source.writing import commit as committing
 from spark_source.writing.commit import StoreWrite, check_target, commit
-from spark_source.writing.target import staging, undo_killed_append
+from spark_source.writing.target import settle_killed_write
 from spark_source.writing.target import swap_folders as exchanging
 from spark_source.writing.target.staging import folder_beside
-from spark_source.writing.target.write_ledger import (
+from spark_source.writing.target.write_journal import (
     Begun,
     StreamBatch,
-    WriteLedger,
-    WriteLedgerError,
+    WriteJournal,
 )
 from tests.support.running.child import in_a_child
 from tests.support.stores import SMALL
@@ -44,14 +44,14 @@ from tests.support.writing.writes import (
 
 
 def killed_while_appending(target: Path) -> None:
-    """A write whose driver dies after it has appended, with its rows in no ledger."""
+    """A write whose driver dies after it has appended, with its rows in no journal."""
     write, parts = prepared(target, 40, 20)
 
     def work() -> None:
         def die(*args: Any, **named: Any) -> None:
             os._exit(9)
 
-        WriteLedger.finish = die  # type: ignore[method-assign]
+        WriteJournal.finish = die  # type: ignore[method-assign]
         commit(write, parts)
 
     assert os.waitstatus_to_exitcode(in_a_child(work)) == 9
@@ -72,11 +72,11 @@ def test_messages_that_a_broker_appended_after_a_killed_write_are_not_cut_off(
 
     assert in_a_child(broker) == 0
     for _ in range(2):
-        with pytest.raises(WriteLedgerError, match="another process has opened the store"):
+        with pytest.raises(JournalError, match="another process has opened the store"):
             write_rows(target, 100, 10)
     with MessageStore.open(target) as store:
         assert sum(store.max_offset(*queue) for queue in store.queues()) == 61
-    (folder_beside(str(target)) / "ledger.json").unlink()
+    (folder_beside(str(target)) / "journal.json").unlink()
     with pytest.raises(UncleanStoreError):
         write_rows(target, 100, 10)
 
@@ -141,7 +141,7 @@ def test_a_killed_replacement_is_recognised_on_another_disk(
             os._exit(9)
 
         if placed:
-            WriteLedger.finish = die  # type: ignore[method-assign]
+            WriteJournal.finish = die  # type: ignore[method-assign]
         else:
             pytest.MonkeyPatch().setattr(committing, "place", die)
         commit(write, parts, StreamBatch("q", 0))
@@ -153,7 +153,7 @@ def test_a_killed_replacement_is_recognised_on_another_disk(
         MessageStore.append_to(target, SMALL).close()
     assert write_rows(target, 0, 20, stream=StreamBatch("q", 0)) is not placed
     assert numbers_in(target) == list(range(20))
-    assert left_beside(target) == ["ledger.json"]
+    assert left_beside(target) == ["journal.json"]
 
 
 def test_the_old_store_is_not_lost_between_the_two_steps_without_an_exchange(
@@ -174,7 +174,7 @@ def test_the_old_store_is_not_lost_between_the_two_steps_without_an_exchange(
     assert os.waitstatus_to_exitcode(in_a_child(killed)) == 9
     with MessageStore.create(target, SMALL) as store:
         store.append({"topic": "orders", "queueId": 0, "body": b"of another"})
-    with pytest.raises(WriteLedgerError, match="another folder has appeared"):
+    with pytest.raises(JournalError, match="another folder has appeared"):
         write_rows(target, 40, 10)
     shutil.rmtree(target)
     write_rows(target, 20, 10)
@@ -186,16 +186,16 @@ def test_a_store_that_another_process_wrote_into_meanwhile_stays_clean(
 ) -> None:
     target = tmp_path / "store"
     write_rows(target, 0, 20)
-    begin = WriteLedger.begin
+    begin = WriteJournal.begin
 
-    def with_other(ledger: WriteLedger, begun: Begun) -> Begun:
+    def with_other(journal: WriteJournal, begun: Begun) -> Begun:
         with MessageStore.append_to(target, SMALL) as store:
             store.append_batch(rows(20, 10))
-        return begin(ledger, begun)
+        return begin(journal, begun)
 
     with monkeypatch.context() as patch:
-        patch.setattr(WriteLedger, "begin", with_other)
-        with pytest.raises(WriteLedgerError, match="another process wrote"):
+        patch.setattr(WriteJournal, "begin", with_other)
+        with pytest.raises(JournalError, match="another process wrote"):
             write_rows(target, 100, 10)
     assert not (target / "abort").exists()
     write_rows(target, 30, 10)
@@ -215,7 +215,7 @@ def test_a_write_that_is_done_does_not_fail_when_the_store_cannot_be_closed(
     with monkeypatch.context() as patch:
         patch.setattr(StoreWriter, "_finish", failing)
         if not settles:
-            patch.setattr(undo_killed_append, "recover_locked", failing)
+            patch.setattr(settle_killed_write, "recover_locked", failing)
         write_rows(target, 20, 10, stream=StreamBatch("q", 0))
     assert (target / "abort").exists() is not settles
     assert numbers_in(target) == list(range(30))
@@ -258,16 +258,3 @@ def test_a_replacement_that_is_done_does_not_fail_afterwards(
         write_rows(target, 0, 20)
     assert numbers_in(target) == list(range(20))
     assert left_beside(target) == []
-
-
-@pytest.mark.parametrize(("java", "owner"), [(1, 1), (7, 7), (None, None)])
-def test_the_owner_of_prepared_rows_is_the_jvm_above_even_as_process_1(
-    java: int | None, owner: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    above = {os.getpid(): 7, 7: 1, 1: 0}
-
-    def stat(pid: int) -> tuple[str, str, str]:
-        return "java" if pid == java else "python", str(above[pid]), "12"
-
-    monkeypatch.setattr(staging, "_stat", stat)
-    assert staging._driver()["pid"] == (owner or os.getpid())

@@ -68,11 +68,11 @@ def begun(folder: Path) -> subprocess.Popen[bytes]:
 def moments(folder: Path) -> dict[str, Callable[[], object]]:
     """Events in a micro-batch at which a query may be killed, by what they leave on the disk."""
     beside, checkpoint = folder_beside(str(folder / "mirror")), folder / "checkpoint"
-    ledger = beside / "ledger.json"
+    journal = beside / "journal.json"
 
-    def in_ledger(word: str) -> bool:
+    def in_journal(word: str) -> bool:
         try:
-            return word in ledger.read_text()
+            return word in journal.read_text()
         except FileNotFoundError:
             return False
 
@@ -80,8 +80,8 @@ def moments(folder: Path) -> dict[str, Callable[[], object]]:
     return {
         "a batch is planned": lambda: _last(checkpoint / "offsets") > offsets + 1,
         "rows are staged": lambda: list(beside.glob("*/part-*.arrow")),
-        "it appends": lambda: in_ledger('"signed": true'),
-        "a batch is done": lambda: in_ledger(f'"batch": {offsets + 2}'),
+        "it appends": lambda: in_journal('"signed": true'),
+        "a batch is done": lambda: in_journal(f'"batch": {offsets + 2}'),
     }
 
 
@@ -116,7 +116,7 @@ def test_a_mirror_whose_driver_is_killed_ends_equal(
         expected = rows_of(source)
     with MessageStore.open(tmp_path / "mirror") as mirror:
         assert rows_of(mirror) == expected
-    assert left_beside(tmp_path / "mirror") == ["ledger.json"]
+    assert left_beside(tmp_path / "mirror") == ["journal.json"]
 
 
 def rows_of(store: MessageStore) -> dict[object, list[tuple[object, ...]]]:

@@ -260,7 +260,7 @@ def test_a_store_mirrored_into_another_ends_equal(
     again = mirrored(source, target, checkpoint)
     assert sum(progress["numInputRows"] for progress in again.recentProgress) > 0
     assert rows_of(messages(spark, target)) == rows_of(messages(spark, source))
-    assert left_beside(target) == ["ledger.json"]
+    assert left_beside(target) == ["journal.json"]
 
 
 def test_a_stream_that_counts_replaces_its_store(

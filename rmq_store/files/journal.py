@@ -1,0 +1,254 @@
+"""The journal of a target: what a write, a replay or an export has begun there, and what is done.
+
+One JSON file beside or inside the target: `begun` (what, from where) or null, and `done` (what, up to
+where). It is always replaced as a whole and flushed, so after a kill it is the old one or the new one,
+and the next process finishes or undoes what it has as begun. Whoever works on the target holds a lock.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import datetime, timezone
+from functools import cache
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, ClassVar, Generic, TypeVar, get_args, get_origin, get_type_hints
+
+from rmq_store.errors import AccessError, CorruptConfigError, InvalidArgumentError, StoreError
+from rmq_store.files.durable_files import LARGEST_JSON, read_file, write_whole
+
+FORMAT = 1
+_B = TypeVar("_B")
+_D = TypeVar("_D")
+_T = TypeVar("_T")
+_Self = TypeVar("_Self", bound="Journal[Any, Any]")
+
+
+class JournalError(StoreError):
+    """The journal of a target does not allow what is asked for, or cannot be read."""
+
+    code = "RMQSTORE_JOURNAL"
+
+
+class TargetLockedError(StoreError):
+    """Another process works on the same target."""
+
+    code = "RMQSTORE_TARGET_LOCKED"
+
+
+class Journal(Generic[_B, _D]):
+    """The journal of one target. A context manager that holds the lock; a killed process loses it.
+
+    `begun`: the work that is not closed, if any. `done`: what is done, oldest first. A subclass says
+    who writes the file, of which types both are (`X | None` and `tuple[Y, ...]`, dataclasses), what to
+    do with a file that cannot be read, and whether to wait for another process instead of raising
+    TargetLockedError.
+    """
+
+    of: ClassVar[str]
+    types: ClassVar[tuple[Any, Any]]
+    in_doubt: ClassVar[str]
+    waits: ClassVar[bool] = False
+
+    def __init__(self, path: Path, lock: Path) -> None:
+        self.path, self._lock_path = path, lock
+        self._lock: int | None = None
+        self.begun: _B | None = None
+        self.done: tuple[_D, ...] = ()
+
+    def __enter__(self: _Self) -> _Self:
+        with refusals(self._lock_path):
+            self._lock = _locked(self._lock_path, wait=self.waits)
+        try:
+            self.load()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._lock is not None:
+            self._lock_path.unlink(missing_ok=True)
+            os.close(self._lock)
+            self._lock = None
+
+    def load(self) -> None:
+        """Read the file; needs no lock and creates nothing. Raises JournalError."""
+        found = read_entry(self.path, self.of, self._decoded, self.in_doubt)
+        self.begun, self.done = found or (None, ())
+
+    def _decoded(self, content: Mapping[str, Any]) -> tuple[_B | None, tuple[_D, ...]]:
+        begun, done = self.types
+        return decoded(begun, content["begun"]), decoded(done, content["done"])
+
+    def save(self, begun: _B | None, *done: _D) -> None:
+        """Replace the file, and flush it; without anything to say, delete it. Raises AccessError.
+
+        If that fails, the file may be the old one or the new one; this object is as asked.
+        """
+        self.begun, self.done = begun, done
+        if begun is not None or done:
+            write_entry(self.path, self.of, {"begun": begun, "done": done})
+        else:
+            with refusals(self.path):
+                self.path.unlink(missing_ok=True)
+
+
+def now() -> str:
+    """The time in UTC, ISO 8601, as journals have it."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def write_entry(path: Path, of: str, content: Mapping[str, Any]) -> None:
+    """Replace a file of a journal, and flush it. Raises AccessError."""
+    with refusals(path):
+        write_whole(path, entry_text(of, content) + "\n")
+
+
+def entry_text(of: str, content: Mapping[str, Any]) -> str:
+    """What such a file has, as one line of JSON. `of`: who writes it."""
+    whole = {"format": FORMAT, "journal": of, **content}
+    return json.dumps(whole, ensure_ascii=False, default=asdict)
+
+
+def read_entry(
+    path: Path, of: str, convert: Callable[[Mapping[str, Any]], _T], in_doubt: str
+) -> _T | None:
+    """The content of a file of a journal, by `convert`; None without a file.
+
+    Raises JournalError, with `in_doubt` as the advice, for what `of` has not written, or another
+    version, and for what `convert` cannot use.
+    """
+    with refusals(path):
+        if not os.path.lexists(path):
+            return None
+    try:
+        text = read_file(path, LARGEST_JSON).decode("utf-8")
+    except (CorruptConfigError, UnicodeDecodeError) as error:
+        raise _unreadable(path, of, error, in_doubt) from error
+    return parse_entry(path, of, text, convert, in_doubt)
+
+
+def parse_entry(
+    path: Path, of: str, text: str, convert: Callable[[Mapping[str, Any]], _T], in_doubt: str
+) -> _T:
+    """As `read_entry`, from what `entry_text` gave; `path` is for the error."""
+    try:
+        content = json.loads(text)
+        kind = content.pop("format", None), content.pop("journal", None)
+        if kind != (FORMAT, of):
+            raise ValueError(f"format and journal are {kind}, not {(FORMAT, of)}")
+        return convert(content)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise _unreadable(path, of, error, in_doubt) from error
+
+
+def _unreadable(path: Path, of: str, error: Exception, in_doubt: str) -> JournalError:
+    return JournalError(
+        path,
+        reason=f"cannot be read as a journal of {of}: {error!r}",
+        advice=f"Nothing was changed. {in_doubt}",
+    )
+
+
+def decoded(kind: Any, value: Any) -> Any:
+    """A value of JSON as the type `kind`; the counterpart of `asdict`.
+
+    Knows plain types, `X | None`, tuples, Mapping, named tuples and dataclasses. Raises ValueError
+    for another type, KeyError for an unknown field, TypeError for a missing one.
+    """
+    origin, inner = get_origin(kind), get_args(kind)
+    if kind is Any or type(value) is kind:
+        return value
+    if origin is UnionType:
+        (some,) = (one for one in inner if one is not NoneType)
+        return None if value is None else decoded(some, value)
+    if isinstance(value, list) and origin is tuple:
+        kinds = inner[:1] * len(value) if Ellipsis in inner else inner
+        return tuple(decoded(*pair) for pair in zip(kinds, value, strict=True))
+    if isinstance(value, list) and hasattr(kind, "_fields"):
+        return kind(*(decoded(*one) for one in zip(_fields(kind).values(), value, strict=True)))
+    if isinstance(value, dict) and origin is not None and issubclass(origin, Mapping):
+        return {name: decoded(inner[1], one) for name, one in value.items()}
+    if isinstance(value, dict) and hasattr(kind, "__dataclass_fields__"):
+        return kind(**{name: decoded(_fields(kind)[name], one) for name, one in value.items()})
+    raise ValueError(f"{value!r} is not {getattr(kind, '__name__', kind)}")
+
+
+@cache
+def _fields(kind: Any) -> Mapping[str, Any]:
+    return get_type_hints(kind)
+
+
+# --- lock and target ------------------------------------------------------------------------------
+
+
+def _locked(path: Path, *, wait: bool) -> int:
+    """A descriptor of the file `path`, which exists only while its lock is held."""
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        except FileNotFoundError:
+            continue  # the previous holder has removed the folder
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise TargetLockedError(
+                path,
+                reason="another process works on this target",
+                advice="Let it finish, or end it; then run this again",
+            ) from None
+        # Between open and lock, the previous holder may have removed the file.
+        if _is_file_of(descriptor, path):
+            return descriptor
+        os.close(descriptor)
+
+
+def _is_file_of(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+@contextmanager
+def refusals(path: Path) -> Iterator[None]:
+    """Convert errors of the operating system to an AccessError about `path`."""
+    try:
+        yield
+    except OSError as error:
+        raise AccessError(
+            error.filename or path,
+            reason=f"cannot be written: {error.strerror or error}",
+            advice="Name a writable folder, or check permissions, disk and mount",
+        ) from error
+
+
+def refuse_uri(target: str) -> None:
+    """Raise InvalidArgumentError for a URI, which would become a local folder of that name."""
+    found = re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", target)
+    if found:
+        raise InvalidArgumentError(
+            None,
+            reason="the target is a URI, and stores and exports are written to folders",
+            expected="a local or mounted folder, which executors share",
+            actual=f"{found[0]}...",  # the rest may hold credentials
+            advice="Write to a folder, and copy it to the object store",
+        )
+
+
+def has_content(path: str) -> bool:
+    """Whether `path` is a file, or a folder that is not empty."""
+    target = Path(path)
+    return target.exists() and (not target.is_dir() or any(target.iterdir()))

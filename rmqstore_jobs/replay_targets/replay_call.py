@@ -1,0 +1,117 @@
+"""What a replay does for every target: plan, journal, numbers, report."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from rmqstore_jobs.replaying.plan import cut_short, messages_selected, narrowed, planned
+from rmqstore_jobs.replaying.replay_journal import ReplayJournal, ReplayRun
+from rmqstore_jobs.replaying.replay_question import left_unread
+from rmqstore_jobs.replaying.replay_spec import ReplaySpec
+from rmqstore_jobs.replaying.replayed_rows import OTHER_KEY, OTHER_TIME, READ
+from rmqstore_jobs.replaying.report import ReplayReport, TargetRange
+from rmqstore_jobs.running.provenance import provenance_of
+from rmqstore_jobs.running.store_selection import lost_from
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class ReplayCall:
+    """One call of a replay: the spec, the plan, the journal and the numbers so far.
+
+    A subclass writes to a kind of target. `refused_as`: what the report calls messages that the
+    target refused. `broken`: the target may not be what the journal says, so it stays as it is.
+    `counts_all`: the counts are those of the whole selection.
+    """
+
+    refused_as: str
+
+    def __init__(
+        self, spark: SparkSession | None, spec: ReplaySpec, journal: ReplayJournal
+    ) -> None:
+        self.spark, self.spec, self.journal = spark, spec, journal
+        self.began = time.monotonic()
+        self.stopped_by: str | None = None
+        self.broken = False
+        self.counts_all = True
+        self.target_queues: tuple[TargetRange, ...] = ()
+        unfinished = cut_short(journal, spec)
+        self.resumed = unfinished is not None
+        self.plan = planned(spec, unfinished)
+        self.current = unfinished or self._new_run()
+        self.counts = Counter(self.current.counts)
+        self.read = narrowed(self.plan, spec)
+
+    def _new_run(self) -> ReplayRun:
+        snapshot = self.plan.store.snapshot
+        return ReplayRun(
+            self.spec.asked(), self.plan.ranges, (snapshot.log_start, snapshot.log_end)
+        )
+
+    def run(self, should_stop: Callable[[], bool]) -> ReplayReport:
+        """Replay the remaining messages. Returns the report. `should_stop` is called between
+        waves."""
+        if not self.resumed:
+            self.journal.save(self.current, *self.journal.done)
+        self._write(should_stop)
+        if self.stopped_by is None:
+            self.current = self.journal.finish(self.current, counts=dict(self.counts))
+        elif not self.broken:
+            self._record(signed=False)  # what was appended is whole, and closed
+        return self._report()
+
+    def _record(self, **changes: Any) -> None:
+        self.current = self.journal.record(self.current, counts=dict(self.counts), **changes)
+
+    def _write(self, should_stop: Callable[[], bool]) -> None:
+        """Write what remains, and set `stopped_by` where that ends early."""
+        raise NotImplementedError
+
+    def _arrived(self) -> tuple[int, Mapping[str, int]]:
+        """The number of rows that matched, and for each target of those that arrived."""
+        raise NotImplementedError
+
+    def _problems(self) -> Iterator[str]:
+        """A sentence for each problem that the target knows of."""
+        raise NotImplementedError
+
+    def _report(self) -> ReplayReport:
+        selected, read = messages_selected(self.plan, self.spec), self.counts[READ]
+        skipped = {name: self.counts[name] for name in (OTHER_TIME, OTHER_KEY, self.refused_as)}
+        problems = list(self._problems())
+        finished, unread = self.stopped_by is None, left_unread(self.spec)
+        if finished and self.counts_all and unread is not None:
+            skipped[unread] = max(0, selected - read)
+        elif finished and self.counts_all and read != selected:
+            problems.append(f"{selected:,} messages were selected, but {read:,} were read")
+        problems += lost_from(self.plan)
+        matched, written = self._arrived()
+        source = provenance_of(
+            self.spark,
+            self.plan.store,
+            self.plan.ranges,
+            self.spec.asked(),
+            checksums=self.spec.checksums,
+        )
+        return ReplayReport(
+            job="replay",
+            run_id=self.current.run_id,
+            ok=finished and not problems and not self.counts[self.refused_as],
+            resumed=self.resumed,
+            selected=selected,
+            read=read,
+            matched=matched,
+            written=written,
+            skipped={reason: count for reason, count in skipped.items() if count},
+            # If an earlier run started the replay, its snapshot is the right one.
+            source=replace(source, log_range=self.current.log_range),
+            seconds=round(time.monotonic() - self.began, 3),
+            target_queues=self.target_queues,
+            stopped_by=self.stopped_by,
+            problems=tuple(problems),
+        )
