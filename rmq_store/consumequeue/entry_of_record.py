@@ -61,6 +61,11 @@ class DispatchRequests(Columns):
         """The topics of the entries of BatchConsumeQueues."""
         return {queue.topic for queue, _ in self.by_queue(np.flatnonzero(self.batch))}
 
+    def of_topic(self, topic: str, rows: Ints) -> int:
+        """How many of these `rows` are entries of a topic."""
+        queues = [number for number, queue in enumerate(self.queues) if queue.topic == topic]
+        return int(np.isin(self.queue[rows], queues).sum()) if queues else 0
+
     def by_queue(self, rows: Ints | None = None) -> Iterator[tuple[QueueId, Ints]]:
         """Each queue with entries, and the rows of those, in order; only some `rows` if given."""
         rows = np.arange(len(self)) if rows is None else rows

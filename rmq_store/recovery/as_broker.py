@@ -38,6 +38,7 @@ from rmq_store.format.layout import (
 )
 from rmq_store.format.queues import QueueId
 from rmq_store.format.releases import Dialect
+from rmq_store.format.topics import SCHEDULE_TOPIC
 from rmq_store.index.index_file_reader import list_index_files
 from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.recovery.as_broker_queues import BrokerBatchQueue, BrokerQueue, load_files
@@ -229,6 +230,7 @@ class BrokerRecovery:
             broker_queue = self._queue(queue, queue.topic in self.batch_topics)
             added, left = broker_queue.put(requests.take(rows))
             self.report.entries_rebuilt += added
+            self.report.delayed_rebuilt += added if queue.topic == SCHEDULE_TOPIC else 0
             if len(left):
                 left = rows[left]
                 note_left_out(

@@ -10,6 +10,7 @@ from rmq_store.escaping import printable
 from rmq_store.files.changes import Change
 from rmq_store.format.array_types import Ints
 from rmq_store.format.queues import QueueId
+from rmq_store.format.topics import SCHEDULE_TOPIC
 from rmq_store.snapshot.snapshot import StoreSnapshot
 
 
@@ -33,16 +34,29 @@ def note_left_out(
     left_out.setdefault(queue, first).count += len(queue_offset)
 
 
+def line_of_default_delays(count: int, *, planned: bool = False, again: str) -> str:
+    """A sentence about entries with the times of the default delay levels, and how to get others."""
+    return (
+        f"{count} entries of {SCHEDULE_TOPIC} {'would have' if planned else 'have'} the times of the default "
+        f"delay levels. If the broker has a messageDelayLevel, {again}"
+    )
+
+
+GIVE_THE_FILE = "give its file: --broker-conf"
+
+
 @dataclass
 class RecoveryReport:
     """The findings and changes of a recovery. `print` shows it; `to_json` is for programs.
 
     `log_start` and `log_end`: the log afterwards. `scanned_from`: start of the scan. `damage`: log
     ranges that are not records and were not changed. `entries_cut` and `entries_rebuilt`: units of
-    queues. `intact_cut`: intact records behind the log's new end, which are cut or hidden with the
-    damage before them. `left_out`: records that no broker lists, because earlier records have their queue
-    offsets. `queues`: min and max offset of each. `untouched`: the store was closed cleanly and its
-    log and queues end together, so nothing else was checked and nothing was changed. `applied`:
+    queues. `delayed_rebuilt`: those of them that have the time of a delayed message, and
+    `default_delays`: by default delay levels, because no configuration was given. `intact_cut`: intact
+    records behind the log's new end, which are cut or hidden with the damage before them. `left_out`: records
+    that no broker lists, because earlier records have their queue offsets. `queues`: min and max offset
+    of each. `untouched`: the store was closed cleanly and its log and queues end together, so nothing
+    else was checked and nothing was changed. `applied`:
     false for a plan, which says what a recovery would do.
     """
 
@@ -60,10 +74,12 @@ class RecoveryReport:
     entries_cut: int = 0
     entries_rebuilt: int = 0
     index_items_rebuilt: int = 0
+    default_delays: int = 0
     intact_cut: int = 0
     left_out: dict[QueueId, LeftOut] = field(default_factory=dict)
     queues: dict[QueueId, tuple[int, int]] = field(default_factory=dict)
     seconds: float = 0.0
+    delayed_rebuilt: int = field(default=0, repr=False)
     batch_topics: set[str] = field(default_factory=set, repr=False)  # those of units with a batch
     snapshot: StoreSnapshot | None = field(default=None, repr=False)
 
@@ -78,6 +94,16 @@ class RecoveryReport:
         return (
             f"{self.intact_cut} intact records after log offset {self.log_end} {done}, because the one "
             "there is damaged. rmqstore salvage copies them into a new store, before a recovery"
+        )
+
+    def line_of_default_delays(self) -> str:
+        """A sentence about entries with the times of the default delay levels."""
+        # A second recovery keeps what the first has written.
+        again = "they have wrong times: rmqstore rebuild --broker-conf writes right ones, into a new store"
+        return line_of_default_delays(
+            self.default_delays,
+            planned=not self.applied,
+            again=again if self.applied else GIVE_THE_FILE,
         )
 
     def lines_of_left_out(self) -> list[str]:
@@ -98,7 +124,8 @@ class RecoveryReport:
         found: dict[str, Any] = {
             name: getattr(self, name)
             for name in self.__dataclass_fields__
-            if name not in ("files", "left_out", "queues", "batch_topics", "snapshot")
+            if name
+            not in ("files", "left_out", "queues", "delayed_rebuilt", "batch_topics", "snapshot")
         }
         found["bytes_cut"] = self.bytes_cut
         found["files"] = [
@@ -131,6 +158,7 @@ class RecoveryReport:
         ]
         lines += [f"  {self.line_of_intact_cut()}"] if self.intact_cut else []
         lines += [f"  {line}" for line in self.lines_of_left_out()]
+        lines += [f"  {self.line_of_default_delays()}"] if self.default_delays else []
         lines += [f"  damage left unchanged: {start} to {stop}" for start, stop in self.damage]
         lines += [
             f"  {file.what}: {printable(file.path)} ({file.bytes} bytes)" for file in self.files

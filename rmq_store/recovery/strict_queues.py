@@ -18,6 +18,7 @@ from rmq_store.files.changes import cut
 from rmq_store.files.safe_paths import is_plain_name
 from rmq_store.format.array_types import Ints
 from rmq_store.format.queues import QueueId
+from rmq_store.format.topics import SCHEDULE_TOPIC
 from rmq_store.recovery.change_list import ChangeList
 from rmq_store.recovery.find_log_end import LogWalk
 from rmq_store.recovery.report import LeftOut, note_left_out
@@ -71,7 +72,7 @@ class QueueRecovery:
         self.may_look_further = walk.start > log.start
         self._damage = np.array(sorted(walk.damage), dtype=np.int64).reshape(-1, 2)
         self._queues: dict[QueueId, _Queue] = {}
-        self.cut = self.rebuilt = 0  # units
+        self.cut = self.rebuilt = self.delayed = 0  # units; `delayed` are among those rebuilt
         self.left_out: dict[QueueId, LeftOut] = {}
         self._changes = changes
         self._writer = QueueWriter(folders.root, config, changes, {})
@@ -135,6 +136,7 @@ class QueueRecovery:
         missing = np.sort(np.concatenate(wanted)) if wanted else np.zeros(0, dtype=np.int64)
         if len(missing):
             self.rebuilt += len(missing)
+            self.delayed += requests.of_topic(SCHEDULE_TOPIC, missing)
             self._writer.add_entries(requests.take(missing))
 
     def _take_one(self, requests: DispatchRequests, queue: QueueId, rows: Ints, upto: int) -> Ints:

@@ -238,6 +238,7 @@ class StrictRecovery:
                 unmarked = 0
         queues.finish()
         report.entries_cut, report.entries_rebuilt = queues.cut, queues.rebuilt
+        report.delayed_rebuilt = queues.delayed
         report.left_out, report.queues = queues.left_out, queues.ranges()
 
     def _mark(self, headers: Headers, full_until: int) -> None:
