@@ -1,11 +1,12 @@
-"""consumerOffset.json: the committed offsets of consumer groups (ConsumerOffsetManager)."""
+"""How far consumer groups are: consumerOffset.json (ConsumerOffsetManager) and, of queues that are
+popped in order, consumerOrderInfo.json (ConsumerOrderInfoManager)."""
 
 from __future__ import annotations
 
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,18 +18,21 @@ from rmq_store.format.topics import SCHEDULE_TOPIC
 ConsumerOffsets = dict[str, dict[str, dict[int, int]]]
 CONSUMER_FILES = ("consumerOffset.json", "lmqConsumerOffset.json")
 DELAY_FILE = "delayOffset.json"
+ORDER_FILE = "consumerOrderInfo.json"
+_COMMITTED, _LIGHT, PULLED, POPPED = "consumer", "lmq", "pull", "pop"
 _INTEGER = re.compile(r"-?\d{1,19}")
 
 
 class Committed(NamedTuple):
-    """An offset that a group committed. `kind`: consumer or lmq. `file`: the name of the file, or of its
-    .bak, that was read in config/."""
+    """An offset of a group. `kind`: consumer or lmq, which the group committed; pull, the end of what
+    it was sent of the queue; or pop, the end of what it was given in order. `file`: the name of the
+    file, or of its .bak, that was read in config/."""
 
     kind: str
     file: str
     group: str
     queue: QueueId
-    offset: int  # the next queue offset to consume
+    offset: int  # the next queue offset to consume, or to be sent
 
 
 def committed_offsets(store: str | os.PathLike[str]) -> Iterator[Committed]:
@@ -38,23 +42,72 @@ def committed_offsets(store: str | os.PathLike[str]) -> Iterator[Committed]:
     stores LMQ offsets in a separate table. Raises CorruptConfigError, also for JSON that is not a
     table of offsets, and AccessError.
     """
-    for name in CONSUMER_FILES:
-        found = read_config(store, name, decode_consumer_offsets)
+    for one in _offsets_in(store, CONSUMER_FILES):
+        if one.kind in (_COMMITTED, _LIGHT):
+            yield one
+
+
+def claimed_offsets(store: str | os.PathLike[str]) -> Iterator[Committed]:
+    """As `committed_offsets`, and those of kind pull and pop."""
+    return _offsets_in(store, (*CONSUMER_FILES, ORDER_FILE))
+
+
+def sent_offsets(store: str | os.PathLike[str]) -> Iterator[Committed]:
+    """The offsets of kind pull and pop, after which no message was sent. Raises as `committed_offsets`.
+
+    Source: pullOffsetTable of 5.5.0, which no broker reads back (ConsumerOffsetManager#decode), and
+    OrderInfo#getQueueOffset of QueueLevelConsumerManager (before 5.5.0: ConsumerOrderInfoManager).
+    """
+    return (one for one in claimed_offsets(store) if one.kind in (PULLED, POPPED))
+
+
+def _offsets_in(store: str | os.PathLike[str], names: Iterable[str]) -> Iterator[Committed]:
+    for name in names:
+        decode = decode_order_info if name == ORDER_FILE else decode_consumer_offsets
+        found = read_config(store, name, decode)
         yield from () if found is None else found.value
 
 
 def decode_consumer_offsets(path: Path, content: Mapping[str, Any]) -> list[Committed]:
     """The offsets in the content of a consumer offset file. Raises CorruptConfigError."""
     offsets = []
-    for key, queues in table_in(path, content, "offsetTable").items():
-        topic, _, group = key.partition("@")
-        for queue, offset in offsets_of(path, queues).items():
-            offsets.append(Committed("consumer", path.name, group, QueueId(topic, queue), offset))
+    for kind, name in ((_COMMITTED, "offsetTable"), (PULLED, "pullOffsetTable")):
+        for key, queues in table_in(path, content, name).items():
+            topic, _, group = key.partition("@")
+            for queue, offset in offsets_of(path, queues).items():
+                offsets.append(Committed(kind, path.name, group, QueueId(topic, queue), offset))
     for key, offset in table_in(path, content, "lmqOffsetTable").items():
         topic, _, group = key.partition("@")
         number = _number(path, offset, 63)
-        offsets.append(Committed("lmq", path.name, group, QueueId(topic, 0), number))
+        offsets.append(Committed(_LIGHT, path.name, group, QueueId(topic, 0), number))
     return offsets
+
+
+def decode_order_info(path: Path, content: Mapping[str, Any]) -> list[Committed]:
+    """The end of what each group was given of each queue that it pops in order, in the content of
+    consumerOrderInfo.json. Raises CorruptConfigError."""
+    offsets = []
+    for key, queues in table_in(path, content, "table").items():
+        topic, _, group = key.partition("@")
+        if not isinstance(queues, dict):
+            raise _wrong(path, f"{str(queues)[:40]!r} is not a table of queues")
+        for queue_id, order in queues.items():
+            queue = QueueId(topic, _number(path, queue_id, 31))
+            given = _given(path, order)
+            if given:
+                offsets.append(Committed(POPPED, path.name, group, queue, max(given) + 1))
+    return offsets
+
+
+def _given(path: Path, order: Any) -> list[int]:
+    """The queue offsets that were given out together: the first, and how far the others are from it."""
+    if not isinstance(order, dict) or not isinstance(order.get("o") or [], list):
+        raise _wrong(path, f"{str(order)[:40]!r} is not what was given of a queue")
+    for name in ("popTime", "i", "l", "cm"):
+        if order.get(name) is not None:
+            _number(path, order[name], 63)
+    listed = [_number(path, one, 63) for one in order.get("o") or []]
+    return [*listed[:1], *(listed[0] + one for one in listed[1:])]
 
 
 def read_consumer_offsets(store: str | os.PathLike[str]) -> ConsumerOffsets:

@@ -100,6 +100,8 @@ _AHEAD = (
     "checkpoint-ahead",
     "index-beyond-log",
     "consumer-ahead",
+    "pull-ahead",
+    "pop-ahead",
     "delay-ahead",
     "timer-ahead",
 )
