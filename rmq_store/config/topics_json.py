@@ -12,12 +12,15 @@ from typing import Any
 
 from rmq_store.config.json_files import (
     as_it_is,
+    is_there,
     next_count,
     read_config,
     to_fastjson,
     write_config_json,
 )
+from rmq_store.config.rocksdb import has_rocksdb_config
 from rmq_store.errors import CorruptConfigError
+from rmq_store.format.layout import CONFIG_DIR
 from rmq_store.format.queues import QueueId
 from rmq_store.format.releases import Dialect
 from rmq_store.format.topics import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
@@ -154,6 +157,14 @@ def topics_or_problem(
     except CorruptConfigError as error:
         LOG.warning("what topics.json declares is not known: %s", error)
         return {}, error
+
+
+def lists_all_topics(root: Path) -> bool:
+    """Whether a topic that topics.json does not have is unknown to the broker: the file or its .bak is
+    there, and no database has topics instead. Raises AccessError."""
+    path = root / CONFIG_DIR / TOPICS_FILE
+    there = is_there(path) or is_there(path.with_name(f"{TOPICS_FILE}.bak"))
+    return there and not has_rocksdb_config(root)
 
 
 def batch_topics(topic_configs: Mapping[str, Mapping[str, Any]]) -> set[str]:

@@ -44,8 +44,8 @@ GROUPS = Table(
             TEXT,
             "OK, BELOW_MIN (unconsumed messages expired), ABOVE_MAX "
             "(the offset is after the last message), NOT_READ (messages wait in a queue whose number "
-            "is readQueueNums of the topic or more, or whose topic has a perm without 4, so that no consumer "
-            "gets them), LOST_QUEUE (the "
+            "is readQueueNums of the topic or more, or whose topic has a perm without 4 or is not in "
+            "topics.json, so that no consumer gets them), LOST_QUEUE (the "
             "log has records of the queue, and its files have none or are gone, so the lag is not "
             "known), NOT_KNOWN (the queue has no files, and topics.json, which may declare it, cannot be "
             "read) or NO_SUCH_QUEUE",

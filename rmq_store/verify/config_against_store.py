@@ -298,32 +298,43 @@ def _timer(store: MessageStore) -> Iterator[Finding]:
 
 
 def _unread(store: MessageStore) -> Iterator[Finding]:
-    """Findings for topics with messages in queues that no consumer reads."""
+    """Findings for topics with messages in queues that no consumer reads, or that no broker knows."""
     unread: dict[str, list[tuple[int, int]]] = {}
     for queue, state in store.snapshot().queues.items():
         count = state.max_offset - state.min_offset
         if count and not store.view.is_read(queue):
             unread.setdefault(queue.topic, []).append((queue.queue_id, count))
     for topic, queues in unread.items():
+        if store.view.is_undeclared(topic) and not store.is_undeclared(topic):
+            continue  # named after this broker or its cluster, which creates it
         numbers = ", ".join(str(number) for number, _ in queues[:_LISTED])
         more = "" if len(queues) <= _LISTED else f" and {len(queues) - _LISTED} more"
-        settings = store.view.declared_topics.get(topic, {})
         total = sum(count for _, count in queues)
-        if may_be_read(settings):
-            why = f"readQueueNums {read_queue_count(settings)}"
-            todo = f"readQueueNums to {max(queues)[0] + 1}"
-        else:
-            why = f"perm {settings['perm']}, without 4 (read)"
-            todo = f"perm to {settings['perm'] | 4}"
+        why, todo = _why_unread(store, topic, max(queues)[0] + 1)
         yield Finding(
             Severity.WARNING,
             "queue-not-read",
             str(store.path / CONFIG_DIR / TOPICS_FILE),
-            f"topic {topic} has {why}, and {total} messages in its queues {numbers}"
-            f"{more}: no consumer gets them",
-            f"Set {todo} until they are consumed, or copy them: rmqstore replay",
+            f"topic {topic} {why}, and {total} messages in its queues {numbers}{more}: no consumer gets them",
+            todo,
             count=total,
         )
+
+
+def _why_unread(store: MessageStore, topic: str, queues: int) -> tuple[str, str]:
+    """Why no consumer reads a topic with so many queues, and what to do."""
+    if store.is_undeclared(topic):
+        return "is not in this file", (
+            f"Create it with {queues} queues before a producer does with fewer (mqadmin updateTopic), or "
+            "copy them: rmqstore replay. mqadmin cleanUnusedTopic deletes its queues. Normal if the topic "
+            "was deleted, and a recovery listed its messages again"
+        )
+    settings = store.view.declared_topics.get(topic, {})
+    if may_be_read(settings):
+        why, todo = f"readQueueNums {read_queue_count(settings)}", f"readQueueNums to {queues}"
+    else:
+        why, todo = f"perm {settings['perm']}, without 4 (read)", f"perm to {settings['perm'] | 4}"
+    return f"has {why}", f"Set {todo} until they are consumed, or copy them: rmqstore replay"
 
 
 _LISTED = 10

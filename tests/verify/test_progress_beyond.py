@@ -16,7 +16,7 @@ from rmq_store.verify.config_against_store import progress_findings
 from rmq_store.verify.findings import Finding, Severity
 from rmq_store.verify.verify_store import verify
 from tests.support.golden import GoldenStore, log_files, unpack, unpack_kind
-from tests.support.running.commands import objects, run
+from tests.support.running.commands import complaint, objects, run
 
 
 @pytest.fixture
@@ -379,3 +379,50 @@ def test_a_file_of_what_was_given_that_no_broker_reads_is_named(
     path.write_text(f'{{"table":{table}}}')
     finding = found(clean)["config-unreadable"]
     assert finding.path == str(path)
+
+
+def undeclare(store: GoldenStore, *topics: str) -> None:
+    path = Path(store.path, "config", "topics.json")
+    known = json.loads(path.read_text())
+    for topic in topics:
+        del known["topicConfigTable"][topic]
+    path.write_text(json.dumps(known))
+
+
+def test_a_topic_that_topics_json_does_not_have(clean: GoldenStore) -> None:
+    """PullMessageProcessor answers TOPIC_NOT_EXIST for it."""
+    undeclare(clean, "orders", "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC")
+    assert set(found(clean)) == {"queue-not-read"}
+    finding = found(clean)["queue-not-read"]
+    assert finding.severity is Severity.WARNING
+    assert finding.count == waiting_from(clean, "orders", 0)
+    assert finding.meaning.startswith(
+        f"topic orders is not in this file, and {finding.count} messages"
+    )
+    assert "Create it with 4 queues" in (finding.advice or "")
+    assert "not in topics.json, so that a broker refuses them: orders\n" in complaint(
+        "topics", clean.path, expect=0
+    )
+    with clean.open() as store:
+        answer = ask_opened(LagQuestion(topics=["orders"]), store)
+    assert {row["status"] for row in answer.rows if row["lag"]} == {"NOT_READ"}
+
+
+@pytest.mark.parametrize("content", [None, "{"])
+def test_without_topics_json_no_topic_is_said_to_be_unknown(
+    clean: GoldenStore, content: str | None
+) -> None:
+    path = Path(clean.path, "config", "topics.json")
+    Path(f"{path}.bak").unlink(missing_ok=True)
+    path.unlink()
+    if content is not None:
+        path.write_text(content)
+    assert "queue-not-read" not in found(clean)
+
+
+def test_topics_in_a_database_are_not_those_of_topics_json(clean: GoldenStore) -> None:
+    undeclare(clean, "orders")
+    folder = Path(clean.path, "config", "topics")
+    folder.mkdir()
+    (folder / "CURRENT").write_text("MANIFEST-000005\n")
+    assert not found(clean)

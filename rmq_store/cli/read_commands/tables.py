@@ -11,7 +11,7 @@ from rmq_store.cli.engines import Wanted, asked_store, engine_options
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.option_names import GROUPS, SYSTEM, TOPIC, TOPICS, OnceCommand
 from rmq_store.cli.options import json_option, open_store, store_command, word
-from rmq_store.cli.printing import print_table, reading
+from rmq_store.cli.printing import print_table, reading, say
 from rmq_store.errors import InvalidArgumentError, nearest
 from rmq_store.text.progress import Progress
 
@@ -119,7 +119,9 @@ def print_named(
             )
         with reading(name, opened):
             found = TABLES[name].of(opened)
-            unread = name == "topics" and opened.view.topics_problem is not None
+            of_topics = name == "topics"
+            unread = of_topics and opened.view.topics_problem is not None
+            unknown = list(filter(opened.is_undeclared, opened.topics() if of_topics else ()))
         if topic is not None:
             found = found.filter(pc.equal(found["topic"], topic))
         elif not system:
@@ -128,6 +130,8 @@ def print_named(
     shown = _SHOWN.get(name)
     there = [column for column in shown or () if column in found.column_names]
     print_table(found, as_json, columns=there or None)
+    if unknown:
+        say(f"not in topics.json, so that a broker refuses them: {', '.join(unknown)}", err=True)
     if unread:
         sys.exit(EXIT_FINDINGS)
 
