@@ -31,6 +31,7 @@ from rmq_store.format.array_types import Ints
 from rmq_store.format.layout import ABORT_FILE, SysFlag
 from rmq_store.format.record import Gap
 from rmq_store.format.topics import SCHEDULE_TOPIC
+from rmq_store.snapshot.file_sizes import refuse_unknown_size
 from rmq_store.store import MessageStore
 
 _BATCH_BYTES = 16 << 20
@@ -101,6 +102,7 @@ def salvage(
     known = StoreConfig.of(config)
     with MessageStore.open(source, config=known, queues=False) as store:
         require_apart([store.path, *store.log.chain.folders], target)
+        refuse_unknown_size(store.log, known)
         report = SalvageReport(
             str(store.path), os.fspath(target), store.log.start, store.log.chain.stop
         )

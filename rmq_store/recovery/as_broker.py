@@ -46,7 +46,7 @@ from rmq_store.recovery.change_list import ChangeList
 from rmq_store.recovery.find_log_end import TIMESTAMP_SLACK_MS
 from rmq_store.recovery.report import RecoveryReport, note_left_out
 from rmq_store.recovery.strict_index import index_geometry, last_index_writer
-from rmq_store.snapshot.file_sizes import queue_sizes
+from rmq_store.snapshot.file_sizes import queue_sizes, refuse_unknown_size
 from rmq_store.snapshot.queue_range import QueueState
 from rmq_store.snapshot.snapshot import StoreSnapshot
 
@@ -76,6 +76,7 @@ class BrokerRecovery:
         self.queues: dict[QueueId, BrokerQueue] = {}
         self._listed = folders.listed()
         self._size = log.chain.file_size
+        refuse_unknown_size(log, config)
         folders_of_log = [Path(folder) for folder in log.chain.folders]
         self.files = load_files(folders_of_log, self._size, "mappedFileSizeCommitLog", changes)
         self.log = log
