@@ -18,19 +18,26 @@ from rmq_store.snapshot.snapshot import StoreSnapshot
 class LeftOut:
     """Records of one queue that it does not list, because earlier records have their queueOffsets.
 
-    `queue_offset` and `log_offset` are those of the first.
+    `queue_offset` and `log_offset` are those of the first. `listed`: a BatchConsumeQueue lists them too,
+    and a consumer may get one of two alone.
     """
 
     count: int
     queue_offset: int
     log_offset: int
+    listed: bool = False
 
 
 def note_left_out(
-    left_out: dict[QueueId, LeftOut], queue: QueueId, queue_offset: Ints, log_offset: Ints
+    left_out: dict[QueueId, LeftOut],
+    queue: QueueId,
+    queue_offset: Ints,
+    log_offset: Ints,
+    *,
+    listed: bool = False,
 ) -> None:
     """Add records of one queue, at least one, to those `left_out`."""
-    first = LeftOut(0, int(queue_offset[0]), int(log_offset[0]))
+    first = LeftOut(0, int(queue_offset[0]), int(log_offset[0]), listed)
     left_out.setdefault(queue, first).count += len(queue_offset)
 
 
@@ -42,6 +49,10 @@ def line_of_default_delays(count: int, *, planned: bool = False, again: str) -> 
     )
 
 
+_LISTED = (
+    "The batch queue lists both, as in a broker, and a consumer may get one alone; rmqstore salvage gives "
+    "each a queue offset of its own"
+)
 GIVE_THE_FILE = "give its file: --broker-conf"
 
 
@@ -109,9 +120,10 @@ class RecoveryReport:
     def lines_of_left_out(self) -> list[str]:
         """A sentence for each queue with records that were left out."""
         return [
-            f"left out: {left.count} records of queue {printable(queue.topic)}/{queue.queue_id}, whose "
-            f"queue offsets earlier records have; the first: queue offset {left.queue_offset}, log "
-            f"offset {left.log_offset}. A broker skips them too; source=commitlog reads them"
+            f"{'doubled' if left.listed else 'left out'}: {left.count} records of queue "
+            f"{printable(queue.topic)}/{queue.queue_id}, whose queue offsets earlier records have; the "
+            f"first: queue offset {left.queue_offset}, log offset {left.log_offset}. "
+            + (_LISTED if left.listed else "A broker skips them too; source=commitlog reads them")
             for queue, left in self.left_out.items()
         ]
 

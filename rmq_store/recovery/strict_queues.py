@@ -154,7 +154,9 @@ class QueueRecovery:
         if not state.compared:
             return rows[:0]  # later units exist, so nothing can be inserted before them
         rows = rows[requests.log_offset[rows] > state.last_log_offset]
-        if not state.batch:
+        if state.batch:
+            self._note_doubled(state, queue, requests, rows)
+        else:
             rows = self._appended(state, queue, requests, rows)
         if not len(rows):
             return rows
@@ -178,6 +180,17 @@ class QueueRecovery:
         if len(left):
             note_left_out(self.left_out, queue, requests.offset[left], requests.log_offset[left])
         return rows[taken]
+
+    def _note_doubled(
+        self, state: _Queue, queue: QueueId, requests: DispatchRequests, rows: Ints
+    ) -> None:
+        """Note the rows of a BatchConsumeQueue whose queue offsets it has; it lists them all the same."""
+        offset = requests.offset[rows]
+        ends = np.maximum.accumulate(np.append(state.end, offset + requests.count[rows]))
+        again = rows[offset < ends[:-1]]
+        if len(again):
+            at = requests.offset[again], requests.log_offset[again]
+            note_left_out(self.left_out, queue, *at, listed=True)
 
     def _lacks_front(self, state: _Queue, requests: DispatchRequests, rows: Ints) -> bool:
         """Whether the files that listed these records are missing, although later files exist.

@@ -382,7 +382,12 @@ def test_two_inner_batches_of_one_queue_offset(clean: GoldenStore, tmp_path: Pat
         file.write(raw.replace(was, becomes))
     listed = one(report_of(clean.path), "queue-misses-record")
     assert "of which a rebuild lists the first alone" in (listed.advice or "")
-    rebuild(clean.path, tmp_path / "rebuilt")
+    report = rebuild(clean.path, tmp_path / "rebuilt")
+    (said,) = report.recovery.lines_of_left_out()
+    assert said.startswith(
+        "doubled: 1 records of queue inner/0, whose queue offsets earlier records"
+    )
+    assert not report.all_well
     again = one(report_of(tmp_path / "rebuilt"), "queue-offset-used-again")
     assert (
         "1 records of queue inner/0 have queue offsets that later records have too" in again.meaning
