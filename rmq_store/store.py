@@ -260,6 +260,13 @@ class MessageStore:
         """Whether a topic is the broker's own, given this broker's and cluster's names."""
         return is_system_topic(topic, self.config.brokerClusterName, self.own_topic)
 
+    def is_undeclared(self, topic: str) -> bool:
+        """Whether topics.json does not have a topic, and a broker that starts neither knows nor creates it.
+
+        False if there is no topics.json, or one that cannot be read. Raises AccessError.
+        """
+        return self.view.is_undeclared(topic) and not self.is_system_topic(topic)
+
     def queues(self, topic: str | None = None) -> list[QueueId]:
         """All queues, or those of one topic, sorted."""
         return list(self._snapshot.queues if topic is None else self.view.queues_of(topic))

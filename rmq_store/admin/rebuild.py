@@ -47,6 +47,7 @@ from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.markers.lock_file import StoreLock, remove_abort, write_abort
 from rmq_store.recovery.recover_store import recover_locked
 from rmq_store.recovery.report import RecoveryReport
+from rmq_store.snapshot.file_sizes import refuse_unknown_size
 from rmq_store.snapshot.snapshot import StoreSnapshot
 from rmq_store.store import MessageStore
 
@@ -137,6 +138,7 @@ def rebuild(
     with MessageStore.open(source, config=known, snapshot=unknown, queues=False) as store:
         refuse_dledger(store.path, known, store.log.chain.segments)
         require_apart([store.path, *store.log.chain.folders], root)
+        refuse_unknown_size(store.log, known)
         settings = known.with_defaults_of(store.geometry())
         # Damage does not end the log before records that were flushed.
         flushed = Checkpoint.read_or_zero(store.path / CHECKPOINT_FILE).physic_msg_timestamp

@@ -30,6 +30,8 @@ from rmq_store.errors import InvalidArgumentError, InvalidMessageError
 from rmq_store.format.array_types import Ints
 from rmq_store.format.layout import ABORT_FILE, SysFlag
 from rmq_store.format.record import Gap
+from rmq_store.format.topics import SCHEDULE_TOPIC
+from rmq_store.snapshot.file_sizes import refuse_unknown_size
 from rmq_store.store import MessageStore
 
 _BATCH_BYTES = 16 << 20
@@ -70,6 +72,7 @@ class SalvageReport:
     doubled: list[str] = field(default_factory=list)  # files of the log that have one name
     in_other_files: int = 0  # intact records of these files that were not read, and differ
     unread: str | None = None  # a log of another kind that the store goes on in
+    default_delays: int = 0  # delayed messages that are due by the default levels: none were given
     with_record_crcs: bool = False  # whether the last copied record had one
 
     def to_dict(self) -> dict[str, Any]:
@@ -99,6 +102,7 @@ def salvage(
     known = StoreConfig.of(config)
     with MessageStore.open(source, config=known, queues=False) as store:
         require_apart([store.path, *store.log.chain.folders], target)
+        refuse_unknown_size(store.log, known)
         report = SalvageReport(
             str(store.path), os.fspath(target), store.log.start, store.log.chain.stop
         )
@@ -119,6 +123,7 @@ def salvage(
                     _skip(store, piece, report)
                 if progress is not None:
                     progress(piece.stop - piece.start)
+        report.default_delays = report.topics[SCHEDULE_TOPIC] if config is None else 0
         for file in doubled_files(store.log):
             report.doubled.append(str(file))
             report.in_other_files += file.differing

@@ -143,6 +143,7 @@ class Damage:
     def __init__(self, skips: bool) -> None:
         self.skips = skips
         self.count = 0
+        self._seen: set[tuple[str | None, int | None]] = set()
 
     def __enter__(self) -> Damage:
         return self
@@ -156,6 +157,12 @@ class Damage:
         if not self.count:
             say(f"rmqstore: left out: {error}", err=True)
         self.count += 1
+
+    def once(self, error: StoreError) -> None:
+        """As a call, but an error of the same place counts once: some tables read a queue twice."""
+        if (error.path, error.offset) not in self._seen:
+            self._seen.add((error.path, error.offset))
+            self(error)
 
     def conclude(self) -> None:
         """Print how many entries were left out, if more than one."""

@@ -32,6 +32,9 @@ def store_command(command: _F) -> _F:
     return command
 
 
+skip_damaged_option = click.option(
+    "--skip-damaged", is_flag=True, help="Leave out damaged messages, and report them."
+)
 json_option = click.option(
     "--json",
     "as_json",

@@ -1,15 +1,23 @@
-"""consumerOffset.json: the committed offsets of consumer groups (ConsumerOffsetManager)."""
+"""How far consumer groups are: consumerOffset.json (ConsumerOffsetManager) and, of queues that are
+popped in order, consumerOrderInfo.json (ConsumerOrderInfoManager)."""
 
 from __future__ import annotations
 
-import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from types import NoneType
 from typing import Any, NamedTuple
 
-from rmq_store.config.json_files import ConfigFile, read_config
+from rmq_store.config.json_files import (
+    NUMBER,
+    ConfigFile,
+    read_config,
+    refuse_odd_version,
+    refuse_other_spellings,
+    whole_number,
+)
 from rmq_store.errors import CorruptConfigError
 from rmq_store.format.queues import QueueId
 from rmq_store.format.topics import SCHEDULE_TOPIC
@@ -17,18 +25,21 @@ from rmq_store.format.topics import SCHEDULE_TOPIC
 ConsumerOffsets = dict[str, dict[str, dict[int, int]]]
 CONSUMER_FILES = ("consumerOffset.json", "lmqConsumerOffset.json")
 DELAY_FILE = "delayOffset.json"
-_INTEGER = re.compile(r"-?\d{1,19}")
+ORDER_FILE = "consumerOrderInfo.json"
+_COMMITTED, _LIGHT, PULLED, POPPED = "consumer", "lmq", "pull", "pop"
+_KEY = re.compile(r"[+-]?\d{1,40}(?:\.0*)?", re.ASCII)  # of a map, in quotes
 
 
 class Committed(NamedTuple):
-    """An offset that a group committed. `kind`: consumer or lmq. `file`: the name of the file, or of its
-    .bak, that was read in config/."""
+    """An offset of a group. `kind`: consumer or lmq, which the group committed; pull, the end of what
+    it was sent of the queue; or pop, the end of what it was given in order. `file`: the name of the
+    file, or of its .bak, that was read in config/."""
 
     kind: str
     file: str
     group: str
     queue: QueueId
-    offset: int  # the next queue offset to consume
+    offset: int  # the next queue offset to consume, or to be sent
 
 
 def committed_offsets(store: str | os.PathLike[str]) -> Iterator[Committed]:
@@ -38,23 +49,88 @@ def committed_offsets(store: str | os.PathLike[str]) -> Iterator[Committed]:
     stores LMQ offsets in a separate table. Raises CorruptConfigError, also for JSON that is not a
     table of offsets, and AccessError.
     """
-    for name in CONSUMER_FILES:
-        found = read_config(store, name, decode_consumer_offsets)
+    for one in _offsets_in(store, CONSUMER_FILES):
+        if one.kind in (_COMMITTED, _LIGHT):
+            yield one
+
+
+def claimed_offsets(store: str | os.PathLike[str]) -> Iterator[Committed]:
+    """As `committed_offsets`, and those of kind pull and pop."""
+    return _offsets_in(store, (*CONSUMER_FILES, ORDER_FILE))
+
+
+def sent_offsets(store: str | os.PathLike[str]) -> Iterator[Committed]:
+    """The offsets of kind pull and pop, after which no message was sent. Raises as `committed_offsets`.
+
+    Source: pullOffsetTable of 5.5.0, which no broker reads back (ConsumerOffsetManager#decode), and
+    OrderInfo#getQueueOffset of QueueLevelConsumerManager (before 5.5.0: ConsumerOrderInfoManager).
+    """
+    return (one for one in claimed_offsets(store) if one.kind in (PULLED, POPPED))
+
+
+def _offsets_in(store: str | os.PathLike[str], names: Iterable[str]) -> Iterator[Committed]:
+    for name in names:
+        decode = decode_order_info if name == ORDER_FILE else decode_consumer_offsets
+        found = read_config(store, name, decode)
         yield from () if found is None else found.value
 
 
 def decode_consumer_offsets(path: Path, content: Mapping[str, Any]) -> list[Committed]:
     """The offsets in the content of a consumer offset file. Raises CorruptConfigError."""
+    refuse_other_spellings(path, content, ("offsetTable", "lmqOffsetTable"))
+    refuse_odd_version(path, content.get("dataVersion"), optional=True)
+    topics = content.get("groupTopicMap", {})
+    if not isinstance(topics, dict) or not all(
+        isinstance(of, (list, NoneType)) for of in topics.values()
+    ):
+        raise _wrong(path, "groupTopicMap is not a table of lists")
     offsets = []
-    for key, queues in table_in(path, content, "offsetTable").items():
-        topic, _, group = key.partition("@")
-        for queue, offset in offsets_of(path, queues).items():
-            offsets.append(Committed("consumer", path.name, group, QueueId(topic, queue), offset))
+    for kind, name in ((_COMMITTED, "offsetTable"), (PULLED, "pullOffsetTable")):
+        for key, queues in table_in(path, content, name).items():
+            topic, _, group = key.partition("@")
+            for queue, offset in offsets_of(path, queues).items():
+                offsets.append(Committed(kind, path.name, group, QueueId(topic, queue), offset))
     for key, offset in table_in(path, content, "lmqOffsetTable").items():
         topic, _, group = key.partition("@")
         number = _number(path, offset, 63)
-        offsets.append(Committed("lmq", path.name, group, QueueId(topic, 0), number))
+        offsets.append(Committed(_LIGHT, path.name, group, QueueId(topic, 0), number))
     return offsets
+
+
+def decode_order_info(path: Path, content: Mapping[str, Any]) -> list[Committed]:
+    """The end of what each group was given of each queue that it pops in order, in the content of
+    consumerOrderInfo.json. Raises CorruptConfigError."""
+    offsets = []
+    refuse_other_spellings(path, content, ("table",))
+    for key, queues in table_in(path, content, "table").items():
+        topic, _, group = key.partition("@")
+        if not isinstance(queues, dict):
+            raise _wrong(path, f"{str(queues)[:40]!r} is not a table of queues")
+        for queue_id, order in queues.items():
+            queue = QueueId(topic, _number(path, queue_id, 31, _KEY))
+            given = _given(path, order)
+            if given:
+                offsets.append(Committed(POPPED, path.name, group, queue, max(given) + 1))
+    return offsets
+
+
+def _given(path: Path, order: Any) -> list[int]:
+    """The queue offsets that were given out together: the first, and how far the others are from it."""
+    if not isinstance(order, dict) or not isinstance(order.get("o") or [], list):
+        raise _wrong(path, f"{str(order)[:40]!r} is not what was given of a queue")
+    refuse_other_spellings(path, order, _OF_AN_ORDER)
+    for name in _OF_AN_ORDER[1:]:
+        if order.get(name) is not None:
+            _number(path, order[name], 63)
+    for name in ("oc", "ot"):
+        for key, value in table_in(path, order, name).items():
+            _number(path, key, 63, _KEY)
+            _number(path, value, 63)
+    listed = [_number(path, one, 63) for one in order.get("o") or []]
+    return [*listed[:1], *(listed[0] + one for one in listed[1:])]
+
+
+_OF_AN_ORDER = ("o", "popTime", "i", "l", "cm")
 
 
 def read_consumer_offsets(store: str | os.PathLike[str]) -> ConsumerOffsets:
@@ -84,6 +160,8 @@ def read_delay_file(store: str | os.PathLike[str]) -> ConfigFile[dict[int, int]]
 
 def decode_delay_offsets(path: Path, content: Mapping[str, Any]) -> dict[int, int]:
     """The offsets in the content of delayOffset.json, by queueId. Raises CorruptConfigError."""
+    refuse_other_spellings(path, content, ("offsetTable",))
+    refuse_odd_version(path, content.get("dataVersion"), optional=True)
     levels = offsets_of(path, content.get("offsetTable", {}))  # null is refused
     return {level - 1: at for level, at in levels.items()}
 
@@ -100,16 +178,16 @@ def offsets_of(path: Path, table: Any) -> dict[int, int]:
     """A table of queue ids (32 bits) and offsets (64 bits). Raises CorruptConfigError."""
     if not isinstance(table, dict):
         raise _wrong(path, f"{str(table)[:40]!r} is not a table of queues and offsets")
-    return {_number(path, key, 31): _number(path, offset, 63) for key, offset in table.items()}
+    return {
+        _number(path, key, 31, _KEY): _number(path, offset, 63) for key, offset in table.items()
+    }
 
 
-def _number(path: Path, value: Any, bits: int) -> int:
-    # Java's parser takes a number in quotes too, true as 1, and cuts a fraction off; the keys are texts.
-    whole = isinstance(value, int) or (isinstance(value, str) and _INTEGER.fullmatch(value))
-    whole = whole or (isinstance(value, float) and math.isfinite(value))
-    if not whole or not -(1 << bits) <= int(value) < 1 << bits:
+def _number(path: Path, value: Any, bits: int, form: re.Pattern[str] = NUMBER) -> int:
+    number = whole_number(value, bits, form)
+    if number is None:
         raise _wrong(path, f"{str(value)[:40]!r} is not a whole number of {bits + 1} bits")
-    return int(value)
+    return number
 
 
 def _wrong(path: Path, reason: str) -> CorruptConfigError:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from time import time_ns
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -21,13 +23,21 @@ LOG = logging.getLogger("rmqstore")
 
 # A text without its end reaches to the end, so that no later quote is tried as a beginning.
 _STRING = r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)'
-_TOKEN = re.compile(_STRING + r"|([{,]\s*)(-?\d+)(\s*:)", re.DOTALL)
-_LENIENT = re.compile(
-    _STRING + r"|('[^'\\]*(?:\\.[^'\\]*)*(?:'|\\?\Z))|(//[^\n]*|/\*.*?(?:\*/|\Z))", re.DOTALL
+_TOKEN = re.compile(
+    _STRING + r"|([{,]\s*)(-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)(\s*:)", re.DOTALL | re.ASCII
 )
-_LAST_COMMA = re.compile(_STRING + r"|,(\s*\})", re.DOTALL)
-_NO_COMMA = re.compile(_STRING + r"|(?<=\d)\s+(-?\d+\s*:)", re.DOTALL)
-_QUOTE = re.compile(r"\\.|\"", re.DOTALL)
+_LENIENT = re.compile(
+    f"({_STRING})" + r"|('[^'\\]*(?:\\.[^'\\]*)*(?:'|\\?\Z))|(//[^\n]*|/\*.*?(?:\*/|\Z))|[\f\b]",
+    re.DOTALL,
+)
+# A number may have a plus, zeros before it, no digit after its point, and the letter of a type.
+_NUMBER = re.compile(
+    _STRING + r"|(?<![\w.+-])([+-]?)(\d+)(\.\d*)?(?:([eE][+-]?\d+)([FD])?|[LBSFD])?(?![\w.+-])",
+    re.DOTALL | re.ASCII,
+)
+_LAST_COMMA = re.compile(_STRING + r"|,(\s*[}\]])", re.DOTALL)
+_NO_COMMA = re.compile(_STRING + r"|(?<=[\d\"])\s+(\"?-?\d+\"?\s*:)", re.DOTALL | re.ASCII)
+_ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|(.))|(\")", re.DOTALL)
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _DEEPEST = 100  # levels; the broker's own files have four
 _MARK = "\ufeff"
@@ -90,9 +100,9 @@ def _parsed(text: str) -> tuple[Any, bool]:
     """JSON as fastjson 1 and 2 read it, and whether only some releases do (it has a comment).
 
     Keys of Integer and Long maps have no quotes. All releases pass over a byte order mark and the zeros
-    around the value, and take a comma before a brace, single quotes, and no comma between numbers of a
-    map. What only some of them take is
-    an error, but for comments. Raises ValueError if the text is not JSON in this form either: also for
+    around the value, and take a comma before a brace, single quotes, no comma between numbers of a map,
+    escapes such as \\x41, and numbers such as +1, 01, 5. and 5L. What only some of them take is an error,
+    but for comments. Raises ValueError if the text is not JSON in this form either: also for
     NaN and Infinity, half a surrogate pair, and more than 100 levels.
     """
     text, doubtful = text.removeprefix(_MARK).strip(_SPACE), False
@@ -118,36 +128,78 @@ def _parsed(text: str) -> tuple[Any, bool]:
 
 def _with_quotes(text: str) -> str:
     def quote(match: re.Match[str]) -> str:
-        return match[0] if match[2] is None else f'{match[1]}"{match[2]}"{match[3]}'
+        if match[2] is None:
+            return match[0]
+        # A fraction is cut off; a text in quotes is not a number then, but for some releases.
+        whole = match[2] if match[2].lstrip("-").isdigit() else str(_whole(match[2]))
+        return f'{match[1]}"{whole}"{match[3]}'
 
     return _TOKEN.sub(quote, text)
 
 
 def _strictly(text: str) -> tuple[str, bool]:
-    """The text without comments, single quotes and commas before a brace, and with a comma between the
-    numbers of a map that lacks one; whether it had a comment."""
+    """The text with the texts and numbers of JSON, without comments, single quotes and commas before a
+    bracket, and with a comma between the numbers of a map that lacks one; whether it had a comment."""
     commented = False
 
     def plain(match: re.Match[str]) -> str:
         nonlocal commented
         if match[1] is not None:
-            inside = match[1][1:-1]
-            return '"' + _QUOTE.sub(lambda one: _ESCAPED.get(one[0], one[0]), inside) + '"'
-        commented = commented or match[2] is not None
-        return match[0] if match[2] is None else " "
+            return _ESCAPE.sub(lambda one: one[0] if one[3] else _escaped(one), match[1])
+        if match[2] is not None:
+            return '"' + _ESCAPE.sub(_escaped, match[2][1:-1]) + '"'
+        commented = commented or match[3] is not None
+        return " "
 
     bare = _LENIENT.sub(plain, text)
+    bare = _NUMBER.sub(_plain_number, bare)
     bare = _LAST_COMMA.sub(lambda match: match[1] or match[0], bare)
     bare = _NO_COMMA.sub(lambda match: f",{match[1]}" if match[1] else match[0], bare)
     return _with_quotes(bare), commented
 
 
-_ESCAPED = {'"': '\\"', "\\'": "'"}
+def _escaped(match: re.Match[str]) -> str:
+    """An escape of Java's reader, or a quote inside single ones, as JSON has it."""
+    if match[1] is not None:
+        return f"\\u00{match[1]}"
+    if match[3] is not None:
+        return '\\"'
+    return _ESCAPES.get(match[2], match[0])
+
+
+_ESCAPES = {"'": "'", "v": "\\u000b", "F": "\\f", **{str(n): f"\\u000{n}" for n in range(8)}}
+
+
+def _plain_number(match: re.Match[str]) -> str:
+    if match[2] is None:
+        return match[0]
+    point = "" if match[3] in (None, ".") else match[3]
+    sign = "-" if match[1] == "-" else ""
+    return f"{sign}{match[2].lstrip('0') or '0'}{point}{match[4] or ''}"
+
+
 _TOO_DEEP = f"it has more than {_DEEPEST} levels"
 
 
 def _loaded(text: str) -> Any:
-    return json.loads(text, strict=False, parse_constant=_refuse)
+    return json.loads(text, strict=False, parse_float=_fraction, parse_constant=_refuse)
+
+
+def _fraction(text: str) -> float | int:
+    """A number with a fraction; a whole one if a float would not have all its digits."""
+    value = float(text)
+    return value if abs(value) < _EXACT or math.isinf(value) else _whole(text)
+
+
+def _whole(text: str) -> int:
+    value = Decimal(text)
+    if value.adjusted() > _DIGITS:
+        raise ValueError(f"{text} is no number that a broker has")
+    return int(value)
+
+
+_EXACT = 1 << 53
+_DIGITS = 400
 
 
 def _refuse(constant: str) -> Any:
@@ -342,6 +394,63 @@ def _why_no_json(raw: bytes, error: ValueError) -> str:
     if raw[:2] in _UTF_16 or raw[1:2] == b"\0" or raw[:1] == b"\0":
         return "it is in UTF-16, which no broker reads"
     return str(error)
+
+
+def refuse_other_spellings(path: Path, table: Mapping[str, Any], names: Collection[str]) -> None:
+    """Raise CorruptConfigError for a name that older releases read as one of `names`, and others do not.
+
+    fastjson 1 compares names without case, hyphen and underscore (TypeUtils#fnv1a_64_lower).
+    """
+    for key in table.keys() - names:
+        folded = _folded(key)
+        meant = next((name for name in names if _folded(name) == folded), None)
+        if meant is not None:
+            raise CorruptConfigError(
+                path,
+                reason=f"it has {key[:40]!r}: brokers before 5.4.0 read that as {meant}, later ones do not",
+                advice=f"Write {meant}, if that is meant, or restore the file from a backup",
+            )
+
+
+def _folded(name: str) -> str:
+    return name.replace("_", "").replace("-", "").lower()
+
+
+NUMBER = re.compile(r"[+-]?\d{1,40}|-?\d{1,18}(?:,\d{3})+", re.ASCII)
+"""A number in quotes as all releases read it for a Long."""
+
+
+def whole_number(value: Any, bits: int, form: re.Pattern[str] = NUMBER) -> int | None:
+    """A number with a sign and so many bits more, or a text of this form; a fraction is cut off.
+
+    None for all else, also for true and false, which only some releases read as numbers.
+    """
+    if isinstance(value, str) and form.fullmatch(value):
+        value = int(value.partition(".")[0].replace(",", ""))
+    if type(value) not in (int, float) or not abs(value) <= 1 << bits:
+        return None
+    number = int(value)
+    return number if -(1 << bits) <= number < 1 << bits else None
+
+
+def refuse_odd_version(path: Path, version: Any, *, optional: bool = False) -> None:
+    """Raise CorruptConfigError for a dataVersion that brokers of some releases cannot read.
+
+    `optional`: null and an empty text are none.
+    """
+    if optional and version in (None, ""):
+        return
+    numbers = ("counter", "stateVersion", "timestamp")
+    odd = not isinstance(version, dict) or any(
+        version.get(name) not in (None, True, False) and whole_number(version[name], 63) is None
+        for name in numbers
+    )
+    if odd:
+        raise CorruptConfigError(
+            path,
+            reason="dataVersion is not an object with numbers",
+            advice="Restore the file from a backup, or remove dataVersion",
+        )
 
 
 def next_count(version: Mapping[str, Any]) -> int:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rmq_store.errors import UnsupportedStoreError, from_os_error
 from rmq_store.files.segments import list_segments
-from rmq_store.format.layout import CONSUMEQUEUE_DIR
+from rmq_store.format.layout import CONFIG_DIR, CONSUMEQUEUE_DIR
 
 _MARK = "CURRENT"
 # The second with useSeparateStorePathForRocksdbCQ.
@@ -26,6 +26,16 @@ _READ_LOG = (
 def rocksdb_queues(root: Path) -> Path | None:
     """The folder of the database with this store's queues; None if there is none."""
     return next((root / name for name in _FOLDERS if (root / name / _MARK).is_file()), None)
+
+
+def has_rocksdb_config(root: Path) -> bool:
+    """Whether the broker keeps topics and offsets in a database (RocksDBConfigManager): the JSON files
+    beside it are older."""
+    try:
+        with os.scandir(root / CONFIG_DIR) as entries:
+            return any(os.path.isfile(os.path.join(entry.path, _MARK)) for entry in entries)
+    except OSError:
+        return False
 
 
 def refuse_rocksdb(root: Path, *, to_read: bool) -> None:

@@ -8,16 +8,24 @@ import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from rmq_store.config.json_files import (
+    NUMBER,
     as_it_is,
+    is_there,
     next_count,
     read_config,
+    refuse_odd_version,
+    refuse_other_spellings,
     to_fastjson,
+    whole_number,
     write_config_json,
 )
+from rmq_store.config.rocksdb import has_rocksdb_config
 from rmq_store.errors import CorruptConfigError
+from rmq_store.format.layout import CONFIG_DIR
 from rmq_store.format.queues import QueueId
 from rmq_store.format.releases import Dialect
 from rmq_store.format.topics import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
@@ -100,6 +108,8 @@ def topics_to_extend(store: str | os.PathLike[str]) -> TopicConfigs:
 
 def decode_topics(path: Path, content: Mapping[str, Any]) -> TopicConfigs:
     """The topics in the content of topics.json, with their settings. Raises CorruptConfigError."""
+    refuse_other_spellings(path, content, ("topicConfigTable",))
+    refuse_odd_version(path, content.get("dataVersion", {}))
     table = content.get("topicConfigTable", {})  # null is refused, as by brokers
     if not isinstance(table, dict) or not all(map(_are_settings, table.values())):
         raise CorruptConfigError(
@@ -108,24 +118,29 @@ def decode_topics(path: Path, content: Mapping[str, Any]) -> TopicConfigs:
             expected='{"topic": {"readQueueNums": 8, ...}, ...}',
             advice="Restore the file from a backup, or move it away: the messages do not depend on it",
         )
+    for settings in table.values():
+        if settings.keys() - _SETTINGS:
+            refuse_other_spellings(path, settings, _SETTINGS)
     return {topic: _with_numbers(settings) for topic, settings in table.items()}
 
 
-_NUMBERS = ("readQueueNums", "writeQueueNums", "perm")
+_NUMBERS = ("readQueueNums", "writeQueueNums", "perm", "topicSysFlag")
+_SETTINGS = frozenset((*_NUMBERS, "attributes", "order", "topicFilterType", "topicName"))
+_TEXT = re.compile(rf"{NUMBER.pattern}|[+-]?\d{{1,10}}\.0*", re.ASCII)
 
 
 def _with_numbers(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings, with numbers for the numbers in quotes, which Java's parser takes too."""
-    quoted = [name for name in _NUMBERS if isinstance(settings.get(name), str)]
-    return settings | {name: int(settings[name]) for name in quoted} if quoted else settings
+    """The settings, with whole numbers for what Java's parser takes too: in quotes, or with a fraction."""
+    odd = [name for name in _NUMBERS if type(settings.get(name)) not in (int, NoneType)]
+    return settings | {name: _number(settings[name]) for name in odd} if odd else settings
 
 
-def _is_number(value: Any) -> bool:
-    whole = type(value) is int or (isinstance(value, str) and _DIGITS.fullmatch(value) is not None)
-    return whole and 0 <= int(value) < 1 << 31
+def _number(value: Any) -> int | None:
+    """A number of 32 bits; None if it is none."""
+    return whole_number(int(value) if isinstance(value, bool) else value, 31, _TEXT)
 
 
-_DIGITS = re.compile(r"\d{1,10}", re.ASCII)
+_BOOLEANS = ("true", "false", "0", "1", "none")
 
 
 def _are_settings(found: Any) -> bool:
@@ -133,7 +148,9 @@ def _are_settings(found: Any) -> bool:
     return (
         isinstance(found, dict)
         and isinstance(found.get("attributes") or {}, dict)
-        and all(found.get(name) is None or _is_number(found[name]) for name in _NUMBERS)
+        and found.get("attributes") != []
+        and str(found.get("order", False)).lower() in _BOOLEANS
+        and all(found.get(name) is None or _number(found[name]) is not None for name in _NUMBERS)
     )
 
 
@@ -154,6 +171,14 @@ def topics_or_problem(
     except CorruptConfigError as error:
         LOG.warning("what topics.json declares is not known: %s", error)
         return {}, error
+
+
+def lists_all_topics(root: Path) -> bool:
+    """Whether a topic that topics.json does not have is unknown to the broker: the file or its .bak is
+    there, and no database has topics instead. Raises AccessError."""
+    path = root / CONFIG_DIR / TOPICS_FILE
+    there = is_there(path) or is_there(path.with_name(f"{TOPICS_FILE}.bak"))
+    return there and not has_rocksdb_config(root)
 
 
 def batch_topics(topic_configs: Mapping[str, Mapping[str, Any]]) -> set[str]:

@@ -22,7 +22,7 @@ _PROBLEMS = {
     LOST_QUEUE: "the lag in {} queues is not known: their entries are lost",
     NOT_KNOWN: "whether {} queues exist is not known: topics.json cannot be read",
     NOT_READ: "messages wait in {} queues that no consumer reads: their numbers are readQueueNums "
-    "of the topic or more, or perm of the topic lacks 4",
+    "of the topic or more, perm of the topic lacks 4, or topics.json does not have it",
     ABOVE_MAX: "the offsets of {} queues are after the last message: the next ones may be skipped",
 }
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from rmq_store.errors import CorruptQueueError, StoreError
+from rmq_store.errors import CorruptQueueError, MissingFileError, StoreError
 from rmq_store.format.array_types import Ints
 from rmq_store.format.entries import Entries
 from rmq_store.format.queues import QueueSlice
@@ -59,15 +59,27 @@ class Damage:
     def note(self, error: StoreError) -> None:
         """Add a damaged place."""
         self.places += 1
-        if len(self.errors) < _ERRORS_KEPT:
-            self.errors.append(error)
+        self._keep([error])
 
     def add(self, other: Damage) -> None:
         """Add what another look has found."""
         self.places += other.places
-        self.errors = [*self.errors, *other.errors][:_ERRORS_KEPT]
+        self._keep(other.errors)
         self.unreadable += other.unreadable
         self.records |= other.records
+
+    def _keep(self, errors: Sequence[StoreError]) -> None:
+        """Keep the first ones; one of all the records that a missing file had."""
+        for error in errors:
+            if len(self.errors) == _ERRORS_KEPT:
+                return
+            missing = isinstance(error, MissingFileError)
+            if not (missing and any(_same(error, kept) for kept in self.errors)):
+                self.errors.append(error)
+
+
+def _same(one: StoreError, other: StoreError) -> bool:
+    return (type(one), one.path, one.reason) == (type(other), other.path, other.reason)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from rmq_store.arrow.column_definitions import DEFAULT_NAMES, arrow_schema
-from rmq_store.errors import InvalidArgumentError, StoreError, nearest
+from rmq_store.errors import InvalidArgumentError, ListedAt, StoreError, nearest
 
 LOG = logging.getLogger("rmqstore")
 FAILFAST, PERMISSIVE, DROPMALFORMED = MODES = ("FAILFAST", "PERMISSIVE", "DROPMALFORMED")
@@ -110,6 +110,11 @@ def nullable_schema(columns: Sequence[str]) -> pa.Schema:
     return pa.schema([field.with_nullable(True) for field in arrow_schema(columns)])
 
 
+def leads_to(entry: ListedAt) -> tuple[int, int] | tuple[None, None]:
+    """Log offset and size of the record that an entry leads to; None for a queue offset without one."""
+    return (None, None) if entry.log_offset < 0 else (entry.log_offset, entry.size)
+
+
 def damage_rows(
     errors: Sequence[StoreError], broker_name: str, columns: Sequence[str]
 ) -> pa.RecordBatch:
@@ -119,8 +124,8 @@ def damage_rows(
         "topic": lambda e: e.entry and e.entry.topic,
         "queueId": lambda e: None if e.entry is None else e.entry.queue_id,
         "queueOffset": lambda e: None if e.entry is None else e.entry.queue_offset,
-        "commitLogOffset": lambda e: e.offset if e.entry is None else e.entry.log_offset,
-        "storeSize": lambda e: None if e.entry is None else e.entry.size,
+        "commitLogOffset": lambda e: e.offset if e.entry is None else leads_to(e.entry)[0],
+        "storeSize": lambda e: None if e.entry is None else leads_to(e.entry)[1],
         CORRUPT: str,
     }
     schema = nullable_schema(columns)

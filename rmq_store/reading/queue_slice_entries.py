@@ -199,7 +199,16 @@ def listed_at(queue: QueueId, entries: Entries, row: int) -> ListedAt:
 
 
 def leads_nowhere(folder: str, entry: ListedAt, log_end: int) -> CorruptQueueError:
-    """The error of filler, and of an entry that points outside the log. `folder`: of the queue."""
+    """The error of filler, of an entry that points outside the log, and of a queue offset that none has:
+    between undispatched records, or in a BatchConsumeQueue (`in_order`). `folder`: of the queue."""
+    if entry.log_offset < 0 and not entry.size:
+        return CorruptQueueError(
+            folder,
+            offset=entry.queue_offset,
+            reason=f"queue {entry.topic}/{entry.queue_id}, which has later messages, lists none (it is lost, "
+            "or its entry is out of order)",
+            advice="The offset is a queue offset. Read with on_damage to skip it",
+        )
     what = "filler" if entry.size == FILLER_SIZE else "an entry that points outside the log"
     return CorruptQueueError(
         folder,

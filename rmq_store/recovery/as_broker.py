@@ -39,6 +39,7 @@ from rmq_store.format.layout import (
 )
 from rmq_store.format.queues import QueueId
 from rmq_store.format.releases import Dialect
+from rmq_store.format.topics import SCHEDULE_TOPIC
 from rmq_store.index.index_file_reader import list_index_files
 from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.recovery.as_broker_queues import BrokerBatchQueue, BrokerQueue, load_files
@@ -46,7 +47,7 @@ from rmq_store.recovery.change_list import ChangeList
 from rmq_store.recovery.find_log_end import TIMESTAMP_SLACK_MS
 from rmq_store.recovery.report import RecoveryReport, note_left_out
 from rmq_store.recovery.strict_index import index_geometry, last_index_writer
-from rmq_store.snapshot.file_sizes import queue_sizes
+from rmq_store.snapshot.file_sizes import queue_sizes, refuse_unknown_size
 from rmq_store.snapshot.queue_range import QueueState
 from rmq_store.snapshot.snapshot import StoreSnapshot
 
@@ -76,6 +77,7 @@ class BrokerRecovery:
         self.queues: dict[QueueId, BrokerQueue] = {}
         self._listed = folders.listed()
         self._size = log.chain.file_size
+        refuse_unknown_size(log, config)
         folders_of_log = [Path(folder) for folder in log.chain.folders]
         self.files = load_files(folders_of_log, self._size, "mappedFileSizeCommitLog", changes)
         self.log = log
@@ -231,6 +233,7 @@ class BrokerRecovery:
             broker_queue = self._queue(queue, queue.topic in self.batch_topics)
             added, left = broker_queue.put(requests.take(rows))
             self.report.entries_rebuilt += added
+            self.report.delayed_rebuilt += added if queue.topic == SCHEDULE_TOPIC else 0
             if len(left):
                 left = rows[left]
                 note_left_out(

@@ -57,7 +57,8 @@ def refused_files(
                 reason="the broker does not start on a store with this file",
                 expected=f"a number as its name and {setting}={size} bytes",
                 actual=f"{actual} bytes",
-                advice='Try recovery="strict", or configure the file sizes of the broker',
+                advice="A strict recovery gives a short file its size again, without what it lost. If the "
+                "sizes are those of another broker, use the broker.conf of the one that created the files",
             )
 
 

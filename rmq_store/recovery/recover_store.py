@@ -53,6 +53,7 @@ def recover(
     lock = StoreLock(root)
     try:
         report = recover_locked(root, given, traits, mode, progress=progress)
+        report.default_delays = _by_default(report, config)
         remove_abort(root)
     finally:
         lock.release()
@@ -78,7 +79,14 @@ def plan_recovery(
     refuse_foreign_log(root, given)
     refuse_linked_queues(root)
     refuse_locked(root)
-    return recover_locked(root, given, traits, mode, progress=progress, planned=True)
+    report = recover_locked(root, given, traits, mode, progress=progress, planned=True)
+    report.default_delays = _by_default(report, config)
+    return report
+
+
+def _by_default(report: RecoveryReport, config: Any) -> int:
+    # A configuration without messageDelayLevel says that the broker has the default levels.
+    return report.delayed_rebuilt if config is None else 0
 
 
 def check_mode(mode: str, *, others: tuple[str, ...] = ()) -> None:

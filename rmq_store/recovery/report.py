@@ -10,6 +10,7 @@ from rmq_store.escaping import printable
 from rmq_store.files.changes import Change
 from rmq_store.format.array_types import Ints
 from rmq_store.format.queues import QueueId
+from rmq_store.format.topics import SCHEDULE_TOPIC
 from rmq_store.snapshot.snapshot import StoreSnapshot
 
 
@@ -17,20 +18,42 @@ from rmq_store.snapshot.snapshot import StoreSnapshot
 class LeftOut:
     """Records of one queue that it does not list, because earlier records have their queueOffsets.
 
-    `queue_offset` and `log_offset` are those of the first.
+    `queue_offset` and `log_offset` are those of the first. `listed`: a BatchConsumeQueue lists them too,
+    and a consumer may get one of two alone.
     """
 
     count: int
     queue_offset: int
     log_offset: int
+    listed: bool = False
 
 
 def note_left_out(
-    left_out: dict[QueueId, LeftOut], queue: QueueId, queue_offset: Ints, log_offset: Ints
+    left_out: dict[QueueId, LeftOut],
+    queue: QueueId,
+    queue_offset: Ints,
+    log_offset: Ints,
+    *,
+    listed: bool = False,
 ) -> None:
     """Add records of one queue, at least one, to those `left_out`."""
-    first = LeftOut(0, int(queue_offset[0]), int(log_offset[0]))
+    first = LeftOut(0, int(queue_offset[0]), int(log_offset[0]), listed)
     left_out.setdefault(queue, first).count += len(queue_offset)
+
+
+def line_of_default_delays(count: int, *, planned: bool = False, again: str) -> str:
+    """A sentence about entries with the times of the default delay levels, and how to get others."""
+    return (
+        f"{count} entries of {SCHEDULE_TOPIC} {'would have' if planned else 'have'} the times of the default "
+        f"delay levels. If the broker has a messageDelayLevel, {again}"
+    )
+
+
+_LISTED = (
+    "The batch queue lists both, as in a broker, and a consumer may get one alone; rmqstore salvage gives "
+    "each a queue offset of its own"
+)
+GIVE_THE_FILE = "give its file: --broker-conf"
 
 
 @dataclass
@@ -39,10 +62,12 @@ class RecoveryReport:
 
     `log_start` and `log_end`: the log afterwards. `scanned_from`: start of the scan. `damage`: log
     ranges that are not records and were not changed. `entries_cut` and `entries_rebuilt`: units of
-    queues. `intact_cut`: intact records behind the log's new end, which are cut or hidden with the
-    damage before them. `left_out`: records that no broker lists, because earlier records have their queue
-    offsets. `queues`: min and max offset of each. `untouched`: the store was closed cleanly and its
-    log and queues end together, so nothing else was checked and nothing was changed. `applied`:
+    queues. `delayed_rebuilt`: those of them that have the time of a delayed message, and
+    `default_delays`: by default delay levels, because no configuration was given. `intact_cut`: intact
+    records behind the log's new end, which are cut or hidden with the damage before them. `left_out`: records
+    that no broker lists, because earlier records have their queue offsets. `queues`: min and max offset
+    of each. `untouched`: the store was closed cleanly and its log and queues end together, so nothing
+    else was checked and nothing was changed. `applied`:
     false for a plan, which says what a recovery would do.
     """
 
@@ -60,10 +85,12 @@ class RecoveryReport:
     entries_cut: int = 0
     entries_rebuilt: int = 0
     index_items_rebuilt: int = 0
+    default_delays: int = 0
     intact_cut: int = 0
     left_out: dict[QueueId, LeftOut] = field(default_factory=dict)
     queues: dict[QueueId, tuple[int, int]] = field(default_factory=dict)
     seconds: float = 0.0
+    delayed_rebuilt: int = field(default=0, repr=False)
     batch_topics: set[str] = field(default_factory=set, repr=False)  # those of units with a batch
     snapshot: StoreSnapshot | None = field(default=None, repr=False)
 
@@ -80,12 +107,23 @@ class RecoveryReport:
             "there is damaged. rmqstore salvage copies them into a new store, before a recovery"
         )
 
+    def line_of_default_delays(self) -> str:
+        """A sentence about entries with the times of the default delay levels."""
+        # A second recovery keeps what the first has written.
+        again = "they have wrong times: rmqstore rebuild --broker-conf writes right ones, into a new store"
+        return line_of_default_delays(
+            self.default_delays,
+            planned=not self.applied,
+            again=again if self.applied else GIVE_THE_FILE,
+        )
+
     def lines_of_left_out(self) -> list[str]:
         """A sentence for each queue with records that were left out."""
         return [
-            f"left out: {left.count} records of queue {printable(queue.topic)}/{queue.queue_id}, whose "
-            f"queue offsets earlier records have; the first: queue offset {left.queue_offset}, log "
-            f"offset {left.log_offset}. A broker skips them too; source=commitlog reads them"
+            f"{'doubled' if left.listed else 'left out'}: {left.count} records of queue "
+            f"{printable(queue.topic)}/{queue.queue_id}, whose queue offsets earlier records have; the "
+            f"first: queue offset {left.queue_offset}, log offset {left.log_offset}. "
+            + (_LISTED if left.listed else "A broker skips them too; source=commitlog reads them")
             for queue, left in self.left_out.items()
         ]
 
@@ -98,7 +136,8 @@ class RecoveryReport:
         found: dict[str, Any] = {
             name: getattr(self, name)
             for name in self.__dataclass_fields__
-            if name not in ("files", "left_out", "queues", "batch_topics", "snapshot")
+            if name
+            not in ("files", "left_out", "queues", "delayed_rebuilt", "batch_topics", "snapshot")
         }
         found["bytes_cut"] = self.bytes_cut
         found["files"] = [
@@ -131,6 +170,7 @@ class RecoveryReport:
         ]
         lines += [f"  {self.line_of_intact_cut()}"] if self.intact_cut else []
         lines += [f"  {line}" for line in self.lines_of_left_out()]
+        lines += [f"  {self.line_of_default_delays()}"] if self.default_delays else []
         lines += [f"  damage left unchanged: {start} to {stop}" for start, stop in self.damage]
         lines += [
             f"  {file.what}: {printable(file.path)} ({file.bytes} bytes)" for file in self.files

@@ -18,6 +18,7 @@ from rmq_store.files.safe_paths import is_plain_name
 from rmq_store.format.array_types import Ints
 from rmq_store.format.entries import Entries
 from rmq_store.format.queues import QueueId
+from rmq_store.format.topics import SCHEDULE_TOPIC
 from rmq_store.recovery.change_list import ChangeList
 from rmq_store.recovery.find_log_end import LogWalk
 from rmq_store.recovery.report import LeftOut, note_left_out
@@ -71,7 +72,7 @@ class QueueRecovery:
         self.may_look_further = walk.start > log.start
         self._damage = np.array(sorted(walk.damage), dtype=np.int64).reshape(-1, 2)
         self._queues: dict[QueueId, _Queue] = {}
-        self.cut = self.rebuilt = 0  # units
+        self.cut = self.rebuilt = self.delayed = 0  # units; `delayed` are among those rebuilt
         self.left_out: dict[QueueId, LeftOut] = {}
         self._changes = changes
         self._writer = QueueWriter(folders.root, config, changes, {})
@@ -135,6 +136,7 @@ class QueueRecovery:
         missing = np.sort(np.concatenate(wanted)) if wanted else np.zeros(0, dtype=np.int64)
         if len(missing):
             self.rebuilt += len(missing)
+            self.delayed += int(requests.is_of((SCHEDULE_TOPIC,))[missing].sum())
             self._writer.add_entries(requests.take(missing))
 
     def _take_one(self, requests: DispatchRequests, queue: QueueId, rows: Ints, upto: int) -> Ints:
@@ -152,7 +154,9 @@ class QueueRecovery:
         if not state.compared:
             return rows[:0]  # later units exist, so nothing can be inserted before them
         rows = rows[requests.log_offset[rows] > state.last_log_offset]
-        if not state.batch:
+        if state.batch:
+            self._note_doubled(state, queue, requests, rows)
+        else:
             rows = self._appended(state, queue, requests, rows)
         if not len(rows):
             return rows
@@ -176,6 +180,17 @@ class QueueRecovery:
         if len(left):
             note_left_out(self.left_out, queue, requests.offset[left], requests.log_offset[left])
         return rows[taken]
+
+    def _note_doubled(
+        self, state: _Queue, queue: QueueId, requests: DispatchRequests, rows: Ints
+    ) -> None:
+        """Note the rows of a BatchConsumeQueue whose queue offsets it has; it lists them all the same."""
+        offset = requests.offset[rows]
+        ends = np.maximum.accumulate(np.append(state.end, offset + requests.count[rows]))
+        again = rows[offset < ends[:-1]]
+        if len(again):
+            at = requests.offset[again], requests.log_offset[again]
+            note_left_out(self.left_out, queue, *at, listed=True)
 
     def _lacks_front(self, state: _Queue, requests: DispatchRequests, rows: Ints) -> bool:
         """Whether the files that listed these records are missing, although later files exist.

@@ -32,7 +32,12 @@ from rmq_store.recovery.find_log_end import LogWalk, careful_start
 from rmq_store.recovery.report import RecoveryReport
 from rmq_store.recovery.strict_index import IndexRecovery, last_index_writer
 from rmq_store.recovery.strict_queues import LookFurther, QueueRecovery
-from rmq_store.snapshot.file_sizes import queue_sizes, refuse_smaller
+from rmq_store.snapshot.file_sizes import (
+    is_cut_short,
+    queue_sizes,
+    refuse_smaller,
+    refuse_unknown_size,
+)
 from rmq_store.snapshot.snapshot import take_snapshot
 
 _BYTES_BETWEEN_MARKS = 1 << 30  # of the log, dispatched
@@ -81,6 +86,7 @@ class StrictRecovery:
         if self.report.clean and not why_unclean(self.root, log, self.config):
             self._report_untouched(log)
             return self.report
+        refuse_unknown_size(log, self.config)
         chains = self._chains(log)
         if not self._changes.planned:
             write_abort(self.root, self.release)  # also if a clean store's tail was torn later
@@ -97,7 +103,9 @@ class StrictRecovery:
         kinds: dict[bool, list[SegmentChain]] = {False: [], True: []}
         for queue, batch in self._folders.listed().items():
             kinds[batch].append(self._folders.files(queue, batch=batch).chain)
-        for chains in ([log.chain], *kinds.values()):
+        # A log whose only file lost its end gets its size again.
+        of_log = [] if is_cut_short(log) else [[log.chain]]
+        for chains in (*of_log, *kinds.values()):
             refuse_smaller(chains)
         return [log.chain, *kinds[False], *kinds[True]]
 
@@ -238,6 +246,7 @@ class StrictRecovery:
                 unmarked = 0
         queues.finish()
         report.entries_cut, report.entries_rebuilt = queues.cut, queues.rebuilt
+        report.delayed_rebuilt = queues.delayed
         report.left_out, report.queues = queues.left_out, queues.ranges()
 
     def _mark(self, headers: Headers, full_until: int) -> None:

@@ -8,11 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from rmq_store.commitlog.log import CommitLog
+from rmq_store.commitlog.walk import Extent, SoundRun, walk
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.consumequeue.queue_folders import QueueFolders
 from rmq_store.errors import CorruptIndexError, IndexGeometryError, InvalidArgumentError
 from rmq_store.files.segment_chain import SegmentChain
-from rmq_store.format.layout import INDEX_DIR
+from rmq_store.format.layout import BLANK_SIZE, INDEX_DIR, MAGIC_V1, MAGIC_V2
+from rmq_store.format.record import Gap
 from rmq_store.index.index_file_reader import Geometry, IndexFile, list_index_files
 from rmq_store.snapshot.snapshot import StoreSnapshot
 
@@ -84,10 +86,63 @@ def refuse_smaller(chains: list[SegmentChain]) -> None:
     if largest is not None and largest.size < chains[0].file_size:
         raise InvalidArgumentError(
             largest.path,
-            reason="all files are smaller than the configured size",
+            reason="all files are smaller than the configured size: the setting is of another broker, or "
+            "they were cut short, and no broker starts on them",
             expected=f"{chains[0].file_size} bytes",
             actual=f"{largest.size} bytes",
-            advice="Omit the size, or use the broker.conf of the broker that created them",
+            advice="Use the broker.conf of the broker that created them. If this is the one, restore the "
+            f"files, or give them their size with zeros: truncate -s {chains[0].file_size} FILE",
+        )
+
+
+def is_cut_short(log: CommitLog) -> bool:
+    """Whether the only file of the log ends inside a record, or right after one.
+
+    It was longer: a broker ends a full file with a blank record (CommitLog#END_FILE_MIN_BLANK_LENGTH),
+    and one that is not full ends with zeros.
+    """
+    segments = log.chain.segments
+    if len(segments) != 1 or log.chain.is_remote or not segments[0].size:
+        return False
+    own = CommitLog(log.chain.folders, file_size=segments[0].size)
+    end = own.chain.stop
+    last: SoundRun | Extent | None = None
+    try:
+        if not own.chain.window(max(own.start, end - _END), end).any():
+            return False
+        for piece in walk(own, check_crc=False):
+            last = piece
+        if not isinstance(last, Extent):
+            return last is not None and last.stop == end
+        if last.gap not in (Gap.TORN, Gap.DAMAGED) or last.stop != end:
+            return False
+        head = own.chain.window(last.start, min(end, last.start + BLANK_SIZE)).tobytes()
+        magic = int.from_bytes(head[4:], "big")
+        return len(head) < BLANK_SIZE or (
+            magic in (MAGIC_V1, MAGIC_V2) and last.start + int.from_bytes(head[:4], "big") > end
+        )
+    finally:
+        own.chain.close()
+
+
+_END = 4096
+
+
+def refuse_unknown_size(log: CommitLog, given: StoreConfig) -> None:
+    """Raise InvalidArgumentError if the full size of the log's files is neither given nor to be seen.
+
+    A broker starts on no file of another size, so what is made of it would be of no use.
+    """
+    if given.mappedFileSizeCommitLog is None and is_cut_short(log):
+        segment = log.chain.segments[0]
+        raise InvalidArgumentError(
+            segment.path,
+            reason="the only file of the log was cut short: it ends without a blank record, so that its "
+            "full size is not known",
+            expected="mappedFileSizeCommitLog",
+            actual=f"{segment.size} bytes",
+            advice="Give the broker's configuration: --broker-conf. What followed is lost: search for it in "
+            "a replica or a copy first",
         )
 
 

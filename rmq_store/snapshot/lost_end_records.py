@@ -225,7 +225,8 @@ class UnlistedRecords:
         if not len(entries):
             places = self._places(queue, log_offset)
             return Compared(nothing, places, nothing, nothing, batch, np.zeros_like(places))
-        at = np.minimum(np.searchsorted(entries.offset, offset), len(entries) - 1)
+        # Of two entries of one queue offset in a BatchConsumeQueue, the first leads to no record.
+        at = np.maximum(np.searchsorted(entries.offset, offset, side="right") - 1, 0)
         there = entries.offset[at] == offset
         listed = there & (entries.log_offset[at] == log_offset)
         listed &= entries.size[at] == requests.size[rows]

@@ -12,7 +12,12 @@ from rmq_store.commitlog.doubled_records import doubled_names
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.config.consumer_offsets import read_consumer_offsets
 from rmq_store.config.rocksdb import rocksdb_queues
-from rmq_store.config.topics_json import may_be_read, read_queue_count, topics_or_problem
+from rmq_store.config.topics_json import (
+    lists_all_topics,
+    may_be_read,
+    read_queue_count,
+    topics_or_problem,
+)
 from rmq_store.consumequeue.bisection import (
     bisect_first,
     find_boundary,
@@ -89,8 +94,24 @@ class QueueView:
         """
         return sorted({*self.topics(), *self.declared_topics})
 
+    @cached_property
+    def _lists_all_topics(self) -> bool:
+        return self.topics_problem is None and lists_all_topics(self._root)
+
+    def is_undeclared(self, topic: str) -> bool:
+        """Whether a broker that starts now does not know a topic: topics.json, which is there and can be
+        read, does not have it, and the broker does not create it by itself.
+
+        It creates its own ones (TopicConfigManager#init), and the retry topic of a group with the group's
+        first consumer (ClientManageProcessor). It refuses pulls of others (PullMessageProcessor).
+        """
+        if topic in self.declared_topics or topic.startswith(RETRY_PREFIX):
+            return False
+        own = is_system_topic(topic) and not topic.startswith(DLQ_PREFIX)
+        return not own and self._lists_all_topics
+
     def is_read(self, queue: QueueId) -> bool:
-        """Whether consumers get the messages of a queue: topics.json lets them read it.
+        """Whether consumers get the messages of a queue: topics.json has its topic and lets them read it.
 
         True for the queues that only the broker reads, and for a topic without readQueueNums. A broker
         makes dead letters without the right to be read.
@@ -98,6 +119,8 @@ class QueueView:
         topic, number = queue
         if is_system_topic(topic) and not topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
             return True
+        if self.is_undeclared(topic):
+            return False
         settings = self.declared_topics.get(topic)
         count = read_queue_count(settings)
         readable = topic.startswith(DLQ_PREFIX) or may_be_read(settings)

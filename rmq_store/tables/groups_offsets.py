@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from rmq_store.config.consumer_offsets import (
+    claimed_offsets,
     committed_offsets,
     read_delay_file,
 )
@@ -43,8 +44,8 @@ GROUPS = Table(
             TEXT,
             "OK, BELOW_MIN (unconsumed messages expired), ABOVE_MAX "
             "(the offset is after the last message), NOT_READ (messages wait in a queue whose number "
-            "is readQueueNums of the topic or more, or whose topic has a perm without 4, so that no consumer "
-            "gets them), LOST_QUEUE (the "
+            "is readQueueNums of the topic or more, or whose topic has a perm without 4 or is not in "
+            "topics.json, so that no consumer gets them), LOST_QUEUE (the "
             "log has records of the queue, and its files have none or are gone, so the lag is not "
             "known), NOT_KNOWN (the queue has no files, and topics.json, which may declare it, cannot be "
             "read) or NO_SUCH_QUEUE",
@@ -58,7 +59,7 @@ GROUPS = Table(
 
 
 def _offsets(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterator[Row]:
-    for kind, name, group, queue, offset in committed_offsets(store.path):
+    for kind, name, group, queue, offset in claimed_offsets(store.path):
         yield {
             "kind": kind,
             "file": source_of(store, name)[0],
@@ -85,12 +86,17 @@ OFFSETS = Table(
     "every offset in the broker's files, unchanged",
     (
         BROKER,
-        TableColumn("kind", TEXT, "consumer, lmq (light queue) or delay (delay level)"),
+        TableColumn(
+            "kind",
+            TEXT,
+            "consumer, lmq (light queue), pull (what the group was sent), pop (what it was given in order) "
+            "or delay (delay level)",
+        ),
         TableColumn("file", TEXT, "the file that says so"),
         TableColumn("consumerGroup", TEXT, "the group; null for a delay level"),
         TableColumn("topic", TEXT, "topic of the queue"),
         TableColumn("queueId", INT, "number of the queue; for a delay level, the level minus one"),
-        TableColumn("offset", LONG, "the next queue offset to consume or to deliver"),
+        TableColumn("offset", LONG, "the next queue offset to consume, to send or to deliver"),
     ),
     _offsets,
 )

@@ -8,6 +8,7 @@ from datetime import date, timedelta
 from rmq_store.errors import StoreError
 from rmq_store.format.queues import QueueSlice
 from rmq_store.format.topics import LMQ_PREFIX
+from rmq_store.reading.damage_modes import leads_to
 from rmq_store.search.log_partitions import bytes_between
 from rmq_store.store import MessageStore
 from rmq_store.tables.table import (
@@ -101,7 +102,8 @@ def damage_row(error: StoreError) -> Row:
         "commitLogOffset": error.offset,
     }
     if error.entry is not None:
-        topic, queue_id, queue_offset, log_offset, size = error.entry
+        topic, queue_id, queue_offset, *_ = error.entry
+        log_offset, size = leads_to(error.entry)
         row |= {
             "topic": topic,
             "queueId": queue_id,

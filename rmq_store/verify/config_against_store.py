@@ -11,10 +11,14 @@ from rmq_store.commitlog.walk import end_now
 from rmq_store.config.consumer_offsets import (
     CONSUMER_FILES,
     DELAY_FILE,
+    ORDER_FILE,
+    POPPED,
     committed_offsets,
     decode_consumer_offsets,
     decode_delay_offsets,
+    decode_order_info,
     read_delay_file,
+    sent_offsets,
 )
 from rmq_store.config.json_files import ConfigFile, Decode, as_it_is, config_names, read_config
 from rmq_store.config.topics_json import TOPICS_FILE, decode_topics, may_be_read, read_queue_count
@@ -31,6 +35,7 @@ from rmq_store.verify.findings import Finding, Severity
 _DECODED: Mapping[str, Decode[Any]] = {
     TOPICS_FILE: decode_topics,
     DELAY_FILE: decode_delay_offsets,
+    ORDER_FILE: decode_order_info,
     **dict.fromkeys(CONSUMER_FILES, decode_consumer_offsets),
 }
 _LOST_END = "Search for the missing end in a replica or a copy before a broker starts on this store"
@@ -150,7 +155,7 @@ def _config_warning(code: str, found: ConfigFile[Any], meaning: str, advice: str
 def progress_findings(store: MessageStore) -> Iterator[Finding]:
     """Findings for what files say was consumed or delivered and the queues do not have, and for
     messages that no consumer gets."""
-    for findings in (_consumers, _delay_levels, _timer):
+    for findings in (_consumers, _sent, _delay_levels, _timer):
         with suppress(CorruptConfigError):  # config_findings reports it
             yield from findings(store)
     yield from _unread(store)
@@ -158,14 +163,11 @@ def progress_findings(store: MessageStore) -> Iterator[Finding]:
 
 def _consumers(store: MessageStore) -> Iterator[Finding]:
     """Findings for groups whose offset is outside the range of their queue."""
-    states, declared = store.snapshot().queues, store.view.declared_topics
     for _, name, group, queue, offset in committed_offsets(store.path):
-        state = states.get(queue)
-        if state is None and queue.topic not in declared:
-            continue  # the topic was deleted
-        low, high = (0, 0) if state is None else (state.min_offset, state.max_offset)
-        if low <= offset <= high:
+        found = _range_of(store, queue)
+        if found is None or found[0] <= offset <= found[1]:
             continue
+        low, high = found
         ahead = offset > high
         yield Finding(
             Severity.WARNING,
@@ -177,6 +179,47 @@ def _consumers(store: MessageStore) -> Iterator[Finding]:
             if ahead
             else "The broker moves it to the first remaining message",
         )
+
+
+def _range_of(store: MessageStore, queue: QueueId) -> tuple[int, int] | None:
+    """Min and max offset of a queue; None if its topic was deleted."""
+    state = store.snapshot().queues.get(queue)
+    if state is None:
+        return (0, 0) if queue.topic in store.view.declared_topics else None
+    return state.min_offset, state.max_offset
+
+
+def _sent(store: MessageStore) -> Iterator[Finding]:
+    """Findings for groups that were sent messages after the end of their queue.
+
+    Before its first offset may be what has expired meanwhile.
+    """
+    for kind, name, group, queue, offset in sent_offsets(store.path):
+        found = _range_of(store, queue)
+        if found is None or offset <= found[1]:
+            continue
+        popped = kind == POPPED
+        yield Finding(
+            Severity.WARNING,
+            "pop-ahead" if popped else "pull-ahead",
+            str(store.path / CONFIG_DIR / name),
+            f"group {group} was {'given' if popped else 'sent'} messages to offset {offset} of "
+            f"{queue.topic}/{queue.queue_id}, which has offsets {found[0]} to {found[1]}: "
+            + (_GIVEN if popped else _SENT),
+            _GIVEN_ADVICE if popped else _SENT_ADVICE,
+        )
+
+
+_SENT = "the end of the queue is lost, or the topic was created again"
+_SENT_ADVICE = (
+    "No broker goes on from this offset, but search for the lost end in a replica or a copy before one "
+    "starts"
+)
+_GIVEN = "what consumers acknowledge of the lost ones may count for new messages"
+_GIVEN_ADVICE = (
+    "Before a broker starts, restore the lost end of the log, or move the file and its .bak away: the "
+    "broker then gives out again what the group has not consumed by its committed offset"
+)
 
 
 def _delay_levels(store: MessageStore) -> Iterator[Finding]:
@@ -255,32 +298,43 @@ def _timer(store: MessageStore) -> Iterator[Finding]:
 
 
 def _unread(store: MessageStore) -> Iterator[Finding]:
-    """Findings for topics with messages in queues that no consumer reads."""
+    """Findings for topics with messages in queues that no consumer reads, or that no broker knows."""
     unread: dict[str, list[tuple[int, int]]] = {}
     for queue, state in store.snapshot().queues.items():
         count = state.max_offset - state.min_offset
         if count and not store.view.is_read(queue):
             unread.setdefault(queue.topic, []).append((queue.queue_id, count))
     for topic, queues in unread.items():
+        if store.view.is_undeclared(topic) and not store.is_undeclared(topic):
+            continue  # named after this broker or its cluster, which creates it
         numbers = ", ".join(str(number) for number, _ in queues[:_LISTED])
         more = "" if len(queues) <= _LISTED else f" and {len(queues) - _LISTED} more"
-        settings = store.view.declared_topics.get(topic, {})
         total = sum(count for _, count in queues)
-        if may_be_read(settings):
-            why = f"readQueueNums {read_queue_count(settings)}"
-            todo = f"readQueueNums to {max(queues)[0] + 1}"
-        else:
-            why = f"perm {settings['perm']}, without 4 (read)"
-            todo = f"perm to {settings['perm'] | 4}"
+        why, todo = _why_unread(store, topic, max(queues)[0] + 1)
         yield Finding(
             Severity.WARNING,
             "queue-not-read",
             str(store.path / CONFIG_DIR / TOPICS_FILE),
-            f"topic {topic} has {why}, and {total} messages in its queues {numbers}"
-            f"{more}: no consumer gets them",
-            f"Set {todo} until they are consumed, or copy them: rmqstore replay",
+            f"topic {topic} {why}, and {total} messages in its queues {numbers}{more}: no consumer gets them",
+            todo,
             count=total,
         )
+
+
+def _why_unread(store: MessageStore, topic: str, queues: int) -> tuple[str, str]:
+    """Why no consumer reads a topic with so many queues, and what to do."""
+    if store.is_undeclared(topic):
+        return "is not in this file", (
+            f"Create it with {queues} queues before a producer does with fewer (mqadmin updateTopic), or "
+            "copy them: rmqstore replay. mqadmin cleanUnusedTopic deletes its queues. Normal if the topic "
+            "was deleted, and a recovery listed its messages again"
+        )
+    settings = store.view.declared_topics.get(topic, {})
+    if may_be_read(settings):
+        why, todo = f"readQueueNums {read_queue_count(settings)}", f"readQueueNums to {queues}"
+    else:
+        why, todo = f"perm {settings['perm']}, without 4 (read)", f"perm to {settings['perm'] | 4}"
+    return f"has {why}", f"Set {todo} until they are consumed, or copy them: rmqstore replay"
 
 
 _LISTED = 10

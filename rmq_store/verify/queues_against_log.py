@@ -55,7 +55,8 @@ _UNLISTED = {
         Severity.ERROR,
         "queue-misses-record",
         _MOVED,
-        f"The queue repeats an entry, or has one too many. {_REBUILD}",
+        "The queue repeats an entry, has one too many, or lists two records of one queue offset, of which a "
+        f"rebuild lists the first alone. {_REBUILD}",
     ),
     _TAKEN: (
         Severity.ERROR,
@@ -386,9 +387,19 @@ def _dangling(
             folder,
             f"{counts[False]} entries of queue {name} point to no record of the queue; the first: "
             f"{first[None]}",
-            f"Readers skip them; a consumer stops or skips there. {_REBUILD}",
+            f"Readers skip them; a consumer stops or skips there. {_mending(first[None])}",
             count=counts[False],
         )
+
+
+def _mending(first: StoreError) -> str:
+    """What to do about entries without a record."""
+    if first.entry is None or first.entry.log_offset >= 0:
+        return _REBUILD
+    return (
+        f"{_REBUILD}. It cannot mend the queue if two records of the log claim one queue offset: then copy "
+        "all intact messages into a new store, where they get queue offsets of their own: rmqstore salvage"
+    )
 
 
 def _around(damage: Sequence[tuple[int, int]], log_offset: int) -> tuple[int, int] | None:

@@ -22,12 +22,13 @@ from rmq_store.config.dledger import dledger_folders
 from rmq_store.config.rocksdb import rocksdb_queues
 from rmq_store.config.topics_json import batch_topics
 from rmq_store.consumequeue.entry_of_record import dispatch
-from rmq_store.errors import AccessError, StoreError
+from rmq_store.errors import AccessError, InvalidArgumentError, StoreError
 from rmq_store.format.layout import CHECKPOINT_FILE, INDEX_DIR
 from rmq_store.format.record import Gap
 from rmq_store.index.index_file_reader import list_index_files, open_index_files
 from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.recovery.as_broker_queues import refused_files
+from rmq_store.snapshot.file_sizes import refuse_unknown_size
 from rmq_store.store import MessageStore
 from rmq_store.verify.config_against_store import (
     checkpoint_findings,
@@ -100,6 +101,8 @@ _AHEAD = (
     "checkpoint-ahead",
     "index-beyond-log",
     "consumer-ahead",
+    "pull-ahead",
+    "pop-ahead",
     "delay-ahead",
     "timer-ahead",
 )
@@ -280,6 +283,16 @@ def _refused_files(store: MessageStore) -> Iterator[Finding]:
     chain = store.log.chain
     if not chain.cost.grows:
         return
+    try:
+        refuse_unknown_size(store.log, store.config)
+    except InvalidArgumentError as unknown:
+        yield Finding(
+            Severity.ERROR,
+            "log-file-refused",
+            str(unknown.path),
+            f"{unknown.reason}. No broker starts on it",
+            unknown.advice or _SALVAGE,
+        )
     folders = [Path(folder) for folder in chain.folders]
     for error in refused_files(folders, chain.file_size, "mappedFileSizeCommitLog"):
         yield _refused(

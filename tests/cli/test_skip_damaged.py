@@ -46,3 +46,30 @@ def test_a_damaged_message_is_left_out_and_said(
     after = objects(command, store.path, "--skip-damaged", expect=1)
     assert 0 < len(after) <= len(before)
     assert all(at not in one.values() for one in after)
+
+
+@pytest.mark.parametrize(
+    ("name", "queue"),
+    [("retries", QueueId("%RETRY%g-retry", 0)), ("deadLetters", QueueId("%DLQ%g-retry", 0))],
+)
+def test_a_table_of_messages_leaves_them_out_too(name: str, queue: QueueId, tmp_path: Path) -> None:
+    store = unpack("clean-5.3.3", tmp_path)
+    before = objects("table", name, store.path)
+    at = hurt(store, queue, 1)
+    strict = call("table", name, store.path)
+    assert strict.returncode == 2
+    assert "--skip-damaged leaves it out" in strict.stderr
+    lenient = call("table", name, store.path, "--skip-damaged", "--json")
+    assert lenient.returncode == 1
+    assert lenient.stderr.count("left out: ") == 1
+    assert str(at) in lenient.stderr
+    assert 0 < len(lenient.stdout.splitlines()) <= len(before)
+
+
+def test_a_table_of_files_has_no_damaged_messages_to_leave_out(tmp_path: Path) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    said = call("table", "files", store.path, "--skip-damaged")
+    assert said.returncode == 2
+    assert (
+        "tables of messages: scheduled, transactions, deadLetters, retries, traces" in said.stderr
+    )

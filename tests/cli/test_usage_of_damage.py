@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from rmq_store import QueueId
 from rmq_store.questions import usage as question
 from tests.support.golden import GoldenStore, unpack
 from tests.support.log_records import parts, records
-from tests.support.running.commands import call
+from tests.support.running.commands import call, objects
 
 SECOND_FILE = 262144
 
@@ -125,3 +126,49 @@ def test_the_day_of_messages_without_a_record_is_not_known(tmp_path: Path) -> No
     assert gone
     assert set(days) == {"2026-11-21", "(not known)"}
     assert done.returncode == 1
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_a_missing_file_is_named_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: bool
+) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    if large:
+        monkeypatch.setattr(question, "RECORDS_READ", 0)
+    lost = missing_file(store)
+    damaged_entries(store)
+    said = call("usage", store.path).stderr
+    missing = f"files of the CommitLog from {SECOND_FILE} to {2 * SECOND_FILE} are missing"
+    assert lost > 1
+    assert said.count(missing) == 1
+    assert "payments/0" in said  # other damage is not crowded out
+
+
+def test_a_message_that_neither_queue_nor_log_has_is_said_to_be_lost(tmp_path: Path) -> None:
+    """The queue ends early, as after a crash, and the log has lost one of the records after it."""
+    store = unpack("clean-5.5.0", tmp_path)
+    Path(store.path, "abort").touch()
+    lost = store.by_queue[QueueId("orders", 0)][220]
+    files = sorted(Path(store.path, "consumequeue", "orders", "0").iterdir())
+    raw = b"".join(file.read_bytes() for file in files)
+    kept = raw[: 200 * 20].ljust(len(raw), b"\0")
+    for file in files:
+        size = file.stat().st_size
+        file.write_bytes(kept[:size])
+        kept = kept[size:]
+    at = lost["commitLogOffset"]
+    with Path(store.path, "commitlog", f"{at // SECOND_FILE * SECOND_FILE:020d}").open(
+        "r+b"
+    ) as log:
+        log.seek(at % SECOND_FILE)
+        log.write(bytes(lost["storeSize"]))
+    said = call("usage", store.path).stderr
+    assert "queue orders/0, which has later messages, lists none (it is lost, or" in said
+    assert "at offset 220" in said
+    (row,) = [row for row in objects("table", "damage", store.path) if row["queueOffset"] == 220]
+    assert row["commitLogOffset"] is None
+    assert row["storeSize"] is None
+    everything = (
+        said + call("verify", store.path).stdout + call("table", "damage", store.path).stdout
+    )
+    assert "offset -1" not in everything

@@ -12,6 +12,7 @@ from rmq_store.errors import InvalidArgumentError, UnrecoverableStoreError
 from rmq_store.recovery.recover_store import plan_recovery, recover
 from rmq_store.verify.verify_store import verify
 from tests.support.golden import GoldenStore, log_files, unpack
+from tests.support.running.commands import call, complaint
 
 NAME = "clean-5.5.0"
 
@@ -174,3 +175,74 @@ def test_a_refused_recovery_leaves_a_store_as_it_was(tmp_path: Path) -> None:
     lock = str(Path(store.path, "lock"))
     names = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
     assert names <= {lock, store.path}
+
+
+@pytest.fixture
+def cut_short(tmp_path: Path) -> GoldenStore:
+    """A broker's store whose only file of the log ends in the middle of its records."""
+    store = unpack("crc-5.5.0", tmp_path)
+    (path,) = log_files(store)
+    assert path.stat().st_size == 262_144
+    with path.open("r+b") as file:
+        file.truncate(131_072)
+    return store
+
+
+def test_the_only_file_of_the_log_gets_its_size_by_the_brokers_configuration(
+    cut_short: GoldenStore,
+) -> None:
+    (path,) = log_files(cut_short)
+    with cut_short.open(config=cut_short.conf) as store:
+        assert "log-file-refused" in {one.code for one in verify(store).findings}
+    report = recover(cut_short.path, cut_short.conf)
+    assert path.stat().st_size == 262_144
+    whole = [r for r in cut_short.truth if r["commitLogOffset"] + r["storeSize"] <= 131_072]
+    assert (report.records, report.log_end) == (
+        len(whole),
+        max(r["commitLogOffset"] + r["storeSize"] for r in whole),
+    )
+    # A broker starts: its own recovery accepts every file, and finds the same end.
+    assert plan_recovery(cut_short.path, cut_short.conf, mode="broker").log_end == report.log_end
+
+
+@pytest.mark.parametrize("how", ["strict", "broker", "rebuild", "salvage"])
+def test_without_a_configuration_the_size_of_the_only_file_is_not_guessed(
+    cut_short: GoldenStore, tmp_path: Path, how: str
+) -> None:
+    """What is made with a file size of 131,072 bytes is of no use to its broker."""
+    before = cut_short.fingerprint()
+    words = {
+        "strict": ["recover", cut_short.path, "--apply"],
+        "broker": ["recover", cut_short.path, "--apply", "--method", "broker"],
+        "rebuild": ["rebuild", cut_short.path, "--to", str(tmp_path / "new")],
+        "salvage": ["salvage", cut_short.path, "--to", str(tmp_path / "new")],
+    }[how]
+    said = complaint(*words, expect=2)
+    assert f"{log_files(cut_short)[0]}: the only file of the log was cut short" in said
+    assert "--broker-conf" in said
+    assert "Omit" not in said
+    lock = str(Path(cut_short.path, "lock"))  # it is taken meanwhile
+    files = {name: found[2] for name, found in cut_short.fingerprint().items() if name != lock}
+    assert files == {name: found[2] for name, found in before.items() if name != lock}
+    assert not (tmp_path / "new" / "commitlog").exists()
+    with cut_short.open() as store:
+        (finding,) = [one for one in verify(store).findings if one.code == "log-file-refused"]
+    assert "No broker starts on it" in finding.meaning
+    if how in ("rebuild", "salvage"):
+        call(*words, "--broker-conf", cut_short.conf)
+        (made,) = (tmp_path / "new" / "commitlog").iterdir()
+        assert made.stat().st_size == 262_144
+
+
+@pytest.mark.parametrize("size", [4096, 20_000, 65_536])
+def test_a_file_that_is_not_evidently_cut_is_not_said_to_be(tmp_path: Path, size: int) -> None:
+    """Zeros after the last record may be missing in a copy: they show no size."""
+    store = unpack("lmq-5.3.3", tmp_path)
+    (path,) = log_files(store)
+    used = len(path.read_bytes().rstrip(b"\0"))
+    with path.open("r+b") as file:
+        file.truncate(used + size)
+    with pytest.raises(InvalidArgumentError, match="smaller than the configured size") as refused:
+        recover(store.path, {"mappedFileSizeCommitLog": used + size + 1})
+    assert f"truncate -s {used + size + 1} FILE" in str(refused.value)
+    recover(store.path)

@@ -16,7 +16,7 @@ from rmq_store.verify.config_against_store import progress_findings
 from rmq_store.verify.findings import Finding, Severity
 from rmq_store.verify.verify_store import verify
 from tests.support.golden import GoldenStore, log_files, unpack, unpack_kind
-from tests.support.running.commands import objects, run
+from tests.support.running.commands import complaint, objects, run
 
 
 @pytest.fixture
@@ -316,3 +316,113 @@ def test_dead_letters_need_no_perm_to_be_read(tmp_path: Path) -> None:
     assert waiting_from(store, dead, 0)
     change_perm(store, dead, 2)
     assert "queue-not-read" not in found(store)
+
+
+def test_what_a_group_was_sent_beyond_the_end_of_a_queue(
+    clean: GoldenStore, tmp_path: Path
+) -> None:
+    """pullOffsetTable, which a broker of 5.5.0 wrote; the queue has 12 messages by its own answers."""
+    assert len(clean.by_queue[QueueId("retrying", 1)]) == 12
+    change(clean, "consumerOffset.json", r"(pullOffsetTable[^}]*1:)12", r"\g<1>15")
+    finding = found(clean)["pull-ahead"]
+    assert finding.severity is Severity.WARNING
+    assert finding.path == str(Path(clean.path, "config", "consumerOffset.json"))
+    assert (
+        "group g-retry was sent messages to offset 15 of retrying/1, which has" in finding.meaning
+    )
+    assert set(found(clean)) == {"pull-ahead"}  # what the group committed is not beyond
+    assert "warning pull-ahead" in run("verify", clean.path, expect=1)
+    page = tmp_path / "page.html"
+    run("report", clean.path, "-o", str(page))
+    assert "pull-ahead" in page.read_text()
+
+
+@pytest.mark.parametrize(("last", "ahead"), [(7, False), (8, True)])
+def test_what_a_group_was_given_in_order_beyond_the_end_of_a_queue(
+    tmp_path: Path, last: int, ahead: bool
+) -> None:
+    """A real pop consumer was given offsets 32 to 39 of 40: `o` is the first, and how far others are."""
+    store = unpack("proxy-5.5.0", tmp_path)
+    assert len(store.by_queue[QueueId("fifo", 0)]) == 40
+    change(
+        store, "consumerOrderInfo.json", r'"o":\[32,1,2,3,4,5,6,7', f'"o":[32,1,2,3,4,5,6,{last}'
+    )
+    assert ("pop-ahead" in found(store)) == ahead
+    if ahead:
+        meaning = found(store)["pop-ahead"].meaning
+        assert "group g2 was given messages to offset 41 of fifo/0, which has offsets 0" in meaning
+
+
+def test_the_table_of_offsets_has_what_was_sent_and_given(tmp_path: Path) -> None:
+    store = unpack("proxy-5.5.0", tmp_path)
+    rows = objects("table", "offsets", store.path, "--json")
+    given = {(row["topic"], row["queueId"], row["offset"]) for row in rows if row["kind"] == "pop"}
+    assert given == {("fifo", 0, 40), ("fifo", 1, 20)}
+    clean = unpack("clean-5.5.0", tmp_path)
+    rows = objects("table", "offsets", clean.path, "--json")
+    sent = {(row["topic"], row["queueId"], row["offset"]) for row in rows if row["kind"] == "pull"}
+    assert sent == {("retrying", 0, 12), ("retrying", 1, 12)}
+    # What a group was sent is not what it consumed.
+    assert len(objects("table", "groups", clean.path, "--json")) == sum(
+        row["kind"] in ("consumer", "lmq") for row in rows
+    )
+
+
+@pytest.mark.parametrize(
+    "table", ["5", '{"T@g":null}', '{"T@g":{"0":{"o":5}}}', '{"T@g":{"0":null}}']
+)
+def test_a_file_of_what_was_given_that_no_broker_reads_is_named(
+    clean: GoldenStore, table: str
+) -> None:
+    path = Path(clean.path, "config", "consumerOrderInfo.json")
+    Path(f"{path}.bak").unlink(missing_ok=True)
+    path.write_text(f'{{"table":{table}}}')
+    finding = found(clean)["config-unreadable"]
+    assert finding.path == str(path)
+
+
+def undeclare(store: GoldenStore, *topics: str) -> None:
+    path = Path(store.path, "config", "topics.json")
+    known = json.loads(path.read_text())
+    for topic in topics:
+        del known["topicConfigTable"][topic]
+    path.write_text(json.dumps(known))
+
+
+def test_a_topic_that_topics_json_does_not_have(clean: GoldenStore) -> None:
+    """PullMessageProcessor answers TOPIC_NOT_EXIST for it."""
+    undeclare(clean, "orders", "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC")
+    assert set(found(clean)) == {"queue-not-read"}
+    finding = found(clean)["queue-not-read"]
+    assert finding.severity is Severity.WARNING
+    assert finding.count == waiting_from(clean, "orders", 0)
+    assert finding.meaning.startswith(
+        f"topic orders is not in this file, and {finding.count} messages"
+    )
+    assert "Create it with 4 queues" in (finding.advice or "")
+    assert "not in topics.json, so that a broker refuses them: orders\n" in complaint(
+        "topics", clean.path, expect=0
+    )
+    with clean.open() as store:
+        answer = ask_opened(LagQuestion(topics=["orders"]), store)
+    assert {row["status"] for row in answer.rows if row["lag"]} == {"NOT_READ"}
+
+
+@pytest.mark.parametrize("content", [None, "{"])
+def test_without_topics_json_no_topic_is_said_to_be_unknown(
+    clean: GoldenStore, content: str | None
+) -> None:
+    path = Path(clean.path, "config", "topics.json")
+    Path(f"{path}.bak").unlink(missing_ok=True)
+    path.unlink()
+    if content is not None:
+        path.write_text(content)
+    assert "queue-not-read" not in found(clean)
+
+
+def test_topics_in_a_database_are_not_those_of_topics_json(clean: GoldenStore) -> None:
+    undeclare(clean, "orders")
+    folder = Path(clean.path, "config", "topics")
+    folder.mkdir()
+    (folder / "CURRENT").write_text("MANIFEST-000005\n")
+    assert not found(clean)

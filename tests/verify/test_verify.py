@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from rmq_store import MessageStore, StoreError
+from rmq_store.admin.rebuild import rebuild
 from rmq_store.commitlog.walk import SoundRun, walk
 from rmq_store.errors import UnrecoverableStoreError
 from rmq_store.format.layout import INDEX_HEADER, INDEX_ITEM, QUEUE_ENTRY
@@ -29,7 +30,7 @@ from rmq_store.verify.verify_store import (
     verify,
 )
 from tests.support.damage import DamagedStore
-from tests.support.golden import STORES, UNCLEAN, GoldenStore, unpack
+from tests.support.golden import STORES, UNCLEAN, GoldenStore, log_files, unpack
 from tests.support.refusing import refuse
 from tests.support.running.campaigns import some
 
@@ -360,3 +361,37 @@ def test_a_foreign_file_in_the_folder_of_a_queue(clean: GoldenStore, kind: str) 
         plan_recovery(clean.path, mode="broker", release="5.5.0")
     path.unlink()
     assert report_of(clean.path).nothing_wrong
+
+
+def test_two_inner_batches_of_one_queue_offset(clean: GoldenStore, tmp_path: Path) -> None:
+    """A broker appends both units to the queue (BatchConsumeQueue), so a rebuild cannot mend it."""
+    first, second = [
+        one for one in clean.truth if one["topic"] == "inner" and "INNER_BASE" in one["properties"]
+    ][4:6]
+    was, becomes = (
+        f"INNER_BASE\x01{one['properties']['INNER_BASE']}".encode() for one in (second, first)
+    )
+    at = second["commitLogOffset"]
+    path = max(p for p in log_files(clean) if int(p.name) <= at)
+    with path.open("r+b") as file:
+        file.seek(at - int(path.name))
+        raw = file.read(second["storeSize"])
+        assert raw.count(was) == 1
+        assert len(was) == len(becomes)
+        file.seek(at - int(path.name))
+        file.write(raw.replace(was, becomes))
+    listed = one(report_of(clean.path), "queue-misses-record")
+    assert "of which a rebuild lists the first alone" in (listed.advice or "")
+    report = rebuild(clean.path, tmp_path / "rebuilt")
+    (said,) = report.recovery.lines_of_left_out()
+    assert said.startswith(
+        "doubled: 1 records of queue inner/0, whose queue offsets earlier records"
+    )
+    assert not report.all_well
+    again = one(report_of(tmp_path / "rebuilt"), "queue-offset-used-again")
+    assert (
+        "1 records of queue inner/0 have queue offsets that later records have too" in again.meaning
+    )
+    dangling = one(report_of(tmp_path / "rebuilt"), "queue-dangling-entry")
+    assert "lists none (it is lost, or its entry is out of order) at offset " in dangling.meaning
+    assert "get queue offsets of their own: rmqstore salvage" in (dangling.advice or "")

@@ -20,6 +20,7 @@ from rmq_store.cli.option_names import OnceCommand
 from rmq_store.cli.options import (
     json_option,
     open_store,
+    skip_damaged_option,
     store_command,
     tag_option,
     time_options,
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 @time_options
 @tag_option
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Print at most N messages.")
-@click.option("--skip-damaged", is_flag=True, help="Leave out damaged messages, and report them.")
+@skip_damaged_option
 @raw_option
 @click.option(
     "--verify-queue",

@@ -23,6 +23,7 @@ from rmq_store.cli.option_names import SYSTEM, TOPICS, OnceCommand
 from rmq_store.cli.options import (
     json_option,
     open_store,
+    skip_damaged_option,
     store_command,
     tag_option,
     time_options,
@@ -60,7 +61,7 @@ if TYPE_CHECKING:
 @click.option("--text", type=word, help="Only messages with this text in the body.")
 @click.option("--system", is_flag=True, help=SYSTEM)
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Print at most N messages.")
-@click.option("--skip-damaged", is_flag=True, help="Leave out damaged messages, and report them.")
+@skip_damaged_option
 @raw_option
 @columns_option
 @table_options

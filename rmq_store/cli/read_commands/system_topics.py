@@ -13,9 +13,15 @@ import click
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.messages import Damage
 from rmq_store.cli.option_names import OnceCommand
-from rmq_store.cli.options import json_option, open_store, store_command, word
+from rmq_store.cli.options import (
+    json_option,
+    open_store,
+    skip_damaged_option,
+    store_command,
+    word,
+)
 from rmq_store.cli.printing import print_pieces, reading
-from rmq_store.errors import InvalidArgumentError, StoreError, nearest
+from rmq_store.errors import InvalidArgumentError, nearest
 from rmq_store.store import MessageStore
 
 _DELAYED = ("waiting", "overdue", "delivered", "cancelled", "lost", "hidden")
@@ -75,9 +81,6 @@ _SHOWN = {
 _limit = click.option(
     "--limit", type=click.IntRange(min=1), metavar="N", help="Print at most N rows."
 )
-_skip_damaged = click.option(
-    "--skip-damaged", is_flag=True, help="Leave out damaged messages, and report them."
-)
 _topic = click.option("--topic", type=word, help="Only messages for this topic.")
 
 
@@ -87,7 +90,7 @@ _topic = click.option("--topic", type=word, help="Only messages for this topic."
 @click.option("--state", type=click.Choice(_DELAYED), help="Only messages in this state.")
 @click.option("--system", is_flag=True, help="Include the broker's own, such as pop checkpoints.")
 @_limit
-@_skip_damaged
+@skip_damaged_option
 @json_option
 def scheduled(
     store: str,
@@ -123,7 +126,7 @@ def scheduled(
 @_topic
 @click.option("--state", type=click.Choice(_TRANSACTIONS), help="Only transactions in this state.")
 @_limit
-@_skip_damaged
+@skip_damaged_option
 @json_option
 def transactions(
     store: str,
@@ -147,7 +150,7 @@ def transactions(
 @click.option("--group", type=word, help="Only this consumer group.")
 @click.option("--topic", type=word, help="Only messages of this topic.")
 @_limit
-@_skip_damaged
+@skip_damaged_option
 @json_option
 def retries(
     store: str,
@@ -173,7 +176,7 @@ def retries(
 @click.option("--group", type=word, help="Only reports of this producer or consumer group.")
 @click.option("--id", "message_id", type=word, help="Only reports about this message (UNIQ_KEY).")
 @_limit
-@_skip_damaged
+@skip_damaged_option
 @json_option
 def traces(
     store: str,
@@ -214,13 +217,6 @@ def _print(
     _refuse_unknown(store, wanted.get("topic") or wanted.get("originTopic"))
     counts: Counter[str] = Counter()
     left_out = 0
-    seen: set[tuple[str | None, int | None]] = set()
-
-    def once(error: StoreError) -> None:
-        """Some tables read a queue twice."""
-        if (error.path, error.offset) not in seen:
-            seen.add((error.path, error.offset))
-            damage(error)
 
     def of_users(found: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
         nonlocal left_out
@@ -235,7 +231,7 @@ def _print(
         given = {column: value for column, value in wanted.items() if value is not None}
         found = (
             row
-            for row in table.rows_past_damage(store, once if skip_damaged else None)
+            for row in table.rows_past_damage(store, damage.once if skip_damaged else None)
             if all(row.get(column) == value for column, value in given.items())
         )
         for row in islice(found if system else of_users(found), limit):

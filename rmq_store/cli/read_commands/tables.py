@@ -9,9 +9,10 @@ import click
 
 from rmq_store.cli.engines import Wanted, asked_store, engine_options
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
+from rmq_store.cli.messages import Damage
 from rmq_store.cli.option_names import GROUPS, SYSTEM, TOPIC, TOPICS, OnceCommand
-from rmq_store.cli.options import json_option, open_store, store_command, word
-from rmq_store.cli.printing import print_table, reading
+from rmq_store.cli.options import json_option, open_store, skip_damaged_option, store_command, word
+from rmq_store.cli.printing import print_table, reading, say
 from rmq_store.errors import InvalidArgumentError, nearest
 from rmq_store.text.progress import Progress
 
@@ -72,9 +73,15 @@ def lag(
 @click.command(cls=OnceCommand)
 @click.argument("name")
 @store_command
+@skip_damaged_option
 @json_option
 def table(
-    name: str, store: str, broker_conf: str | None, broker_name: str | None, as_json: bool
+    name: str,
+    store: str,
+    broker_conf: str | None,
+    broker_name: str | None,
+    skip_damaged: bool,
+    as_json: bool,
 ) -> None:
     """Print a table of the Spark source by its NAME: files, index, checkpoint, config, damage,
     ..."""
@@ -83,7 +90,23 @@ def table(
     known = [known.name for known in TABLES.values() if known.rows_of is not None]
     if name not in known:
         raise click.BadParameter(f"there is no table {name!r}. {nearest(name, known)}")
-    print_named(name, store, broker_conf, broker_name, as_json, system=True)
+    past = TABLES[name].rows_past_damage
+    if skip_damaged and past is None:
+        of_messages = [one.name for one in TABLES.values() if one.rows_past_damage is not None]
+        raise click.UsageError(
+            f"--skip-damaged is for tables of messages: {', '.join(of_messages)}"
+        )
+    if past is None:
+        print_named(name, store, broker_conf, broker_name, as_json, system=True)
+        return
+    damage = Damage(skip_damaged)
+    with open_store(store, broker_conf, broker_name) as opened, damage, reading(name, opened):
+        rows = past(opened, damage.once if skip_damaged else None)
+        found = TABLES[name].of_rows(opened.broker_name, rows)
+    print_table(found, as_json)
+    damage.conclude()
+    if damage.count:
+        sys.exit(EXIT_FINDINGS)
 
 
 # The columns printed as text. --json prints all columns.
@@ -119,7 +142,9 @@ def print_named(
             )
         with reading(name, opened):
             found = TABLES[name].of(opened)
-            unread = name == "topics" and opened.view.topics_problem is not None
+            of_topics = name == "topics"
+            unread = of_topics and opened.view.topics_problem is not None
+            unknown = list(filter(opened.is_undeclared, opened.topics() if of_topics else ()))
         if topic is not None:
             found = found.filter(pc.equal(found["topic"], topic))
         elif not system:
@@ -128,6 +153,8 @@ def print_named(
     shown = _SHOWN.get(name)
     there = [column for column in shown or () if column in found.column_names]
     print_table(found, as_json, columns=there or None)
+    if unknown:
+        say(f"not in topics.json, so that a broker refuses them: {', '.join(unknown)}", err=True)
     if unread:
         sys.exit(EXIT_FINDINGS)
 

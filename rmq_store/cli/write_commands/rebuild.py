@@ -20,7 +20,7 @@ from rmq_store.cli.options import (
 )
 from rmq_store.cli.printing import print_json, say
 from rmq_store.escaping import printable
-from rmq_store.format.topics import SCHEDULE_TOPIC
+from rmq_store.recovery.report import GIVE_THE_FILE, line_of_default_delays
 from rmq_store.text.progress import Progress
 
 
@@ -79,10 +79,7 @@ def rebuild(
                 f"plain ones: {', '.join(map(printable, report.kind_unknown))}"
             )
         if report.default_delays:
-            say(
-                f"{report.default_delays} entries of {SCHEDULE_TOPIC} have the times of the default delay "
-                "levels. If the broker has a messageDelayLevel, give its file: --broker-conf"
-            )
+            say(line_of_default_delays(report.default_delays, again=GIVE_THE_FILE))
         if recovery.intact_cut:
             say(recovery.line_of_intact_cut())
         for line in recovery.lines_of_left_out():
