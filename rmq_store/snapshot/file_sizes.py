@@ -102,13 +102,13 @@ def is_cut_short(log: CommitLog) -> bool:
     and one that is not full ends with zeros.
     """
     segments = log.chain.segments
-    if len(segments) != 1 or log.chain.is_remote or not segments[0].size:
+    if len(segments) != 1 or not 0 < segments[0].size <= log.chain.cost.spare:
         return False
     own = CommitLog(log.chain.folders, file_size=segments[0].size)
     end = own.chain.stop
     last: SoundRun | Extent | None = None
     try:
-        if not own.chain.window(max(own.start, end - _END), end).any():
+        if not own.chain.read(max(own.start, end - _END), end).any():
             return False
         for piece in walk(own, check_crc=False):
             last = piece
@@ -116,7 +116,7 @@ def is_cut_short(log: CommitLog) -> bool:
             return last is not None and last.stop == end
         if last.gap not in (Gap.TORN, Gap.DAMAGED) or last.stop != end:
             return False
-        head = own.chain.window(last.start, min(end, last.start + BLANK_SIZE)).tobytes()
+        head = own.chain.read(last.start, min(end, last.start + BLANK_SIZE)).tobytes()
         magic = int.from_bytes(head[4:], "big")
         return len(head) < BLANK_SIZE or (
             magic in (MAGIC_V1, MAGIC_V2) and last.start + int.from_bytes(head[:4], "big") > end
