@@ -191,7 +191,7 @@ class MessageStore:
             self._shadow.close()
 
     def release_files(self) -> None:
-        """Unmap the files of a local store, for a caller with many open stores. The next read maps
+        """Close the files of a local store, for a caller with many open stores. The next read opens
         them again."""
         if self._shadow is None:
             self._unmap()

@@ -18,7 +18,7 @@ from rmq_store.format.queues import QueueId
 
 LOG = logging.getLogger("rmqstore")
 _LAST_ID, _DIGITS = 2**31 - 1, 10  # a Java int
-_QUEUE_FILES_MAPPED = 64
+_QUEUE_FILES_KEPT = 32  # open; to open one again costs some microseconds
 _REMOTE_BLOCK = 16 << 10  # small, because the search for a queue's end reads a few distant places
 
 
@@ -36,7 +36,7 @@ class QueueFolders:
     def __init__(self, root: Path, config: StoreConfig) -> None:
         self.root = root
         self.config = config
-        self._sources = Sources(_QUEUE_FILES_MAPPED, block=_REMOTE_BLOCK)
+        self._sources = Sources(_QUEUE_FILES_KEPT, block=_REMOTE_BLOCK)
         self._open: dict[QueueId, QueueFiles] = {}
 
     @property
@@ -70,8 +70,12 @@ class QueueFolders:
             )
         return files
 
+    def release(self) -> None:
+        """Close the files of a local store; the next read opens them again."""
+        self._sources.release()
+
     def close(self) -> None:
-        """Release all mapped files."""
+        """Close all files."""
         self._sources.clear()
         self._open.clear()
 

@@ -226,6 +226,12 @@ class Sources:
             _refuse_fault(guarded)
         self._faults = known
 
+    def release(self) -> None:
+        """Close the files of disks; what was fetched of remote ones stays."""
+        with self._lock:
+            for path in [path for path, file in self._kept.items() if file.is_there]:
+                del self._kept[path]
+
     def clear(self) -> None:
         """Release all mappings; a file is unmapped once no view on it is left."""
         with self._lock:

@@ -115,6 +115,7 @@ def _look_at_all(log: CommitLog, folders: QueueFolders) -> dict[QueueId, ListedQ
         found[queue] = _look_at(files, batch, log.start)
 
     side_by_side(look, queues, log.chain.cost.looks_at_once)
+    folders.release()
     return {queue: found[queue] for queue, _, _ in queues}
 
 
