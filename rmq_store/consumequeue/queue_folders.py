@@ -18,7 +18,7 @@ from rmq_store.format.queues import QueueId
 
 LOG = logging.getLogger("rmqstore")
 _LAST_ID, _DIGITS = 2**31 - 1, 10  # a Java int
-_QUEUE_FILES_KEPT = 32  # open; to open one again costs some microseconds
+_QUEUE_FILES_KEPT = 16  # open; to open one again costs some microseconds
 _REMOTE_BLOCK = 16 << 10  # small, because the search for a queue's end reads a few distant places
 
 
