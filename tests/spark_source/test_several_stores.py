@@ -7,6 +7,7 @@ import os
 import pickle
 import resource
 from collections import Counter
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -172,14 +173,15 @@ def test_a_query_has_the_files_of_one_store_open_at_a_time(golden: Golden, tmp_p
         (tmp_path / f"broker-{number:02}").symlink_to(golden(NAME).path)
     options = {"path": str(tmp_path / "broker-*"), "startingTimestamp": "-1d"}
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with open(os.devnull, "rb") as file:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (file.fileno() + 60, before[1]))
-        try:
-            plan = pin_all(parse_options(options))
-            shares = shares_of(plan)
-            shares += end_shares(plan, shares)
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    used = {int(number) for number in os.listdir("/proc/self/fd")}
+    free = (number for number in count() if number not in used)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (next(islice(free, 60, None)), before[1]))
+    try:
+        plan = pin_all(parse_options(options))
+        shares = shares_of(plan)
+        shares += end_shares(plan, shares)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
     assert {share.store for share in shares} == set(range(20))
 
 
