@@ -148,7 +148,7 @@ class LogReader:
     def _unqueued(self, headers: Headers) -> Iterator[ListedEntries]:
         """Records that are in no queue, with a wanted topic and time."""
         topics = stored_topics(headers).dictionary_encode()
-        codes = numbers_of(topics.indices, np.int64)
+        codes = numbers_of(topics.indices, np.int32).astype(np.int64)
         ids = headers.queue_id.astype(np.int64)
         queues, queue = numbered_queues(topics.dictionary.to_pylist(), codes, ids)
         limits = [self._limits_of(one) or _NOTHING for one in queues]
