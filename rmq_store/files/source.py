@@ -93,7 +93,7 @@ class Window:
     of the block, because zeros in place of the bytes may have caused it.
     """
 
-    __slots__ = ("_fetched", "_file", "_held", "_size", "_sources", "_start", "bytes")
+    __slots__ = ("_fetched", "_file", "_held", "_is_open", "_size", "_sources", "_start", "bytes")
 
     def __init__(self, sources: Sources, file: Source, start: int, stop: int, size: int) -> None:
         """The bytes [start, stop) of a file of `size` bytes; zeros where it is shorter.
@@ -106,6 +106,7 @@ class Window:
         self._fetched = False
         file.check(self._size)
         file.hold()
+        self._is_open = True
         if held == stop - start:
             self.bytes: Bytes = file.bytes[start:stop]
         else:
@@ -113,11 +114,18 @@ class Window:
             self._copy()
 
     def fetch(self, starts: Iterable[int], stops: Iterable[int]) -> None:
-        """Make ranges of the bytes available; positions count from the first byte of the window."""
+        """Make ranges of the bytes available; positions count from the first byte of the window.
+
+        An error ends the window, because it may come before the `with` block.
+        """
         if not self._file.is_there:
             first = np.minimum(np.asarray(starts, dtype=np.int64), self._held) + self._start
             last = np.minimum(np.asarray(stops, dtype=np.int64), self._held) + self._start
-            self._file.fetch(first, last, first=not self._fetched)
+            try:
+                self._file.fetch(first, last, first=not self._fetched)
+            except BaseException:
+                self._release()
+                raise
             self._fetched = True
             if self._held < len(self.bytes):
                 self._copy()
@@ -146,9 +154,14 @@ class Window:
         error: BaseException | None,
         at: TracebackType | None,
     ) -> None:
-        self._file.release()
+        self._release()
         if kind is not GeneratorExit:
             self._check()
+
+    def _release(self) -> None:
+        if self._is_open:
+            self._is_open = False
+            self._file.release()
 
 
 class Sources:
@@ -278,6 +291,8 @@ class LocalFile:
         try:
             # No more than the listed size: bytes after it belong to a later snapshot.
             mapped = mmap.mmap(self._fd, segment.size, access=mmap.ACCESS_READ)
+        except ValueError:  # the file was cut since the check
+            raise _shrunk(segment, os.fstat(self._fd).st_size) from None
         except OSError as error:
             raise from_os_error(segment.path, error, "mapping") from error
         self._guarded = guard(mapped, segment)

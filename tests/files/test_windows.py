@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -90,6 +91,20 @@ def test_a_file_that_was_cut_is_data_loss(chain: SegmentChain, tmp_path: Path) -
     os.truncate(tmp_path / "0".zfill(20), 20)
     with pytest.raises(DataLossError, match="became shorter"):
         chain.read(10, 30)
+
+
+def test_a_file_that_is_cut_while_it_is_mapped_is_data_loss(
+    chain: SegmentChain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    map_file = mmap.mmap
+
+    def cut_and_map(fd: int, size: int, **how: int) -> mmap.mmap:
+        os.truncate(tmp_path / "0".zfill(20), 20)
+        return map_file(fd, size, **how)
+
+    monkeypatch.setattr(mmap, "mmap", cut_and_map)
+    with pytest.raises(DataLossError, match="became shorter"):
+        chain.window(10, 30)
 
 
 def test_a_fifo_in_its_place_makes_nobody_wait(chain: SegmentChain, tmp_path: Path) -> None:

@@ -197,6 +197,30 @@ def test_the_log_of_multipath_is_not_found_without_its_folders(
             assert len(all_rows(store)) > len(all_rows(alone, on_damage=lambda error: None))
 
 
+WITH_UNQUEUED = ["direct-5.5.0", "expired-5.5.0", "ext-5.5.0", "geometry-5.5.0", "tsp-5.5.0"]
+
+
+@pytest.mark.parametrize("name", WITH_UNQUEUED)
+def test_records_of_no_queue_are_rows_of_the_log_if_asked_for(
+    untouched: Callable[[str], GoldenStore], name: str
+) -> None:
+    golden = untouched(name)
+    wanted = [
+        (record["topic"], record["queueId"], record["commitLogOffset"])
+        for record in golden.truth
+        if not in_a_queue(record)
+    ]
+    columns = ["topic", "queueId", "commitLogOffset", "queueOffset"]
+    with golden.open() as store:
+        rows = store.read_log(columns=columns, include_unqueued=True).read_all().to_pylist()
+        listed = store.read_log(columns=columns).read_all().to_pylist()
+    unqueued = [row for row in rows if row["queueOffset"] is None]
+    found = [(row["topic"], row["queueId"], row["commitLogOffset"]) for row in unqueued]
+    assert sorted(found) == sorted(wanted)
+    assert len({topic for topic, *_ in wanted}) > 1
+    assert [row for row in rows if row["queueOffset"] is not None] == listed
+
+
 # --- what is committed -----------------------------------------------------------------------------
 
 

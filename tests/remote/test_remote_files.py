@@ -13,10 +13,14 @@ import pyarrow.fs as pafs
 import pytest
 
 from rmq_store import MessageStore, StoreError
-from rmq_store.errors import MissingFileError
+from rmq_store.errors import AccessError, MissingFileError
+from rmq_store.files import source
 from rmq_store.files.parallel import IN_FLIGHT, side_by_side
+from rmq_store.files.remote import blocks
 from rmq_store.files.remote import remote_store as remote
-from rmq_store.files.remote.blocks import Held, RemoteFile
+from rmq_store.files.remote.blocks import BLOCK, Held, RemoteFile
+from rmq_store.files.segments import SegmentFile
+from rmq_store.files.source import Sources
 from tests.conftest import GoldenStore, unpack
 from tests.snapshot.test_lost_ends import far_from_the_ends
 from tests.snapshot.test_uncovered_bytes import IDLE, lose_idle_end
@@ -136,8 +140,8 @@ class Pattern:
 
 
 def test_neighbours_are_fetched_together_and_nothing_twice() -> None:
-    source = Pattern()
-    file = RemoteFile(source, "a", 10_000_000, Held(), block=4096)  # type: ignore[arg-type]
+    pattern = Pattern()
+    file = RemoteFile(pattern, "a", 10_000_000, Held(), block=4096)  # type: ignore[arg-type]
     chance = random.Random(SEED)
     for _ in range(40):
         starts = np.array(
@@ -148,11 +152,58 @@ def test_neighbours_are_fetched_together_and_nothing_twice() -> None:
         for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
             assert (file.bytes[start:stop] == np.arange(start, stop) % 251).all()
     assert file.held_bytes <= 10_002_432
-    asked = len(source.asked)
+    asked = len(pattern.asked)
     file.fetch(np.array([0]), np.array([10_000_000]))
     file.fetch(np.array([0]), np.array([10_000_000]))
-    assert max(stop - start for start, stop in source.asked) <= 4 << 20
-    assert len(source.asked) <= asked + 3 + 2442 // 17
+    assert max(stop - start for start, stop in pattern.asked) <= 4 << 20
+    assert len(pattern.asked) <= asked + 3 + 2442 // 17
+
+
+@pytest.fixture
+def patterns(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], SegmentFile]:
+    """`patterns(name)`: a file of 100 blocks in an object store."""
+    store = Pattern()
+    monkeypatch.setattr(source, "shadow_of", lambda path: store)
+    return lambda name: SegmentFile(name, 0, 100 * BLOCK)
+
+
+def test_a_window_that_cannot_be_fetched_keeps_no_blocks_in_memory(
+    patterns: Callable[[str], SegmentFile], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocks, "KEPT_BYTES", 2 * BLOCK)
+    read, asked = Pattern.read, []
+
+    def fails_once(store: Pattern, path: str, start: int, stop: int) -> bytes:
+        asked.append(start)
+        if len(asked) == 1:
+            raise AccessError(path, reason="the network is down")
+        return read(store, path, start, stop)
+
+    monkeypatch.setattr(Pattern, "read", fails_once)
+    sources, file = Sources(2), patterns("a")
+    with pytest.raises(AccessError):
+        sources.window(file, 0, BLOCK)
+    for number in range(100):
+        with sources.window(file, number * BLOCK, (number + 1) * BLOCK) as window:
+            assert (window.bytes[:9] == (np.arange(9) + number * BLOCK) % 251).all()
+    held = sources.get(file)
+    assert isinstance(held, RemoteFile)
+    assert held.held_bytes <= 4 * BLOCK
+
+
+def test_what_an_open_window_fetches_of_a_released_file_does_not_count(
+    patterns: Callable[[str], SegmentFile], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source, "KEPT_BYTES", 2 * BLOCK)
+    sources, other = Sources(2), patterns("b")
+    for _ in range(5):
+        with sources.window(patterns("a"), 0, 100 * BLOCK, fetch=False) as window:
+            window.fetch([0], [3 * BLOCK])
+            sources.get(other, to_fetch=True)  # releases the one of the window
+            window.fetch([3 * BLOCK], [6 * BLOCK])
+            assert (window.bytes[: 6 * BLOCK] == np.arange(6 * BLOCK) % 251).all()
+    with sources.window(other, 0, BLOCK):
+        assert sources._held.bytes == BLOCK
 
 
 def test_work_side_by_side_is_done_once_each_and_stops_at_an_error() -> None:
