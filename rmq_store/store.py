@@ -19,6 +19,7 @@ from rmq_store.config.locate import commitlog_folders, require_store
 from rmq_store.config.topics_json import batch_topics
 from rmq_store.consumequeue.queue_folders import QueueFolders
 from rmq_store.errors import ReadOnlyStoreError
+from rmq_store.escaping import is_utf8, printable
 from rmq_store.files.remote.remote_store import Listing, Shadow, open_shadow
 from rmq_store.files.remote.uri_filesystem import is_uri
 from rmq_store.files.segments import again_if_expired
@@ -140,6 +141,8 @@ class MessageStore:
             )
             folder = root.absolute().name if shadow is None else where.rpartition("/")[2]
             name = broker_name or known.brokerName or folder
+            if not is_utf8(name):  # a folder's; columns of text have no room for it
+                name = printable(name)
             store = again_if_expired(lambda: cls(root, known, name, snapshot, release, queues))
             on_failure.pop_all()
         if shadow is not None:

@@ -21,6 +21,7 @@ from types import NoneType, UnionType
 from typing import Any, ClassVar, Generic, TypeVar, get_args, get_origin, get_type_hints
 
 from rmq_store.errors import AccessError, CorruptConfigError, InvalidArgumentError, StoreError
+from rmq_store.escaping import printable_json
 from rmq_store.files.durable_files import LARGEST_JSON, read_file, write_whole
 
 FORMAT = 1
@@ -115,9 +116,12 @@ def write_entry(path: Path, of: str, content: Mapping[str, Any]) -> None:
 
 
 def entry_text(of: str, content: Mapping[str, Any]) -> str:
-    """What such a file has, as one line of JSON. `of`: who writes it."""
+    """What such a file has, as one line of JSON. `of`: who writes it.
+
+    A path that is not UTF-8 comes back as it is.
+    """
     whole = {"format": FORMAT, "journal": of, **content}
-    return json.dumps(whole, ensure_ascii=False, default=asdict)
+    return printable_json(json.dumps(whole, ensure_ascii=False, default=asdict))
 
 
 def read_entry(

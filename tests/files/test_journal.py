@@ -71,6 +71,15 @@ def test_what_is_recorded_is_what_the_next_process_reads(tmp_path: Path) -> None
     assert names(tmp_path) == []
 
 
+def test_a_path_that_is_not_utf_8_comes_back(tmp_path: Path) -> None:
+    path = os.fsdecode(b"/stores/raw\xff \xe4\xbd\xa0\n")
+    with OfTests(tmp_path) as journal:
+        journal.save(Work(path, WORK.ranges), Ended(path, 7))
+    with OfTests(tmp_path) as again:
+        assert again.begun == Work(path, WORK.ranges)
+        assert again.done == (Ended(path, 7),)
+
+
 def test_the_file_is_what_its_docstring_says(tmp_path: Path) -> None:
     with OfTests(tmp_path) as journal:
         journal.save(Work("w", WORK.ranges), Ended("v", 7))

@@ -14,12 +14,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from rmq_store import MessageStore
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.escaping import printable, printable_json
 from rmq_store.tables import TABLES
 from rmqstore_jobs.running.provenance import Provenance
 from rmqstore_jobs.running.result_tables import Answer
-from tests.support.golden import unpack
+from tests.support.golden import unpack, user_topic
 from tests.support.running.commands import call
 
 RED, TITLE, BIDI, C1 = "evil\x1b[31m", "g\x1b]0;x\x07\n", "bi\u202edi", "c\x9bd"
@@ -125,3 +126,14 @@ def test_warnings_name_topics_without_what_a_terminal_acts_on(tmp_path: Path) ->
     done = call("lag", store.path)
     assert "warning: queue ev\\u001b]0;x\\u0007il/0 has no files" in done.stderr
     assert "\x1b" not in done.both
+
+
+def test_a_store_in_a_folder_whose_name_is_not_utf_8_is_read(tmp_path: Path) -> None:
+    golden = unpack("clean-5.2.0", tmp_path)
+    path = tmp_path / os.fsdecode(b"raw\xff")
+    Path(golden.path).rename(path)
+    with MessageStore.open(path) as store:
+        assert store.broker_name == "raw\\xff"
+        found = store.read_batches(columns=["brokerName", "commitLogOffset"]).read_all()
+        assert found.num_rows == sum(map(user_topic, golden.truth))
+        assert set(found.column(0).to_pylist()) == {"raw\\xff"}
