@@ -41,7 +41,7 @@ from rmq_store.reading.log_reader import (
     ranges_within,
 )
 from rmq_store.reading.message_lookup import MessageLookup
-from rmq_store.reading.read_options import OnDamage, ReadHow, ReadManner, ReadOptions
+from rmq_store.reading.query import OnDamage, Query, ReadHow, ReadManner
 from rmq_store.reading.slice_reader import SliceReader, ranges_of_slices
 from rmq_store.snapshot.file_sizes import geometry_found
 from rmq_store.snapshot.queue_view import QueueView
@@ -325,12 +325,12 @@ class MessageStore:
         the entry is left out, and batches may be empty. A file that is cut during the read is a
         TruncatedFileError in any case.
         """
-        options = ReadOptions.of(verify_queue, **how)
-        reader = self._reader(options, ranges_of_slices(slices))
+        query = Query.of(verify_queue, **how)
+        reader = self._reader(query, ranges_of_slices(slices))
         if whole is None and reader.may_account:
             whole = whole_range(self.view, slices, self.is_system_topic)
         self.view.fetch_ahead((*slices, *(whole.rest if whole else ())))
-        return pa.RecordBatchReader.from_batches(options.schema, reader.read(slices, whole))
+        return pa.RecordBatchReader.from_batches(query.schema, reader.read(slices, whole))
 
     def read_log(
         self,
@@ -349,17 +349,17 @@ class MessageStore:
         keywords are those of `ReadHow`; every stretch that is neither record nor filler is damage, and
         so is a DLedger log after this one.
         """
-        options = ReadOptions.of(verify_queue=True, **how)
+        query = Query.of(verify_queue=True, **how)
         limits = limits or everything
-        rows = self._reader(options, ranges_within(limits))
+        rows = self._reader(query, ranges_within(limits))
         levels, declared = self.config.delay_levels_ms, batch_topics(self.view.declared_topics)
         unread = unread_dledger(self.path, self.config, self.log.chain.segments)
         reader = LogReader(rows, limits, levels, declared, include_unqueued, unread)
-        return pa.RecordBatchReader.from_batches(options.schema, reader.read(start, stop))
+        return pa.RecordBatchReader.from_batches(query.schema, reader.read(start, stop))
 
-    def _reader(self, options: ReadOptions, ranges_of: RangesOf) -> SliceReader:
+    def _reader(self, query: Query, ranges_of: RangesOf) -> SliceReader:
         end = self._snapshot.log_end
-        return SliceReader(self.log, self.view, self.broker_name, end, options, ranges_of)
+        return SliceReader(self.log, self.view, self.broker_name, end, query, ranges_of)
 
     def read_batches(
         self,

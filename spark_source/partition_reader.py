@@ -12,7 +12,7 @@ import pyarrow as pa
 from rmq_store import MessageStore
 from rmq_store.commitlog.next_intact_record import walk_to_record
 from rmq_store.format.queues import QueueSlice
-from rmq_store.reading.read_options import OnDamage
+from rmq_store.reading.query import OnDamage, ReadHow
 from rmq_store.search.log_partitions import LogSlice, pieces_of
 from rmq_store.search.prefetch import offset_at_log
 from rmq_store.snapshot.uncovered_bytes import WholeRange
@@ -66,39 +66,31 @@ def read_messages(
         return
     checks_bodies = bool(_BODIES.intersection(columns))
     first_rows = None if plan.is_wave else _FIRST_BATCH_ROWS
+    how: ReadHow = {
+        "columns": columns,
+        "tags": asked.tags,
+        "keys": asked.keys,
+        "first_batch_rows": first_rows,
+        "check_crc": checks_bodies,
+        "max_body_bytes": asked.max_body_bytes,
+        "unwrap_batches": asked.unwrap_batches,
+        "on_damage": damage,
+    }
     if plan.limits is not None:
         assert share.slice is not None
+        unqueued, part = asked.include_unqueued, share.slice
         yield from store.read_log(
-            share.slice.start,
-            share.slice.stop,
-            limits=plan.limits,
-            columns=columns,
-            tags=asked.tags,
-            keys=asked.keys,
-            include_unqueued=asked.include_unqueued,
-            first_batch_rows=first_rows,
-            check_crc=checks_bodies,
-            max_body_bytes=asked.max_body_bytes,
-            unwrap_batches=asked.unwrap_batches,
-            on_damage=damage,
+            part.start, part.stop, limits=plan.limits, include_unqueued=unqueued, **how
         )
         return
     whole = _whole_range(plan, share, store)
+    how |= {"check_ends": False, "log_order": log_order}  # shares of their own look at the ends
     for slices in pieces_of_share(plan, share, store):
         yield from store.read_slices(
             slices,
-            whole=whole,
-            columns=columns,
-            tags=asked.tags,
-            keys=asked.keys,
-            first_batch_rows=first_rows,
-            check_crc=checks_bodies,
-            max_body_bytes=asked.max_body_bytes,
-            unwrap_batches=asked.unwrap_batches,
             verify_queue=asked.verify_queue,
-            check_ends=False,  # shares of their own do it
-            log_order=log_order,
-            on_damage=damage,
+            whole=whole,
+            **how,
         )
 
 

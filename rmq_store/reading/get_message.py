@@ -14,7 +14,7 @@ from rmq_store.format.message import Message
 from rmq_store.format.queues import QueueId
 from rmq_store.format.tag_key_hashes import tags_code
 from rmq_store.reading.message_lookup import MessageLookup, broker_position
-from rmq_store.reading.read_options import parse_tags, positive
+from rmq_store.reading.query import parse_tags, positive
 from rmq_store.snapshot.queue_view import QueueView
 
 # Defaults of MessageStoreConfig.

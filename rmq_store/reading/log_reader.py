@@ -83,8 +83,8 @@ class LogReader:
         self.batch_topics = frozenset(batch_topics)
         self.include_unqueued, self.unread = include_unqueued, unread
         # A batch is read if one of its messages is wanted.
-        self.unwrap = rows_reader.options.unwrap
-        self.on_damage = rows_reader.options.on_damage
+        self.unwrap = rows_reader.query.unwrap_batches
+        self.on_damage = rows_reader.query.on_damage
         self._known: dict[QueueId, QueueLimits | None] = {}
 
     def read(self, start: int | None, stop: int | None) -> Iterator[pa.RecordBatch]:

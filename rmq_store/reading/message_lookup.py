@@ -28,7 +28,7 @@ from rmq_store.format.record import Record
 from rmq_store.index.items_of_messages import has_key
 from rmq_store.index.query_message import KeyIndex
 from rmq_store.reading.damage_modes import OnDamage, handler_of_search
-from rmq_store.reading.read_options import ReadOptions
+from rmq_store.reading.query import Query
 from rmq_store.reading.slice_reader import SliceReader, ranges_of_slices
 from rmq_store.snapshot.queue_view import QueueView
 
@@ -405,11 +405,11 @@ def messages_in_batch_queues(
     slices = [part for part in slices if part.start < part.stop]
     if not slices:
         return
-    options = ReadOptions.of(
+    query = Query.of(
         verify_queue=False, columns=_NAMES, keys={key}, unwrap_batches=True, on_damage=on_damage
     )
     ranges = ranges_of_slices(slices)
-    reader = SliceReader(log, view, broker_name, view.snapshot.log_end, options, ranges)
+    reader = SliceReader(log, view, broker_name, view.snapshot.log_end, query, ranges)
     for batch in reader.read(slices):
         for message in _messages(batch):
             if begin <= message.store_timestamp and (end is None or message.store_timestamp <= end):

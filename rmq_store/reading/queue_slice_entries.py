@@ -20,7 +20,7 @@ from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.tag_key_hashes import tags_code
 from rmq_store.format.topics import SCHEDULE_TOPIC
 from rmq_store.reading.log_order import in_log_order, queue_after_queue
-from rmq_store.reading.read_options import ReadOptions
+from rmq_store.reading.query import Query
 from rmq_store.snapshot.queue_view import QueueView
 from rmq_store.snapshot.uncovered_bytes import UncoveredBytes, WholeRange
 
@@ -38,24 +38,24 @@ class WantedEntries:
         view: QueueView,
         log: CommitLog,
         log_end: int,
-        options: ReadOptions,
+        query: Query,
         damaged: Callable[[StoreError, ListedAt | None], None],
         *,
         reads_log: bool,
     ) -> None:
         self._view, self._log, self._log_end = view, log, log_end
-        self._options, self._damaged, self._reads_log = options, damaged, reads_log
+        self._query, self._damaged, self._reads_log = query, damaged, reads_log
         self._holes = log.chain.holes
         self._hashes = (
             None
-            if self._options.tags is None
-            else np.array([tags_code(tag) & _MASK32 for tag in self._options.tags], dtype=np.int64)
+            if self._query.tags is None
+            else np.array([tags_code(tag) & _MASK32 for tag in self._query.tags], dtype=np.int64)
         )
 
     def wanted(self, slices: Sequence[QueueSlice]) -> Iterator[ListedEntries]:
         """The wanted entries of all slices, in log order unless the caller lets go of it."""
         # Records are read in the order of the log in any case, to go through it once.
-        keeps_order = self._options.log_order or self._reads_log
+        keeps_order = self._query.log_order or self._reads_log
         return self._chosen(slices, self._with_tags, keeps_order=keeps_order)
 
     def all_in_log_order(
@@ -107,11 +107,11 @@ class WantedEntries:
         ordered = in_log_order if keeps_order else queue_after_queue
         return ordered(
             parts,
-            self._view.listed_entries if self._options.unwrap else self._view.slice_entries,
+            self._view.listed_entries if self._query.unwrap_batches else self._view.slice_entries,
             keep,
             batch_queues={part.queue for part in parts if self._view.is_batch(part.queue)},
-            least_rows=self._options.batch_rows,
-            first_rows=self._options.first_batch_rows,
+            least_rows=self._query.batch_rows,
+            first_rows=self._query.first_batch_rows,
         )
 
     def _leads(self, entries: Entries) -> npt.NDArray[np.bool_]:
@@ -137,7 +137,7 @@ class WantedEntries:
         """Whether tagsCode is that of the message: not a time, nor one of several messages."""
         if queue.topic == SCHEDULE_TOPIC:
             return False
-        return not (self._options.unwrap and self._view.is_batch(queue))
+        return not (self._query.unwrap_batches and self._view.is_batch(queue))
 
     def _may_match(self, tags_code: Ints) -> npt.NDArray[np.bool_]:
         assert self._hashes is not None
@@ -171,7 +171,7 @@ class WantedEntries:
             if not len(entries):
                 return entries, end
         end = int(entries.log_offset[-1] + entries.size[-1])
-        if self._options.unwrap and self._view.is_batch(part.queue):
+        if self._query.unwrap_batches and self._view.is_batch(part.queue):
             entries = _each_message(entries, part)
         return entries, end
 

@@ -38,8 +38,8 @@ from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.index.items_of_messages import rows_with_key
 from rmq_store.reading.damage_modes import DamageMode
 from rmq_store.reading.inner_batch_rows import MemberBatches, RangesOf, all_offsets, listed_row
+from rmq_store.reading.query import Query
 from rmq_store.reading.queue_slice_entries import WantedEntries
-from rmq_store.reading.read_options import ReadOptions
 from rmq_store.snapshot.queue_view import QueueView
 from rmq_store.snapshot.uncovered_bytes import WholeRange
 
@@ -59,7 +59,7 @@ class SliceReader:
         view: QueueView,
         broker_name: str,
         log_end: int,
-        options: ReadOptions,
+        query: Query,
         ranges_of: RangesOf = all_offsets,
     ) -> None:
         """`ranges_of`: the wanted messages of inner batches, which a range may begin or end inside of."""
@@ -71,20 +71,20 @@ class SliceReader:
         ] = []  # to be reported once it is certain that all bytes were there
         self.log = log
         self.log_end = log_end
-        self.options = options
-        self._asked = column_names(options.columns)
+        self.query = query
+        self._asked = column_names(query.columns)
         # Members of batches are sorted in log order by the position of their record.
-        ordered = options.unwrap and _PLACE not in self._asked
+        ordered = query.unwrap_batches and _PLACE not in self._asked
         self._builder = BatchBuilder(
             broker_name,
             (*self._asked, _PLACE) if ordered else self._asked,
         )
         self._hides_place = ordered
-        self._reads_bodies = options.check_crc or bool(_BODIES.intersection(self._builder.names))
-        self._filters = options.tags is not None or options.keys is not None
-        self._reads_log = needs_log(self._builder.names) or self._filters or options.verify_queue
+        self._reads_bodies = query.check_crc or bool(_BODIES.intersection(self._builder.names))
+        self._filters = query.tags is not None or query.keys is not None
+        self._reads_log = needs_log(self._builder.names) or self._filters or query.verify_queue
         self._entries = WantedEntries(
-            view, log, log_end, options, self._damaged, reads_log=self._reads_log
+            view, log, log_end, query, self._damaged, reads_log=self._reads_log
         )
         self._members = MemberBatches(
             log,
@@ -97,8 +97,8 @@ class SliceReader:
     @property
     def may_account(self) -> bool:
         """Whether a read may account for every byte of the log: it opens the log anyway."""
-        options = self.options
-        return self._reads_log and options.check_ends and not (options.verify_queue or options.keys)
+        query = self.query
+        return self._reads_log and query.check_ends and not (query.verify_queue or query.keys)
 
     def read(
         self, slices: Sequence[QueueSlice], whole: WholeRange | None = None
@@ -123,8 +123,8 @@ class SliceReader:
             pieces = self._entries.wanted(slices)
         yield from self._sound_batches(counted(pieces))
         errors: Iterable[StoreError] = ()
-        if self.options.check_ends:
-            verify, sound = self.options.verify_queue, not self._damages
+        if self.query.check_ends:
+            verify, sound = self.query.verify_queue, not self._damages
             errors = ends.errors(slices, verify, uncovered, sound=sound)
         elif uncovered is not None:
             errors = ends.errors_of(uncovered)
@@ -137,13 +137,13 @@ class SliceReader:
         return self._in_mode(self._sound_batches(counted(pieces)))
 
     def _in_mode(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        taker = self.options.on_damage
+        taker = self.query.on_damage
         if isinstance(taker, DamageMode):
             return taker.applied(batches, self._broker_name, self._asked)
         return batches
 
     def _sound_batches(self, pieces: Iterable[ListedEntries]) -> Iterator[pa.RecordBatch]:
-        rows_next = self.options.first_batch_rows or self.options.batch_rows
+        rows_next = self.query.first_batch_rows or self.query.batch_rows
         reported = 0
         for rows in pieces:
             at = 0
@@ -152,7 +152,7 @@ class SliceReader:
                 for batch in self._batches(rows.take(slice(at, upto))):
                     self._report()
                     if batch.num_rows or self._damages != reported:
-                        rows_next = self.options.batch_rows
+                        rows_next = self.query.batch_rows
                         reported = self._damages
                         yield batch.select(self._asked) if self._hides_place else batch
                 at = upto
@@ -164,7 +164,7 @@ class SliceReader:
         if not self._reads_log:
             return upto  # the records are not loaded, so their sizes do not matter
         sizes = np.cumsum(rows.size[at:upto])
-        upto = at + max(1, int(np.searchsorted(sizes, self.options.batch_bytes, side="right")))
+        upto = at + max(1, int(np.searchsorted(sizes, self.query.batch_bytes, side="right")))
         file = rows.log_offset[at:upto] // self.log.chain.file_size
         if file[0] != file[-1]:
             upto = at + int(np.argmax(file != file[0]))
@@ -192,7 +192,7 @@ class SliceReader:
         """The batches of rows whose records are in the bytes of the log from offset `first` on."""
         rows, headers, stored = self._located(window, first, rows)
         inner = np.zeros(len(rows), dtype=bool)
-        if self.options.unwrap:
+        if self.query.unwrap_batches:
             inner |= (headers.sys_flag & SysFlag.INNER_BATCH) != 0
         properties: PropertyColumns | None = None
         if self._filters and len(rows):  # members of an inner batch have tags and keys of their own
@@ -211,11 +211,11 @@ class SliceReader:
 
     def _matches(self, properties: PropertyColumns) -> npt.NDArray[np.bool_]:
         hits = np.ones(len(properties.tags), dtype=bool)
-        if self.options.tags is not None:
-            tags = pc.is_in(properties.tags, pa.array(sorted(self.options.tags)))
+        if self.query.tags is not None:
+            tags = pc.is_in(properties.tags, pa.array(sorted(self.query.tags)))
             hits &= tags.to_numpy(zero_copy_only=False)
-        if self.options.keys is not None:
-            hits &= rows_with_key(properties.keys, properties.uniq_key, self.options.keys)
+        if self.query.keys is not None:
+            hits &= rows_with_key(properties.keys, properties.uniq_key, self.query.keys)
         return hits
 
     def _with_bodies(
@@ -231,7 +231,7 @@ class SliceReader:
             headers,
             stored_bodies(headers) if stored is None else stored,
             inner | ("body" in self._builder.names),
-            max_body_bytes=self.options.max_body_bytes,
+            max_body_bytes=self.query.max_body_bytes,
             path=self.log.chain.folders[0],
             failed=lambda row, error: self._damaged(error, listed_row(rows, row)),
         )
@@ -314,7 +314,7 @@ class SliceReader:
             else:
                 error = self._stranger(rows, headers, row)
             self._damaged(error, listed_row(rows, row))
-        if self.options.check_crc and len(rows):
+        if self.query.check_crc and len(rows):
             bad_crc, stored = self._checked(headers)
             self._explain(rows, np.setdiff1d(bad_crc, wrong))
             wrong = np.union1d(wrong, bad_crc)
@@ -375,7 +375,7 @@ class SliceReader:
 
     def _damaged(self, error: StoreError, entry: ListedAt | None) -> None:
         error.entry = entry
-        if self.options.on_damage is None:
+        if self.query.on_damage is None:
             raise error
         self._damages += 1
         self._found.append(error)
@@ -383,8 +383,8 @@ class SliceReader:
     def _report(self) -> None:
         found, self._found = self._found, []
         for error in found:
-            if self.options.on_damage is not None:
-                self.options.on_damage(error)
+            if self.query.on_damage is not None:
+                self.query.on_damage(error)
 
 
 _PLACE = "commitLogOffset"

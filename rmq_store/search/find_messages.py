@@ -17,7 +17,7 @@ from rmq_store.format.properties import decode_utf8
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.reading.log_reader import QueueLimits
 from rmq_store.reading.message_lookup import behind_index
-from rmq_store.reading.read_options import OnDamage, ReadHow
+from rmq_store.reading.query import OnDamage, ReadHow
 from rmq_store.search.plan_key_search import KeyPlan, plan_keys
 from rmq_store.search.queue_selection import (
     CLOCK_SLACK_MS,

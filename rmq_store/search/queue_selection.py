@@ -14,7 +14,7 @@ from rmq_store.errors import StoreError, UnknownQueueError, nearest
 from rmq_store.format.array_types import Mask
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.topics import LMQ_PREFIX
-from rmq_store.reading.read_options import OnDamage
+from rmq_store.reading.query import OnDamage
 from rmq_store.store import MessageStore
 
 

@@ -33,7 +33,7 @@ from rmq_store.markers.timer_files import (
     read_timer_check,
     read_timer_units,
 )
-from rmq_store.reading.read_options import OnDamage
+from rmq_store.reading.query import OnDamage
 from rmq_store.store import MessageStore
 from rmq_store.system_topics.copies_by_uniq_key import Copy, copies_with
 from rmq_store.system_topics.system_topic_rows import (

@@ -15,7 +15,7 @@ from rmq_store.format.record import Record
 from rmq_store.format.retry_topics import PROPERTIES, dead_letter_of, retry_of
 from rmq_store.format.topics import DLQ_PREFIX, RETRY_PREFIX
 from rmq_store.reading.message_lookup import log_offset_of_id
-from rmq_store.reading.read_options import OnDamage
+from rmq_store.reading.query import OnDamage
 from rmq_store.store import MessageStore
 from rmq_store.system_topics.system_topic_rows import Row, all_of, rows_of
 

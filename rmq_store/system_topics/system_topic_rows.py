@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.format.queues import QueueSlice
-from rmq_store.reading.read_options import OnDamage
+from rmq_store.reading.query import OnDamage
 from rmq_store.store import MessageStore
 
 PLACE = ("queueId", "queueOffset", "commitLogOffset", "storeSize", "storeTimestamp")

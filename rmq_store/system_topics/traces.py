@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rmq_store.format.topics import TRACE_TOPIC
-from rmq_store.reading.read_options import OnDamage
+from rmq_store.reading.query import OnDamage
 from rmq_store.store import MessageStore
 from rmq_store.system_topics.system_topic_rows import Row, all_of
 

@@ -13,7 +13,7 @@ from rmq_store.arrow.column_definitions import TIMESTAMP as TIMESTAMP
 from rmq_store.errors import shown_path
 from rmq_store.escaping import is_utf8, printable
 from rmq_store.format.queues import QueueSlice
-from rmq_store.reading.read_options import OnDamage
+from rmq_store.reading.query import OnDamage
 from rmq_store.store import MessageStore
 
 TEXT, INT, LONG, FLAG = pa.string(), pa.int32(), pa.int64(), pa.bool_()

@@ -32,7 +32,7 @@ from rmq_store.text.progress import Progress
 from rmq_store.text.times import Time
 
 if TYPE_CHECKING:
-    from rmq_store.reading.read_options import OnDamage
+    from rmq_store.reading.query import OnDamage
     from rmq_store.store import MessageStore
 
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from rmq_store.format.message import Message
-    from rmq_store.reading.read_options import OnDamage
+    from rmq_store.reading.query import OnDamage
     from rmq_store.store import MessageStore
 
 

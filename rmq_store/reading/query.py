@@ -1,10 +1,10 @@
-"""The keywords that all reads of a store share."""
+"""What a read of a store returns, and how: the keywords that all reads share, and their value."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import pyarrow as pa
 
@@ -66,24 +66,25 @@ class ReadHow(ReadManner, total=False):
 
 
 @dataclass(frozen=True, slots=True)
-class ReadOptions:
-    """The options of a read. `tags` and `keys` are compared as text; None means all."""
+class Query:
+    """What a read returns, and how: the keywords of ReadHow, checked. `tags` and `keys`: None means all.
+
+    `verify_queue`: records are read even if no column needs them.
+    """
 
     columns: Sequence[str] | None = None
     tags: frozenset[str] | None = None
+    keys: frozenset[str] | None = None
     batch_rows: int = BATCH_ROWS
     batch_bytes: int = BATCH_BYTES
     first_batch_rows: int | None = None
     check_crc: bool = True
     max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
-    on_damage: OnDamage | None = (
-        None  # receives the errors of what is left out; None: they are raised
-    )
-    keys: frozenset[str] | None = None
-    unwrap: bool = False  # inner batches become their messages
-    verify_queue: bool = False  # read records even if no column needs them
+    unwrap_batches: bool = False
+    verify_queue: bool = False
     check_ends: bool = True
-    log_order: bool = True  # else rows of the queue alone come queue after queue
+    log_order: bool = True
+    on_damage: OnDamage | None = None
 
     @property
     def schema(self) -> pa.Schema:
@@ -94,8 +95,8 @@ class ReadOptions:
         return arrow_schema(names)
 
     @classmethod
-    def of(cls, verify_queue: bool, **how: Unpack[ReadHow]) -> ReadOptions:
-        """The options from a caller's keywords.
+    def of(cls, verify_queue: bool, **how: Unpack[ReadHow]) -> Query:
+        """The query of a caller's keywords.
 
         Raises InvalidArgumentError for an unknown keyword or column, and sizes below 1.
         """
@@ -106,28 +107,21 @@ class ReadOptions:
                     reason=f"a read has no option {name!r}",
                     advice=nearest(name, ReadHow.__annotations__),
                 )
-        keys, on_damage, columns = (
-            how.get("keys"),
-            handler_of(how.get("on_damage")),
-            how.get("columns"),
-        )
+        keys, columns = how.get("keys"), how.get("columns")
+        on_damage = handler_of(how.get("on_damage"))
         if isinstance(on_damage, DamageMode):
             columns = on_damage.columns(columns)
-        return cls(
-            column_names(columns),
-            parse_tags(how.get("tags")),
-            positive("batch_rows", how.get("batch_rows", BATCH_ROWS)),
-            positive("batch_bytes", how.get("batch_bytes", BATCH_BYTES)),
-            how.get("first_batch_rows"),
-            how.get("check_crc", True),
-            how.get("max_body_bytes", DEFAULT_MAX_BODY_BYTES),
-            on_damage,
-            None if keys is None else frozenset(keys),
-            how.get("unwrap_batches", False),
-            verify_queue,
-            how.get("check_ends", True),
-            how.get("log_order", True),
-        )
+        given: dict[str, Any] = {
+            **how,
+            "columns": column_names(columns),
+            "tags": parse_tags(how.get("tags")),
+            "keys": None if keys is None else frozenset(keys),
+            "on_damage": on_damage,
+        }
+        query = cls(**given, verify_queue=verify_queue)
+        positive("batch_rows", query.batch_rows)
+        positive("batch_bytes", query.batch_bytes)
+        return query
 
 
 def positive(name: str, value: int) -> int:
