@@ -323,7 +323,7 @@ class MessageStore:
         Raises CorruptRecordError, CorruptQueueError, MissingFileError or BodyError for an entry
         that does not lead to a sound record of its queue. With `on_damage` the error goes there,
         the entry is left out, and batches may be empty. A file that is cut during the read is a
-        TruncatedFileError in any case.
+        DataLossError in any case.
         """
         query = Query.of(verify_queue, **how)
         reader = self._reader(query, ranges_of_slices(slices))

@@ -302,8 +302,8 @@ class QueueFiles:
         """The first unit in [start, stop) whose log offset is `log_offset` or more; else `stop`.
 
         Only for units without holes. Chooses the file by its last unit, because its first may never
-        have reached the disk, and then bisects the mapped bytes. Allocates nothing, so it is fast
-        for many thousand queues.
+        have reached the disk, and then bisects its units in one window, which is fast for many
+        thousand queues.
         """
         held = list(self._held(start, stop))
         number = bisect_first(0, len(held), lambda n: self.unit(held[n][1] - 1)[0] >= log_offset)

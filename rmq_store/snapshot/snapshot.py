@@ -120,7 +120,7 @@ def _look_at_all(log: CommitLog, folders: QueueFolders) -> dict[QueueId, ListedQ
 
 
 def _look_at(files: QueueFiles, batch: bool, log_start: int) -> ListedQueue:
-    """Everything needed from a queue's files, read at once, so that none stays mapped."""
+    """Everything needed from a queue's files, read at once, so that none stays open."""
     seen = files.ends()
     if seen is not None and is_at_or_after(*seen.first, log_start):
         listed_queue = ListedQueue(files, batch, files.first_unit, seen.stop, files.first_unit)
