@@ -7,6 +7,7 @@ and numbers without separators.
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timezone
@@ -27,7 +28,7 @@ _ANY_WIDTH = 10_000
 _MOST_ROWS = 40
 
 
-class JobResult:
+class JobResult(ABC):
     """What every job returns, a dataclass. `ok` decides the exit code; `stopped_by`: why the job
     ended early, and how to continue. `verdict` is the first line."""
 
@@ -58,11 +59,13 @@ class JobResult:
         self._show_tables(console)
         print_pairs(console, "what was read", source_rows(self.source), justify="left")
 
+    @abstractmethod
     def _verdict(self) -> str:
-        raise NotImplementedError
+        """The first line."""
 
+    @abstractmethod
     def _show_tables(self, console: Console) -> None:
-        raise NotImplementedError
+        """Print the tables of the job."""
 
 
 @dataclass(frozen=True, slots=True)
