@@ -114,12 +114,11 @@ def _split(
     end: bits.Place
     flags: cython.int
     column: cython.int
+    fault: cython.int
     if at < 0 or at > raw.shape[0] - bits.HEAD_SIZE:
-        for column in range(12):
-            longs[column, row] = 0
-        for column in range(6):
+        for column in range(5):
             ints[column, row] = 0
-        return _OUTSIDE
+        return _refused(_OUTSIDE, 0, row, longs, ints)
     size = bits.i32(raw, at)
     flags = bits.i32(raw, at + 36)
     longs[0, row] = size
@@ -138,22 +137,47 @@ def _split(
         end += bits.V6_EXTRA
     if flags & bits.STORE_HOST_V6:
         end += bits.V6_EXTRA
-    for column in range(6, 12):
-        longs[column, row] = 0
-    longs[4, row] = longs[5, row] = ints[5, row] = 0
     if ints[0, row] != bits.MAGIC_V1 and ints[0, row] != bits.MAGIC_V2:
-        return _MAGIC
+        return _refused(_MAGIC, 4, row, longs, ints)
     if size < bits.MIN_RECORD_SIZE or size > raw.shape[0] - at:
-        return _SIZE
+        return _refused(_SIZE, 4, row, longs, ints)
     if end > at + size:
-        return _HEAD
+        return _refused(_HEAD, 4, row, longs, ints)
     longs[4, row] = bits.i64(raw, place)
     ints[5, row] = bits.i32(raw, end - 16)
     longs[5, row] = bits.i64(raw, end - 12)
-    column = _lengths(raw, end, at + size, row, longs, 2 if ints[0, row] == bits.MAGIC_V2 else 1)
-    if column == _INTACT and longs[2, row] != base + at:
+    fault = _lengths(raw, end, at + size, row, longs, 2 if ints[0, row] == bits.MAGIC_V2 else 1)
+    if fault == _INTACT and longs[2, row] != base + at:
         return _ELSEWHERE
-    return column
+    return fault
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(-1)
+def _refused(
+    fault: cython.int,
+    first: cython.int,
+    row: bits.Place,
+    longs: bits.LongTable,
+    ints: bits.IntTable,
+) -> cython.int:
+    """As `_rest_unread`, for a head that is not read to its end."""
+    ints[5, row] = 0
+    return _rest_unread(fault, first, row, longs)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(-1)
+def _rest_unread(
+    fault: cython.int, first: cython.int, row: bits.Place, longs: bits.LongTable
+) -> cython.int:
+    """Write zeros to the fields from `first` on, which a refused record lacks; returns its fault."""
+    column: cython.int
+    for column in range(first, 12):
+        longs[column, row] = 0
+    return fault
 
 
 @cython.cfunc
@@ -173,22 +197,22 @@ def _lengths(
     longs[6, row] = place
     longs[7, row] = length
     if length < 0 or length > end - place:
-        return _BODY
+        return _rest_unread(_BODY, 8, row, longs)
     place += length
     longs[8, row] = place + topic_width
     if end - place < topic_width:
-        return _TOPIC
+        return _rest_unread(_TOPIC, 9, row, longs)
     length = bits.i16(raw, place)
     if topic_width == 1:
         length >>= 8
     longs[9, row] = length
     place += topic_width
     if length < 0 or length > end - place:
-        return _TOPIC
+        return _rest_unread(_TOPIC, 10, row, longs)
     place += length
     longs[10, row] = place + 2
     if end - place < 2:
-        return _PROPERTIES
+        return _rest_unread(_PROPERTIES, 11, row, longs)
     length = bits.i16(raw, place)
     longs[11, row] = length
     place += 2
