@@ -79,21 +79,29 @@ def _whole(numbers: Ints) -> Ints:
 
 
 def string_array(
-    data: Bytes, ends: npt.NDArray[np.int32], kind: pa.DataType, valid: pa.Buffer | None = None
+    data: Bytes,
+    ends: npt.NDArray[np.int32],
+    kind: pa.DataType,
+    valid: pa.Buffer | None = None,
+    count: int | None = None,
 ) -> pa.Array:
     """n values of a type with 32-bit offsets, from their bytes and n + 1 offsets, without a copy.
 
-    Both arrays may have more room than is used; what is far too large is copied, so that a column
-    does not keep the rest.
+    Both arrays may have more room than is used; it is given back, so that a column does not keep it.
+    `count`: n, if `ends` has room for more.
     """
-    used = int(ends[-1])
-    if used < len(data) // 8 * 7:
-        data = data[:used].copy()
-    if ends.base is not None:
-        ends = ends.copy()
+    if count is not None:
+        _shorten(ends, count + 1)
+    _shorten(data, int(ends[-1]))
     return pa.Array.from_buffers(
         kind, len(ends) - 1, [valid, pa.py_buffer(ends), pa.py_buffer(data)]
     )
+
+
+def _shorten(values: npt.NDArray[Any], size: int) -> None:
+    """Give back the memory behind the first values; nothing else may use this array."""
+    if size < len(values):
+        values.resize(size, refcheck=False)
 
 
 def number_array(
