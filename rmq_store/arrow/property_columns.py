@@ -21,7 +21,7 @@ from rmq_store.arrow.string_slices import (
 from rmq_store.format.array_types import Bytes, Ints
 from rmq_store.format.layout import Property
 from rmq_store.loops import property_items
-from rmq_store.loops.property_items import PLACES
+from rmq_store.loops.property_items import LAYOUTS, PLACES
 
 LOOKED_AT = (Property.TAGS, Property.KEYS, Property.UNIQ_KEY)
 _SMALLEST_ITEM = 3  # bytes: name, separator, value; the last item needs no other separator
@@ -72,8 +72,8 @@ class _Room:
         longest = int(length.max(initial=0))
         self.raw = raw.data
         self.at, self.length = (np.ascontiguousarray(numbers).data for numbers in (at, length))
-        self.places = np.empty(longest, dtype=np.int64).data
-        self.items = np.empty((4, longest // _SMALLEST_ITEM + 1), dtype=np.int64)
+        self.places = np.empty(longest + 1, dtype=np.int64).data
+        self.items = np.empty(4 * (longest // _SMALLEST_ITEM + 1), dtype=np.int64)
         self.values = np.empty((len(at), PLACES), dtype=np.int64)
 
 
@@ -92,7 +92,7 @@ class _Found:
         room = _Room(self._raw, at, length)
         self._values = room.values
         rows, size = len(at), int(length.sum())
-        seen = np.zeros(1 << (2 * room.items.shape[1]).bit_length(), dtype=np.int64)
+        seen = np.zeros(1 << (len(room.items) // 2).bit_length(), dtype=np.int64)
         most = size // _SMALLEST_ITEM + rows
         (names, name_ends), (texts, text_ends) = (room_for(size, most) for _ in range(2))
         row_ends = np.empty(rows + 1, dtype=np.int32)
@@ -104,6 +104,7 @@ class _Found:
             room.places,
             room.items.data,
             seen.data,
+            np.zeros(LAYOUTS, dtype=np.int64).data,
             names.data,
             name_ends.data,
             texts.data,
@@ -113,8 +114,8 @@ class _Found:
         count = int(row_ends[-1])
         self._map = pa.MapArray.from_arrays(
             number_array(row_ends),
-            string_array(names, name_ends[: count + 1], pa.string()),
-            string_array(texts, text_ends[: count + 1], pa.string()),
+            string_array(names, name_ends, pa.string(), count=count),
+            string_array(texts, text_ends, pa.string(), count=count),
             type=PROPERTIES,
         )
 

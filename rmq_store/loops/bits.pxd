@@ -1,7 +1,7 @@
 # The compiled form of bits.py: what loops read, write and search, within the bounds of a buffer.
 # These functions alone take the address of a byte, after a check of all the bytes that they use.
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memcmp, memcpy, memmove
+from libc.string cimport memcmp, memcpy, memmove, memset
 
 cdef extern from *:
     """
@@ -18,6 +18,13 @@ cdef extern from *:
     static inline void rmq_store(uint8_t *p, uint64_t v) {
         v = rmq_little(v); memcpy(p, &v, 8);
     }
+    /* Names of properties as words: TAGS, KEYS, UNIQ_KEY and INNER_MULTI_QUEUE_OFFSET. */
+    #define rmq_tags 0x53474154ULL
+    #define rmq_keys 0x5359454BULL
+    #define rmq_uniq_key 0x59454B5F51494E55ULL
+    #define rmq_other_queues_1 0x554D5F52454E4E49ULL
+    #define rmq_other_queues_2 0x554555515F49544CULL
+    #define rmq_other_queues_3 0x54455346464F5F45ULL
     #define rmq_zeros(x) __builtin_ctzll(x)
     #define rmq_swap(x) __builtin_bswap64(x)
     /* A bit for each byte of a word that is the given one. */
@@ -30,31 +37,48 @@ cdef extern from *:
     static inline void rmq_copy64(uint8_t *to, const uint8_t *from) {
         rmq_line v; memcpy(&v, from, 64); memcpy(to, &v, 64);
     }
+    /* A bit for each of 64 bytes that is 1 or 2, and in `other` one for each that is not ASCII. */
     #ifdef __SSE2__
     #include <emmintrin.h>
-    static inline uint64_t rmq_equal16(const uint8_t *p, int byte) {
-        __m128i v = _mm_loadu_si128((const __m128i *)p);
-        return (uint64_t)_mm_movemask_epi8(_mm_cmpeq_epi8(v, _mm_set1_epi8((char)byte)));
-    }
-    static inline uint64_t rmq_high16(const uint8_t *p) {
-        return (uint64_t)_mm_movemask_epi8(_mm_loadu_si128((const __m128i *)p));
+    static inline uint64_t rmq_ones_and_twos(const uint8_t *p, uint64_t *other) {
+        __m128i one = _mm_set1_epi8(1), two = _mm_set1_epi8(2), all = _mm_setzero_si128(), v, found;
+        uint64_t bits = 0;
+        for (int at = 0; at < 64; at += 16) {
+            v = _mm_loadu_si128((const __m128i *)(p + at));
+            all = _mm_or_si128(all, v);
+            found = _mm_or_si128(_mm_cmpeq_epi8(v, one), _mm_cmpeq_epi8(v, two));
+            bits |= (uint64_t)_mm_movemask_epi8(found) << at;
+        }
+        *other = 0;
+        if (_mm_movemask_epi8(all))
+            for (int at = 0; at < 64; at++)
+                *other |= (uint64_t)(p[at] >> 7) << at;
+        return bits;
     }
     #else
-    static inline uint64_t rmq_equal16(const uint8_t *p, int byte) {
-        return rmq_equal(rmq_load(p), byte) | rmq_equal(rmq_load(p + 8), byte) << 8;
-    }
-    static inline uint64_t rmq_high16(const uint8_t *p) {
-        return (rmq_load(p) | rmq_load(p + 8)) & 0x8080808080808080ULL;
+    static inline uint64_t rmq_ones_and_twos(const uint8_t *p, uint64_t *other) {
+        uint64_t bits = 0;
+        *other = 0;
+        for (int at = 0; at < 64; at += 8) {
+            uint64_t word = rmq_load(p + at);
+            bits |= (rmq_equal(word, 1) | rmq_equal(word, 2)) << at;
+            *other |= (((word & 0x8080808080808080ULL) >> 7) * 0x0102040810204080ULL >> 56) << at;
+        }
+        return bits;
     }
     #endif
     """
+    uint64_t TAGS "rmq_tags"
+    uint64_t KEYS "rmq_keys"
+    uint64_t UNIQ_KEY "rmq_uniq_key"
+    uint64_t OTHER_QUEUES_1 "rmq_other_queues_1"
+    uint64_t OTHER_QUEUES_2 "rmq_other_queues_2"
+    uint64_t OTHER_QUEUES_3 "rmq_other_queues_3"
     uint64_t _load "rmq_load"(const uint8_t *p) noexcept nogil
     void _store "rmq_store"(uint8_t *p, uint64_t v) noexcept nogil
     void _prefetch "__builtin_prefetch"(const void *p) noexcept nogil
     int zeros_behind "rmq_zeros"(uint64_t x) noexcept nogil
-    uint64_t _equal "rmq_equal"(uint64_t word, uint64_t byte) noexcept nogil
-    uint64_t _equal16 "rmq_equal16"(const uint8_t *p, int byte) noexcept nogil
-    uint64_t _high16 "rmq_high16"(const uint8_t *p) noexcept nogil
+    uint64_t _ones_and_twos "rmq_ones_and_twos"(const uint8_t *p, uint64_t *other) noexcept nogil
     void _copy64 "rmq_copy64"(uint8_t *to, const uint8_t *at) noexcept nogil
     uint64_t swapped "rmq_swap"(uint64_t x) noexcept nogil
 
@@ -82,6 +106,22 @@ cdef enum:
     NAME_VALUE_SEPARATOR = 1
     PROPERTY_SEPARATOR = 2
     CRC_MASK = 0x7FFFFFFF
+
+# Of the loops of properties (property_items.py); constants of C, so that it computes with them.
+cdef enum:
+    PLACES = 10
+    OTHERS = 8
+    ITEM = 4
+    NAME = 0
+    NAME_SIZE = 1
+    VALUE = 2
+    VALUE_SIZE = 3
+    OTHER_QUEUES_SIZE = 24
+    LAYOUT = 8
+    LAYOUT_SLOTS = 1024
+    LAYOUT_FIRST = 0
+    LAYOUT_ITEMS = 1
+    LAYOUT_VALUES = 2
 
 cdef inline int outside(Py_ssize_t at, Py_ssize_t size, Py_ssize_t room) except -1 nogil:
     with gil:
@@ -153,6 +193,13 @@ cdef inline Py_ssize_t copy(
         memmove(&out[to], &raw[at], size)
     return to + size
 
+cdef inline uint64_t first_bytes(uint64_t found, Py_ssize_t size) noexcept nogil:
+    # Without a branch for the size, which would be a guess.
+    cdef int kept = 8 if size > 8 else <int>size
+    if size <= 0:
+        return 0
+    return found & (0xFFFFFFFFFFFFFFFFULL >> (64 - 8 * kept))
+
 cdef inline bint same(
     Bytes one, Py_ssize_t at, Bytes other, Py_ssize_t place, Py_ssize_t size
 ) except -1 nogil:
@@ -160,6 +207,14 @@ cdef inline bint same(
         outside(at, size, one.shape[0])
     if place < 0 or size > other.shape[0] - place:
         outside(place, size, other.shape[0])
+    # Most are names: a call for each costs more than its work.
+    if size <= 16 and at <= one.shape[0] - 8 and place <= other.shape[0] - 8:
+        if size <= 8:
+            return first_bytes(_load(&one[at]) ^ _load(&other[place]), size) == 0
+        return (
+            _load(&one[at]) == _load(&other[place])
+            and _load(&one[at + size - 8]) == _load(&other[place + size - 8])
+        )
     return not size or memcmp(&one[at], &other[place], size) == 0
 
 # --- added for records and their texts ---
@@ -183,64 +238,37 @@ cdef inline Py_ssize_t put_hex(Room out, Py_ssize_t at, int64_t value) except -1
     _store(&out[at + 8], hex_of(<uint32_t>value))
     return at + 16
 
-cdef inline uint64_t first_bytes(uint64_t found, Py_ssize_t size) noexcept nogil:
-    # Without a branch for the size, which would be a guess.
-    cdef int kept = 8 if size > 8 else <int>size
-    if size <= 0:
-        return 0
-    return found & (0xFFFFFFFFFFFFFFFFULL >> (64 - 8 * kept))
-
 cdef inline uint64_t mixed(uint64_t one, uint64_t other) noexcept nogil:
     one ^= (other << 29) | (other >> 35)
     return (one * 0x9E3779B97F4A7C15ULL) >> 40
 
-cdef inline Py_ssize_t _put_places(
-    uint64_t names, uint64_t items, Py_ssize_t at, LongRoom places, Py_ssize_t count
-) except -1 nogil:
-    cdef uint64_t both = names | items
-    while both:
-        places[count] = (at + zeros_behind(both)) << 1 | (items >> zeros_behind(both) & 1)
-        count += 1
-        both &= both - 1
-    return count
-
-cdef inline uint64_t _equal64(const uint8_t *at, int byte) noexcept nogil:
-    return (
-        _equal16(at, byte) | _equal16(at + 16, byte) << 16
-        | _equal16(at + 32, byte) << 32 | _equal16(at + 48, byte) << 48
-    )
-
 cdef inline Py_ssize_t separators(
     Bytes raw, Py_ssize_t at, Py_ssize_t stop, LongRoom places
 ) except -1 nogil:
-    # A bit for each of 64 bytes: nothing is searched, so that few branches depend on their places.
+    # A bit for each of 64 bytes: nothing is searched, so that few branches depend on their places. The
+    # bytes behind the string are looked at too, and their bits cleared.
     cdef Py_ssize_t count = 0
-    cdef uint64_t names, items, some, seen = 0
-    cdef int bits
+    cdef uint64_t found, other, kept, seen = 0
+    cdef const uint8_t *some
+    cdef uint8_t last[64]
     if at < 0 or stop > raw.shape[0]:
         outside(at, stop - at, raw.shape[0])
-    if stop <= at:
-        return 0
-    while at <= stop - 64:
-        names = _equal64(&raw[at], NAME_VALUE_SEPARATOR)
-        items = _equal64(&raw[at], PROPERTY_SEPARATOR)
-        seen |= _high16(&raw[at]) | _high16(&raw[at + 16]) | _high16(&raw[at + 32]) | _high16(&raw[at + 48])
-        count = _put_places(names, items, at, places, count)
+    while at < stop:
+        if at <= raw.shape[0] - 64:
+            some = &raw[at]
+        else:
+            memset(last, 0, 64)
+            memcpy(last, &raw[at], stop - at)
+            some = last
+        found = _ones_and_twos(some, &other)
+        kept = 0xFFFFFFFFFFFFFFFFULL >> (64 - stop + at if stop - at < 64 else 0)
+        seen |= other & kept
+        found &= kept
+        while found:
+            places[count] = (at + zeros_behind(found)) << 1 | (some[zeros_behind(found)] - NAME_VALUE_SEPARATOR)
+            count += 1
+            found &= found - 1
         at += 64
-    names = items = 0
-    bits = 0
-    while at + bits <= stop - 16:
-        names |= _equal16(&raw[at + bits], NAME_VALUE_SEPARATOR) << bits
-        items |= _equal16(&raw[at + bits], PROPERTY_SEPARATOR) << bits
-        seen |= _high16(&raw[at + bits])
-        bits += 16
-    while at + bits < stop:
-        some = first_bytes(word(raw, at + bits), stop - at - bits)
-        names |= _equal(some, NAME_VALUE_SEPARATOR) << bits
-        items |= _equal(some, PROPERTY_SEPARATOR) << bits
-        seen |= some & 0x8080808080808080ULL
-        bits += 8
-    count = _put_places(names, items, at, places, count)
     return count << 1 | (seen != 0)
 
 cdef inline int prefetch(Bytes raw, Py_ssize_t at, Py_ssize_t size) except -1 nogil:

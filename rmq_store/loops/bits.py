@@ -29,6 +29,28 @@ NAME_VALUE_SEPARATOR = 1
 PROPERTY_SEPARATOR = 2
 CRC_MASK = 0x7FFFFFFF
 
+# Of the loops of properties: numbers of a string's values, of an item, and of a layout (property_items.py).
+PLACES = 10
+OTHERS = 8
+ITEM = 4
+NAME = 0
+NAME_SIZE = 1
+VALUE = 2
+VALUE_SIZE = 3
+LAYOUT = 8
+LAYOUT_SLOTS = 1024
+LAYOUT_FIRST = 0
+LAYOUT_ITEMS = 1
+LAYOUT_VALUES = 2
+OTHER_QUEUES_SIZE = 24
+# Names of properties as little-endian words; INNER_MULTI_QUEUE_OFFSET has three.
+TAGS = int.from_bytes(b"TAGS", "little")
+KEYS = int.from_bytes(b"KEYS", "little")
+UNIQ_KEY = int.from_bytes(b"UNIQ_KEY", "little")
+OTHER_QUEUES_1 = int.from_bytes(b"INNER_MU", "little")
+OTHER_QUEUES_2 = int.from_bytes(b"LTI_QUEU", "little")
+OTHER_QUEUES_3 = int.from_bytes(b"E_OFFSET", "little")
+
 _WORD = 8  # bytes
 _MASK64 = (1 << 64) - 1
 

@@ -3,6 +3,9 @@
 The rule is MessageDecoder#string2messageProperties: an item ends at 0x02 or at the end of the string.
 Its first 0x01 separates name and value. Items with an empty name or value are skipped. If a name is
 repeated, its last value is used.
+
+Most strings have the names of an earlier one in the same order. Such a layout is remembered with the names
+that were copied, so that a string of it is compared with them, and no name is looked at alone.
 """
 
 from __future__ import annotations
@@ -14,26 +17,14 @@ if cython.compiled:
 else:
     from rmq_store.loops import bits
 
-PLACES = 10
+PLACES = bits.PLACES
 """Numbers of a string in `values`: start and end of the values of TAGS, KEYS, UNIQ_KEY and
 INNER_MULTI_QUEUE_OFFSET, both 0 without one, and a pair for others, which nobody reads."""
 
-_PLACES = cython.declare(cython.int, 10)
-_OTHERS = cython.declare(cython.int, 8)  # the place of that pair
-# The names as little-endian words.
-_TAGS = cython.declare(bits.Word, int.from_bytes(b"TAGS", "little"))
-_KEYS = cython.declare(bits.Word, int.from_bytes(b"KEYS", "little"))
-_UNIQ_KEY = cython.declare(bits.Word, int.from_bytes(b"UNIQ_KEY", "little"))
-_OTHER_QUEUES_SIZE = cython.declare(cython.int, 24)
-_OTHER_QUEUES_1 = cython.declare(bits.Word, int.from_bytes(b"INNER_MU", "little"))
-_OTHER_QUEUES_2 = cython.declare(bits.Word, int.from_bytes(b"LTI_QUEU", "little"))
-_OTHER_QUEUES_3 = cython.declare(bits.Word, int.from_bytes(b"E_OFFSET", "little"))
+LAYOUTS = bits.LAYOUT * bits.LAYOUT_SLOTS
+"""Numbers of the table of layouts."""
+
 _LOW = cython.declare(cython.longlong, 0xFFFFFFFF)  # the half of an entry that is the item
-# Rows of the table of items: place and length of name and value.
-_NAME = cython.declare(cython.int, 0)
-_NAME_SIZE = cython.declare(cython.int, 1)
-_VALUE = cython.declare(cython.int, 2)
-_VALUE_SIZE = cython.declare(cython.int, 3)
 
 
 def look(
@@ -42,12 +33,12 @@ def look(
     length: bits.Longs,
     values: bits.LongRoom,
     places: bits.LongRoom,
-    items: bits.LongTable,
+    items: bits.LongRoom,
 ) -> int:
     """Find the values of some names in n property strings; `values` receives PLACES numbers of each.
 
-    `places` has room for each byte of the longest string, `items` (four rows) for each of its items.
-    Returns 1 if a string is not ASCII, else 0.
+    `places` has room for one more than the longest string has bytes, `items` for four numbers of each of
+    its items. Returns 1 if a string is not ASCII, else 0.
     """
     row: bits.Place
     count: bits.Place
@@ -56,7 +47,8 @@ def look(
         for row in range(at.shape[0]):
             count = _separators(raw, at, length, row, places)
             other |= count & 1
-            _items_of(raw, at[row], length[row], row, places, count >> 1, values, items)
+            count = _items_of(at[row], places, count >> 1, items)
+            _values_of(raw, row, count, items, values)
     return other
 
 
@@ -66,8 +58,9 @@ def split(
     length: bits.Longs,
     values: bits.LongRoom,
     places: bits.LongRoom,
-    items: bits.LongTable,
+    items: bits.LongRoom,
     seen: bits.LongRoom,
+    layouts: bits.LongRoom,
     names: bits.Room,
     name_ends: bits.IntRoom,
     texts: bits.Room,
@@ -76,36 +69,52 @@ def split(
 ) -> int:
     """As `look`, and copy name and value of all items to `names` and `texts`, one after the other.
 
-    `seen` has zeros, at least twice as many as `items` has columns, a power of two. `name_ends` and
-    `text_ends` receive one offset more than there are items; `row_ends` n + 1 numbers of items.
+    `seen` has zeros, at least twice as many as `items` has items, a power of two; `layouts` has LAYOUTS
+    zeros. `name_ends` and `text_ends` receive one offset more than there are items; `row_ends` n + 1
+    numbers of items.
     """
     row: bits.Place
-    number: bits.Place
+    most: bits.Place
     count: bits.Place
-    total: bits.Place = 0
-    name_end: bits.Place = 0
-    text_end: bits.Place = 0
+    layout: bits.Place
+    first: bits.Place = 0
+    total: bits.Place
+    mark: bits.Long = 0
     other: cython.int = 0
     with cython.nogil:
         name_ends[0] = text_ends[0] = row_ends[0] = 0
         for row in range(at.shape[0]):
-            count = _separators(raw, at, length, row, places)
-            other |= count & 1
-            count = _items_of(raw, at[row], length[row], row, places, count >> 1, values, items)
-            for number in range(count):
-                _forget_earlier(raw, number, row, items, seen)
-            for number in range(count):
-                if items[_NAME_SIZE, number]:
-                    name_end = bits.copy(
-                        raw, items[_NAME, number], items[_NAME_SIZE, number], names, name_end
+            most = _separators(raw, at, length, row, places)
+            other |= most & 1
+            most >>= 1
+            layout = _layout_of(raw, at[row], places, most)
+            total = _copy_as_earlier(
+                raw,
+                at[row],
+                places,
+                most,
+                layout,
+                layouts,
+                names,
+                name_ends,
+                texts,
+                text_ends,
+                first,
+            )
+            if total >= 0:
+                _values_as_earlier(row, places, layout, layouts, values)
+            else:
+                count = _items_of(at[row], places, most, items)
+                _values_of(raw, row, count, items, values)
+                # A name that comes twice is noticed when it is copied: then once more, without its first.
+                while total < 0:
+                    mark += 1
+                    total = _copy_items(
+                        raw, count, items, mark, seen, names, name_ends, texts, text_ends, first
                     )
-                    text_end = bits.copy(
-                        raw, items[_VALUE, number], items[_VALUE_SIZE, number], texts, text_end
-                    )
-                    total += 1
-                    name_ends[total] = cython.cast(cython.int, name_end)
-                    text_ends[total] = cython.cast(cython.int, text_end)
+                _remember(row, first, total - first, most, places, values, layout, layouts)
             row_ends[row + 1] = cython.cast(cython.int, total)
+            first = total
     return other
 
 
@@ -116,10 +125,20 @@ def split(
 def _separators(
     raw: bits.Bytes, at: bits.Longs, length: bits.Longs, row: bits.Place, places: bits.LongRoom
 ) -> bits.Place:
-    """Those of one string, as `bits.separators` gives them."""
+    """Those of one string, as `bits.separators` gives them; an item that the end ends has one too."""
+    found: bits.Place
+    count: bits.Place
     if row + 4 < at.shape[0]:
         bits.prefetch(raw, at[row + 4], length[row + 4])
-    return bits.separators(raw, at[row], at[row] + length[row], places)
+    found = bits.separators(raw, at[row], at[row] + length[row], places)
+    count = found >> 1
+    if count and not places[count - 1] & 1:
+        places[count] = (at[row] + length[row]) << 1 | 1
+        found += 2
+    return found
+
+
+# --- items one by one -----------------------------------------------------------------------------------
 
 
 @cython.cfunc
@@ -127,46 +146,54 @@ def _separators(
 @cython.nogil
 @cython.exceptval(-1)
 def _items_of(
-    raw: bits.Bytes,
-    at: bits.Place,
-    length: bits.Place,
-    row: bits.Place,
-    places: bits.LongRoom,
-    most: bits.Place,
-    values: bits.LongRoom,
-    items: bits.LongTable,
+    at: bits.Place, places: bits.LongRoom, most: bits.Place, items: bits.LongRoom
 ) -> bits.Place:
-    """Fill `items` with those of one string, which has `most` separators. Returns how many there are."""
+    """Fill `items` with those of a string from `at` on, which has `most` separators; returns their number."""
     place: bits.Place
     end: bits.Place
-    stop: bits.Place = at + length
-    which: bits.Place
     number: bits.Place = 0
-    count: bits.Place = 0
-    for which in range(row * _PLACES, row * _PLACES + _PLACES):
-        values[which] = 0
+    item: bits.Place = 0
     while number < most:
         place = places[number] >> 1
-        if places[number] & 1:
-            at = place + 1
+        end = place
+        while not places[number] & 1:
             number += 1
-            continue
-        number += 1
-        while number < most and not places[number] & 1:
-            number += 1
-        end = places[number] >> 1 if number < most else stop
+            end = places[number] >> 1
         number += 1
         if place > at and end > place + 1:
-            items[_NAME, count] = at
-            items[_NAME_SIZE, count] = place - at
-            items[_VALUE, count] = place + 1
-            items[_VALUE_SIZE, count] = end - place - 1
-            which = row * _PLACES + _place_of(raw, at, place - at)
-            values[which] = place + 1
-            values[which + 1] = end
-            count += 1
+            items[item + bits.NAME] = at
+            items[item + bits.NAME_SIZE] = place - at
+            items[item + bits.VALUE] = place + 1
+            items[item + bits.VALUE_SIZE] = end - place - 1
+            item += bits.ITEM
         at = end + 1
-    return count
+    return item // bits.ITEM
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(-1)
+def _values_of(
+    raw: bits.Bytes,
+    row: bits.Place,
+    count: bits.Place,
+    items: bits.LongRoom,
+    values: bits.LongRoom,
+) -> cython.int:
+    """Write where the values of the PLACES of a string are."""
+    which: bits.Place
+    item: bits.Place
+    number: bits.Place
+    for which in range(row * bits.PLACES, row * bits.PLACES + bits.PLACES):
+        values[which] = 0
+    for number in range(count):
+        item = number * bits.ITEM
+        which = _place_of(raw, items[item + bits.NAME], items[item + bits.NAME_SIZE])
+        which += row * bits.PLACES
+        values[which] = items[item + bits.VALUE]
+        values[which + 1] = items[item + bits.VALUE] + items[item + bits.VALUE_SIZE]
+    return 0
 
 
 @cython.cfunc
@@ -177,50 +204,218 @@ def _place_of(raw: bits.Bytes, at: bits.Place, size: bits.Place) -> bits.Place:
     """Where the value of a name stands among the PLACES of its string."""
     name: bits.Word = bits.first_bytes(bits.word(raw, at), size)
     # Which one it is would be a guess for a branch.
-    found: bits.Place = _OTHERS
+    found: bits.Place = bits.OTHERS
     rest: cython.bint
-    found = 0 if (name == _TAGS) & (size == 4) else found
-    found = 2 if (name == _KEYS) & (size == 4) else found
-    found = 4 if (name == _UNIQ_KEY) & (size == 8) else found
-    if size != _OTHER_QUEUES_SIZE or name != _OTHER_QUEUES_1:
+    found = 0 if (name == bits.TAGS) & (size == 4) else found
+    found = 2 if (name == bits.KEYS) & (size == 4) else found
+    found = 4 if (name == bits.UNIQ_KEY) & (size == 8) else found
+    if size != bits.OTHER_QUEUES_SIZE or name != bits.OTHER_QUEUES_1:
         return found
-    rest = bits.word(raw, at + 8) == _OTHER_QUEUES_2 and bits.word(raw, at + 16) == _OTHER_QUEUES_3
+    rest = (
+        bits.word(raw, at + 8) == bits.OTHER_QUEUES_2
+        and bits.word(raw, at + 16) == bits.OTHER_QUEUES_3
+    )
     return 6 if rest else found
 
 
 @cython.cfunc
 @cython.inline
 @cython.nogil
-@cython.exceptval(-1)
-def _forget_earlier(
+@cython.exceptval(-2)
+def _copy_items(
     raw: bits.Bytes,
-    number: bits.Place,
-    row: bits.Place,
-    items: bits.LongTable,
+    count: bits.Place,
+    items: bits.LongRoom,
+    mark: bits.Long,
+    seen: bits.LongRoom,
+    names: bits.Room,
+    name_ends: bits.IntRoom,
+    texts: bits.Room,
+    text_ends: bits.IntRoom,
+    total: bits.Place,
+) -> bits.Place:
+    """Copy the items of one string behind those before; returns how many there are now.
+
+    -1 if a name came twice: its earlier items are out of `items` then.
+    """
+    number: bits.Place
+    item: bits.Place
+    size: bits.Place
+    name_end: bits.Place = name_ends[total]
+    text_end: bits.Place = text_ends[total]
+    doubled: cython.bint = False
+    for number in range(count):
+        item = bits.ITEM * number
+        size = items[item + bits.NAME_SIZE]
+        if size == 0:
+            continue
+        doubled |= _is_repeated(raw, item, items, mark, seen)
+        name_end = bits.copy(raw, items[item + bits.NAME], size, names, name_end)
+        text_end = bits.copy(
+            raw, items[item + bits.VALUE], items[item + bits.VALUE_SIZE], texts, text_end
+        )
+        total += 1
+        name_ends[total] = cython.cast(cython.int, name_end)
+        text_ends[total] = cython.cast(cython.int, text_end)
+    return -1 if doubled else total
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(-1)
+def _is_repeated(
+    raw: bits.Bytes,
+    item: bits.Place,
+    items: bits.LongRoom,
+    mark: bits.Long,
     seen: bits.LongRoom,
 ) -> cython.int:
-    """Take the name from an earlier item of the row that has the same one.
+    """Whether an earlier item has the same name; that one is taken out of `items`.
 
-    `seen` is a table of hashes with open places. An entry has the row and the item, so that what
-    earlier rows left counts as empty.
+    `seen` is a table of hashes with open places. An entry has the mark of the pass and the item, so
+    that what earlier passes left counts as empty.
     """
-    at: bits.Place = items[_NAME, number]
-    size: bits.Place = items[_NAME_SIZE, number]
+    at: bits.Place = items[item + bits.NAME]
+    size: bits.Place = items[item + bits.NAME_SIZE]
     earlier: bits.Place
     mask: bits.Place = seen.shape[0] - 1
-    mark: bits.Long = row + 1
     # The last bytes of the name too: many start alike.
     short: bits.Place = size if size < 8 else 8
     first: bits.Word = bits.first_bytes(bits.word(raw, at), size)
     last: bits.Word = bits.first_bytes(bits.word(raw, at + size - short), short)
     slot: bits.Place = bits.mixed(first, last ^ cython.cast(cython.ulonglong, size)) & mask
+    repeated: cython.int = 0
     while seen[slot] >> 32 == mark:
         earlier = seen[slot] & _LOW
-        if items[_NAME_SIZE, earlier] == size and bits.same(
-            raw, items[_NAME, earlier], raw, at, size
+        if items[earlier + bits.NAME_SIZE] == size and bits.same(
+            raw, items[earlier + bits.NAME], raw, at, size
         ):
-            items[_NAME_SIZE, earlier] = 0
+            items[earlier + bits.NAME_SIZE] = 0
+            repeated = 1
             break
         slot = (slot + 1) & mask
-    seen[slot] = mark << 32 | number
+    seen[slot] = mark << 32 | item
+    return repeated
+
+
+# --- strings with the names of an earlier one -----------------------------------------------------------
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(-2)
+def _layout_of(
+    raw: bits.Bytes, at: bits.Place, places: bits.LongRoom, most: bits.Place
+) -> bits.Place:
+    """Where in `layouts` a string of `most` separators has its place: a hash of what few looks show."""
+    key: bits.Word
+    sizes: bits.Place = most
+    if most == 0:
+        return 0
+    if most > 3:  # the sizes of the second name and of the last one
+        sizes += (places[2] >> 1) - (places[1] >> 1) << 16
+        sizes += (places[most - 2] >> 1) - (places[most - 3] >> 1) << 32
+    key = bits.mixed(bits.first_bytes(bits.word(raw, at), (places[0] >> 1) - at), sizes)
+    return key % bits.LAYOUT_SLOTS * bits.LAYOUT
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(-2)
+def _copy_as_earlier(
+    raw: bits.Bytes,
+    at: bits.Place,
+    places: bits.LongRoom,
+    most: bits.Place,
+    layout: bits.Place,
+    layouts: bits.LongRoom,
+    names: bits.Room,
+    name_ends: bits.IntRoom,
+    texts: bits.Room,
+    text_ends: bits.IntRoom,
+    total: bits.Place,
+) -> bits.Place:
+    """As `_copy_items`, if names and values alternate and the names are those of the layout; else -1."""
+    earlier: bits.Place = layouts[layout + bits.LAYOUT_FIRST]
+    count: bits.Place = layouts[layout + bits.LAYOUT_ITEMS]
+    name_at: bits.Place = name_ends[earlier]
+    further: bits.Place = name_ends[total] - name_at
+    text_end: bits.Place = text_ends[total]
+    number: bits.Place
+    size: bits.Place
+    place: bits.Place
+    end: bits.Place
+    if count == 0 or 2 * count != most:
+        return -1
+    for number in range(count):
+        place = places[2 * number] >> 1
+        end = places[2 * number + 1] >> 1
+        size = name_ends[earlier + number + 1] - name_at
+        if (places[2 * number] & 1) | (places[2 * number + 1] & 1 ^ 1) | (end <= place + 1):
+            return -1
+        if size != place - at or not bits.same(raw, at, names, name_at, size):
+            return -1
+        text_end = bits.copy(raw, place + 1, end - place - 1, texts, text_end)
+        name_at += size
+        total += 1
+        name_ends[total] = cython.cast(cython.int, name_at + further)
+        text_ends[total] = cython.cast(cython.int, text_end)
+        at = end + 1
+    size = name_at - name_ends[earlier]
+    bits.copy(names, name_ends[earlier], size, names, name_ends[total - count])
+    return total
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(-1)
+def _values_as_earlier(
+    row: bits.Place,
+    places: bits.LongRoom,
+    layout: bits.Place,
+    layouts: bits.LongRoom,
+    values: bits.LongRoom,
+) -> cython.int:
+    """As `_values_of`, for a string of a layout."""
+    which: bits.Place
+    item: bits.Place
+    known: bits.Place
+    for which in range(bits.PLACES // 2):
+        item = layouts[layout + bits.LAYOUT_VALUES + which]
+        known = item >= 0
+        item *= known
+        values[row * bits.PLACES + 2 * which] = known * ((places[2 * item] >> 1) + 1)
+        values[row * bits.PLACES + 2 * which + 1] = known * (places[2 * item + 1] >> 1)
+    return 0
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(-1)
+def _remember(
+    row: bits.Place,
+    first: bits.Place,
+    count: bits.Place,
+    most: bits.Place,
+    places: bits.LongRoom,
+    values: bits.LongRoom,
+    layout: bits.Place,
+    layouts: bits.LongRoom,
+) -> cython.int:
+    """Remember the layout of a string whose items are copied, if they are all that its separators make."""
+    which: bits.Place
+    item: bits.Place
+    if 2 * count != most:  # another separator in a value, something empty, or a name twice
+        return 0
+    layouts[layout + bits.LAYOUT_FIRST] = first
+    layouts[layout + bits.LAYOUT_ITEMS] = count
+    for which in range(bits.PLACES // 2):
+        layouts[layout + bits.LAYOUT_VALUES + which] = -1
+        for item in range(count):
+            if values[row * bits.PLACES + 2 * which] == (places[2 * item] >> 1) + 1:
+                layouts[layout + bits.LAYOUT_VALUES + which] = item
     return 0

@@ -60,7 +60,7 @@ def test_items_are_those_of_the_decoded_properties(form: Form) -> None:
     table = np.empty((count, property_items.PLACES), np.int64)
     form(property_items).look(
         *(data.data, ends[:-1].copy().data, np.diff(ends).data, table.reshape(-1).data),
-        *(np.empty(longest, np.int64).data, np.empty((4, longest), np.int64).data),
+        *(np.empty(longest + 1, np.int64).data, np.empty(4 * longest, np.int64).data),
     )
     values, other = table.reshape(-1), table[:, 7] > 0
     codes = np.empty(count, np.int64)
@@ -113,7 +113,7 @@ def test_the_smallest_int_becomes_0(form: Form) -> None:
 @both_forms
 def test_places_outside_of_the_buffer_are_refused(form: Form) -> None:
     raw = np.zeros(20, np.uint8)
-    values, items = np.empty(property_items.PLACES, np.int64), np.empty((4, 9), np.int64)
+    values, items = np.empty(property_items.PLACES, np.int64), np.empty(36, np.int64)
     for start, length in ((21, 1), (-1, 4)):
         starts, lengths = np.array([start], np.int64), np.array([length], np.int64)
         with pytest.raises(IndexError):

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from rmq_store.format import layout
+from rmq_store.format.layout import Property
 from rmq_store.format.properties import decode_properties
 from rmq_store.loops import bits, checksums, property_items, record_fields, texts
 from tests.loops.interpreted import interpreted
@@ -177,13 +178,18 @@ def test_properties(seed: int) -> None:
         b"".join(chosen.choice([*pieces, chosen.randbytes(3)]) for _ in range(chosen.randrange(40)))
         for _ in range(9)
     ]
+    check_properties(strings)
+
+
+def check_properties(strings: list[bytes]) -> None:
+    """Compare both forms of the loops, and the result with that of the rule, string by string."""
     raw = memoryview(b"".join(strings))
     length = numbers([len(one) for one in strings])
     at = np.cumsum(length) - length
     longest = int(length.max())
 
     def room() -> list[Any]:
-        shapes = (9 * property_items.PLACES, longest, (4, longest // 3 + 1))
+        shapes = (len(strings) * property_items.PLACES, longest + 1, 4 * (longest // 3 + 1))
         return [np.zeros(shape, dtype=np.int64) for shape in shapes]
 
     def rooms() -> list[Any]:
@@ -192,9 +198,10 @@ def test_properties(seed: int) -> None:
         more = [
             np.zeros(total + 40, np.uint8),
             np.zeros(total + 2, np.int32),
-            np.zeros(10, np.int32),
+            np.zeros(len(strings) + 1, np.int32),
         ]
-        return [*room(), np.zeros(1 << (longest + 2).bit_length(), np.int64), *one, *more]
+        seen = np.zeros(1 << (longest + 2).bit_length(), np.int64)
+        return [*room(), seen, np.zeros(property_items.LAYOUTS, np.int64), *one, *more]
 
     answer, values, *_ = both(
         property_items,
@@ -202,9 +209,11 @@ def test_properties(seed: int) -> None:
         room,
     )
     assert answer == (not raw.tobytes().isascii())
-    both(
+    _, *found = both(
         property_items,
-        lambda form, some: form.split(raw, at.data, length.data, *(r.data for r in some)),
+        lambda form, some: cut(
+            form.split(raw, at.data, length.data, *(r.data for r in some)), some
+        ),
         rooms,
     )
     for number, one in enumerate(strings):
@@ -213,6 +222,84 @@ def test_properties(seed: int) -> None:
             start, end = values[first + 2 * place : first + 2 * place + 2]
             if one.isascii():
                 assert raw[start:end].tobytes().decode() == decode_properties(one).get(name, "")
+    assert split_items(found, len(strings)) == [list(pairs_of(one).items()) for one in strings]
+
+
+def cut(answer: Any, rooms: list[Any]) -> Any:
+    """Write zeros behind the items: a string whose name comes twice is copied twice, once too long."""
+    *_, names, name_ends, texts, text_ends, row_ends = rooms
+    for some, ends in ((names, name_ends), (texts, text_ends)):
+        ends[row_ends[-1] + 1 :] = 0
+        some[ends[row_ends[-1]] :] = 0
+    return answer
+
+
+def pairs_of(stored: bytes) -> dict[bytes, bytes]:
+    """The properties of a string as bytes, by the rule of MessageDecoder#string2messageProperties."""
+    found: dict[bytes, bytes] = {}
+    for item in stored.split(b"\2"):
+        name, _, value = item.partition(b"\1")
+        if name and value:
+            found.pop(name, None)  # the place of a repeated name is that of its last item
+            found[name] = value
+    return found
+
+
+def split_items(rooms: list[Any], rows: int) -> list[list[tuple[bytes, bytes]]]:
+    """The items of each string that `split` wrote."""
+    names, name_ends, texts, text_ends, row_ends = rooms[-5:]
+    return [
+        [
+            (
+                bytes(names[name_ends[item] : name_ends[item + 1]]),
+                bytes(texts[text_ends[item] : text_ends[item + 1]]),
+            )
+            for item in range(row_ends[row], row_ends[row + 1])
+        ]
+        for row in range(rows)
+    ]
+
+
+def test_properties_of_more_layouts_than_have_a_place() -> None:
+    strings = []
+    for first in range(60):
+        name = b"%d" % first
+        strings.append(name + b"\1v\2")
+        strings += [name + b"\1v\2" + b"b" * size + b"\1w\2" for size in range(1, 100)]
+    check_properties(strings)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_properties_of_few_layouts(seed: int) -> None:
+    chosen = random.Random(seed)
+    names = [
+        b"TAGS",
+        b"KEYS",
+        b"UNIQ_KEY",
+        b"INNER_MULTI_QUEUE_OFFSET",
+        b"a",
+        b"WAIT",
+        b"__TIMES_OF",
+    ]
+    layouts = [chosen.sample(names, chosen.randrange(2, 7)) for _ in range(3)]
+    layouts += [
+        [*layouts[0], layouts[0][0]],
+        layouts[0][:-1],
+    ]  # a name that comes twice, and one less
+    # The first name is the same, and the sizes of all.
+    layouts.append([layouts[0][0], *(name.swapcase() for name in layouts[0][1:])])
+    strings = []
+    for _ in range(80):
+        items = [
+            name + b"\1" + (chosen.randbytes(chosen.randrange(80)).hex().encode() or b"v")
+            for name in chosen.choice(layouts)
+        ]
+        one = b"\2".join(items) + chosen.choice([b"\2", b"\2", b"", b"\2rest", b"\1"])
+        if chosen.random() < 0.2:  # a separator more, or one instead of a byte
+            at = chosen.randrange(len(one))
+            one = one[:at] + chosen.choice([b"\1", b"\2"]) + one[at + chosen.randrange(2) :]
+        strings.append(one)
+    check_properties(strings)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -261,11 +348,22 @@ def test_checksums(log: bytes, seed: int) -> None:
 def test_numbers_of_the_format() -> None:
     names = [name for name in vars(bits) if name.isupper() and not name.startswith("_")]
     text = Path(str(bits.__file__)).with_suffix(".pxd").read_text()
+    words = {"TAGS": b"TAGS", "KEYS": b"KEYS", "UNIQ_KEY": b"UNIQ_KEY"}
+    words |= {
+        f"OTHER_QUEUES_{number + 1}": Property.INNER_MULTI_QUEUE_OFFSET.encode()[at : at + 8]
+        for number, at in enumerate((0, 8, 16))
+    }
+    of_the_format = 0
     for name in names:
         value = getattr(bits, name)
+        if name in words:
+            assert value == int.from_bytes(words[name], "little")
+            assert f"#define rmq_{name.lower()} {value:#X}ULL\n".replace("0X", "0x") in text
+            continue
         assert f"    {name} = {value}\n" in text or f"    {name} = {value:#x}\n" in text.replace(
             "0x7FFFFFFF", "0x7fffffff"
         )
-        known = getattr(layout.SysFlag, name, None) or getattr(layout, name)
-        assert value & 0xFFFFFFFF == known
-    assert len(names) >= 11
+        known = getattr(layout.SysFlag, name, None) or getattr(layout, name, None)
+        assert known is None or value & 0xFFFFFFFF == known
+        of_the_format += known is not None
+    assert of_the_format >= 11
