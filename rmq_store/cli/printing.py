@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,6 +22,10 @@ if TYPE_CHECKING:
     from rmq_store.store import MessageStore
 
 
+_LAID_OUT = 1000  # rows by which the columns of a table get their widths
+_WRONG_STATES = ("overdue", "lost")
+
+
 def write(raw: bytes) -> None:
     """Write bytes to stdout. Raises BrokenPipeError if the reader closed it."""
     sys.stdout.buffer.write(raw)
@@ -30,10 +36,18 @@ def say(text: str, *, err: bool = False) -> None:
     click.echo(printable(text), err=err)
 
 
-def print_table(table: pa.Table, as_json: bool, *, columns: Sequence[str] | None = None) -> None:
-    """Print a table: JSON lines, aligned columns on a terminal, or tab-separated with a header
-    line."""
-    print_pieces([table], as_json, columns=columns or table.column_names)
+def print_table(
+    table: pa.Table,
+    as_json: bool,
+    *,
+    columns: Sequence[str] | None = None,
+    kept: Collection[str] = (),
+) -> None:
+    """Print a table: JSON lines, aligned columns on a terminal, or tab-separated with a header line.
+
+    `columns`: those that are printed as text, by default all. `kept`: see `print_rows`.
+    """
+    print_pieces([table], as_json, columns=columns or table.column_names, kept=kept)
 
 
 def print_pieces(
@@ -41,11 +55,12 @@ def print_pieces(
     as_json: bool,
     *,
     columns: Sequence[str],
+    kept: Collection[str] = (),
     progress: Progress | None = None,
 ) -> None:
-    """Print the pieces of one table, as `print_table`; in a pipe each as it comes.
+    """Print the pieces of one table, at least one, as `print_table`; each as it comes.
 
-    `progress`: of the reading, which leaves the terminal to what is printed.
+    `kept`: see `print_rows`. `progress`: of the reading, which leaves the terminal to what is printed.
     """
     if as_json:
         for piece in pieces:
@@ -53,9 +68,15 @@ def print_pieces(
                 make_room(progress)
                 print_json(row)
         return
-    shown = (_with_plain_times(piece.select(list(columns))) for piece in pieces)
+    import pyarrow as pa
+
+    left = iter(pieces)
+    first = next(left)
+    texts = [name for name in columns if pa.types.is_string(first.schema.field(name).type)]
+    shown = (_with_plain_times(piece.select(list(columns))) for piece in chain([first], left))
     rows = (row for piece in shown for row in piece.to_pylist())
-    print_rows(columns, ([_cell(value) for value in row.values()] for row in rows), progress)
+    cells = ([_cell(value) for value in row.values()] for row in rows)
+    print_rows(columns, cells, progress, texts=texts, kept=kept)
 
 
 def _with_plain_times(table: pa.Table) -> pa.Table:
@@ -79,26 +100,59 @@ def make_room(progress: Progress | None) -> None:
 
 
 def print_rows(
-    names: Sequence[str], rows: Iterable[Sequence[str]], progress: Progress | None = None
+    names: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    progress: Progress | None = None,
+    *,
+    texts: Collection[str] = (),
+    kept: Collection[str] = (),
 ) -> None:
-    """Print rows of text under a header."""
+    """Print rows of text under a header: on a terminal in columns that fit it, by the first rows.
+
+    `texts`: the columns whose values are no numbers, even if they look like some. `kept`: those that
+    a narrow terminal has to show, if others may be left out there.
+    """
     if not sys.stdout.isatty():
         click.echo("\t".join(names))
         for row in rows:
             click.echo("\t".join(map(printable, row)))
         return
     from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
 
-    table = Table(box=None, header_style="bold")
-    for name in names:
-        table.add_column(name)
-    for row in rows:
-        # Text instead of str, so that brackets in names are not markup.
-        table.add_row(*(Text(printable(cell)) for cell in row))
+    from rmq_store.cli.table_layout import Column, Layout
+
+    shown = ([printable(cell) for cell in row] for row in rows)
+    first = list(islice(shown, _LAID_OUT))
+    columns = [
+        Column.of(name, [row[at] for row in first], is_text=name in texts)
+        for at, name in enumerate(names)
+    ]
+    if not first:
+        return
+    layout = Layout(columns, Console().width, kept)
     make_room(progress)
-    Console().print(table)
+    for line in layout.header():
+        click.echo(_styled(line, bold=True))
+    for row in chain(first, shown):
+        make_room(progress)
+        wrong = any(_is_wrong(name, cell) for name, cell in zip(names, row, strict=True))
+        for line in layout.lines(row):
+            click.echo(_styled(line, fg="red") if wrong else line)
+    if layout.left_out:
+        hidden = ", ".join(layout.left_out)
+        click.echo(f"a wider terminal, a pipe and --json show more: {hidden}", err=True)
+
+
+def _is_wrong(column: str, value: str) -> bool:
+    """Whether a value of a table is a reason to look closer."""
+    if column == "status":
+        return value not in ("OK", "")
+    return column == "state" and value in _WRONG_STATES
+
+
+def _styled(text: str, **how: Any) -> str:
+    """The text in a style, unless NO_COLOR is set (no-color.org)."""
+    return text if os.environ.get("NO_COLOR") else click.style(text, **how)
 
 
 def reading(what: str, store: MessageStore) -> Progress:

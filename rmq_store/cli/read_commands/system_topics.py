@@ -78,6 +78,17 @@ _SHOWN = {
     ),
 }
 
+# Those that a narrow terminal keeps.
+_KEPT = {
+    "scheduled": ("state", "dueTimestamp", "topic", "queueId", "keys", "uniqKey"),
+    "transactions": ("state", "sinceTimestamp", "topic", "checks", "keys", "transactionId"),
+    "retries": (
+        *("consumerGroup", "originTopic", "originQueueId"),
+        *("reconsumeTimes", "lastTimestamp", "keys"),
+    ),
+    "traces": ("timestamp", "traceType", "groupName", "topic", "outcome", "keys"),
+}
+
 _limit = click.option(
     "--limit", type=click.IntRange(min=1), metavar="N", help="Print at most N rows."
 )
@@ -240,7 +251,7 @@ def _print(
 
     pieces = table.pieces_of_rows(store.broker_name, rows())
     with damage, reading(name, store) as progress:
-        print_pieces(pieces, as_json, columns=_SHOWN[name], progress=progress)
+        print_pieces(pieces, as_json, columns=_SHOWN[name], kept=_KEPT[name], progress=progress)
     states = ", ".join(f"{count} {state}" for state, count in counts.items() if state)
     rows_said = f"{counts.total():,} {'row' if counts.total() == 1 else 'rows'}"
     click.echo(f"{rows_said}: {states}" if states else rows_said, err=True)

@@ -116,6 +116,13 @@ _SHOWN = {
     "groups": ("consumerGroup", "topic", "queueId", "consumerOffset", "lag", "lagBytes", "status"),
 }
 
+# Those that a narrow terminal keeps.
+_KEPT = {
+    "files": ("part", "path", "size", "modified"),
+    "groups": ("consumerGroup", "topic", "queueId", "lag", "status"),
+    "queues": ("topic", "queueId", "maxOffset", "messages"),
+}
+
 
 def print_named(
     name: str,
@@ -152,7 +159,7 @@ def print_named(
             found = found.filter(pa.array(kept, pa.bool_()))
     shown = _SHOWN.get(name)
     there = [column for column in shown or () if column in found.column_names]
-    print_table(found, as_json, columns=there or None)
+    print_table(found, as_json, columns=there or None, kept=_KEPT.get(name, ()))
     if unknown:
         say(f"not in topics.json, so that a broker refuses them: {', '.join(unknown)}", err=True)
     if unread:
@@ -176,4 +183,4 @@ def print_lag(
     with asked_store(wanted) as asked, Progress("lag", unit="offsets") as progress:
         found = ask(question, asked.source, asked.engine, progress=progress)
         rows = TABLES["groups"].of_rows(asked.store.broker_name, found.rows)
-    print_table(rows, as_json, columns=_SHOWN["groups"])
+    print_table(rows, as_json, columns=_SHOWN["groups"], kept=_KEPT["groups"])

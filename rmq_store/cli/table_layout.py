@@ -1,0 +1,196 @@
+"""Columns of a table that fit a terminal: headings of several lines, cut texts, or one value a line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from rich.cells import cell_len, set_cell_size
+
+CUT = "…"
+GAP = "  "
+_LEAST_TEXT = 10  # cells: of a longer text at least as many are shown
+_READABLE_TEXT = 16  # cells: so many come before a column that may be left out
+_HUMPS = re.compile(r"[^A-Z]+|[A-Z]+[^A-Z]*")
+_NUMBER = re.compile(r"-?\d[\d,.]*( ?[KMGTP]?i?B|%)?$")
+_TIME = re.compile(r"\d{4,5}-\d\d-\d\dT[\d:.]+Z$")
+_MILLIS = re.compile(r"\.\d{3}Z$")
+
+
+class Kind(Enum):
+    """What is done to values that are too long."""
+
+    NUMBER = "number"  # nothing; they stand at the right
+    TIME = "time"  # they lose their milliseconds
+    TEXT = "text"  # they are cut in the middle, because ids and paths differ at both ends
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table. `cells`: the values as printable text."""
+
+    name: str
+    kind: Kind
+    cells: Sequence[str]
+
+    @classmethod
+    def of(cls, name: str, cells: Sequence[str], *, is_text: bool = False) -> Column:
+        """A column whose kind its values show; empty ones fit all kinds."""
+        given = [cell for cell in cells if cell]
+        if given and not is_text and all(map(_NUMBER.match, given)):
+            return cls(name, Kind.NUMBER, cells)
+        is_time = bool(given) and all(map(_TIME.match, given))
+        return cls(name, Kind.TIME if is_time else Kind.TEXT, cells)
+
+    def width(self, *, short_times: bool = False) -> int:
+        """The cells of the longest value."""
+        longest = max(map(cell_len, self.cells), default=0)
+        return longest - 4 if short_times and self.kind is Kind.TIME and longest > 4 else longest
+
+    @property
+    def heading(self) -> list[str]:
+        """The words of the name, which may stand on lines of their own."""
+        return _HUMPS.findall(self.name)
+
+
+class Layout:
+    """The widths of the columns of a table in a terminal of `width` cells, by some of its rows.
+
+    Where the columns need it, names come on several lines, times lose their milliseconds, and texts are
+    cut. Columns that are not among `kept` are left out then, the last ones first, if those are given.
+    `is_listed`: even so they do not fit, and each value has a line.
+    """
+
+    def __init__(self, columns: Sequence[Column], width: int, kept: Collection[str] = ()) -> None:
+        self._every, self._width = columns, width
+        self._choose(range(len(columns)))
+        self.is_listed = self._excess() > 0
+        if kept and not self._is_readable():
+            self._leave_out([at for at, one in enumerate(columns) if one.name in kept])
+
+    def _choose(self, places: Sequence[int]) -> None:
+        self._places = places
+        self._columns = [self._every[at] for at in places]
+        self.short_times = False
+        self.widths = [max(cell_len(one.name), one.width()) for one in self._columns]
+        if self._excess() > 0:
+            self._set_narrow()
+
+    def _leave_out(self, kept: Sequence[int]) -> None:
+        """Show the columns `kept`, and as many others as leave them readable; empty ones last."""
+        self._choose(kept)
+        if self._excess() > 0:
+            self._choose(range(len(self._every)))
+            return
+        self.is_listed = False
+        chosen = list(kept)
+        others = [at for at in range(len(self._every)) if at not in kept]
+        for at in sorted(others, key=lambda at: not any(self._every[at].cells)):
+            self._choose(sorted([*chosen, at]))
+            if self._is_readable():
+                chosen = sorted([*chosen, at])
+        self._choose(chosen)
+
+    def _is_readable(self) -> bool:
+        """Whether the columns fit, and no text is cut to a few cells."""
+        texts = [
+            width >= min(_READABLE_TEXT, one.width())
+            for one, width in zip(self._columns, self.widths, strict=True)
+            if one.kind is Kind.TEXT
+        ]
+        return self._excess() <= 0 and all(texts)
+
+    @property
+    def left_out(self) -> list[str]:
+        """The names of the columns that are not shown."""
+        return [one.name for at, one in enumerate(self._every) if at not in self._places]
+
+    def _excess(self) -> int:
+        return sum(self.widths) + len(GAP) * (len(self.widths) - 1) - self._width
+
+    def _set_narrow(self) -> None:
+        names = [max(map(cell_len, one.heading), default=0) for one in self._columns]
+        self.short_times = any(one.kind is Kind.TIME for one in self._columns)
+        needed = [one.width(short_times=True) for one in self._columns]
+        self.widths = [max(pair) for pair in zip(names, needed, strict=True)]
+        texts = [at for at, one in enumerate(self._columns) if one.kind is Kind.TEXT]
+        while texts and self._excess() > 0:  # the widest text gives a cell
+            widest = max(texts, key=self.widths.__getitem__)
+            if self.widths[widest] <= max(_LEAST_TEXT, names[widest]):
+                break
+            self.widths[widest] -= 1
+        self._widen_names()
+
+    def _widen_names(self) -> None:
+        """Give what is left to the columns whose names have several lines."""
+        for at, one in enumerate(self._columns):
+            wanted = cell_len(one.name) - self.widths[at]
+            if 0 < wanted <= -self._excess():
+                self.widths[at] += wanted
+
+    def header(self) -> list[str]:
+        """The lines of the header; none if each value has a line with its name."""
+        if self.is_listed:
+            return []
+        names = [
+            _lines_of(one.heading, width)
+            for one, width in zip(self._columns, self.widths, strict=True)
+        ]
+        most = max(map(len, names), default=1)
+        filled_up = [[""] * (most - len(lines)) + lines for lines in names]
+        return [self._joined(line) for line in zip(*filled_up, strict=True)]
+
+    def lines(self, cells: Sequence[str]) -> list[str]:
+        """A row: one line, or a line for each value that is not empty, and a blank one."""
+        if self.is_listed:
+            names = max(len(one.name) for one in self._columns)
+            pairs = zip(self._columns, cells, strict=True)
+            return [*(filled(one.name, names) + GAP + cell for one, cell in pairs if cell), ""]
+        chosen = [cells[at] for at in self._places]
+        shown = [
+            self._shown(one.kind, cell, width)
+            for one, cell, width in zip(self._columns, chosen, self.widths, strict=True)
+        ]
+        return [self._joined(shown)]
+
+    def _shown(self, kind: Kind, cell: str, width: int) -> str:
+        if kind is Kind.TIME and self.short_times:
+            return _MILLIS.sub("Z", cell)
+        return cut_in_the_middle(cell, width) if kind is Kind.TEXT else cell
+
+    def _joined(self, cells: Sequence[str]) -> str:
+        texts = [
+            filled(cell, width, right=one.kind is Kind.NUMBER)
+            for one, cell, width in zip(self._columns, cells, self.widths, strict=True)
+        ]
+        return GAP.join(texts).rstrip()
+
+
+def _lines_of(words: Iterable[str], width: int) -> list[str]:
+    """Words in lines of at most `width` cells, unless a word is longer."""
+    lines: list[str] = []
+    for word in words:
+        if lines and cell_len(lines[-1]) + cell_len(word) <= width:
+            lines[-1] += word
+        else:
+            lines.append(word)
+    return lines
+
+
+def filled(text: str, width: int, *, right: bool = False) -> str:
+    """A text with blanks up to a width."""
+    blanks = " " * (width - cell_len(text))
+    return blanks + text if right else text + blanks
+
+
+def cut_in_the_middle(text: str, width: int) -> str:
+    """A text in at most `width` cells, with its start and its end."""
+    if cell_len(text) <= width:
+        return text
+    end = (width - 1) // 2
+    tail = text[len(text) - end :]
+    while cell_len(tail) > end:
+        tail = tail[1:]
+    return set_cell_size(text, width - 1 - cell_len(tail)) + CUT + tail

@@ -1,0 +1,154 @@
+"""Commands in terminals of several widths: nothing is wider, and what matters is shown."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from rich.cells import cell_len
+
+from rmq_store.cli.main import COMMANDS
+from rmq_store.cli.table_layout import Column, Kind, Layout, cut_in_the_middle
+from rmq_store.tables import TABLES
+from tests.support.golden import GoldenStore, unpack
+from tests.support.running.commands import Golden, run
+
+STYLE = re.compile("\x1b\\[[0-9;]*m")
+TABLES_OF_COMMANDS = [
+    *(["table", name] for name, table in TABLES.items() if table.rows_of is not None),
+    *(["topics"], ["queues"], ["lag"], ["usage"], ["usage", "--by", "topic,day"], ["transactions"]),
+    *(["scheduled", "--system"], ["retries"], ["traces"]),
+]
+
+Rendered = Callable[..., list[str]]
+
+
+@pytest.fixture
+def rendered(monkeypatch: pytest.MonkeyPatch) -> Rendered:
+    """The lines of a command in a terminal of a width, without their styles."""
+
+    def run_in(width: int, *words: str, styles: bool = False) -> list[str]:
+        monkeypatch.setenv("COLUMNS", str(width))
+        monkeypatch.setenv("TERM", "xterm")
+        module = import_module(f"rmq_store.cli.{COMMANDS[words[0]][0]}")
+        with CliRunner().isolation(color=True) as (out, *_):
+            monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+            getattr(module, words[0]).main(list(words[1:]), standalone_mode=False)
+            sys.stdout.flush()
+        text = out.getvalue().decode()
+        return (text if styles else STYLE.sub("", text)).splitlines()
+
+    return run_in
+
+
+@pytest.fixture
+def proxy_store(golden: Golden) -> GoldenStore:
+    return golden("proxy-5.5.0")
+
+
+@pytest.mark.parametrize("width", [60, 80, 140])
+@pytest.mark.parametrize("words", TABLES_OF_COMMANDS, ids=" ".join)
+def test_tables_fit_the_terminal(
+    proxy_store: GoldenStore, rendered: Rendered, words: list[str], width: int
+) -> None:
+    lines = rendered(width, *words, proxy_store.path)
+    names, *piped = [line.split("\t") for line in run(*words, proxy_store.path).splitlines()]
+    for line in lines:
+        # A value that has a line of its own is never cut.
+        assert cell_len(line) <= width or line.split(maxsplit=1)[0] in names
+    given = [cell for row in piped for cell in row if cell]
+    assert len(lines) >= min(len(given), len(piped))
+
+
+def test_what_matters_of_transactions_is_shown_at_80(
+    proxy_store: GoldenStore, rendered: Rendered
+) -> None:
+    rows = [
+        json.loads(line) for line in run("transactions", proxy_store.path, "--json").splitlines()
+    ]
+    lines = [line for line in rendered(80, "transactions", proxy_store.path) if "Z" in line]
+    assert len(lines) == len(rows) == 3
+    for line, row in zip(lines, rows, strict=True):
+        state, since, topic, checks, keys, transaction, *_ = line.split()
+        assert (state, topic, int(checks), keys) == (
+            *(row["state"], row["topic"], row["checks"], row["keys"]),
+        )
+        assert since == re.sub(r"\.\d+Z", "Z", row["sinceTimestamp"])
+        start, end = transaction.split("…")
+        assert row["transactionId"].startswith(start)
+        assert row["transactionId"].endswith(end)
+
+
+def test_a_narrow_terminal_gets_a_line_for_each_value(
+    proxy_store: GoldenStore, rendered: Rendered
+) -> None:
+    rows = [
+        json.loads(line) for line in run("transactions", proxy_store.path, "--json").splitlines()
+    ]
+    blocks = "\n".join(rendered(50, "transactions", proxy_store.path)).split("\n\n")
+    for block, row in zip(blocks, rows, strict=False):
+        pairs = dict(line.split(maxsplit=1) for line in block.splitlines())
+        assert pairs["transactionId"] == row["transactionId"]
+        assert pairs["sinceTimestamp"] == row["sinceTimestamp"]
+        assert pairs["halfQueueOffset"] == str(row["halfQueueOffset"])
+
+
+def test_what_is_wrong_is_red(
+    tmp_path: Path, rendered: Rendered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = unpack("clean-5.5.0", tmp_path).path
+    offsets = Path(store, "config/consumerOffset.json")
+    text, changed = re.subn(r"\b0:\d+", "0:1000000", offsets.read_text(), count=1)
+    assert changed
+    offsets.write_text(text)
+    statuses = [json.loads(line)["status"] for line in run("lag", store, "--json").splitlines()]
+    assert statuses.count("ABOVE_MAX") == 1
+    lines = rendered(100, "lag", store, styles=True)[1:]
+    assert [line.startswith("\x1b[31m") for line in lines] == [one != "OK" for one in statuses]
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b" not in "".join(rendered(100, "lag", store, styles=True))
+
+
+def test_values_show_what_a_column_holds() -> None:
+    kinds = {
+        "number": [["1", "", "-20"], ["1.5 KiB", "744 B"], ["44.5%"], ["1,000"]],
+        "time": [["2026-11-21T09:46:44.062Z", ""], ["12026-11-21T09:46:44Z"]],
+        "text": [["1", "a"], ["", ""], [], ["2026-11-21"], ["7F0001"]],
+    }
+    for kind, columns in kinds.items():
+        for cells in columns:
+            assert Column.of("some", cells).kind is Kind(kind)
+    assert Column.of("keys", ["1", "2"], is_text=True).kind is Kind.TEXT
+
+
+@pytest.mark.parametrize("text", ["0123456789", "é" * 30, "\u6f22" * 20, "a\u6f22" * 9])
+def test_a_cut_text_keeps_its_start_and_its_end(text: str) -> None:
+    for width in range(1, 24):
+        cut = cut_in_the_middle(text, width)
+        assert cell_len(cut) <= width
+        if cell_len(text) <= width:
+            assert cut == text
+        elif width >= 7:
+            start, end = cut.split("…")
+            assert text.startswith(start.rstrip())  # half of a wide character is a blank
+            assert text.endswith(end)
+            assert start.strip()
+            assert end
+
+
+def test_columns_that_need_not_be_kept_are_left_out_from_the_end() -> None:
+    columns = [Column.of(name, ["x" * 20]) for name in ("first", "second", "third", "fourth")]
+    columns.insert(1, Column.of("empty", [""]))
+    assert Layout(columns, 110).left_out == []
+    assert Layout(columns, 75, kept=["first", "third"]).left_out == ["empty"]
+    assert Layout(columns, 64, kept=["first", "third"]).left_out == ["fourth"]
+    assert Layout(columns, 45, kept=["first", "third"]).left_out == ["second", "fourth"]
+    narrow = Layout(columns, 20, kept=["first", "third"])
+    assert (narrow.is_listed, narrow.left_out, narrow.header()) == (True, [], [])
+    assert narrow.lines(["a", "", "b", "c", ""]) == ["first   a", "second  b", "third   c", ""]
