@@ -222,14 +222,18 @@ class ReadOnlyStoreError(StoreError):
     code = "RMQSTORE_READ_ONLY"
 
 
+_MOST_NAMES = 10
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Advice for an unknown name: the most similar known word, or all known words."""
+    """Advice for an unknown name: the most similar known word, or some of the known words."""
     words = sorted(known)
     by_fold = {word.casefold(): word for word in words}
     close = get_close_matches(name.casefold(), list(by_fold), n=1, cutoff=0.6)
     if close:
         return f"Did you mean {by_fold[close[0]]!r}?"
-    return f"Known names: {', '.join(words)}"
+    more = f" and {len(words) - _MOST_NAMES} more" if len(words) > _MOST_NAMES else ""
+    return f"Known names: {', '.join(words[:_MOST_NAMES])}{more}"
 
 
 def from_os_error(path: str | os.PathLike[str], error: OSError, doing: str) -> StoreError:

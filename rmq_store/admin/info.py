@@ -259,7 +259,7 @@ def facts_of(info: StoreInfo) -> list[tuple[str, str]]:
             f"{iso_time(info.firstStoreTimestamp)} to {iso_time(info.lastStoreTimestamp)}",
         ),
         ("checkpoint", iso_time(info.checkpointTimestamp)),
-        ("topics", f"{info.topics}, and {info.systemTopics} system topics"),
+        ("topics", f"{info.topics} with queues, and {info.systemTopics} system topics"),
         ("queues", str(info.queues)),
         ("index files", str(info.indexFiles)),
         *(

@@ -25,6 +25,7 @@ from rmq_store.cli.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED
 from rmq_store.errors import AccessError, StoreError, nearest
 from rmq_store.heap_settings import keep_freed_memory
 
+_WIDEST_NAME = len("transactions") + 2  # cells of --help before the texts
 _OBJECTS_BETWEEN_COLLECTIONS = 50_000  # 700 is Python's own number
 
 # Command -> the module of this package that defines it, and what it does.
@@ -83,6 +84,19 @@ COMMANDS = {
 }
 
 
+# The groups of --help, as in docs/commands.md. Commands of other packages may be named too.
+GROUPS = {
+    "Look": ("info", "topics", "queues", "table"),
+    "Find": (
+        *("cat", "find", "tail", "trace", "sql"),
+        *("scheduled", "transactions", "retries", "traces"),
+    ),
+    "Check": ("verify", "lag", "usage", "retention", "report"),
+    "Repair": ("recover", "rebuild", "salvage", "offsets"),
+    "Move": ("replay", "export", "dlq"),
+}
+
+
 OTHER_COMMANDS = "rmqstore.commands"
 """The entry points of packages that add commands: dicts as COMMANDS, with "module:function".
 
@@ -136,9 +150,15 @@ class _Commands(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         # Uses the texts of COMMANDS, so that --help does not import the commands.
-        with formatter.section("Commands"):
-            every = {**COMMANDS, **other_commands()}
-            formatter.write_dl([(name, what) for name, (_, what) in every.items()])
+        texts = {name: what for name, (_, what) in {**COMMANDS, **other_commands()}.items()}
+        grouped = {name for names in GROUPS.values() for name in names}
+        groups = {**GROUPS, "Others": tuple(name for name in texts if name not in grouped)}
+        for title, names in groups.items():
+            if rows := [(name, texts[name]) for name in names if name in texts]:
+                with formatter.section(title):
+                    formatter.write_dl(
+                        rows, col_spacing=_WIDEST_NAME - max(len(n) for n, _ in rows)
+                    )
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from rmq_store.cli import option_names
+from rmq_store.errors import StoreError
 from rmq_store.escaping import printable
 from rmq_store.text.times import NotATimeError, Time, fixed_time, iso_time, parse_time
 
@@ -69,6 +70,32 @@ def warn_of(store: MessageStore) -> None:
     """Print a line for each thing of the store that cannot be read."""
     for warning in store.view.warnings():
         click.echo(f"rmqstore: warning: {printable(warning)}", err=True)
+
+
+def topic_names(ctx: click.Context, param: click.Parameter, typed: str) -> list[str]:
+    """For completion: the topics of the store typed so far that begin with what is typed."""
+    return _completed(ctx, typed, lambda store: store.view.known_topics)
+
+
+def group_names(ctx: click.Context, param: click.Parameter, typed: str) -> list[str]:
+    """For completion: the consumer groups of the store typed so far."""
+    return _completed(ctx, typed, lambda store: sorted(store.consumer_offsets()))
+
+
+def _completed(
+    ctx: click.Context, typed: str, names: Callable[[MessageStore], Iterable[str]]
+) -> list[str]:
+    from rmq_store.store import MessageStore
+
+    # An option that still lacks its value leaves the arguments as they are.
+    path = ctx.params.get("store") or next(iter(ctx.args), None)
+    if path is None:
+        return []  # the store comes behind the option
+    try:
+        with MessageStore.open(path, broker_conf=ctx.params.get("broker_conf")) as store:
+            return [name for name in names(store) if name.startswith(typed)]
+    except StoreError:
+        return []  # the command itself says why
 
 
 def word(text: str) -> str:

@@ -92,6 +92,11 @@ def find(
     from rmq_store.search.queue_selection import Search
 
     names = chosen_columns(columns, as_json, body)
+    if not (any((topics, key, message_id, tags, properties, begin, end, text, limit))):
+        raise click.UsageError(
+            "find needs something to search for, such as --topic, --key or --since, or --limit N; "
+            "cat prints a whole topic"
+        )
     damage = Damage(skip_damaged)
     with (
         damage,

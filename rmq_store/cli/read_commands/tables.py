@@ -11,7 +11,15 @@ from rmq_store.cli.engines import Wanted, asked_store, engine_options
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.messages import Damage
 from rmq_store.cli.option_names import GROUPS, SYSTEM, TOPIC, TOPICS, OnceCommand
-from rmq_store.cli.options import json_option, open_store, skip_damaged_option, store_command, word
+from rmq_store.cli.options import (
+    group_names,
+    json_option,
+    open_store,
+    skip_damaged_option,
+    store_command,
+    topic_names,
+    word,
+)
 from rmq_store.cli.printing import print_table, reading, say
 from rmq_store.errors import InvalidArgumentError, nearest
 from rmq_store.text.progress import Progress
@@ -31,7 +39,7 @@ def topics(
 @click.command(cls=OnceCommand)
 @store_command
 @json_option
-@click.option("--topic", help=TOPIC)
+@click.option("--topic", shell_complete=topic_names, help=TOPIC)
 @click.option("--system", is_flag=True, help=SYSTEM)
 def queues(
     store: str,
@@ -48,8 +56,12 @@ def queues(
 @click.command(cls=OnceCommand)
 @store_command
 @json_option
-@click.option("--group", "groups", type=word, multiple=True, help=GROUPS)
-@click.option("--topic", "topics", type=word, multiple=True, help=TOPICS)
+@click.option(
+    "--group", "groups", shell_complete=group_names, type=word, multiple=True, help=GROUPS
+)
+@click.option(
+    "--topic", "topics", shell_complete=topic_names, type=word, multiple=True, help=TOPICS
+)
 @engine_options
 def lag(
     store: str,
@@ -70,8 +82,15 @@ def lag(
     print_lag(wanted, as_json, topics=topics, groups=groups)
 
 
+def _table_names(ctx: click.Context, param: click.Parameter, typed: str) -> list[str]:
+    """The names of tables that begin with what is typed."""
+    from rmq_store.tables import TABLES
+
+    return [name for name, one in TABLES.items() if one.rows_of and name.startswith(typed)]
+
+
 @click.command(cls=OnceCommand)
-@click.argument("name")
+@click.argument("name", shell_complete=_table_names)
 @store_command
 @skip_damaged_option
 @json_option
@@ -88,6 +107,8 @@ def table(
     from rmq_store.tables import TABLES
 
     known = [known.name for known in TABLES.values() if known.rows_of is not None]
+    if name not in known and store in known:  # as all other commands have it: the store first
+        name, store = store, name
     if name not in known:
         raise click.BadParameter(f"there is no table {name!r}. {nearest(name, known)}")
     past = TABLES[name].rows_past_damage
@@ -115,6 +136,8 @@ _SHOWN = {
     "queues": ("topic", "queueId", "minOffset", "maxOffset", "messages"),
     "groups": ("consumerGroup", "topic", "queueId", "consumerOffset", "lag", "lagBytes", "status"),
 }
+
+_PERM_BITS = (("R", 4), ("W", 2), ("X", 1))
 
 # Those that a narrow terminal keeps.
 _KEPT = {
@@ -157,6 +180,10 @@ def print_named(
         elif not system:
             kept = [not opened.is_system_topic(one) for one in found["topic"].to_pylist()]
             found = found.filter(pa.array(kept, pa.bool_()))
+    if not as_json and "perm" in found.column_names:
+        at = found.column_names.index("perm")
+        words = [_perm_text(perm) for perm in found["perm"].to_pylist()]
+        found = found.set_column(at, "perm", pa.array(words, pa.string()))
     shown = _SHOWN.get(name)
     there = [column for column in shown or () if column in found.column_names]
     print_table(found, as_json, columns=there or None, kept=_KEPT.get(name, ()))
@@ -164,6 +191,13 @@ def print_named(
         say(f"not in topics.json, so that a broker refuses them: {', '.join(unknown)}", err=True)
     if unread:
         sys.exit(EXIT_FINDINGS)
+
+
+def _perm_text(perm: int | None) -> str | None:
+    """A perm as RocketMQ's tools print it (PermName#perm2String)."""
+    if perm is None:
+        return None
+    return "".join(letter if perm & bit else "-" for letter, bit in _PERM_BITS)
 
 
 def print_lag(
