@@ -68,8 +68,7 @@ def run(
     with Progress("lag", unit="offsets") as progress:
         answer = ask(question, pinned, engine_of(spark), progress=progress)
     problems = tuple(answer.problems(spec.max_lag))
-    shown = [{name: row.get(name) for name in _SHOWN} for row in answer.rows]
-    shown.sort(key=lambda row: (-(row["lag"] or 0), row["consumerGroup"], row["topic"]))
+    shown = [{name: row.get(name) for name in _SHOWN} for row in answer.furthest_behind()]
     ages = {row["configFile"]: row["configAgeMs"] for row in answer.rows}
     return Answer(
         job="lag",

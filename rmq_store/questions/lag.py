@@ -33,6 +33,23 @@ class LagAnswer:
 
     rows: Sequence[Row]
 
+    def furthest_behind(self) -> list[Row]:
+        """The rows, furthest behind first."""
+
+        def order(row: Row) -> tuple[int, str, str, int]:
+            return -(row.get("lag") or 0), row["consumerGroup"], row["topic"], row["queueId"]
+
+        return sorted(self.rows, key=order)
+
+    def summary(self) -> str:
+        """How many groups are how far behind."""
+        lags: Counter[str] = Counter()
+        for row in self.rows:
+            lags[row["consumerGroup"]] += row.get("lag") or 0
+        behind = sum(1 for lag in lags.values() if lag)
+        groups = "1 group" if len(lags) == 1 else f"{len(lags)} groups"
+        return f"{groups}, {behind} behind, by {lags.total():,} messages in all"
+
     def by_group(self) -> list[dict[str, Any]]:
         """Rows by group and topic, furthest behind first."""
         found: dict[tuple[str, str], dict[str, Any]] = {}

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 from click.shell_completion import ShellComplete
 
 from rmq_store.cli.main import COMMANDS, other_commands, rmqstore
 from rmq_store.errors import nearest
-from tests.support.running.commands import Golden, call, run
+from tests.support.golden import unpack
+from tests.support.running.commands import Golden, call, objects, run
 
 
 @pytest.mark.parametrize(
@@ -56,3 +60,30 @@ def test_an_error_lists_ten_names() -> None:
     names = [f"topic-{number:02}" for number in range(12)]
     assert nearest("zzz", names) == f"Known names: {', '.join(names[:10])} and 2 more"
     assert nearest("zzz", names[:10]) == f"Known names: {', '.join(names[:10])}"
+
+
+def test_lag_lists_the_furthest_behind_first_and_says_what_is_wrong(
+    golden: Golden, tmp_path: Path
+) -> None:
+    path = golden("clean-5.5.0").path
+    rows = objects("lag", path)
+    lags = [row["lag"] for row in rows]
+    assert lags == sorted(lags, reverse=True)
+    assert lags[0] > lags[-1]
+    topmost = objects("lag", path, "--top", "3")
+    for row in (*topmost, *rows):
+        del row["configAgeMs"]
+    assert topmost == rows[:3]
+    done = call("lag", path, "--max-lag", str(sum(lags)))
+    assert (done.returncode, f"{sum(lags):,} messages in all" in done.stderr) == (0, True)
+    done = call("lag", path, "--max-lag", "5", "--top", "1")
+    assert done.returncode == 1
+    assert "group g-slow of topic orders is 687 messages behind" in done.stderr
+
+    store = Path(unpack("clean-5.5.0", tmp_path).path)
+    offsets = store / "config/consumerOffset.json"
+    text, changed = re.subn(r"\b0:\d+", "0:1000000", offsets.read_text(), count=1)
+    assert changed
+    offsets.write_text(text)
+    done = call("lag", str(store))
+    assert (done.returncode, "after the last message" in done.stderr) == (1, True)

@@ -62,6 +62,13 @@ def queues(
 @click.option(
     "--topic", "topics", shell_complete=topic_names, type=word, multiple=True, help=TOPICS
 )
+@click.option("--top", type=click.IntRange(min=1), metavar="N", help="Only the N furthest behind.")
+@click.option(
+    "--max-lag",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Exit with 1 if a group is more messages behind in a topic.",
+)
 @engine_options
 def lag(
     store: str,
@@ -70,16 +77,19 @@ def lag(
     as_json: bool,
     groups: tuple[str, ...],
     topics: tuple[str, ...],
+    top: int | None,
+    max_lag: int | None,
     engine: str | None,
     master: str | None,
 ) -> None:
     """Show how far consumer groups are behind in each queue: messages, bytes, time.
 
-    The offsets come from the broker's offset file, which misses what was consumed since the broker
-    wrote it. --json prints the file's age.
+    The queue that is furthest behind comes first. The offsets come from the broker's offset file, which
+    misses what was consumed since the broker wrote it; --json prints the file's age. Exit code 1 if a
+    group lost messages, does not get some, has an offset behind them, or is more than --max-lag behind.
     """
     wanted = Wanted("lag", store, broker_conf, broker_name, engine, master)
-    print_lag(wanted, as_json, topics=topics, groups=groups)
+    print_lag(wanted, as_json, topics=topics, groups=groups, top=top, max_lag=max_lag)
 
 
 def _table_names(ctx: click.Context, param: click.Parameter, typed: str) -> list[str]:
@@ -134,7 +144,10 @@ def table(
 _SHOWN = {
     "topics": ("topic", "queues", "messages", "perm"),
     "queues": ("topic", "queueId", "minOffset", "maxOffset", "messages"),
-    "groups": ("consumerGroup", "topic", "queueId", "consumerOffset", "lag", "lagBytes", "status"),
+    "groups": (
+        *("consumerGroup", "topic", "queueId", "consumerOffset"),
+        *("lag", "lagBytes", "lagMs", "status"),
+    ),
 }
 
 _PERM_BITS = (("R", 4), ("W", 2), ("X", 1))
@@ -207,8 +220,10 @@ def print_lag(
     topics: Sequence[str] = (),
     groups: Sequence[str] = (),
     queue_ids: Sequence[int] = (),
+    top: int | None = None,
+    max_lag: int | None = None,
 ) -> None:
-    """Print the lag of some groups, topics or queues (default: all)."""
+    """Print the lag of some groups, topics or queues (default: all), and what is wrong on stderr."""
     from rmq_store.questions.answer_by_shares import ask
     from rmq_store.questions.lag import LagQuestion
     from rmq_store.tables import TABLES
@@ -216,5 +231,11 @@ def print_lag(
     question = LagQuestion(groups, topics, queue_ids)
     with asked_store(wanted) as asked, Progress("lag", unit="offsets") as progress:
         found = ask(question, asked.source, asked.engine, progress=progress)
-        rows = TABLES["groups"].of_rows(asked.store.broker_name, found.rows)
+        rows = TABLES["groups"].of_rows(asked.store.broker_name, found.furthest_behind()[:top])
     print_table(rows, as_json, columns=_SHOWN["groups"], kept=_KEPT["groups"])
+    say(found.summary(), err=True)
+    problems = list(found.problems(max_lag))
+    for problem in problems:
+        say(f"rmqstore: {problem}", err=True)
+    if problems:
+        sys.exit(EXIT_FINDINGS)

@@ -47,6 +47,7 @@ MEANINGS = {
     "--system": Meaning("include system topics", "includeSystemTopics"),
     "--limit": Meaning("stop after so many rows"),
     "--top": Meaning("only the largest or newest, so many"),
+    "--max-lag": Meaning("the most messages that a group may be behind in a topic"),
     "--columns": Meaning("these columns, separated by commas", "columns"),
     "--full": Meaning("do not cut values to the terminal's width"),
     "--body": Meaning("the form of bodies: text, json, base64, hex or none"),
