@@ -434,8 +434,9 @@ class MessageStore:
 
         `topics`: one name, several, or by default all user topics. `since`, `until`: store times (ms
         since the epoch, UTC), half-open, found by bisection like those of `rmqstore cat`. `columns`:
-        those of its schema, by default all but rawBody and the like. The other keywords as in
-        `read_slices`, without `keys`, which a filter says; `log_order` is false.
+        those of its schema, by default all but rawBody and the like. `keys`: only messages with one of
+        these words in KEYS or as UNIQ_KEY, by the index. The other keywords as in `read_slices`;
+        `log_order` is false.
 
         Raises UnknownQueueError for an unknown topic, InvalidArgumentError for an unknown column.
         """

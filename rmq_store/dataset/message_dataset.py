@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 
 from rmq_store.arrow.column_definitions import TIMESTAMP
 from rmq_store.dataset.arrow_planner import implied_values, named_columns, named_texts
+from rmq_store.dataset.lazy_dataset import Fragment, LazyDataset
 from rmq_store.dataset.planned_slices import ProvenLimits, SlicePlanner
-from rmq_store.errors import InvalidArgumentError, StoreError
+from rmq_store.errors import StoreError
 from rmq_store.format.layout import KEY_SEPARATOR
 from rmq_store.format.queues import QueueSlice
 from rmq_store.reading.damage_modes import CORRUPT
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("rmqstore")
 _FRAGMENT_BYTES = 64 << 20
 _FIRST_BATCH_ROWS = 256  # a query with a limit does not wait for more
-_BATCHES_AHEAD = 1
-_CHEAPEST = "queueId"  # a column of the queue entries, to count rows by
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,84 +53,7 @@ class StorePart:
     words: frozenset[str] | None = None
 
 
-Reader = Callable[[StorePart, Sequence[str]], Iterator[pa.RecordBatch]]
-
-
-class _Scans:
-    """What datasets and fragments share: scans of some columns and rows, in many forms."""
-
-    _columns: pa.Schema
-
-    def _batches(self, columns: Sequence[str], wanted: Any) -> Iterator[pa.RecordBatch]:
-        """At least the rows that match the filter `wanted`; the filter is applied to them again."""
-        raise NotImplementedError
-
-    def _wanted(self, wanted: Any) -> Any:
-        """The filter together with the one that stands already; None without any."""
-        return wanted
-
-    def _scanner(
-        self,
-        columns: Sequence[str] | Mapping[str, Any] | None = None,
-        filter: Any = None,
-        batch_size: int | None = None,
-        use_threads: bool = True,
-        memory_pool: Any = None,
-        **_: Any,
-    ) -> Any:
-        wanted = self._wanted(filter)
-        names = self._columns.names
-        if columns is None:
-            needed = frozenset(names)
-        else:
-            given = columns.values() if isinstance(columns, Mapping) else columns
-            needed = named_columns(given, names)
-        if wanted is not None:
-            needed |= named_columns([wanted], names)
-        read = [name for name in names if name in (needed or {_CHEAPEST})] or names[:1]
-        schema = pa.schema([self._columns.field(name) for name in read])
-        more = {} if batch_size is None else {"batch_size": batch_size}
-        return ds.Scanner.from_batches(
-            self._batches(read, wanted),
-            schema=schema,
-            columns=names if columns is None else columns,
-            filter=wanted,
-            batch_readahead=_BATCHES_AHEAD,
-            use_threads=use_threads,
-            memory_pool=memory_pool,
-            **more,
-        )
-
-    def scanner(self, *args: Any, **how: Any) -> Any:
-        """A `pyarrow.dataset.Scanner` of some columns and rows, to be used once.
-
-        `columns`: names, or new names and expressions; `filter`: an expression; `batch_size`: rows.
-        """
-        return self._scanner(*args, **how)
-
-    def to_table(self, *args: Any, **how: Any) -> pa.Table:
-        """All rows as a table; the arguments are those of `scanner`. Raises the errors of the store."""
-        return self.scanner(*args, **how).to_table()
-
-    def to_batches(self, *args: Any, **how: Any) -> Iterator[pa.RecordBatch]:
-        """All rows in batches; the arguments are those of `scanner`. Raises the errors of the store."""
-        yield from self.scanner(*args, **how).to_batches()
-
-    def head(self, num_rows: int, *args: Any, **how: Any) -> pa.Table:
-        """The first rows as a table; the other arguments are those of `scanner`."""
-        return self.scanner(*args, **how).head(num_rows)
-
-    def take(self, indices: Any, *args: Any, **how: Any) -> pa.Table:
-        """The rows of these numbers as a table; the other arguments are those of `scanner`."""
-        return self.to_table(*args, **how).take(indices)
-
-    def count_rows(self, filter: Any = None, **how: Any) -> int:
-        """The number of rows. Without a filter the queues alone are read."""
-        batches = self._scanner(columns=[], filter=filter, **how).to_batches()
-        return sum(batch.num_rows for batch in batches)
-
-
-class MessageDataset(_Scans, ds.Dataset):  # type: ignore[misc]
+class MessageDataset(LazyDataset):
     """Messages of stores, as of one moment each. Reads what a query needs, and nothing before.
 
     - Only columns that the query or its filter names are read. If the queue entries have all of them
@@ -142,8 +63,8 @@ class MessageDataset(_Scans, ds.Dataset):  # type: ignore[misc]
       them takes the entries, or a look at each record's head, once a dataset. Other filters,
       whatever their form, read all messages.
     - A filter that only some values of `keys` or `uniqKey` can match (up to 20 in a list) uses the
-      index, and reads the log where no index covers it. If the index has none of them and the log is
-      short (256 MiB), the queues are read whole, because a damaged index hides messages.
+      index, as `keys` does, and reads the log where no index covers it. If the index has none of them
+      and the log is short (256 MiB), the queues are read whole: a damaged index hides messages.
     - The filter is applied to every row that is read.
     - Damage raises the error of `read_slices` while rows are read, unless `on_damage` was given. Parts
       that a filter excludes are not read, and their damage is not seen.
@@ -161,8 +82,10 @@ class MessageDataset(_Scans, ds.Dataset):  # type: ignore[misc]
         wanted: Any = None,
     ) -> None:
         """Use `MessageStore.messages` or `messages_of`."""
-        self._parts, self._columns, self._how = tuple(parts), schema, how
+        super().__init__(schema)
+        self._parts, self._how = tuple(parts), how
         self._search, self._filter = search, wanted
+        self._given = frozenset(search.keys) or None
         self._proven = [ProvenLimits() for _ in parts]
         self._lock = threading.Lock()
 
@@ -172,18 +95,9 @@ class MessageDataset(_Scans, ds.Dataset):  # type: ignore[misc]
         kind = "" if self._filter is None else f", filter={self._filter}"
         return f"MessageDataset({stores}, up to {messages} messages{kind})"
 
-    def __reduce__(self) -> Any:
-        raise TypeError("a MessageDataset is not picklable: send the store's path and snapshot()")
-
-    @property
-    def schema(self) -> pa.Schema:
-        """Names and types of the columns."""
-        return self._columns
-
-    @property
-    def partition_expression(self) -> Any:
-        """What is true of all rows: nothing in particular."""
-        return pc.scalar(True)
+    def _counted_by(self) -> pa.Field:
+        damage = self._how.get("on_damage")
+        return Query.of(False, columns=["queueId"], on_damage=damage).schema.field(0)
 
     def filter(self, expression: Any) -> MessageDataset:
         """The dataset with only the rows that match; see the class for what is read."""
@@ -206,9 +120,9 @@ class MessageDataset(_Scans, ds.Dataset):  # type: ignore[misc]
         """
         wanted = self._wanted(filter)
         if wanted is None or CORRUPT in self._columns.names:  # rows about damage have nulls
-            return list(self._parts)
+            return [replace(part, words=self._given) for part in self._parts]
         named = named_columns([wanted], self._columns.names)
-        words = None
+        words = self._given
         for column in named & {"keys", "uniqKey"}:
             words = words or self._words(wanted, column)
         self._warn_of_unread_topics(wanted)
@@ -260,6 +174,7 @@ class MessageDataset(_Scans, ds.Dataset):  # type: ignore[misc]
                 given: Any = how.get("on_damage")
                 how["on_damage"] = DamageInTime(store, self._search, given)
             batches = _by_words(store, part, how) if part.words else None
+            how["keys"] = part.words
             for batch in batches or store.read_slices(part.slices, **how):
                 if batch.num_rows:
                     yield batch
@@ -270,52 +185,20 @@ class MessageDataset(_Scans, ds.Dataset):  # type: ignore[misc]
             for piece in _pieces(part):
                 yield MessageFragment(self, piece)
 
-    def replace_schema(self, schema: pa.Schema) -> Any:
-        """Refused: the columns are those of `columns`."""
-        raise _not_here("replace_schema", "Give columns to messages()")
 
-    def sort_by(self, sorting: Any, **how: Any) -> Any:
-        """Refused: it would hold all messages in memory."""
-        raise _not_here("sort_by", "Sort in the query, or to_table().sort_by(...)")
-
-    def join(self, *args: Any, **how: Any) -> Any:
-        """Refused: Arrow's join takes files of its own only."""
-        raise _not_here("join", "Join in the query, or to_table().join(...)")
-
-    def join_asof(self, *args: Any, **how: Any) -> Any:
-        """Refused: Arrow's join takes files of its own only."""
-        raise _not_here("join_asof", "Join in the query, or to_table().join_asof(...)")
-
-
-class MessageFragment(_Scans):
-    """A part of a dataset: a slice of the log of one store. What DataFusion scans side by side."""
+class MessageFragment(Fragment):
+    """A part of a dataset: a slice of the log of one store."""
 
     def __init__(self, dataset: MessageDataset, part: StorePart) -> None:
         """Use `MessageDataset.get_fragments`."""
-        self._dataset, self.part, self._columns = dataset, part, dataset.schema
+        super().__init__(dataset)
+        self._messages, self.part = dataset, part
 
     def __repr__(self) -> str:
         return f"MessageFragment({self.part.store.broker_name!r}, {len(self.part.slices)} slices)"
 
-    @property
-    def physical_schema(self) -> pa.Schema:
-        """Names and types of the columns."""
-        return self._columns
-
-    @property
-    def partition_expression(self) -> Any:
-        """What is true of all rows: nothing in particular."""
-        return pc.scalar(True)
-
-    def scanner(self, schema: pa.Schema | None = None, *args: Any, **how: Any) -> Any:
-        """As `MessageDataset.scanner`; `schema` can only be that of the dataset."""
-        return self._scanner(*args, **how)
-
-    def _wanted(self, wanted: Any) -> Any:
-        return self._dataset._wanted(wanted)
-
     def _batches(self, columns: Sequence[str], wanted: Any) -> Iterator[pa.RecordBatch]:
-        return self._dataset._read(self.part, columns)
+        return self._messages._read(self.part, columns)
 
 
 def messages_of(
@@ -333,12 +216,15 @@ def messages_of(
 
     The arguments are those of `MessageStore.messages`.
     """
-    if "keys" in how:
-        raise InvalidArgumentError(
-            None, reason="messages() takes no keys", advice="Filter by keys or uniqKey"
-        )
     named = [topics] if isinstance(topics, str) else topics
-    search = Search(named, queue_ids, since, until, include_system_topics=include_system_topics)
+    search = Search(
+        named,
+        queue_ids,
+        since,
+        until,
+        include_system_topics=include_system_topics,
+        keys=tuple(how.get("keys") or ()),
+    )
     first: ReadManner = {"first_batch_rows": _FIRST_BATCH_ROWS, "log_order": False}
     asked = cast("ReadHow", {**first, **how})
     schema = Query.of(False, columns=columns, **how).schema
@@ -417,7 +303,3 @@ def _pieces(part: StorePart) -> Iterator[StorePart]:
         for piece in pieces or ([part.slices] if part.slices else []):
             if piece:
                 yield replace(part, slices=piece)
-
-
-def _not_here(what: str, advice: str) -> InvalidArgumentError:
-    return InvalidArgumentError(None, reason=f"messages have no {what}", advice=advice)
