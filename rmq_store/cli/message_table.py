@@ -85,7 +85,23 @@ class MessageTable:
         left = self._console.width - sum(widths) - len(_GAP) * (len(widths) - 1)
         for at in wide:
             widths[at] = max(_LEAST_WIDE, left // len(wide))
+        if not self._full:
+            self._narrow(schema, widths)
         return widths
+
+    def _narrow(self, schema: pa.Schema, widths: list[int]) -> None:
+        """Take from the widest texts what is too wide for the terminal, as far as they can be cut."""
+        least = {
+            at: max(len(field.name), _LIMITS.get(field.name, _OTHERS)[0])
+            for at, field in enumerate(schema)
+            if not (_is_wide(field) or _is_number(field.type) or pa.types.is_timestamp(field.type))
+        }
+        over = sum(widths) + len(_GAP) * (len(widths) - 1) - self._console.width
+        for _ in range(over):
+            at = max(least, key=lambda at: widths[at] - least[at], default=None)
+            if at is None or widths[at] <= least[at]:
+                return
+            widths[at] -= 1
 
     def _width_of(self, field: pa.Field, texts: pa.Array) -> int:
         longest = max(len(field.name), *map(cell_len, pc.unique(texts).to_pylist()))

@@ -6,16 +6,121 @@ Arrow's class stands for files that C++ reads. Query engines ask its methods onl
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
+from pyarrow.acero import Declaration, ProjectNodeOptions, TableSourceNodeOptions
 
 from rmq_store.dataset.arrow_planner import named_columns
 from rmq_store.errors import InvalidArgumentError
 
-_BATCHES_AHEAD = 1
+
+class Projection:
+    """The columns and rows of a batch that a query asks for.
+
+    Arrow's own scanner reads ahead, in threads that may outlive the query that it was made for, and
+    Python with it. Batches are made in Python, so that whoever asks for one has to wait for it.
+    """
+
+    def __init__(
+        self, read: pa.Schema, columns: Sequence[str] | Mapping[str, Any], wanted: Any
+    ) -> None:
+        """`read`: the columns of the batches; `columns`: names, or new names and expressions.
+
+        Raises what Arrow raises for expressions that do not fit the columns.
+        """
+        self._wanted, self._named = wanted, columns if isinstance(columns, Mapping) else None
+        self._names = [] if isinstance(columns, Mapping) else list(columns)
+        self.schema = self.of(pa.RecordBatch.from_pylist([], schema=read)).schema
+
+    def of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows of a batch that match, and the columns asked for."""
+        chosen = self._projected(batch, self._named) if self._named else self._selected(batch)
+        if self._wanted is None:
+            return chosen
+        return chosen.filter(self._projected(batch, {"kept": self._wanted}).column(0))
+
+    def _selected(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        try:
+            return batch.select(self._names)
+        except KeyError as error:
+            raise pa.ArrowInvalid(f"there is no column {error}") from None
+
+    def _projected(self, batch: pa.RecordBatch, named: Mapping[str, Any]) -> pa.RecordBatch:
+        source = TableSourceNodeOptions(pa.Table.from_batches([batch]))
+        values = [
+            one if isinstance(one, pc.Expression) else pc.field(one) for one in named.values()
+        ]
+        plan = Declaration.from_sequence(
+            [
+                Declaration("table_source", source),
+                Declaration("project", ProjectNodeOptions(values, list(named))),
+            ]
+        )
+        table = plan.to_table(use_threads=False).combine_chunks()
+        return (table.to_batches() or [pa.RecordBatch.from_pylist([], schema=table.schema)])[0]
+
+
+class LazyScanner:
+    """The rows of one scan, which can be read once. Its methods are those of Arrow's Scanner."""
+
+    def __init__(
+        self,
+        dataset_schema: pa.Schema,
+        projection: Projection,
+        batches: Iterator[pa.RecordBatch],
+        most_rows: int | None,
+    ) -> None:
+        self.dataset_schema, self.projected_schema = dataset_schema, projection.schema
+        self._projection, self._batches, self._most_rows = projection, batches, most_rows
+
+    def to_batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows in batches, each read when it is asked for."""
+        with closing_batches(self._batches):
+            for batch in self._batches:
+                found = self._projection.of(batch)
+                step = self._most_rows or max(1, found.num_rows)
+                for start in range(0, found.num_rows, step):
+                    yield found.slice(start, step)
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """The rows as a stream."""
+        return pa.RecordBatchReader.from_batches(self.projected_schema, self.to_batches())
+
+    def to_table(self) -> pa.Table:
+        """All rows."""
+        return pa.Table.from_batches(list(self.to_batches()), schema=self.projected_schema)
+
+    def head(self, num_rows: int) -> pa.Table:
+        """The first rows."""
+        found, count = [], 0
+        with closing_batches(batches := self.to_batches()):
+            while count < num_rows and (batch := next(batches, None)) is not None:
+                found.append(batch.slice(0, num_rows - count))
+                count += found[-1].num_rows
+        return pa.Table.from_batches(found, schema=self.projected_schema)
+
+    def take(self, indices: Any) -> pa.Table:
+        """The rows of these numbers."""
+        return self.to_table().take(indices)
+
+    def count_rows(self) -> int:
+        """The number of rows."""
+        return sum(batch.num_rows for batch in self.to_batches())
+
+
+@contextmanager
+def closing_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[None]:
+    """Close what the batches are read from when the reading ends, not when garbage is collected."""
+    try:
+        yield
+    finally:
+        close = getattr(batches, "close", None)
+        if close is not None:
+            close()
 
 
 class Scans:
@@ -40,36 +145,26 @@ class Scans:
         columns: Sequence[str] | Mapping[str, Any] | None = None,
         filter: Any = None,
         batch_size: int | None = None,
-        use_threads: bool = True,
-        memory_pool: Any = None,
         **_: Any,
-    ) -> Any:
+    ) -> LazyScanner:
         wanted = self._wanted(filter)
         names = self._columns.names
         if columns is None:
-            needed = frozenset(names)
-        else:
-            given = columns.values() if isinstance(columns, Mapping) else columns
-            needed = named_columns(given, names)
+            columns = names
+        given = columns.values() if isinstance(columns, Mapping) else columns
+        needed = named_columns(given, names)
         if wanted is not None:
             needed |= named_columns([wanted], names)
         read = [field for field in self._columns if field.name in needed] or [self._counted_by()]
-        more = {} if batch_size is None else {"batch_size": batch_size}
-        return ds.Scanner.from_batches(
-            self._batches([field.name for field in read], wanted),
-            schema=pa.schema(read),
-            columns=names if columns is None else columns,
-            filter=wanted,
-            batch_readahead=_BATCHES_AHEAD,
-            use_threads=use_threads,
-            memory_pool=memory_pool,
-            **more,
-        )
+        projection = Projection(pa.schema(read), columns, wanted)
+        batches = self._batches([field.name for field in read], wanted)
+        return LazyScanner(self._columns, projection, batches, batch_size)
 
     def scanner(self, *args: Any, **how: Any) -> Any:
-        """A `pyarrow.dataset.Scanner` of some columns and rows, to be used once.
+        """Some columns and rows, to be read once, as by a `pyarrow.dataset.Scanner`.
 
-        `columns`: names, or new names and expressions; `filter`: an expression; `batch_size`: rows.
+        `columns`: names, or new names and expressions; `filter`: an expression; `batch_size`: the most
+        rows of a batch. Others of Arrow's arguments, about its threads and files, change nothing.
         """
         return self._scanner(*args, **how)
 
@@ -87,12 +182,11 @@ class Scans:
 
     def take(self, indices: Any, *args: Any, **how: Any) -> pa.Table:
         """The rows of these numbers as a table; the other arguments are those of `scanner`."""
-        return self.to_table(*args, **how).take(indices)
+        return self.scanner(*args, **how).take(indices)
 
     def count_rows(self, filter: Any = None, **how: Any) -> int:
         """The number of rows; the other arguments are those of `scanner`."""
-        batches = self._scanner(columns=[], filter=filter, **how).to_batches()
-        return sum(batch.num_rows for batch in batches)
+        return self._scanner(columns=[], filter=filter, **how).count_rows()
 
 
 class LazyDataset(Scans, ds.Dataset):  # type: ignore[misc]

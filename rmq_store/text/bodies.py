@@ -2,19 +2,60 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
+from encodings.aliases import aliases
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rmq_store.errors import InvalidArgumentError, nearest
+from rmq_store.escaping import is_utf8
 from rmq_store.text.binary_values import as_base64, as_hex, as_text
 
 TEXT, JSON, BASE64, HEX, NONE = FORMS = ("text", "json", "base64", "hex", "none")
 MOST_JSON_BYTES = 64 << 10
 """The largest body, in bytes, that `shown` looks at as JSON. JSON is parsed one body at a time."""
+_UTF8 = "utf-8"
 _MARK = "base64:"
 _BLANKS = re.compile(r'("(?:[^"\\]|\\.)*")|[ \t\r\n]+')
+
+
+def charset_named(name: str) -> str:
+    """The name of a charset as Python has it, for one that Java or Python knows: GBK, utf-8, Shift_JIS.
+
+    Raises InvalidArgumentError for another one.
+    """
+    try:
+        found = codecs.lookup(name)
+        "".encode(found.name)  # a codec that makes bytes of bytes, such as hex, is refused here
+    except (LookupError, ValueError):
+        raise InvalidArgumentError(
+            None,
+            reason=f"there is no charset {name!r}",
+            advice=nearest(name, {*aliases, *aliases.values()}),
+        ) from None
+    return found.name
+
+
+def decoded(column: pa.Array, charset: str) -> pa.Array:
+    """Binary values as text of a charset; null where the bytes are not of it.
+
+    Raises InvalidArgumentError for an unknown charset.
+    """
+    name = charset_named(charset)
+    if name == _UTF8:
+        return as_text(column)[0]
+    return pa.array([_decoded(raw, name) for raw in column.to_pylist()], pa.string())
+
+
+def _decoded(raw: bytes | None, charset: str) -> str | None:
+    try:
+        text = None if raw is None else raw.decode(charset)
+    except UnicodeError:
+        return None
+    return text if text is None or is_utf8(text) else None
 
 
 def bodies_as(form: str, column: pa.Array) -> pa.Array:

@@ -21,6 +21,7 @@ from rmq_store import MessageStore, QueueId, StoreError
 from rmq_store.arrow.column_definitions import TIMESTAMP
 from rmq_store.dataset.message_dataset import messages_of
 from rmq_store.errors import CorruptRecordError, InvalidArgumentError, UnknownQueueError
+from tests.support.damage import flip_body
 from tests.support.golden import STORES, GoldenStore, Truth, messages_in, unpack, user_topic
 
 Golden = Callable[[str], GoldenStore]
@@ -202,23 +203,10 @@ def test_columns_of_the_queues_leave_the_log_closed(tmp_path: Path) -> None:
         dataset.to_table(columns=["keys"])
 
 
-def damaged_body(store: GoldenStore) -> Truth:
-    """A message of orders, with one bit of its body flipped in the log."""
-    record = next(r for r in store.truth[700:] if r["topic"] == "orders" and r["keys"])
-    with store.open() as opened:
-        path = opened.log.path_at(record["commitLogOffset"])
-        base = opened.log.chain.segment_at(record["commitLogOffset"])
-    assert base is not None
-    raw = bytearray(Path(path).read_bytes())
-    raw[record["commitLogOffset"] - base.base + 88 + 3] ^= 1
-    Path(path).write_bytes(raw)
-    return record
-
-
 def test_damage_is_our_error_and_never_fewer_rows(tmp_path: Path) -> None:
     store = unpack("clean-5.5.0", tmp_path)
     rows = listed(store)
-    record = damaged_body(store)
+    record = flip_body(store, "orders")
     at = f"offset {record['commitLogOffset']}"
     with store.open() as opened:
         dataset = opened.messages()
