@@ -58,7 +58,11 @@ if TYPE_CHECKING:
 
 ConfigLike = StoreConfig | Mapping[str, Any] | str | os.PathLike[str] | None
 
-_ABOVE = {"messages": "rmq_store.dataset.message_dataset:messages_of"}
+_ABOVE = {
+    "messages": "rmq_store.dataset.message_dataset:messages_of",
+    "table": "rmq_store.tables:table_of",
+    "html": "rmq_store.admin.store_html:html_of_store",
+}
 """Methods that rooms above this one answer, as "module:function". They are imported when called,
 because this room imports none of them."""
 
@@ -162,7 +166,7 @@ class MessageStore:
         Raises as `open`.
         """
         return MessageStore.open(
-            self.path if self._shadow is None else self._shadow.uri,
+            self._address(),
             broker_name=self.broker_name,
             config=self.config,
             snapshot=self._snapshot,
@@ -233,7 +237,19 @@ class MessageStore:
         self.close()
 
     def __repr__(self) -> str:
-        return f"MessageStore({str(self.path)!r}, broker_name={self.broker_name!r})"
+        start, end = self.log_range()
+        return (
+            f"MessageStore({self._address()!r}, broker_name={self.broker_name!r}, "
+            f"{len(self._snapshot.queues)} queues, log {start} to {end})"
+        )
+
+    def _repr_html_(self) -> str:
+        """What `rmqstore info` says of the store now, for a notebook."""
+        html: str = _above("html")(self)
+        return html
+
+    def _address(self) -> str:
+        return str(self.path) if self._shadow is None else self._shadow.uri
 
     def __reduce__(self) -> Any:
         raise TypeError("a MessageStore is not picklable: send its path and snapshot() instead")
@@ -451,6 +467,16 @@ class MessageStore:
             include_system_topics=include_system_topics,
             **how,
         )
+
+    def table(self, name: str, *, on_damage: OnDamage | None = None) -> pa.Table:
+        """A table about the store, of those that `rmqstore table` prints: "queues", "files", "groups", ...
+
+        docs/tables.md lists names and columns. `on_damage`: gets the errors of what a table of
+        messages leaves out (`scheduled`, `transactions`, `deadLetters`, `retries`, `traces`); without it they
+        are raised, as all others are. Raises InvalidArgumentError for an unknown name.
+        """
+        make = _above("table")
+        return make(self, name, on_damage=on_damage)
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """The messages of all user topics, for what takes Arrow streams (the PyCapsule protocol)."""

@@ -20,7 +20,7 @@ from rmq_store.errors import StoreError
 from rmq_store.reading.query import OnDamage
 from rmq_store.sql.libraries import SqlError, require_duckdb
 from rmq_store.store import MessageStore
-from rmq_store.tables import TABLES
+from rmq_store.tables import TABLES_OF_A_STORE
 from rmq_store.tables.table_dataset import TableDataset
 from rmq_store.text.bodies import decoded
 
@@ -101,7 +101,10 @@ class StoreDatabase:
         self._database = duckdb.connect(":memory:", config=dict(_NO_DOWNLOADS))
         self._add_functions()
         views: dict[str, LazyDataset] = {MESSAGES: messages}
-        views |= {name: TableDataset(TABLES[name], stores, on_damage) for name in table_names()}
+        views |= {
+            name: TableDataset(table, stores, on_damage)
+            for name, table in TABLES_OF_A_STORE.items()
+        }
         for name, dataset in views.items():
             self._database.register(name, _View(name, dataset, self))
         spill = os.path.join(tempfile.gettempdir(), f"rmqstore-sql-{uuid.uuid4().hex}")
@@ -275,11 +278,6 @@ class _View(LazyDataset):
 
     def _batches(self, columns: Sequence[str], wanted: Any) -> Iterator[pa.RecordBatch]:
         return self._database.scanned(self._name, self._dataset, columns, wanted)
-
-
-def table_names() -> list[str]:
-    """The tables that are views: all that a store alone determines."""
-    return [name for name, table in TABLES.items() if table.rows_of is not None]
 
 
 def _text(bodies: pa.ChunkedArray, charsets: pa.ChunkedArray) -> pa.Array:

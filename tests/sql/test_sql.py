@@ -21,9 +21,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from rmq_store import MessageStore, StoreError
-from rmq_store.sql.database import StoreDatabase, table_names
+from rmq_store.sql.database import StoreDatabase
 from rmq_store.sql.libraries import SqlError
-from rmq_store.tables import TABLES, Table
+from rmq_store.tables import TABLES_OF_A_STORE, Table
 from tests.support.damage import flip_body
 from tests.support.golden import STORES, GoldenStore, messages_in, unpack, user_topic
 from tests.support.running.commands import COMMAND, call, run
@@ -62,10 +62,10 @@ def test_sums_by_topic_are_those_of_the_broker_in_every_store(untouched: Golden,
     assert {row["topic"]: row["b"] for row in found} == sizes
 
 
-@pytest.mark.parametrize("table", table_names())
+@pytest.mark.parametrize("table", list(TABLES_OF_A_STORE))
 def test_a_view_has_the_rows_of_its_table(golden: Golden, table: str) -> None:
     with golden("clean-4.9.7").open() as store:
-        expected = TABLES[table].of(store)
+        expected = TABLES_OF_A_STORE[table].of(store)
         with StoreDatabase(store.messages(), [store]) as database:
             (answer,) = database.answers(f"FROM {table}")
             assert answer.rows is not None

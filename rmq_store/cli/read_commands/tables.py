@@ -85,11 +85,10 @@ def table(
 ) -> None:
     """Print a table of the Spark source by its NAME: files, index, checkpoint, config, damage,
     ..."""
-    from rmq_store.tables import TABLES
+    from rmq_store.tables import TABLES, TABLES_OF_A_STORE
 
-    known = [known.name for known in TABLES.values() if known.rows_of is not None]
-    if name not in known:
-        raise click.BadParameter(f"there is no table {name!r}. {nearest(name, known)}")
+    if name not in TABLES_OF_A_STORE:
+        raise click.BadParameter(f"there is no table {name!r}. {nearest(name, TABLES_OF_A_STORE)}")
     past = TABLES[name].rows_past_damage
     if skip_damaged and past is None:
         of_messages = [one.name for one in TABLES.values() if one.rows_past_damage is not None]
