@@ -11,8 +11,9 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
+from rmq_store.text.binary_values import UTF8
 from rmq_store.text.bodies import bodies_as, shown
-from rmq_store.text.lines import plain_text
+from rmq_store.text.lines import BODY, plain_text
 
 _GAP = "  "
 _CUT = "…"
@@ -34,11 +35,12 @@ class MessageTable:
     """A table whose header is printed with the first row, and whose widths then stay.
 
     Bodies, properties and errors share the width that the other columns leave. Numbers and times
-    are never cut. `full`: nothing is. `body`: one of bodies.FORMS.
+    are never cut. `full`: nothing is. `body`: one of bodies.FORMS;
+    `charset`: that of bodies.
     """
 
-    def __init__(self, *, full: bool, body: str | None) -> None:
-        self._full, self._body = full, body
+    def __init__(self, *, full: bool, body: str | None, charset: str = UTF8) -> None:
+        self._full, self._body, self._charset = full, body, charset
         self._console = Console(highlight=False)
         self._widths: list[int] | None = None
 
@@ -46,7 +48,8 @@ class MessageTable:
         """Print the rows of a batch."""
         if not batch.num_rows:
             return
-        texts = [self._texts(column) for column in batch.columns]
+        pairs = zip(batch.schema.names, batch.columns, strict=True)
+        texts = [self._texts(column, name) for name, column in pairs]
         if self._widths is None:
             self._widths = self._widths_for(batch.schema, texts)
             names = zip(batch.schema.names, batch.schema.types, self._widths, strict=True)
@@ -59,10 +62,11 @@ class MessageTable:
         ]
         click.echo("\n".join(map(_GAP.join, zip(*columns, strict=True))))
 
-    def _texts(self, column: pa.Array) -> pa.Array:
+    def _texts(self, column: pa.Array, name: str) -> pa.Array:
         """The values as printable text, of a length that fits several rows of the terminal."""
         if pa.types.is_binary(column.type):
-            column = shown(column) if self._body is None else bodies_as(self._body, column)
+            form, charset = self._body, self._charset if name == BODY else UTF8
+            column = shown(column, charset) if form is None else bodies_as(form, column, charset)
             if not self._full:
                 # Before control characters are escaped: a body can have many MiB.
                 column = pc.utf8_slice_codeunits(column, 0, self._console.width * _LOOKED_AT)

@@ -22,7 +22,7 @@ from rmq_store.sql.libraries import SqlError, require_duckdb
 from rmq_store.store import MessageStore
 from rmq_store.tables import TABLES_OF_A_STORE
 from rmq_store.tables.table_dataset import TableDataset
-from rmq_store.text.bodies import decoded
+from rmq_store.text.binary_values import decoded
 
 MESSAGES = "messages"
 _BATCH_ROWS = 8192
