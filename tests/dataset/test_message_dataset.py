@@ -356,6 +356,25 @@ def test_rows_are_counted_by_the_queues_whatever_the_columns(tmp_path: Path) -> 
     assert sum(part.count_rows() for part in bodies.get_fragments()) == expected
 
 
+def test_light_queues_are_found_by_their_own_names(golden: Golden) -> None:
+    store = golden("lmq-5.3.3")
+    light = {queue: rows for queue, rows in store.by_queue.items() if queue.topic[0] == "%"}
+    with store.open() as opened:
+        dataset = opened.messages(include_system_topics=True)
+    assert any(queue.topic.startswith("%LMQ%") for queue in light)
+    for queue, rows in light.items():
+        wanted = (F("topic") == queue.topic) & (F("queueId") == queue.queue_id)
+        found = dataset.to_table(columns=["commitLogOffset"], filter=wanted)
+        expected = [record["commitLogOffset"] for record in rows]
+        assert sorted(found.column(0).to_pylist()) == expected
+        for record in rows[::5]:
+            one = wanted & (F("uniqKey") == record["uniqKey"])
+            assert (
+                record["commitLogOffset"]
+                in dataset.to_table(filter=one).column("commitLogOffset").to_pylist()
+            )
+
+
 def test_times_narrow_the_dataset_itself(golden: Golden) -> None:
     store = golden("clean-5.5.0")
     stamps = sorted(r["storeTimestamp"] for _, _, r in listed(store))
