@@ -76,9 +76,21 @@ class LazyScanner:
     ) -> None:
         self.dataset_schema, self.projected_schema = dataset_schema, projection.schema
         self._projection, self._batches, self._most_rows = projection, batches, most_rows
+        self._begun = False
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows in batches, each read when it is asked for."""
+        """The rows in batches, each read when it is asked for.
+
+        Raises InvalidArgumentError the second time.
+        """
+        if self._begun:
+            raise InvalidArgumentError(
+                None, reason="these rows were read already", advice="Make another scanner"
+            )
+        self._begun = True
+        return self._read()
+
+    def _read(self) -> Iterator[pa.RecordBatch]:
         with closing_batches(self._batches):
             for batch in self._batches:
                 found = self._projection.of(batch)

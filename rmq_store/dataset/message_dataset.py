@@ -18,7 +18,7 @@ from rmq_store.dataset.planned_slices import ProvenLimits, SlicePlanner
 from rmq_store.errors import StoreError
 from rmq_store.format.layout import KEY_SEPARATOR
 from rmq_store.format.queues import QueueSlice
-from rmq_store.reading.damage_modes import CORRUPT
+from rmq_store.reading.damage_modes import PERMISSIVE, DamageMode, handler_of
 from rmq_store.reading.query import Query, ReadHow
 from rmq_store.search.log_partitions import joined, pieces_of, plan_partitions
 from rmq_store.search.plan_key_search import KeyPlan, plan_keys
@@ -85,7 +85,7 @@ class MessageDataset(LazyDataset):
         super().__init__(schema)
         self._parts, self._how = tuple(parts), how
         self._search, self._filter = search, wanted
-        self._given = frozenset(search.keys) or None
+        self._given: frozenset[str] | None = frozenset(search.keys) if search.keys else None
         self._proven = [ProvenLimits() for _ in parts]
         self._lock = threading.Lock()
 
@@ -119,12 +119,14 @@ class MessageDataset(LazyDataset):
         Reads queue entries and heads of records, where the filter needs their limits.
         """
         wanted = self._wanted(filter)
-        if wanted is None or CORRUPT in self._columns.names:  # rows about damage have nulls
+        if wanted is None or self._has_rows_about_damage:  # whose values are null
             return [replace(part, words=self._given) for part in self._parts]
         named = named_columns([wanted], self._columns.names)
-        words = self._given
-        for column in named & {"keys", "uniqKey"}:
+        words: frozenset[str] | None = self._given
+        for column in sorted(named & {"keys", "uniqKey"}):
             words = words or self._words(wanted, column)
+        if words is not None and not words:
+            return [replace(part, slices=()) for part in self._parts]  # no value can match
         self._warn_of_unread_topics(wanted)
         found = []
         for part, proven in zip(self._parts, self._proven, strict=True):
@@ -134,6 +136,11 @@ class MessageDataset(LazyDataset):
                     replace(part, slices=tuple(planner.narrowed(part.slices)), words=words)
                 )
         return found
+
+    @property
+    def _has_rows_about_damage(self) -> bool:
+        taker = handler_of(self._how.get("on_damage"))
+        return isinstance(taker, DamageMode) and taker.mode == PERMISSIVE
 
     def _words(self, wanted: Any, column: str) -> frozenset[str] | None:
         """Words of KEYS, or UNIQ_KEYs, of which each row that matches has one; None if unknown."""

@@ -375,6 +375,30 @@ def test_light_queues_are_found_by_their_own_names(golden: Golden) -> None:
             )
 
 
+def test_values_that_exclude_each_other_read_nothing(golden: Golden) -> None:
+    with golden("clean-5.5.0").open() as store:
+        dataset = store.messages()
+    wanted = (F("keys") == "A") & (F("keys") == "B")
+    assert selected(dataset, wanted) == 0
+    assert dataset.count_rows(wanted) == 0
+
+
+def test_a_row_about_damage_is_there_whatever_the_columns_and_the_filter(tmp_path: Path) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    flip_body(store, "orders")
+    with store.open() as opened:
+        dataset = opened.messages(columns=["topic", "keys", "body"], on_damage="permissive")
+    assert dataset.count_rows(F("keys").is_null() & F("body").is_null()) == 1
+
+
+def test_a_scanner_is_read_once(golden: Golden) -> None:
+    with golden("clean-5.5.0").open() as store:
+        scanner = store.messages().scanner(columns=["topic"])
+    assert scanner.to_table().num_rows == len(listed(golden("clean-5.5.0")))
+    with pytest.raises(InvalidArgumentError, match="read already"):
+        scanner.to_reader()
+
+
 def test_times_narrow_the_dataset_itself(golden: Golden) -> None:
     store = golden("clean-5.5.0")
     stamps = sorted(r["storeTimestamp"] for _, _, r in listed(store))
