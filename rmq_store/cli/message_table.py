@@ -11,6 +11,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
+from rmq_store.escaping import printable
 from rmq_store.text.binary_values import UTF8
 from rmq_store.text.bodies import bodies_as, shown
 from rmq_store.text.lines import BODY, plain_text
@@ -52,7 +53,9 @@ class MessageTable:
         texts = [self._texts(column, name) for name, column in pairs]
         if self._widths is None:
             self._widths = self._widths_for(batch.schema, texts)
-            names = zip(batch.schema.names, batch.schema.types, self._widths, strict=True)
+            names = zip(
+                map(printable, batch.schema.names), batch.schema.types, self._widths, strict=True
+            )
             header = [_filled(name, width, _is_number(kind)) for name, kind, width in names]
             self._console.print(Text(_GAP.join(header), style="bold"), soft_wrap=True)
         last = len(texts) - 1
@@ -96,7 +99,7 @@ class MessageTable:
     def _narrow(self, schema: pa.Schema, widths: list[int]) -> None:
         """Take from the widest texts what is too wide for the terminal, as far as they can be cut."""
         least = {
-            at: max(len(field.name), _LIMITS.get(field.name, _OTHERS)[0])
+            at: max(len(printable(field.name)), _LIMITS.get(field.name, _OTHERS)[0])
             for at, field in enumerate(schema)
             if not (_is_wide(field) or _is_number(field.type) or pa.types.is_timestamp(field.type))
         }
@@ -108,13 +111,13 @@ class MessageTable:
             widths[at] -= 1
 
     def _width_of(self, field: pa.Field, texts: pa.Array) -> int:
-        longest = max(len(field.name), *map(cell_len, pc.unique(texts).to_pylist()))
+        longest = max(len(printable(field.name)), *map(cell_len, pc.unique(texts).to_pylist()))
         if _is_number(field.type):
             return max(longest, _LEAST_NUMBER) if field.type == pa.int64() else longest
         if pa.types.is_timestamp(field.type):
             return longest
         least, most = _LIMITS.get(field.name, _OTHERS)
-        return max(len(field.name), least, longest if self._full else min(longest, most))
+        return max(len(printable(field.name)), least, longest if self._full else min(longest, most))
 
 
 def _is_number(kind: pa.DataType) -> bool:

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import click
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from rmq_store.cli.message_table import MessageTable
 from rmq_store.cli.messages import with_bodies
 from rmq_store.cli.printing import make_room, say, write
 from rmq_store.errors import AccessError, InvalidArgumentError, from_os_error
 from rmq_store.escaping import printable
-from rmq_store.text.lines import text_columns, text_lines
+from rmq_store.text.lines import plain_text, text_columns, text_lines
 from rmq_store.text.progress import Progress
 from rmq_store.text.query_rows import printable_columns, query_json_lines
 
@@ -61,12 +62,25 @@ class QueryPrinter:
     def _print_csv(self, rows: pa.RecordBatchReader) -> None:
         from pyarrow import csv
 
-        empty = pa.RecordBatch.from_pylist([], schema=rows.schema)
-        schema = text_columns(printable_columns(empty)).schema
-        with csv.CSVWriter(sys.stdout.buffer, schema) as target:
+        empty = self._for_csv(pa.RecordBatch.from_pylist([], schema=rows.schema))
+        with csv.CSVWriter(sys.stdout.buffer, empty.schema) as target:
             for batch in rows:
                 make_room(self._progress)
-                target.write_batch(text_columns(printable_columns(batch)))
+                target.write_batch(self._for_csv(batch))
+
+    def _for_csv(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        plain = text_columns(printable_columns(batch))
+        return _escaped(plain) if sys.stdout.isatty() else plain
+
+
+def _escaped(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows for a terminal: what it would act on is escaped."""
+    columns = [
+        pc.if_else(one.is_valid(), plain_text(one), one) if pa.types.is_string(one.type) else one
+        for one in batch.columns
+    ]
+    names = [printable(name) for name in batch.schema.names]
+    return pa.RecordBatch.from_arrays(columns, names=names)
 
 
 def check_file(target: Path, stores: list[str]) -> None:

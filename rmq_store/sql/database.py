@@ -185,12 +185,15 @@ class StoreDatabase:
             rows = self._called(lambda: reader(_BATCH_ROWS))
         except self._error as error:
             raise self._said(error) from None
-        return Answer(pa.RecordBatchReader.from_batches(rows.schema, self._batches(rows)))
+        names = _distinct(rows.schema.names)
+        fields = [field.with_name(name) for field, name in zip(rows.schema, names, strict=True)]
+        schema = pa.schema(fields)
+        return Answer(pa.RecordBatchReader.from_batches(schema, self._batches(rows, schema)))
 
-    def _batches(self, rows: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+    def _batches(self, rows: pa.RecordBatchReader, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         try:
             while (batch := self._called(lambda: next(rows, None))) is not None:
-                yield batch
+                yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
         except (self._error, pa.ArrowException, OSError) as error:
             raise self._said(error) from None
 
@@ -299,6 +302,18 @@ def _scans_in(plan: Mapping[str, Any]) -> int:
     """The reads of views in a node of a plan and below it."""
     own = "ARROW_SCAN" in str(plan.get("name", ""))
     return own + sum(map(_scans_in, plan.get("children", ())))
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """The names, a repeated one with a number behind it: an object of JSON has no name twice."""
+    found: list[str] = []
+    for name in names:
+        number, own = 1, name
+        while own in found or (own != name and own in names):
+            number += 1
+            own = f"{name}_{number}"
+        found.append(own)
+    return found
 
 
 def _quoted(text: str) -> str:

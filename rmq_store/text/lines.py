@@ -3,6 +3,7 @@ message."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.arrow.string_slices import buffers
-from rmq_store.escaping import CONTROLS, printable
+from rmq_store.escaping import CONTROLS, printable, printable_json
 from rmq_store.text.binary_values import UTF8, as_base64, as_text
 from rmq_store.text.times import LATEST_MS
 
@@ -57,7 +58,8 @@ def _json_of(name: str, column: pa.Array, charset: str) -> list[pa.Array]:
 
 
 def _key(name: str, *, first: bool = False) -> pa.Scalar:
-    return pa.scalar(f'{"{" if first else ","}"{name}":', pa.string())
+    quoted = printable_json(json.dumps(name, ensure_ascii=False))
+    return pa.scalar(f"{'{' if first else ','}{quoted}:", pa.string())
 
 
 def _joined(pieces: Sequence[pa.Array | pa.Scalar]) -> bytes:

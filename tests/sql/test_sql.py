@@ -219,6 +219,14 @@ def test_values_of_any_type_are_printed(golden: Golden) -> None:
     assert (cells["b"], cells["z"], cells["f"], cells["e"]) == ("base64:/w==", "", "0.1", "\\u001b")
 
 
+def test_names_of_columns_are_distinct_and_quoted(golden: Golden) -> None:
+    path = golden(NAME).path
+    sql = 'SELECT 1 AS a, 2 AS a, 3 AS "a_2", 4 AS "q""\\"'
+    (line,) = run("sql", path, sql, "--json").splitlines()
+    assert json.loads(line) == {"a": 1, "a_3": 2, "a_2": 3, 'q"\\': 4}
+    assert run("sql", path, sql).splitlines()[0].split("\t") == ["a", "a_3", "a_2", 'q"\\']
+
+
 def test_explain_shows_the_ranges_that_are_read(golden: Golden) -> None:
     store = golden(NAME)
     sql = "SELECT body FROM messages WHERE topic = 'payments' AND queueId = 1"
@@ -422,6 +430,19 @@ def test_a_table_fits_a_terminal_of_80_columns(golden: Golden, tmp_path: Path) -
     assert lines[0].split() == ["topic", "queueId", "storeTimestamp", "keys", "body"]
     assert len(lines) > 30
     assert max(map(len, lines)) == 80
+
+
+@pytest.mark.parametrize("form", [(), ("--csv",), ("--json",)])
+def test_nothing_acts_on_the_terminal(
+    golden: Golden, tmp_path: Path, form: tuple[str, ...]
+) -> None:
+    sql = "SELECT chr(27) || ']0;x' || chr(7) AS \"e\x1b[2J\", 'e'||'nd' AS b"
+    terminal = Terminal("sql", golden(NAME).path, sql, *form, home=tmp_path)
+    shown = terminal.until("end")
+    assert terminal.ended() == 0
+    assert "\x07" not in shown
+    assert "\x1b[2J" not in shown
+    assert "\x1b]" not in shown
 
 
 def test_rows_stream(golden: Golden) -> None:
