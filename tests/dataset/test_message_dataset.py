@@ -297,6 +297,22 @@ def test_engines_have_the_same_rows(golden: Golden) -> None:
     assert sorted(frame.itertuples(index=False, name=None)) == same_key
 
 
+@pytest.mark.parametrize("name", ["clean-5.5.0", "crash-5.3.3", "lmq-5.3.3"])
+def test_fragments_are_scanned_side_by_side(
+    golden: Golden, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr("rmq_store.dataset.message_dataset._FRAGMENT_BYTES", 40_000)
+    store = golden(name)
+    expected = sorted((*q, o) for q, o, _ in listed(store))
+    with store.open() as opened:
+        dataset = opened.messages()
+    assert len(list(dataset.get_fragments())) > 4
+    context = datafusion.SessionContext()
+    context.register_dataset("m", dataset)
+    found = context.sql('SELECT topic, "queueId", "queueOffset", body, properties FROM m')
+    assert places(found.to_arrow_table()) == expected
+
+
 def test_a_dataset_is_read_by_several_threads_and_outlives_its_store(golden: Golden) -> None:
     store = golden("clean-4.9.7")
     expected = len(listed(store))

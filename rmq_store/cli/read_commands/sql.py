@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     "others",
     multiple=True,
     type=click.Path(),
-    help="Another store, or a pattern of some; repeatable. Column brokerName tells them apart.",
+    help="Another store, or a pattern of some; repeatable. Column brokerName names the store of a row.",
 )
 @click.option("--key", type=word, help="messages: only with this word in KEYS, or this UNIQ_KEY.")
 @click.option("--since", "begin", type=time, metavar="TIME", help=SINCE)
