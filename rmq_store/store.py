@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +58,14 @@ if TYPE_CHECKING:
 
 ConfigLike = StoreConfig | Mapping[str, Any] | str | os.PathLike[str] | None
 
+_ABOVE = {
+    "messages": "rmq_store.dataset.message_dataset:messages_of",
+    "table": "rmq_store.tables:table_of",
+    "html": "rmq_store.admin.store_html:html_of_store",
+}
+"""Methods that rooms above this one answer, as "module:function". They are imported when called,
+because this room imports none of them."""
+
 
 class MessageStore:
     """A store opened to read. Reading writes nothing.
@@ -90,8 +99,9 @@ class MessageStore:
         self._key_index: KeyIndex | None = None
         self.view = QueueView(root, lambda: self.log, self._folders, self._snapshot)
         self.lookup = MessageLookup(self.view, lambda: self.log, broker_name, self.key_index)
-        self._release, self._closed = release, False
+        self._release, self._queues, self._closed = release, queues, False
         self._shadow: Shadow | None = None
+        self._storage_options: Mapping[str, str] | None = None
         self.own_topic = topic_of_broker(broker_name, str(root.absolute()))
         if looked:
             refuse_late_files(root, self._log, self.view, config)
@@ -147,7 +157,24 @@ class MessageStore:
             on_failure.pop_all()
         if shadow is not None:
             store._shadow, store.own_topic = shadow, topic_of_broker(name, where)
+            store._storage_options = storage_options
         return store
+
+    def again(self) -> MessageStore:
+        """The same state of the store, opened once more: for another thread, or to outlive this one.
+
+        Raises as `open`.
+        """
+        return MessageStore.open(
+            self._address(),
+            broker_name=self.broker_name,
+            config=self.config,
+            snapshot=self._snapshot,
+            release=self._release,
+            queues=self._queues,
+            storage_options=self._storage_options,
+            listing=self.listing(),
+        )
 
     @staticmethod
     def create(
@@ -210,7 +237,19 @@ class MessageStore:
         self.close()
 
     def __repr__(self) -> str:
-        return f"MessageStore({str(self.path)!r}, broker_name={self.broker_name!r})"
+        start, end = self.log_range()
+        return (
+            f"MessageStore({self._address()!r}, broker_name={self.broker_name!r}, "
+            f"{len(self._snapshot.queues)} queues, log {start} to {end})"
+        )
+
+    def _repr_html_(self) -> str:
+        """What `rmqstore info` says of the store now, for a notebook."""
+        html: str = _above("html")(self)
+        return html
+
+    def _address(self) -> str:
+        return str(self.path) if self._shadow is None else self._shadow.uri
 
     def __reduce__(self) -> Any:
         raise TypeError("a MessageStore is not picklable: send its path and snapshot() instead")
@@ -392,6 +431,53 @@ class MessageStore:
         ]
         return self.read_slices(slices, tags=tags, columns=columns, **how)
 
+    def messages(
+        self,
+        topics: str | Sequence[str] | None = None,
+        queue_ids: Collection[int] | None = None,
+        *,
+        since: int | None = None,
+        until: int | None = None,
+        columns: Sequence[str] | None = None,
+        include_system_topics: bool = False,
+        **how: Unpack[ReadManner],
+    ) -> Any:
+        """The messages of `topics` as a `pyarrow.dataset.Dataset`, for DuckDB, Polars, DataFusion, pandas.
+
+        Nothing is read before it is asked for, and then only the columns and the parts of the queues
+        that a filter needs: see `rmq_store.dataset.message_dataset.MessageDataset`. It shows the state
+        of this store, may be read any number of times and by several threads, also after `close`.
+
+        `topics`: one name, several, or by default all user topics. `since`, `until`: store times (ms
+        since the epoch, UTC), half-open, found by bisection like those of `rmqstore cat`. `columns`:
+        those of its schema, by default all but rawBody and the like. `keys`: only messages with one of
+        these words in KEYS or as UNIQ_KEY, by the index. The other keywords as in `read_slices`;
+        `log_order` is false.
+
+        Raises UnknownQueueError for an unknown topic, InvalidArgumentError for an unknown column.
+        """
+        make = _above("messages")
+        return make(
+            [self],
+            topics,
+            queue_ids,
+            since=since,
+            until=until,
+            columns=columns,
+            include_system_topics=include_system_topics,
+            **how,
+        )
+
+    def table(self, name: str, *, on_damage: OnDamage | None = None) -> pa.Table:
+        """A table about the store, of those that `rmqstore table` prints: "queues", "files", "groups", ...
+
+        docs/tables.md lists names and columns. `on_damage`: gets the errors of what a table of
+        messages leaves out (`scheduled`, `transactions`, `deadLetters`, `retries`, `traces`); without it they
+        are raised, as all others are. Raises InvalidArgumentError for an unknown name.
+        """
+        make = _above("table")
+        return make(self, name, on_damage=on_damage)
+
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """The messages of all user topics, for what takes Arrow streams (the PyCapsule protocol)."""
         return self.read_batches().__arrow_c_stream__(requested_schema)
@@ -493,3 +579,10 @@ class MessageStore:
         """Every byte of the log from `start` (default: its first) on, as whole records and gaps, each
         with its kind: filler, unwritten, torn, ghost, stale, damaged or missing."""
         return extents(self.log, start)
+
+
+def _above(name: str) -> Callable[..., Any]:
+    """The function that answers a method for a room above this one."""
+    module, function = _ABOVE[name].split(":")
+    found: Callable[..., Any] = getattr(import_module(module), function)
+    return found

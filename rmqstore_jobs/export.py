@@ -21,12 +21,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rmq_store import MessageStore
+from rmq_store.cli.messages import charset_option
 from rmq_store.errors import InvalidArgumentError, nearest
 from rmq_store.files.journal import JournalError, refuse_uri
 from rmq_store.format.queues import QueueSlice
 from rmq_store.search.log_partitions import LogSlice
 from rmq_store.text.progress import Progress
 from rmqstore_jobs.exporting.export_files import FolderTarget
+from rmqstore_jobs.exporting.file_writers import TEXT_FORMATS
 from rmqstore_jobs.exporting.manifest import (
     DELTA,
     FORMATS,
@@ -85,10 +87,12 @@ class ExportSpec(HidesSecrets):
     format: str = PARQUET
     wave_bytes: int = DEFAULT_WAVE_BYTES
     checksums: bool = False
+    charset: str | None = None
 
     def asked(self) -> dict[str, str]:
         """The options that determine rows and columns, except those that select queue ranges."""
-        return {
+        own = {} if self.charset is None else {"charset": self.charset}
+        return own | {
             name: value
             for name, value in without_secrets(self.options).items()
             if name not in RANGES
@@ -117,6 +121,12 @@ def check(spec: ExportSpec) -> None:
             None,
             reason=f"unknown format {spec.format!r}",
             advice=nearest(spec.format, FORMATS),
+        )
+    if spec.charset is not None and spec.format not in TEXT_FORMATS:
+        raise InvalidArgumentError(
+            None,
+            reason=f"format {spec.format} has the bytes of bodies, whatever their charset",
+            advice=f"Leave --charset out, or give --format {' or '.join(TEXT_FORMATS)}",
         )
     refuse_uri(spec.target)
     source, target = Path(spec.store).resolve(), Path(spec.target).resolve()
@@ -348,7 +358,7 @@ def _target(
     spark: SparkSession | None, spec: ExportSpec, manifest: Manifest
 ) -> FolderTarget | DeltaTarget:
     if spec.format != DELTA:
-        return FolderTarget(spark, manifest)
+        return FolderTarget(spark, manifest, spec.charset)
     from rmqstore_jobs.exporting.delta import DeltaTarget
 
     assert spark is not None
@@ -398,6 +408,7 @@ def _prepared(builder: SparkSession.Builder, spec: ExportSpec) -> SparkSession.B
     help="A folder of Parquet, CSV or JSON lines files, or a Delta table.",
 )
 @click.option("--wave-bytes", type=size, default="8g", show_default=True, help="Bytes per wave.")
+@charset_option
 @source_options(SELECTION)
 def main(given: Given) -> ExportSpec:
     """Export messages to Parquet, CSV, JSON lines or Delta, partitioned by topic and day; each run

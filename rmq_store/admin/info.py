@@ -19,7 +19,7 @@ from rmq_store.commitlog.walk import last_from
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.locate import commitlog_folders, require_store
 from rmq_store.config.rocksdb import rocksdb_queues
-from rmq_store.errors import CorruptConfigError, CorruptRecordError, from_os_error
+from rmq_store.errors import CorruptConfigError, CorruptRecordError, from_os_error, shown_path
 from rmq_store.files.segments import SegmentFile
 from rmq_store.format.layout import (
     ABORT_FILE,
@@ -76,6 +76,11 @@ def store_info(
     """The summary of the store in `path`. Raises what MessageStore.open raises."""
     config = StoreConfig.of(None) if broker_conf is None else StoreConfig.read(broker_conf)
     root = require_store(path, config, to_read=True)
+    return info_of_root(root, config, broker_name or config.brokerName or root.absolute().name)
+
+
+def info_of_root(root: Path, config: StoreConfig, name: str) -> StoreInfo:
+    """The summary of the store in `root`, a folder that is one, as of now. Raises the errors of reads."""
     log = CommitLog(commitlog_folders(root, config), file_size=config.mappedFileSizeCommitLog)
     try:
         topics, queues = _count_queues(root)
@@ -83,12 +88,11 @@ def store_info(
         end = last_record(log)
         last = end.last
         lock = lock_state(root)
-        name = broker_name or config.brokerName or root.absolute().name
         own = topic_of_broker(name, str(root.absolute()))
         database = rocksdb_queues(root)
         system = [topic for topic in topics if is_system_topic(topic, "", own)]
         return StoreInfo(
-            str(root),
+            shown_path(str(root)),
             name,
             not (root / ABORT_FILE).exists(),
             lock.held,
@@ -105,7 +109,7 @@ def store_info(
             queues,
             sum(1 for _ in _names(root / INDEX_DIR)),
             _checkpointed(root),
-            None if database is None else str(database),
+            None if database is None else shown_path(str(database)),
             tuple(_damage(root, log, end)),
         )
     finally:

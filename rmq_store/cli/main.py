@@ -45,6 +45,7 @@ COMMANDS = {
     "cat": ("read_commands.cat", "Print the messages of a topic."),
     "find": ("read_commands.find", "Find messages by topic, key, id, tag, property, time or text."),
     "tail": ("read_commands.tail", "Print the newest messages of topics; -f waits for more."),
+    "sql": ("read_commands.sql", "Ask in SQL about messages and tables, by DuckDB."),
     "trace": (
         "read_commands.trace",
         "Show a message's history by key or id: retries, DLQ, delay, transaction.",

@@ -11,8 +11,10 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
+from rmq_store.escaping import printable
+from rmq_store.text.binary_values import UTF8
 from rmq_store.text.bodies import bodies_as, shown
-from rmq_store.text.lines import plain_text
+from rmq_store.text.lines import BODY, plain_text
 
 _GAP = "  "
 _CUT = "…"
@@ -34,11 +36,12 @@ class MessageTable:
     """A table whose header is printed with the first row, and whose widths then stay.
 
     Bodies, properties and errors share the width that the other columns leave. Numbers and times
-    are never cut. `full`: nothing is. `body`: one of bodies.FORMS.
+    are never cut. `full`: nothing is. `body`: one of bodies.FORMS;
+    `charset`: that of bodies.
     """
 
-    def __init__(self, *, full: bool, body: str | None) -> None:
-        self._full, self._body = full, body
+    def __init__(self, *, full: bool, body: str | None, charset: str = UTF8) -> None:
+        self._full, self._body, self._charset = full, body, charset
         self._console = Console(highlight=False)
         self._widths: list[int] | None = None
 
@@ -46,10 +49,13 @@ class MessageTable:
         """Print the rows of a batch."""
         if not batch.num_rows:
             return
-        texts = [self._texts(column) for column in batch.columns]
+        pairs = zip(batch.schema.names, batch.columns, strict=True)
+        texts = [self._texts(column, name) for name, column in pairs]
         if self._widths is None:
             self._widths = self._widths_for(batch.schema, texts)
-            names = zip(batch.schema.names, batch.schema.types, self._widths, strict=True)
+            names = zip(
+                map(printable, batch.schema.names), batch.schema.types, self._widths, strict=True
+            )
             header = [_filled(name, width, _is_number(kind)) for name, kind, width in names]
             self._console.print(Text(_GAP.join(header), style="bold"), soft_wrap=True)
         last = len(texts) - 1
@@ -59,10 +65,11 @@ class MessageTable:
         ]
         click.echo("\n".join(map(_GAP.join, zip(*columns, strict=True))))
 
-    def _texts(self, column: pa.Array) -> pa.Array:
+    def _texts(self, column: pa.Array, name: str) -> pa.Array:
         """The values as printable text, of a length that fits several rows of the terminal."""
         if pa.types.is_binary(column.type):
-            column = shown(column) if self._body is None else bodies_as(self._body, column)
+            form, charset = self._body, self._charset if name == BODY else UTF8
+            column = shown(column, charset) if form is None else bodies_as(form, column, charset)
             if not self._full:
                 # Before control characters are escaped: a body can have many MiB.
                 column = pc.utf8_slice_codeunits(column, 0, self._console.width * _LOOKED_AT)
@@ -85,16 +92,32 @@ class MessageTable:
         left = self._console.width - sum(widths) - len(_GAP) * (len(widths) - 1)
         for at in wide:
             widths[at] = max(_LEAST_WIDE, left // len(wide))
+        if not self._full:
+            self._narrow(schema, widths)
         return widths
 
+    def _narrow(self, schema: pa.Schema, widths: list[int]) -> None:
+        """Take from the widest texts what is too wide for the terminal, as far as they can be cut."""
+        least = {
+            at: max(len(printable(field.name)), _LIMITS.get(field.name, _OTHERS)[0])
+            for at, field in enumerate(schema)
+            if not (_is_wide(field) or _is_number(field.type) or pa.types.is_timestamp(field.type))
+        }
+        over = sum(widths) + len(_GAP) * (len(widths) - 1) - self._console.width
+        for _ in range(over):
+            at = max(least, key=lambda at: widths[at] - least[at], default=None)
+            if at is None or widths[at] <= least[at]:
+                return
+            widths[at] -= 1
+
     def _width_of(self, field: pa.Field, texts: pa.Array) -> int:
-        longest = max(len(field.name), *map(cell_len, pc.unique(texts).to_pylist()))
+        longest = max(len(printable(field.name)), *map(cell_len, pc.unique(texts).to_pylist()))
         if _is_number(field.type):
             return max(longest, _LEAST_NUMBER) if field.type == pa.int64() else longest
         if pa.types.is_timestamp(field.type):
             return longest
         least, most = _LIMITS.get(field.name, _OTHERS)
-        return max(len(field.name), least, longest if self._full else min(longest, most))
+        return max(len(printable(field.name)), least, longest if self._full else min(longest, most))
 
 
 def _is_number(kind: pa.DataType) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rmq_store.cli.printing import make_room, say, write
-from rmq_store.errors import StoreError
+from rmq_store.errors import InvalidArgumentError, StoreError
 from rmq_store.text.progress import Progress
 from rmq_store.text.sizes import size
 
@@ -27,6 +27,7 @@ FORMS = (
     "none",
 )  # those of rmq_store.text.bodies, which is slow to load
 NONE = "none"
+_UTF8 = "utf-8"  # of rmq_store.text.binary_values, which is slow to load
 _BODIES = ("body", "rawBody")
 TEXT_COLUMNS = "topic,queueId,queueOffset,storeTimestamp,tags,keys,body"
 _MOST_PLACES = 3
@@ -62,6 +63,25 @@ def table_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return full(body(command))
 
 
+def charset_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the option --charset."""
+    return click.option(
+        "--charset",
+        type=_charset,
+        metavar="NAME",
+        help="The charset of bodies that are text, such as GBK. Default: UTF-8.",
+    )(command)
+
+
+def _charset(name: str) -> str:
+    from rmq_store.text.binary_values import charset_named
+
+    try:
+        return charset_named(name)
+    except InvalidArgumentError as error:
+        raise click.BadParameter(f"{error.reason}. {error.advice}") from None
+
+
 def chosen_columns(
     columns: str | None, as_json: bool, body: str | None = None
 ) -> tuple[str, ...] | None:
@@ -85,15 +105,18 @@ class MessagePrinter:
     """Prints messages: JSON lines, rows of a table on a terminal, or tab-separated text.
 
     `full`: rows of a table are not cut. `body`: the form of bodies, by default what suits the output.
+    `charset`: that of bodies, by default UTF-8.
     """
 
-    def __init__(self, as_json: bool, full: bool, body: str | None) -> None:
-        self._as_json, self._body = as_json, body
+    def __init__(
+        self, as_json: bool, full: bool, body: str | None, charset: str | None = None
+    ) -> None:
+        self._as_json, self._body, self._charset = as_json, body, charset or _UTF8
         self._table: MessageTable | None = None
         if not as_json and sys.stdout.isatty():
             from rmq_store.cli.message_table import MessageTable
 
-            self._table = MessageTable(full=full, body=body)
+            self._table = MessageTable(full=full, body=body, charset=self._charset)
 
     def print(
         self,
@@ -119,18 +142,29 @@ class MessagePrinter:
         if self._table is not None:
             self._table.print(batch)
         elif self._as_json:
-            write(json_lines(batch))
+            write(json_lines(batch, self._charset))
         else:
-            write(text_lines(batch if self._body is None else with_bodies(batch, self._body)))
+            plain = self._body is None and self._charset == _UTF8
+            write(text_lines(batch if plain else with_bodies(batch, self._body, self._charset)))
 
 
-def with_bodies(batch: pa.RecordBatch, form: str) -> pa.RecordBatch:
-    """The batch with its binary columns as text in one of FORMS."""
+def with_bodies(
+    batch: pa.RecordBatch, form: str | None, charset: str | None = None
+) -> pa.RecordBatch:
+    """The batch with its binary columns as text in one of FORMS, by default text or base64.
+
+    `charset`: that of column `body`, by default UTF-8.
+    """
     import pyarrow as pa
 
-    from rmq_store.text.bodies import bodies_as
+    from rmq_store.text.bodies import bodies_as, marked
 
-    columns = [bodies_as(form, c) if pa.types.is_binary(c.type) else c for c in batch.columns]
+    columns = []
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        if pa.types.is_binary(column.type):
+            own = charset if charset is not None and name == _BODIES[0] else _UTF8
+            column = marked(column, own) if form is None else bodies_as(form, column, own)
+        columns.append(column)
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 

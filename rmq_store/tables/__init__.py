@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import pyarrow as pa
+
+from rmq_store.errors import InvalidArgumentError, nearest
+from rmq_store.reading.query import OnDamage
+from rmq_store.store import MessageStore
 from rmq_store.tables.checkpoint_config import CHECKPOINT_TABLE, CONFIG
 from rmq_store.tables.files_index import FILES, INDEX
 from rmq_store.tables.groups_offsets import GROUPS, OFFSETS
@@ -36,3 +41,30 @@ TABLES: Mapping[str, Table] = {
         STREAM,
     )
 }
+
+TABLES_OF_A_STORE: Mapping[str, Table] = {
+    name: table for name, table in TABLES.items() if table.rows_of is not None
+}
+"""Those whose rows a store alone determines. Those of the others come from a query."""
+
+
+def table_of(store: MessageStore, name: str, *, on_damage: OnDamage | None = None) -> pa.Table:
+    """A table of a store by its name: see `MessageStore.table`."""
+    table = TABLES_OF_A_STORE.get(name)
+    if table is None:
+        raise InvalidArgumentError(
+            None,
+            reason=f"there is no table {name!r} of a store",
+            advice=nearest(name, TABLES_OF_A_STORE),
+        )
+    past = table.rows_past_damage
+    if past is None and on_damage is not None:
+        of_messages = [one.name for one in TABLES.values() if one.rows_past_damage is not None]
+        raise InvalidArgumentError(
+            None,
+            reason=f"table {name!r} leaves nothing out, and takes no on_damage",
+            advice=f"Those of messages do: {', '.join(of_messages)}",
+        )
+    if past is None or on_damage is None:
+        return table.of(store)
+    return table.of_rows(store.broker_name, past(store, on_damage))

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import binascii
+import codecs
+from encodings.aliases import aliases
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.arrow.string_slices import buffers
-from rmq_store.errors import InvalidArgumentError
+from rmq_store.errors import InvalidArgumentError, nearest
+from rmq_store.escaping import is_utf8
 
 # Well-formed byte sequences (table 3-7 of the Unicode Standard). Arrow matches bytes one by one.
 _TAIL = r"[\x80-\xbf]"
@@ -20,15 +23,61 @@ _UTF8 = (
     rf"|\xf0[\x90-\xbf]{_TAIL}{{2}}|[\xf1-\xf3]{_TAIL}{{3}}|\xf4[\x80-\x8f]{_TAIL}{{2}}"
     r")*\z"
 )
+UTF8 = "utf-8"
 _PADDING = pa.array([b"", b"\0", b"\0\0"], pa.binary())
 _EMPTY = pa.scalar(b"", pa.binary())
 _FILL = ord("=")
 _LARGEST = (1 << 31) - 1  # offsets of Arrow strings have 32 bits
 
 
-def as_text(column: pa.Array) -> tuple[pa.Array, pa.Array | None]:
-    """Binary values as text, and as base64. A value that is not UTF-8 is null in the first array;
-    any other is null in the second array, which is None if all are UTF-8."""
+def charset_named(name: str) -> str:
+    """The name of a charset as Python has it, for one that Java or Python knows: GBK, utf-8, Shift_JIS.
+
+    Raises InvalidArgumentError for another one.
+    """
+    try:
+        found = codecs.lookup(name)
+        "".encode(found.name)  # a codec that makes bytes of bytes, such as hex, is refused here
+    except (LookupError, ValueError):
+        raise InvalidArgumentError(
+            None,
+            reason=f"there is no charset {name!r}",
+            advice=nearest(name, {*aliases, *aliases.values()}),
+        ) from None
+    return found.name
+
+
+def decoded(column: pa.Array, charset: str) -> pa.Array:
+    """Binary values as text of a charset, by any of its names; null where the bytes are not of it.
+
+    Raises InvalidArgumentError for an unknown charset.
+    """
+    name = charset_named(charset)
+    if name == UTF8:
+        return as_text(column)[0]
+    return pa.array([_decoded(raw, name) for raw in column.to_pylist()], pa.string())
+
+
+def _decoded(raw: bytes | None, charset: str) -> str | None:
+    try:
+        text = None if raw is None else raw.decode(charset)
+    except UnicodeError:
+        return None
+    return text if text is None or is_utf8(text) else None
+
+
+def as_text(column: pa.Array, charset: str = UTF8) -> tuple[pa.Array, pa.Array | None]:
+    """Binary values as text of a charset, and as base64. A value that is not of it is null in the first
+    array; any other is null in the second array, which is None if all are text.
+
+    `charset`: as `charset_named` has it.
+    """
+    if charset != UTF8:
+        text = decoded(column, charset)
+        other = pc.and_(text.is_null(), column.is_valid())
+        if not pc.any(other).as_py():
+            return text, None
+        return text, as_base64(pc.if_else(other, column, pa.scalar(None, pa.binary())))
     try:
         return column.cast(pa.string()), None
     except pa.ArrowInvalid:

@@ -8,7 +8,7 @@ import re
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.text.binary_values import as_base64, as_hex, as_text
+from rmq_store.text.binary_values import UTF8, as_base64, as_hex, as_text
 
 TEXT, JSON, BASE64, HEX, NONE = FORMS = ("text", "json", "base64", "hex", "none")
 MOST_JSON_BYTES = 64 << 10
@@ -17,10 +17,10 @@ _MARK = "base64:"
 _BLANKS = re.compile(r'("(?:[^"\\]|\\.)*")|[ \t\r\n]+')
 
 
-def bodies_as(form: str, column: pa.Array) -> pa.Array:
+def bodies_as(form: str, column: pa.Array, charset: str = UTF8) -> pa.Array:
     """Binary values as strings in one of FORMS except NONE. Null stays null.
 
-    text: UTF-8; other bytes as `\\xff`. json: JSON without blanks between its values, its numbers and
+    text: of a charset; other bytes as `\\xff`. json: JSON without blanks between its values, its numbers and
     keys as they are; a value that is no JSON as text. Control characters are not escaped.
     Raises InvalidArgumentError for 2 GiB or more of base64 or hex.
     """
@@ -28,27 +28,32 @@ def bodies_as(form: str, column: pa.Array) -> pa.Array:
         return as_base64(column)
     if form == HEX:
         return as_hex(column)
-    text = _with_bytes_escaped(column)
+    text = _with_bytes_escaped(column, charset)
     return _json_on_one_line(text) if form == JSON else text
 
 
-def shown(column: pa.Array) -> pa.Array:
-    """Binary values for a person: JSON on one line, other UTF-8 text as it is, and the rest as
+def shown(column: pa.Array, charset: str = UTF8) -> pa.Array:
+    """Binary values for a person: JSON on one line, other text of a charset as it is, and the rest as
     `base64:...`. JSON of more than MOST_JSON_BYTES is shown as it is."""
-    text, encoded = as_text(column)
-    if encoded is not None:
-        mark, nothing = pa.scalar(_MARK), pa.scalar("", pa.string())
-        text = pc.coalesce(text, pc.binary_join_element_wise(mark, encoded, nothing))
-    return _json_on_one_line(text, MOST_JSON_BYTES)
+    return _json_on_one_line(marked(column, charset), MOST_JSON_BYTES)
 
 
-def _with_bytes_escaped(column: pa.Array) -> pa.Array:
-    text, encoded = as_text(column)
+def marked(column: pa.Array, charset: str = UTF8) -> pa.Array:
+    """Binary values as text of a charset, and others as `base64:...`."""
+    text, encoded = as_text(column, charset)
+    if encoded is None:
+        return text
+    mark, nothing = pa.scalar(_MARK), pa.scalar("", pa.string())
+    return pc.coalesce(text, pc.binary_join_element_wise(mark, encoded, nothing))
+
+
+def _with_bytes_escaped(column: pa.Array, charset: str) -> pa.Array:
+    text, encoded = as_text(column, charset)
     if encoded is None:
         return text
     foreign = pc.is_valid(encoded)
     escaped = [
-        raw.decode("utf-8", "backslashreplace") for raw in column.filter(foreign).to_pylist()
+        raw.decode(charset, "backslashreplace") for raw in column.filter(foreign).to_pylist()
     ]
     return pc.replace_with_mask(text, foreign, pa.array(escaped, pa.string()))
 

@@ -3,6 +3,7 @@ message."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.arrow.string_slices import buffers
-from rmq_store.escaping import CONTROLS, printable
-from rmq_store.text.binary_values import as_base64, as_text
+from rmq_store.escaping import CONTROLS, printable, printable_json
+from rmq_store.text.binary_values import UTF8, as_base64, as_text
 from rmq_store.text.times import LATEST_MS
 
 _EMPTY = pa.scalar("", pa.string())
@@ -23,28 +24,33 @@ _WIDE_STARTS = np.array([0x7F, 0xC2, 0xD8, 0xE2, 0xEF], dtype=np.uint8)  # their
 # JSON's short escapes. Other control characters are written by number.
 _SHORT = {"\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _MILLIS = pa.array([f"{ms:03d}Z" for ms in range(1000)])
+BODY = "body"
 BASE64_SUFFIX = "Base64"  # added to a column's name if a value is not UTF-8
 
 
-def json_lines(batch: pa.RecordBatch) -> bytes:
+def json_lines(batch: pa.RecordBatch, charset: str = UTF8) -> bytes:
     """One JSON object per row, with the column names as keys.
 
     Timestamps are ISO 8601 in UTC. A binary value is written as text. If it is not UTF-8, it is
-    null, and a second key of its line, the name plus `Base64`, has it as base64.
+    null, and a second key of its line, the name plus `Base64`, has it as base64. `charset`: that of
+    bodies, as `charset_named` has it.
     """
     if not batch.num_rows:
         return b""
     pieces: list[pa.Array | pa.Scalar] = []
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        pieces += [_key(name, first=not pieces), *_json_of(name, column)]
+        pieces += [
+            _key(name, first=not pieces),
+            *_json_of(name, column, charset if name == BODY else UTF8),
+        ]
     return _joined([*pieces, pa.scalar("}\n", pa.string())])
 
 
-def _json_of(name: str, column: pa.Array) -> list[pa.Array]:
+def _json_of(name: str, column: pa.Array, charset: str) -> list[pa.Array]:
     """The values, and the second keys of those that are not UTF-8."""
     if not pa.types.is_binary(column.type):
         return [_json_values(column)]
-    text, encoded = as_text(column)
+    text, encoded = as_text(column, charset)
     if encoded is None:
         return [_json_values(text)]
     second = pc.binary_join_element_wise(_key(name + BASE64_SUFFIX), _quoted(encoded), _EMPTY)
@@ -52,7 +58,8 @@ def _json_of(name: str, column: pa.Array) -> list[pa.Array]:
 
 
 def _key(name: str, *, first: bool = False) -> pa.Scalar:
-    return pa.scalar(f'{"{" if first else ","}"{name}":', pa.string())
+    quoted = printable_json(json.dumps(name, ensure_ascii=False))
+    return pa.scalar(f"{'{' if first else ','}{quoted}:", pa.string())
 
 
 def _joined(pieces: Sequence[pa.Array | pa.Scalar]) -> bytes:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from rmq_store import MessageStore
 from rmq_store.questions.answer_by_shares import OnProgress, ask
-from rmqstore_jobs.exporting.file_writers import WRITERS, FileWriter, OpenWriter
+from rmqstore_jobs.exporting.file_writers import FileWriter, OpenWriter, writer_of
 from rmqstore_jobs.exporting.manifest import ExportedFile, Manifest, Wave
 from rmqstore_jobs.exporting.wave_rows import DAY, TOPIC, ExportRead
 from rmqstore_jobs.running.provenance import sum_of
@@ -47,8 +47,10 @@ class Written:
 class FolderTarget:
     """A folder of files in one format, partitioned by topic and day."""
 
-    def __init__(self, spark: SparkSession | None, manifest: Manifest) -> None:
-        self.spark, self.manifest = spark, manifest
+    def __init__(
+        self, spark: SparkSession | None, manifest: Manifest, charset: str | None = None
+    ) -> None:
+        self.spark, self.manifest, self.charset = spark, manifest, charset
 
     def settle(self) -> None:
         """Do nothing: opening the manifest has completed what an interrupted process left."""
@@ -58,7 +60,9 @@ class FolderTarget:
 
         Returns the wave with its files, and the number of damaged messages.
         """
-        question = WaveFiles(read, str(self.manifest.staging), wave.number, wave.table)
+        question = WaveFiles(
+            read, str(self.manifest.staging), wave.number, wave.table, self.charset
+        )
         written = ask(question, read.plan.store, engine_of(self.spark))
         rows = sum(file.rows for file in written.files)
         done = replace(wave, rows=rows, files=written.files)
@@ -74,6 +78,7 @@ class WaveFiles:
     staging: str
     number: int
     format: str
+    charset: str | None = None  # of bodies, in formats of text
 
     def plan(self, store: MessageStore) -> list[tuple[int, Share]]:
         """The shares with their numbers."""
@@ -84,7 +89,7 @@ class WaveFiles:
         number, part = share
         damage = DamageHandler(store, self.read.plan.asked)
         name = f"{self.number:06d}-{number:05d}.{self.format}"
-        files = _Files(Path(self.staging), name, WRITERS[self.format])
+        files = _Files(Path(self.staging), name, writer_of(self.format, self.charset))
         for batch in self.read.batches(store, part, damage):
             files.add(batch)
         return Written(tuple(files.close()), damage.damaged)

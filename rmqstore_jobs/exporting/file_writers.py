@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -10,7 +11,9 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from rmq_store.text.lines import json_lines, text_columns
+from rmq_store.text.binary_values import UTF8
+from rmq_store.text.bodies import marked
+from rmq_store.text.lines import BODY, json_lines, text_columns
 from rmqstore_jobs.exporting.manifest import CSV, JSONL, PARQUET
 
 
@@ -28,14 +31,24 @@ OpenWriter = Callable[[Path, pa.Schema], FileWriter]
 
 
 class _CsvFile:
-    """CSV with a header. What CSV has no type for is text (`text_columns`)."""
+    """CSV with a header. What CSV has no type for is text (`text_columns`).
 
-    def __init__(self, path: Path, schema: pa.Schema) -> None:
-        self._writer = pa_csv.CSVWriter(path, text_columns(_no_rows(schema)).schema)
+    Bodies are base64; with a `charset` text of it, or `base64:...` where they are not of it.
+    """
+
+    def __init__(self, path: Path, schema: pa.Schema, charset: str | None = None) -> None:
+        self._charset = charset
+        self._writer = pa_csv.CSVWriter(path, self._columns(_no_rows(schema)).schema)
+
+    def _columns(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        at = batch.schema.get_field_index(BODY)
+        if self._charset is not None and at >= 0:
+            batch = batch.set_column(at, BODY, marked(batch.column(at), self._charset))
+        return text_columns(batch)
 
     def write_table(self, table: pa.Table) -> None:
         for batch in table.to_batches():
-            self._writer.write_batch(text_columns(batch))
+            self._writer.write_batch(self._columns(batch))
 
     def close(self) -> None:
         self._writer.close()
@@ -44,12 +57,12 @@ class _CsvFile:
 class _JsonLinesFile:
     """A line of JSON for each message, as `rmqstore cat --json` prints it."""
 
-    def __init__(self, path: Path, schema: pa.Schema) -> None:
-        self._file = path.open("wb")
+    def __init__(self, path: Path, schema: pa.Schema, charset: str | None = None) -> None:
+        self._file, self._charset = path.open("wb"), charset or UTF8
 
     def write_table(self, table: pa.Table) -> None:
         for batch in table.to_batches():
-            self._file.write(json_lines(batch))
+            self._file.write(json_lines(batch, self._charset))
 
     def close(self) -> None:
         self._file.close()
@@ -59,9 +72,12 @@ def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([], schema=schema)
 
 
-WRITERS: Mapping[str, OpenWriter] = {
-    PARQUET: pq.ParquetWriter,
-    CSV: _CsvFile,
-    JSONL: _JsonLinesFile,
-}
-"""The writers by format. A file's name ends in its format."""
+TEXT_FORMATS = (CSV, JSONL)
+"""Those whose bodies have a charset."""
+
+
+def writer_of(format: str, charset: str | None) -> OpenWriter:
+    """What opens a file of a format. A file's name ends in its format. `charset`: see TEXT_FORMATS."""
+    if format == PARQUET:
+        return pq.ParquetWriter  # type: ignore[no-any-return]
+    return partial(_CsvFile if format == CSV else _JsonLinesFile, charset=charset)

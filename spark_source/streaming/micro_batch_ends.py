@@ -11,6 +11,7 @@ import pyarrow as pa
 from rmq_store import MessageStore, StoreSnapshot
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.config.dledger import refuse_dledger
+from rmq_store.config.several_stores import name_in_pattern, names_of
 from rmq_store.errors import DataLossError, MissingFileError, StoreError
 from rmq_store.files.remote.glob import has_pattern
 from rmq_store.files.segments import again_if_expired
@@ -29,8 +30,6 @@ from spark_source.planning.query_plan import newest_of
 from spark_source.planning.selection import LogLimits, WantedTopics, first_offsets
 from spark_source.planning.stores import (
     Target,
-    name_in_pattern,
-    names_of,
     require_one_name_each,
     targets,
 )

@@ -31,6 +31,7 @@ FIRST = ("no topic", "one message")  # the others are a campaign
 # What a command needs beside the store; {out} is a path that does not exist.
 WORDS = {
     "cat": ["--topic", "orders"],
+    "sql": ["SELECT count(body) AS last FROM messages"],
     "table": ["files"],
     "trace": ["K1"],
     "find": ["--key", "K1"],
@@ -101,8 +102,9 @@ def test_every_command_answers(name: str, kind: str, tmp_path: Path) -> None:
     assert "Traceback" not in done.both
     if done.returncode == 2:
         assert "RMQSTORE_" in done.both, done.both
-    if kind == "one message" and name in ("topics", "queues", "usage", "cat", "tail"):
-        assert ("last" if name in ("cat", "tail") else "orders") in done.stdout
+    if kind == "one message" and name in ("topics", "queues", "usage", "cat", "tail", "sql"):
+        expected = {"cat": "last", "tail": "last", "sql": "last\n1\n"}.get(name, "orders")
+        assert expected in done.stdout
 
 
 @pytest.mark.parametrize(

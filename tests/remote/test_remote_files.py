@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pytest
 
 from rmq_store import MessageStore, StoreError
+from rmq_store.arrow.column_definitions import TIMESTAMP
 from rmq_store.errors import AccessError, MissingFileError
 from rmq_store.files import source
 from rmq_store.files.parallel import IN_FLIGHT, side_by_side
@@ -236,3 +239,25 @@ def test_work_side_by_side_is_done_once_each_and_stops_at_an_error() -> None:
         side_by_side(fails, range(100_000))
     assert len(done) < 100_000
     assert not [one for one in threading.enumerate() if "rmqstore-fetch" in one.name]
+
+
+def test_a_dataset_of_a_remote_store_has_its_rows_and_outlives_it(
+    golden: Golden, far: Callable[[str], MessageStore]
+) -> None:
+    """Times are not proven there: to look at each record's head costs as much as to read it."""
+    store = golden("clean-5.5.0")
+    users = [r for r in store.truth if user_topic(r)]
+    keyed = next(r for r in users[len(users) // 2 :] if r["keys"])
+    since = sorted(r["storeTimestamp"] for r in users)[len(users) // 2]
+    remote_store = far(store.path)
+    dataset = remote_store.messages(columns=["topic", "keys", "storeTimestamp"])
+    narrow = remote_store.messages(since=since)
+    remote_store.close()
+    stored = pc.field("storeTimestamp") >= pa.scalar(since, pa.int64()).cast(TIMESTAMP)
+    assert dataset.count_rows() == len(users)
+    assert dataset.count_rows(stored) == sum(r["storeTimestamp"] >= since for r in users)
+    assert dataset.plan(stored)[0].slices == dataset.plan()[0].slices
+    assert dataset.count_rows(pc.field("keys") == keyed["keys"]) == sum(
+        r["keys"] == keyed["keys"] for r in users
+    )
+    assert narrow.count_rows() == sum(r["storeTimestamp"] >= since for r in users)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from rmq_store.config.several_stores import names_of
 from rmq_store.errors import (
     InvalidArgumentError,
     NotAStoreError,
@@ -21,7 +22,6 @@ from rmq_store.errors import (
 from spark_source.options.parse import parse_options
 from spark_source.planning.partitions import end_shares, shares_of
 from spark_source.planning.query_plan import PinnedStore, pin_all
-from spark_source.planning.stores import names_of
 from tests.conftest import unpack, user_topic
 from tests.support.spark.reads import rows_of
 from tests.support.spark.selections import (

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from rmq_store.format.layout import QUEUE_ENTRY
+from tests.support.golden import GoldenStore, Truth
 
 # What may be hit, and how often compared with the others.
 PARTS = {
@@ -23,6 +24,7 @@ PARTS = {
 }
 _NUMBERS = (0, 1, -1, 2**15, 2**31 - 1, -(2**31), 2**32, 2**62, 2**63 - 1, -(2**63))
 
+_BODY = 88  # bytes of a record before its body, of hosts with IPv4
 
 _WIDTHS = (1, 4, 8, 20, 200, 5000)
 
@@ -63,6 +65,19 @@ def _number(random_: random.Random, raw: bytearray, at: int, used: int) -> None:
 def _noise(random_: random.Random, raw: bytearray, at: int, used: int) -> None:
     width = random_.choice(_WIDTHS)
     raw[at : at + width] = random_.randbytes(len(raw[at : at + width]))
+
+
+def flip_body(store: GoldenStore, topic: str) -> Truth:
+    """A message of a topic with KEYS, from the middle of the log; one bit of its body is flipped."""
+    some = [r for r in store.truth if r["topic"] == topic and r["keys"]]
+    record = some[len(some) // 2]
+    with store.open() as opened:
+        segment = opened.log.chain.segment_at(record["commitLogOffset"])
+    assert segment is not None
+    raw = bytearray(Path(segment.path).read_bytes())
+    raw[record["commitLogOffset"] - segment.base + _BODY + 3] ^= 1
+    Path(segment.path).write_bytes(raw)
+    return record
 
 
 _TO_BYTES = {

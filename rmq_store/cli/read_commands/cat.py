@@ -11,6 +11,7 @@ from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.messages import (
     Damage,
     MessagePrinter,
+    charset_option,
     chosen_columns,
     columns_option,
     raw_option,
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
 )
 @columns_option
 @table_options
+@charset_option
 @json_option
 def cat(
     store: str,
@@ -72,6 +74,7 @@ def cat(
     columns: str | None,
     full: bool,
     body: str | None,
+    charset: str | None,
     as_json: bool,
 ) -> None:
     """Print the messages of a topic in log order; values are separated by tabs."""
@@ -115,7 +118,7 @@ def cat(
         if search.is_timed:
             batches = (one.filter(stored_in_time(one, search)) for one in batches)
         batches = (one.select(read) for one in batches)
-        MessagePrinter(as_json, full, body).print(batches, limit, progress)
+        MessagePrinter(as_json, full, body, charset).print(batches, limit, progress)
     damage.conclude()
     if damage.count:
         sys.exit(EXIT_FINDINGS)

@@ -13,6 +13,7 @@ from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.messages import (
     Damage,
     MessagePrinter,
+    charset_option,
     chosen_columns,
     columns_option,
     raw_option,
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
 @raw_option
 @columns_option
 @table_options
+@charset_option
 @json_option
 def find(
     store: str,
@@ -85,6 +87,7 @@ def find(
     columns: str | None,
     full: bool,
     body: str | None,
+    charset: str | None,
     as_json: bool,
 ) -> None:
     """Print the messages that match all given options. Exit code 1 if none match."""
@@ -110,7 +113,7 @@ def find(
             key,
             tags,
             dict(map(_name_and_value, properties)),
-            None if text is None else text.encode(),
+            None if text is None else _in_charset(text, charset),
             system,
             unwrap_batches=not raw,
         )
@@ -120,7 +123,7 @@ def find(
             if message_id is None
             else _by_id(opened, message_id, names, on_damage, raw)
         )
-        count = MessagePrinter(as_json, full, body).print(batches, limit, progress)
+        count = MessagePrinter(as_json, full, body, charset).print(batches, limit, progress)
         word = key or message_id
         gone = "" if count or word is None else where_it_was(opened, word, topics)
     damage.conclude()
@@ -128,6 +131,14 @@ def find(
         say(f"rmqstore: no message found{_id_leads_to(message_id)}{gone}", err=True)
     if not count or damage.count:
         sys.exit(EXIT_FINDINGS)
+
+
+def _in_charset(text: str, charset: str | None) -> bytes:
+    """The bytes of a text in a body."""
+    try:
+        return text.encode(charset or "utf-8")
+    except UnicodeEncodeError:
+        raise click.UsageError(f"{text!r} cannot be written in charset {charset}") from None
 
 
 def _name_and_value(text: str) -> tuple[str, str]:

@@ -94,9 +94,9 @@ def lag(
 
 def _table_names(ctx: click.Context, param: click.Parameter, typed: str) -> list[str]:
     """The names of tables that begin with what is typed."""
-    from rmq_store.tables import TABLES
+    from rmq_store.tables import TABLES_OF_A_STORE
 
-    return [name for name, one in TABLES.items() if one.rows_of and name.startswith(typed)]
+    return [name for name in TABLES_OF_A_STORE if name.startswith(typed)]
 
 
 @click.command(cls=OnceCommand)
@@ -114,13 +114,12 @@ def table(
 ) -> None:
     """Print a table of the Spark source by its NAME: files, index, checkpoint, config, damage,
     ..."""
-    from rmq_store.tables import TABLES
+    from rmq_store.tables import TABLES, TABLES_OF_A_STORE
 
-    known = [known.name for known in TABLES.values() if known.rows_of is not None]
-    if name not in known and store in known:  # as all other commands have it: the store first
-        name, store = store, name
-    if name not in known:
-        raise click.BadParameter(f"there is no table {name!r}. {nearest(name, known)}")
+    if name not in TABLES_OF_A_STORE and store in TABLES_OF_A_STORE:
+        name, store = store, name  # all other commands have the store first
+    if name not in TABLES_OF_A_STORE:
+        raise click.BadParameter(f"there is no table {name!r}. {nearest(name, TABLES_OF_A_STORE)}")
     past = TABLES[name].rows_past_damage
     if skip_damaged and past is None:
         of_messages = [one.name for one in TABLES.values() if one.rows_past_damage is not None]

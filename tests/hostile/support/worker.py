@@ -22,7 +22,11 @@ import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from rmq_store import MessageStore, StoreError
+from rmq_store.arrow.column_definitions import TIMESTAMP
 from rmq_store.cli.main import main
 from rmq_store.config import json_files
 from rmqstore_jobs.export import ExportSpec, run
@@ -79,6 +83,21 @@ def read_log(store: Path) -> None:
             batch.validate(full=True)
 
 
+def scan(store: Path) -> None:
+    """All rows of a dataset, and those of filters that narrow what is read."""
+    with MessageStore.open(store, broker_name="broker-a") as opened:
+        met: list[StoreError] = []
+        dataset = opened.messages(include_system_topics=True, on_damage=met.append)
+        rows = dataset.to_table(columns=["topic", "queueId", "queueOffset", "storeTimestamp"])
+        topics = rows.column("topic").to_pylist()
+        if topics:
+            kept = [topic == topics[-1] for topic in topics]
+            assert dataset.count_rows(pc.field("topic") == topics[-1]) == sum(kept)
+        time = pa.scalar(0, pa.int64()).cast(TIMESTAMP)
+        dataset.count_rows((pc.field("storeTimestamp") > time) & (pc.field("keys") == "k"))
+        dataset.count_rows(pc.field("commitLogOffset") > 1000)
+
+
 def command(*words: str) -> Callable[[], None]:
     def call() -> None:
         sys.argv = ["rmqstore", *words]
@@ -112,6 +131,7 @@ def steps(case: Path) -> Iterator[tuple[str, Callable[[], object]]]:
     for mode in (FAILFAST, PERMISSIVE, DROPMALFORMED):
         yield f"read {mode}", lambda mode=mode: read(store, mode)  # type: ignore[misc]
     yield "read the log", lambda: read_log(store)
+    yield "scan a dataset", lambda: scan(store)
     for words in (
         ["info", store], ["cat", store, "--topic", "orders", "--skip-damaged", "--json"],
         ["find", store, "--key", "k"], ["find", store, "--text", "a", "--json"],

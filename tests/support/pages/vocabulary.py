@@ -51,6 +51,7 @@ MEANINGS = {
     "--columns": Meaning("these columns, separated by commas", "columns"),
     "--full": Meaning("do not cut values to the terminal's width"),
     "--body": Meaning("the form of bodies: text, json, base64, hex or none"),
+    "--charset": Meaning("the charset of bodies that are text"),
     "--skip-damaged": Meaning("leave out damaged messages, and report them", "mode=DROPMALFORMED"),
     "--raw": Meaning("the record of an inner batch, not its messages", "unwrapBatches=false"),
     "--verify": Meaning("check the whole log, or the new store"),

@@ -1,0 +1,284 @@
+"""A `pyarrow.dataset.Dataset` of rows that are made when they are asked for.
+
+Arrow's class stands for files that C++ reads. Query engines ask its methods only, so these are enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from pyarrow.acero import Declaration, ProjectNodeOptions, TableSourceNodeOptions
+
+from rmq_store.dataset.arrow_planner import named_columns
+from rmq_store.errors import InvalidArgumentError
+
+
+class Projection:
+    """The columns and rows of a batch that a query asks for.
+
+    Arrow's own scanner reads ahead, in threads that may outlive the query that it was made for, and
+    Python with it. Batches are made in Python, so that whoever asks for one has to wait for it.
+    """
+
+    def __init__(
+        self, read: pa.Schema, columns: Sequence[str] | Mapping[str, Any], wanted: Any
+    ) -> None:
+        """`read`: the columns of the batches; `columns`: names, or new names and expressions.
+
+        Raises what Arrow raises for expressions that do not fit the columns.
+        """
+        self._wanted, self._named = wanted, columns if isinstance(columns, Mapping) else None
+        self._names = [] if isinstance(columns, Mapping) else list(columns)
+        self.schema = self.of(pa.RecordBatch.from_pylist([], schema=read)).schema
+
+    def of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows of a batch that match, and the columns asked for."""
+        chosen = self._projected(batch, self._named) if self._named else self._selected(batch)
+        if self._wanted is None:
+            return chosen
+        return chosen.filter(self._projected(batch, {"kept": self._wanted}).column(0))
+
+    def _selected(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        try:
+            return batch.select(self._names)
+        except KeyError as error:
+            raise pa.ArrowInvalid(f"there is no column {error}") from None
+
+    def _projected(self, batch: pa.RecordBatch, named: Mapping[str, Any]) -> pa.RecordBatch:
+        source = TableSourceNodeOptions(pa.Table.from_batches([batch]))
+        values = [
+            one if isinstance(one, pc.Expression) else pc.field(one) for one in named.values()
+        ]
+        plan = Declaration.from_sequence(
+            [
+                Declaration("table_source", source),
+                Declaration("project", ProjectNodeOptions(values, list(named))),
+            ]
+        )
+        table = plan.to_table(use_threads=False).combine_chunks()
+        return (table.to_batches() or [pa.RecordBatch.from_pylist([], schema=table.schema)])[0]
+
+
+class LazyScanner:
+    """The rows of one scan, which can be read once. Its methods are those of Arrow's Scanner."""
+
+    def __init__(
+        self,
+        dataset_schema: pa.Schema,
+        projection: Projection,
+        batches: Iterator[pa.RecordBatch],
+        most_rows: int | None,
+    ) -> None:
+        self.dataset_schema, self.projected_schema = dataset_schema, projection.schema
+        self._projection, self._batches, self._most_rows = projection, batches, most_rows
+        self._begun = False
+
+    def to_batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows in batches, each read when it is asked for.
+
+        Raises InvalidArgumentError the second time.
+        """
+        if self._begun:
+            raise InvalidArgumentError(
+                None, reason="these rows were read already", advice="Make another scanner"
+            )
+        self._begun = True
+        return self._read()
+
+    def _read(self) -> Iterator[pa.RecordBatch]:
+        with closing_batches(self._batches):
+            for batch in self._batches:
+                found = self._projection.of(batch)
+                step = self._most_rows or max(1, found.num_rows)
+                for start in range(0, found.num_rows, step):
+                    yield found.slice(start, step)
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """The rows as a stream."""
+        return pa.RecordBatchReader.from_batches(self.projected_schema, self.to_batches())
+
+    def to_table(self) -> pa.Table:
+        """All rows."""
+        return pa.Table.from_batches(list(self.to_batches()), schema=self.projected_schema)
+
+    def head(self, num_rows: int) -> pa.Table:
+        """The first rows."""
+        found, count = [], 0
+        with closing_batches(batches := self.to_batches()):
+            while count < num_rows and (batch := next(batches, None)) is not None:
+                found.append(batch.slice(0, num_rows - count))
+                count += found[-1].num_rows
+        return pa.Table.from_batches(found, schema=self.projected_schema)
+
+    def take(self, indices: Any) -> pa.Table:
+        """The rows of these numbers."""
+        return self.to_table().take(indices)
+
+    def count_rows(self) -> int:
+        """The number of rows."""
+        return sum(batch.num_rows for batch in self.to_batches())
+
+
+@contextmanager
+def closing_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[None]:
+    """Close what the batches are read from when the reading ends, not when garbage is collected."""
+    try:
+        yield
+    finally:
+        close = getattr(batches, "close", None)
+        if close is not None:
+            close()
+
+
+class Scans:
+    """What datasets and fragments share: scans of some columns and rows, in many forms."""
+
+    _columns: pa.Schema
+
+    def _counted_by(self) -> pa.Field:
+        """The column that is read where only the number of rows matters."""
+        return self._columns.field(0)
+
+    def _batches(self, columns: Sequence[str], wanted: Any) -> Iterator[pa.RecordBatch]:
+        """At least the rows that match the filter `wanted`; the filter is applied to them again."""
+        raise NotImplementedError
+
+    def _wanted(self, wanted: Any) -> Any:
+        """The filter together with the one that stands already; None without any."""
+        return wanted
+
+    def _scanner(
+        self,
+        columns: Sequence[str] | Mapping[str, Any] | None = None,
+        filter: Any = None,
+        batch_size: int | None = None,
+        **_: Any,
+    ) -> LazyScanner:
+        wanted = self._wanted(filter)
+        names = self._columns.names
+        if columns is None:
+            columns = names
+        given = columns.values() if isinstance(columns, Mapping) else columns
+        needed = named_columns(given, names)
+        if wanted is not None:
+            needed |= named_columns([wanted], names)
+        read = [field for field in self._columns if field.name in needed] or [self._counted_by()]
+        projection = Projection(pa.schema(read), columns, wanted)
+        batches = self._batches([field.name for field in read], wanted)
+        return LazyScanner(self._columns, projection, batches, batch_size)
+
+    def scanner(self, *args: Any, **how: Any) -> Any:
+        """Some columns and rows, to be read once, as by a `pyarrow.dataset.Scanner`.
+
+        `columns`: names, or new names and expressions; `filter`: an expression; `batch_size`: the most
+        rows of a batch. Others of Arrow's arguments, about its threads and files, change nothing.
+        """
+        return self._scanner(*args, **how)
+
+    def to_table(self, *args: Any, **how: Any) -> pa.Table:
+        """All rows as a table; the arguments are those of `scanner`. Raises the errors of the store."""
+        return self.scanner(*args, **how).to_table()
+
+    def to_batches(self, *args: Any, **how: Any) -> Iterator[pa.RecordBatch]:
+        """All rows in batches; the arguments are those of `scanner`. Raises the errors of the store."""
+        yield from self.scanner(*args, **how).to_batches()
+
+    def head(self, num_rows: int, *args: Any, **how: Any) -> pa.Table:
+        """The first rows as a table; the other arguments are those of `scanner`."""
+        return self.scanner(*args, **how).head(num_rows)
+
+    def take(self, indices: Any, *args: Any, **how: Any) -> pa.Table:
+        """The rows of these numbers as a table; the other arguments are those of `scanner`."""
+        return self.scanner(*args, **how).take(indices)
+
+    def count_rows(self, filter: Any = None, **how: Any) -> int:
+        """The number of rows; the other arguments are those of `scanner`."""
+        return self._scanner(columns=[], filter=filter, **how).count_rows()
+
+
+class LazyDataset(Scans, ds.Dataset):  # type: ignore[misc]
+    """A dataset whose rows are made by `_batches`. Not picklable; not to be joined or sorted by Arrow."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        """Arrow's own constructor is for files only."""
+        self._columns = schema
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            f"a {type(self).__name__} is not picklable: send the store's path and snapshot()"
+        )
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Names and types of the columns."""
+        return self._columns
+
+    @property
+    def partition_expression(self) -> Any:
+        """What is true of all rows: nothing in particular."""
+        return pc.scalar(True)
+
+    def get_fragments(self, filter: Any = None) -> Iterator[Any]:
+        """The parts of the dataset that have rows which match, each to be scanned by itself."""
+        yield Fragment(self)
+
+    def filter(self, expression: Any) -> Any:
+        """The dataset with only the rows that match."""
+        raise self._not_here("filter", "Give the filter to to_table() or scanner()")
+
+    def replace_schema(self, schema: pa.Schema) -> Any:
+        """Refused: the columns are what they are."""
+        raise self._not_here("replace_schema", "Name the columns in the query")
+
+    def sort_by(self, sorting: Any, **how: Any) -> Any:
+        """Refused: it would hold all rows in memory."""
+        raise self._not_here("sort_by", "Sort in the query, or to_table().sort_by(...)")
+
+    def join(self, *args: Any, **how: Any) -> Any:
+        """Refused: Arrow's join takes files of its own only."""
+        raise self._not_here("join", "Join in the query, or to_table().join(...)")
+
+    def join_asof(self, *args: Any, **how: Any) -> Any:
+        """Refused: Arrow's join takes files of its own only."""
+        raise self._not_here("join_asof", "Join in the query, or to_table().join_asof(...)")
+
+    def _not_here(self, what: str, advice: str) -> InvalidArgumentError:
+        return InvalidArgumentError(
+            None, reason=f"a {type(self).__name__} has no {what}", advice=advice
+        )
+
+
+class Fragment(Scans):
+    """A part of a dataset, which DataFusion scans beside the others; by default all of it."""
+
+    def __init__(self, dataset: LazyDataset) -> None:
+        """Use `LazyDataset.get_fragments`."""
+        self._dataset, self._columns = dataset, dataset.schema
+
+    @property
+    def physical_schema(self) -> pa.Schema:
+        """Names and types of the columns."""
+        return self._columns
+
+    @property
+    def partition_expression(self) -> Any:
+        """What is true of all rows: nothing in particular."""
+        return pc.scalar(True)
+
+    def scanner(self, schema: pa.Schema | None = None, *args: Any, **how: Any) -> Any:
+        """As `LazyDataset.scanner`; `schema` can only be that of the dataset."""
+        return self._scanner(*args, **how)
+
+    def _counted_by(self) -> pa.Field:
+        return self._dataset._counted_by()
+
+    def _wanted(self, wanted: Any) -> Any:
+        return self._dataset._wanted(wanted)
+
+    def _batches(self, columns: Sequence[str], wanted: Any) -> Iterator[pa.RecordBatch]:
+        return self._dataset._batches(columns, wanted)

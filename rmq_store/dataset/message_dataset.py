@@ -1,0 +1,312 @@
+"""The messages of stores as a `pyarrow.dataset.Dataset`: what others push down decides what is read."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmq_store.arrow.column_definitions import TIMESTAMP
+from rmq_store.dataset.arrow_planner import implied_values, named_columns, named_texts
+from rmq_store.dataset.lazy_dataset import Fragment, LazyDataset
+from rmq_store.dataset.planned_slices import ProvenLimits, SlicePlanner
+from rmq_store.errors import StoreError
+from rmq_store.format.layout import KEY_SEPARATOR
+from rmq_store.format.queues import QueueSlice
+from rmq_store.reading.damage_modes import PERMISSIVE, DamageMode, handler_of
+from rmq_store.reading.query import Query, ReadHow
+from rmq_store.search.log_partitions import joined, pieces_of, plan_partitions
+from rmq_store.search.plan_key_search import KeyPlan, plan_keys
+from rmq_store.search.queue_selection import (
+    CLOCK_SLACK_MS,
+    DamageInTime,
+    Search,
+    selected_slices,
+)
+from rmq_store.store import MessageStore
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from rmq_store.reading.query import ReadManner
+
+LOG = logging.getLogger("rmqstore")
+_FRAGMENT_BYTES = 64 << 20
+_FIRST_BATCH_ROWS = 256  # a query with a limit does not wait for more
+
+
+@dataclass(frozen=True, slots=True)
+class StorePart:
+    """What a scan reads of one store.
+
+    `slices`: ranges of its queues. `words`: None, or words of which each row has one in KEYS or as
+    UNIQ_KEY, so that the index leads to the rows.
+    """
+
+    store: MessageStore
+    slices: tuple[QueueSlice, ...]
+    words: frozenset[str] | None = None
+
+
+class MessageDataset(LazyDataset):
+    """Messages of stores, as of one moment each. Reads what a query needs, and nothing before.
+
+    - Only columns that the query or its filter names are read. If the queue entries have all of them
+      (see `read_slices`), the log is not opened; `count_rows()` reads the queues alone.
+    - A filter on brokerName, topic, queueId and queueOffset chooses the ranges of queues to read. One
+      on commitLogOffset or storeTimestamp does too, by limits that are proven of each range: reading
+      them takes the entries, or a look at each record's head, once a dataset. Other filters,
+      whatever their form, read all messages.
+    - A filter that only some values of `keys` or `uniqKey` can match (up to 20 in a list) uses the
+      index, as `keys` does, and reads the log where no index covers it. If the index has none of them
+      and the log is short (256 MiB), the queues are read whole: a damaged index hides messages.
+    - The filter is applied to every row that is read.
+    - Damage raises the error of `read_slices` while rows are read, unless `on_damage` was given. Parts
+      that a filter excludes are not read, and their damage is not seen.
+
+    Rows have no promised order. Several threads may scan at a time: each scan opens the stores again.
+    Not picklable; not to be joined or sorted by Arrow, which are tasks of the query engine or of the table.
+    """
+
+    def __init__(
+        self,
+        parts: Sequence[StorePart],
+        schema: pa.Schema,
+        how: ReadHow,
+        search: Search,
+        wanted: Any = None,
+    ) -> None:
+        """Use `MessageStore.messages` or `messages_of`."""
+        super().__init__(schema)
+        self._parts, self._how = tuple(parts), how
+        self._search, self._filter = search, wanted
+        self._given: frozenset[str] | None = frozenset(search.keys) if search.keys else None
+        self._proven = [ProvenLimits() for _ in parts]
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        messages = sum(len(one) for part in self._parts for one in part.slices)
+        stores = ", ".join(repr(part.store.broker_name) for part in self._parts)
+        kind = "" if self._filter is None else f", filter={self._filter}"
+        return f"MessageDataset({stores}, up to {messages} messages{kind})"
+
+    def _counted_by(self) -> pa.Field:
+        damage = self._how.get("on_damage")
+        return Query.of(False, columns=["queueId"], on_damage=damage).schema.field(0)
+
+    def filter(self, expression: Any) -> MessageDataset:
+        """The dataset with only the rows that match; see the class for what is read."""
+        return self._with(self._wanted(expression))
+
+    def _with(self, wanted: Any) -> MessageDataset:
+        made = MessageDataset(self._parts, self._columns, self._how, self._search, wanted)
+        made._proven, made._lock = self._proven, self._lock
+        return made
+
+    def _wanted(self, wanted: Any) -> Any:
+        if self._filter is None or wanted is None:
+            return self._filter if wanted is None else wanted
+        return self._filter & wanted
+
+    def plan(self, filter: Any = None) -> list[StorePart]:
+        """What a scan with this filter reads of each store: ranges of queues, and words of the index.
+
+        Reads queue entries and heads of records, where the filter needs their limits.
+        """
+        wanted = self._wanted(filter)
+        if wanted is None or self._has_rows_about_damage:  # whose values are null
+            return [replace(part, words=self._given) for part in self._parts]
+        named = named_columns([wanted], self._columns.names)
+        words: frozenset[str] | None = self._given
+        for column in sorted(named & {"keys", "uniqKey"}):
+            words = words or self._words(wanted, column)
+        if words is not None and not words:
+            return [replace(part, slices=()) for part in self._parts]  # no value can match
+        self._warn_of_unread_topics(wanted)
+        found = []
+        for part, proven in zip(self._parts, self._proven, strict=True):
+            with self._lock, part.store.again() as store:
+                planner = SlicePlanner(store, self._columns, wanted, named, proven)
+                found.append(
+                    replace(part, slices=tuple(planner.narrowed(part.slices)), words=words)
+                )
+        return found
+
+    @property
+    def _has_rows_about_damage(self) -> bool:
+        taker = handler_of(self._how.get("on_damage"))
+        return isinstance(taker, DamageMode) and taker.mode == PERMISSIVE
+
+    def _words(self, wanted: Any, column: str) -> frozenset[str] | None:
+        """Words of KEYS, or UNIQ_KEYs, of which each row that matches has one; None if unknown."""
+        values = implied_values(self._columns, wanted, column)
+        if values is None:
+            return None
+        if column == "keys":
+            words = [next(filter(None, value.split(KEY_SEPARATOR)), "") for value in values]
+        else:
+            words = list(values)
+        return None if "" in words else frozenset(words)
+
+    def _warn_of_unread_topics(self, wanted: Any) -> None:
+        """A filter may name a topic of the broker, which is not among the topics that are read."""
+        if self._search.topics is not None or self._search.include_system_topics:
+            return
+        for part in self._parts:
+            topics = set(part.store.topics()) - {one.queue.topic for one in part.slices}
+            for topic in sorted(topics & named_texts(wanted)):
+                LOG.warning("%s is a topic of the broker, which this query does not read", topic)
+
+    def _batches(self, columns: Sequence[str], wanted: Any) -> Iterator[pa.RecordBatch]:
+        return self._read_all(self.plan(wanted), columns)
+
+    def _read_all(
+        self, parts: Iterable[StorePart], columns: Sequence[str]
+    ) -> Iterator[pa.RecordBatch]:
+        for part in parts:
+            yield from self._read(part, columns)
+
+    def _read(self, part: StorePart, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        if not part.slices:
+            return
+        with part.store.again() as store:
+            how = self._how.copy()
+            how["columns"] = columns
+            if self._search.is_timed and not isinstance(how.get("on_damage"), str):
+                given: Any = how.get("on_damage")
+                how["on_damage"] = DamageInTime(store, self._search, given)
+            batches = _by_words(store, part, how) if part.words else None
+            how["keys"] = part.words
+            for batch in batches or store.read_slices(part.slices, **how):
+                if batch.num_rows:
+                    yield batch
+
+    def get_fragments(self, filter: Any = None) -> Iterator[MessageFragment]:
+        """The parts of the log that have rows which match, each to be scanned by itself."""
+        for part in self.plan(filter):
+            for piece in _pieces(part):
+                yield MessageFragment(self, piece)
+
+
+class MessageFragment(Fragment):
+    """A part of a dataset: a slice of the log of one store."""
+
+    def __init__(self, dataset: MessageDataset, part: StorePart) -> None:
+        """Use `MessageDataset.get_fragments`."""
+        super().__init__(dataset)
+        self._messages, self.part = dataset, part
+
+    def __repr__(self) -> str:
+        return f"MessageFragment({self.part.store.broker_name!r}, {len(self.part.slices)} slices)"
+
+    def _batches(self, columns: Sequence[str], wanted: Any) -> Iterator[pa.RecordBatch]:
+        return self._messages._read(self.part, columns)
+
+
+def messages_of(
+    stores: Sequence[MessageStore],
+    topics: str | Sequence[str] | None = None,
+    queue_ids: Collection[int] | None = None,
+    *,
+    since: int | None = None,
+    until: int | None = None,
+    columns: Sequence[str] | None = None,
+    include_system_topics: bool = False,
+    **how: Unpack[ReadManner],
+) -> MessageDataset:
+    """The messages of several stores as one dataset; a filter on brokerName chooses among them.
+
+    The arguments are those of `MessageStore.messages`.
+    """
+    named = [topics] if isinstance(topics, str) else topics
+    search = Search(
+        named,
+        queue_ids,
+        since,
+        until,
+        include_system_topics=include_system_topics,
+        keys=tuple(how.get("keys") or ()),
+    )
+    first: ReadManner = {"first_batch_rows": _FIRST_BATCH_ROWS, "log_order": False}
+    asked = cast("ReadHow", {**first, **how})
+    schema = Query.of(False, columns=columns, **how).schema
+    wanted = None
+    for limit, is_first in ((since, True), (until, False)):
+        if limit is not None:
+            time, stored = pa.scalar(limit, pa.int64()).cast(TIMESTAMP), pc.field("storeTimestamp")
+            one = stored >= time if is_first else stored < time
+            wanted = one if wanted is None else wanted & one
+    parts = [
+        StorePart(store, tuple(selected_slices(store, search, CLOCK_SLACK_MS))) for store in stores
+    ]
+    return MessageDataset(parts, schema, asked, search, wanted)
+
+
+def _by_words(
+    store: MessageStore, part: StorePart, how: ReadHow
+) -> Iterator[pa.RecordBatch] | None:
+    """The rows of a part with one of its words, by the index; None if nearly every message has one."""
+    assert part.words is not None
+    words, ranges = part.words, [one for one in part.slices if len(one)]
+    plan = plan_keys(store, ranges, words)
+    return None if plan is None else _answered(store, ranges, words, plan, how)
+
+
+def _answered(
+    store: MessageStore,
+    ranges: Sequence[QueueSlice],
+    words: frozenset[str],
+    plan: KeyPlan,
+    how: ReadHow,
+) -> Iterator[pa.RecordBatch]:
+    """The rows that the plan leads to. If there are none, those that a damaged index may hide."""
+    given, some = how.get("on_damage"), False
+
+    def note(error: StoreError) -> None:
+        nonlocal some
+        some = True
+        assert callable(given)
+        given(error)
+
+    # The ends of queues are no concern of a key, which is looked up in the index and the log.
+    looked: ReadHow = {**how, "keys": words, "check_ends": False}
+    if callable(given):
+        looked["on_damage"] = note
+    for batch in store.read_slices(_places(store, plan), **looked):
+        some = some or batch.num_rows > 0
+        yield batch
+    if some or not store.key_index().distrust_all():
+        return
+    looked["on_damage"] = _leave_out  # of the log, which is no reason to doubt the index
+    again = plan_keys(store, ranges, words)
+    yield from store.read_slices(ranges if again is None else _places(store, again), **looked)
+
+
+def _places(store: MessageStore, plan: KeyPlan) -> list[QueueSlice]:
+    return joined((*plan.hits, *plan.beside_hits(store.view.offset_at_log)))
+
+
+def _leave_out(_: StoreError) -> None:
+    return
+
+
+def _pieces(part: StorePart) -> Iterator[StorePart]:
+    """The part cut into slices of the log; the first has the queues without messages."""
+    with part.store.again() as store:
+        empty = tuple(one for one in part.slices if not len(one))
+        some = [one for one in part.slices if len(one)]
+        if part.words is not None:
+            yield part
+            return
+        cuts = plan_partitions(some, store.view.entry_at, _FRAGMENT_BYTES)
+        pieces = [tuple(pieces_of(some, cut, store.view.offset_at_log)) for cut in cuts]
+        if cuts and empty:
+            pieces[0] = (*empty, *pieces[0])
+        for piece in pieces or ([part.slices] if part.slices else []):
+            if piece:
+                yield replace(part, slices=piece)

@@ -1,0 +1,340 @@
+"""A database in memory whose views are the messages and tables of stores."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from rmq_store.dataset.lazy_dataset import LazyDataset
+from rmq_store.dataset.message_dataset import MessageDataset, StorePart
+from rmq_store.errors import StoreError
+from rmq_store.reading.query import OnDamage
+from rmq_store.sql.libraries import SqlError, require_duckdb
+from rmq_store.store import MessageStore
+from rmq_store.tables import TABLES_OF_A_STORE
+from rmq_store.tables.table_dataset import TableDataset
+from rmq_store.text.binary_values import decoded
+
+MESSAGES = "messages"
+_BATCH_ROWS = 8192
+_COUNTS = (["Count"], ["Success"])  # of statements that change something
+_EXPLAIN = re.compile(r"\s*explain\s+(analyze\s+)?(?:\([^)]*\)\s*)?", re.IGNORECASE)
+_NO_DOWNLOADS = {
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "allow_community_extensions": "false",
+}
+# `text` and `json_of` are NULL for bytes that are no such text, so that a query needs no test of its own.
+_MACROS = (
+    "CREATE MACRO text(body, charset := 'utf-8') AS rmqstore_text(body, charset)",
+    "CREATE MACRO json_of(body, charset := 'utf-8') AS "
+    "try_cast(rmqstore_text(body, charset) AS JSON)",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """A read of a view that a query does. `parts`: what of the messages; None for a table."""
+
+    view: str
+    columns: tuple[str, ...]
+    filter: str | None
+    parts: tuple[StorePart, ...] | None
+
+
+@dataclass(slots=True)
+class Explained:
+    """The reads of a query. `missed`: reads that depend on rows, which an explanation does not read."""
+
+    scans: list[Scan] = field(default_factory=list)
+    missed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a statement gives. `rows`: None for a statement without any, such as CREATE VIEW."""
+
+    rows: pa.RecordBatchReader | None
+    plan: str | None = None  # of EXPLAIN, as DuckDB draws it
+    explained: Explained | None = (
+        None  # what EXPLAIN says of the stores; EXPLAIN ANALYZE reads them
+    )
+
+
+class StoreDatabase:
+    """Runs SQL about stores in DuckDB. Views: `messages`, and each table of `rmqstore table`.
+
+    A view is read when a query names it. Stores are never changed; a query reaches no file and no
+    network, unless `files`, and cannot allow itself to. A context manager.
+    """
+
+    def __init__(
+        self,
+        messages: MessageDataset,
+        stores: Sequence[MessageStore],
+        *,
+        files: bool = False,
+        on_damage: OnDamage | None = None,
+    ) -> None:
+        """`messages`: what that view has; `on_damage`: see TableDataset.
+
+        Raises SqlUnavailableError without DuckDB.
+        """
+        require_duckdb()
+        import duckdb
+
+        self._error: type[Exception] = duckdb.Error
+        # DuckDB looks for ctrl-C between large pieces of work only, where it runs in the first thread.
+        self._worker = ThreadPoolExecutor(1, "rmqstore-sql")
+        self._failed: list[StoreError] = []
+        self.rows_read = 0  # of all views, by all queries
+        self._explained: Explained | None = None
+        self._database = duckdb.connect(":memory:", config=dict(_NO_DOWNLOADS))
+        self._add_functions()
+        views: dict[str, LazyDataset] = {MESSAGES: messages}
+        views |= {
+            name: TableDataset(table, stores, on_damage)
+            for name, table in TABLES_OF_A_STORE.items()
+        }
+        for name, dataset in views.items():
+            self._database.register(name, _View(name, dataset, self))
+        spill = os.path.join(tempfile.gettempdir(), f"rmqstore-sql-{uuid.uuid4().hex}")
+        self._database.execute("SET TimeZone = 'UTC'")
+        self._database.execute(f"SET temp_directory = '{_quoted(spill)}'")
+        if not files:
+            self._database.execute("SET enable_external_access = false")
+        self._database.execute("SET lock_configuration = true")
+
+    def _add_functions(self) -> None:
+        from duckdb.func import ARROW, SPECIAL
+
+        def text(bodies: pa.ChunkedArray, charsets: pa.ChunkedArray) -> pa.Array:
+            try:
+                return _text(bodies, charsets)
+            except StoreError as error:  # DuckDB would pass on its text only
+                self._failed.append(error)
+                raise
+
+        self._database.create_function(
+            "rmqstore_text",
+            text,
+            ["blob", "varchar"],
+            "varchar",
+            type=ARROW,
+            null_handling=SPECIAL,
+        )
+        for macro in _MACROS:
+            self._database.execute(macro)
+
+    def __enter__(self) -> StoreDatabase:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._worker.shutdown()
+        self._database.close()
+
+    def _called(self, call: Callable[[], Any]) -> Any:
+        """What a call of DuckDB returns. Ctrl-C ends it, and raises KeyboardInterrupt."""
+        done = self._worker.submit(call)
+        try:
+            return done.result()
+        except KeyboardInterrupt:
+            self._database.interrupt()
+            wait([done])
+            raise
+
+    def answers(self, sql: str, *, only_one: bool = False) -> Iterator[Answer]:
+        """What the statements of `sql` give, one after the other; read each before the next.
+
+        `only_one`: one statement may have rows. Raises SqlError for what DuckDB refuses, and the
+        errors of the stores while rows are read.
+        """
+        with_rows = 0
+        for statement in self._statements(sql):
+            answer = self._answer(statement.query, statement.type.name == "SELECT")
+            with_rows += answer.rows is not None
+            if only_one and with_rows > 1:
+                raise SqlError(
+                    None,
+                    reason="several statements have rows, which do not fit one file",
+                    advice="Give one query at a time",
+                )
+            yield answer
+
+    def _answer(self, query: str, is_query: bool) -> Answer:
+        explain = _EXPLAIN.match(query)
+        self._failed.clear()
+        try:
+            found = self._called(lambda: self._database.sql(query))  # None without rows
+            if explain is not None and found is not None:
+                plan = "\n".join(str(row[-1]) for row in found.fetchall())
+                return Answer(None, plan, None if explain[1] else self.explained(query))
+            if found is None or (not is_query and found.columns in _COUNTS):
+                return Answer(None)
+            # The name that releases of DuckDB before 2.0 have for it.
+            reader = getattr(found, "to_arrow_reader", None) or found.fetch_arrow_reader
+            rows = self._called(lambda: reader(_BATCH_ROWS))
+        except self._error as error:
+            raise self._said(error) from None
+        names = _distinct(rows.schema.names)
+        fields = [field.with_name(name) for field, name in zip(rows.schema, names, strict=True)]
+        schema = pa.schema(fields)
+        return Answer(pa.RecordBatchReader.from_batches(schema, self._batches(rows, schema)))
+
+    def _batches(self, rows: pa.RecordBatchReader, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        try:
+            while (batch := self._called(lambda: next(rows, None))) is not None:
+                yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+        except (self._error, pa.ArrowException, OSError) as error:
+            raise self._said(error) from None
+
+    def explained(self, sql: str) -> Explained:
+        """What the statements of `sql` read of the stores. Of messages nothing is read but what a plan
+        needs: entries of queues, the index, heads of records. Tables are read.
+
+        An EXPLAIN before a statement counts for nothing. Raises as `answers`.
+        """
+        found = Explained()
+        for statement in self._statements(sql):
+            query = _EXPLAIN.sub("", statement.query, count=1)
+            expected = self._count_of_scans(query)
+            self._explained, before = Explained(), len(found.scans)
+            try:
+                for answer in self.answers(query):
+                    for _ in answer.rows or ():
+                        pass
+                found.scans += self._explained.scans
+            finally:
+                self._explained = None
+            found.missed += max(0, expected - (len(found.scans) - before))
+        return found
+
+    def _statements(self, sql: str) -> list[Any]:
+        self._failed.clear()
+        try:
+            return list(self._database.extract_statements(sql))
+        except self._error as error:
+            raise self._said(error) from None
+
+    def _count_of_scans(self, query: str) -> int:
+        try:
+            rows = self._database.sql(f"EXPLAIN (FORMAT JSON) {query}").fetchall()
+        except self._error:
+            return 0  # no query, or one that fails for itself, too
+        return sum(map(_scans_in, json.loads(rows[0][-1])))
+
+    def _said(self, error: Exception) -> StoreError:
+        """The error of a store that ended the query, or DuckDB's own."""
+        if self._failed:
+            return self._failed[0]
+        return SqlError(None, reason=_first_words(str(error)), advice=_advice(str(error)))
+
+    def scanned(
+        self, name: str, dataset: LazyDataset, columns: Sequence[str], wanted: Any
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of a view for a scan of DuckDB, which gets errors as texts; they are kept."""
+        try:
+            if self._explained is not None:
+                parts = None
+                if isinstance(dataset, MessageDataset):
+                    parts = tuple(dataset.plan(wanted))
+                text = None if wanted is None else " ".join(str(wanted).split())
+                self._explained.scans.append(Scan(name, tuple(columns), text, parts))
+                if parts is not None:
+                    return iter(())
+            return self._noted(dataset._batches(columns, dataset._wanted(wanted)))
+        except StoreError as error:
+            self._failed.append(error)
+            raise
+
+    def _noted(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        try:
+            for batch in batches:
+                self.rows_read += batch.num_rows
+                yield batch
+        except StoreError as error:
+            self._failed.append(error)
+            raise
+
+
+class _View(LazyDataset):
+    """A dataset as DuckDB sees it."""
+
+    def __init__(self, name: str, dataset: LazyDataset, database: StoreDatabase) -> None:
+        super().__init__(dataset.schema)
+        self._name, self._dataset, self._database = name, dataset, database
+
+    def _wanted(self, wanted: Any) -> Any:
+        return self._dataset._wanted(wanted)
+
+    def _counted_by(self) -> pa.Field:
+        return self._dataset._counted_by()
+
+    def _batches(self, columns: Sequence[str], wanted: Any) -> Iterator[pa.RecordBatch]:
+        return self._database.scanned(self._name, self._dataset, columns, wanted)
+
+
+def _text(bodies: pa.ChunkedArray, charsets: pa.ChunkedArray) -> pa.Array:
+    """Bodies as text, each of a charset; NULL where they are not of it."""
+    found = pa.nulls(len(bodies), pa.string())
+    column, names = _one_array(bodies), _one_array(charsets)
+    for charset in names.unique().to_pylist():
+        if charset is not None:
+            mine = pa.compute.equal(names, charset).fill_null(False)
+            found = pa.compute.if_else(mine, decoded(column, charset), found)
+    return found
+
+
+def _one_array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def _scans_in(plan: Mapping[str, Any]) -> int:
+    """The reads of views in a node of a plan and below it."""
+    own = "ARROW_SCAN" in str(plan.get("name", ""))
+    return own + sum(map(_scans_in, plan.get("children", ())))
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """The names, a repeated one with a number behind it: an object of JSON has no name twice."""
+    found: list[str] = []
+    for name in names:
+        number, own = 1, name
+        while own in found or (own != name and own in names):
+            number += 1
+            own = f"{name}_{number}"
+        found.append(own)
+    return found
+
+
+def _quoted(text: str) -> str:
+    return text.replace("'", "''")
+
+
+_HINT = re.compile(r"^(Did you mean .*|Candidate bindings: .*|Hint: .*)$", re.MULTILINE)
+
+
+def _first_words(text: str) -> str:
+    """What DuckDB says is wrong, without the query, and with the place in it."""
+    words = text.split("\n\n")[0].split("\n")[0].rstrip(".!")
+    line = re.search(r"^(LINE \d+: )(.*)\n( *)\^", text, re.MULTILINE)
+    if line is None:
+        return words
+    at = len(line[3]) - len(line[1])
+    return f"{words}, near '{line[2][max(0, at) :][:30]}'"
+
+
+def _advice(text: str) -> str:
+    hint = _HINT.search(text)
+    if "disabled by configuration" in text:
+        return "--files lets a query read and write other files"
+    return "Views: messages, and the tables of rmqstore table" if hint is None else hint[1]

@@ -1,0 +1,27 @@
+"""What SQL needs beyond the storage core, and its errors."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from rmq_store.errors import StoreError
+
+
+class SqlUnavailableError(StoreError):
+    """SQL needs DuckDB, and it is not installed."""
+
+    code = "RMQSTORE_SQL_UNAVAILABLE"
+
+
+class SqlError(StoreError):
+    """A query that DuckDB refuses, or cannot carry out."""
+
+    code = "RMQSTORE_SQL"
+
+
+def require_duckdb() -> None:
+    """Raise SqlUnavailableError unless the extra `sql` is installed."""
+    if find_spec("duckdb") is None:
+        raise SqlUnavailableError(
+            None, reason="SQL needs DuckDB", advice="pip install 'rmqstore[sql]'"
+        )

@@ -1,0 +1,455 @@
+"""SQL about stores: rows as the broker's classes say they are, and what a query reaches and reads."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from importlib import util
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rmq_store import MessageStore, StoreError
+from rmq_store.sql.database import StoreDatabase
+from rmq_store.sql.libraries import SqlError
+from rmq_store.tables import TABLES_OF_A_STORE, Table
+from tests.support.damage import flip_body
+from tests.support.golden import STORES, GoldenStore, messages_in, unpack, user_topic
+from tests.support.running.commands import COMMAND, call, run
+
+Golden = Callable[[str], GoldenStore]
+NAME = "clean-5.5.0"
+
+
+def asked(store: MessageStore, sql: str, **how: Any) -> list[dict[str, Any]]:
+    with StoreDatabase(store.messages(**how), [store]) as database:
+        return [
+            row
+            for answer in database.answers(sql)
+            for batch in answer.rows or ()
+            for row in batch.to_pylist()
+        ]
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_sums_by_topic_are_those_of_the_broker_in_every_store(untouched: Golden, name: str) -> None:
+    store = untouched(name)
+    with store.open() as opened:
+        first = {queue: opened.min_offset(*queue) for queue in opened.queues()}
+        found = asked(
+            opened, "SELECT topic, count(*) n, sum(storeSize)::BIGINT b FROM messages GROUP BY ALL"
+        )
+    counts: Counter[str] = Counter()
+    sizes: Counter[str] = Counter()
+    for queue, records in store.by_queue.items():
+        for record in records:
+            light = queue.topic.startswith("%LMQ%")
+            if not light and user_topic(record) and record["queueOffset"] >= first[queue]:
+                counts[queue.topic] += 1
+                sizes[queue.topic] += record["storeSize"]
+    assert {row["topic"]: row["n"] for row in found} == counts
+    assert {row["topic"]: row["b"] for row in found} == sizes
+
+
+@pytest.mark.parametrize("table", list(TABLES_OF_A_STORE))
+def test_a_view_has_the_rows_of_its_table(golden: Golden, table: str) -> None:
+    with golden("clean-4.9.7").open() as store:
+        expected = TABLES_OF_A_STORE[table].of(store)
+        with StoreDatabase(store.messages(), [store]) as database:
+            (answer,) = database.answers(f"FROM {table}")
+            assert answer.rows is not None
+            found = answer.rows.read_all()
+    assert found.column_names == expected.column_names
+    same = [name for name in expected.column_names if name != "configAgeMs"]  # it grows
+    rows = found.cast(expected.schema).select(same).to_pylist()
+    assert sorted(map(repr, rows)) == sorted(map(repr, expected.select(same).to_pylist()))
+
+
+def test_only_what_a_query_names_is_made(golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    def pieces(table: Table, store: MessageStore) -> Iterator[pa.Table]:
+        made.append(table.name)
+        yield from real(table, store)
+
+    real = Table.pieces
+    monkeypatch.setattr(Table, "pieces", pieces)
+    with golden(NAME).open() as store:
+        asked(store, "SELECT 1")
+        assert made == []
+        asked(store, "SELECT count(*) FROM topics")
+    assert made == ["topics"]
+
+
+def test_bodies_are_text_and_json(tmp_path: Path) -> None:
+    bodies = ["你好".encode("gbk"), b'{"a": {"b": 7}}', b"\xff\xfe", b""]
+    with MessageStore.create(tmp_path / "store", {"mappedFileSizeCommitLog": 1 << 20}) as writer:
+        for body in bodies:
+            writer.append({"topic": "t", "queueId": 0, "body": body})
+    with MessageStore.open(tmp_path / "store") as store:
+        found = asked(
+            store,
+            "SELECT text(body) t, text(body, 'GBK') g, json_of(body)->>'$.a.b' j FROM messages "
+            "ORDER BY queueOffset",
+        )
+        with pytest.raises(StoreError, match=r"there is no charset 'gbkk'\. Did you mean 'gbk'"):
+            asked(store, "SELECT text(body, 'gbkk') FROM messages")
+    assert [row["t"] for row in found] == [None, '{"a": {"b": 7}}', None, ""]
+    assert [row["g"] for row in found] == ["你好", '{"a": {"b": 7}}', None, ""]
+    assert [row["j"] for row in found] == [None, "7", None, None]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT * FROM read_csv('/etc/passwd')",
+        "SELECT * FROM read_text('/etc/passwd')",
+        "SELECT * FROM '/etc/passwd'",
+        "SELECT * FROM glob('/*')",
+        "COPY (SELECT 1) TO '{}/out.csv'",
+        "ATTACH '{}/x.db'",
+        "EXPORT DATABASE '{}/x'",
+        "INSTALL httpfs",
+        "SET enable_external_access = true",
+        "SET lock_configuration = false",
+        "RESET enable_external_access",
+    ],
+)
+def test_a_query_reaches_nothing_outside(golden: Golden, tmp_path: Path, statement: str) -> None:
+    with golden(NAME).open() as store, pytest.raises(SqlError):
+        asked(store, statement.replace("{}", str(tmp_path)))
+    assert not list(tmp_path.iterdir())
+
+
+def test_files_are_reached_if_they_are_asked_for(golden: Golden, tmp_path: Path) -> None:
+    target = tmp_path / "out.csv"
+    run("sql", golden(NAME).path, f"COPY (SELECT 7 AS n) TO '{target}'", "--files")
+    assert target.read_text() == "n\n7\n"
+
+
+def test_damage_ends_a_query_with_the_error_of_the_store(tmp_path: Path) -> None:
+    store = unpack(NAME, tmp_path)
+    record = flip_body(store, "orders")
+    sql = "SELECT count(body) n, count(DISTINCT topic) FROM messages"
+    done = call("sql", store.path, sql)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "[RMQSTORE_CORRUPT_RECORD]" in done.stderr
+    assert f"offset {record['commitLogOffset']}" in done.stderr
+    assert "--skip-damaged leaves it out" in done.stderr
+    skipped = call("sql", store.path, sql, "--skip-damaged", "--raw", "--json")
+    assert skipped.returncode == 1
+    expected = sum(user_topic(r) for r in store.truth) - 1
+    assert json.loads(skipped.stdout)["n"] == expected
+    unread = call("sql", store.path, "SELECT count(body) FROM messages WHERE topic = 'payments'")
+    assert unread.returncode == 0
+
+
+def test_forms_of_the_output(golden: Golden, tmp_path: Path) -> None:
+    store = golden(NAME)
+    sql = "SELECT topic, queueOffset, storeTimestamp, tags, body FROM messages WHERE queueId = 1"
+    text = run("sql", store.path, sql).splitlines()
+    as_json = [json.loads(line) for line in run("sql", store.path, sql, "--json").splitlines()]
+    rows = list(csv.DictReader(io.StringIO(run("sql", store.path, sql, "--csv"))))
+    target = tmp_path / "rows.parquet"
+    assert "rows.parquet: " in call("sql", store.path, sql, "--parquet", str(target)).stderr
+    table = pq.read_table(target)
+    expected = {
+        (r["topic"], r["queueOffset"])
+        for r in store.truth
+        if user_topic(r) and r["queueId"] == 1 and messages_in(r) == 1
+    }
+    assert text[0].split("\t") == ["topic", "queueOffset", "storeTimestamp", "tags", "body"]
+    assert {(line.split("\t")[0], int(line.split("\t")[1])) for line in text[1:]} == expected
+    assert {(row["topic"], row["queueOffset"]) for row in as_json} == expected
+    assert {(row["topic"], int(row["queueOffset"])) for row in rows} == expected
+    columns = (table.column(name).to_pylist() for name in ("topic", "queueOffset"))
+    assert set(zip(*columns, strict=True)) == expected
+    assert [row["storeTimestamp"] for row in rows] == [row["storeTimestamp"] for row in as_json]
+    assert "the file exists" in call("sql", store.path, sql, "--parquet", str(target)).stderr
+    inside = Path(store.path) / "rows.parquet"
+    refused = call("sql", store.path, sql, "--parquet", str(inside))
+    assert (refused.returncode, inside.exists()) == (2, False)
+    assert "nothing is written into a store" in refused.stderr
+
+
+def test_values_of_any_type_are_printed(golden: Golden) -> None:
+    sql = (
+        "SELECT 170141183460469231731687303715884105727::HUGEINT h, 1.50::DECIMAL(9,2) d, "
+        "[1, NULL] l, {'a': 'x', 'b': '\\xFF'::BLOB} s, MAP {'k': 2} m, DATE '2026-01-02' y, "
+        "TIMESTAMP '2026-01-02 03:04:05.000006' t, INTERVAL 1 DAY + INTERVAL 61 SECOND i, "
+        "'nan'::DOUBLE n, 0.1::FLOAT f, NULL z, '\\xFF'::BLOB b, true o, chr(27) e"
+    )
+    path = golden(NAME).path
+    (line,) = run("sql", path, sql, "--json").splitlines()
+    assert "\\u001b" in line
+    found = json.loads(line)
+    assert found == {
+        "h": 2**127 - 1,
+        "d": 1.5,
+        "l": [1, None],
+        "s": {"a": "x", "b": "base64:/w=="},
+        "m": {"k": 2},
+        "y": "2026-01-02",
+        "t": "2026-01-02T03:04:05.000006",
+        "i": "1 days 00:01:01",
+        "n": "nan",
+        "f": pytest.approx(0.1),
+        "z": None,
+        "b": None,
+        "bBase64": "/w==",
+        "o": True,
+        "e": "\x1b",
+    }
+    names, values = (line.split("\t") for line in run("sql", path, sql).splitlines())
+    cells = dict(zip(names, values, strict=True))
+    assert cells["h"] == str(2**127 - 1)
+    assert cells["l"] == "[1, null]"
+    assert cells["s"] == '{"a": "x", "b": "base64:/w=="}'
+    assert (cells["b"], cells["z"], cells["f"], cells["e"]) == ("base64:/w==", "", "0.1", "\\u001b")
+
+
+def test_names_of_columns_are_distinct_and_quoted(golden: Golden) -> None:
+    path = golden(NAME).path
+    sql = 'SELECT 1 AS a, 2 AS a, 3 AS "a_2", 4 AS "q""\\"'
+    (line,) = run("sql", path, sql, "--json").splitlines()
+    assert json.loads(line) == {"a": 1, "a_3": 2, "a_2": 3, 'q"\\': 4}
+    assert run("sql", path, sql).splitlines()[0].split("\t") == ["a", "a_3", "a_2", 'q"\\']
+
+
+def test_explain_shows_the_ranges_that_are_read(golden: Golden) -> None:
+    store = golden(NAME)
+    sql = "SELECT body FROM messages WHERE topic = 'payments' AND queueId = 1"
+    (row,) = map(json.loads, run("sql", store.path, sql, "--explain", "--json").splitlines())
+    with store.open() as opened:
+        limits = opened.min_offset("payments", 1), opened.max_offset("payments", 1)
+    assert (row["topic"], row["queueId"]) == ("payments", 1)
+    assert (row["startOffset"], row["stopOffset"]) == limits
+    assert row["columns"] == ["topic", "queueId", "body"]
+    drawn = run("sql", store.path, f"EXPLAIN {sql}")
+    assert "ARROW_SCAN" in drawn
+    assert drawn.splitlines()[-1].split("\t")[3:7] == ["payments", "1", *map(str, limits)]
+    keyed = run("sql", store.path, "FROM messages WHERE keys = 'ORDER_1'", "--explain")
+    assert keyed.splitlines()[-1].split("\t")[-1] == "ORDER_1"
+    joined = run("sql", store.path, "FROM messages JOIN queues USING (topic)", "--explain")
+    assert "of messages" in joined
+    assert "of queues" in joined
+
+
+def test_an_explanation_reads_no_message(tmp_path: Path) -> None:
+    store = unpack(NAME, tmp_path)
+    flip_body(store, "orders")
+    run("sql", store.path, "SELECT body FROM messages", "--explain")
+    analyzed = call("sql", store.path, "EXPLAIN ANALYZE SELECT body FROM messages")
+    assert analyzed.returncode == 2
+
+
+def test_several_stores_differ_by_broker_name(golden: Golden, tmp_path: Path) -> None:
+    counts = {}
+    for name in ("clean-5.3.3", "clean-4.9.7"):
+        store = unpack(name, tmp_path / name[-1])
+        folder = tmp_path / "brokers" / name
+        folder.mkdir(parents=True)
+        Path(store.path).rename(folder / "store")
+        counts[name] = sum(user_topic(r) for r in store.truth)
+    sql = "SELECT brokerName, count(*) n FROM messages GROUP BY ALL"
+    pattern = str(tmp_path / "brokers" / "*" / "store")
+    ways = [
+        (pattern,),
+        tuple(f"{tmp_path}/brokers/{name}/store" for name in counts),
+    ]
+    for first, *others in ways:
+        more = [word for other in others for word in ("--store", other)]
+        lines = run("sql", first, sql, *more, "--raw", "--json").splitlines()
+        assert {row["brokerName"]: row["n"] for row in map(json.loads, lines)} == counts
+    tables = run("sql", pattern, "SELECT DISTINCT brokerName FROM topics ORDER BY 1").split()
+    assert tables[1:] == sorted(counts)
+    assert call("sql", pattern, sql, "--broker-name", "x").returncode == 2
+    assert "matches no folder" in call("sql", str(tmp_path / "nobody*"), sql).stderr
+
+
+def test_options_choose_the_messages(golden: Golden) -> None:
+    store = golden(NAME)
+    count = "SELECT count(*) FROM messages"
+
+    def number(*words: str) -> int:
+        return int(run("sql", store.path, count, *words).split()[-1])
+
+    users = [r for r in store.truth if user_topic(r)]
+    stamps = sorted(r["storeTimestamp"] for r in users)
+    assert number("--raw") == len(users)
+    assert number() == sum(map(messages_in, users))
+    later = number("--raw", "--since", str(stamps[50]))
+    assert later == sum(stamp >= stamps[50] for stamp in stamps)
+    assert number("--raw", "--system") > len(users)
+    key = next(r["keys"].split(" ")[1] for r in users if " " in (r["keys"] or ""))
+    keyed = sum(key in (r["keys"] or "").split(" ") for r in users)
+    assert number("--raw", "--key", key) == keyed > 1
+
+
+def test_without_duckdb_the_error_says_what_to_install(
+    golden: Golden, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = util.find_spec
+    monkeypatch.setattr(
+        "rmq_store.sql.libraries.find_spec",
+        lambda name: None if name == "duckdb" else real(name),
+    )
+    done = call("sql", golden(NAME).path, "SELECT 1")
+    assert done.returncode == 2
+    assert done.stderr == (
+        "rmqstore: [RMQSTORE_SQL_UNAVAILABLE] SQL needs DuckDB. pip install 'rmqstore[sql]'\n"
+    )
+
+
+def test_wrong_words_are_refused(golden: Golden) -> None:
+    path = golden(NAME).path
+    assert "Did you mean" in call("sql", path, "SELECT * FROM mesages").stderr
+    assert "near 'selct 1'" in call("sql", path, "selct 1").stderr
+    for words in (
+        ("--json", "--csv"),
+        ("--csv", "--parquet", "x"),
+        ("--explain", "--parquet", "x"),
+    ):
+        assert call("sql", path, "SELECT 1", *words).returncode == 2
+    assert "one query" in call("sql", path, "SELECT 1; SELECT 2", "--csv").stderr
+
+
+def test_statements_come_from_stdin(golden: Golden) -> None:
+    done = subprocess.run(
+        [*COMMAND, "sql", golden(NAME).path],
+        input="CREATE TABLE t AS SELECT 5 AS a; SELECT a FROM t; SELECT count(*) AS n FROM topics",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    lines = done.stdout.split()
+    assert lines[:3] == ["a", "5", "n"]
+
+
+ENDLESS = "SELECT count(*) FROM range(10_000_000) a, range(10_000_000) b WHERE hash(a.range + b.range) = 1"
+
+
+def test_ctrl_c_ends_a_query(golden: Golden) -> None:
+    """It comes when the query is under way, which its first rows show."""
+    process = subprocess.Popen(
+        [*COMMAND, "sql", golden(NAME).path, f"SELECT 'begun' AS a; {ENDLESS}"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"a\n"
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors.strip() == b""
+
+
+class Terminal:
+    """A prompt in a terminal of 80 columns."""
+
+    def __init__(self, *words: str, home: Path) -> None:
+        process, self._terminal = pty.fork()
+        if process == 0:
+            os.environ |= {"COLUMNS": "80", "TERM": "xterm", "XDG_STATE_HOME": str(home)}
+            os.execv(sys.executable, [*COMMAND, *words])
+        self._process = process
+        self.seen = ""
+
+    def until(self, text: str) -> str:
+        """What is shown up to a text."""
+        start = len(self.seen)
+        while text not in self.seen[start:]:
+            self.seen += os.read(self._terminal, 4096).decode("utf-8", "replace")
+        return self.seen[start:]
+
+    def type(self, text: str) -> None:
+        os.write(self._terminal, text.encode())
+
+    def ended(self) -> int:
+        """The exit code."""
+        try:
+            while os.read(self._terminal, 4096):
+                pass
+        except OSError:  # of the closed end
+            pass
+        _, status = os.waitpid(self._process, 0)
+        os.close(self._terminal)
+        return os.waitstatus_to_exitcode(status)
+
+
+def test_the_prompt_runs_statements_and_keeps_its_history(golden: Golden, tmp_path: Path) -> None:
+    with golden(NAME).open() as store:
+        topics = len(store.topics())
+    terminal = Terminal("sql", golden(NAME).path, home=tmp_path)
+    terminal.until("rmqstore> ")
+    terminal.type("SELECT count(*) AS n\n")
+    terminal.until("... ")
+    terminal.type("FROM topics WHERE queues > 0;\n")
+    assert str(topics) in terminal.until("rmqstore> ")
+    terminal.type("SELECT nothing;\n")
+    assert "RMQSTORE_SQL" in terminal.until("rmqstore> ")
+    terminal.type("SELECT half\n")
+    terminal.until("... ")
+    terminal.type("\x03")
+    terminal.until("rmqstore> ")
+    terminal.type(f"SELECT 'begun' || 1; {ENDLESS};\n")
+    terminal.until("begun1")
+    terminal.type("\x03")
+    terminal.until("rmqstore> ")
+    terminal.type("SELECT 'still ' || 'here';\n")
+    assert "still here" in terminal.until("rmqstore> ")
+    terminal.type("\x04")
+    assert terminal.ended() == 0
+    history = tmp_path / "rmqstore" / "sql_history"
+    assert "FROM topics WHERE queues > 0;" in history.read_text()
+    assert history.stat().st_mode & 0o077 == 0
+
+
+def test_a_table_fits_a_terminal_of_80_columns(golden: Golden, tmp_path: Path) -> None:
+    terminal = Terminal(
+        "sql",
+        golden(NAME).path,
+        "SELECT topic, queueId, storeTimestamp, keys, body FROM messages LIMIT 30; SELECT 'e'||'nd'",
+        home=tmp_path,
+    )
+    shown = terminal.until("end")
+    assert terminal.ended() == 0
+    lines = shown.replace("\x1b[1m", "").replace("\x1b[0m", "").splitlines()
+    assert lines[0].split() == ["topic", "queueId", "storeTimestamp", "keys", "body"]
+    assert len(lines) > 30
+    assert max(map(len, lines)) == 80
+
+
+@pytest.mark.parametrize("form", [(), ("--csv",), ("--json",)])
+def test_nothing_acts_on_the_terminal(
+    golden: Golden, tmp_path: Path, form: tuple[str, ...]
+) -> None:
+    sql = "SELECT chr(27) || ']0;x' || chr(7) AS \"e\x1b[2J\", 'e'||'nd' AS b"
+    terminal = Terminal("sql", golden(NAME).path, sql, *form, home=tmp_path)
+    shown = terminal.until("end")
+    assert terminal.ended() == 0
+    assert "\x07" not in shown
+    assert "\x1b[2J" not in shown
+    assert "\x1b]" not in shown
+
+
+def test_rows_stream(golden: Golden) -> None:
+    with (
+        golden(NAME).open() as store,
+        StoreDatabase(store.messages(), [store]) as database,
+    ):
+        (answer,) = database.answers("SELECT topic FROM messages")
+        assert isinstance(answer.rows, pa.RecordBatchReader)
+        assert answer.rows.read_next_batch().num_rows
