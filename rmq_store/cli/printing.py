@@ -138,9 +138,13 @@ def print_rows(
         wrong = any(_is_wrong(name, cell) for name, cell in zip(names, row, strict=True))
         for line in layout.lines(row):
             click.echo(_styled(line, fg="red") if wrong else line)
-    if layout.left_out:
-        hidden = ", ".join(layout.left_out)
-        click.echo(f"a wider terminal, a pipe and --json show more: {hidden}", err=True)
+    say_left_out(layout.left_out)
+
+
+def say_left_out(columns: Sequence[str]) -> None:
+    """Name the columns for which a terminal is too narrow."""
+    if columns:
+        say(f"a wider terminal, a pipe and --json show more: {', '.join(columns)}", err=True)
 
 
 def _is_wrong(column: str, value: str) -> bool:

@@ -11,6 +11,8 @@ from rich.cells import cell_len, set_cell_size
 
 CUT = "…"
 GAP = "  "
+_ANY_WIDTH = 1 << 30
+_LEAST_BODY = 16  # cells
 _LEAST_TEXT = 10  # cells: of a longer text at least as many are shown
 _READABLE_TEXT = 16  # cells: so many come before a column that may be left out
 _HUMPS = re.compile(r"[^A-Z]+|[A-Z]+[^A-Z]*")
@@ -25,15 +27,20 @@ class Kind(Enum):
     NUMBER = "number"  # nothing; they stand at the right
     TIME = "time"  # they lose their milliseconds
     TEXT = "text"  # they are cut in the middle, because ids and paths differ at both ends
+    BODY = "body"  # they get the width that the others leave, and are cut at the end
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table. `cells`: the values as printable text."""
+    """A column of a table. `cells`: the values as printable text.
+
+    `limits`: the least and the most cells where there is room; later values may be longer.
+    """
 
     name: str
     kind: Kind
     cells: Sequence[str]
+    limits: tuple[int, int] = (0, 1000)
 
     @classmethod
     def of(cls, name: str, cells: Sequence[str], *, is_text: bool = False) -> Column:
@@ -44,10 +51,17 @@ class Column:
         is_time = bool(given) and all(map(_TIME.match, given))
         return cls(name, Kind.TIME if is_time else Kind.TEXT, cells)
 
-    def width(self, *, short_times: bool = False) -> int:
-        """The cells of the longest value."""
+    @property
+    def wanted(self) -> int:
+        """The cells that the values get where there is room."""
+        least, most = self.limits
+        return max(least, self.needed if self.kind is not Kind.TEXT else min(self.needed, most))
+
+    @property
+    def needed(self) -> int:
+        """The cells of the longest value; of bodies those that some of one need."""
         longest = max(map(cell_len, self.cells), default=0)
-        return longest - 4 if short_times and self.kind is Kind.TIME and longest > 4 else longest
+        return min(longest, _LEAST_BODY) if self.kind is Kind.BODY else longest
 
     @property
     def heading(self) -> list[str]:
@@ -60,11 +74,19 @@ class Layout:
 
     Where the columns need it, names come on several lines, times lose their milliseconds, and texts are
     cut. Columns that are not among `kept` are left out then, the last ones first, if those are given.
-    `is_listed`: even so they do not fit, and each value has a line.
+    `is_listed`: even so they do not fit, and each value has a line. Without `cuts` lines are as wide as
+    their values.
     """
 
-    def __init__(self, columns: Sequence[Column], width: int, kept: Collection[str] = ()) -> None:
-        self._every, self._width = columns, width
+    def __init__(
+        self,
+        columns: Sequence[Column],
+        width: int,
+        kept: Collection[str] = (),
+        *,
+        cuts: bool = True,
+    ) -> None:
+        self._every, self._width, self._cuts = columns, width if cuts else _ANY_WIDTH, cuts
         self._choose(range(len(columns)))
         self.is_listed = self._excess() > 0
         if kept and not self._is_readable():
@@ -74,9 +96,10 @@ class Layout:
         self._places = places
         self._columns = [self._every[at] for at in places]
         self.short_times = False
-        self.widths = [max(cell_len(one.name), one.width()) for one in self._columns]
+        self.widths = [max(cell_len(one.name), one.wanted) for one in self._columns]
         if self._excess() > 0:
             self._set_narrow()
+        self._widen([at for at, one in enumerate(self._columns) if one.kind is Kind.BODY])
 
     def _leave_out(self, kept: Sequence[int]) -> None:
         """Show the columns `kept`, and as many others as leave them readable; empty ones last."""
@@ -96,7 +119,7 @@ class Layout:
     def _is_readable(self) -> bool:
         """Whether the columns fit, and no text is cut to a few cells."""
         texts = [
-            width >= min(_READABLE_TEXT, one.width())
+            width >= min(_READABLE_TEXT, one.needed)
             for one, width in zip(self._columns, self.widths, strict=True)
             if one.kind is Kind.TEXT
         ]
@@ -112,8 +135,8 @@ class Layout:
 
     def _set_narrow(self) -> None:
         names = [max(map(cell_len, one.heading), default=0) for one in self._columns]
-        self.short_times = any(one.kind is Kind.TIME for one in self._columns)
-        needed = [one.width(short_times=True) for one in self._columns]
+        self.short_times = True
+        needed = [one.needed - 4 * (one.kind is Kind.TIME) for one in self._columns]
         self.widths = [max(pair) for pair in zip(names, needed, strict=True)]
         texts = [at for at, one in enumerate(self._columns) if one.kind is Kind.TEXT]
         while texts and self._excess() > 0:  # the widest text gives a cell
@@ -130,6 +153,12 @@ class Layout:
             if 0 < wanted <= -self._excess():
                 self.widths[at] += wanted
 
+    def _widen(self, bodies: Sequence[int]) -> None:
+        """Give bodies what is left."""
+        left = -self._excess()
+        for at in bodies if left > 0 and self._cuts else ():
+            self.widths[at] += left // len(bodies)
+
     def header(self) -> list[str]:
         """The lines of the header; none if each value has a line with its name."""
         if self.is_listed:
@@ -140,7 +169,7 @@ class Layout:
         ]
         most = max(map(len, names), default=1)
         filled_up = [[""] * (most - len(lines)) + lines for lines in names]
-        return [self._joined(line) for line in zip(*filled_up, strict=True)]
+        return [self._joined(line).rstrip() for line in zip(*filled_up, strict=True)]
 
     def lines(self, cells: Sequence[str]) -> list[str]:
         """A row: one line, or a line for each value that is not empty, and a blank one."""
@@ -158,14 +187,23 @@ class Layout:
     def _shown(self, kind: Kind, cell: str, width: int) -> str:
         if kind is Kind.TIME and self.short_times:
             return _MILLIS.sub("Z", cell)
+        if not self._cuts:
+            return cell
+        if kind is Kind.BODY:
+            return cell if cell_len(cell) <= width else set_cell_size(cell, width - 1) + CUT
         return cut_in_the_middle(cell, width) if kind is Kind.TEXT else cell
 
     def _joined(self, cells: Sequence[str]) -> str:
-        texts = [
-            filled(cell, width, right=one.kind is Kind.NUMBER)
-            for one, cell, width in zip(self._columns, cells, self.widths, strict=True)
-        ]
-        return GAP.join(texts).rstrip()
+        """The cells of a line; a text at its end is not filled with blanks."""
+        last = len(cells) - 1
+        return GAP.join(
+            cell
+            if at == last and one.kind is not Kind.NUMBER
+            else filled(cell, width, right=one.kind is Kind.NUMBER)
+            for at, (one, cell, width) in enumerate(
+                zip(self._columns, cells, self.widths, strict=True)
+            )
+        )
 
 
 def _lines_of(words: Iterable[str], width: int) -> list[str]:

@@ -68,6 +68,31 @@ def test_tables_fit_the_terminal(
     assert len(lines) >= min(len(given), len(piped))
 
 
+@pytest.mark.parametrize("width", [60, 80, 140])
+@pytest.mark.parametrize(
+    "words",
+    [["find", "--limit", "20"], ["cat", "--topic", "norm", "--limit", "20"], ["tail", "-n", "5"]],
+    ids=lambda words: words[0],
+)
+def test_messages_fit_the_terminal(
+    proxy_store: GoldenStore, rendered: Rendered, words: list[str], width: int
+) -> None:
+    lines = rendered(width, *words, proxy_store.path)
+    assert all(cell_len(line) <= width for line in lines)
+    piped = [line.split("\t") for line in run(*words, proxy_store.path).splitlines()]
+    if width == 60:  # a line for each value of some
+        values = {word for line in lines for word in line.split()}
+        assert all(queue in values and offset in values for _, queue, offset, *_ in piped)
+        return
+    shown = [line for line in lines if re.search(r"T\d\d:\d\d:\d\d", line)]
+    for line, (topic, queue, offset, time, _, _, body) in zip(shown, piped, strict=True):
+        topic_shown, *rest = line.split()
+        assert topic_shown.split("…")[0] in topic
+        assert rest[:2] == [queue, offset]
+        assert rest[2].rstrip("Z") in time
+        assert line.split("  ")[-1].strip(" …") in body
+
+
 def test_what_matters_of_transactions_is_shown_at_80(
     proxy_store: GoldenStore, rendered: Rendered
 ) -> None:
