@@ -117,6 +117,8 @@ def given(option: click.Option, number: str) -> list[str]:
     """An option as a command line has it, with a value that is not its default."""
     if option.is_flag or option._flag_needs_value:
         return [option.opts[0]]
+    if option.name == "charset":
+        return [option.opts[0], "gbk"]
     if isinstance(option.type, click.Choice):
         return [option.opts[0], next(c for c in option.type.choices if c != option.default)]
     forms = {

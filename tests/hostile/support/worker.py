@@ -91,8 +91,11 @@ def scan(store: Path) -> None:
         rows = dataset.to_table(columns=["topic", "queueId", "queueOffset", "storeTimestamp"])
         topics = rows.column("topic").to_pylist()
         if topics:
-            kept = [topic == topics[-1] for topic in topics]
-            assert dataset.count_rows(pc.field("topic") == topics[-1]) == sum(kept)
+            # With a column of the records: what the queues alone have, damaged records have too.
+            wanted = pc.field("topic") == topics[-1]
+            found = dataset.to_table(columns=["storeTimestamp"], filter=wanted)
+            assert found.num_rows == topics.count(topics[-1])
+            dataset.count_rows(wanted)
         time = pa.scalar(0, pa.int64()).cast(TIMESTAMP)
         dataset.count_rows((pc.field("storeTimestamp") > time) & (pc.field("keys") == "k"))
         dataset.count_rows(pc.field("commitLogOffset") > 1000)
