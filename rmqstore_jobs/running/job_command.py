@@ -19,7 +19,7 @@ from rmq_store.errors import AccessError, StoreError, nearest
 from rmq_store.heap_settings import keep_freed_memory
 from rmqstore_jobs.running.failures import is_damage, is_from_spark, reason_of
 from rmqstore_jobs.running.result_tables import JobResult
-from rmqstore_jobs.running.source_options import with_flag_values
+from rmqstore_jobs.running.source_options import SourceOption, with_flag_values
 from rmqstore_jobs.running.spark_engine import AUTO, ENGINES, runs_on_spark
 from spark_source.options.definitions import OPTIONS
 from spark_source.options.secret import hide_secrets
@@ -78,6 +78,43 @@ class JobCommand(OnceCommand):
             ]
             hint = nearest(wrong.option_name, [name for name in known if name.startswith("--")])
             raise click.UsageError(f"unknown option {wrong.option_name}. {hint}", ctx) from None
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """The parameters, with --help-all if it lists more than --help does."""
+        found = super().get_params(ctx)
+        if not any(isinstance(param, SourceOption) for param in found):
+            return found
+        return [*found, _HELP_ALL]
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = [
+            row
+            for param in self.get_params(ctx)
+            if isinstance(param, click.Option)
+            and (ctx.meta.get(_ALL) or not isinstance(param, SourceOption))
+            for row in [param.get_help_record(ctx)]
+            if row is not None
+        ]
+        with formatter.section("Options"):
+            formatter.write_dl(rows)
+
+
+def _show_all(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
+    if asked and not ctx.resilient_parsing:
+        ctx.meta[_ALL] = True
+        click.echo(ctx.get_help(), color=ctx.color)
+        ctx.exit()
+
+
+_ALL = f"{__name__}.all"
+_HELP_ALL = click.Option(
+    ["--help-all"],
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_all,
+    help="Show the options of the Spark source too, and exit.",
+)
 
 
 class NearestChoice(_Choice):

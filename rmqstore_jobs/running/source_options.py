@@ -6,7 +6,7 @@ The source's own names, such as --startingTimestamp, work too.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 import click
@@ -53,15 +53,19 @@ def source_options(names: Sequence[str]) -> Callable[[_F], _F]:
     def decorate(function: _F) -> _F:
         for known in reversed(OPTIONS):
             if known.name in names:
-                function = _option(known)(function)
+                function = _option(known, names)(function)
         return function
 
     return decorate
 
 
-def _option(known: Option) -> Callable[[_F], _F]:
+class SourceOption(option_names.RenamedOption):
+    """An option of the source that only --help-all lists: one that commands do not have."""
+
+
+def _option(known: Option, names: Collection[str]) -> Callable[[_F], _F]:
     word, own = word_of(known.name), f"--{known.name}"
-    text = f"{known.meaning} (default: {known.default or 'none'})"
+    text = f"{in_shell_words(known.meaning, names)} (default: {known.default or 'none'})."
     how: dict[str, Any] = {"metavar": "TEXT", "help": WORDS.get(known.name, ("", text))[1]}
     if known.name in _SEVERAL:
         how |= {"multiple": True, "callback": option_names.joined(_SEVERAL[known.name])}
@@ -69,7 +73,23 @@ def _option(known: Option) -> Callable[[_F], _F]:
         how |= {"metavar": "TIME"}
     if known.parse is flag:
         how |= {"is_flag": False, "flag_value": _TRUE, "metavar": "[true|false]"}
-    return option_names.option(word, known.name, old=[own] if own != word else [], **how)
+    kind = option_names.RenamedOption if known.name in WORDS else SourceOption
+    return click.option(word, known.name, cls=kind, old=[own] if own != word else [], **how)
+
+
+def in_shell_words(meaning: str, names: Collection[str]) -> str:
+    """What an option of the source means, in the words that the shell has for options `names`."""
+
+    def unquoted(found: re.Match[str]) -> str:
+        name, _, value = found[1].partition("=")
+        return f"{word_of(name)} {value}".rstrip() if name in names else found[1]
+
+    def word(found: re.Match[str]) -> str:
+        return word_of(found[0]) if found[0] in names else found[0]
+
+    text = meaning[0].upper() + meaning[1:]
+    text = re.sub("`([^`]+)`", unquoted, text)
+    return re.sub(r"(?<![\w-])[a-z]+(?:[A-Z][a-z]+)+\b", word, text)
 
 
 def with_flag_values(

@@ -87,3 +87,16 @@ def test_lag_lists_the_furthest_behind_first_and_says_what_is_wrong(
     offsets.write_text(text)
     done = call("lag", str(store))
     assert (done.returncode, "after the last message" in done.stderr) == (1, True)
+
+
+def test_the_help_of_an_export_is_in_the_words_of_the_shell() -> None:
+    short, long = call("export", "--help").stdout, call("export", "--help-all").stdout
+    assert "--split-by" not in short
+    assert "--help-all" in short
+    assert "`" not in long
+    shown = " ".join(long.split())
+    assert "with --split-by queue: queues" in shown
+    assert "in the form of --starting-offsets" in shown
+    named = set(re.findall(r"--[a-z-]+", long))
+    assert {"--starting-offsets", "--mode", "--topic"} <= named
+    assert "--help-all" not in call("replay", "--help").stdout

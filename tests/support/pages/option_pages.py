@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 
 from rmq_store.cli.main import COMMANDS, rmqstore
-from spark_source.options.definitions import OPTIONS
+from rmqstore_jobs.running.source_options import SourceOption
 from tests.support.checkout import CHECKOUT
 
 DOCS = CHECKOUT / "docs"
@@ -21,7 +21,6 @@ JOBS = ("dlq", "export", "lag", "rebuild", "replay", "trace", "usage", "verify")
 SYNOPSIS = re.compile(r"(?<=^## Synopsis\n\n```text\n).*?(?=^```$)", re.DOTALL | re.MULTILINE)
 TABLE = re.compile(r"(?<=^## Options\n\n).*?(?=^## )", re.DOTALL | re.MULTILINE)
 _HEADER = "| option | default | meaning |\n|---|---|---|\n"
-OF_SOURCE = {f"{o.meaning} (default: {o.default or 'none'})" for o in OPTIONS}
 
 
 def pages() -> Iterator[tuple[Path, str, click.Command]]:
@@ -48,7 +47,7 @@ def options(command: click.Command) -> str:
     for option in command.params:
         if not isinstance(option, click.Option):
             continue
-        if option.help in OF_SOURCE:
+        if isinstance(option, SourceOption):
             others.append(f"`{option.opts[0]}`")
         elif "--help" not in option.opts and not option.hidden:
             rows.append(_row(option))

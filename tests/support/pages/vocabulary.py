@@ -14,7 +14,8 @@ from typing import NamedTuple
 import click
 
 from rmq_store.cli.option_names import old_names
-from tests.support.pages.option_pages import DOCS, OF_SOURCE, pages
+from rmqstore_jobs.running.source_options import SourceOption
+from tests.support.pages.option_pages import DOCS, pages
 
 PAGE = DOCS / "vocabulary.md"
 TABLE = re.compile(r"^\| word \|.*?(?=\n\n|\Z)", re.DOTALL | re.MULTILINE)
@@ -92,7 +93,7 @@ def uses() -> dict[str, list[Use]]:
                 continue
             of_job = page.parent.name == "jobs"
             word = next(name for name in option.opts if name.startswith("--"))
-            if word in MEANINGS or option.help not in OF_SOURCE:
+            if word in MEANINGS or not isinstance(option, SourceOption):
                 found[word].append(Use(page.stem, of_job, option))
     return found
 
