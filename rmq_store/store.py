@@ -43,12 +43,12 @@ from rmq_store.reading.log_reader import (
 from rmq_store.reading.message_lookup import MessageLookup
 from rmq_store.reading.query import OnDamage, Query, ReadHow, ReadManner
 from rmq_store.reading.slice_reader import SliceReader, ranges_of_slices
+from rmq_store.snapshot.covered_range import covered_range
 from rmq_store.snapshot.file_sizes import geometry_found
 from rmq_store.snapshot.queue_view import QueueView
 from rmq_store.snapshot.queues_beside_rocksdb import refuse_late_files
 from rmq_store.snapshot.snapshot import StoreSnapshot, take_snapshot
 from rmq_store.snapshot.uncovered_bytes import WholeRange
-from rmq_store.snapshot.wholly_selected_log import whole_range
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -328,7 +328,7 @@ class MessageStore:
         query = Query.of(verify_queue, **how)
         reader = self._reader(query, ranges_of_slices(slices))
         if whole is None and reader.may_account:
-            whole = whole_range(self.view, slices, self.is_system_topic)
+            whole = covered_range(self.view, slices, self.is_system_topic)
         self.view.fetch_ahead((*slices, *(whole.rest if whole else ())))
         return pa.RecordBatchReader.from_batches(query.schema, reader.read(slices, whole))
 

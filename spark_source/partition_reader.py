@@ -13,8 +13,8 @@ from rmq_store import MessageStore
 from rmq_store.commitlog.next_intact_record import walk_to_record
 from rmq_store.format.queues import QueueSlice
 from rmq_store.reading.query import OnDamage, ReadHow
-from rmq_store.search.log_partitions import LogSlice, pieces_of
 from rmq_store.search.prefetch import offset_at_log
+from rmq_store.snapshot.log_slices import LogSlice, pieces_of
 from rmq_store.snapshot.uncovered_bytes import WholeRange
 from spark_source.damage import DamageHandler
 from spark_source.planning.partitions import Share, end_errors

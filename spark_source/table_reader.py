@@ -24,7 +24,7 @@ from pyspark.sql.types import (
 
 from rmq_store import MessageStore
 from rmq_store.errors import InvalidArgumentError, StoreError
-from rmq_store.search.log_partitions import LogSlice
+from rmq_store.snapshot.log_slices import LogSlice
 from rmq_store.tables import TABLES
 from rmq_store.tables.plan import files_opened, log_files_between
 from rmq_store.tables.table import (

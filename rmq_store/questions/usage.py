@@ -243,7 +243,7 @@ class UsageQuestion:
             return damage
         for part in parts:
             damage.add(part.damage)
-        for error in store.view.lost_ends.errors(ranges):
+        for error in store.view.health.errors(ranges):
             damage.note(error)
         return damage
 

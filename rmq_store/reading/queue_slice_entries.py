@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmq_store.commitlog.log import CommitLog
+from rmq_store.consumequeue.log_order import in_log_order, queue_after_queue
 from rmq_store.errors import CorruptQueueError, ListedAt, StoreError
 from rmq_store.format.array_types import Ints
 from rmq_store.format.entries import Entries, ListedEntries, concat_entries
@@ -19,7 +20,6 @@ from rmq_store.format.layout import EXT_MAX_ADDRESS, FILLER_SIZE
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.tag_key_hashes import tags_code
 from rmq_store.format.topics import SCHEDULE_TOPIC
-from rmq_store.reading.log_order import in_log_order, queue_after_queue
 from rmq_store.reading.query import Query
 from rmq_store.snapshot.queue_view import QueueView
 from rmq_store.snapshot.uncovered_bytes import UncoveredBytes, WholeRange

@@ -114,7 +114,7 @@ class SliceReader:
     def _batches_of_slices(
         self, slices: Sequence[QueueSlice], whole: WholeRange | None
     ) -> Iterator[pa.RecordBatch]:
-        ends = self._view.lost_ends
+        ends = self._view.health
         uncovered = None
         if whole is not None:
             uncovered = ends.uncovered(whole)

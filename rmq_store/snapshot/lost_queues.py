@@ -11,7 +11,7 @@ from typing import Any
 from rmq_store.config.topics_json import queue_count
 from rmq_store.format.array_types import Ints
 from rmq_store.format.queues import QueueId
-from rmq_store.snapshot.lost_ends import LOOKED_AT, LostEnds
+from rmq_store.snapshot.health import LOOKED_AT, Health
 from rmq_store.snapshot.undispatched_records import guess_record
 
 
@@ -50,7 +50,7 @@ class _Found:
 
 
 def lost_queues(
-    ends: LostEnds, declared: Mapping[str, Mapping[str, Any]]
+    ends: Health, declared: Mapping[str, Mapping[str, Any]]
 ) -> dict[QueueId, LostQueue]:
     """Queues without messages that had some: those in `declared` (topics.json), and those with files.
 
@@ -89,7 +89,7 @@ def lost_queues(
     return dict(sorted(lost.items()))
 
 
-def _where_topics_begin(ends: LostEnds, topics: set[str]) -> dict[str, int]:
+def _where_topics_begin(ends: Health, topics: set[str]) -> dict[str, int]:
     """Of topics whose queues with messages all begin at 0: the log offset of the first message.
 
     Older records of such a topic are of one that was deleted.
@@ -103,7 +103,7 @@ def _where_topics_begin(ends: LostEnds, topics: set[str]) -> dict[str, int]:
     return firsts
 
 
-def _records_near_the_ends(ends: LostEnds) -> dict[QueueId, _Found]:
+def _records_near_the_ends(ends: Health) -> dict[QueueId, _Found]:
     start, end = ends.snapshot.log_start, ends.snapshot.log_end
     near = min(start + LOOKED_AT, end)
     late = guess_record(ends.log, max(near, end - LOOKED_AT), end)

@@ -41,7 +41,7 @@ from rmq_store.format.queues import Entry, QueueId, QueueSlice
 from rmq_store.format.retry_topics import KnownNames
 from rmq_store.format.topics import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
 from rmq_store.markers.checkpoint import Checkpoint
-from rmq_store.snapshot.lost_ends import LostEnds
+from rmq_store.snapshot.health import Health
 from rmq_store.snapshot.lost_queues import LostQueue, lost_queues
 from rmq_store.snapshot.queue_range import QueueState
 from rmq_store.snapshot.snapshot import StoreSnapshot
@@ -142,11 +142,11 @@ class QueueView:
         return KnownNames(frozenset(self.known_topics), readers)
 
     @cached_property
-    def lost_ends(self) -> LostEnds:
+    def health(self) -> Health:
         """What is missing at the ends of the queues."""
         config = self._folders.config
         log = self._open_log()
-        return LostEnds(self._root, log, config, self.snapshot, self.entries, self.offset_at_log)
+        return Health(self._root, log, config, self.snapshot, self.entries, self.offset_at_log)
 
     def closed_end(self) -> int:
         """The end of the log of a store that was closed after its last record; else 0."""
@@ -190,7 +190,7 @@ class QueueView:
     @cached_property
     def lost_queues(self) -> dict[QueueId, LostQueue]:
         """Queues without messages that had some, with the proof; see `lost_queues`. Raises AccessError."""
-        return lost_queues(self.lost_ends, self.declared_topics)
+        return lost_queues(self.health, self.declared_topics)
 
     def state(self, queue: QueueId) -> QueueState:
         """The state of a queue. A queue without files in an existing topic is empty, as in the broker.

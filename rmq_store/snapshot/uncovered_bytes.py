@@ -14,7 +14,7 @@ import numpy as np
 
 from rmq_store.format.array_types import Ints
 from rmq_store.format.queues import QueueId, QueueSlice
-from rmq_store.snapshot.lost_end_records import MissingRecords, UnlistedRecords
+from rmq_store.snapshot.unlisted_records import MissingRecords, UnlistedRecords
 
 _JOINED = 1 << 16  # gaps with at most this number of bytes between them are scanned in one go
 

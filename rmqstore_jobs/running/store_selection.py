@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rmq_store.format.queues import QueueId, QueueSlice
-from rmq_store.search.log_partitions import LogSlice, pieces_of
+from rmq_store.snapshot.log_slices import LogSlice, pieces_of
 from rmq_store.snapshot.lost_queues import LostQueue
 from spark_source.options.parse import SourceOptions, parse_options
 from spark_source.planning.query_plan import PinnedStore, ReadPlan, pin

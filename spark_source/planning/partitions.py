@@ -10,18 +10,17 @@ from rmq_store import MessageStore, StoreError
 from rmq_store.format.layout import MIN_RECORD_SIZE
 from rmq_store.format.queues import Entry, EntryAt, QueueId, QueueSlice
 from rmq_store.search.log_partitions import (
-    LogSlice,
     bins_of_queues,
     even_slices,
-    pieces_of,
     plan_partitions,
     stretches_of,
     with_at_most,
 )
 from rmq_store.search.plan_key_search import plan_keys
 from rmq_store.search.prefetch import entry_at
+from rmq_store.snapshot.covered_range import covered_range
+from rmq_store.snapshot.log_slices import LogSlice, pieces_of
 from rmq_store.snapshot.uncovered_bytes import WholeRange
-from rmq_store.snapshot.wholly_selected_log import whole_range
 from spark_source.options.definitions import BY_QUEUE
 from spark_source.planning.query_plan import QueryPlan, ReadPlan
 
@@ -109,7 +108,7 @@ def end_shares(
                 slices = even_slices(start, stop, target, 1)
                 found += [Share(number, piece, (), accounts=piece) for piece in slices]
             compared = of_store.asked.verify_queue or (compare and whole is None)
-            lost = _lost_ends(of_store, store, ranges, whole, compared=compared)
+            lost = _missing(of_store, store, ranges, whole, compared=compared)
         if compared:
             slices = even_slices(snapshot.log_start, snapshot.log_end, target, 1)
             found += [Share(number, piece, compares=True) for piece in slices]
@@ -118,7 +117,7 @@ def end_shares(
     return found
 
 
-def _lost_ends(
+def _missing(
     plan: ReadPlan,
     store: MessageStore,
     ranges: Sequence[QueueSlice],
@@ -130,7 +129,7 @@ def _lost_ends(
 
     `compared`: other shares compare the whole log with the queues.
     """
-    ends = store.view.lost_ends
+    ends = store.view.health
     if compared:
         found = ends.errors_beside_records(ranges)
     elif whole is not None:
@@ -155,7 +154,7 @@ def accounted_range(
     skips = plan.nothing or plan.asked.verify_queue or not plan.ranges
     if plan.limits is not None or plan.places is not None or skips or not plan.reads_log(columns):
         return None
-    return whole_range(store.view, (*plan.ranges, *plan.empty), store.is_system_topic)
+    return covered_range(store.view, (*plan.ranges, *plan.empty), store.is_system_topic)
 
 
 def log_shares(number: int, slices: Sequence[LogSlice], whole: WholeRange | None) -> list[Share]:
@@ -176,7 +175,7 @@ def end_errors(plan: ReadPlan, share: Share, store: MessageStore) -> Iterable[St
         return share.lost
     assert share.slice is not None
     ranges = (*plan.ranges, *plan.empty)
-    return store.view.lost_ends.unlisted(ranges, share.slice.start, share.slice.stop)
+    return store.view.health.unlisted(ranges, share.slice.start, share.slice.stop)
 
 
 def _most_shares(plan: ReadPlan) -> int:

@@ -17,8 +17,8 @@ from rmq_store.files.remote.remote_store import Listing
 from rmq_store.files.remote.uri_filesystem import StorageOptions
 from rmq_store.format.queues import QueueSlice
 from rmq_store.reading.log_reader import Limits
+from rmq_store.snapshot.covered_range import covered_range
 from rmq_store.snapshot.snapshot import collector_paused
-from rmq_store.snapshot.wholly_selected_log import whole_range
 from spark_source.options.definitions import COMMITLOG
 from spark_source.options.parse import SourceOptions
 from spark_source.planning.selection import (
@@ -201,12 +201,12 @@ def _plan_of(target: Target, store: MessageStore, asked: SourceOptions) -> ReadP
         ranges = tuple(part for part in selected if len(part))
         empty = tuple(part for part in selected if not len(part))
         if asked.table is None:
-            whole = whole_range(store.view, selected, store.is_system_topic)
+            whole = covered_range(store.view, selected, store.is_system_topic)
             # A read that accounts for every byte of a range needs the other queues too.
             if whole is None:
                 snapshot = snapshot.only(part.queue for part in selected)
             if whole is None or whole.stop is not None:
-                damage = tuple(store.view.lost_ends.unlisted_damage)
+                damage = tuple(store.view.health.unlisted_damage)
     pinned = PinnedStore(
         target.path,
         target.broker_conf,

@@ -20,7 +20,7 @@ from spark_source.planning.partitions import accounted_range, end_shares, shares
 from spark_source.planning.query_plan import pin_all
 from spark_source.spark_reader import RmqStoreReader
 from spark_source.spark_types import spark_schema
-from tests.snapshot.test_lost_ends import (
+from tests.snapshot.test_health import (
     WIDTH,
     far_from_the_ends,
     forget_consumers,
@@ -188,7 +188,7 @@ def test_no_wave_of_a_store_that_lost_nothing_reports_anything(name: str, tmp_pa
 def test_the_range_of_a_wave_begins_where_the_one_before_ends(
     golden: Callable[[str], GoldenStore],
 ) -> None:
-    from rmq_store.search.log_partitions import pieces_of
+    from rmq_store.snapshot.log_slices import pieces_of
     from spark_source.planning.partitions import cut_into_slices
 
     plan = pin_all(parse_options({"path": golden("clean-5.5.0").path})).stores[0]

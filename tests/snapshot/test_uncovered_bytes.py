@@ -8,7 +8,7 @@ import pytest
 
 from rmq_store import QueueId, StoreError
 from rmq_store.errors import CorruptQueueError
-from tests.snapshot.test_lost_ends import (
+from tests.snapshot.test_health import (
     WIDTH,
     far_from_the_ends,
     forget_consumers,

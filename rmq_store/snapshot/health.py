@@ -44,16 +44,16 @@ from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.topics import LMQ_PREFIX
 from rmq_store.index.index_file_reader import open_index_files
 from rmq_store.markers.checkpoint import Checkpoint
-from rmq_store.snapshot.lost_end_records import (
+from rmq_store.snapshot.snapshot import StoreSnapshot
+from rmq_store.snapshot.uncovered_bytes import UncoveredBytes, WholeRange
+from rmq_store.snapshot.undispatched_records import guess_record
+from rmq_store.snapshot.unlisted_records import (
     EntriesOf,
     Missing,
     MissingRecords,
     Unlisted,
     UnlistedRecords,
 )
-from rmq_store.snapshot.snapshot import StoreSnapshot
-from rmq_store.snapshot.uncovered_bytes import UncoveredBytes, WholeRange
-from rmq_store.snapshot.undispatched_records import guess_record
 from rmq_store.text.sizes import size
 
 LOG = logging.getLogger("rmqstore")
@@ -77,7 +77,7 @@ _SKIPPED = "Read with source=commitlog to get the message; rebuild skips it, as 
 _REBUILD = "Read with source=commitlog, or rebuild the queues: rmqstore rebuild"
 
 
-class LostEnds:
+class Health:
     """What is missing at the ends of the queues of one snapshot.
 
     `entries_of`, `offset_at_log`: those of QueueView.

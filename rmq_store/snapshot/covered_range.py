@@ -17,7 +17,7 @@ class _Place(NamedTuple):
     stop: int
 
 
-def whole_range(
+def covered_range(
     view: QueueView, parts: Iterable[QueueSlice], is_system: Callable[[str], bool]
 ) -> WholeRange | None:
     """The log range of which `parts` are all messages of users' topics; None if there is none.
