@@ -42,7 +42,6 @@ from rmq_store.format.retry_topics import KnownNames
 from rmq_store.format.topics import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
 from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.snapshot.health import Health
-from rmq_store.snapshot.lost_queues import LostQueue, lost_queues
 from rmq_store.snapshot.queue_range import QueueState
 from rmq_store.snapshot.snapshot import StoreSnapshot
 
@@ -53,7 +52,11 @@ _MOST_AHEAD = 512  # queue ranges, so that the first ones are still cached when 
 
 
 class QueueView:
-    """The queues of one snapshot. `open_log` returns the log, and raises if the store is closed."""
+    """The queues of one snapshot.
+
+    `open_log` returns the log, and raises if the store is closed; `is_system`: whether a topic is the
+    broker's own.
+    """
 
     def __init__(
         self,
@@ -61,8 +64,9 @@ class QueueView:
         open_log: Callable[[], CommitLog],
         folders: QueueFolders,
         snapshot: StoreSnapshot,
+        is_system: Callable[[str], bool],
     ) -> None:
-        self._root = root
+        self._root, self.is_system = root, is_system
         self._open_log = open_log
         self._folders = folders
         self.snapshot = snapshot
@@ -143,10 +147,8 @@ class QueueView:
 
     @cached_property
     def health(self) -> Health:
-        """What is missing at the ends of the queues."""
-        config = self._folders.config
-        log = self._open_log()
-        return Health(self._root, log, config, self.snapshot, self.entries, self.offset_at_log)
+        """What is missing in the store."""
+        return Health(self._root, self._open_log(), self._folders.config, self)
 
     def closed_end(self) -> int:
         """The end of the log of a store that was closed after its last record; else 0."""
@@ -180,17 +182,12 @@ class QueueView:
                 f"a broker's dispatch lists them. {database}, a RocksDB database, may have their "
                 "entries and is not read"
             )
-        for queue, lost in self.lost_queues.items():
+        for queue, lost in self.health.lost_queues.items():
             unless = "" if lost.records else "Unless its messages expired, "
             yield (
                 f"queue {queue.topic}/{queue.queue_id} {lost}. {unless}rmqstore rebuild lists its "
                 "messages in a new store, and source=commitlog reads them"
             )
-
-    @cached_property
-    def lost_queues(self) -> dict[QueueId, LostQueue]:
-        """Queues without messages that had some, with the proof; see `lost_queues`. Raises AccessError."""
-        return lost_queues(self.health, self.declared_topics)
 
     def state(self, queue: QueueId) -> QueueState:
         """The state of a queue. A queue without files in an existing topic is empty, as in the broker.

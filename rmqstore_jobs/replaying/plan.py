@@ -59,8 +59,8 @@ def _still_to_read(
             left = pieces_of(before.ranges, rest, source.view.offset_at_log) or left
         snapshot = source.snapshot()
         # The waves account for every byte of a range only with the other queues.
-        if covered_range(source.view, left, source.is_system_topic) is None:
-            snapshot = snapshot.only(there)
+        if covered_range(source.view, left) is None:
+            snapshot = source.view.health.only(there)
     return left, snapshot
 
 

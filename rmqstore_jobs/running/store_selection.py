@@ -37,7 +37,7 @@ def lost_from(plan: ReadPlan) -> Iterator[str]:
     with plan.store.open() as store:
         wanted = WantedTopics.of(store, plan.asked)
         assigned = None if plan.asked.assign is None else plan.asked.assign.of(store.broker_name)
-        for queue, lost in store.view.lost_queues.items():
+        for queue, lost in store.view.health.lost_queues.items():
             is_selected = wanted(queue.topic) if assigned is None else queue in assigned
             if lost.records and is_selected and _in_time(plan.asked, lost):
                 yield f"queue {queue.topic}/{queue.queue_id} {lost}; none of them was selected"

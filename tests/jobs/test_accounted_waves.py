@@ -16,7 +16,7 @@ from rmqstore_jobs.replaying.plan import planned
 from rmqstore_jobs.replaying.replay_journal import ReplayJournal
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from spark_source.options.parse import parse_options
-from spark_source.planning.partitions import accounted_range, end_shares, shares_of
+from spark_source.planning.partitions import accounted_range, missing_shares
 from spark_source.planning.query_plan import pin_all
 from spark_source.spark_reader import RmqStoreReader
 from spark_source.spark_types import spark_schema
@@ -208,8 +208,7 @@ def test_a_selection_of_topics_accounts_for_no_range(golden: Callable[[str], Gol
     plan = pin_all(parse_options(options))
     with plan.stores[0].store.open() as store:
         assert accounted_range(plan.stores[0], store, None) is None
-    shares = shares_of(plan)
-    assert end_shares(plan, shares) == []
+    assert missing_shares(plan) == []
 
 
 def test_the_journal_keeps_the_ranges_of_the_first_run(

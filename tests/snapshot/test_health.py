@@ -304,7 +304,7 @@ def test_the_spark_source_reports_a_lost_end_in_a_share_of_its_own(tmp_path: Pat
 
 def test_damage_that_another_topic_lists_concerns_no_other_query(tmp_path: Path) -> None:
     from spark_source.options.parse import parse_options
-    from spark_source.planning.partitions import end_shares, shares_of
+    from spark_source.planning.partitions import missing_shares
     from spark_source.planning.query_plan import pin_all
 
     golden = unpack("clean-5.2.0", tmp_path)
@@ -315,13 +315,13 @@ def test_damage_that_another_topic_lists_concerns_no_other_query(tmp_path: Path)
         assert len(met_by(store)[1]) == 1, "its entry says so"
     options = {"path": golden.path, "topic": "documents"}
     plan = pin_all(parse_options(options))
-    assert end_shares(plan, shares_of(plan)) == []
+    assert missing_shares(plan) == []
     queue = QueueId(hit["topic"], hit["queueId"])
     hurt_queue(golden, queue, hit["queueOffset"], bytes(2 * WIDTH))  # now nothing lists it
     with golden.open() as store, pytest.raises(StoreError, match="no queue lists all"):
         list(store.read_batches("documents"))
     plan = pin_all(parse_options(options))
-    (share,) = end_shares(plan, shares_of(plan))
+    (share,) = missing_shares(plan)
     assert "no queue lists all" in str(share.lost[0])
 
 
