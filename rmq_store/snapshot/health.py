@@ -34,10 +34,12 @@ from rmq_store.errors import (
     StoreError,
     shown_path,
 )
-from rmq_store.format.entries import Entries, ListedEntries, concat_entries
+from rmq_store.format.array_types import Mask, concatenated
+from rmq_store.format.entries import Entries
 from rmq_store.format.layout import (
     ABORT_FILE,
     CHECKPOINT_FILE,
+    FILLER_SIZE,
     QUEUE_ENTRY,
 )
 from rmq_store.format.properties import decode_properties
@@ -49,7 +51,7 @@ from rmq_store.snapshot.covered_range import LogRange, users_queues
 from rmq_store.snapshot.log_slices import LogSlice, pieces_of
 from rmq_store.snapshot.lost_queues import LOOKED_AT, LostQueue, lost_queues
 from rmq_store.snapshot.queue_range import QueueState
-from rmq_store.snapshot.uncovered_bytes import missing_in
+from rmq_store.snapshot.uncovered_bytes import Places, missing_in
 from rmq_store.snapshot.undispatched_records import guess_record
 from rmq_store.snapshot.unlisted_records import (
     Missing,
@@ -211,27 +213,28 @@ class Health:
             found += pieces_of(every, LogSlice(covered.stop, end, 0), at)
         return found
 
-    def _listed(self, parts: Sequence[QueueSlice]) -> Iterator[Entries | ListedEntries]:
+    def _listed(self, parts: Sequence[QueueSlice]) -> Iterator[Places]:
         """The entries that lead to a record, sorted by log offset."""
         some, entries_of = [part for part in parts if len(part)], self.view.entries
         if sum(map(len, some)) > self._most_listed:
-            batch = {part.queue for part in some if self.view.is_batch(part.queue)}
-            yield from in_log_order(
+            for rows in in_log_order(
                 some,
                 entries_of,
-                lambda _, entries: self._leading(entries),
-                batch_queues=batch,
+                lambda _, entries: entries.take(self._leads(entries)),
+                batch_queues={part.queue for part in some if self.view.is_batch(part.queue)},
                 least_rows=_ROWS,
-            )
-        else:
-            listed = self._leading(
-                concat_entries([entries_of(one.queue, one.start, one.stop) for one in some])
-            )
+            ):
+                yield Places(rows.log_offset, rows.size)
+        elif some:
+            each = [entries_of(part.queue, part.start, part.stop) for part in some]
+            listed = Places(*concatenated(each, Places.__match_args__))
+            listed = listed.take(self._leads(listed))
             yield listed.take(np.argsort(listed.log_offset, kind="stable"))
 
-    def _leading(self, entries: Entries) -> Entries:
-        leads = entries.log_offset <= self.snapshot.log_end - entries.size
-        return entries.take(leads & entries.points_to_record)
+    def _leads(self, listed: Entries | Places) -> Mask:
+        at, long = listed.log_offset, listed.size
+        leads: Mask = (at >= 0) & (long > 0) & (long != FILLER_SIZE)
+        return leads & (at <= self.snapshot.log_end - long)
 
     @property
     def _states(self) -> Mapping[QueueId, QueueState]:

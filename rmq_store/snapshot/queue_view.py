@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,8 @@ from rmq_store.snapshot.snapshot import StoreSnapshot
 LOG = logging.getLogger("rmqstore")
 _EMPTY = QueueState(0, 0, 0, 0)
 _FETCHED_AHEAD = 16 << 20  # bytes of queues to fetch before the first is read
+_MOST_KEPT = 250_000  # entries of short queues, 40 bytes each
+_MOST_OF_A_QUEUE = 1000  # a longer one is read again at little cost
 _MOST_AHEAD = 512  # queue ranges, so that the first ones are still cached when they are read
 
 
@@ -71,6 +74,8 @@ class QueueView:
         self._folders = folders
         self.snapshot = snapshot
         self._exts: dict[QueueId, QueueExt] = {}
+        self._kept: dict[QueueId, Entries] = {}
+        self._room = _MOST_KEPT
 
     def topics(self) -> list[str]:
         """Sorted names of all topics that have a queue."""
@@ -255,15 +260,28 @@ class QueueView:
         if state.batch:
             listed = self._batch_entries(queue, state, start, stop)
         else:
-            first, last = max(start, state.file_start), min(stop, state.file_stop)
-            listed = (
-                self._folders.files(queue).entries(first, last) if first < last else no_entries()
-            )
+            listed = self._plain_entries(queue, state, start, stop)
         if state.tail is None or stop <= int(state.tail.offset[0]):
             return listed
         tail = state.tail
         inside = (tail.offset + tail.count > start) & (tail.offset < stop)
         return concat_entries([listed, tail.take(inside)])
+
+    def _plain_entries(self, queue: QueueId, state: QueueState, start: int, stop: int) -> Entries:
+        """Those of a ConsumeQueue's files. Short queues that are read whole are kept, and read once."""
+        low, high = state.file_start, state.file_stop
+        first, last = max(start, low), min(stop, high)
+        if first >= last:
+            return no_entries()
+        kept = self._kept.get(queue)
+        if kept is not None:
+            whole = first == low and last == high
+            return kept if whole else kept.take(slice(first - low, last - low))
+        listed = self._folders.files(queue).entries(first, last)
+        if len(listed) == high - low and len(listed) <= min(_MOST_OF_A_QUEUE, self._room):
+            self._kept[queue] = listed
+            self._room -= len(listed)
+        return listed
 
     def fetch_ahead(self, slices: Sequence[QueueSlice]) -> None:
         """Fetch the first entries of each range in parallel, where they have to be fetched."""
@@ -358,7 +376,7 @@ class QueueView:
             return entries  # without a look for the folder, of which there may be many thousands
         ext = self._ext(queue)
         if ext is not None:
-            entries.tags_code = ext.tags_codes(entries.tags_code)
+            return replace(entries, tags_code=ext.tags_codes(entries.tags_code))
         return entries
 
     def _ext(self, queue: QueueId) -> QueueExt | None:

@@ -7,17 +7,25 @@ was deleted. Everything else is a loss.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
-from rmq_store.format.array_types import Ints
-from rmq_store.format.entries import Entries, ListedEntries
+from rmq_store.format.array_types import Columns, Ints
 from rmq_store.format.queues import QueueId
 from rmq_store.snapshot.unlisted_records import MissingRecords, UnlistedRecords
 
 _JOINED = 1 << 16  # gaps with at most this number of bytes between them are scanned in one go
+
+
+@dataclass(slots=True)
+class Places(Columns):
+    """Entries by the places of their records: arrays of n, the log offset and the size in bytes."""
+
+    log_offset: Ints
+    size: Ints
 
 
 class _Gaps(NamedTuple):
@@ -30,7 +38,7 @@ class _Gaps(NamedTuple):
 
 def missing_in(
     records: UnlistedRecords,
-    listed: Iterable[Entries | ListedEntries],
+    listed: Iterable[Places],
     queues: Collection[QueueId],
     start: int,
     stop: int,
@@ -45,21 +53,17 @@ def missing_in(
     return missing
 
 
-def _gaps_between(
-    listed: Iterable[Entries | ListedEntries], start: int, stop: int
-) -> Iterator[_Gaps]:
+def _gaps_between(listed: Iterable[Places], start: int, stop: int) -> Iterator[_Gaps]:
     reached, last = start, -1
-    for entries in listed:
-        if not len(entries):
-            continue
-        ends = np.concatenate([[reached], entries.log_offset + entries.size])
+    for log_offset, size in ((one.log_offset, one.size) for one in listed if len(one.size)):
+        ends = np.concatenate([[reached], log_offset + size])
         np.maximum.accumulate(ends, out=ends)  # a record may be in several queues
         behind = ends[:-1]
         # A damaged entry may lead out of the range.
-        open_ = np.flatnonzero((entries.log_offset > behind) & (behind < stop))
-        before = np.concatenate([[last], entries.log_offset[:-1]])
-        yield _Gaps(behind[open_], np.minimum(entries.log_offset[open_], stop), before[open_])
-        reached, last = int(ends[-1]), int(entries.log_offset[-1])
+        open_ = np.flatnonzero((log_offset > behind) & (behind < stop))
+        before = np.concatenate([[last], log_offset[:-1]])
+        yield _Gaps(behind[open_], np.minimum(log_offset[open_], stop), before[open_])
+        reached, last = int(ends[-1]), int(log_offset[-1])
     if reached < stop:
         yield _Gaps(*(np.array([at]) for at in (reached, stop, last)))
 
