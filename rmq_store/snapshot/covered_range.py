@@ -1,4 +1,4 @@
-"""Log range fully covered by a selection: it has every message of users' topics there."""
+"""Log range fully covered by the selection: it has every message of users' topics there."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Finds messages missing at the end of a queue or of the log.
+"""Find messages missing at the end of a queue or of the log, and records that no queue lists.
 
 Nothing in a queue file says where the queue ends, so a lost end looks like a shorter queue. The proof is
 in other files: bytes after the last entry, offsets that consumers have reached, records in the log, the
-checkpoint. It is looked at once, when a read reaches the first or last message of a queue.
+checkpoint. A read reports what it meets; what is missing is asked of Health when its rows are read.
 """
 
 from __future__ import annotations
@@ -100,11 +100,10 @@ class _Fact(Generic[_T]):
 
 
 class Health:
-    """What is missing in one snapshot, and the errors that say so.
+    """What is missing in the snapshot of a view, and the errors that say so.
 
-    That is: messages at the start and end of queues, the end of the log, records that their queue does
-    not list, bytes of the log that no entry lists, and queues without messages. `log`: that of the
-    store, which `view` shows.
+    That is: messages at the start and the end of queues, the end of the log, records that their queue
+    does not list, bytes of the log that no entry lists, and queues that have lost all messages.
     """
 
     def __init__(self, root: Path, log: CommitLog, config: StoreConfig, view: QueueView) -> None:
@@ -122,27 +121,33 @@ class Health:
         elsewhere: bool = False,
         sound: bool = True,
     ) -> Iterator[StoreError]:
-        """An error for each queue of `parts` that lacks messages at an end that `parts` reach.
+        """What a read of `parts` lacks, as errors.
 
-        One for each record inside of `parts` that its queue does not list, and one more if the log
-        lacks its own end. With `compare`, compares every record of the log with the queues; with
-        `covered`, the range of the log of which `parts` are all messages, those that no entry lists
-        there. By default, those that no entry lists in all of the log if the store has up to
-        `MOST_LISTED` entries, else the records near the log's ends. `elsewhere`: `errors_in` does so.
-        `sound`: the entries of `covered` lead to records of their own queues.
+        One for each queue that lacks messages at an end that `parts` reach, one for each record inside of
+        `parts` that its queue does not list, and one if the log lacks its own end. Looks at:
+
+        - with `compare`, all records of the log;
+        - with `covered`, the range of the log of which `parts` are all messages, the bytes there that
+          no entry lists;
+        - by default, the same bytes of all of the log if the store has up to `MOST_LISTED` entries, else
+          the records near the log's ends.
+
+        `elsewhere`: other processes look, by `errors_in`. `sound`: the entries of `covered` lead to
+        records of their own queues.
         """
         first, last = self._reached_ends(parts)
         found = None if elsewhere else self._found(parts, covered, compare=compare)
-        missing: dict[QueueId, Missing] = {}
+        seen = found is not None if covered is None else self._is_all(covered)
+        near = MissingRecords()
         if not compare:
-            missing = self._missing_near(first, last, covered if sound else None)
+            near = self._near(first, last, covered if sound else None, all_seen=seen)
             self._say_unseen(first | last, found is not None or covered is not None)
+        missing = near.ends
         if found is not None:
             asked = first | last if covered is None else covered.queues
             missing |= {queue: lost for queue, lost in found.ends.items() if queue in asked}
             yield from self._inside(found, parts, covered)
-        if last and not compare:
-            yield from self._inside_near(parts, covered, is_seen=found is not None)
+        yield from self._inside(near, parts)
         yield from (self._unlisted(queue, missing[queue]) for queue in sorted(missing))
         if last and not self._is_all(covered) and not (covered and covered.alone):
             damage = self.damage_near_end
@@ -154,28 +159,25 @@ class Health:
     def errors_in(
         self, piece: LogSlice, parts: Sequence[QueueSlice], *, compare: bool
     ) -> Iterator[StoreError]:
-        """The errors of `errors` for a range of the log, of which `parts` are all messages.
+        """The errors of `errors` for a slice of the log, of which `parts` are all messages.
 
-        With `compare`, for a range of which they are some. Adjacent ranges, wherever they are cut, give
+        With `compare`, for one of which they are some. Adjacent slices, wherever they are cut, give
         each record once.
         """
-        queues = {part.queue for part in parts if part.queue in self.snapshot.queues}
-        covered = None
-        if compare:
-            found = self.records.search(queues, *self._range(piece.start, piece.stop))
-        else:
-            users = users_queues(self.view, {queue.topic for queue in queues})
-            covered = LogRange(piece.start, piece.stop, users)
-            found = self._uncovered(covered, ())
-        for queue, missing in sorted(found.ends.items()):
-            yield self._unlisted(queue, missing)
-        yield from self._inside(found, parts, covered)
+        users = users_queues(self.view, {part.queue.topic for part in parts})
+        # The log may begin and end with damage, which a range between two records leaves out.
+        start = None if piece.start == self.snapshot.log_start else piece.start
+        stop = None if piece.stop == self.snapshot.log_end else piece.stop
+        covered = LogRange(start, stop, users)
+        found = self._compared(parts, covered) if compare else self._uncovered(covered, ())
+        yield from (self._unlisted(queue, found.ends[queue]) for queue in sorted(found.ends))
+        yield from self._inside(found, parts, None if compare else covered)
         yield from self._damage(found)
 
     def only(self, queues: Iterable[QueueId]) -> StoreSnapshot:
-        """The snapshot with only these `queues`, for a part of a job, and what only all of them can say."""
+        """The snapshot with only these `queues`, for a part of a job, and what only all of them prove."""
         some = {queue: self._states[queue] for queue in queues}
-        _ = self.damage_near_end
+        _ = self._in_whole_log, self.damage_near_end
         return replace(self.snapshot, queues=some, part=True, facts=dict(self.snapshot.facts))
 
     def is_quick(self, covered: LogRange, parts: Sequence[QueueSlice]) -> bool:
@@ -185,13 +187,16 @@ class Health:
     def _found(
         self, parts: Sequence[QueueSlice], covered: LogRange | None, *, compare: bool
     ) -> MissingRecords | None:
-        snapshot = self.snapshot
         if compare:
-            queues = {part.queue for part in parts if part.queue in snapshot.queues}
-            return self.records.search(queues, snapshot.log_start, snapshot.log_end)
+            return self._compared(parts, LogRange(None, None, frozenset()))
         if covered is None or (covered.is_log and self._in_whole_log is not None):
             return self._in_whole_log
         return self._uncovered(covered, parts)
+
+    def _compared(self, parts: Sequence[QueueSlice], covered: LogRange) -> MissingRecords:
+        """What a range of the log has and the queues of `parts` do not list."""
+        queues = {part.queue for part in parts if part.queue in self._states}
+        return self.records.search(queues, *self._range(covered))
 
     def _uncovered(self, covered: LogRange, parts: Sequence[QueueSlice]) -> MissingRecords:
         """What a range of the log has and no entry lists; `parts` as in `_parts_in`.
@@ -199,15 +204,14 @@ class Health:
         The range ends at the first records at or after its `start` and `stop`.
         """
         listed = self._listed(self._parts_in(covered, parts))
-        edges = self._range(covered.start, covered.stop)
-        return missing_in(self.records, listed, covered.queues, *edges)
+        return missing_in(self.records, listed, covered.queues, *self._range(covered))
 
     def _parts_in(self, covered: LogRange, parts: Sequence[QueueSlice]) -> list[QueueSlice]:
         """The parts of all queues in a range of the log; `parts`: those that are known."""
         known, at = {part.queue for part in parts}, self.view.offset_at_log
         every = [QueueSlice(q, one.min_offset, one.max_offset) for q, one in self._states.items()]
         others = [part for part in every if part.queue not in known]
-        _, end = self._range(None, covered.stop)
+        _, end = self._range(covered)
         found = [*parts, *pieces_of(others, LogSlice(covered.start, covered.stop, 0), at)]
         if covered.stop is not None and end > covered.stop:  # inside of damage
             found += pieces_of(every, LogSlice(covered.stop, end, 0), at)
@@ -276,10 +280,13 @@ class Health:
         last = {part.queue for part in there if part.stop >= states[part.queue].max_offset}
         return first, last
 
-    def _range(self, start: int | None, stop: int | None) -> tuple[int, int]:
-        end = self.snapshot.log_end
-        low = self.snapshot.log_start if start is None else walk_to_record(self.log, start, end)
-        high = end if stop is None else min(walk_to_record(self.log, stop, end), end)
+    def _range(self, covered: LogRange) -> tuple[int, int]:
+        """A range of the log, from its first record at or after `start` to the one at or after `stop`."""
+        low, high = self.snapshot.log_start, self.snapshot.log_end
+        if covered.start is not None:
+            low = walk_to_record(self.log, covered.start, high)
+        if covered.stop is not None:
+            high = min(walk_to_record(self.log, covered.stop, high), high)
         return low, high
 
     def _beside_records(
@@ -342,17 +349,42 @@ class Health:
 
     # --- the queues -------------------------------------------------------------------------------
 
-    def _missing_near(
-        self, first: set[QueueId], last: set[QueueId], covered: LogRange | None
-    ) -> dict[QueueId, Missing]:
+    def _near(
+        self,
+        first: set[QueueId],
+        last: set[QueueId],
+        covered: LogRange | None,
+        *,
+        all_seen: bool,
+    ) -> MissingRecords:
         """What queues lack near the ends of the log, but for what a look at the `covered` range finds.
 
         An entry of another queue, as of a light one, may list the bytes of a record: then a look at those
-        that none lists does not see that its queue lost it.
+        that none lists does not see that its queue lost it. `all_seen`: there is one at all of the log.
         """
         light = _light(self._states)
-        if covered is not None and not light and (covered.alone or self._is_all(covered)):
-            return {}
+        if covered is not None and not light and (covered.alone or all_seen):
+            return MissingRecords()
+        near = MissingRecords(self._ends_near(first, last))
+        if covered is not None:
+            near.ends = {
+                queue: lost
+                for queue, lost in near.ends.items()
+                if queue in light
+                or (light and self._is_listed_elsewhere(lost))
+                or not (covered.alone or covered.covers(lost.log_offset))
+            }
+        if last and (light or not all_seen):
+            near.further = self._at_end.further
+            near.inside = [
+                one
+                for one in self._at_end.inside
+                if one.at.topic.startswith(LMQ_PREFIX)
+                or not (all_seen or (covered and covered.covers(one.at.log_offset)))
+            ]
+        return near
+
+    def _ends_near(self, first: set[QueueId], last: set[QueueId]) -> dict[QueueId, Missing]:
         missing: dict[QueueId, Missing] = {}
         if any(self._starts_late(queue) for queue in first):
             missing |= {queue: lost for queue, lost in self._at_start.items() if queue in first}
@@ -365,15 +397,7 @@ class Health:
             lost = self._short_of_consumers(queue)
             if lost is not None:
                 missing[queue] = lost
-        if covered is None:
-            return missing
-        return {
-            queue: lost
-            for queue, lost in missing.items()
-            if queue in light
-            or (light and self._is_listed_elsewhere(lost))
-            or not (covered.alone or covered.covers(lost.log_offset))
-        }
+        return missing
 
     def _is_listed_elsewhere(self, lost: Missing) -> bool:
         """Whether the first of these records is in an entry of one of its other queues; True if unknown."""
@@ -390,28 +414,11 @@ class Health:
             return False
         return log_offset in self.view.entries(queue, offset, offset + 1).log_offset.tolist()
 
-    def _inside_near(
-        self, parts: Sequence[QueueSlice], covered: LogRange | None, *, is_seen: bool
-    ) -> Iterator[StoreError]:
-        """Errors of records near the end of the log that are inside of `parts`, and that no queue lists.
-
-        But for those that a look at the `covered` range finds, or, if the log `is_seen`, at all of it:
-        that is all but those of light queues, which lie in bytes that another queue lists.
-        """
-        is_seen = is_seen if covered is None else self._is_all(covered)
-        if is_seen and not _light(self._states):
-            return
-        near = self._at_end
-        unseen = [
-            one
-            for one in near.inside
-            if one.at.topic.startswith(LMQ_PREFIX)
-            or not (is_seen or (covered is not None and covered.covers(one.at.log_offset)))
-        ]
-        yield from self._inside(MissingRecords({}, unseen, near.further), parts, None)
-
     def _inside(
-        self, found: MissingRecords, parts: Sequence[QueueSlice], covered: LogRange | None
+        self,
+        found: MissingRecords,
+        parts: Sequence[QueueSlice],
+        covered: LogRange | None = None,
     ) -> Iterator[StoreError]:
         """An error for each record inside of `parts`, or of a queue of the range that they cover."""
         ranges: dict[QueueId, list[QueueSlice]] = {}

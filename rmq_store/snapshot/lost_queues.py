@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from itertools import chain
 from typing import TYPE_CHECKING
 
 from rmq_store.config.topics_json import queue_count
-from rmq_store.format.array_types import Ints
+from rmq_store.consumequeue.entry_of_record import DispatchRequests, concat_requests
 from rmq_store.format.queues import QueueId
 from rmq_store.snapshot.undispatched_records import guess_record
 
@@ -37,22 +36,6 @@ class LostQueue:
         return f"has {'no entry' if self.has_files else 'no files'}, although {self.proof}"
 
 
-@dataclass(slots=True)
-class _Found:
-    """The records of a queue near the ends of the log."""
-
-    count: int = 0
-    last_log_offset: int = -1
-    first_ms: int = 1 << 62
-    last_ms: int = 0
-
-    def add(self, log_offsets: Ints, stamps: Ints) -> None:
-        self.count += len(log_offsets)
-        self.last_log_offset = max(self.last_log_offset, int(log_offsets.max()))
-        self.first_ms = min(self.first_ms, int(stamps.min()))
-        self.last_ms = max(self.last_ms, int(stamps.max()))
-
-
 def lost_queues(health: Health) -> dict[QueueId, LostQueue]:
     """Queues without messages that had some: those in topics.json, and those with files.
 
@@ -75,20 +58,20 @@ def lost_queues(health: Health) -> dict[QueueId, LostQueue]:
         for queue, reached in health.reached.items()
         if reached > 0 and has_no_files(queue)
     }
-    if empty or any(said > there[topic] for topic, said in counts_said.items()):
-        near = _records_near_the_ends(health).items()
-        known = {queue: found for queue, found in near if queue in empty or has_no_files(queue)}
+    is_short = empty or any(said > there[topic] for topic, said in counts_said.items())
+    near = _records_near_the_ends(health) if is_short else None
+    if near is not None:
+        known = {q: rows for q, rows in near.by_queue() if q in empty or has_no_files(q)}
         begin = _where_topics_begin(health, {queue.topic for queue in known})
-        for queue, found in known.items():
-            proof = f"the log has at least {found.count} records of it"
-            if begin.get(queue.topic, -1) > found.last_log_offset:
-                again = LostQueue(
-                    queue in states, f"{proof}, perhaps of an earlier topic of this name"
-                )
-                lost[queue] = again
+        for queue, rows in known.items():
+            proof = f"the log has at least {len(rows)} records of it"
+            if begin.get(queue.topic, -1) > int(near.log_offset[rows].max()):
+                proof = f"{proof}, perhaps of an earlier topic of this name"
+                lost[queue] = LostQueue(queue in states, proof)
                 continue
-            times = found.first_ms, found.last_ms
-            lost[queue] = LostQueue(queue in states, proof, found.count, *times)
+            stamps = near.store_timestamp[rows]
+            times = int(stamps.min()), int(stamps.max())
+            lost[queue] = LostQueue(queue in states, proof, len(rows), *times)
     return dict(sorted(lost.items()))
 
 
@@ -106,14 +89,9 @@ def _where_topics_begin(health: Health, topics: set[str]) -> dict[str, int]:
     return firsts
 
 
-def _records_near_the_ends(health: Health) -> dict[QueueId, _Found]:
+def _records_near_the_ends(health: Health) -> DispatchRequests | None:
     start, end = health.snapshot.log_start, health.snapshot.log_end
     near = min(start + LOOKED_AT, end)
     late = guess_record(health.log, max(near, end - LOOKED_AT), end)
-    found: dict[QueueId, _Found] = {}
-    for requests in chain(health.records.requests(start, near), health.records.requests(late, end)):
-        for queue, rows in requests.by_queue():
-            found.setdefault(queue, _Found()).add(
-                requests.log_offset[rows], requests.store_timestamp[rows]
-            )
-    return found
+    found = [*health.records.requests(start, near), *health.records.requests(late, end)]
+    return concat_requests(found) if found else None

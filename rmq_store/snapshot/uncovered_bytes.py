@@ -1,4 +1,4 @@
-"""Finds the bytes of a log range that no queue entry lists.
+"""Find the bytes of a log range that no queue entry lists.
 
 What entries do not list must be filler, a record that belongs in no queue, or a record of a topic that
 was deleted. Everything else is a loss.

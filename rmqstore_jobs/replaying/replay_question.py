@@ -173,8 +173,8 @@ class ReplayRows(Generic[_Part]):
 
     def weight(self, share: tuple[int, Share]) -> int:
         """The selected bytes of a slice of the log."""
-        part = share[1].slice
-        return 0 if part is None else part.selected_bytes
+        part = share[1]
+        return 0 if part.slice is None or part.reports else part.slice.selected_bytes
 
     def merge(self, store: MessageStore, parts: Sequence[Handled[_Part]]) -> Handled[_Part]:
         """The parts of all shares, and the sums of their counts."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
-from rmq_store import MessageStore, StoreError, StoreSnapshot
+from rmq_store import MessageStore, StoreError
 from rmq_store.format.layout import MIN_RECORD_SIZE
 from rmq_store.format.queues import Entry, EntryAt, QueueId, QueueSlice
 from rmq_store.search.log_partitions import (
@@ -99,23 +98,16 @@ def missing_shares(
                 health.errors(ranges, compare=compares, covered=covered, elsewhere=by_shares)
             )
         if by_shares:
-            target = of_store.asked.max_bytes_per_partition
+            snapshot, target = of_store.store.snapshot, of_store.asked.max_bytes_per_partition
+            start, stop = (None, None) if covered is None else (covered.start, covered.stop)
+            stop = snapshot.log_end if stop is None else stop
             found += [
                 Share(number, piece, finds_missing=True, compares=compares)
-                for piece in _slices_of(of_store.store.snapshot, covered, target)
+                for piece in even_slices(start or snapshot.log_start, stop, target)
             ]
         if lost:
             found.append(Share(number, lost=lost))
     return found
-
-
-def _slices_of(snapshot: StoreSnapshot, covered: LogRange | None, target: int) -> list[LogSlice]:
-    """A range of the log, by default all, in adjacent slices without a message."""
-    first, last = (None, None) if covered is None else (covered.start, covered.stop)
-    start = snapshot.log_start if first is None else first
-    stop = snapshot.log_end if last is None else last
-    cuts = [piece.stop for piece in even_slices(start, stop, target)[:-1]]
-    return [LogSlice(a, b, 0) for a, b in pairwise([first, *cuts, last])]
 
 
 def accounted_range(
