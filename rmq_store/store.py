@@ -197,7 +197,8 @@ class MessageStore:
         """Close the files of a local store, for a caller with many open stores. The next read opens
         them again."""
         if self._shadow is None:
-            self._unmap()
+            self._log.chain.close()
+            self._folders.release()
 
     def _unmap(self) -> None:
         self._log.chain.close()

@@ -140,7 +140,7 @@ class Health:
         seen = found is not None if covered is None else self._is_all(covered)
         near = MissingRecords()
         if not compare:
-            near = self._near(first, last, covered if sound else None, all_seen=seen)
+            near = self._near(first, last, covered, all_seen=seen, sound=sound)
             self._say_unseen(first | last, found is not None or covered is not None)
         missing = near.ends
         if found is not None:
@@ -356,17 +356,19 @@ class Health:
         covered: LogRange | None,
         *,
         all_seen: bool,
+        sound: bool,
     ) -> MissingRecords:
         """What queues lack near the ends of the log, but for what a look at the `covered` range finds.
 
-        An entry of another queue, as of a light one, may list the bytes of a record: then a look at those
-        that none lists does not see that its queue lost it. `all_seen`: there is one at all of the log.
+        An entry of another queue, as of a light one or one that is not `sound`, may list the bytes of a
+        record: then a look at those that none lists does not see that its queue lost it. `all_seen`: there
+        is one at all of the log.
         """
         light = _light(self._states)
-        if covered is not None and not light and (covered.alone or all_seen):
+        if covered is not None and sound and not light and (covered.alone or all_seen):
             return MissingRecords()
         near = MissingRecords(self._ends_near(first, last))
-        if covered is not None:
+        if covered is not None and sound:
             near.ends = {
                 queue: lost
                 for queue, lost in near.ends.items()
