@@ -48,8 +48,6 @@ from rmq_store.snapshot.file_sizes import geometry_found
 from rmq_store.snapshot.queue_view import QueueView
 from rmq_store.snapshot.queues_beside_rocksdb import refuse_late_files
 from rmq_store.snapshot.snapshot import StoreSnapshot, take_snapshot
-from rmq_store.snapshot.uncovered_bytes import WholeRange
-from rmq_store.snapshot.wholly_selected_log import whole_range
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -97,7 +95,9 @@ class MessageStore:
             self._log.start, log_end_without_queues(self._log)
         )
         self._key_index: KeyIndex | None = None
-        self.view = QueueView(root, lambda: self.log, self._folders, self._snapshot)
+        self.view = QueueView(
+            root, lambda: self.log, self._folders, self._snapshot, self.is_system_topic
+        )
         self.lookup = MessageLookup(self.view, lambda: self.log, broker_name, self.key_index)
         self._release, self._queues, self._closed = release, queues, False
         self._shadow: Shadow | None = None
@@ -224,7 +224,8 @@ class MessageStore:
         """Close the files of a local store, for a caller with many open stores. The next read opens
         them again."""
         if self._shadow is None:
-            self._unmap()
+            self._log.chain.close()
+            self._folders.release()
 
     def _unmap(self) -> None:
         self._log.chain.close()
@@ -349,7 +350,6 @@ class MessageStore:
         slices: Sequence[QueueSlice],
         *,
         verify_queue: bool = False,
-        whole: WholeRange | None = None,
         **how: Unpack[ReadHow],
     ) -> pa.RecordBatchReader:
         """Arrow batches of all `slices` together, in the order of the log, read as they are asked for.
@@ -366,10 +366,8 @@ class MessageStore:
         """
         query = Query.of(verify_queue, **how)
         reader = self._reader(query, ranges_of_slices(slices))
-        if whole is None and reader.may_account:
-            whole = whole_range(self.view, slices, self.is_system_topic)
-        self.view.fetch_ahead((*slices, *(whole.rest if whole else ())))
-        return pa.RecordBatchReader.from_batches(query.schema, reader.read(slices, whole))
+        self.view.fetch_ahead(slices)
+        return pa.RecordBatchReader.from_batches(query.schema, reader.read(slices))
 
     def read_log(
         self,

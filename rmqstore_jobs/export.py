@@ -25,7 +25,7 @@ from rmq_store.cli.messages import charset_option
 from rmq_store.errors import InvalidArgumentError, nearest
 from rmq_store.files.journal import JournalError, refuse_uri
 from rmq_store.format.queues import QueueSlice
-from rmq_store.search.log_partitions import LogSlice
+from rmq_store.snapshot.log_slices import LogSlice
 from rmq_store.text.progress import Progress
 from rmqstore_jobs.exporting.export_files import FolderTarget
 from rmqstore_jobs.exporting.file_writers import TEXT_FORMATS

@@ -10,14 +10,12 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from rmq_store import MessageStore
-from rmq_store.commitlog.next_intact_record import walk_to_record
 from rmq_store.format.queues import QueueSlice
 from rmq_store.reading.query import OnDamage, ReadHow
-from rmq_store.search.log_partitions import LogSlice, pieces_of
 from rmq_store.search.prefetch import offset_at_log
-from rmq_store.snapshot.uncovered_bytes import WholeRange
+from rmq_store.snapshot.log_slices import pieces_of
 from spark_source.damage import DamageHandler
-from spark_source.planning.partitions import Share, end_errors
+from spark_source.planning.partitions import Share, missing_errors
 from spark_source.planning.query_plan import ReadPlan
 
 _FIRST_BATCH_ROWS = 256
@@ -60,8 +58,8 @@ def read_messages(
 ) -> Iterator[pa.RecordBatch]:
     """The messages of one share; batches may be empty. `damage` takes the errors of the others."""
     asked = plan.asked
-    if share.checks_ends:
-        for error in end_errors(plan, share, store):
+    if share.reports:
+        for error in missing_errors(plan, share, store):
             damage(error)
         return
     checks_bodies = bool(_BODIES.intersection(columns))
@@ -83,38 +81,16 @@ def read_messages(
             part.start, part.stop, limits=plan.limits, include_unqueued=unqueued, **how
         )
         return
-    whole = _whole_range(plan, share, store)
-    how |= {"check_ends": False, "log_order": log_order}  # shares of their own look at the ends
+    how |= {
+        "check_ends": False,
+        "log_order": log_order,
+    }  # shares of their own report what is missing
     for slices in pieces_of_share(plan, share, store):
         yield from store.read_slices(
             slices,
             verify_queue=asked.verify_queue,
-            whole=whole,
             **how,
         )
-
-
-def _whole_range(plan: ReadPlan, share: Share, store: MessageStore) -> WholeRange | None:
-    """What a share accounts for; None for one that does not."""
-    part = share.accounts
-    if part is None:
-        return None
-    view, states = store.view, store.view.snapshot.queues
-    selected = {piece.queue.topic for piece in (*plan.ranges, *plan.empty)}
-    every = [QueueSlice(q, state.min_offset, state.max_offset) for q, state in states.items()]
-    rest = [
-        one
-        for one in every
-        if one.queue.topic not in selected and store.is_system_topic(one.queue.topic)
-    ]
-    queues = states.keys() - {one.queue for one in rest}
-    read = () if share.ranges is None else plan.ranges  # by other shares
-    beyond: Sequence[QueueSlice] = ()
-    end = None if part.stop is None else walk_to_record(store.log, part.stop, store.log_range()[1])
-    if part.stop is not None and end is not None and end > part.stop:
-        beyond = pieces_of(every, LogSlice(part.stop, end, 0), view.offset_at_log)
-    pieces = pieces_of((*rest, *read), part, view.offset_at_log)
-    return WholeRange(frozenset(queues), tuple(pieces), part.start, part.stop, tuple(beyond))
 
 
 def pieces_of_share(

@@ -10,11 +10,11 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from rmq_store.heap_settings import settle_worker
-from rmq_store.search.log_partitions import LogSlice
+from rmq_store.snapshot.log_slices import LogSlice
 from spark_source.damage import DamageHandler
 from spark_source.options.definitions import PERMISSIVE
 from spark_source.partition_reader import read_share
-from spark_source.planning.partitions import Share, end_shares, shares_of
+from spark_source.planning.partitions import Share, missing_shares, shares_of
 from spark_source.planning.partitions import cut_into_slices as cut_into_slices
 from spark_source.planning.pushed_filters import PushFilters, narrowed
 from spark_source.planning.query_plan import PinnedStore as PinnedStore
@@ -61,7 +61,7 @@ class RmqStoreReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Partitions with about equal numbers of selected bytes."""
         shares = shares_of(self.plan, self.columns)
-        shares += end_shares(self.plan, shares, self.columns)
+        shares += missing_shares(self.plan, self.columns)
         return [LogPartition(share) for share in shares]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -24,7 +24,7 @@ from pyspark.sql.types import (
 
 from rmq_store import MessageStore
 from rmq_store.errors import InvalidArgumentError, StoreError
-from rmq_store.search.log_partitions import LogSlice
+from rmq_store.snapshot.log_slices import LogSlice
 from rmq_store.tables import TABLES
 from rmq_store.tables.plan import files_opened, log_files_between
 from rmq_store.tables.table import (
@@ -42,7 +42,7 @@ from rmq_store.tables.table import (
 from rmq_store.tables.usage_damage import damage_row
 from spark_source.options.definitions import BY_QUEUE
 from spark_source.partition_reader import pieces_of_share, read_messages
-from spark_source.planning.partitions import Share, end_errors, end_shares, shares_of
+from spark_source.planning.partitions import Share, missing_errors, missing_shares, shares_of
 from spark_source.planning.query_plan import QueryPlan, ReadPlan, replaced
 from spark_source.spark_types import microseconds
 from spark_source.streaming.progress_rows import progress_rows
@@ -114,7 +114,7 @@ class TableReader(DataSourceReader):
             return [TablePartition(0, rows=rows)]
         if self.table == DAMAGE:
             shares = shares_of(self.plan, ("body",))
-            shares += end_shares(self.plan, shares, ("body",), compare=True)
+            shares += missing_shares(self.plan, ("body",), compare=True)
             return [TablePartition(share.store, share) for share in shares]
         if self.table == USAGE:
             whole = replaced(self.plan, split_by=BY_QUEUE)
@@ -144,8 +144,8 @@ def _of_store(
 ) -> Iterator[pa.Table]:
     if share is None:
         return table.pieces(store)
-    if share.checks_ends:
-        errors = map(damage_row, end_errors(plan, share, store))
+    if share.reports:
+        errors = map(damage_row, missing_errors(plan, share, store))
         return table.pieces_of_rows(store.broker_name, errors)
     if table.name == DAMAGE:
         return table.pieces_of_rows(store.broker_name, _damage_of(plan, share, store))

@@ -243,7 +243,7 @@ class UsageQuestion:
             return damage
         for part in parts:
             damage.add(part.damage)
-        for error in store.view.lost_ends.errors(ranges):
+        for error in store.view.health.errors(ranges):
             damage.note(error)
         return damage
 
@@ -257,7 +257,7 @@ def _lost_queues(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> It
     """An error for each queue without an entry whose messages are in the log; of the topics in
     `ranges`, by default of all."""
     topics = None if ranges is None else {part.queue.topic for part in ranges}
-    for queue, lost in store.view.lost_queues.items():
+    for queue, lost in store.view.health.lost_queues.items():
         if lost.records and (topics is None or queue.topic in topics):
             yield CorruptQueueError(
                 store.path,

@@ -5,24 +5,23 @@ Others, which are filler, or point outside the log or back in it, become errors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from rmq_store.commitlog.log import CommitLog
+from rmq_store.consumequeue.log_order import in_log_order, queue_after_queue
 from rmq_store.errors import CorruptQueueError, ListedAt, StoreError
 from rmq_store.format.array_types import Ints
-from rmq_store.format.entries import Entries, ListedEntries, concat_entries
+from rmq_store.format.entries import Entries, ListedEntries
 from rmq_store.format.layout import EXT_MAX_ADDRESS, FILLER_SIZE
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.tag_key_hashes import tags_code
 from rmq_store.format.topics import SCHEDULE_TOPIC
-from rmq_store.reading.log_order import in_log_order, queue_after_queue
 from rmq_store.reading.query import Query
 from rmq_store.snapshot.queue_view import QueueView
-from rmq_store.snapshot.uncovered_bytes import UncoveredBytes, WholeRange
 
 _MASK32 = 0xFFFFFFFF
 
@@ -54,57 +53,18 @@ class WantedEntries:
 
     def wanted(self, slices: Sequence[QueueSlice]) -> Iterator[ListedEntries]:
         """The wanted entries of all slices, in log order unless the caller lets go of it."""
-        # Records are read in the order of the log in any case, to go through it once.
-        keeps_order = self._query.log_order or self._reads_log
-        return self._chosen(slices, self._with_tags, keeps_order=keeps_order)
-
-    def all_in_log_order(
-        self, slices: Sequence[QueueSlice], whole: WholeRange, uncovered: UncoveredBytes
-    ) -> Iterator[ListedEntries]:
-        """The wanted entries in log order; `uncovered` sees all entries of the `whole` range."""
-        rest = whole.rest
-        others = {part.queue for part in rest}
-        hidden = {queue.topic for queue in others}
-        exempt = {part.queue.topic for part in slices if not self._has_tag_hashes(part.queue)}
-        for rows in self._chosen([*slices, *rest], lambda queue, entries: entries, others):
-            uncovered.add(rows.log_offset, rows.size)
-            kept = np.ones(len(rows), dtype=bool)
-            if hidden:
-                kept &= ~rows.is_of(hidden)
-            if self._hashes is not None:
-                kept &= self._may_match(rows.tags_code) | rows.is_of(exempt)
-            yield rows if kept.all() else rows.take(kept)
-        if whole.beyond:
-            listed = concat_entries(
-                [self._view.entries(part.queue, part.start, part.stop) for part in whole.beyond]
-            )
-            listed = listed.take(self._leads(listed))
-            order = np.argsort(listed.log_offset)
-            uncovered.add(listed.log_offset[order], listed.size[order])
-        uncovered.close()
-
-    def _chosen(
-        self,
-        slices: Sequence[QueueSlice],
-        chosen: Callable[[QueueId, Entries], Entries],
-        others: Collection[QueueId] = (),
-        *,
-        keeps_order: bool = True,
-    ) -> Iterator[ListedEntries]:
-        """The `chosen` ones of the entries that lead to a record. Nothing is reported about `others`."""
         parts = [part for part in slices if part.start < part.stop]
         ends = [-1] * len(parts)
 
         def keep(number: int, entries: Entries) -> Entries:
             part = parts[number]
-            if part.queue in others:
-                return entries.take(self._leads(entries))
-            wanted = chosen(part.queue, self._leading(part.queue, entries))
+            wanted = self._with_tags(part.queue, self._leading(part.queue, entries))
             if not self._reads_log and len(wanted):
                 wanted, ends[number] = self._trusted(part, wanted, ends[number])
             return wanted
 
-        ordered = in_log_order if keeps_order else queue_after_queue
+        # Records are read in the order of the log in any case, to go through it once.
+        ordered = in_log_order if self._query.log_order or self._reads_log else queue_after_queue
         return ordered(
             parts,
             self._view.listed_entries if self._query.unwrap_batches else self._view.slice_entries,

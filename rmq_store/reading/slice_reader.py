@@ -40,8 +40,8 @@ from rmq_store.reading.damage_modes import DamageMode
 from rmq_store.reading.inner_batch_rows import MemberBatches, RangesOf, all_offsets, listed_row
 from rmq_store.reading.query import Query
 from rmq_store.reading.queue_slice_entries import WantedEntries
+from rmq_store.snapshot.covered_range import covered_range
 from rmq_store.snapshot.queue_view import QueueView
-from rmq_store.snapshot.uncovered_bytes import WholeRange
 
 _Located = tuple[ListedEntries, Headers, pa.Array | None]
 """Rows, the headers of their records, and their bodies as stored if these are known."""
@@ -94,43 +94,30 @@ class SliceReader:
             self._damaged,
         )
 
-    @property
-    def may_account(self) -> bool:
-        """Whether a read may account for every byte of the log: it opens the log anyway."""
-        query = self.query
-        return self._reads_log and query.check_ends and not (query.verify_queue or query.keys)
-
-    def read(
-        self, slices: Sequence[QueueSlice], whole: WholeRange | None = None
-    ) -> Iterator[pa.RecordBatch]:
+    def read(self, slices: Sequence[QueueSlice]) -> Iterator[pa.RecordBatch]:
         """Arrow batches of all slices, rows in the order of the log (see `log_order` in ReadManner).
 
         After damage a batch may be empty, so that a caller of `on_damage` can pass the errors on.
-        What is missing at the ends of the queues is reported after the last batch, and what no entry
-        lists in the range for which the slices are `whole`.
+        What is missing is reported after the last batch.
         """
-        return self._in_mode(self._batches_of_slices(slices, whole))
+        return self._in_mode(self._batches_of_slices(slices))
 
-    def _batches_of_slices(
-        self, slices: Sequence[QueueSlice], whole: WholeRange | None
-    ) -> Iterator[pa.RecordBatch]:
-        ends = self._view.lost_ends
-        uncovered = None
-        if whole is not None:
-            uncovered = ends.uncovered(whole)
-            pieces = self._entries.all_in_log_order(slices, whole, uncovered)
-        else:
-            pieces = self._entries.wanted(slices)
-        yield from self._sound_batches(counted(pieces))
-        errors: Iterable[StoreError] = ()
+    def _batches_of_slices(self, slices: Sequence[QueueSlice]) -> Iterator[pa.RecordBatch]:
+        yield from self._sound_batches(counted(self._entries.wanted(slices)))
         if self.query.check_ends:
-            verify, sound = self.query.verify_queue, not self._damages
-            errors = ends.errors(slices, verify, uncovered, sound=sound)
-        elif uncovered is not None:
-            errors = ends.errors_of(uncovered)
-        for error in errors:
-            self._damaged(error, error.entry)
+            for error in self._missing(slices):
+                self._damaged(error, error.entry)
         self._report()
+
+    def _missing(self, slices: Sequence[QueueSlice]) -> Iterator[StoreError]:
+        query = self.query
+        # Where the log is read anyway, and no word is searched for, all of it is accounted for.
+        accounts = self._reads_log and not (query.verify_queue or query.keys)
+        covered = covered_range(self._view, slices) if accounts else None
+        sound = not self._damages
+        return self._view.health.errors(
+            slices, compare=query.verify_queue, covered=covered, sound=sound
+        )
 
     def batches_of(self, pieces: Iterable[ListedEntries]) -> Iterator[pa.RecordBatch]:
         """Arrow batches of rows, in their order; rows about damage if the mode has them."""

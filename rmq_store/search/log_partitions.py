@@ -19,6 +19,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from rmq_store.format.queues import EntryAt, QueueId, QueueSlice
+from rmq_store.snapshot.log_slices import LogSlice
 from rmq_store.store import MessageStore
 
 SAMPLES_IN_ALL = 20_000
@@ -28,15 +29,6 @@ QUEUES_OF_ONE_SLICE = 64  # where nothing is cut, so that only the estimate of b
 # For few cuts. No queue is left out, because one of large messages may have most of the bytes.
 SAMPLES_OF_ONE_SLICE = 64
 LEAST_SAMPLES_OF_A_QUEUE = 4
-
-
-@dataclass(frozen=True, slots=True)
-class LogSlice:
-    """A range of the commitLog between two cuts. None means the end of the selection."""
-
-    start: int | None  # commitLog offset, included
-    stop: int | None  # commitLog offset, excluded
-    selected_bytes: int  # an estimate
 
 
 class Stretch(NamedTuple):
@@ -291,29 +283,6 @@ def bins_of_queues(
         bins[number].append(part)
         heapq.heappush(heap, (filled + weight, number))
     return [tuple(sorted(one)) for one in bins if one]
-
-
-def pieces_of(
-    wanted: Iterable[QueueSlice],
-    piece: LogSlice,
-    offset_at_log: Callable[[QueueId, int], int],
-) -> list[QueueSlice]:
-    """The part of every selected range whose records are in `piece`, without empty parts.
-
-    `offset_at_log` returns the first queue offset whose record is at or after a log position. If
-    its answers are always the same, every selected entry is in exactly one of the adjacent slices,
-    even if a queue's log offsets are not in order.
-    """
-    pieces = []
-    for part in wanted:
-        start, stop = part.start, part.stop
-        if piece.start is not None:
-            start = min(max(start, offset_at_log(part.queue, piece.start)), part.stop)
-        if piece.stop is not None:
-            stop = max(min(stop, offset_at_log(part.queue, piece.stop)), start)
-        if start < stop:
-            pieces.append(QueueSlice(part.queue, start, stop))
-    return pieces
 
 
 def joined(ranges: Iterable[QueueSlice]) -> list[QueueSlice]:

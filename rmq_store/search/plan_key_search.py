@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.topics import LMQ_PREFIX
-from rmq_store.search.log_partitions import LogSlice, joined, pieces_of
+from rmq_store.search.log_partitions import joined
+from rmq_store.snapshot.log_slices import LogSlice, pieces_of
 from rmq_store.store import MessageStore
 
 MOST_HITS = 100_000

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING
 
 from rmq_store.config.topics_json import queue_count
-from rmq_store.format.array_types import Ints
+from rmq_store.consumequeue.entry_of_record import DispatchRequests, concat_requests
 from rmq_store.format.queues import QueueId
-from rmq_store.snapshot.lost_ends import LOOKED_AT, LostEnds
 from rmq_store.snapshot.undispatched_records import guess_record
+
+if TYPE_CHECKING:
+    from rmq_store.snapshot.health import Health
+
+LOOKED_AT = 4 << 20
+"""Bytes at the start and at the end of the log that every read compares with the queues."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,31 +36,14 @@ class LostQueue:
         return f"has {'no entry' if self.has_files else 'no files'}, although {self.proof}"
 
 
-@dataclass(slots=True)
-class _Found:
-    """The records of a queue near the ends of the log."""
-
-    count: int = 0
-    last_log_offset: int = -1
-    first_ms: int = 1 << 62
-    last_ms: int = 0
-
-    def add(self, log_offsets: Ints, stamps: Ints) -> None:
-        self.count += len(log_offsets)
-        self.last_log_offset = max(self.last_log_offset, int(log_offsets.max()))
-        self.first_ms = min(self.first_ms, int(stamps.min()))
-        self.last_ms = max(self.last_ms, int(stamps.max()))
-
-
-def lost_queues(
-    ends: LostEnds, declared: Mapping[str, Mapping[str, Any]]
-) -> dict[QueueId, LostQueue]:
-    """Queues without messages that had some: those in `declared` (topics.json), and those with files.
+def lost_queues(health: Health) -> dict[QueueId, LostQueue]:
+    """Queues without messages that had some: those in topics.json, and those with files.
 
     Records in the first and last bytes of the log prove it, which are 8 MiB at most. A consumer's
     offset proves it for a queue without files; it may also be left from messages that expired.
     """
-    states = ends.snapshot.queues
+    states = health.snapshot.queues
+    declared = health.view.declared_topics
     # Not every declared queue is looked at: a file may declare 2^31 of a topic.
     counts_said = {topic: queue_count(settings) for topic, settings in declared.items()}
     there = Counter(q.topic for q in states if q.queue_id < counts_said.get(q.topic, 0))
@@ -69,48 +55,43 @@ def lost_queues(
 
     lost = {
         queue: LostQueue(False, f"a consumer is at queue offset {reached}")
-        for queue, reached in ends.reached.items()
+        for queue, reached in health.reached.items()
         if reached > 0 and has_no_files(queue)
     }
-    if empty or any(said > there[topic] for topic, said in counts_said.items()):
-        near = _records_near_the_ends(ends).items()
-        known = {queue: found for queue, found in near if queue in empty or has_no_files(queue)}
-        begin = _where_topics_begin(ends, {queue.topic for queue in known})
-        for queue, found in known.items():
-            proof = f"the log has at least {found.count} records of it"
-            if begin.get(queue.topic, -1) > found.last_log_offset:
-                again = LostQueue(
-                    queue in states, f"{proof}, perhaps of an earlier topic of this name"
-                )
-                lost[queue] = again
+    is_short = empty or any(said > there[topic] for topic, said in counts_said.items())
+    near = _records_near_the_ends(health) if is_short else None
+    if near is not None:
+        known = {q: rows for q, rows in near.by_queue() if q in empty or has_no_files(q)}
+        begin = _where_topics_begin(health, {queue.topic for queue in known})
+        for queue, rows in known.items():
+            proof = f"the log has at least {len(rows)} records of it"
+            if begin.get(queue.topic, -1) > int(near.log_offset[rows].max()):
+                proof = f"{proof}, perhaps of an earlier topic of this name"
+                lost[queue] = LostQueue(queue in states, proof)
                 continue
-            times = found.first_ms, found.last_ms
-            lost[queue] = LostQueue(queue in states, proof, found.count, *times)
+            stamps = near.store_timestamp[rows]
+            times = int(stamps.min()), int(stamps.max())
+            lost[queue] = LostQueue(queue in states, proof, len(rows), *times)
     return dict(sorted(lost.items()))
 
 
-def _where_topics_begin(ends: LostEnds, topics: set[str]) -> dict[str, int]:
+def _where_topics_begin(health: Health, topics: set[str]) -> dict[str, int]:
     """Of topics whose queues with messages all begin at 0: the log offset of the first message.
 
     Older records of such a topic are of one that was deleted.
     """
     firsts: dict[str, int] = {}
-    for queue, state in ends.snapshot.queues.items():
+    for queue, state in health.snapshot.queues.items():
         if queue.topic in topics and state.min_offset < state.max_offset:
-            entries = ends.entries_of(queue, state.min_offset, state.min_offset + 1)
+            entries = health.view.entries(queue, state.min_offset, state.min_offset + 1)
             first = int(entries.log_offset[0]) if len(entries) and not state.min_offset else -1
             firsts[queue.topic] = min(first, firsts.get(queue.topic, first))
     return firsts
 
 
-def _records_near_the_ends(ends: LostEnds) -> dict[QueueId, _Found]:
-    start, end = ends.snapshot.log_start, ends.snapshot.log_end
+def _records_near_the_ends(health: Health) -> DispatchRequests | None:
+    start, end = health.snapshot.log_start, health.snapshot.log_end
     near = min(start + LOOKED_AT, end)
-    late = guess_record(ends.log, max(near, end - LOOKED_AT), end)
-    found: dict[QueueId, _Found] = {}
-    for requests in chain(ends.records.requests(start, near), ends.records.requests(late, end)):
-        for queue, rows in requests.by_queue():
-            found.setdefault(queue, _Found()).add(
-                requests.log_offset[rows], requests.store_timestamp[rows]
-            )
-    return found
+    late = guess_record(health.log, max(near, end - LOOKED_AT), end)
+    found = [*health.records.requests(start, near), *health.records.requests(late, end)]
+    return concat_requests(found) if found else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -41,19 +42,24 @@ from rmq_store.format.queues import Entry, QueueId, QueueSlice
 from rmq_store.format.retry_topics import KnownNames
 from rmq_store.format.topics import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
 from rmq_store.markers.checkpoint import Checkpoint
-from rmq_store.snapshot.lost_ends import LostEnds
-from rmq_store.snapshot.lost_queues import LostQueue, lost_queues
+from rmq_store.snapshot.health import Health
 from rmq_store.snapshot.queue_range import QueueState
 from rmq_store.snapshot.snapshot import StoreSnapshot
 
 LOG = logging.getLogger("rmqstore")
 _EMPTY = QueueState(0, 0, 0, 0)
 _FETCHED_AHEAD = 16 << 20  # bytes of queues to fetch before the first is read
+_MOST_KEPT = 250_000  # entries of short queues, 40 bytes each
+_MOST_OF_A_QUEUE = 1000  # a longer one is read again at little cost
 _MOST_AHEAD = 512  # queue ranges, so that the first ones are still cached when they are read
 
 
 class QueueView:
-    """The queues of one snapshot. `open_log` returns the log, and raises if the store is closed."""
+    """The queues of one snapshot.
+
+    `open_log` returns the log, and raises if the store is closed; `is_system`: whether a topic is the
+    broker's own.
+    """
 
     def __init__(
         self,
@@ -61,12 +67,15 @@ class QueueView:
         open_log: Callable[[], CommitLog],
         folders: QueueFolders,
         snapshot: StoreSnapshot,
+        is_system: Callable[[str], bool],
     ) -> None:
-        self._root = root
+        self._root, self.is_system = root, is_system
         self._open_log = open_log
         self._folders = folders
         self.snapshot = snapshot
         self._exts: dict[QueueId, QueueExt] = {}
+        self._kept: dict[QueueId, Entries] = {}
+        self._room = _MOST_KEPT
 
     def topics(self) -> list[str]:
         """Sorted names of all topics that have a queue."""
@@ -142,11 +151,9 @@ class QueueView:
         return KnownNames(frozenset(self.known_topics), readers)
 
     @cached_property
-    def lost_ends(self) -> LostEnds:
-        """What is missing at the ends of the queues."""
-        config = self._folders.config
-        log = self._open_log()
-        return LostEnds(self._root, log, config, self.snapshot, self.entries, self.offset_at_log)
+    def health(self) -> Health:
+        """What is missing in the store."""
+        return Health(self._root, self._open_log(), self._folders.config, self)
 
     def closed_end(self) -> int:
         """The end of the log of a store that was closed after its last record; else 0."""
@@ -180,17 +187,12 @@ class QueueView:
                 f"a broker's dispatch lists them. {database}, a RocksDB database, may have their "
                 "entries and is not read"
             )
-        for queue, lost in self.lost_queues.items():
+        for queue, lost in self.health.lost_queues.items():
             unless = "" if lost.records else "Unless its messages expired, "
             yield (
                 f"queue {queue.topic}/{queue.queue_id} {lost}. {unless}rmqstore rebuild lists its "
                 "messages in a new store, and source=commitlog reads them"
             )
-
-    @cached_property
-    def lost_queues(self) -> dict[QueueId, LostQueue]:
-        """Queues without messages that had some, with the proof; see `lost_queues`. Raises AccessError."""
-        return lost_queues(self.lost_ends, self.declared_topics)
 
     def state(self, queue: QueueId) -> QueueState:
         """The state of a queue. A queue without files in an existing topic is empty, as in the broker.
@@ -258,15 +260,28 @@ class QueueView:
         if state.batch:
             listed = self._batch_entries(queue, state, start, stop)
         else:
-            first, last = max(start, state.file_start), min(stop, state.file_stop)
-            listed = (
-                self._folders.files(queue).entries(first, last) if first < last else no_entries()
-            )
+            listed = self._plain_entries(queue, state, start, stop)
         if state.tail is None or stop <= int(state.tail.offset[0]):
             return listed
         tail = state.tail
         inside = (tail.offset + tail.count > start) & (tail.offset < stop)
         return concat_entries([listed, tail.take(inside)])
+
+    def _plain_entries(self, queue: QueueId, state: QueueState, start: int, stop: int) -> Entries:
+        """Those of a ConsumeQueue's files. Short queues that are read whole are kept, and read once."""
+        low, high = state.file_start, state.file_stop
+        first, last = max(start, low), min(stop, high)
+        if first >= last:
+            return no_entries()
+        kept = self._kept.get(queue)
+        if kept is not None:
+            whole = first == low and last == high
+            return kept if whole else kept.take(slice(first - low, last - low))
+        listed = self._folders.files(queue).entries(first, last)
+        if len(listed) == high - low and len(listed) <= min(_MOST_OF_A_QUEUE, self._room):
+            self._kept[queue] = listed
+            self._room -= len(listed)
+        return listed
 
     def fetch_ahead(self, slices: Sequence[QueueSlice]) -> None:
         """Fetch the first entries of each range in parallel, where they have to be fetched."""
@@ -361,7 +376,7 @@ class QueueView:
             return entries  # without a look for the folder, of which there may be many thousands
         ext = self._ext(queue)
         if ext is not None:
-            entries.tags_code = ext.tags_codes(entries.tags_code)
+            return replace(entries, tags_code=ext.tags_codes(entries.tags_code))
         return entries
 
     def _ext(self, queue: QueueId) -> QueueExt | None:

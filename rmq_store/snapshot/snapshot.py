@@ -8,11 +8,11 @@ offsets.
 from __future__ import annotations
 
 import gc
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -47,15 +47,13 @@ class StoreSnapshot:
     closed: bool = False  # there was no file `abort`: the last stop was clean
     misplaced: tuple[StoreError, ...] = ()  # undispatched records that are not in `queues`
     part: bool = False  # `queues` are some of the store's
+    # What Health found to be missing, each when something first asked; other processes get it too.
+    facts: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def batch_topics(self) -> set[str]:
         """The topics whose queues are BatchConsumeQueues."""
         return {queue.topic for queue, state in self.queues.items() if state.batch}
-
-    def only(self, queues: Iterable[QueueId]) -> StoreSnapshot:
-        """The snapshot with only these `queues`, for a part of a job."""
-        return replace(self, queues={queue: self.queues[queue] for queue in queues}, part=True)
 
 
 def take_snapshot(

@@ -66,7 +66,7 @@ def _has_lost(store: MessageStore, queue: QueueId) -> bool:
     state = store.snapshot().queues.get(queue)
     if state is not None and state.min_offset < state.max_offset:
         return False
-    lost = store.view.lost_queues.get(queue)
+    lost = store.view.health.lost_queues.get(queue)
     return lost is not None and lost.records > 0
 
 

@@ -241,7 +241,7 @@ def _compare(
     """Compare rows of one queue, in ascending order, with the entries at their offsets."""
     start, stop = int(found.offset[rows[0]]), int(found.offset[rows[-1]] + found.count[rows[-1]])
     entries = store.view.listed_entries(queue, start, stop)
-    compared = store.view.lost_ends.records.compare(queue, found, rows, entries)
+    compared = store.view.health.records.compare(queue, found, rows, entries)
     same = compared.listed
     _check_tags(store, queue, found, rows[same], compared.tags_code[same], findings)
     tally.listed[queue] += int(same.sum())

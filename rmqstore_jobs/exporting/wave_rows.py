@@ -14,7 +14,7 @@ from rmq_store.format.queues import QueueSlice
 from spark_source.damage import DamageHandler
 from spark_source.options.definitions import BY_LOG, CORRUPT, PERMISSIVE
 from spark_source.partition_reader import read_share
-from spark_source.planning.partitions import Share, end_shares, shares_of
+from spark_source.planning.partitions import Share, missing_shares, shares_of
 from spark_source.planning.query_plan import QueryPlan, ReadPlan
 
 TOPIC, DAY = "topic", "day"
@@ -46,10 +46,10 @@ class ExportRead:
         return pa.schema([*fields, pa.field(DAY, pa.date32())])
 
     def shares(self) -> list[tuple[int, Share]]:
-        """The shares with their numbers, and those that report what is missing at the ends."""
+        """The shares with their numbers, and those that report what is missing."""
         plan = QueryPlan((self.plan,))
         shares = shares_of(plan, self.columns)
-        return list(enumerate((*shares, *end_shares(plan, shares, self.columns))))
+        return list(enumerate((*shares, *missing_shares(plan, self.columns))))
 
     def batches(
         self, store: MessageStore, share: Share, damage: DamageHandler

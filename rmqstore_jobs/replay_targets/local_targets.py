@@ -21,7 +21,7 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import StoreError
 from rmq_store.files.journal import has_content
 from rmq_store.format.queues import QueueId
-from rmq_store.search.log_partitions import LogSlice
+from rmq_store.snapshot.log_slices import LogSlice
 from rmq_store.text.progress import Progress
 from rmq_store.writing.open_for_writing import with_log_of_its_own
 from rmqstore_jobs.replay_targets.replay_call import ReplayCall

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from rmq_store import MessageStore
 from rmq_store.files.durable_files import sync_folder
 from rmq_store.questions.answer_by_shares import ask
-from rmq_store.search.log_partitions import LogSlice
+from rmq_store.snapshot.log_slices import LogSlice
 from rmq_store.text.progress import Progress
 from rmqstore_jobs.replay_targets.broker_access import BrokerAccess
 from rmqstore_jobs.replay_targets.grpc_client import GrpcClient, group_of

@@ -12,7 +12,7 @@ from rmq_store import MessageStore
 from rmq_store.files.parallel import one_ahead
 from rmq_store.format.releases import Dialect
 from rmq_store.questions.answer_by_shares import ask
-from rmq_store.search.log_partitions import LogSlice
+from rmq_store.snapshot.log_slices import LogSlice
 from rmqstore_jobs.replaying.replay_question import Handled, ReplayRows, columns_for_store
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from rmqstore_jobs.running.spark_engine import cores_of, engine_of

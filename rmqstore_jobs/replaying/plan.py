@@ -10,9 +10,10 @@ from rmq_store import MessageStore, StoreSnapshot
 from rmq_store.files.journal import JournalError, has_content
 from rmq_store.format.queues import QueueSlice
 from rmq_store.format.topics import LMQ_PREFIX
-from rmq_store.search.log_partitions import LogSlice, joined, offset_steps, pieces_of
+from rmq_store.search.log_partitions import joined, offset_steps
 from rmq_store.search.plan_key_search import plan_keys
-from rmq_store.snapshot.wholly_selected_log import whole_range
+from rmq_store.snapshot.covered_range import covered_range
+from rmq_store.snapshot.log_slices import LogSlice, pieces_of
 from rmqstore_jobs.replaying.replay_journal import ReplayJournal, ReplayRun
 from rmqstore_jobs.replaying.replay_question import source_options
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
@@ -58,8 +59,8 @@ def _still_to_read(
             left = pieces_of(before.ranges, rest, source.view.offset_at_log) or left
         snapshot = source.snapshot()
         # The waves account for every byte of a range only with the other queues.
-        if whole_range(source.view, left, source.is_system_topic) is None:
-            snapshot = snapshot.only(there)
+        if covered_range(source.view, left) is None:
+            snapshot = source.view.health.only(there)
     return left, snapshot
 
 

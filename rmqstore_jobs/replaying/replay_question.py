@@ -19,10 +19,8 @@ from spark_source.damage import DamageHandler
 from spark_source.partition_reader import read_share
 from spark_source.planning.partitions import (
     Share,
-    accounted_range,
     cut_into_slices,
-    end_shares,
-    log_shares,
+    missing_shares,
 )
 from spark_source.planning.query_plan import QueryPlan, ReadPlan
 
@@ -145,7 +143,7 @@ class ReplayRows(Generic[_Part]):
     def plan(self, store: MessageStore) -> list[tuple[int, Share]]:
         """The shares with their numbers: slices in the order of the log, or queues.
 
-        The last ones report what is missing at the ends of the queues.
+        The last ones report what is missing.
         """
         ranges = self.read.ranges
         if not ranges:
@@ -156,8 +154,8 @@ class ReplayRows(Generic[_Part]):
             slices = cut_into_slices(
                 store, ranges, self.share_bytes, selected_bytes=self.selected_bytes
             )
-            shares = log_shares(0, slices, accounted_range(self.read, store, self.columns))
-        lost = end_shares(QueryPlan((self.read,)), shares, self.columns)
+            shares = [Share(0, piece) for piece in slices]
+        lost = missing_shares(QueryPlan((self.read,)), self.columns)
         return list(enumerate((*shares, *lost)))
 
     def work(
@@ -175,8 +173,8 @@ class ReplayRows(Generic[_Part]):
 
     def weight(self, share: tuple[int, Share]) -> int:
         """The selected bytes of a slice of the log."""
-        part = share[1].slice
-        return 0 if part is None else part.selected_bytes
+        part = share[1]
+        return 0 if part.slice is None or part.reports else part.slice.selected_bytes
 
     def merge(self, store: MessageStore, parts: Sequence[Handled[_Part]]) -> Handled[_Part]:
         """The parts of all shares, and the sums of their counts."""

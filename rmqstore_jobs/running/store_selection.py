@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rmq_store.format.queues import QueueId, QueueSlice
-from rmq_store.search.log_partitions import LogSlice, pieces_of
+from rmq_store.snapshot.log_slices import LogSlice, pieces_of
 from rmq_store.snapshot.lost_queues import LostQueue
 from spark_source.options.parse import SourceOptions, parse_options
 from spark_source.planning.query_plan import PinnedStore, ReadPlan, pin
@@ -37,7 +37,7 @@ def lost_from(plan: ReadPlan) -> Iterator[str]:
     with plan.store.open() as store:
         wanted = WantedTopics.of(store, plan.asked)
         assigned = None if plan.asked.assign is None else plan.asked.assign.of(store.broker_name)
-        for queue, lost in store.view.lost_queues.items():
+        for queue, lost in store.view.health.lost_queues.items():
             is_selected = wanted(queue.topic) if assigned is None else queue in assigned
             if lost.records and is_selected and _in_time(plan.asked, lost):
                 yield f"queue {queue.topic}/{queue.queue_id} {lost}; none of them was selected"

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, replace
 
 from rmq_store import MessageStore, StoreError
 from rmq_store.format.layout import MIN_RECORD_SIZE
 from rmq_store.format.queues import Entry, EntryAt, QueueId, QueueSlice
 from rmq_store.search.log_partitions import (
-    LogSlice,
     bins_of_queues,
     even_slices,
-    pieces_of,
     plan_partitions,
     stretches_of,
     with_at_most,
 )
 from rmq_store.search.plan_key_search import plan_keys
 from rmq_store.search.prefetch import entry_at
-from rmq_store.snapshot.uncovered_bytes import WholeRange
-from rmq_store.snapshot.wholly_selected_log import whole_range
+from rmq_store.snapshot.covered_range import LogRange, covered_range
+from rmq_store.snapshot.log_slices import LogSlice, pieces_of
 from spark_source.options.definitions import BY_QUEUE
 from spark_source.planning.query_plan import QueryPlan, ReadPlan
 
@@ -38,10 +35,9 @@ BYTES_AN_ENTRY = 160
 class Share:
     """What one task reads from store number `store`: a slice of the log, or some queue ranges.
 
-    `in_turn`: read queue after queue, each in order; else all of them in log order. `lost`: it has no
-    message, and reports what is missing at the ends of the queues. `compares`: it reports what the
-    slice of the log has and the queues lack at their ends. `accounts`: a range of the log, in which
-    it also reports what no entry lists.
+    `in_turn`: read queue after queue, each in order; else all of them in log order. Or it has no
+    message, and reports what is missing: `lost` is known, `finds_missing` in the slice of the log,
+    by a look at all records there if it `compares`, else at those that no entry lists.
     """
 
     store: int
@@ -49,13 +45,13 @@ class Share:
     ranges: tuple[QueueSlice, ...] | None = None
     in_turn: bool = False
     lost: tuple[StoreError, ...] = ()
+    finds_missing: bool = False
     compares: bool = False
-    accounts: LogSlice | None = None
 
     @property
-    def checks_ends(self) -> bool:
+    def reports(self) -> bool:
         """Whether it reports what is missing, instead of messages."""
-        return bool(self.lost) or self.compares
+        return bool(self.lost) or self.finds_missing
 
 
 def shares_of(plan: QueryPlan, columns: Sequence[str] | None = None) -> list[Share]:
@@ -79,75 +75,44 @@ def shares_of(plan: QueryPlan, columns: Sequence[str] | None = None) -> list[Sha
     return again
 
 
-def end_shares(
-    plan: QueryPlan,
-    shares: Sequence[Share],
-    columns: Sequence[str] | None = None,
-    *,
-    compare: bool = False,
+def missing_shares(
+    plan: QueryPlan, columns: Sequence[str] | None = None, *, compare: bool = False
 ) -> list[Share]:
-    """Shares that report what is missing at the ends of the queues; none for a sound store.
+    """Shares that report what is missing; none for a sound store, if a look at it takes milliseconds.
 
-    `shares`: those that read the messages. With verifyQueue, and with `compare` for messages that are
-    not all of a range of the log, there are shares that compare the whole log with the queues. Else, if
-    the messages are all of a range of the log and their shares are not slices of it, there are shares
-    that account for the range.
+    With verifyQueue, and with `compare` for messages that are not all of a range of the log, there are
+    shares that compare the whole log with the queues. Else there are shares that account for such a
+    range if it is long.
     """
     found: list[Share] = []
     for number, of_store in enumerate(plan.stores):
         ranges = (*of_store.ranges, *of_store.empty)
         if of_store.limits is not None or of_store.nothing or not ranges:
             continue
-        snapshot, target = of_store.store.snapshot, of_store.asked.max_bytes_per_partition
         with of_store.store.open() as store:
-            whole = accounted_range(of_store, store, columns)
-            if whole is not None and not any(
-                one.store == number and one.accounts is not None for one in shares
-            ):
-                start = snapshot.log_start if whole.start is None else whole.start
-                stop = snapshot.log_end if whole.stop is None else whole.stop
-                slices = even_slices(start, stop, target, 1)
-                found += [Share(number, piece, (), accounts=piece) for piece in slices]
-            compared = of_store.asked.verify_queue or (compare and whole is None)
-            lost = _lost_ends(of_store, store, ranges, whole, compared=compared)
-        if compared:
-            slices = even_slices(snapshot.log_start, snapshot.log_end, target, 1)
-            found += [Share(number, piece, compares=True) for piece in slices]
+            health = store.view.health
+            covered = accounted_range(of_store, store, columns)
+            compares = of_store.asked.verify_queue or (compare and covered is None)
+            by_shares = compares or (covered is not None and not health.is_quick(covered, ranges))
+            lost = tuple(
+                health.errors(ranges, compare=compares, covered=covered, elsewhere=by_shares)
+            )
+        if by_shares:
+            snapshot, target = of_store.store.snapshot, of_store.asked.max_bytes_per_partition
+            start, stop = (None, None) if covered is None else (covered.start, covered.stop)
+            stop = snapshot.log_end if stop is None else stop
+            found += [
+                Share(number, piece, finds_missing=True, compares=compares)
+                for piece in even_slices(start or snapshot.log_start, stop, target)
+            ]
         if lost:
             found.append(Share(number, lost=lost))
     return found
 
 
-def _lost_ends(
-    plan: ReadPlan,
-    store: MessageStore,
-    ranges: Sequence[QueueSlice],
-    whole: WholeRange | None,
-    *,
-    compared: bool,
-) -> tuple[StoreError, ...]:
-    """What is missing at the ends of the queues, as far as no other share reports it.
-
-    `compared`: other shares compare the whole log with the queues.
-    """
-    ends = store.view.lost_ends
-    if compared:
-        found = ends.errors_beside_records(ranges)
-    elif whole is not None:
-        found = ends.errors_beside_bytes(ranges, None if plan.is_wave else whole)
-    else:
-        found = ends.errors(ranges)
-    lost = tuple(found)
-    if plan.is_wave and whole is not None:
-        return lost  # other waves report the damage outside of this one
-    if any(part.stop >= store.max_offset(*part.queue) for part in ranges):
-        lost += tuple(e for e in plan.damage if whole is None or not whole.covers(e.offset))
-    return lost
-
-
 def accounted_range(
     plan: ReadPlan, store: MessageStore, columns: Sequence[str] | None
-) -> WholeRange | None:
+) -> LogRange | None:
     """The range of the log of which the plan reads all messages of users' topics; None without one.
 
     None too if `columns` (default: those of the option) are read without the log.
@@ -155,28 +120,16 @@ def accounted_range(
     skips = plan.nothing or plan.asked.verify_queue or not plan.ranges
     if plan.limits is not None or plan.places is not None or skips or not plan.reads_log(columns):
         return None
-    return whole_range(store.view, (*plan.ranges, *plan.empty), store.is_system_topic)
+    covered = covered_range(store.view, (*plan.ranges, *plan.empty))
+    return None if covered is None else replace(covered, alone=plan.is_wave)
 
 
-def log_shares(number: int, slices: Sequence[LogSlice], whole: WholeRange | None) -> list[Share]:
-    """Shares for adjacent slices of the log of a store. Together they account for the `whole` range."""
-    if whole is None:
-        return [Share(number, piece) for piece in slices]
-    cuts = [piece.stop for piece in slices[:-1]]
-    edges = pairwise([whole.start, *cuts, whole.stop])
-    return [
-        Share(number, piece, accounts=LogSlice(start, stop, 0))
-        for piece, (start, stop) in zip(slices, edges, strict=True)
-    ]
-
-
-def end_errors(plan: ReadPlan, share: Share, store: MessageStore) -> Iterable[StoreError]:
-    """What a share of `end_shares` reports."""
-    if not share.compares:
+def missing_errors(plan: ReadPlan, share: Share, store: MessageStore) -> Iterable[StoreError]:
+    """What a share of `missing_shares` reports."""
+    if share.slice is None:
         return share.lost
-    assert share.slice is not None
     ranges = (*plan.ranges, *plan.empty)
-    return store.view.lost_ends.unlisted(ranges, share.slice.start, share.slice.stop)
+    return store.view.health.errors_in(share.slice, ranges, compare=share.compares)
 
 
 def _most_shares(plan: ReadPlan) -> int:
@@ -236,8 +189,7 @@ class _SharesOfStore:
             self.store, ranges, target, least, most, size_at=self._size_at(ranges)
         )
         if tuple(ranges) == self.plan.ranges:
-            whole = accounted_range(self.plan, self.store, self.columns)
-            return log_shares(self.number, slices, whole)
+            return [Share(self.number, piece) for piece in slices]
         # There are usually few parts of the ranges, so the share contains them.
         return [
             Share(self.number, ranges=tuple(pieces))

@@ -12,13 +12,12 @@ from rmq_store import MessageStore, StoreSnapshot
 from rmq_store.admin.info import newest_store_timestamp
 from rmq_store.arrow.column_definitions import column_names
 from rmq_store.arrow.column_values import needs_log
-from rmq_store.errors import StoreError
 from rmq_store.files.remote.remote_store import Listing
 from rmq_store.files.remote.uri_filesystem import StorageOptions
 from rmq_store.format.queues import QueueSlice
 from rmq_store.reading.log_reader import Limits
+from rmq_store.snapshot.covered_range import covered_range
 from rmq_store.snapshot.snapshot import collector_paused
-from rmq_store.snapshot.wholly_selected_log import whole_range
 from spark_source.options.definitions import COMMITLOG
 from spark_source.options.parse import SourceOptions
 from spark_source.planning.selection import (
@@ -72,7 +71,6 @@ class ReadPlan:
     words: frozenset[str] | None = None
     nothing: bool = False  # the filters exclude everything
     empty: tuple[QueueSlice, ...] = ()  # selected queues without a message: their end may be lost
-    damage: tuple[StoreError, ...] = ()  # of the log near its end, where no queue lists it
     is_wave: bool = False  # a job reads the rest of the selection by other plans
 
     @property
@@ -192,7 +190,6 @@ def _plan_of(target: Target, store: MessageStore, asked: SourceOptions) -> ReadP
     limits = None
     ranges: tuple[QueueSlice, ...] = ()
     empty: tuple[QueueSlice, ...] = ()
-    damage: tuple[StoreError, ...] = ()
     snapshot = store.snapshot()
     if asked.source == COMMITLOG:
         limits = LogLimits(WantedTopics.of(store, asked), asked)
@@ -200,13 +197,9 @@ def _plan_of(target: Target, store: MessageStore, asked: SourceOptions) -> ReadP
         selected = select_ranges(store, asked)
         ranges = tuple(part for part in selected if len(part))
         empty = tuple(part for part in selected if not len(part))
-        if asked.table is None:
-            whole = whole_range(store.view, selected, store.is_system_topic)
-            # A read that accounts for every byte of a range needs the other queues too.
-            if whole is None:
-                snapshot = snapshot.only(part.queue for part in selected)
-            if whole is None or whole.stop is not None:
-                damage = tuple(store.view.lost_ends.unlisted_damage)
+        # A read that accounts for every byte of a range needs the other queues too.
+        if asked.table is None and covered_range(store.view, selected) is None:
+            snapshot = store.view.health.only(part.queue for part in selected)
     pinned = PinnedStore(
         target.path,
         target.broker_conf,
@@ -215,7 +208,7 @@ def _plan_of(target: Target, store: MessageStore, asked: SourceOptions) -> ReadP
         asked.storage_options,
         store.listing(),
     )
-    return ReadPlan(pinned, ranges, asked, limits, empty=empty, damage=damage)
+    return ReadPlan(pinned, ranges, asked, limits, empty=empty)
 
 
 def replaced(plan: QueryPlan, **changed: Any) -> QueryPlan:

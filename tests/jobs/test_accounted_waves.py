@@ -16,11 +16,11 @@ from rmqstore_jobs.replaying.plan import planned
 from rmqstore_jobs.replaying.replay_journal import ReplayJournal
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from spark_source.options.parse import parse_options
-from spark_source.planning.partitions import accounted_range, end_shares, shares_of
+from spark_source.planning.partitions import accounted_range, missing_shares
 from spark_source.planning.query_plan import pin_all
 from spark_source.spark_reader import RmqStoreReader
 from spark_source.spark_types import spark_schema
-from tests.snapshot.test_lost_ends import (
+from tests.snapshot.test_health import (
     WIDTH,
     far_from_the_ends,
     forget_consumers,
@@ -188,7 +188,7 @@ def test_no_wave_of_a_store_that_lost_nothing_reports_anything(name: str, tmp_pa
 def test_the_range_of_a_wave_begins_where_the_one_before_ends(
     golden: Callable[[str], GoldenStore],
 ) -> None:
-    from rmq_store.search.log_partitions import pieces_of
+    from rmq_store.snapshot.log_slices import pieces_of
     from spark_source.planning.partitions import cut_into_slices
 
     plan = pin_all(parse_options({"path": golden("clean-5.5.0").path})).stores[0]
@@ -208,8 +208,7 @@ def test_a_selection_of_topics_accounts_for_no_range(golden: Callable[[str], Gol
     plan = pin_all(parse_options(options))
     with plan.stores[0].store.open() as store:
         assert accounted_range(plan.stores[0], store, None) is None
-    shares = shares_of(plan)
-    assert end_shares(plan, shares) == []
+    assert missing_shares(plan) == []
 
 
 def test_the_journal_keeps_the_ranges_of_the_first_run(

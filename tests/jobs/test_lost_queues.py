@@ -100,7 +100,7 @@ def test_a_topic_that_was_created_again_is_not_lost(tmp_path: Path) -> None:
     words = [store.path, "--to", str(tmp_path / "e"), "--format", "jsonl", "--topic", "orders"]
     assert export.main(words) == 0
     with MessageStore.open(store.path) as opened:
-        assert [lost.records for lost in opened.view.lost_queues.values()] == [0, 0, 0]
+        assert [lost.records for lost in opened.view.health.lost_queues.values()] == [0, 0, 0]
 
 
 def test_a_lost_queue_counts_in_the_times_of_its_records(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from itertools import groupby
 import pytest
 
 from rmq_store import MessageStore, QueueSlice
-from rmq_store.reading import log_order
+from rmq_store.consumequeue import log_order
 from tests.conftest import GoldenStore
 
 OF_THE_QUEUE = ("topic", "queueId", "queueOffset", "commitLogOffset", "storeSize", "tagsCode")

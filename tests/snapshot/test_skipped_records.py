@@ -9,7 +9,7 @@ import pytest
 from rmq_store import MessageStore, QueueId, StoreError
 from rmq_store.admin.rebuild import rebuild
 from rmq_store.recovery.recover_store import recover
-from rmq_store.snapshot import lost_ends
+from rmq_store.snapshot import health
 from rmq_store.verify.findings import Severity
 from rmq_store.verify.verify_store import verify
 from tests.support.golden import GoldenStore, offsets, unpack
@@ -59,7 +59,7 @@ def test_a_read_reports_each_record_that_the_queue_skips(
 def test_a_read_of_one_topic_reports_a_record_far_from_the_end_of_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int, more: int
 ) -> None:
-    monkeypatch.setattr(lost_ends, "LOOKED_AT", 1 << 10)
+    monkeypatch.setattr(health, "LOOKED_AT", 1 << 10)
     golden, skipped = twice(tmp_path, first, more)
     with golden.open() as store:
         slices = store.view.ranges_of(["orders"])
@@ -76,11 +76,11 @@ def test_a_read_of_one_topic_reports_a_record_far_from_the_end_of_the_log(
 def test_a_read_of_one_topic_of_a_large_store_looks_at_the_ends_alone_and_verify_queue_at_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lost_ends, "LOOKED_AT", 1 << 10)
+    monkeypatch.setattr(health, "LOOKED_AT", 1 << 10)
     golden, skipped = twice(tmp_path, 11)
     with golden.open() as store:
         entries = sum(store.max_offset(*q) - store.min_offset(*q) for q in store.queues())
-    monkeypatch.setattr(lost_ends, "MOST_LISTED", entries - 1)
+    monkeypatch.setattr(health, "MOST_LISTED", entries - 1)
     with golden.open() as store:
         slices = store.view.ranges_of(["orders"])
         assert sum(batch.num_rows for batch in store.read_slices(slices)) == sum(map(len, slices))
@@ -98,8 +98,8 @@ def test_the_table_damage_of_one_topic_of_a_large_store_lists_the_record(
     from spark_source.planning.query_plan import pin_all
     from spark_source.table_reader import TableReader, table_schema
 
-    monkeypatch.setattr(lost_ends, "LOOKED_AT", 1 << 10)
-    monkeypatch.setattr(lost_ends, "MOST_LISTED", 0)
+    monkeypatch.setattr(health, "LOOKED_AT", 1 << 10)
+    monkeypatch.setattr(health, "MOST_LISTED", 0)
     golden, skipped = twice(tmp_path, 11)
     plan = pin_all(parse_options({"path": golden.path, "topic": "orders", "table": "damage"}))
     table = TableReader(plan, "damage", table_schema("damage"))

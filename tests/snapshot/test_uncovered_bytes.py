@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import pickle
+import shutil
 from pathlib import Path
 
 import pytest
 
-from rmq_store import QueueId, StoreError
+from rmq_store import MessageStore, QueueId, StoreError
 from rmq_store.errors import CorruptQueueError
-from tests.snapshot.test_lost_ends import (
+from rmq_store.snapshot import health
+from rmq_store.snapshot.unlisted_records import UnlistedRecords
+from tests.snapshot.test_health import (
+    ORDERS,
     WIDTH,
     far_from_the_ends,
     forget_consumers,
@@ -190,3 +195,46 @@ def test_the_rest_of_a_record_whose_entry_has_a_wrong_size_is_no_damage_of_the_l
     assert [(error.code, error.offset) for error in met] == [
         ("RMQSTORE_CORRUPT_QUEUE", record["commitLogOffset"])
     ]
+
+
+def test_a_query_of_one_topic_reports_in_spark_what_a_direct_read_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the snapshot of all queues proves it, and the plan for one topic has the queues of that."""
+    from spark_source.options.parse import parse_options
+    from spark_source.planning.partitions import missing_shares
+    from spark_source.planning.query_plan import pin_all
+
+    monkeypatch.setattr(health, "LOOKED_AT", 0)
+    golden = unpack("clean-5.2.0", tmp_path)
+    forget_consumers(golden)
+    shutil.rmtree(Path(golden.path, "index"))
+    count, _ = last_of(golden, ORDERS)
+    hurt_queue(golden, ORDERS, count - 3, bytes(3 * WIDTH))
+    plan = pin_all(parse_options({"path": golden.path, "topic": ORDERS.topic}))
+    (share,) = missing_shares(pickle.loads(pickle.dumps(plan)))
+    met: list[StoreError] = []
+    with golden.open() as store:
+        list(store.read_batches(ORDERS.topic, on_damage=met.append))
+    assert [str(error) for error in share.lost] == [str(error) for error in met]
+    assert [error.entry and error.entry[:3] for error in met] == [(*ORDERS, count - 3)]
+
+
+def test_what_is_missing_is_looked_for_once_a_snapshot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    golden = unpack("clean-5.2.0", tmp_path)
+    count, _ = last_of(golden, ORDERS)
+    hurt_queue(golden, ORDERS, count - 3, bytes(3 * WIDTH))
+    met: list[StoreError] = []
+    with golden.open() as store:
+        list(store.read_batches(ORDERS.topic, on_damage=met.append))
+        snapshot = pickle.loads(pickle.dumps(store.snapshot()))
+    assert [error.entry and error.entry[:3] for error in met] == [(*ORDERS, count - 3)]
+    monkeypatch.setattr(UnlistedRecords, "look_at", None)
+    monkeypatch.setattr(UnlistedRecords, "search", None)
+    again: list[StoreError] = []
+    with MessageStore.open(golden.path, snapshot=snapshot) as store:
+        for _ in range(2):
+            list(store.read_batches(on_damage=again.append))
+    assert [str(error) for error in again] == [str(error) for error in met] * 2

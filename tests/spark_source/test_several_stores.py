@@ -20,7 +20,7 @@ from rmq_store.errors import (
     UnknownQueueError,
 )
 from spark_source.options.parse import parse_options
-from spark_source.planning.partitions import end_shares, shares_of
+from spark_source.planning.partitions import missing_shares, shares_of
 from spark_source.planning.query_plan import PinnedStore, pin_all
 from tests.conftest import unpack, user_topic
 from tests.support.spark.reads import rows_of
@@ -179,7 +179,7 @@ def test_a_query_has_the_files_of_one_store_open_at_a_time(golden: Golden, tmp_p
     try:
         plan = pin_all(parse_options(options))
         shares = shares_of(plan)
-        shares += end_shares(plan, shares)
+        shares += missing_shares(plan)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
     assert {share.store for share in shares} == set(range(20))

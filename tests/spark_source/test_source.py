@@ -17,7 +17,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from rmq_store.arrow.column_definitions import COLUMNS, DEFAULT_NAMES
 from rmq_store.format.layout import SysFlag
-from rmq_store.search.log_partitions import LogSlice
+from rmq_store.snapshot.log_slices import LogSlice
 from spark_source.options.parse import parse_options
 from spark_source.source import RmqStoreSource, pin
 from spark_source.spark_reader import LogPartition, RmqStoreReader

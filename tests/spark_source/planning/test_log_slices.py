@@ -15,15 +15,14 @@ from rmq_store.search.log_partitions import (
     QUEUES_IN_ALL,
     QUEUES_OF_ONE_SLICE,
     Bound,
-    LogSlice,
     Stretch,
     cut_log,
     looked_at,
-    pieces_of,
     plan_partitions,
     resolve,
     sample_offsets,
 )
+from rmq_store.snapshot.log_slices import LogSlice, pieces_of
 from tests.support.running.examples import fast
 
 ORDERS = QueueId("orders", 0)

@@ -1,25 +1,45 @@
-"""Finds the range of the log that a selection covers: it has every message of users' topics there."""
+"""Log range fully covered by the selection: it has every message of users' topics there."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from rmq_store.format.queues import QueueId, QueueSlice
-from rmq_store.snapshot.queue_view import QueueView
-from rmq_store.snapshot.uncovered_bytes import WholeRange
 
-_MOST_OTHERS = 1000  # queues that a read looks at beside those that it returns
+if TYPE_CHECKING:
+    from rmq_store.snapshot.queue_view import QueueView
 
-
-class _Place(NamedTuple):
-    start: int
-    stop: int
+_MOST_OTHERS = 1000  # queues whose entries are read beside those of the selection
 
 
-def whole_range(
-    view: QueueView, parts: Iterable[QueueSlice], is_system: Callable[[str], bool]
-) -> WholeRange | None:
+@dataclass(frozen=True, slots=True)
+class LogRange:
+    """Log range [start, stop) of which a selection has all messages of `queues`.
+
+    None means the log's start or end. `alone`: another read reports what is missing elsewhere.
+    """
+
+    start: int | None
+    stop: int | None
+    queues: frozenset[QueueId]
+    alone: bool = False
+
+    @property
+    def is_log(self) -> bool:
+        """Whether it is the whole log."""
+        return self.start is None and self.stop is None
+
+    def covers(self, log_offset: int | None) -> bool:
+        """Whether a log offset is in the range."""
+        if log_offset is None:
+            return False
+        after = self.start is None or log_offset >= self.start
+        return after and (self.stop is None or log_offset < self.stop)
+
+
+def covered_range(view: QueueView, parts: Iterable[QueueSlice]) -> LogRange | None:
     """The log range of which `parts` are all messages of users' topics; None if there is none.
 
     A selection of all messages between two places of the log has one: all messages, a wave of a job,
@@ -34,21 +54,23 @@ def whole_range(
     states = view.snapshot.queues
     there = [part for part in parts if part.queue in states]
     chosen = {part.queue: part for part in there}
-    topics = {queue.topic for queue in chosen}
-    users = [queue for queue in states if queue.topic in topics or not is_system(queue.topic)]
-    queues = frozenset(users)
-    rest = [queue for queue in states if queue not in queues]
-    if not chosen or len(chosen) < len(there) or len(rest) > _MOST_OTHERS:
+    queues = users_queues(view, {queue.topic for queue in chosen})
+    others = len(states) - len(queues)
+    if not chosen or len(chosen) < len(there) or others > _MOST_OTHERS:
         return None
-    edges = _edges(view, chosen, users)
-    if edges is None:
-        return None
-    slices = (QueueSlice(q, states[q].min_offset, states[q].max_offset) for q in sorted(rest))
-    return WholeRange(queues, tuple(part for part in slices if len(part)), *edges)
+    edges = _edges(view, chosen, queues)
+    return None if edges is None else LogRange(*edges, queues)
+
+
+def users_queues(view: QueueView, topics: Collection[str]) -> frozenset[QueueId]:
+    """The queues of users' topics, and those of `topics`."""
+    own = {queue.topic for queue in view.snapshot.queues}
+    users = {topic for topic in own if topic in topics or not view.is_system(topic)}
+    return frozenset(queue for queue in view.snapshot.queues if queue.topic in users)
 
 
 def _edges(
-    view: QueueView, chosen: dict[QueueId, QueueSlice], users: Sequence[QueueId]
+    view: QueueView, chosen: dict[QueueId, QueueSlice], users: frozenset[QueueId]
 ) -> tuple[int | None, int | None] | None:
     """Start and stop of the log range in which only `chosen` parts of the users' queues lie."""
     states = view.snapshot.queues
@@ -68,9 +90,7 @@ def _edges(
     stop = max(place.stop for place in last if place is not None)
     before: int | None = None
     is_last = True
-    for queue in users:
-        if queue in full:
-            continue
+    for queue in users - full:
         state, part = states[queue], chosen.get(queue)
         if part is None or not len(part):
             at = view.offset_at_log(queue, start)
@@ -88,15 +108,15 @@ def _edges(
     return before, None if is_last else stop
 
 
-def _place(view: QueueView, queue: QueueId, offset: int) -> _Place | None:
+def _place(view: QueueView, queue: QueueId, offset: int) -> range | None:
     """The log offsets of the record at a queue offset; None if its entry points to no record."""
     if not view.is_batch(queue):
         entry = view.entry_at(queue, offset)
         return (
-            None if entry is None else _Place(entry.log_offset, entry.log_offset + int(entry.size))
+            None if entry is None else range(entry.log_offset, entry.log_offset + int(entry.size))
         )
     found = view.entries(queue, offset, offset + 1)
     if not len(found) or not found.points_to_record[0]:
         return None
     start = int(found.log_offset[0])
-    return _Place(start, start + int(found.size[0]))
+    return range(start, start + int(found.size[0]))

@@ -1,18 +1,20 @@
-"""Finds messages missing at the end of a queue or of the log.
+"""Find messages missing at the end of a queue or of the log, and records that no queue lists.
 
 Nothing in a queue file says where the queue ends, so a lost end looks like a shorter queue. The proof is
 in other files: bytes after the last entry, offsets that consumers have reached, records in the log, the
-checkpoint. It is looked at once, when a read reaches the first or last message of a queue.
+checkpoint. A read reports what it meets; what is missing is asked of Health when its rows are read.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 
@@ -23,6 +25,7 @@ from rmq_store.commitlog.walk import SoundRun, end_now
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.consumer_offsets import read_consumer_offsets, read_delay_offsets
 from rmq_store.consumequeue.entry_of_record import other_queues
+from rmq_store.consumequeue.log_order import in_log_order
 from rmq_store.errors import (
     CorruptQueueError,
     CorruptRecordError,
@@ -31,12 +34,12 @@ from rmq_store.errors import (
     StoreError,
     shown_path,
 )
-from rmq_store.format.entries import concat_entries
+from rmq_store.format.array_types import Mask, concatenated
+from rmq_store.format.entries import Entries
 from rmq_store.format.layout import (
     ABORT_FILE,
-    BATCH_CONSUMEQUEUE_DIR,
     CHECKPOINT_FILE,
-    CONSUMEQUEUE_DIR,
+    FILLER_SIZE,
     QUEUE_ENTRY,
 )
 from rmq_store.format.properties import decode_properties
@@ -44,22 +47,25 @@ from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.topics import LMQ_PREFIX
 from rmq_store.index.index_file_reader import open_index_files
 from rmq_store.markers.checkpoint import Checkpoint
-from rmq_store.snapshot.lost_end_records import (
-    EntriesOf,
+from rmq_store.snapshot.covered_range import LogRange, users_queues
+from rmq_store.snapshot.log_slices import LogSlice, pieces_of
+from rmq_store.snapshot.lost_queues import LOOKED_AT, LostQueue, lost_queues
+from rmq_store.snapshot.queue_range import QueueState
+from rmq_store.snapshot.uncovered_bytes import Places, missing_in
+from rmq_store.snapshot.undispatched_records import guess_record
+from rmq_store.snapshot.unlisted_records import (
     Missing,
     MissingRecords,
     Unlisted,
     UnlistedRecords,
 )
-from rmq_store.snapshot.snapshot import StoreSnapshot
-from rmq_store.snapshot.uncovered_bytes import UncoveredBytes, WholeRange
-from rmq_store.snapshot.undispatched_records import guess_record
 from rmq_store.text.sizes import size
 
-LOG = logging.getLogger("rmqstore")
+if TYPE_CHECKING:
+    from rmq_store.snapshot.queue_view import QueueView
+    from rmq_store.snapshot.snapshot import StoreSnapshot
 
-LOOKED_AT = 4 << 20
-"""Bytes at the start and at the end of the log that every read compares with the queues."""
+LOG = logging.getLogger("rmqstore")
 
 MOST_LISTED = 250_000
 """Entries of all queues, up to which a read that reaches a queue's end compares them with the whole log.
@@ -73,113 +79,179 @@ _MOST_UNLISTED = 16 << 20  # bytes in no entry, as of a deleted topic, that are 
 _SEARCHED = 64 << 20  # bytes of the log searched for what a consumer's offset says was in a queue
 _ITEMS_TRIED = 64  # of all index files; each is a place of the disk
 _MOST_DAMAGE = 10  # damaged ranges compared with the entries
+_ROWS = 1 << 16  # entries looked at together
+_T = TypeVar("_T")
 _SKIPPED = "Read with source=commitlog to get the message; rebuild skips it, as a broker does"
 _REBUILD = "Read with source=commitlog, or rebuild the queues: rmqstore rebuild"
 
 
-class LostEnds:
-    """What is missing at the ends of the queues of one snapshot.
+class _Fact(Generic[_T]):
+    """A property of Health that is computed once a snapshot, and sent to other processes with it."""
 
-    `entries_of`, `offset_at_log`: those of QueueView.
+    def __init__(self, compute: Callable[[Health], _T]) -> None:
+        self._compute, self.__doc__ = compute, compute.__doc__
+
+    def __get__(self, health: Health, owner: type[Health]) -> _T:
+        facts, name = health.snapshot.facts, self._compute.__name__
+        if name not in facts:
+            facts[name] = self._compute(health)
+        found: _T = facts[name]
+        return found
+
+
+class Health:
+    """What is missing in the snapshot of a view, and the errors that say so.
+
+    That is: messages at the start and the end of queues, the end of the log, records that their queue
+    does not list, bytes of the log that no entry lists, and queues that have lost all messages.
     """
 
-    def __init__(
-        self,
-        root: Path,
-        log: CommitLog,
-        config: StoreConfig,
-        snapshot: StoreSnapshot,
-        entries_of: EntriesOf,
-        offset_at_log: Callable[[QueueId, int], int],
-    ) -> None:
-        self._root, self.log, self._config = root, log, config
-        self.snapshot, self.entries_of = snapshot, entries_of
-        self._offset_at_log = offset_at_log
-        self.records = UnlistedRecords(root, log, config, snapshot, entries_of, offset_at_log)
+    def __init__(self, root: Path, log: CommitLog, config: StoreConfig, view: QueueView) -> None:
+        self._root, self.log, self._config, self.view = root, log, config, view
+        self.snapshot = view.snapshot
+        self.records = UnlistedRecords(root, log, config, view)
         self._searched: dict[QueueId, Missing | None] = {}
 
     def errors(
         self,
         parts: Sequence[QueueSlice],
-        whole_log: bool = False,
-        uncovered: UncoveredBytes | None = None,
         *,
-        sound: bool = False,
+        compare: bool = False,
+        covered: LogRange | None = None,
+        elsewhere: bool = False,
+        sound: bool = True,
     ) -> Iterator[StoreError]:
-        """An error for each queue of `parts` that lacks messages at an end that `parts` reach.
+        """What a read of `parts` lacks, as errors.
 
-        One for each record inside of `parts` that its queue does not list, and one more if the log
-        lacks its own end. With `whole_log`, compares every record of the log with the queues;
-        with `uncovered`, those that no entry lists. By default, the latter if the store has up to
-        `MOST_LISTED` entries, else the records near the log's ends. `sound`: the entries of `uncovered`
-        lead to records of their own queues.
+        One for each queue that lacks messages at an end that `parts` reach, one for each record inside of
+        `parts` that its queue does not list, and one if the log lacks its own end. Looks at:
+
+        - with `compare`, all records of the log;
+        - with `covered`, the range of the log of which `parts` are all messages, the bytes there that
+          no entry lists;
+        - by default, the same bytes of all of the log if the store has up to `MOST_LISTED` entries, else
+          the records near the log's ends.
+
+        `elsewhere`: other processes look, by `errors_in`. `sound`: the entries of `covered` lead to
+        records of their own queues.
         """
         first, last = self._reached_ends(parts)
-        if whole_log:
-            start, stop = self.snapshot.log_start, self.snapshot.log_end
-            found = self.records.search({part.queue for part in parts}, start, stop)
-            missing = {queue: lost for queue, lost in found.ends.items() if queue in first | last}
-            yield from self._inside(found, parts)
-        else:
-            seen: UncoveredBytes | WholeRange | None = uncovered
-            found_all = self._in_whole_log if uncovered is None else None
-            # Where an entry of another queue (a light one, or one that leads to the wrong place) lists the
-            # bytes of a record, a look at those that none lists does not see that its queue lost it.
-            all_seen = sound and self._covers_log(uncovered) and not _light(self.snapshot.queues)
-            missing = {} if all_seen else self._missing_near(first, last)
-            self._say_unseen(first | last, uncovered is not None or found_all is not None)
-            if found_all is not None:
-                ends = found_all.ends.items()
-                missing |= {queue: lost for queue, lost in ends if queue in first | last}
-                yield from self._inside(found_all, parts)
-                seen = WholeRange(frozenset(), ())
-            yield from self._inside_near(parts, seen)
-        if uncovered is not None:
-            missing |= uncovered.missing.ends
-            yield from self._inside(uncovered.missing)
-        for queue in sorted(missing):
-            yield self._unlisted(queue, missing[queue])
-        for error in () if self._covers_log(uncovered) else self._damage_near_end(last):
-            if uncovered is None or error.offset is None or not uncovered.covers(error.offset):
-                yield error
-        if uncovered is not None:
-            yield from self._uncovered_damage(uncovered)
+        found = None if elsewhere else self._found(parts, covered, compare=compare)
+        seen = found is not None if covered is None else self._is_all(covered)
+        near = MissingRecords()
+        if not compare:
+            near = self._near(first, last, covered, all_seen=seen, sound=sound)
+            self._say_unseen(first | last, found is not None or covered is not None)
+        missing = near.ends
+        if found is not None:
+            asked = first | last if covered is None else covered.queues
+            missing |= {queue: lost for queue, lost in found.ends.items() if queue in asked}
+            yield from self._inside(found, parts, covered)
+        yield from self._inside(near, parts)
+        yield from (self._unlisted(queue, missing[queue]) for queue in sorted(missing))
+        if last and not self._is_all(covered) and not (covered and covered.alone):
+            damage = self.damage_near_end
+            yield from (e for e in damage if covered is None or not covered.covers(e.offset))
+        if found is not None and covered is not None:
+            yield from self._damage(found)
         yield from self._beside_records(last, missing)
 
-    def errors_beside_records(self, parts: Sequence[QueueSlice]) -> Iterator[StoreError]:
-        """The errors that no comparison of records with queues finds; `unlisted` gives the others."""
-        _, last = self._reached_ends(parts)
-        yield from self._beside_records(last, ())
-
-    def errors_beside_bytes(
-        self, parts: Sequence[QueueSlice], whole: WholeRange | None = None
+    def errors_in(
+        self, piece: LogSlice, parts: Sequence[QueueSlice], *, compare: bool
     ) -> Iterator[StoreError]:
-        """Errors not found by the check of `uncovered` bytes, which `errors_of` gives.
+        """The errors of `errors` for a slice of the log, of which `parts` are all messages.
 
-        Those of records that another queue lists too, as a light queue does. `whole`: the range of these
-        bytes, if nobody else reads the others; then what queues lack outside of it is an error too.
+        With `compare`, for one of which they are some. Adjacent slices, wherever they are cut, give
+        each record once.
         """
-        first, last = self._reached_ends(parts)
-        missing = self._missing_near(_light(first), _light(last))
-        if _light(self.snapshot.queues):
-            found = self._missing_near(first, last).items()
-            missing |= {q: lost for q, lost in found if self._is_listed_elsewhere(lost)}
-        self._say_unseen(first | last, True)
-        if whole is not None and not whole.is_log:
-            found = self._missing_near(first, last).items()
-            missing |= {q: lost for q, lost in found if not whole.covers(lost.log_offset)}
-        for queue in sorted(missing):
-            yield self._unlisted(queue, missing[queue])
-        yield from self._inside_near(parts, whole)
-        # Where the log has records after the end of such a queue, the uncovered bytes show them.
-        short = {queue for queue in last if self.snapshot.queues[queue].bytes_after}
-        known = {queue for queue in short if self._short_of_consumers(queue) is not None}
-        yield from self._beside_records(last, known | missing.keys())
+        users = users_queues(self.view, {part.queue.topic for part in parts})
+        # The log may begin and end with damage, which a range between two records leaves out.
+        start = None if piece.start == self.snapshot.log_start else piece.start
+        stop = None if piece.stop == self.snapshot.log_end else piece.stop
+        covered = LogRange(start, stop, users)
+        found = self._compared(parts, covered) if compare else self._uncovered(covered, ())
+        yield from (self._unlisted(queue, found.ends[queue]) for queue in sorted(found.ends))
+        yield from self._inside(found, parts, None if compare else covered)
+        yield from self._damage(found)
 
-    def _covers_log(self, shown: UncoveredBytes | WholeRange | None) -> bool:
-        """Whether a look at what no entry lists sees all of the log."""
+    def only(self, queues: Iterable[QueueId]) -> StoreSnapshot:
+        """The snapshot with only these `queues`, for a part of a job, and what only all of them prove."""
+        some = {queue: self._states[queue] for queue in queues}
+        _ = self._in_whole_log, self.damage_near_end
+        return replace(self.snapshot, queues=some, part=True, facts=dict(self.snapshot.facts))
+
+    def is_quick(self, covered: LogRange, parts: Sequence[QueueSlice]) -> bool:
+        """Whether `errors` takes milliseconds to look at a range of which `parts` are all messages."""
+        return sum(map(len, self._parts_in(covered, parts))) <= self._most_listed
+
+    def _found(
+        self, parts: Sequence[QueueSlice], covered: LogRange | None, *, compare: bool
+    ) -> MissingRecords | None:
+        if compare:
+            return self._compared(parts, LogRange(None, None, frozenset()))
+        if covered is None or (covered.is_log and self._in_whole_log is not None):
+            return self._in_whole_log
+        return self._uncovered(covered, parts)
+
+    def _compared(self, parts: Sequence[QueueSlice], covered: LogRange) -> MissingRecords:
+        """What a range of the log has and the queues of `parts` do not list."""
+        queues = {part.queue for part in parts if part.queue in self._states}
+        return self.records.search(queues, *self._range(covered))
+
+    def _uncovered(self, covered: LogRange, parts: Sequence[QueueSlice]) -> MissingRecords:
+        """What a range of the log has and no entry lists; `parts` as in `_parts_in`.
+
+        The range ends at the first records at or after its `start` and `stop`.
+        """
+        listed = self._listed(self._parts_in(covered, parts))
+        return missing_in(self.records, listed, covered.queues, *self._range(covered))
+
+    def _parts_in(self, covered: LogRange, parts: Sequence[QueueSlice]) -> list[QueueSlice]:
+        """The parts of all queues in a range of the log; `parts`: those that are known."""
+        known, at = {part.queue for part in parts}, self.view.offset_at_log
+        every = [QueueSlice(q, one.min_offset, one.max_offset) for q, one in self._states.items()]
+        others = [part for part in every if part.queue not in known]
+        _, end = self._range(covered)
+        found = [*parts, *pieces_of(others, LogSlice(covered.start, covered.stop, 0), at)]
+        if covered.stop is not None and end > covered.stop:  # inside of damage
+            found += pieces_of(every, LogSlice(covered.stop, end, 0), at)
+        return found
+
+    def _listed(self, parts: Sequence[QueueSlice]) -> Iterator[Places]:
+        """The entries that lead to a record, sorted by log offset."""
+        some, entries_of = [part for part in parts if len(part)], self.view.entries
+        if sum(map(len, some)) > self._most_listed:
+            for rows in in_log_order(
+                some,
+                entries_of,
+                lambda _, entries: entries.take(self._leads(entries)),
+                batch_queues={part.queue for part in some if self.view.is_batch(part.queue)},
+                least_rows=_ROWS,
+            ):
+                yield Places(rows.log_offset, rows.size)
+        elif some:
+            each = [entries_of(part.queue, part.start, part.stop) for part in some]
+            listed = Places(*concatenated(each, Places.__match_args__))
+            listed = listed.take(self._leads(listed))
+            yield listed.take(np.argsort(listed.log_offset, kind="stable"))
+
+    def _leads(self, listed: Entries | Places) -> Mask:
+        at, long = listed.log_offset, listed.size
+        leads: Mask = (at >= 0) & (long > 0) & (long != FILLER_SIZE)
+        return leads & (at <= self.snapshot.log_end - long)
+
+    @property
+    def _states(self) -> Mapping[QueueId, QueueState]:
+        return self.snapshot.queues
+
+    @property
+    def _most_listed(self) -> int:
+        return min(MOST_LISTED, self.log.chain.cost.spare // QUEUE_ENTRY.itemsize)
+
+    def _is_all(self, covered: LogRange | None) -> bool:
+        """Whether a range covers all of the log."""
         start, end = self.snapshot.log_start, self.snapshot.log_end
-        return shown is not None and shown.covers(start) and shown.covers(max(start, end - 1))
+        return covered is not None and covered.covers(start) and covered.covers(max(start, end - 1))
 
     def _say_unseen(self, queues: set[QueueId], whole_log: bool) -> None:
         """Say once of a store that only the ends of its log are compared with some of these queues.
@@ -202,49 +274,25 @@ class LostEnds:
 
     def _reached_ends(self, parts: Sequence[QueueSlice]) -> tuple[set[QueueId], set[QueueId]]:
         """The queues of `parts` of which they reach the first message, and those with the last."""
-        states = self.snapshot.queues
+        states = self._states
         there = [part for part in parts if part.queue in states]
         first = {part.queue for part in there if part.start <= states[part.queue].min_offset}
         last = {part.queue for part in there if part.stop >= states[part.queue].max_offset}
         return first, last
 
-    def uncovered(self, whole: WholeRange) -> UncoveredBytes:
-        """An empty collection for the entries of a range.
-
-        The range ends at the first records at or after its `start` and `stop`.
-        """
-        return UncoveredBytes(self.records, whole.queues, *self._range(whole.start, whole.stop))
-
-    def errors_of(self, uncovered: UncoveredBytes) -> Iterator[StoreError]:
-        """The errors of bytes that no entry lists."""
-        for queue, missing in sorted(uncovered.missing.ends.items()):
-            yield self._unlisted(queue, missing)
-        yield from self._inside(uncovered.missing)
-        yield from self._uncovered_damage(uncovered)
-
-    def _range(self, start: int | None, stop: int | None) -> tuple[int, int]:
-        end = self.snapshot.log_end
-        low = self.snapshot.log_start if start is None else walk_to_record(self.log, start, end)
-        high = end if stop is None else min(walk_to_record(self.log, stop, end), end)
+    def _range(self, covered: LogRange) -> tuple[int, int]:
+        """A range of the log, from its first record at or after `start` to the one at or after `stop`."""
+        low, high = self.snapshot.log_start, self.snapshot.log_end
+        if covered.start is not None:
+            low = walk_to_record(self.log, covered.start, high)
+        if covered.stop is not None:
+            high = min(walk_to_record(self.log, covered.stop, high), high)
         return low, high
-
-    def unlisted(
-        self, parts: Sequence[QueueSlice], start: int | None, stop: int | None
-    ) -> Iterator[StoreError]:
-        """An error for each queue of `parts` that lacks records of a log range at one of its ends.
-
-        And one for each record inside of `parts` that its queue does not list. None means the log's
-        start or end. Adjacent ranges, wherever they are cut, report every such record once.
-        """
-        queues = {part.queue for part in parts if part.queue in self.snapshot.queues}
-        found = self.records.search(queues, *self._range(start, stop))
-        for queue, missing in sorted(found.ends.items()):
-            yield self._unlisted(queue, missing)
-        yield from self._inside(found, parts)
 
     def _beside_records(
         self, last: Collection[QueueId], known: Collection[QueueId]
     ) -> Iterator[StoreError]:
+        """The errors that no look at records finds."""
         for error in self.snapshot.misplaced:
             if error.entry is not None and QueueId(*error.entry[:2]) in last:
                 yield error
@@ -252,15 +300,10 @@ class LostEnds:
             yield self._lost_log
         yield from self._doubled if last else ()
         for queue in sorted(last):
-            if self.snapshot.queues[queue].bytes_after and self._is_closed and queue not in known:
+            if not self._states[queue].bytes_after or not self._is_closed or queue in known:
+                continue
+            if self._short_of_consumers(queue) is None:  # else the log has records after its end
                 yield self._bytes_after(queue)
-
-    def _damage_near_end(self, last: Collection[QueueId]) -> Iterator[StoreError]:
-        yield from self.unlisted_damage if last and not self.snapshot.part else ()
-
-    def _uncovered_damage(self, uncovered: UncoveredBytes) -> Iterator[StoreError]:
-        for start, length, why in uncovered.damage:
-            yield self._damaged(start, length, why)
 
     # --- the log ----------------------------------------------------------------------------------
 
@@ -272,7 +315,7 @@ class LostEnds:
             return False
         return end_now(self.log, snapshot.log_end) == snapshot.log_end
 
-    @cached_property
+    @_Fact
     def _lost_log(self) -> StoreError | None:
         """The error if the checkpoint of a closed store is later than the log's last record."""
         last = self.snapshot.last_record
@@ -292,7 +335,7 @@ class LostEnds:
             "checkpoint is wrong, move it away",
         )
 
-    @cached_property
+    @_Fact
     def _doubled(self) -> list[StoreError]:
         """The errors of files of the log with records that another file of the same name has not."""
         return list(contradictions(self.log))
@@ -306,7 +349,44 @@ class LostEnds:
 
     # --- the queues -------------------------------------------------------------------------------
 
-    def _missing_near(self, first: set[QueueId], last: set[QueueId]) -> dict[QueueId, Missing]:
+    def _near(
+        self,
+        first: set[QueueId],
+        last: set[QueueId],
+        covered: LogRange | None,
+        *,
+        all_seen: bool,
+        sound: bool,
+    ) -> MissingRecords:
+        """What queues lack near the ends of the log, but for what a look at the `covered` range finds.
+
+        An entry of another queue, as of a light one or one that is not `sound`, may list the bytes of a
+        record: then a look at those that none lists does not see that its queue lost it. `all_seen`: there
+        is one at all of the log.
+        """
+        light = _light(self._states)
+        if covered is not None and sound and not light and (covered.alone or all_seen):
+            return MissingRecords()
+        near = MissingRecords(self._ends_near(first, last))
+        if covered is not None and sound:
+            near.ends = {
+                queue: lost
+                for queue, lost in near.ends.items()
+                if queue in light
+                or (light and self._is_listed_elsewhere(lost))
+                or not (covered.alone or covered.covers(lost.log_offset))
+            }
+        if last and (light or not all_seen):
+            near.further = self._at_end.further
+            near.inside = [
+                one
+                for one in self._at_end.inside
+                if one.at.topic.startswith(LMQ_PREFIX)
+                or not (all_seen or (covered and covered.covers(one.at.log_offset)))
+            ]
+        return near
+
+    def _ends_near(self, first: set[QueueId], last: set[QueueId]) -> dict[QueueId, Missing]:
         missing: dict[QueueId, Missing] = {}
         if any(self._starts_late(queue) for queue in first):
             missing |= {queue: lost for queue, lost in self._at_start.items() if queue in first}
@@ -331,100 +411,71 @@ class LostEnds:
             return True
 
     def _lists(self, queue: QueueId, offset: int, log_offset: int) -> bool:
-        state = self.snapshot.queues.get(queue)
+        state = self._states.get(queue)
         if state is None or not state.min_offset <= offset < state.max_offset:
             return False
-        return bool((self.entries_of(queue, offset, offset + 1).log_offset == log_offset).any())
-
-    def _inside_near(
-        self, parts: Sequence[QueueSlice], shown: UncoveredBytes | WholeRange | None
-    ) -> Iterator[StoreError]:
-        """Errors of records near the end of the log that are inside of `parts`, and that no queue lists.
-
-        `shown`: the range of the log of which another look reports them, but for those of light
-        queues, which lie in bytes that another queue lists.
-        """
-        if not self._reached_ends(parts)[1]:
-            return
-        if self._covers_log(shown) and not _light(self.snapshot.queues):
-            return
-        near = self._at_end
-        unseen = [
-            one
-            for one in near.inside
-            if shown is None
-            or one.at.topic.startswith(LMQ_PREFIX)
-            or not shown.covers(one.at.log_offset)
-        ]
-        yield from self._inside(MissingRecords({}, unseen, near.further), parts)
+        return log_offset in self.view.entries(queue, offset, offset + 1).log_offset.tolist()
 
     def _inside(
-        self, found: MissingRecords, parts: Sequence[QueueSlice] | None = None
+        self,
+        found: MissingRecords,
+        parts: Sequence[QueueSlice],
+        covered: LogRange | None = None,
     ) -> Iterator[StoreError]:
-        """An error for each record inside of `parts`, by default of everything."""
+        """An error for each record inside of `parts`, or of a queue of the range that they cover."""
         ranges: dict[QueueId, list[QueueSlice]] = {}
-        for part in parts or ():
+        for part in parts:
             ranges.setdefault(part.queue, []).append(part)
-
-        def asked(entry: ListedAt) -> bool:
-            mine = ranges.get(QueueId(entry.topic, entry.queue_id), ())
-            return any(part.start <= entry.queue_offset < part.stop for part in mine)
-
+        queues = ranges.keys() if covered is None else covered.queues
         for one in found.inside:
-            if parts is None or asked(one.at):
+            queue, at = QueueId(one.at.topic, one.at.queue_id), one.at.queue_offset
+            if queue not in queues:
+                continue
+            if covered or any(part.start <= at < part.stop for part in ranges[queue]):
                 yield self._unlisted_record(one)
         for queue, count in found.further.items():
-            if parts is None or queue in ranges:
+            if queue in queues:
                 yield self._further_unlisted(queue, count)
 
     def _starts_late(self, queue: QueueId) -> bool:
         """Whether all files before the queue's first are gone, and none of its records has expired."""
-        state = self.snapshot.queues[queue]
+        state = self._states[queue]
         return not state.batch and 0 < state.file_start == state.min_offset < state.file_stop
 
-    @cached_property
+    @_Fact
     def _at_start(self) -> dict[QueueId, Missing]:
         start, end = self.snapshot.log_start, self.snapshot.log_end
         near = min(start + LOOKED_AT, end)
         return self.records.search(self.snapshot.queues.keys(), start, near).ends
 
-    @cached_property
+    @_Fact
     def _at_end(self) -> MissingRecords:
         return self.records.search(self.snapshot.queues.keys(), *self._last_bytes)
 
-    @cached_property
+    @_Fact
     def _in_whole_log(self) -> MissingRecords | None:
         """What the whole log has and queues lack; None where finding that out would take long.
 
         Does not see what light queues lack, whose records other queues list.
         """
-        snapshot, states = self.snapshot, self.snapshot.queues
-        entries = sum(state.max_offset - state.min_offset for state in states.values())
-        most = min(MOST_LISTED, self.log.chain.cost.spare // QUEUE_ENTRY.itemsize)
-        if snapshot.part or not 0 < entries <= most:
+        snapshot, states = self.snapshot, self._states
+        everything = self._parts_in(LogRange(None, None, frozenset()), ())
+        if snapshot.part or not 0 < sum(map(len, everything)) <= self._most_listed:
             return None
         try:
-            listed = concat_entries(
-                [
-                    self.entries_of(q, state.min_offset, state.max_offset)
-                    for q, state in states.items()
-                ]
-            )
+            (listed,) = self._listed(everything)
         except StoreError:
             return None  # a damaged queue; who reads it reports that
-        leads = listed.points_to_record & (listed.log_offset <= snapshot.log_end - listed.size)
-        listed = listed.take(leads & (listed.log_offset >= snapshot.log_start))
-        listed = listed.take(np.argsort(listed.log_offset, kind="stable"))
+        listed = listed.take(listed.log_offset >= snapshot.log_start)
         holes = sum(stop - start for start, stop in self.log.chain.holes)
         there = snapshot.log_end - snapshot.log_start - holes
         if there - int(listed.size.sum()) > _MOST_UNLISTED:
             return None
-        uncovered = self.uncovered(WholeRange(frozenset(states), ()))
-        uncovered.add(listed.log_offset, listed.size)
-        uncovered.close()
-        return uncovered.missing
+        return missing_in(
+            self.records, [listed], states.keys(), snapshot.log_start, snapshot.log_end
+        )
 
-    @cached_property
+    @_Fact
     def _at_items(self) -> dict[QueueId, Missing]:
         """What some items of the index lead to; none where each of them costs a request."""
         snapshot = self.snapshot
@@ -446,26 +497,33 @@ class LostEnds:
         end = self.snapshot.log_end
         return guess_record(self.log, end - LOOKED_AT, end), end
 
-    @cached_property
-    def unlisted_damage(self) -> list[StoreError]:
+    @_Fact
+    def damage_near_end(self) -> list[StoreError]:
         """The errors of damage near the end of the log that is longer than what entries list there.
 
-        Only a snapshot of all queues can say so.
+        Only a snapshot of all queues can say so: else empty, unless it was known before.
         """
         errors: list[StoreError] = []
+        if self.snapshot.part:
+            return errors
         pieces = self.records.pieces(*self._last_bytes)
         extents = (piece for piece in pieces if not isinstance(piece, SoundRun))
         damage = (extent for extent in extents if self.records.is_damage(extent))
         for extent in islice(damage, _MOST_DAMAGE):
             stop = min(extent.stop, self.snapshot.log_end)
             listed = 0
-            for queue in self.snapshot.queues:
-                places = (self._offset_at_log(queue, at) for at in (extent.start, stop))
-                listed += int(self.entries_of(queue, *places).size.clip(0).sum())
+            for queue in self._states:
+                places = (self.view.offset_at_log(queue, at) for at in (extent.start, stop))
+                listed += int(self.view.entries(queue, *places).size.clip(0).sum())
             if listed < stop - extent.start:
                 why = extent.reason or "a record that names another place"
                 errors.append(self._damaged(extent.start, stop - extent.start, why))
         return errors
+
+    @_Fact
+    def lost_queues(self) -> dict[QueueId, LostQueue]:
+        """Queues without messages that had some, with the proof; see `lost_queues`. Raises AccessError."""
+        return lost_queues(self)
 
     @cached_property
     def reached(self) -> dict[QueueId, int]:
@@ -488,7 +546,7 @@ class LostEnds:
 
         The offset alone proves nothing: the topic may have been deleted and created again.
         """
-        state, end = self.snapshot.queues[queue], self.snapshot.log_end
+        state, end = self._states[queue], self.snapshot.log_end
         if self.reached.get(queue, 0) <= state.max_offset and not state.bytes_after:
             return None
         if queue not in self._searched:
@@ -508,7 +566,7 @@ class LostEnds:
     # --- errors -----------------------------------------------------------------------------------
 
     def _unlisted(self, queue: QueueId, missing: Missing) -> StoreError:
-        state = self.snapshot.queues[queue]
+        state = self._states[queue]
         end = "ends before" if missing.offset >= state.max_offset else "starts after"
         return self._error(
             queue,
@@ -537,10 +595,13 @@ class LostEnds:
 
     def _further_unlisted(self, queue: QueueId, count: int) -> StoreError:
         return CorruptQueueError(
-            self._folder(queue),
+            self.view.folder(queue),
             reason=f"{count} more records of queue {queue.topic}/{queue.queue_id} are in no entry of it",
             advice=f"{_REBUILD}. It skips those whose queue offsets earlier records have, as a broker does",
         )
+
+    def _damage(self, found: MissingRecords) -> Iterator[StoreError]:
+        yield from (self._damaged(*damage) for damage in found.damage)
 
     def _damaged(self, start: int, length: int, why: str) -> StoreError:
         return CorruptRecordError(
@@ -551,7 +612,7 @@ class LostEnds:
         )
 
     def _bytes_after(self, queue: QueueId) -> StoreError:
-        stop = self.snapshot.queues[queue].max_offset
+        stop = self._states[queue].max_offset
         return self._error(
             queue,
             Missing(1, stop, -1, 0),
@@ -559,15 +620,10 @@ class LostEnds:
             f"{queue.queue_id}: the queue's end is damaged",
         )
 
-    def _folder(self, queue: QueueId) -> str:
-        batch = self.snapshot.queues[queue].batch
-        kind = BATCH_CONSUMEQUEUE_DIR if batch else CONSUMEQUEUE_DIR
-        return f"{self._root}/{kind}/{queue.topic}/{queue.queue_id}"
-
     def _error(self, queue: QueueId, missing: Missing, reason: str) -> StoreError:
-        state = self.snapshot.queues[queue]
+        state = self._states[queue]
         error = CorruptQueueError(
-            self._folder(queue),
+            self.view.folder(queue),
             offset=missing.offset,
             reason=reason,
             actual=f"queue offsets {state.min_offset} to {state.max_offset}",

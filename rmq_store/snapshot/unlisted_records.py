@@ -6,11 +6,11 @@ The rule by which a record counts as listed is `compare`, which `verify` uses to
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -28,7 +28,9 @@ from rmq_store.format.layout import QUEUE_ENTRY, RECORD_HEAD
 from rmq_store.format.queues import QueueId
 from rmq_store.format.record import Gap
 from rmq_store.snapshot.queue_range import QueueState
-from rmq_store.snapshot.snapshot import StoreSnapshot
+
+if TYPE_CHECKING:
+    from rmq_store.snapshot.queue_view import QueueView
 
 _DAMAGE = (Gap.DAMAGED, Gap.TORN, Gap.STALE)
 MOST_NAMED = 10_000  # records inside of queues that are reported one by one
@@ -36,8 +38,6 @@ _FAR = 4096  # queue offsets; records further apart are looked up separately
 _KEPT = 1 << 22  # entries kept in the order of the log, of all queues; 16 bytes each
 _ENTRIES_TRIED = 64  # last entries of a queue, for one that points to a record
 _NO_STATE = QueueState(0, 0, 0, 0)
-
-EntriesOf = Callable[[QueueId, int, int], Entries]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +64,14 @@ class Unlisted(NamedTuple):
 class MissingRecords:
     """What ranges of the log have and queues lack: at their `ends`, and `inside` of them.
 
-    `further`: the number of more records inside of a queue, where there are too many to name.
+    `further`: the number of more records inside of a queue, where there are too many to name. `damage`:
+    the start and the length of damaged bytes that no entry lists, and the reason.
     """
 
     ends: dict[QueueId, Missing] = field(default_factory=dict)
     inside: list[Unlisted] = field(default_factory=list)
     further: Counter[QueueId] = field(default_factory=Counter)
+    damage: list[tuple[int, int, str]] = field(default_factory=list)
 
     def add_inside(self, unlisted: Iterable[Unlisted]) -> None:
         """Add records inside of queues."""
@@ -118,20 +120,11 @@ class ListedPlaces(NamedTuple):
 
 
 class UnlistedRecords:
-    """Looks for such records in ranges of the log of one snapshot. `entries_of`: that of QueueView."""
+    """Looks for such records in ranges of the log of one snapshot."""
 
-    def __init__(
-        self,
-        root: Path,
-        log: CommitLog,
-        config: StoreConfig,
-        snapshot: StoreSnapshot,
-        entries_of: EntriesOf,
-        offset_at_log: Callable[[QueueId, int], int],
-    ) -> None:
+    def __init__(self, root: Path, log: CommitLog, config: StoreConfig, view: QueueView) -> None:
         self._root, self._log, self._config = root, log, config
-        self._snapshot, self._entries_of = snapshot, entries_of
-        self._offset_at_log = offset_at_log
+        self._view, self._snapshot = view, view.snapshot
         self._listings: dict[QueueId, ListedPlaces] = {}
 
     def search(self, queues: Collection[QueueId], start: int, stop: int) -> MissingRecords:
@@ -209,7 +202,7 @@ class UnlistedRecords:
                 continue
             start = int(requests.offset[part[0]])
             stop = int(requests.offset[part[-1]] + requests.count[part[-1]])
-            found = self.compare(queue, requests, part, self._entries_of(queue, start, stop))
+            found = self.compare(queue, requests, part, self._view.entries(queue, start, stop))
             columns = (requests.offset, requests.log_offset, requests.size)
             gone = np.flatnonzero((found.taken | found.displaced) & (found.place < 0))
             for row, skipped in zip(part[gone].tolist(), found.taken[gone].tolist(), strict=True):
@@ -295,9 +288,12 @@ class UnlistedRecords:
         low, high = state.min_offset, state.max_offset
         units = state.file_stop - state.file_start + (0 if state.tail is None else len(state.tail))
         if min(high - low, units) > min(_KEPT, self._log.chain.cost.spare // QUEUE_ENTRY.itemsize):
-            low, high = self._offset_at_log(queue, start), self._offset_at_log(queue, stop)
-            return ListedPlaces.of(self._entries_of(queue, low, high))
-        kept = ListedPlaces.of(self._entries_of(queue, low, high))
+            low, high = (
+                self._view.offset_at_log(queue, start),
+                self._view.offset_at_log(queue, stop),
+            )
+            return ListedPlaces.of(self._view.entries(queue, low, high))
+        kept = ListedPlaces.of(self._view.entries(queue, low, high))
         if sum(len(one.offset) for one in self._listings.values()) + len(kept.offset) > _KEPT:
             self._listings = {}
         self._listings[queue] = kept
@@ -371,7 +367,9 @@ class UnlistedRecords:
     def _listed_at(self, queue: QueueId, start: int, stop: int) -> Ints:
         """The log offsets of the records that entries of a range point to."""
         state = self._snapshot.queues[queue]
-        entries = self._entries_of(queue, max(start, state.min_offset), min(stop, state.max_offset))
+        entries = self._view.entries(
+            queue, max(start, state.min_offset), min(stop, state.max_offset)
+        )
         whole = self._log.whole_records(entries.log_offset, entries.size)
         return entries.log_offset[whole]
 

@@ -100,6 +100,7 @@ class _Cursor:
         self._most = most
         self._step = min(most, _FIRST_ENTRIES_READ)
         self._at = part.start
+        self._row = 0  # of the block: the next entry
         self._block = self._next_block()
 
     def _next_block(self) -> Entries | None:
@@ -128,20 +129,20 @@ class _Cursor:
     @property
     def next_log_offset(self) -> int:
         """The log offset of the next entry; _DONE at the end."""
-        return _DONE if self._block is None else int(self._block.log_offset[0])
+        return _DONE if self._block is None else int(self._block.log_offset[self._row])
 
     def take_until(self, log_offset: int) -> Entries:
         """The entries before the first one that points to `log_offset` or later."""
         parts: list[Entries] = []
         while self._block is not None:
-            behind = self._block.log_offset >= log_offset
+            behind = self._block.log_offset[self._row :] >= log_offset
             count = int(behind.argmax())
+            start, self._row = self._row, self._row + count
             if behind[count]:
-                parts.append(self._block.take(slice(0, count)))
-                self._block = self._block.take(slice(count, None))
+                parts.append(self._block.take(slice(start, self._row)))
                 break
-            parts.append(self._block)
-            self._block = self._next_block()
+            parts.append(self._block.take(slice(start, None)) if start else self._block)
+            self._block, self._row = self._next_block(), 0
         return concat_entries(parts)
 
 

@@ -15,7 +15,7 @@ from rmq_store import MessageStore, QueueId, StoreError
 from rmq_store.admin.info import store_info
 from rmq_store.errors import CorruptQueueError, DataLossError
 from rmq_store.format.layout import QUEUE_ENTRY
-from rmq_store.snapshot import lost_ends
+from rmq_store.snapshot import health
 from tests.support.golden import (
     STORES,
     GoldenStore,
@@ -210,8 +210,8 @@ def forget_consumers(golden: GoldenStore) -> None:
 
 def far_from_the_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a read compare no bytes of the log with the queues: the log is long and the queue idle."""
-    monkeypatch.setattr(lost_ends, "LOOKED_AT", 0)
-    monkeypatch.setattr(lost_ends, "MOST_LISTED", 0)
+    monkeypatch.setattr(health, "LOOKED_AT", 0)
+    monkeypatch.setattr(health, "MOST_LISTED", 0)
 
 
 def test_a_consumer_beyond_the_end_of_an_idle_queue_proves_that_it_lost_its_end(
@@ -304,7 +304,7 @@ def test_the_spark_source_reports_a_lost_end_in_a_share_of_its_own(tmp_path: Pat
 
 def test_damage_that_another_topic_lists_concerns_no_other_query(tmp_path: Path) -> None:
     from spark_source.options.parse import parse_options
-    from spark_source.planning.partitions import end_shares, shares_of
+    from spark_source.planning.partitions import missing_shares
     from spark_source.planning.query_plan import pin_all
 
     golden = unpack("clean-5.2.0", tmp_path)
@@ -315,13 +315,13 @@ def test_damage_that_another_topic_lists_concerns_no_other_query(tmp_path: Path)
         assert len(met_by(store)[1]) == 1, "its entry says so"
     options = {"path": golden.path, "topic": "documents"}
     plan = pin_all(parse_options(options))
-    assert end_shares(plan, shares_of(plan)) == []
+    assert missing_shares(plan) == []
     queue = QueueId(hit["topic"], hit["queueId"])
     hurt_queue(golden, queue, hit["queueOffset"], bytes(2 * WIDTH))  # now nothing lists it
     with golden.open() as store, pytest.raises(StoreError, match="no queue lists all"):
         list(store.read_batches("documents"))
     plan = pin_all(parse_options(options))
-    (share,) = end_shares(plan, shares_of(plan))
+    (share,) = missing_shares(plan)
     assert "no queue lists all" in str(share.lost[0])
 
 
@@ -388,7 +388,7 @@ def test_single_records_are_compared_with_their_queues_as_runs_are(
             for later in sorted(first.parent.iterdir())[1:]:
                 later.unlink()
     with golden.open() as store:
-        records = store.view.lost_ends.records
+        records = store.view.health.records
         places = np.array([record["commitLogOffset"] for record in golden.truth])
         missing = records.search_at(places)
         snapshot = store.snapshot()
@@ -425,8 +425,8 @@ def test_a_read_says_once_which_part_of_the_log_it_did_not_compare(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(lost_ends, "LOOKED_AT", looked_at)
-    monkeypatch.setattr(lost_ends, "MOST_LISTED", most)
+    monkeypatch.setattr(health, "LOOKED_AT", looked_at)
+    monkeypatch.setattr(health, "MOST_LISTED", most)
     golden = unpack(name, tmp_path)
     for _ in range(2):
         with golden.open() as store:
@@ -447,8 +447,8 @@ def test_a_read_says_once_which_part_of_the_log_it_did_not_compare(
 def test_cat_says_it_on_stderr_and_gives_all_messages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lost_ends, "LOOKED_AT", 4096)
-    monkeypatch.setattr(lost_ends, "MOST_LISTED", 0)
+    monkeypatch.setattr(health, "LOOKED_AT", 4096)
+    monkeypatch.setattr(health, "MOST_LISTED", 0)
     golden = unpack("clean-5.5.0", tmp_path)
     done = call("cat", golden.path, "--topic", "payments")
     assert (done.returncode, len(done.stdout.splitlines())) == (0, 418)
