@@ -32,13 +32,34 @@ def in_log_order(
     least_rows: int,
     first_rows: int | None = None,
 ) -> Iterator[ListedEntries]:
-    """The entries of queue ranges sorted by log offset, span by span of the log.
+    """The entries of queue ranges sorted by log offset; otherwise as `spans_of_log`."""
+    maker = _RowMaker(parts)
+    for found in spans_of_log(
+        parts,
+        entries_of,
+        keep,
+        batch_queues=batch_queues,
+        least_rows=least_rows,
+        first_rows=first_rows,
+    ):
+        yield maker.rows_in_log_order(found)
+
+
+def spans_of_log(
+    parts: Sequence[QueueSlice],
+    entries_of: EntriesOf,
+    keep: Keep,
+    *,
+    batch_queues: Collection[QueueId] = (),
+    least_rows: int,
+    first_rows: int | None = None,
+) -> Iterator[list[tuple[int, Entries]]]:
+    """The entries of queue ranges, span by span of the log: number and entries of each part in a span.
 
     `keep` receives the number of a part and some of its entries, in order, and returns the wanted
     ones. Each result has at least `least_rows` rows, except the first (`first_rows`) and the last.
     No part may be empty. `batch_queues`: the queues that are BatchConsumeQueues.
     """
-    maker = _RowMaker(parts)
     step = _ENTRIES_HELD // max(1, len(parts))
     step = min(max(step, _LEAST_ENTRIES_READ), _MOST_ENTRIES_READ)
     cursors = [_Cursor(part, entries_of, step, batch=part.queue in batch_queues) for part in parts]
@@ -57,7 +78,7 @@ def in_log_order(
         span = _next_span(span, pending - before, aim)
         # A sparse selection is collected over several spans to avoid tiny batches.
         if pending >= enough or not (heads < _DONE).any():
-            yield maker.rows_in_log_order(waiting)
+            yield waiting
             waiting, pending, enough = [], 0, least_rows
 
 

@@ -25,7 +25,7 @@ from rmq_store.commitlog.walk import SoundRun, end_now
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.consumer_offsets import read_consumer_offsets, read_delay_offsets
 from rmq_store.consumequeue.entry_of_record import other_queues
-from rmq_store.consumequeue.log_order import in_log_order
+from rmq_store.consumequeue.log_order import spans_of_log
 from rmq_store.errors import (
     CorruptQueueError,
     CorruptRecordError,
@@ -221,19 +221,17 @@ class Health:
         """The entries that lead to a record, sorted by log offset."""
         some, entries_of = [part for part in parts if len(part)], self.view.entries
         if sum(map(len, some)) > self._most_listed:
-            for rows in in_log_order(
+            for span in spans_of_log(
                 some,
                 entries_of,
                 lambda _, entries: entries.take(self._leads(entries)),
                 batch_queues={part.queue for part in some if self.view.is_batch(part.queue)},
                 least_rows=_ROWS,
             ):
-                yield Places(rows.log_offset, rows.size)
+                yield _sorted([entries for _, entries in span])
         elif some:
-            each = [entries_of(part.queue, part.start, part.stop) for part in some]
-            listed = Places(*concatenated(each, Places.__match_args__))
-            listed = listed.take(self._leads(listed))
-            yield listed.take(np.argsort(listed.log_offset, kind="stable"))
+            listed = _sorted([entries_of(part.queue, part.start, part.stop) for part in some])
+            yield listed.take(self._leads(listed))
 
     def _leads(self, listed: Entries | Places) -> Mask:
         at, long = listed.log_offset, listed.size
@@ -635,3 +633,9 @@ class Health:
 
 def _light(queues: Collection[QueueId]) -> set[QueueId]:
     return {queue for queue in queues if queue.topic.startswith(LMQ_PREFIX)}
+
+
+def _sorted(parts: Sequence[Entries]) -> Places:
+    """The places of entries of several queues, by log offset."""
+    places = Places(*concatenated(parts, Places.__match_args__))
+    return places.take(np.argsort(places.log_offset, kind="stable"))
