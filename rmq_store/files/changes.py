@@ -89,6 +89,9 @@ def own(path: Path) -> None:
         part.replace(path)
 
 
+_ZEROS = bytes(_LOOKED_AT)
+
+
 def copy_stored(path: str | Path, copy: Path, stop: int, size: int) -> None:
     """Copy a file up to byte `stop` into a new one of `size` bytes, on the disk too.
 
@@ -98,7 +101,7 @@ def copy_stored(path: str | Path, copy: Path, stop: int, size: int) -> None:
         for start, end in _data_ranges(origin.fileno(), 0, stop):
             for at in range(start, end, _LOOKED_AT):
                 piece = os.pread(origin.fileno(), min(_LOOKED_AT, end - at), at)
-                if piece.count(0) < len(piece):
+                if piece != _ZEROS[: len(piece)]:  # ends at the first byte that differs
                     os.pwrite(made.fileno(), piece, at)
         made.truncate(size)
         os.fsync(made.fileno())
