@@ -27,7 +27,13 @@ from rmq_store.text.binary_values import decoded
 MESSAGES = "messages"
 _BATCH_ROWS = 8192
 _COUNTS = (["Count"], ["Success"])  # of statements that change something
-_EXPLAIN = re.compile(r"\s*explain\s+(analyze\s+)?(?:\([^)]*\)\s*)?", re.IGNORECASE)
+_BLANKS = r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/)"
+_EXPLAIN = re.compile(
+    rf"{_BLANKS}*explain\b{_BLANKS}*(analyze\b{_BLANKS}*)?"
+    rf"(?:\({_BLANKS}*(?:analyze|format)\b[^)]*\){_BLANKS}*)?",
+    re.IGNORECASE | re.DOTALL,
+)
+_WRITES_FILES = ("COPY", "EXPORT", "ATTACH")  # types of statements
 _NO_DOWNLOADS = {
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
@@ -160,7 +166,7 @@ class StoreDatabase:
         """
         with_rows = 0
         for statement in self._statements(sql):
-            answer = self._answer(statement.query, statement.type.name == "SELECT")
+            answer = self._answer(statement.query, statement.type.name)
             with_rows += answer.rows is not None
             if only_one and with_rows > 1:
                 raise SqlError(
@@ -170,15 +176,15 @@ class StoreDatabase:
                 )
             yield answer
 
-    def _answer(self, query: str, is_query: bool) -> Answer:
-        explain = _EXPLAIN.match(query)
+    def _answer(self, query: str, kind: str) -> Answer:
+        explain = _EXPLAIN.match(query) if kind == "EXPLAIN" else None
         self._failed.clear()
         try:
             found = self._called(lambda: self._database.sql(query))  # None without rows
             if explain is not None and found is not None:
                 plan = "\n".join(str(row[-1]) for row in found.fetchall())
                 return Answer(None, plan, None if explain[1] else self.explained(query))
-            if found is None or (not is_query and found.columns in _COUNTS):
+            if found is None or (kind != "SELECT" and found.columns in _COUNTS):
                 return Answer(None)
             # The name that releases of DuckDB before 2.0 have for it.
             reader = getattr(found, "to_arrow_reader", None) or found.fetch_arrow_reader
@@ -201,21 +207,51 @@ class StoreDatabase:
         """What the statements of `sql` read of the stores. Of messages nothing is read but what a plan
         needs: entries of queues, the index, heads of records. Tables are read.
 
-        An EXPLAIN before a statement counts for nothing. Raises as `answers`.
+        Queries run, without messages, and change nothing. What other statements make in memory is
+        there for those behind them. An EXPLAIN before a query counts for nothing. Raises as `answers`,
+        and SqlError for a statement that may write a file.
         """
         found = Explained()
         for statement in self._statements(sql):
-            query = _EXPLAIN.sub("", statement.query, count=1)
-            expected = self._count_of_scans(query)
-            self._explained, before = Explained(), len(found.scans)
-            try:
-                for answer in self.answers(query):
-                    for _ in answer.rows or ():
-                        pass
-                found.scans += self._explained.scans
-            finally:
-                self._explained = None
-            found.missed += max(0, expected - (len(found.scans) - before))
+            kind = statement.type.name
+            if kind in _WRITES_FILES:
+                raise SqlError(
+                    None,
+                    reason=f"{kind} may write a file, and --explain changes nothing",
+                    advice="Explain the query alone",
+                )
+            if kind in ("EXPLAIN", "SELECT"):
+                one = self._explained_query(_EXPLAIN.sub("", statement.query, count=1))
+            else:
+                one = self._explained_by_running(statement.query)
+            found.scans += one.scans
+            found.missed += one.missed
+        return found
+
+    def _explained_query(self, query: str) -> Explained:
+        """What a statement reads, if it is a query. It may still write, in a WITH: that is refused."""
+        kinds = [statement.type.name for statement in self._statements(query)]
+        if kinds != ["SELECT"]:
+            return Explained(missed=self._count_of_scans(query))
+        try:
+            self._called(lambda: self._database.execute("BEGIN TRANSACTION READ ONLY"))
+        except self._error:  # in a transaction already, which may write
+            return Explained(missed=self._count_of_scans(query))
+        try:
+            return self._explained_by_running(query)
+        finally:
+            self._called(lambda: self._database.execute("ROLLBACK"))
+
+    def _explained_by_running(self, query: str) -> Explained:
+        expected = self._count_of_scans(query)
+        self._explained = found = Explained()
+        try:
+            for answer in self.answers(query):
+                for _ in answer.rows or ():
+                    pass
+        finally:
+            self._explained = None
+        found.missed = max(0, expected - len(found.scans))
         return found
 
     def _statements(self, sql: str) -> list[Any]:

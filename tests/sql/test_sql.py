@@ -432,6 +432,63 @@ def test_a_table_fits_a_terminal_of_80_columns(golden: Golden, tmp_path: Path) -
     assert max(map(len, lines)) == 80
 
 
+@pytest.mark.parametrize("kind", ["COPY", "EXPORT", "ATTACH"])
+def test_the_explain_option_writes_no_file(golden: Golden, tmp_path: Path, kind: str) -> None:
+    target = tmp_path / "kept"
+    statement = {
+        "COPY": f"COPY (FROM messages) TO '{target}' (FORMAT csv)",
+        "EXPORT": f"CREATE TABLE own AS FROM topics; EXPORT DATABASE '{target}'",
+        "ATTACH": f"ATTACH '{target}'",
+    }[kind]
+    if kind == "COPY":
+        target.write_text("mine")
+    found = call("sql", golden(NAME).path, statement, "--explain", "--files")
+    assert found.returncode == 2
+    assert f"{kind} may write a file, and --explain changes nothing" in found.stderr
+    assert target.read_text() == "mine" if kind == "COPY" else not target.exists()
+
+
+@pytest.mark.parametrize(
+    "changing",
+    [
+        "DELETE FROM own",
+        "INSERT INTO own SELECT queueId FROM messages",
+        "CREATE TABLE other AS FROM messages",
+        "COPY (FROM messages) TO '{file}'",
+    ],
+)
+def test_an_explain_before_a_statement_changes_nothing(
+    golden: Golden, tmp_path: Path, changing: str
+) -> None:
+    file = tmp_path / "none.csv"
+    with (
+        golden(NAME).open() as store,
+        StoreDatabase(store.messages(), [store], files=True) as database,
+    ):
+        made = list(database.answers("CREATE TABLE own AS SELECT 1 AS a"))
+        (answer,) = database.answers(f"EXPLAIN {changing.format(file=file)}")
+        assert made[0].rows is None
+        assert answer.plan
+        assert answer.explained is not None
+        assert answer.explained.scans == []
+        assert answer.explained.missed == ("messages" in changing)
+        (rows,) = database.answers("FROM own")
+        assert rows.rows is not None
+        assert rows.rows.read_all().to_pylist() == [{"a": 1}]
+        with pytest.raises(SqlError, match="other"):
+            list(database.answers("FROM other"))
+    assert not file.exists()
+
+
+def test_an_explain_is_one_with_comments_and_brackets_too(golden: Golden) -> None:
+    with golden(NAME).open() as store, StoreDatabase(store.messages(), [store]) as database:
+        for before in ("/* why */ EXPLAIN ", "-- why\nEXPLAIN\n", "EXPLAIN (FORMAT json) "):
+            for query in ("SELECT count(*) FROM messages", "(SELECT count(*) FROM messages)"):
+                (answer,) = database.answers(before + query)
+                assert answer.explained is not None, before
+                assert [scan.view for scan in answer.explained.scans] == ["messages"], before
+
+
 @pytest.mark.parametrize("form", [(), ("--csv",), ("--json",)])
 def test_nothing_acts_on_the_terminal(
     golden: Golden, tmp_path: Path, form: tuple[str, ...]
