@@ -17,6 +17,7 @@ import pyarrow as pa
 from rmq_store.dataset.lazy_dataset import LazyDataset
 from rmq_store.dataset.message_dataset import MessageDataset, StorePart
 from rmq_store.errors import StoreError
+from rmq_store.escaping import is_utf8
 from rmq_store.reading.query import OnDamage
 from rmq_store.sql.libraries import SqlError, require_duckdb
 from rmq_store.store import MessageStore
@@ -164,16 +165,20 @@ class StoreDatabase:
         `only_one`: one statement may have rows. Raises SqlError for what DuckDB refuses, and the
         errors of the stores while rows are read.
         """
+        several = SqlError(
+            None,
+            reason="several statements have rows, which do not fit one file",
+            advice="Give one query at a time",
+        )
+        statements = self._statements(sql)
+        if only_one and [one.type.name for one in statements].count("SELECT") > 1:
+            raise several  # before the rows of the first are written
         with_rows = 0
-        for statement in self._statements(sql):
+        for statement in statements:
             answer = self._answer(statement.query, statement.type.name)
             with_rows += answer.rows is not None
             if only_one and with_rows > 1:
-                raise SqlError(
-                    None,
-                    reason="several statements have rows, which do not fit one file",
-                    advice="Give one query at a time",
-                )
+                raise several
             yield answer
 
     def _answer(self, query: str, kind: str) -> Answer:
@@ -256,6 +261,10 @@ class StoreDatabase:
 
     def _statements(self, sql: str) -> list[Any]:
         self._failed.clear()
+        if not is_utf8(sql):
+            raise SqlError(
+                None, reason="the query is not UTF-8", advice="Check the encoding of the terminal"
+            )
         try:
             return list(self._database.extract_statements(sql))
         except self._error as error:

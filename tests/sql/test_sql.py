@@ -510,3 +510,34 @@ def test_rows_stream(golden: Golden) -> None:
         (answer,) = database.answers("SELECT topic FROM messages")
         assert isinstance(answer.rows, pa.RecordBatchReader)
         assert answer.rows.read_next_batch().num_rows
+
+
+@pytest.mark.parametrize("value", ["INTERVAL 1 day", "union_value(a := 1)"])
+def test_a_type_that_parquet_lacks_is_an_error(golden: Golden, tmp_path: Path, value: str) -> None:
+    target = tmp_path / "rows.parquet"
+    found = call("sql", golden(NAME).path, f"SELECT {value} AS v", "--parquet", str(target))
+    assert found.returncode == 2
+    assert "RMQSTORE_INVALID_ARGUMENT" in found.stderr
+    assert "Parquet has no such column" in found.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_several_queries_for_one_file_are_refused_before_one_is_written(
+    golden: Golden, tmp_path: Path
+) -> None:
+    target = tmp_path / "rows.parquet"
+    found = call("sql", golden(NAME).path, "SELECT 1; SELECT 2", "--parquet", str(target))
+    assert found.returncode == 2
+    assert "several statements have rows" in found.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("how", ["argument", "stdin"])
+def test_a_query_that_is_not_utf8_is_an_error(golden: Golden, how: str) -> None:
+    sql = b"SELECT '\xff'"
+    words: list[Any] = [*COMMAND, "sql", golden(NAME).path]
+    found = subprocess.run(
+        [*words, sql] if how == "argument" else words, input=sql, capture_output=True, check=False
+    )
+    assert found.returncode == 2
+    assert b"the query is not UTF-8" in found.stderr
