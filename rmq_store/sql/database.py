@@ -315,7 +315,7 @@ class _View(LazyDataset):
     """A dataset as DuckDB sees it."""
 
     def __init__(self, name: str, dataset: LazyDataset, database: StoreDatabase) -> None:
-        super().__init__(dataset.schema)
+        super().__init__(dataset.schema, dataset._readable)
         self._name, self._dataset, self._database = name, dataset, database
 
     def _wanted(self, wanted: Any) -> Any:
