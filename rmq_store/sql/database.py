@@ -236,16 +236,22 @@ class StoreDatabase:
     def _explained_query(self, query: str) -> Explained:
         """What a statement reads, if it is a query. It may still write, in a WITH: that is refused."""
         kinds = [statement.type.name for statement in self._statements(query)]
-        if kinds != ["SELECT"]:
+        if kinds != ["SELECT"] or self._is_in_transaction():  # of the caller, which may write
             return Explained(missed=self._count_of_scans(query))
-        try:
-            self._called(lambda: self._database.execute("BEGIN TRANSACTION READ ONLY"))
-        except self._error:  # in a transaction already, which may write
-            return Explained(missed=self._count_of_scans(query))
+        self._called(lambda: self._database.execute("BEGIN TRANSACTION READ ONLY"))
         try:
             return self._explained_by_running(query)
         finally:
             self._called(lambda: self._database.execute("ROLLBACK"))
+
+    def _is_in_transaction(self) -> bool:
+        """Whether a statement began a transaction. A BEGIN inside of one would end it."""
+        number = "SELECT txid_current()"
+        try:
+            numbers = [self._database.execute(number).fetchall() for _ in range(2)]
+        except self._error as error:  # such as of a transaction that an error ended
+            raise self._said(error) from None
+        return numbers[0] == numbers[1]
 
     def _explained_by_running(self, query: str) -> Explained:
         expected = self._count_of_scans(query)

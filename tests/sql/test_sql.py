@@ -480,6 +480,31 @@ def test_an_explain_before_a_statement_changes_nothing(
     assert not file.exists()
 
 
+def test_an_explain_leaves_a_transaction_as_it_is(golden: Golden) -> None:
+    with golden(NAME).open() as store, StoreDatabase(store.messages(), [store]) as database:
+        for statement in ("BEGIN", "CREATE TABLE own AS SELECT 1 AS a"):
+            list(database.answers(statement))
+        (answer,) = database.answers("EXPLAIN SELECT count(*) FROM messages")
+        assert answer.explained is not None
+        assert (answer.explained.scans, answer.explained.missed) == ([], 1)
+        list(database.answers("COMMIT"))
+        (rows,) = database.answers("FROM own")
+        assert rows.rows is not None
+        assert rows.rows.read_all().num_rows == 1
+        (answer,) = database.answers("EXPLAIN SELECT count(*) FROM messages")
+        assert answer.explained is not None
+        assert len(answer.explained.scans) == 1
+
+
+def test_what_an_aborted_transaction_refuses_is_an_error(golden: Golden) -> None:
+    with golden(NAME).open() as store, StoreDatabase(store.messages(), [store]) as database:
+        list(database.answers("BEGIN"))
+        with pytest.raises(SqlError, match="within a transaction"):
+            list(database.answers("BEGIN"))
+        with pytest.raises(SqlError, match="aborted"):
+            database.explained("FROM messages")
+
+
 def test_an_explain_is_one_with_comments_and_brackets_too(golden: Golden) -> None:
     with golden(NAME).open() as store, StoreDatabase(store.messages(), [store]) as database:
         for before in ("/* why */ EXPLAIN ", "-- why\nEXPLAIN\n", "EXPLAIN (FORMAT json) "):
