@@ -20,7 +20,12 @@ import pytest
 from rmq_store import MessageStore, QueueId, StoreError
 from rmq_store.arrow.column_definitions import TIMESTAMP
 from rmq_store.dataset.message_dataset import messages_of
-from rmq_store.errors import CorruptRecordError, InvalidArgumentError, UnknownQueueError
+from rmq_store.errors import (
+    CorruptRecordError,
+    InvalidArgumentError,
+    MissingFileError,
+    UnknownQueueError,
+)
 from tests.support.damage import flip_body
 from tests.support.golden import STORES, GoldenStore, Truth, messages_in, unpack, user_topic
 
@@ -511,3 +516,14 @@ def test_rows_about_damage_are_there_from_a_time_on(tmp_path: Path) -> None:
 def test_a_batch_of_no_rows_is_refused(golden: Golden, size: int) -> None:
     with golden("clean-5.5.0").open() as store, pytest.raises(InvalidArgumentError):
         store.messages().to_table(columns=["topic"], batch_size=size)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_log_that_vanished_is_an_error_and_no_warning(tmp_path: Path) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    with store.open() as opened:
+        dataset = opened.messages()
+    for path in (Path(store.path) / "commitlog").iterdir():
+        path.unlink()
+    with pytest.raises(MissingFileError):
+        dataset.to_table(columns=["body"])
